@@ -1,24 +1,24 @@
-"""L6: looks at a cluster, a cloud and a provider before or while the daemon works there.
+"""L6: examines a cluster, a cloud and a provider before or during operation of the daemon.
 
-`examination` has the table of all checks; each is a function in `reach` (who and where the API
-server is), `rights`, `daemons` (its Deployment, its Lease, other managers), `cluster`, `provider`,
-`nodes` and `machines`, and answers with a `case.Finding` and advice. `outlook` comes first: it asks
-`ccm.planning` what starting the daemon would delete. `rights.needs` is the one table of the
-permissions of the daemon. `asking` and `explain` say why one object is as it is.
+`examination` has the table of all checks. Each check is a function that returns a `case.Finding`
+with advice: in `reach` (API server and identity), `rights`, `daemons` (Deployment, Lease, other
+managers), `cluster`, `provider`, `nodes` and `machines`. `outlook` comes first: it asks
+`ccm.planning` what starting the daemon would delete. `rights.needs` is the only table of the
+daemon's permissions. `asking` and `explain` give the cause of an object's state.
 
-What may enter: questions. What must never enter: a write, to the cluster or to the cloud;
-printing and the command line, which are `ccm.cli`'s.
+Allowed here: reads. Not allowed: a write to the cluster or the cloud; printing and the command
+line, which belong to `ccm.cli`.
 """
 
 LIMIT_S = 15.0
-"""Longest time of one check unless a flag says otherwise, in seconds."""
+"""Default time limit of one check, in seconds."""
 
 
 class Refused(Exception):
-    """A command or an examination cannot be made; the message says why, and what to do.
+    """A command or an examination is not possible; the message has the reason and advice.
 
     Attributes:
-        check: the check that finds the same; empty if none does.
+        check: the check that reports the same problem; empty = none.
     """
 
     def __init__(self, message: str, *, check: str = "") -> None:

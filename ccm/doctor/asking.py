@@ -1,10 +1,10 @@
-"""Gathers the facts about one object: from the cluster, and from the daemon that leads.
+"""Gathers the facts about one object: from the cluster, and from the leading daemon.
 
-The daemon is asked as the caller, with the kubeconfig's own credentials. The way is a port-forward
-to the Pod that holds the Lease, so that nobody needs to reach the Pod's network. TLS goes all the
-way to the daemon: a token is shown to the daemon, to which it was sent, and a client certificate
-works too. By default a daemon's certificate vouches for itself; through the port-forward it is not
-verified, as the way there is the API server's.
+The request to the daemon carries the caller's credentials from the kubeconfig. It uses a
+port-forward to the Pod that holds the Lease, so that the Pod network need not be reachable. TLS
+ends at the daemon: only the daemon sees a token, and a client certificate works too. By default
+the daemon's certificate is self-signed. Through the port-forward the certificate is not verified,
+because the API server controls that connection.
 """
 
 from __future__ import annotations
@@ -41,24 +41,23 @@ _FORWARD_RIGHT = (
 
 
 async def subject(case: Case, kind: str, name: str, address: str, trust: TlsSettings) -> Subject:
-    """Return all that is known about an object. `case` knows the cluster. Raises KubeError.
+    """Return the facts about an object. Needs `case.cluster` and `case.client`. Raises KubeError.
 
     Args:
-        case: the way to the cluster.
-        kind: one of `explain`.
-        name: of the object; without a namespace it is in that of the kubeconfig.
-        address: `host:port` of the daemon; empty: it is reached by a port-forward.
-        trust: how the daemon at the address is verified.
+        kind: one of the kinds of `explain`.
+        name: name of the object; the default namespace is that of the kubeconfig.
+        address: `host:port` of the daemon; empty = use a port-forward.
+        trust: how to verify the daemon at the address.
     """
     if kind != NODE and "/" not in name:
         name = f"{case.cluster.namespace}/{name}"
     namespace, _, bare = name.rpartition("/")
     kinds = (NODES, SERVICES, MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
-    of: Any = next(each for each in kinds if each.kind.lower() == kind)
-    found: Object | None = None
+    resource: Any = next(item for item in kinds if item.kind.lower() == kind)
+    obj: Object | None = None
     is_served = True
     try:
-        found = await case.client.resource(of).get(bare, namespace=namespace)
+        obj = await case.client.resource(resource).get(bare, namespace=namespace)
     except errors.NotFound:
         if kind not in (NODE, SERVICE):
             is_served = f"{kind}s" in await served.resources(case.client, MACHINES.api_version)
@@ -70,15 +69,15 @@ async def subject(case: Case, kind: str, name: str, address: str, trust: TlsSett
         )
         warnings = [event async for page in pages for event in page.items]
     except errors.KubeError:
-        warnings = []  # the object is explained without them
+        warnings = []  # explain the object without events
     return Subject(
         kind=kind,
         name=name,
-        found=found,
+        found=obj,
         is_served=is_served,
         answer=None if isinstance(answer, Silence) else answer,
         silence=answer if isinstance(answer, Silence) else None,
-        warnings=sorted(warnings, key=lambda each: each.last_timestamp or ""),
+        warnings=sorted(warnings, key=lambda item: item.last_timestamp or ""),
     )
 
 
@@ -114,7 +113,7 @@ async def _ask_leader(case: Case, kind: str, name: str) -> Answer | Silence:
     pods = await daemons.managers_of(case, namespace)
     pod = daemons.pod_of(case.holder or "", pods or ())
     if not case.holder and pods:
-        # Without a leader, any of them can say what keeps it from that.
+        # Without a leader, any Pod can report why it does not lead.
         pod = pod or pods[0]
     if pod is None:
         advice = "; ".join(finding.advice) or "ask it directly with --address=HOST:10258"

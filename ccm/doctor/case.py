@@ -1,4 +1,4 @@
-"""One examination: the facts that its checks share, and the findings of the checks."""
+"""The state of one examination: facts that checks share, and the findings of the checks."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from ccm.model import Node
 from ccm.model.meta import Wire
 
 PROGRAM = "ccm-doctor"
-"""Our name in the API server's logs."""
+"""Program name in the user agent."""
 
 SHOWN = 5
-"""How many of many names are told before the rest is only counted."""
+"""Maximum number of names in a message; further names are only counted."""
 
 
 class Verdict(Enum):
-    """How serious a finding is.
+    """Severity of a finding.
 
-    WARN: the daemon works, but an operator should look at it. FAIL: the daemon cannot do its work,
-    or a part of it. SKIP: not looked at, because something is missing that the check needs.
+    WARN: the daemon works, but an operator should look at it. FAIL: the daemon, or a part of it,
+    cannot work. SKIP: the check did not run, because a dependency is missing.
     """
 
     OK = "ok"
@@ -45,15 +45,15 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The outcome of one check.
+    """Result of one check.
 
     Attributes:
-        verdict: how serious it is.
-        found: what was found, one line.
-        details: more about it, a line each.
-        advice: what to do next, a line each; empty when nothing has to be done.
-        cause: the check whose finding keeps this one from being made; empty if none does.
-        without: the checks that are not made because of this finding.
+        verdict: severity.
+        found: one line about the result.
+        details: further lines.
+        advice: what to do next, a line each; empty = nothing.
+        cause: the check whose finding prevents this check; empty = none.
+        without: the checks that this finding prevents.
     """
 
     verdict: Verdict
@@ -65,7 +65,7 @@ class Finding:
 
     @property
     def is_usable(self) -> bool:
-        """Whether checks that build on this one can be made."""
+        """Whether dependent checks can run."""
         return self.verdict in (Verdict.OK, Verdict.WARN)
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A finding with the name of its check and the seconds it took."""
+    """A finding with the name of its check and its duration in seconds."""
 
     check: str
     finding: Finding
@@ -98,7 +98,7 @@ def skip(found: str, *, cause: str = "") -> Finding:
 
 
 class User(Wire, frozen=True, kw_only=True):
-    """The user that the API server takes a client for."""
+    """The user as which the API server authenticates a client."""
 
     username: str = ""
     groups: list[str] | None = None
@@ -106,28 +106,28 @@ class User(Wire, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """One examination; each check adds its facts for the checks after it.
+    """State of one examination; each check adds facts for later checks.
 
     Attributes:
         options: the daemon's flags.
         environ: the environment, for kubeconfig and exec plugins.
-        account: the user whose permissions are asked about; empty: our own.
-        limit_s: longest time of one check.
+        account: the user whose permissions are checked; empty = our own.
+        limit_s: time limit of one check.
         service_account: folder with the token of a Pod.
-        reads_only: whether requests other than GET are refused; no review is possible then.
-        exits: closes what the checks opened.
+        reads_only: whether requests other than GET are refused, access reviews included.
+        exits: closes the resources that the checks opened.
         findings: findings so far, by check.
-        causes: check that cannot be made -> the one whose finding is the cause.
-        cluster: where the API server is; set by `kubeconfig`.
-        client: calls to it; set by `kubeconfig`.
+        causes: skipped check -> the check whose finding is the cause.
+        cluster: configuration of the API server; set by `kubeconfig`.
+        client: client of the API server; set by `kubeconfig`.
         user: our user there; set by `identity`.
-        skew_s: seconds that the API server's clock is ahead of ours; set by `clock`.
-        holder: holder of the Lease; empty: none; None: not known; set by `lease`.
+        skew_s: seconds by which the API server's clock is ahead of ours; set by `clock`.
+        holder: holder of the Lease; empty = none; None = unknown; set by `lease`.
         opener: opens the provider; set by `provider`.
         cloud: the open provider; set by `cloud-config`.
-        listing: all instances; None where the provider cannot list; set by `cloud`.
-        without_instance: names of nodes -> why they have none; set by `instances`.
-        others: role of a cluster beside ours -> calls to it, see `reach.at`.
+        listing: all instances; None if the provider cannot list; set by `cloud`.
+        without_instance: name of a node -> why it has no instance; set by `instances`.
+        others: role of another cluster -> its client, see `reach.at`.
     """
 
     options: Options
@@ -152,7 +152,7 @@ class Case:
     _nodes: Sequence[Node] | None = None
 
     async def nodes(self) -> Sequence[Node]:
-        """All nodes, asked for once. Raises KubeError."""
+        """Return all nodes, read once. Raises KubeError."""
         if self._nodes is None:
             pages = self.client.resource(NODES).pages()
             nodes = [node async for page in pages for node in page.items]
@@ -160,12 +160,12 @@ class Case:
         return self._nodes
 
     def is_usable(self, check: str) -> bool:
-        """Whether a check was made and left something to build on."""
+        """Return whether a check ran and dependent checks can run."""
         finding = self.findings.get(check)
         return finding is not None and finding.is_usable
 
 
-# --- objects of which only a few fields count ---------------------------------------------------
+# --- partially decoded objects ------------------------------------------------------------------
 
 
 async def read(client: Client, path: str, **query: str) -> Any:
@@ -175,32 +175,31 @@ async def read(client: Client, path: str, **query: str) -> Any:
 
 
 async def items(client: Client, path: str, **query: str) -> Sequence[Any]:
-    """Return the decoded objects of the list at a path. Raises KubeError."""
+    """Return the decoded items of the list at a path. Raises KubeError."""
     return at(await read(client, path, **query), "items") or ()
 
 
 def at(obj: Any, path: str) -> Any:
-    """Return the field of a decoded object at a dotted path; None where a part is missing."""
+    """Return the field of a decoded object at a dotted path; None if it is missing."""
     for name in path.split("."):
         obj = obj.get(name) if isinstance(obj, dict) else None
     return obj
 
 
 def text_at(obj: Any, path: str) -> str:
-    """Return a field that is a text; empty where it is missing."""
+    """Return a text field; empty if it is missing."""
     return at(obj, path) or ""
 
 
-# --- findings in words --------------------------------------------------------------------------
+# --- findings as text ---------------------------------------------------------------------------
 
 
 def failed(results: Sequence[Result]) -> bool:
-    """Return whether any check failed."""
     return any(result.finding.verdict is Verdict.FAIL for result in results)
 
 
 def text(result: Result) -> Iterator[str]:
-    """Yield the lines for people, the verdict first; none for what its cause has told already."""
+    """Yield the lines of a result; nothing if another finding is the cause."""
     finding = result.finding
     if finding.cause:
         return
@@ -212,7 +211,7 @@ def text(result: Result) -> Iterator[str]:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Return one line about all of them."""
+    """Return one line about all results."""
     counts = Counter(result.finding.verdict for result in results)
     parts = [f"{counts[Verdict.OK]} ok"]
     for verdict, one, more in (
@@ -226,7 +225,7 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def document(results: Sequence[Result]) -> Mapping[str, object]:
-    """Return everything as plain values, for programs."""
+    """Return all results for the JSON output."""
     return {
         "healthy": not failed(results),
         "checks": [
@@ -245,7 +244,7 @@ def document(results: Sequence[Result]) -> Mapping[str, object]:
 
 
 def some(names: Sequence[str]) -> str:
-    """Return the names, or the first few and how many more there are."""
+    """Return the names, or the first few and the number of others."""
     if len(names) <= SHOWN:
         return ", ".join(names)
     return f"{', '.join(names[:SHOWN])} and {len(names) - SHOWN} more"
@@ -257,5 +256,5 @@ def count(number: int, one: str, more: str = "") -> str:
 
 
 def which(number: int, whole: int, noun: str, one: str, more: str) -> str:
-    """Return `1 of 3 nodes has`, `2 of 3 nodes have`: a part of a whole, and its verb."""
+    """Return a part of a whole with its verb: `1 of 3 nodes has`, `2 of 3 nodes have`."""
     return f"{number} of {count(whole, noun)} {one if number == 1 else more}"

@@ -1,6 +1,6 @@
-"""Checks of what belongs to the daemon: webhooks, Services, deletions that are held, storage.
+"""Checks of the daemon's objects: webhooks, Services, blocked deletions, storage.
 
-Storage is opened with the epoch of the Lease as it is, so that no daemon is fenced by a check.
+Storage is opened with the current epoch of the Lease, so that the check fences no daemon.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ccm.runtime.deletions import GarbledRecord, held_back
 
 
 async def webhooks(case: Case) -> Finding:
-    """Compare the registered webhooks with the flags, and look for replicas behind them."""
+    """Compare the registered webhooks with the flags, and check that they have ready replicas."""
     served = enabled(case.options)
     registered = await _registered(case)
     if unasked := [name for name in served if name not in {name for _, name in registered}]:
@@ -42,18 +42,18 @@ async def webhooks(case: Case) -> Finding:
     empty = [hook for hook, _ in registered if not await _has_replica(case, hook)]
     if not (unserved or empty):
         return ok(f"{count(len(registered), 'webhook')} registered, each has a ready replica")
-    found, advice = [], []
+    problems, advice = [], []
     if unserved:
-        found.append(f"{', '.join(unserved)}: registered, but not served with these flags")
+        problems.append(f"{', '.join(unserved)}: registered, but not served with these flags")
         advice.append(
             f"give the daemon --feature-gates={gates.WEBHOOK}=true and "
             f"--webhooks={','.join(unserved)}, or delete the ValidatingWebhookConfiguration"
         )
     if empty:
         keys = {f"Service {_service(hook, 'namespace')}/{_service(hook, 'name')}" for hook in empty}
-        found.append(f"no ready replica behind {some(sorted(keys))}")
+        problems.append(f"no ready replica behind {some(sorted(keys))}")
         advice.append(START)
-    # Without a failure policy, failures refuse requests.
+    # The default of `failurePolicy` is Fail.
     strict = [
         text_at(hook, "name")
         for hook, name in registered
@@ -61,28 +61,30 @@ async def webhooks(case: Case) -> Finding:
     ]
     if strict:
         advice.append(f"until then set failurePolicy: Ignore in {some(strict)}")
-        return fail("; ".join([*found, "Services of type LoadBalancer are refused"]), *advice)
-    return warn("; ".join([*found, "annotations of Services are not checked"]), *advice)
+        return fail("; ".join([*problems, "Services of type LoadBalancer are refused"]), *advice)
+    return warn("; ".join([*problems, "annotations of Services are not checked"]), *advice)
 
 
 async def _registered(case: Case) -> list[tuple[Any, str]]:
-    """Return the webhooks with a path of ours, each with its name in `--webhooks`."""
+    """Return the webhooks with a path of the daemon, each with its name in `--webhooks`."""
     path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
     try:
         configurations = await items(case.client, path)
     except errors.NotFound:
         return []
-    found = []
-    for hook in (hook for each in configurations for hook in each.get("webhooks") or ()):
+    hooks = []
+    for hook in (
+        hook for configuration in configurations for hook in configuration.get("webhooks") or ()
+    ):
         place = _service(hook, "path") or urlsplit(text_at(hook, "clientConfig.url")).path
         name = PurePosixPath(place).name
-        if name in WEBHOOKS and (hook, name) not in found:
-            found.append((hook, name))
-    return found
+        if name in WEBHOOKS and (hook, name) not in hooks:
+            hooks.append((hook, name))
+    return hooks
 
 
 async def _has_replica(case: Case, hook: Any) -> bool:
-    """Whether a ready endpoint is behind the Service; True for a URL, which has none."""
+    """Return whether the Service has a ready endpoint; True for a webhook with a URL."""
     if at(hook, "clientConfig.service") is None:
         return True
     slices = await items(
@@ -90,8 +92,10 @@ async def _has_replica(case: Case, hook: Any) -> bool:
         f"/apis/discovery.k8s.io/v1/namespaces/{quote(_service(hook, 'namespace'))}/endpointslices",
         labelSelector=f"kubernetes.io/service-name={_service(hook, 'name')}",
     )
-    # Where nothing is said, an endpoint counts as ready (Kubernetes).
-    endpoints = (endpoint for one in slices for endpoint in one.get("endpoints") or ())
+    # An endpoint without the condition counts as ready (Kubernetes).
+    endpoints = (
+        endpoint for endpoint_slice in slices for endpoint in endpoint_slice.get("endpoints") or ()
+    )
     return any(at(endpoint, "conditions.ready") is not False for endpoint in endpoints)
 
 
@@ -100,28 +104,29 @@ def _service(hook: Any, field: str) -> str:
 
 
 async def unclaimed(case: Case) -> Finding:
-    """Find Services that wait for a load balancer which none of our daemons will make."""
+    """Find Services that wait for a load balancer and that no daemon of ours will serve."""
     pages = case.client.resource(SERVICES).pages()
-    every = [service async for page in pages for service in page.items]
+    services = [service async for page in pages for service in page.items]
     balancers = sorted(
-        (one for one in every if one.type == TYPE_LOAD_BALANCER), key=lambda one: one.key
+        (candidate for candidate in services if candidate.type == TYPE_LOAD_BALANCER),
+        key=lambda candidate: candidate.key,
     )
     claimed = frozenset(case.options.load_balancer_classes)
     works = provider.works(case, MANIFEST)
     ours = sorted(
-        one.key
-        for one in every
+        candidate.key
+        for candidate in services
         if works
-        # Of a Service of ours that waits for a load balancer, or for its end.
+        # Services of ours that wait for a load balancer, or for its deletion.
         and (
-            plan.needs_cleanup(one, claimed)
-            or (plan.wants_balancer(one, claimed) and not one.ingress)
+            plan.needs_cleanup(candidate, claimed)
+            or (plan.wants_balancer(candidate, claimed) and not candidate.ingress)
         )
     )
     waiting = [
-        one
-        for one in balancers
-        if not one.ingress and not (works and plan.wants_balancer(one, claimed))
+        candidate
+        for candidate in balancers
+        if not candidate.ingress and not (works and plan.wants_balancer(candidate, claimed))
     ]
     troubles, advice = list[str](), list[str]()
     if ours and case.holder == "":
@@ -130,7 +135,7 @@ async def unclaimed(case: Case) -> Finding:
         troubles.append(f"{what}: {some(ours)}")
         advice.append(START)
     if waiting:
-        classes = {one.key: one.spec.load_balancer_class for one in waiting}
+        classes = {candidate.key: candidate.spec.load_balancer_class for candidate in waiting}
         shown = [
             f"{key} ({f'class {name}' if name else 'no class'})" for key, name in classes.items()
         ]
@@ -150,13 +155,13 @@ async def unclaimed(case: Case) -> Finding:
 
 
 async def deletions_held(case: Case) -> Finding:
-    """Read the record of deletions."""
+    """Report the deletions that the daemon's record shows as blocked."""
     options = case.options
     namespace, owner = options.leader_elect_resource_namespace, options.leader_elect_resource_name
     where = f"ConfigMap {namespace}/{deletions.NAME}"
     try:
         record = await case.client.resource(CONFIG_MAPS).get(deletions.NAME, namespace=namespace)
-        found = held_back(record, owner)
+        records = held_back(record, owner)
     except errors.NotFound:
         return ok("none is held back")
     except GarbledRecord as error:
@@ -167,23 +172,23 @@ async def deletions_held(case: Case) -> Finding:
             f"{names.ANNOTATION_ALLOW_DELETION}",
             "take the annotation away once all is well",
         )
-    if not found:
+    if not records:
         return ok("none is held back")
-    numbers = [count(each.count, kind) for kind, each in sorted(found.items())]
+    numbers = [count(group.count, kind) for kind, group in sorted(records.items())]
     return warn(
         f"held back: {', '.join(numbers)}",
         "find out whether they are gone indeed: the events of the objects say why they are held, "
         "and how to allow it",
         details=[
             *(
-                f"{kind} {one.key}: {one.reason}, since {one.since}"
-                for kind, each in sorted(found.items())
-                for one in each.objects
+                f"{kind} {held_object.key}: {held_object.reason}, since {held_object.since}"
+                for kind, group in sorted(records.items())
+                for held_object in group.objects
             ),
             *(
-                f"{kind}: and {each.count - len(each.objects)} more"
-                for kind, each in sorted(found.items())
-                if each.count > len(each.objects)
+                f"{kind}: and {group.count - len(group.objects)} more"
+                for kind, group in sorted(records.items())
+                if group.count > len(group.objects)
             ),
         ],
     )
@@ -197,7 +202,7 @@ PROBE: Mapping[str, Any] = {
 
 
 async def persistence(case: Case) -> Finding:
-    """Open the storage of `--persistence-config`, write something and remove it."""
+    """Open the storage of `--persistence-config`; write and delete an object."""
     options = case.options
     if not options.persistence_config:
         return ok("no --persistence-config: nothing is kept outside the cluster, nor needs to be")
@@ -230,7 +235,7 @@ async def _tried(stores: Any) -> Finding:
         await manager.settled()
     except PersistenceError as error:
         return fail(f"nothing can be written: {error}", "see that storage is there and not full")
-    latencies = {one.name: await one.latency() for one in manager.members}
+    latencies = {member.name: await member.latency() for member in manager.members}
     secrets = await stores.secret_latencies()
     shown = [
         f"{name}: {'down' if took is None else f'up, {1000 * took:.1f} ms for a write'}"

@@ -1,7 +1,7 @@
-"""Daemons in the cluster: our Deployment, its Pods and Secrets, our Lease, and other managers.
+"""Checks of daemons in the cluster: our Deployment, Pods, Secrets and Lease, and other managers.
 
-Two managers of one cloud that do not share a Lease fight over nodes and load balancers; two
-of different clouds that share one keep each other from working.
+Two managers of one cloud that do not share a Lease fight over nodes and load balancers. Two
+managers of different clouds that share a Lease keep each other from working.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from ccm.kube.client import Client
 from ccm.model import names, times
 
 NAME = "cloud-controller-manager"
-"""Label of our Deployments and default name of the Lease; other managers have it in theirs."""
+"""Label of our Deployments and default name of the Lease; also part of other managers' names."""
 
 START = (
     "start the daemon with these flags; if it is started, see the findings deployment and lease, "
     "and its log"
 )
-"""What to do where something waits for a daemon, and none works."""
+"""Advice if an object waits for a daemon and none works."""
 
 RECENT = timedelta(hours=1)
-"""How long the end of a container is worth a warning."""
+"""How long a container's termination counts as a problem."""
 
 DEFAULT_PORT = 10258
-"""Of the HTTPS server (`--secure-port`)."""
+"""Default port of the HTTPS server (`--secure-port`)."""
 
 _LEASES = "/apis/coordination.k8s.io/v1"
 _NOT_OF_NODES = "metadata.namespace!=kube-node-lease"
@@ -62,7 +62,7 @@ _ADVICE: Mapping[str, str] = {
     "NotReady": "ask it: kubectl get --raw "
     "'/api/v1/namespaces/{namespace}/pods/https:{pod}:{port}/proxy/readyz?verbose'",
 }
-"""Why a Pod does not work -> what to do; for other reasons, `_SEE`."""
+"""Why a Pod does not work -> what to do; `_SEE` for other reasons."""
 
 
 # --- the Deployment -----------------------------------------------------------------------------
@@ -70,7 +70,7 @@ _ADVICE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The Deployment of the daemon, with the container that runs it."""
+    """The Deployment of the daemon, with the daemon's container."""
 
     body: Mapping[str, Any]
     container: Mapping[str, Any]
@@ -85,7 +85,7 @@ class Deployment:
 
     @property
     def ready(self) -> int:
-        """The number of ready replicas."""
+        """Number of ready replicas."""
         return at(self.body, "status.readyReplicas") or 0
 
     @property
@@ -95,7 +95,7 @@ class Deployment:
 
     @property
     def selector(self) -> str:
-        """The labels of its Pods, as `kubectl -l` takes them."""
+        """Label selector of its Pods, as for `kubectl -l`."""
         labels = at(self.body, "spec.selector.matchLabels") or {}
         return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
@@ -105,15 +105,17 @@ async def ours(case: Case) -> Deployment | None:
     namespace = quote(case.options.leader_elect_resource_namespace)
     selector = f"{names.LABEL_APP}={NAME}"
     try:
-        found = await items(case.client, "/apis/apps/v1/deployments", labelSelector=selector)
+        bodies = await items(case.client, "/apis/apps/v1/deployments", labelSelector=selector)
     except errors.Forbidden:
         path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-        found = await items(case.client, path, labelSelector=selector)
-    for body in found:
+        bodies = await items(case.client, path, labelSelector=selector)
+    for body in bodies:
         containers = at(body, "spec.template.spec.containers") or ()
         if not containers:
             continue
-        main = next((one for one in containers if flag(one, _PROVIDER)), containers[0])
+        main = next(
+            (candidate for candidate in containers if flag(candidate, _PROVIDER)), containers[0]
+        )
         lease = flag(main, "--leader-elect-resource-name") or NAME
         if lease == case.options.leader_elect_resource_name:
             return Deployment(body, main)
@@ -121,20 +123,20 @@ async def ours(case: Case) -> Deployment | None:
 
 
 async def deployment(case: Case) -> Finding:
-    """Look at the Deployment and its Pods."""
-    found = await ours(case)
-    if found is None:
+    """Check the Deployment and its Pods."""
+    own = await ours(case)
+    if own is None:
         return ok("no Deployment of this daemon: it runs elsewhere, or is not installed yet")
-    name, kubectl = found.key.partition("/")[2], f"kubectl -n {found.namespace}"
-    ready, wanted, image = found.ready, found.replicas, text_at(found.container, "image")
-    what = f"{found.key}, image {image}: {ready} of {count(wanted, 'replica')} ready"
+    name, kubectl = own.key.partition("/")[2], f"kubectl -n {own.namespace}"
+    ready, wanted, image = own.ready, own.replicas, text_at(own.container, "image")
+    summary = f"{own.key}, image {image}: {ready} of {count(wanted, 'replica')} ready"
     if wanted == 0:
-        return warn(what, f"{kubectl} scale deployment {name} --replicas=2")
-    path = f"/api/v1/namespaces/{quote(found.namespace)}/pods"
-    pods = await items(case.client, path, labelSelector=found.selector)
+        return warn(summary, f"{kubectl} scale deployment {name} --replicas=2")
+    path = f"/api/v1/namespaces/{quote(own.namespace)}/pods"
+    pods = await items(case.client, path, labelSelector=own.selector)
     details, advice = list[str](), dict[str, None]()
     for pod in pods:
-        # Pods that were evicted stay, and have successors.
+        # Evicted Pods remain as Failed after the ReplicaSet has replaced them.
         if ready >= wanted and at(pod, "status.phase") == "Failed":
             continue
         for reason, message in troubles_of(pod, clock.now()):
@@ -142,24 +144,24 @@ async def deployment(case: Case) -> Finding:
             details.append(f"Pod {pod_name}: {reason}{message and f': {message}'}")
             advice[
                 _ADVICE.get(reason, _SEE).format(
-                    namespace=found.namespace,
+                    namespace=own.namespace,
                     pod=pod_name,
-                    port=flag(found.container, "--secure-port") or FLAGS["secure-port"].default,
+                    port=flag(own.container, "--secure-port") or FLAGS["secure-port"].default,
                 )
             ] = None
-    provider = flag(found.container, _PROVIDER)
+    provider = flag(own.container, _PROVIDER)
     if provider not in ("", case.options.cloud_provider):
         details.append(f"it has --cloud-provider={provider}")
         advice["give this command the flags of the Deployment"] = None
     if ready < wanted and not advice:
         advice[f"{kubectl} describe deployment {name}"] = None
     if not advice:
-        return ok(what)
-    return (warn if ready else fail)(what, *advice, details=details)
+        return ok(summary)
+    return (warn if ready else fail)(summary, *advice, details=details)
 
 
 def troubles_of(pod: Any, now: datetime) -> Iterator[tuple[str, str]]:
-    """Yield the reasons why a Pod does not work or did not lately, each with a message."""
+    """Yield why a Pod does not work, or recently did not: reasons with messages."""
     if at(pod, "metadata.deletionTimestamp"):
         return
     if at(pod, "status.phase") == "Failed":
@@ -192,26 +194,26 @@ def _is_recent(moment: str, now: datetime) -> bool:
 
 
 async def secrets(case: Case) -> Finding:
-    """Look whether the Secrets are there that the Pods mount and read."""
-    found = await ours(case)
-    if found is None:
+    """Check that the Secrets that the Pods mount and read exist."""
+    own = await ours(case)
+    if own is None:
         return ok("no Deployment needs one")
-    namespace, config = found.namespace, flag(found.container, "--cloud-config")
-    mounts = at(found.container, "volumeMounts") or ()
+    namespace, config = own.namespace, flag(own.container, "--cloud-config")
+    mounts = at(own.container, "volumeMounts") or ()
     if config and not any(_holds(mount, config) for mount in mounts):
         return fail(
-            f"--cloud-config={config} is on no volume of {found.key}",
+            f"--cloud-config={config} is on no volume of {own.key}",
             f"mount the Secret with it at {PurePosixPath(config).parent}",
         )
     keys: dict[str, Collection[str] | None] = {}
     missing: list[tuple[str, str, str]] = []
-    for secret, key, use in needed_secrets(found):
+    for secret, key, use in needed_secrets(own):
         if secret not in keys:
             keys[secret] = await _keys(case.client, namespace, secret)
-        if (there := keys[secret]) is None:
+        if (known_keys := keys[secret]) is None:
             missing.append((secret, key, f"the Secret {secret} (for {use})"))
-        elif key and key not in there:
-            known = ", ".join(sorted(there))
+        elif key and key not in known_keys:
+            known = ", ".join(sorted(known_keys))
             missing.append((secret, key, f"the key {key} in the Secret {secret} (it has {known})"))
     if missing:
         secret, key, _ = missing[0]
@@ -225,10 +227,10 @@ async def secrets(case: Case) -> Finding:
 
 
 def needed_secrets(found: Deployment) -> Iterator[tuple[str, str, str]]:
-    """Yield Secret, key (empty: any) and use of each that the Pods cannot start without."""
+    """Yield Secret, key (empty = any) and use of each Secret that the Pods need to start."""
     config = flag(found.container, "--cloud-config")
     volumes = at(found.body, "spec.template.spec.volumes") or ()
-    by_name = {text_at(one, "name"): one.get("secret") for one in volumes}
+    by_name = {text_at(volume, "name"): volume.get("secret") for volume in volumes}
     for mount in at(found.container, "volumeMounts") or ():
         secret, path = by_name.get(text_at(mount, "name")), text_at(mount, "mountPath")
         if secret is None or secret.get("optional"):
@@ -238,7 +240,7 @@ def needed_secrets(found: Deployment) -> Iterator[tuple[str, str, str]]:
             below = PurePosixPath(config).relative_to(path)
             file = PurePosixPath(text_at(mount, "subPath")) / below
             renamed = {text_at(item, "path"): item.get("key") for item in secret.get("items") or ()}
-            # The volume itself is no key of the Secret.
+            # The mount point of the whole volume is no key.
             name = "" if file == PurePosixPath() else str(file)
             key = renamed.get(name) or name
         yield text_at(secret, "secretName"), key, path
@@ -251,12 +253,12 @@ def needed_secrets(found: Deployment) -> Iterator[tuple[str, str, str]]:
 
 
 def _holds(mount: Any, path: str) -> bool:
-    """Whether a file lies on the volume."""
+    """Return whether a file is on the mounted volume."""
     return PurePosixPath(path).is_relative_to(text_at(mount, "mountPath"))
 
 
 async def _keys(client: Client, namespace: str, name: str) -> Collection[str] | None:
-    """Return the keys of a Secret; None: there is none."""
+    """Return the keys of a Secret; None if it does not exist."""
     try:
         secret = await read(client, f"/api/v1/namespaces/{namespace}/secrets/{name}")
     except errors.NotFound:
@@ -265,7 +267,7 @@ async def _keys(client: Client, namespace: str, name: str) -> Collection[str] | 
 
 
 def flag(container: Any, name: str) -> str:
-    """Return the value of a flag, with its dashes; the last one counts, empty if there is none."""
+    """Return the value of a flag, given with its dashes; the last one counts; empty if absent."""
     value = ""
     for word, following in pairwise([*_words(container), ""]):
         if word.startswith(f"{name}="):
@@ -276,7 +278,7 @@ def flag(container: Any, name: str) -> str:
 
 
 def _words(container: Any) -> Sequence[str]:
-    """Return the command line, as far as it is not the image's."""
+    """Return the command line, without the parts that come from the image."""
     return [*(at(container, "command") or ()), *(at(container, "args") or ())]
 
 
@@ -289,12 +291,12 @@ class Manager:
 
     Attributes:
         pod: its name.
-        host: the host name that its process sees.
-        image: of the container.
-        provider: its `--cloud-provider`; empty if it does not say.
-        lease: namespace and name of its Lease; empty without leader election.
-        controllers: names of those that it runs.
-        port: of its HTTPS server.
+        host: host name that its process sees.
+        image: image of the container.
+        provider: its `--cloud-provider`; empty = unknown.
+        lease: namespace and name of its Lease; empty = no leader election.
+        controllers: names of its controllers.
+        port: port of its HTTPS server.
     """
 
     pod: str
@@ -311,7 +313,7 @@ class Manager:
 
 
 async def managers_of(case: Case, namespace: str) -> Sequence[Manager] | None:
-    """Return the managers that run as Pods of a namespace; None: we may not know."""
+    """Return the managers among the Pods of a namespace; None if Pods may not be read."""
     try:
         pods = await items(case.client, f"/api/v1/namespaces/{namespace}/pods")
     except (errors.Forbidden, errors.NotFound):
@@ -334,7 +336,7 @@ def in_pods(pods: Sequence[Any]) -> Iterator[Manager]:
                 continue
             program = PurePosixPath(next(iter(words), "")).name
             ports = at(container, "ports") or ()
-            named = (one.get("containerPort") for one in ports if one.get("name") == "https")
+            named = (entry.get("containerPort") for entry in ports if entry.get("name") == "https")
             given = parse_digits(flag(container, "--secure-port"))
             yield Manager(
                 pod=name,
@@ -350,7 +352,7 @@ def in_pods(pods: Sequence[Any]) -> Iterator[Manager]:
 
 
 def _lease_of(container: Any, program: str) -> str:
-    """Return namespace and name of the Lease of the flags; empty without leader election."""
+    """Return namespace and name of the Lease from the flags; empty without leader election."""
     if flag(container, "--leader-elect") == "false":
         return ""
     command = COMMANDS.get(program)
@@ -371,7 +373,7 @@ def _controllers(program: str, requested: str = controllers.ALL) -> Collection[s
     command = COMMANDS.get(program)
     if command is not None:
         return command.controllers
-    return [one.name for one in controllers.enabled(requested.split(","))]
+    return [manifest.name for manifest in controllers.enabled(requested.split(","))]
 
 
 def pod_of(holder: str, pods: Sequence[Manager]) -> Manager | None:
@@ -384,7 +386,7 @@ def pod_of(holder: str, pods: Sequence[Manager]) -> Manager | None:
 
 
 async def lease(case: Case) -> Finding:
-    """Read the Lease that replicas of the daemon compete for."""
+    """Check the Lease that replicas of the daemon compete for."""
     options = case.options
     if not options.leader_elect:
         return warn(
@@ -394,13 +396,13 @@ async def lease(case: Case) -> Finding:
         )
     namespace, name = options.leader_elect_resource_namespace, options.leader_elect_resource_name
     try:
-        found = await read(case.client, f"{_LEASES}/namespaces/{namespace}/leases/{quote(name)}")
+        body = await read(case.client, f"{_LEASES}/namespaces/{namespace}/leases/{quote(name)}")
     except errors.NotFound:
         case.holder = ""
         return await _absent(case, namespace, name)
-    holder, silent_s = text_at(found, "spec.holderIdentity"), _silence_s(case, found)
-    lasts_s = at(found, "spec.leaseDurationSeconds") or 0
-    case.holder = holder if _is_fresh(case, found) else ""
+    holder, silent_s = text_at(body, "spec.holderIdentity"), _silence_s(case, body)
+    lasts_s = at(body, "spec.leaseDurationSeconds") or 0
+    case.holder = holder if _is_fresh(case, body) else ""
     if not holder:
         return await _free(case, f"{namespace}/{name} is free")
     held = f"{namespace}/{name} is held by {holder}"
@@ -442,27 +444,27 @@ async def _absent(case: Case, namespace: str, name: str) -> Finding:
             f"create it, or set --leader-elect-resource-namespace: kubectl create ns {namespace}",
         )
     except errors.Forbidden:
-        pass  # the daemon needs no such right
+        pass  # the daemon does not need to read namespaces
     return await _free(case, f"{namespace}/{name} does not exist yet; the first daemon makes it")
 
 
 async def _free(case: Case, found: str) -> Finding:
-    """A free Lease is in order where no replica runs."""
+    """Return the finding for a free Lease, which is a problem only if a replica runs."""
     try:
-        of = await ours(case)
+        own = await ours(case)
     except errors.Forbidden:
-        of = None
-    if of is None or not of.ready:
+        own = None
+    if own is None or not own.ready:
         return ok(found)
     return warn(
-        f"{found}, and so nobody works, though {of.key} has {count(of.ready, 'ready replica')}",
+        f"{found}, and so nobody works, though {own.key} has {count(own.ready, 'ready replica')}",
         "look at their logs, and whether --leader-elect-resource-namespace is theirs: kubectl -n "
-        f"{of.namespace} logs -l {of.selector} --prefix",
+        f"{own.namespace} logs -l {own.selector} --prefix",
     )
 
 
 def _silence_s(case: Case, found: Any) -> float | None:
-    """Return the seconds since the last renewal, by the API server's clock; None: unknown."""
+    """Return the seconds since the last renewal by the API server's clock; None = unknown."""
     try:
         renewed = times.parse_time(text_at(found, "spec.renewTime"))
     except ValueError:
@@ -479,12 +481,20 @@ def _is_fresh(case: Case, found: Any) -> bool:
 
 
 async def managers(case: Case) -> Finding:
-    """Look for other managers of the same controllers, by the Leases they renew and by Pods."""
+    """Find other managers of the same controllers, by renewed Leases and by Pods."""
     namespace = case.options.leader_elect_resource_namespace
     pods = await managers_of(case, namespace)
-    held = [one for one in await _leases(case, namespace) if _is_held_by_another(case, one)]
+    held = [
+        held_lease
+        for held_lease in await _leases(case, namespace)
+        if _is_held_by_another(case, held_lease)
+    ]
     known = list(pods or ())
-    others = {text_at(one, "metadata.namespace") for one in held if _is_managers(case, one)}
+    others = {
+        text_at(held_lease, "metadata.namespace")
+        for held_lease in held
+        if _is_managers(case, held_lease)
+    }
     for elsewhere in sorted(others - {namespace}):
         known += await managers_of(case, elsewhere) or ()
     rivals = list(_rivals(case, held, known))
@@ -492,17 +502,17 @@ async def managers(case: Case) -> Finding:
         if pods is None:
             return ok(f"no Lease of another one in {namespace}; its Pods may not be read")
         return ok(f"no other cloud-controller-manager in {namespace}")
-    found = f"{len(rivals)} beside this daemon: {some([shown for shown, _, _ in rivals])}"
+    message = f"{len(rivals)} beside this daemon: {some([shown for shown, _, _ in rivals])}"
     details = [f"{shown}: runs {', '.join(shared)} too" for shown, _, shared in rivals]
     if case.holder and any(provider == case.options.cloud_provider for _, provider, _ in rivals):
         return fail(
-            found,
+            message,
             "stop one of them, or give both the same --leader-elect-resource-name and "
             "--leader-elect-resource-namespace: one of them stands by then",
             details=details,
         )
     return warn(
-        found,
+        message,
         "let only one of them look after each node: stop the other, give both the same Lease, or "
         "be sure that its nodes have provider IDs of another cloud",
         details=details,
@@ -510,7 +520,7 @@ async def managers(case: Case) -> Finding:
 
 
 async def _leases(case: Case, namespace: str) -> Sequence[Any]:
-    """Return the Leases of all namespaces, else of one, as far as we may read; none of kubelets."""
+    """Return the Leases of all namespaces, or of one if only that may be read; none of kubelets."""
     for where in ("", f"/namespaces/{namespace}"):
         try:
             return await items(case.client, f"{_LEASES}{where}/leases", fieldSelector=_NOT_OF_NODES)
@@ -522,18 +532,18 @@ async def _leases(case: Case, namespace: str) -> Sequence[Any]:
 def _rivals(
     case: Case, held: Sequence[Any], pods: Sequence[Manager]
 ) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Yield description, provider and shared controllers of each other manager at work."""
-    own = {one.name for one in controllers.enabled(case.options.controllers)}
+    """Yield description, provider and shared controllers of each other active manager."""
+    own = {manifest.name for manifest in controllers.enabled(case.options.controllers)}
     by_lease: list[str] = []
-    for found in held:
-        key = _key(found)
-        of = [pod for pod in pods if pod.lease == key]
-        if not (of or _is_managers(case, found)):
+    for held_lease in held:
+        key = _key(held_lease)
+        lease_pods = [pod for pod in pods if pod.lease == key]
+        if not (lease_pods or _is_managers(case, held_lease)):
             continue
         by_lease.append(key)
-        holder, program = text_at(found, "spec.holderIdentity"), _renewed_by(found)
-        pod = pod_of(holder, of) or next(iter(of), None)
-        command = next(filter(COMMANDS.get, (program, text_at(found, "metadata.name"))), "")
+        holder, program = text_at(held_lease, "spec.holderIdentity"), _renewed_by(held_lease)
+        pod = pod_of(holder, lease_pods) or next(iter(lease_pods), None)
+        command = next(filter(COMMANDS.get, (program, text_at(held_lease, "metadata.name"))), "")
         by = f": {pod}" if pod else f", renewed by {program}" if program else ""
         if shared := sorted(own.intersection(pod.controllers if pod else _controllers(command))):
             yield f"Lease {key}, held by {holder}{by}", pod.provider if pod else "", shared
@@ -550,7 +560,7 @@ def _key(lease: Any) -> str:
 
 
 def _renewed_by(lease: Any) -> str:
-    """Return the program that renewed a Lease last; empty: unknown."""
+    """Return the program that last renewed a Lease; empty = unknown."""
     for entry in at(lease, "metadata.managedFields") or ():
         if "f:renewTime" in (at(entry, "fieldsV1.f:spec") or {}):
             return text_at(entry, "manager")
@@ -558,7 +568,7 @@ def _renewed_by(lease: Any) -> str:
 
 
 def _is_held_by_another(case: Case, lease: Any) -> bool:
-    """Whether another process than the holder of our own Lease renews this one."""
+    """Return whether a process other than the holder of our own Lease renews this one."""
     options, holder = case.options, text_at(lease, "spec.holderIdentity")
     own = f"{options.leader_elect_resource_namespace}/{options.leader_elect_resource_name}"
     is_ours = options.leader_elect and _key(lease) == own
@@ -566,8 +576,8 @@ def _is_held_by_another(case: Case, lease: Any) -> bool:
 
 
 def _is_managers(case: Case, lease: Any) -> bool:
-    """Whether the Lease is a manager's, by the program that renews it, or by its name."""
-    # A command for machines has its Lease in the namespace of its Machines: others are not ours.
+    """Return whether a manager uses the Lease, by the renewing program or the Lease's name."""
+    # A machine command has its Lease in the namespace of its Machines: ignore other namespaces.
     is_near = text_at(lease, "metadata.namespace") == case.options.namespace
     words = (_renewed_by(lease), text_at(lease, "metadata.name"))
     return any(NAME in word or (is_near and word in COMMANDS) for word in words)

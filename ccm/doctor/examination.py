@@ -1,6 +1,6 @@
-"""The order of all checks, what each of them builds on, and how long it may take.
+"""All checks in order, with their dependencies and time limit.
 
-A check whose base is missing is not made, and says so: one cause, one failure.
+A check is skipped if a dependency failed, so that one cause reports one failure.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ccm.kube import errors
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check.
+    """A check.
 
     Attributes:
-        name: for people and programs; never changed.
-        title: what it looks at, for people who wait.
-        make: makes it.
-        needs: checks without which it cannot be made.
-        told_by: checks after it that say why it could not be made.
+        name: stable name for users and programs.
+        title: subject of the check, for the progress display.
+        make: runs the check.
+        needs: checks that must succeed first.
+        told_by: later checks that report why this one could not run.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Check:
 _HERE, _THERE, _BOTH = ("identity",), ("cloud-config",), ("identity", "cloud-config")
 
 CHECKS = (
-    # What operators have to know first. It goes its own way to the API server and to the cloud.
+    # First, because operators must see it first. It opens its own clients.
     Check(
         "start",
         "what starting the daemon would delete",
@@ -76,17 +76,16 @@ CHECKS = (
     Check("machine-vms", "whose the VMs are", machines.vms, ("machines",)),
     Check("bootstrap-tokens", "which Secrets the daemon may write", rights.bootstrap_tokens, _HERE),
 )
-"""All of them, in order."""
+"""All checks, in order."""
 
 HIDDEN = "rights"
-"""The cause of what our own user may not look at; told once, at the end."""
+"""Cause of the checks for which our user lacks permission; reported once, at the end."""
 
 
 async def examine(case: Case, about_to: Callable[[Check], None]) -> AsyncGenerator[Result, None]:
-    """Make all checks, one after the other; what they opened is closed at the end.
+    """Run all checks one after the other; close at the end what they opened.
 
     Args:
-        case: what is examined.
         about_to: called before each check.
     """
     fault: Finding | None = None
@@ -100,7 +99,7 @@ async def examine(case: Case, about_to: Callable[[Check], None]) -> AsyncGenerat
             case.findings[check.name] = finding
             seconds = clock.monotonic() - began
             yield Result(check=check.name, finding=finding, seconds=seconds)
-        if hidden := [name for name, one in case.findings.items() if one.cause == HIDDEN]:
+        if hidden := [name for name, item in case.findings.items() if item.cause == HIDDEN]:
             yield Result(check=HIDDEN, finding=_hidden(case, hidden))
     finally:
         try:
@@ -114,11 +113,11 @@ async def examine(case: Case, about_to: Callable[[Check], None]) -> AsyncGenerat
 
 
 def _lose(name: str, case: Case) -> tuple[str, ...]:
-    """Return the checks that can no longer be made without one, unless another is the cause."""
+    """Record and return the checks that a failed check prevents; earlier causes stay."""
     lost = [name]
     for check in CHECKS:
-        builds_on = (*check.needs, *check.told_by)
-        if check.name not in case.causes and not set(lost).isdisjoint(builds_on):
+        dependencies = (*check.needs, *check.told_by)
+        if check.name not in case.causes and not set(lost).isdisjoint(dependencies):
             case.causes[check.name] = name
             lost.append(check.name)
     return tuple(lost[1:])
@@ -135,7 +134,7 @@ async def _make(check: Check, case: Case) -> Finding:
             f"not finished within {case.limit_s:g} s",
             "see what is slow, or give it more time with --timeout",
         )
-    except Exception as error:  # noqa: BLE001 - the other checks are made all the same
+    except Exception as error:  # noqa: BLE001 - the other checks still run
         causes = list(leaves(error))
     for cause_ in causes:
         if isinstance(cause_, errors.Forbidden):
@@ -151,12 +150,12 @@ async def _make(check: Check, case: Case) -> Finding:
 
 
 def _hidden(case: Case, checks: list[str]) -> Finding:
-    """All that our user may not look at, under this one cause."""
-    lost = [lost for name in checks for lost in (name, *case.findings[name].without)]
-    who = case.user.username or "the user of the kubeconfig"
+    """Return one finding for all checks for which our user lacks permission."""
+    skipped = [skipped for name in checks for skipped in (name, *case.findings[name].without)]
+    user = case.user.username or "the user of the kubeconfig"
     return Finding(
         verdict=Verdict.SKIP,
-        found=f"{who} may not look at everything; not looked at: {', '.join(lost)}",
+        found=f"{user} may not look at everything; not looked at: {', '.join(skipped)}",
         details=tuple(
             f"{name}: {case.findings[name].found.removeprefix('not looked at: ')}"
             for name in checks
@@ -166,7 +165,7 @@ def _hidden(case: Case, checks: list[str]) -> Finding:
 
 
 def _clean(finding: Finding) -> Finding:
-    """Return the finding without secrets, and each text on one line."""
+    """Return the finding with secrets redacted and each text on one line."""
 
     def line(text: str) -> str:
         return " ".join(redact.words(text).split())

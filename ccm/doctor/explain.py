@@ -1,7 +1,7 @@
-"""Why one object is as it is: rendered from the object, its events and the leading daemon's answer.
+"""The cause of an object's state, from the object, its events and the leading daemon's answer.
 
-Rules are tried in order: whose the object is, whether a daemon works at all, and then the first
-controller whose work lasts, with a block, or with a last error. Pure.
+Rules apply in order: ownership, whether a daemon works at all, then the first controller with
+long-running work, a block or a last error. No I/O.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SET, DEPLOYMENT = "machineset", "machinedeployment"
 Object = Node | Service | Machine | MachineSet | MachineDeployment
 
 SLOW_S = 3.0
-"""Work on an object that lasts for longer is the cause."""
+"""Work on an object that lasts longer, in seconds, counts as the cause."""
 
 _CONTROLLERS = {
     NODE: "cloud-node-controller",
@@ -80,7 +80,7 @@ _CONDITIONS = {
     f"annotation {gardener.ANNOTATION_UNFREEZE}",
     reasons.CONDITION_REPLICA_FAILURE: "correct what the message names",
 }
-"""Conditions that keep a set or deployment from its work -> what to do."""
+"""Conditions that block a set or deployment -> what to do."""
 
 _MACHINES = "kubectl get machines, and kube-ccm explain machine of those that do not run"
 
@@ -98,7 +98,7 @@ class Silence:
     Attributes:
         why: a phrase.
         advice: what to do about it.
-        is_leaderless: whether no daemon works; else one may, and could not be asked.
+        is_leaderless: whether no daemon leads; False = one may lead, but was not reachable.
     """
 
     why: str
@@ -108,15 +108,15 @@ class Silence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """All that is known about one object.
+    """All facts about one object.
 
     Attributes:
         kind: `NODE`, `SERVICE`, `MACHINE`, `SET` or `DEPLOYMENT`.
-        name: with its namespace; of a node without one.
-        found: as the cluster has it; None = it does not exist.
-        is_served: whether the API server knows such objects.
-        answer: of the daemon; None = none answered.
-        silence: why none did.
+        name: name with its namespace; nodes have none.
+        found: the object in the cluster; None = it does not exist.
+        is_served: whether the API server has the resource.
+        answer: the daemon's answer; None = no daemon answered.
+        silence: why no daemon answered.
         warnings: its Warning events, the newest last.
     """
 
@@ -131,7 +131,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The cause: the first line, what to do, and whether nothing is to be done."""
+    """The cause as a first line, the advice, and whether nothing needs to be done."""
 
     said: str
     advice: tuple[str, ...] = ()
@@ -139,28 +139,27 @@ class Verdict:
 
 
 def judge(subject: Subject) -> Verdict:
-    """Return the cause."""
     is_of = state(subject)
     if (hindrance := next(_hindrances(subject), None)) is not None:
         return Verdict(said=f"{is_of}: {hindrance[0]}", advice=hindrance[1:])
     for rule in (_gone, _of_controllers, _of_object):
-        if (found := rule(subject)) is not None:
-            return found
-    doing = next((each for each in _accounts(subject) if each.plan), None)
-    if doing is not None:
-        return Verdict(said=f"{is_of}: the daemon is about to {doing.plan}{_then(doing)}")
+        if (verdict := rule(subject)) is not None:
+            return verdict
+    pending = next((account for account in _accounts(subject) if account.plan), None)
+    if pending is not None:
+        return Verdict(said=f"{is_of}: the daemon is about to {pending.plan}{_then(pending)}")
     return Verdict(said=f"{is_of}, and there is nothing for the daemon to do", is_well=True)
 
 
 def _hindrances(subject: Subject) -> Iterator[tuple[str, str]]:
-    """Yield causes beside the object itself, each with what to do."""
+    """Yield causes outside the object, each with advice."""
     answer, silence = subject.answer, subject.silence
     if not subject.is_served:
         yield (
             f"the API server knows no {subject.kind}s, their definitions are missing",
             "kubectl apply -f manifests/crds.yaml; the daemon goes on by itself then",
         )
-    why = next((each.foreign for each in _accounts(subject) if each.foreign), "")
+    why = next((candidate.foreign for candidate in _accounts(subject) if candidate.foreign), "")
     if why and subject.found is not None:
         advice = "nothing, if another daemon looks after that namespace; else give --namespace"
         yield f"it is not this daemon's: {why}", _FOREIGN.get(subject.kind, advice)
@@ -201,8 +200,8 @@ def _gone(subject: Subject) -> Verdict | None:
     if any(account.last is not None and account.last.kind for account in busy):
         return None
     if busy:
-        said = f"{state(subject)}: the daemon is about to {busy[0].plan}{_then(busy[0])}"
-        return Verdict(said=said)
+        text = f"{state(subject)}: the daemon is about to {busy[0].plan}{_then(busy[0])}"
+        return Verdict(said=text)
     return Verdict(said=f"{state(subject)}, and nothing is left to do about it", is_well=True)
 
 
@@ -223,33 +222,33 @@ def _of_controllers(subject: Subject) -> Verdict | None:
             advice = _ADVICE.get(last.kind, _OTHER)
             return Verdict(said=f"{state(subject)}: {cause}", advice=(advice,))
         if last is not None and last.not_yet:
-            said = f"{state(subject)}: the cloud has nothing to say about it yet{_then(account)}"
-            return Verdict(said=said, advice=("nothing, if it is new: it is asked again",))
+            text = f"{state(subject)}: the cloud has nothing to say about it yet{_then(account)}"
+            return Verdict(said=text, advice=("nothing, if it is new: it is asked again",))
     return None
 
 
 def _of_object(subject: Subject) -> Verdict | None:
-    """Return what status and conditions of a machine object say against it."""
-    match found := subject.found:
+    """Return the verdict from the status and conditions of a machine object."""
+    match obj := subject.found:
         case Machine():
-            last = found.status
-            if found.works and last.state != OperationState.FAILED.value:
+            last = obj.status
+            if obj.works and last.state != OperationState.FAILED.value:
                 return None
             kind = last.code and f"{last.code}: "
             cause = f"{kind}{last.description}" if last.description else "its status says no cause"
             advice = _ADVICE.get(last.code, "kubectl describe machine shows its events")
         case MachineSet() | MachineDeployment():
-            known = {each.type: each for each in found.status.conditions}
+            known = {condition.type: condition for condition in obj.status.conditions}
             bad = [name for name in _CONDITIONS if name in known and known[name].status == "True"]
             if bad:
                 cause, advice = f"{bad[0]}: {known[bad[0]].message}", _CONDITIONS[bad[0]]
-            elif isinstance(found, MachineSet):
-                ready, replicas = found.status.ready, found.replicas
+            elif isinstance(obj, MachineSet):
+                ready, replicas = obj.status.ready, obj.replicas
                 if ready == replicas:
                     return None
                 cause, advice = f"{ready} of {replicas} machines run", _MACHINES
             else:
-                progress = rolloutstatus.progress_of(found)
+                progress = rolloutstatus.progress_of(obj)
                 if progress.done and not progress.failed:
                     return None
                 cause, advice = progress.text, _MACHINES
@@ -259,25 +258,25 @@ def _of_object(subject: Subject) -> Verdict | None:
 
 
 def state(subject: Subject) -> str:
-    """Return how the object is, as the cluster shows it: a sentence without its end."""
-    found, name = subject.found, subject.name
-    match found:
+    """Return the state of the object in the cluster: a clause without a full stop."""
+    obj, name = subject.found, subject.name
+    match obj:
         case None:
             return f"{subject.kind} {name} does not exist"
-        case Node() if is_uninitialized(found):
+        case Node() if is_uninitialized(obj):
             return f"{name} is not initialised"
         case Node():
-            return f"{name} is {'' if found.ready == names.STATUS_TRUE else 'not '}ready"
-        case _ if found.is_deleting:
+            return f"{name} is {'' if obj.ready == names.STATUS_TRUE else 'not '}ready"
+        case _ if obj.is_deleting:
             return f"{name} cannot be deleted yet"
         case Machine():
-            vm = f"VM {found.provider_id}" if found.provider_id else "no VM"
-            return f"{name} has {vm}, phase {found.phase.value or 'none'}"
+            vm = f"VM {obj.provider_id}" if obj.provider_id else "no VM"
+            return f"{name} has {vm}, phase {obj.phase.value or 'none'}"
         case MachineSet() | MachineDeployment():
-            return f"{name} has {found.status.replicas} of {found.replicas} machines"
-        case Service() if found.type != TYPE_LOAD_BALANCER:
-            return f"{name} asks for no load balancer: its type is {found.type or 'ClusterIP'}"
-    where = ", ".join(entry.ip or entry.hostname for entry in found.ingress)
+            return f"{name} has {obj.status.replicas} of {obj.replicas} machines"
+        case Service() if obj.type != TYPE_LOAD_BALANCER:
+            return f"{name} asks for no load balancer: its type is {obj.type or 'ClusterIP'}"
+    where = ", ".join(entry.ip or entry.hostname for entry in obj.ingress)
     return f"{name} is served at {where}" if where else f"{name} has no load balancer"
 
 
@@ -290,20 +289,20 @@ def _then(account: Account) -> str:
 
 
 def _accounts(subject: Subject) -> Sequence[Account]:
-    """Return those of the controllers, the one that matters most first."""
+    """Return the accounts of the controllers, the most relevant first."""
     if subject.answer is None:
         return ()
     first = _CONTROLLERS[subject.kind]
     if isinstance(subject.found, Node) and not is_uninitialized(subject.found):
         first = _WATCHES
-    return sorted(subject.answer.accounts, key=lambda each: each.controller != first)
+    return sorted(subject.answer.accounts, key=lambda account: account.controller != first)
 
 
 # --- rendering ----------------------------------------------------------------------------------
 
 
 def document(subject: Subject, verdict: Verdict) -> dict[str, object]:
-    """Return everything, for programs."""
+    """Return everything for the JSON output."""
     return {
         "kind": subject.kind,
         "name": subject.name,
@@ -317,7 +316,7 @@ def document(subject: Subject, verdict: Verdict) -> dict[str, object]:
 
 
 def lines(subject: Subject, verdict: Verdict) -> Iterator[str]:
-    """Yield the cause, then what it rests on, and what to do."""
+    """Yield the cause, then the facts behind it, and the advice."""
     yield verdict.said
     answer = subject.answer
     if answer is not None:

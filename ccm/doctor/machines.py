@@ -1,4 +1,4 @@
-"""Machines: whether they can be had, their classes, how each is, and whose the VMs are."""
+"""Checks of Machines: CRDs, classes, the state of each Machine, and the owners of VMs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ccm.model.machines import Machine, MachineClass, OperationState, Phase
 from ccm.model.names import ANNOTATION_ALLOW_DELETION, LABEL_MANAGED_BY
 
 MOST_ASKED = 50
-"""Machines about each of which the cloud is asked, where a listing lacks their VMs."""
+"""Maximum number of Machines missing in listings that are checked by single calls."""
 
 CONCURRENCY = 8
 
@@ -53,89 +53,90 @@ _OFF = "no Machines are wanted: --controllers names no machine controller"
 
 
 async def machines(case: Case) -> Finding:
-    """See whether there can be Machines, and how each is."""
+    """Check that the API server has Machines, and report Machines in trouble."""
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
     known = await served.resources(await reach.at(case, CONTROL), MACHINES.api_version)
-    if missing := [one.plural for one in (MACHINES, MACHINE_CLASSES) if one.plural not in known]:
+    if missing := [item.plural for item in (MACHINES, MACHINE_CLASSES) if item.plural not in known]:
         return fail(
             f"the API server does not know {' and '.join(missing)} of {MACHINES.api_version}",
             "kubectl apply -f manifests/crds.yaml; the daemon goes on by itself then",
         )
-    every = await _machines(case)
+    all_machines = await _machines(case)
     bad = [
-        one
-        for one in every
+        item
+        for item in all_machines
         if (
-            one.status.state == OperationState.FAILED.value
-            if one.is_deleting
-            else one.phase in _TROUBLED
+            item.status.state == OperationState.FAILED.value
+            if item.is_deleting
+            else item.phase in _TROUBLED
         )
     ]
     if not bad:
-        return ok(f"{count(len(every), 'Machine')}, none is in trouble")
+        return ok(f"{count(len(all_machines), 'Machine')}, none is in trouble")
     return warn(
-        f"{which(len(bad), len(every), 'Machine', 'is', 'are')} in trouble: "
-        f"{some([one.key for one in bad])}",
+        f"{which(len(bad), len(all_machines), 'Machine', 'is', 'are')} in trouble: "
+        f"{some([item.key for item in bad])}",
         "kube-ccm explain machine NAMESPACE/NAME says of each what keeps it",
         details=[
-            f"{one.key}: {one.phase.value}: {redact.words(one.status.description)}" for one in bad
+            f"{item.key}: {item.phase.value}: {redact.words(item.status.description)}"
+            for item in bad
         ],
     )
 
 
 async def crds(case: Case) -> Finding:
-    """See whether the CRDs of Machines stay, and with them all Machines."""
+    """Check whether the CRDs of Machines, and so all Machines, are safe from deletion."""
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
     client = await reach.at(case, CONTROL)
-    found = list[CustomResourceDefinition]()
+    definitions = list[CustomResourceDefinition]()
     for kind in (MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS, MACHINE_CLASSES):
         try:
-            found.append(await client.resource(CRDS).get(crdguard.name_of(kind)))
+            definitions.append(await client.resource(CRDS).get(crdguard.name_of(kind)))
         except NotFound:
             continue
         except Forbidden:
-            # The daemon's own account may read those only whose objects it deletes.
+            # The daemon's account may read only the CRDs whose objects it deletes.
             if kind is not MACHINE_CLASSES:
                 raise
-    if deleted := [one for one in found if one.is_deleting]:
+    if deleted := [crd for crd in definitions if crd.is_deleting]:
         return fail(
-            f"being deleted, with all their objects: {some([one.name for one in deleted])}",
+            f"being deleted, with all their objects: {some([crd.name for crd in deleted])}",
             'keep the daemon as it is: it deletes no VM for that; then "A deleted '
             'CustomResourceDefinition" in manifests/README.md',
-            details=[f"{one.name}: since {one.metadata.deletion_timestamp}" for one in deleted],
+            details=[f"{crd.name}: since {crd.metadata.deletion_timestamp}" for crd in deleted],
         )
-    if allowing := [one.name for one in found if one.allows_deletion]:
+    if allowing := [crd.name for crd in definitions if crd.allows_deletion]:
         return warn(
             f"{some(allowing)}: if it is deleted, all VMs are, by its annotation "
             f"{ANNOTATION_ALLOW_DELETION}",
             "take the annotation away, unless that is what you want",
         )
-    by_helm = [one for one in found if one.labels.get(LABEL_MANAGED_BY) == "Helm"]
+    by_helm = [crd for crd in definitions if crd.labels.get(LABEL_MANAGED_BY) == "Helm"]
     kept = names.KEPT_BY_HELM.items()
-    if unkept := [one.name for one in by_helm if not kept <= one.annotations.items()]:
+    if unkept := [crd.name for crd in by_helm if not kept <= crd.annotations.items()]:
         return warn(
             f"helm uninstall would delete all Machines, with {some(unkept)}",
             'see "From a chart that does not keep them" in manifests/README.md',
         )
-    return ok(f"{count(len(found), 'CustomResourceDefinition')}, none is being deleted")
+    return ok(f"{count(len(definitions), 'CustomResourceDefinition')}, none is being deleted")
 
 
 async def classes(case: Case) -> Finding:
-    """See whether VMs can be made of the MachineClasses."""
+    """Check that VMs can be created from the MachineClasses."""
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
-    found, faults = await _classes(case), dict[str, str]()
+    resolved, faults = await _classes(case), dict[str, str]()
     settings = Settings(names=NAMES, has_target=case.options.target_kubeconfig != NO_TARGET)
     has_tokens = await _may_write_tokens(case)
-    for obj, view in found:
-        if told := view.faults or refusals(obj):
-            faults[obj.name] = redact.words("; ".join(told))
+    for obj, view in resolved:
+        if reasons := view.faults or refusals(obj):
+            faults[obj.name] = redact.words("; ".join(reasons))
         elif not has_tokens and needs_token(view, settings):
             faults[obj.name] = f"the daemon may not write bootstrap tokens; {tokens.GRANT}"
     if not faults:
-        return ok(f"VMs can be made of {count(len(found), 'MachineClass', 'MachineClasses')}")
+        return ok(f"VMs can be made of {count(len(resolved), 'MachineClass', 'MachineClasses')}")
     return fail(
         f"no VM can be made of {some(list(faults))}",
         "correct the class or its Secret as it says; its Machines are tried again at once then",
@@ -144,11 +145,11 @@ async def classes(case: Case) -> Finding:
 
 
 async def _may_write_tokens(case: Case) -> bool:
-    """Whether the daemon may write bootstrap tokens; True where that cannot be asked."""
-    wanted = [one for one in rights.needs(case.options) if one.optional and not one.cluster]
+    """Return whether the daemon may write bootstrap tokens; True if the API refuses to tell."""
+    wanted = [need for need in rights.needs(case.options) if need.optional and not need.cluster]
     try:
         return all(
-            [await rights.allowed(case.client, one, rights.subject(case, one)) for one in wanted]
+            [await rights.allowed(case.client, need, rights.subject(case, need)) for need in wanted]
         )
     except (Forbidden, WriteRefused):
         return True
@@ -167,48 +168,48 @@ async def vms(case: Case) -> Finding:
     comparison = _Comparison(
         cluster=case.options.cluster_id or await _marker(case),
         namespace=namespace,
-        machines=[one for one in machines if namespace in ("", one.metadata.namespace)],
+        machines=[machine for machine in machines if namespace in ("", machine.metadata.namespace)],
         everywhere=everywhere,
         handle=Handle(case.cloud),
         adopts_unmarked=case.options.adopt_unmarked_machines,
     )
     unlisted = dict[str, str]()
-    for _, made_of in await _classes(case):
-        if not made_of.faults:
+    for _, machine_class in await _classes(case):
+        if not machine_class.faults:
             try:
-                await comparison.add(made_of)
+                await comparison.add(machine_class)
             except errors.CloudError as error:
-                unlisted[made_of.name] = redact.words(str(error))
+                unlisted[machine_class.name] = redact.words(str(error))
     troubles = comparison.troubles()
     if not troubles and not unlisted:
         seen = count(comparison.seen, "VM")
         return ok(f"{seen}, each belongs to a Machine or to another cluster")
-    found = "; ".join(text for text, _ in troubles) or "not all VMs can be listed"
+    message = "; ".join(text for text, _ in troubles) or "not all VMs can be listed"
     advice = [text for _, text in troubles]
     if unlisted:
         advice.append("look at the credentials in the Secrets of these classes, and the cloud")
     details = [f"class {name} cannot be listed: {why}" for name, why in unlisted.items()]
     is_failure = comparison.lost or comparison.disowned or unlisted
-    return (fail if is_failure else warn)(found, *advice, details=details)
+    return (fail if is_failure else warn)(message, *advice, details=details)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Comparison:
-    """VMs beside Machines.
+    """VMs in the cloud compared with Machines.
 
     Attributes:
-        cluster: the marker of this cluster's VMs.
-        namespace: of our Machines.
-        machines: all of that namespace.
-        everywhere: those of all namespaces; None: they may not be read.
-        handle: the way to the driver.
+        cluster: the mark of this cluster's VMs.
+        namespace: namespace of our Machines.
+        machines: all Machines of that namespace.
+        everywhere: Machines of all namespaces; None = they may not be read.
         adopts_unmarked: the flag `--adopt-unmarked-machines`.
-        seen: VMs that were listed.
-        lost: keys of Machines whose VMs are gone.
-        disowned: Machines whose provider ID names a VM that is not theirs, and why.
-        ownerless: VMs with our marker and no Machine.
-        unconfirmed: as `ownerless`, without a namespace, while no other namespace may be read.
-        unmarked: VMs without a marker and no Machine.
+        seen: number of listed VMs.
+        lost: Machines whose VMs do not exist, with their provider IDs.
+        disowned: Machines whose provider ID names a VM of another owner, with the reason.
+        ownerless: VMs with our mark and without a Machine.
+        unconfirmed: like `ownerless`, but without a namespace mark, while Machines of other
+            namespaces may not be read.
+        unmarked: VMs without a mark and without a Machine.
     """
 
     cluster: str
@@ -240,11 +241,11 @@ class _Comparison:
             is_foreign = marks.cluster not in ("", self.cluster)
             if owners.has(record) or is_foreign or marks.namespace not in ("", self.namespace):
                 continue
-            of = self.ownerless if marks.cluster else self.unmarked
+            target = self.ownerless if marks.cluster else self.unmarked
             if marks.cluster and not marks.namespace and self.everywhere is None:
-                of = self.unconfirmed
-            of.append(f"{record.info.provider_id} ({marks.name})")
-        # An absence in a listing is never believed: the cloud is asked about each VM.
+                target = self.unconfirmed
+            target.append(f"{record.info.provider_id} ({marks.name})")
+        # A listing may be incomplete: confirm each absence with a single call.
         listed = {one.info.provider_id for one in records}
         unseen = [
             one
@@ -252,7 +253,7 @@ class _Comparison:
             if one.class_name == made_of.name and one.provider_id and one.provider_id not in listed
         ]
 
-        async def look(machine: Machine) -> None:
+        async def check_vm(machine: Machine) -> None:
             request = MachineRequest(
                 identity=Settings(names=NAMES, cluster=self.cluster).identity(machine),
                 provider_spec=made_of.provider_spec,
@@ -268,12 +269,12 @@ class _Comparison:
             except errors.NotOwned as error:
                 self.disowned.append(f"{machine.key}: {error}")
             except errors.CloudError:
-                return  # it says nothing about the VM
+                return  # the VM may exist
 
-        await bounded(unseen[:MOST_ASKED], look, limit=CONCURRENCY, name="machines")
+        await bounded(unseen[:MOST_ASKED], check_vm, limit=CONCURRENCY, name="machines")
 
     def troubles(self) -> Sequence[tuple[str, str]]:
-        """Return what is wrong, each with advice."""
+        """Return each problem with its advice."""
         ours = "of this cluster without"
         table = (
             (sorted(self.lost), "Machine", "without VM", _LOST),
@@ -295,7 +296,7 @@ class _Comparison:
 
 
 async def _marker(case: Case) -> str:
-    """Return the marker of a cluster that was given none."""
+    """Return the mark of a cluster without `--cluster-id`."""
     control, target = await reach.at(case, CONTROL), None
     if case.options.target_kubeconfig != NO_TARGET:
         target = await reach.at(case, TARGET)
@@ -303,27 +304,27 @@ async def _marker(case: Case) -> str:
 
 
 async def _machines(case: Case) -> Sequence[Machine]:
-    found = await _objects(case, MACHINES, case.options.namespace)
-    return sorted(found, key=lambda one: one.key)
+    objects = await _objects(case, MACHINES, case.options.namespace)
+    return sorted(objects, key=lambda machine: machine.key)
 
 
 async def _classes(case: Case) -> Sequence[tuple[MachineClass, ResolvedClass]]:
     where = case.options.namespace
-    secrets: Mapping[str, Any] = {one.key: one for one in await _objects(case, SECRETS, where)}
+    secrets: Mapping[str, Any] = {obj.key: obj for obj in await _objects(case, SECRETS, where)}
     return [
         (
-            one,
+            obj,
             resolve(
-                one,
+                obj,
                 lambda space, name: secrets.get(f"{space}/{name}"),
                 providers=case.cloud.machine_providers,
             ),
         )
-        for one in await _objects(case, MACHINE_CLASSES, where)
+        for obj in await _objects(case, MACHINE_CLASSES, where)
     ]
 
 
 async def _objects(case: Case, kind: Kind[Any], namespace: str) -> Sequence[Any]:
     client = await reach.at(case, CONTROL)
     pages = client.resource(kind).pages(namespace=namespace)
-    return [one async for page in pages for one in page.items]
+    return [obj async for page in pages for obj in page.items]

@@ -1,4 +1,4 @@
-"""Nodes against the cloud: who is whose, who has no instance, and why nodes still wait."""
+"""Checks of nodes against the cloud: ownership, missing instances, and uninitialised nodes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ccm.model.cidr import parse_cidr, parse_ranges
 from ccm.model.node import is_uninitialized
 
 MOST_ASKED = 100
-"""Most nodes that are looked up one by one."""
+"""Maximum number of nodes looked up by single calls."""
 
 CONCURRENCY = 8
-"""Nodes that are looked up at once."""
+"""Maximum number of concurrent lookups."""
 
 PATIENCE_S = 60.0
-"""How long a node may wait to be initialised before it is worth a word, in seconds."""
+"""How long a node may wait for initialisation before it counts as late, in seconds."""
 
 _ALIKE = 0.7
 _NO_DAEMON = "no daemon works"
@@ -37,7 +37,7 @@ _WARNINGS = "involvedObject.kind=Node,type=Warning"
 
 
 async def kubelets(case: Case) -> Finding:
-    """Find nodes whose kubelets do not wait for a cloud."""
+    """Find nodes whose kubelets run without `--cloud-provider=external`."""
     nodes = await case.nodes()
     if not nodes:
         return ok("there are no nodes yet")
@@ -53,12 +53,14 @@ async def kubelets(case: Case) -> Finding:
 
 
 async def provider_ids(case: Case) -> Finding:
-    """Find nodes of other clouds, and instances with two nodes."""
+    """Find nodes of other clouds, and instances with more than one node."""
     nodes, owners = await case.nodes(), dict[str, list[str]]()
     for node in nodes:
         if node.provider_id:
             owners.setdefault(node.provider_id, []).append(node.name)
-    if shared := [f"{one} ({some(names)})" for one, names in owners.items() if len(names) > 1]:
+    if shared := [
+        f"{provider_id} ({some(names)})" for provider_id, names in owners.items() if len(names) > 1
+    ]:
         return fail(
             f"{count(len(shared), 'provider ID')} of two nodes or more: {some(shared)}",
             "look which of the nodes runs on that instance, delete the others, and start their "
@@ -77,7 +79,7 @@ async def provider_ids(case: Case) -> Finding:
 
 
 async def instances(case: Case) -> Finding:
-    """Look for the instance of each node, and the node of each instance."""
+    """Find nodes without an instance, and instances without a node."""
     ours = [node for node in await case.nodes() if not _is_foreign(case, node)]
     if not ours:
         return ok("there are no nodes to look for")
@@ -85,8 +87,8 @@ async def instances(case: Case) -> Finding:
     await _look_up(case, unlisted[:MOST_ASKED])
     spare = [f"{count(len(lonely), 'instance')} without a node: {some(lonely)}"] if lonely else []
     if not case.without_instance:
-        looked = len(ours) - len(unlisted[MOST_ASKED:])
-        return ok(f"{count(looked, 'node')} looked for, each has its instance", *spare)
+        checked = len(ours) - len(unlisted[MOST_ASKED:])
+        return ok(f"{count(checked, 'node')} looked for, each has its instance", *spare)
     lost = list(case.without_instance)
     return fail(
         f"{which(len(lost), len(ours), 'node', 'has', 'have')} no instance: {some(lost)}",
@@ -105,11 +107,11 @@ async def instances(case: Case) -> Finding:
 def compared(
     listing: InstanceListing | None, nodes: Sequence[Node]
 ) -> tuple[Sequence[Node], Sequence[str]]:
-    """Return the nodes whose instances are in no listing, and the instances without a node."""
+    """Return the nodes without a listed instance, and the names of instances without a node."""
     if listing is None:
         return nodes, ()
-    ids = {one.metadata.provider_id for one in listing.instances}
-    names = {one.name for one in listing.instances}
+    ids = {instance.metadata.provider_id for instance in listing.instances}
+    names = {instance.name for instance in listing.instances}
     unlisted = [
         node
         for node in nodes
@@ -118,18 +120,18 @@ def compared(
     node_ids = {node.provider_id for node in nodes}
     node_names = {node.name for node in nodes if not node.provider_id}
     lonely = [
-        one.name
-        for one in listing.instances
-        if one.metadata.provider_id not in node_ids and one.name not in node_names
+        instance.name
+        for instance in listing.instances
+        if instance.metadata.provider_id not in node_ids and instance.name not in node_names
     ]
     return unlisted, lonely
 
 
 async def _look_up(case: Case, nodes: Iterable[Node]) -> None:
-    """Ask about single nodes: an absence in a listing is never believed."""
+    """Check each node by a single call, because a listing may be incomplete."""
     lookup = InstanceLookup(Handle(case.cloud))
 
-    async def look(node: Node) -> None:
+    async def check_node(node: Node) -> None:
         try:
             if (await lookup.state(node)).exists:
                 return
@@ -138,11 +140,11 @@ async def _look_up(case: Case, nodes: Iterable[Node]) -> None:
             why = str(error)
         case.without_instance[node.name] = why
 
-    await bounded(nodes, look, limit=CONCURRENCY, name="instances")
+    await bounded(nodes, check_node, limit=CONCURRENCY, name="instances")
 
 
 def guesses(lost: Sequence[str], lonely: Sequence[str]) -> Iterator[str]:
-    """Yield instances that look like the nodes that have none: another domain or spelling."""
+    """Yield instances whose names resemble nodes without instance: another domain or spelling."""
     by_label = {name.partition(".")[0].lower(): name for name in lonely}
     for name in lost:
         label = name.partition(".")[0].lower()
@@ -156,26 +158,28 @@ def _is_foreign(case: Case, node: Node) -> bool:
 
 
 async def taints(case: Case) -> Finding:
-    """Say why nodes still wait for their cloud."""
+    """Report why nodes are still uninitialised."""
     waiting = [node for node in await case.nodes() if is_uninitialized(node)]
     if not waiting:
         return ok("no node waits to be initialised")
-    told = await _warnings(case)
-    reasons = {node.name: _why(case, node, told) for node in waiting}
+    warnings = await _warnings(case)
+    reasons = {node.name: _why(case, node, warnings) for node in waiting}
     late = [node.name for node in waiting if _age_s(case, node) > PATIENCE_S]
-    found = f"{count(len(waiting), 'node')} still tainted as uninitialized: {some(list(reasons))}"
+    message = f"{count(len(waiting), 'node')} still tainted as uninitialized: {some(list(reasons))}"
     details = [f"{name}: {why}" for name, why in reasons.items()]
     start = (START,) if _NO_DAEMON in reasons.values() else ()
     if not late:
         advice = start or ("wait a minute, and look again",)
-        return warn(f"{found} (new)", *advice, details=details)
+        return warn(f"{message} (new)", *advice, details=details)
     if set(reasons.values()) == {_NO_DAEMON}:
-        return fail(found, START, details=details)
-    return fail(found, "remove the causes above; the daemon does the rest", *start, details=details)
+        return fail(message, START, details=details)
+    return fail(
+        message, "remove the causes above; the daemon does the rest", *start, details=details
+    )
 
 
 async def pod_cidrs(case: Case) -> Finding:
-    """Compare the nodes' Pod ranges with the cluster's."""
+    """Compare the nodes' Pod ranges with `--cluster-cidr`."""
     if not provider.works(case, MANIFEST):
         return ok("no routes are wanted, so Pod ranges do not matter")
     given = case.options.cluster_cidr
@@ -223,17 +227,17 @@ def _why(case: Case, node: Node, told: Mapping[str, str]) -> str:
 
 
 async def _warnings(case: Case) -> Mapping[str, str]:
-    """The last warning about each node; none where we may not read them."""
-    found: dict[str, tuple[str, str]] = {}
+    """Return the last warning about each node; empty if events may not be read."""
+    latest: dict[str, tuple[str, str]] = {}
     try:
         async for page in case.client.resource(EVENTS).pages(field_selector=_WARNINGS):
             for event in page.items:
                 when = event.last_timestamp or event.metadata.creation_timestamp or ""
                 name = event.involved_object.name
-                found[name] = max(found.get(name, ("", "")), (when, event.message))
+                latest[name] = max(latest.get(name, ("", "")), (when, event.message))
     except KubeError:
         return {}
-    return {name: message for name, (_, message) in found.items()}
+    return {name: message for name, (_, message) in latest.items()}
 
 
 def _age_s(case: Case, node: Node) -> float:

@@ -1,7 +1,7 @@
-"""What starting the daemon would delete.
+"""Check of the deletions that a start of the daemon would cause.
 
-It is found out by its controllers, at a time of their own (see `ccm.planning`); so it is done in
-a thread of its own, with its own way to the API server and to the cloud.
+The daemon's controllers compute the forecast in virtual time (see `ccm.planning`). The forecast
+therefore runs in its own thread, with its own clients of the API server and the cloud.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from ccm.planning.timeloop import HurryingLoop
 T = TypeVar("T")
 
 SHARE = 0.8
-"""Part of the time of a check after which it gives up: it takes long with many nodes, which is
-no failure."""
+"""Part of a check's time limit that the forecast may use.
+
+A forecast takes long with many nodes, and exceeding the time is no failure.
+"""
 
 
 async def start(case: Case) -> Finding:
-    """Say which nodes, load balancers, routes and VMs would go."""
+    """Report the nodes, load balancers, routes and VMs that a start would delete."""
     options, environ = case.options, case.environ
-    alike = Case(
+    separate_case = Case(
         options=options,
         environ=environ,
         limit_s=case.limit_s,
@@ -43,23 +45,23 @@ async def start(case: Case) -> Finding:
     unknown = "what starting the daemon would delete is not known"
     try:
         async with asyncio.timeout(SHARE * case.limit_s):
-            found = await apart(lambda: forecast_of(options, environ, case=alike))
+            outcome = await apart(lambda: forecast_of(options, environ, case=separate_case))
     except TimeoutError:
         return skip(
             f"{unknown} in time; `kube-ccm plan`, with the same flags, takes the time it needs"
         )
     except Refused as error:
         return skip(f"{unknown}: {error}", cause=error.check)
-    held = f", and hold back {count(len(found.held), 'deletion')}" if found.held else ""
-    going = list(dict.fromkeys(map(_shown, found.deletions)))
+    held = f", and hold back {count(len(outcome.held), 'deletion')}" if outcome.held else ""
+    going = list(dict.fromkeys(map(_shown, outcome.deletions)))
     if going:
         return warn(
             f"starting the daemon would delete {some(going)}{held}",
             "see all that it would do with `kube-ccm plan` and the same flags, and start it only "
             "if these may go",
         )
-    if found.failures:
-        return skip(f"{unknown}: {found.failures[0]}")
+    if outcome.failures:
+        return skip(f"{unknown}: {outcome.failures[0]}")
     return ok(f"starting the daemon would delete nothing{held}")
 
 
@@ -81,25 +83,25 @@ async def forecast_of(
     wait: bool = False,
     case: Case | None = None,
 ) -> Forecast:
-    """What the daemon would do with these flags; see `ccm.planning.forecast.forecast`.
+    """Return what the daemon would do with these flags; see `ccm.planning.forecast.forecast`.
 
     Raises:
-        Refused: it cannot be found out.
+        Refused: the forecast cannot be computed.
     """
     case = case or Case(options=options, environ=environ)
     case.reads_only = True
-    found: Forecast | None = None
+    outcome: Forecast | None = None
     try:
         async with case.exits:
             await provider.opened(case)
-            found = await forecast(options, case.client, case.cloud, wait=wait)
+            outcome = await forecast(options, case.client, case.cloud, wait=wait)
     except Refused:
         raise
     except TimeoutError as error:
         raise Refused("the provider was not opened in time", check="cloud-config") from error
     except Exception as error:
-        if found is not None:
-            return found  # a provider that does not close well is told of by another check
+        if outcome is not None:
+            return outcome  # another check reports a provider that fails to close
         cause = next(leaves(error))
         if not isinstance(cause, KubeError | CloudError):
             raise
@@ -107,11 +109,11 @@ async def forecast_of(
         check = "identity" if isinstance(cause, Unauthorized) else ""
         check = "server" if isinstance(cause, Unreachable) else check
         raise Refused(f"{type(cause).__name__}: {cause}", check=check) from error
-    return found
+    return outcome
 
 
 async def apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Do work on a loop that skips waiting, in a thread that nobody waits for at the end."""
+    """Run work on a loop that skips waiting, in a daemon thread, which process exit can abandon."""
     outcome: Future[T] = Future()
     outcome.set_running_or_notify_cancel()
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
@@ -125,10 +127,10 @@ async def apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
             with asyncio.Runner(loop_factory=HurryingLoop) as runner:
                 result = runner.run(main())
-        except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+        except BaseException as error:  # noqa: BLE001 - the caller's await raises it
             outcome.set_exception(error)
         else:
-            # Not before the loop is closed: it keeps the clock until then.
+            # Only after the loop is closed: until then it replaces the clock.
             outcome.set_result(result)
 
     threading.Thread(target=run, name="outlook", daemon=True).start()
@@ -136,5 +138,5 @@ async def apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await asyncio.wrap_future(outcome)
     finally:
         for loop, task in running:
-            with suppress(RuntimeError):  # it has ended
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(task.cancel)

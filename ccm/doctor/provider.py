@@ -1,7 +1,6 @@
-"""Whether the provider can be opened with its configuration, and its cloud answers.
+"""Checks of the provider: its cloud config, and whether its cloud answers.
 
-Only questions are put to the cloud. Towards the cluster the provider gets clients that refuse
-to write.
+The cloud only gets read calls. The provider's clients of the cluster refuse to write.
 """
 
 from __future__ import annotations
@@ -34,28 +33,28 @@ OFFERS: Mapping[str, str] = {
     "clusters": "clusters",
     "machines": "machines",
 }
-"""Field of `Cloud` -> its name for people."""
+"""Field of `Cloud` -> name in messages."""
 
 
 def offers(cloud: Cloud) -> Sequence[str]:
-    """Return the abilities of an open provider, in words."""
+    """Return the capabilities of an open provider, as shown to users."""
     parts = {name: getattr(cloud, name) for name in OFFERS}
-    found = [OFFERS[name] for name, part in parts.items() if part is not None]
+    capabilities = [OFFERS[name] for name, part in parts.items() if part is not None]
     if isinstance(parts["instances"], InstanceStates):
-        found.append("existence and power in one answer")
+        capabilities.append("existence and power in one answer")
     if isinstance(parts["load_balancer"], LoadBalancerDigests):
-        found.append("load balancers compared by digest")
-    return found
+        capabilities.append("load balancers compared by digest")
+    return capabilities
 
 
 class ReadOnlyClients:
-    """API clients for a provider that is only looked at."""
+    """API clients for a provider under examination; they refuse to write."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def client(self, name: str) -> ApiClient:
-        """Return a client that refuses to write, whatever its name."""
+        """Return a client that refuses to write."""
         del name
 
         def check(method: str, path: str) -> None:
@@ -69,7 +68,7 @@ class ReadOnlyClients:
 
 
 async def flags(case: Case) -> Finding:
-    """Say which of the flags have no effect or are old; wrong ones are refused before."""
+    """Report flags that are deprecated or have no effect; invalid flags were rejected before."""
     given = len(case.options.explicit)
     notices, unserved = case.options.notices(), http.unserved(case.options)
     if notices or unserved:
@@ -105,7 +104,7 @@ async def provider(case: Case) -> Finding:
 
 
 async def cloud_config(case: Case) -> Finding:
-    """Open the provider, which reads its configuration."""
+    """Open the provider with its cloud config."""
     name, file = case.options.cloud_provider, case.options.cloud_config
     shown = file or "no --cloud-config"
     try:
@@ -129,18 +128,18 @@ async def cloud_config(case: Case) -> Finding:
 
 
 async def cluster_id(case: Case) -> Finding:
-    """Ask whether the cloud's objects can be told from those of other clusters."""
+    """Check whether the provider distinguishes this cluster's cloud resources from others'."""
     if case.cloud.has_cluster_id:
         return ok(f"the provider marks what is ours; --cluster-name={case.options.cluster_name}")
     advice = "configure a cluster ID at the provider"
-    found = "the provider cannot tell this cluster's objects from those of others"
+    message = "the provider cannot tell this cluster's objects from those of others"
     if case.options.allow_untagged_cloud:
-        return warn(f"{found}, and --allow-untagged-cloud lets it run all the same", advice)
-    return fail(found, f"{advice}, or pass --allow-untagged-cloud")
+        return warn(f"{message}, and --allow-untagged-cloud lets it run all the same", advice)
+    return fail(message, f"{advice}, or pass --allow-untagged-cloud")
 
 
 async def cloud(case: Case) -> Finding:
-    """Make one call that needs credentials and changes nothing."""
+    """Make one read call that needs credentials."""
     handle = Handle(case.cloud)
     name = case.options.cloud_provider
     try:
@@ -162,7 +161,7 @@ async def cloud(case: Case) -> Finding:
 
 
 async def controllers(case: Case) -> Finding:
-    """Say which controllers this provider and these flags let start."""
+    """Report which controllers start with this provider and these flags."""
     working, absent, wrong = [], [], []
     for controller in names.enabled(case.options.controllers):
         lacking, fault = _lacking(case, controller), controller.wrong(case.options)
@@ -188,14 +187,14 @@ async def controllers(case: Case) -> Finding:
 
 
 def works(case: Case, controller: Manifest[Any]) -> bool:
-    """Whether a controller would run with this provider and these flags."""
+    """Return whether a controller would run with this provider and these flags."""
     return controller in names.enabled(case.options.controllers) and not (
         _lacking(case, controller) or controller.wrong(case.options)
     )
 
 
 def _lacking(case: Case, controller: Manifest[Any]) -> str:
-    """Why a controller is not wanted or not possible; empty if it is both."""
+    """Return why a controller is turned off or not possible; empty if it can run."""
     return controller.turned_off(case.options) or controller.lacks(case.cloud)
 
 
@@ -226,7 +225,7 @@ async def opened(case: Case) -> None:
     """Set the client and the cloud of a case; its `exits` close them.
 
     Raises:
-        Refused: there is no way.
+        Refused: a check on the way failed.
     """
     for name, check in (
         ("kubeconfig", reach.kubeconfig),

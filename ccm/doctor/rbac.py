@@ -1,9 +1,9 @@
-"""The roles of the commands for machines, written from what their controllers declare.
+"""RBAC roles of the machine commands, generated from the declarations of their controllers.
 
 `python -m ccm.doctor.rbac` writes them beside the manifests of each command: `control.yaml` for
-the cluster that has Machines, `target.yaml` for the one that they join, and the component
-`bootstrap-tokens` for what only some classes want there; in one cluster all are applied. The chart
-has the same. A test compares the files with what is needed.
+the cluster with Machines, `target.yaml` for the cluster that they join, and the component
+`bootstrap-tokens` for permissions that only some classes need there. With one cluster, all apply to
+it. The chart has the same roles. A test compares the files with the declarations.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ccm.model.names import LABEL_APP, LABEL_INSTANCE
 FOLDER = Path(__file__).parents[2] / "manifests"
 
 TOKENS = "bootstrap-tokens"
-"""The component of the rights that only some classes make necessary."""
+"""Component with the permissions that only some classes need."""
 
 _PLACEHOLDER = "NAMESPACE"
-"""Stands for the namespace of Machines, which is a value of the chart."""
+"""Placeholder for the namespace of Machines, which is a value of the chart."""
 
 _GROUP = "rbac.authorization.k8s.io"
 _VERBS = ("list", "watch", "get", "create", "update", "patch", "delete")
@@ -40,29 +40,29 @@ _ABOUT = {
 Object = dict[str, Any]
 
 
-def needed(command: Command, *given: str) -> dict[str, list[Need]]:
-    """What a command needs with these flags, by what the cluster is to it."""
-    # Two clusters, so that each right is seen to belong to one.
-    words = [*given, *(f"--{role}-kubeconfig={role}" for role in (CONTROL, TARGET))]
+def needed(command: Command, *flags: str) -> dict[str, list[Need]]:
+    """Return the permissions of a command with these flags, by role of the cluster."""
+    # Two clusters, so that each permission belongs to one of them.
+    words = [*flags, *(f"--{role}-kubeconfig={role}" for role in (CONTROL, TARGET))]
     options = command.read([*words, *(["--cloud-provider=any"] if command.has_cloud else [])])
     assert not isinstance(options, str)
-    found = needs(options)
+    all_needs = needs(options)
     return {
-        CONTROL: [need for need in found if need.cluster == OWN],
-        TARGET: [need for need in found if need.cluster == TARGET and not need.optional],
-        TOKENS: [need for need in found if need.cluster == TARGET and need.optional],
+        CONTROL: [need for need in all_needs if need.cluster == OWN],
+        TARGET: [need for need in all_needs if need.cluster == TARGET and not need.optional],
+        TOKENS: [need for need in all_needs if need.cluster == TARGET and need.optional],
     }
 
 
 def files(command: Command) -> dict[Path, str]:
-    """The files of a command, by their paths; none for one that has no controllers."""
+    """Return the files of a command by path; empty for a command without controllers."""
     if not command.controllers:
         return {}
-    found = _texts(command)
+    texts = _texts(command)
     chart = FOLDER / "chart" / "templates" / f"{command.name}-rbac.yaml"
     folder = FOLDER / command.name
     return {
-        **{_file(folder, role): text for role, text in found.items()},
+        **{_file(folder, role): text for role, text in texts.items()},
         chart: _in_the_chart(command.name, _texts(command, _PLACEHOLDER)),
     }
 
@@ -73,23 +73,23 @@ def _file(folder: Path, role: str) -> Path:
 
 def _texts(command: Command, home: str = DEFAULT_NAMESPACE) -> dict[str, str]:
     return {
-        role: _written(command.name, role, each, home)
-        for role, each in needed(command, f"--namespace={home}").items()
-        if each
+        role: _written(command.name, role, role_needs, home)
+        for role, role_needs in needed(command, f"--namespace={home}").items()
+        if role_needs
     }
 
 
 def objects(
     name: str, role: str, found: Iterable[Need], home: str = DEFAULT_NAMESPACE
 ) -> Iterator[Object]:
-    """Roles and bindings of an account.
+    """Yield the roles and bindings of an account.
 
     Args:
-        name: of the account, and in the names of its roles.
-        role: what the cluster is to it.
-        found: what it needs there.
-        home: the namespace of Machines. Several may be in one cluster, each with an account of its
-            own, so that the names of roles elsewhere in that cluster end with it.
+        name: name of the account, also in the names of its roles.
+        role: role of the cluster.
+        found: permissions in that cluster.
+        home: namespace of Machines. A cluster can have several, each with its own account, so that
+            names of roles in other namespaces end with it.
     """
     by_place: dict[str, list[Need]] = {}
     for need in found:
@@ -127,14 +127,15 @@ def _written(name: str, role: str, found: Iterable[Need], home: str) -> str:
     import yaml
 
     class Plain(yaml.SafeDumper):
-        """Without the short forms for what stands twice."""
+        """A dumper without anchors and aliases."""
 
         def ignore_aliases(self, _data: Any) -> bool:
-            """Never one."""
             return True
 
-    made = list(objects(name, role, found, home))
-    text = yaml.dump_all(made, Dumper=Plain, sort_keys=False, default_flow_style=None, width=100)
+    documents = list(objects(name, role, found, home))
+    text = yaml.dump_all(
+        documents, Dumper=Plain, sort_keys=False, default_flow_style=None, width=100
+    )
     return (
         f"# What {name} asks of {_ABOUT[role]}\n"
         f"# Written by `python -m ccm.doctor.rbac` from what its controllers declare.\n{text}"
@@ -142,7 +143,7 @@ def _written(name: str, role: str, found: Iterable[Need], home: str) -> str:
 
 
 def _in_the_chart(name: str, found: Mapping[str, str]) -> str:
-    """The same as a template, whose namespaces are values; a cluster elsewhere is not granted."""
+    """Return the chart's template: namespaces are values; a separate target gets no roles here."""
     first, *others = name.split("-")
     values = f".Values.{first}{''.join(map(str.capitalize, others))}"
     account = f"name: {name}, namespace: "
@@ -164,14 +165,14 @@ def _in_the_chart(name: str, found: Mapping[str, str]) -> str:
 
 
 def _events_apart(text: str, values: str) -> str:
-    """The roles in the namespace of events about CRDs, unless Machines are in that one, too."""
+    """Make roles in the namespace of CRD events conditional: it may be the Machines' namespace."""
     head, *others = text.split("---\n")
-    apart = [one for one in others if f"  namespace: {DEFAULT_NAMESPACE}\n" in one]
-    found = "---\n".join([head, *(one for one in others if one not in apart)])
+    apart = [part for part in others if f"  namespace: {DEFAULT_NAMESPACE}\n" in part]
+    result = "---\n".join([head, *(part for part in others if part not in apart)])
     if not apart:
-        return found
+        return result
     condition = f'{{{{- if ne {values}.namespace "{DEFAULT_NAMESPACE}" }}}}'
-    return "---\n".join([f"{found}{condition}\n", *apart]) + "{{- end }}\n"
+    return "---\n".join([f"{result}{condition}\n", *apart]) + "{{- end }}\n"
 
 
 if __name__ == "__main__":

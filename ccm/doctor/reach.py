@@ -1,4 +1,4 @@
-"""Where the API server is, whether it answers, who we are to it, and whose clock is right."""
+"""Checks of the API server: configuration, availability, our identity there, and clock skew."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ccm.model import times
 from ccm.model.meta import ObjectMeta, Wire
 
 ANONYMOUS = "system:anonymous"
-"""Who one is without credentials (Kubernetes)."""
+"""User of requests without credentials (Kubernetes)."""
 
 SKEW_S = 5.0
-"""Seconds that clocks may differ before it is worth a word; times have whole seconds."""
+"""Maximum clock skew without a warning, in seconds; timestamps have whole seconds."""
 
 WORST_SKEW_S = 60.0
-"""From here on, in seconds, tokens and certificates of now may count as not valid yet."""
+"""Clock skew in seconds from which fresh tokens and certificates may count as not yet valid."""
 
 _WORDS: dict[errors.Trouble, tuple[str, str]] = {
     "refused": (
@@ -65,10 +65,10 @@ class _Review(Wire, frozen=True, kw_only=True):
 
 
 async def connected(case: Case) -> None:
-    """Open the way to the API server.
+    """Open the client of the API server.
 
     Raises:
-        Refused: the kubeconfig cannot be used.
+        Refused: the kubeconfig is not usable.
     """
     finding = await kubeconfig(case)
     if finding.verdict is Verdict.FAIL:
@@ -76,7 +76,7 @@ async def connected(case: Case) -> None:
 
 
 async def kubeconfig(case: Case) -> Finding:
-    """Read how to reach the API server."""
+    """Read the configuration of the API server, and create the client."""
     file, hint, environ = case.options.kubeconfig, "", case.environ
     if not (file or case.options.master or environ.get("KUBERNETES_SERVICE_HOST")):
         home = Path(environ.get("HOME", "/")) / ".kube" / "config"
@@ -95,10 +95,12 @@ async def kubeconfig(case: Case) -> Finding:
 
 
 async def at(case: Case, role: str) -> Client:
-    """Return calls to the cluster with that role for machine controllers; mostly it is our own.
+    """Return the client of the cluster with that role for machine controllers.
+
+    Often it is our own cluster.
 
     Raises:
-        KubeError: its kubeconfig cannot be used.
+        KubeError: the kubeconfig of that cluster is not usable.
     """
     file = elsewhere(case.options).get(role)
     if file is None:
@@ -120,7 +122,7 @@ async def _opened(case: Case, file: str, master: str = "") -> tuple[ClusterConfi
 
 
 async def server(case: Case) -> Finding:
-    """Ask for the API server's version."""
+    """Check that the API server answers, by its version."""
     where = case.cluster.server
     try:
         answer = await case.client.raw("GET", "/version", retry=False)
@@ -139,7 +141,7 @@ async def server(case: Case) -> Finding:
 
 
 async def identity(case: Case) -> Finding:
-    """Ask the API server who we are."""
+    """Check as which user the API server authenticates us."""
     path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
@@ -159,7 +161,7 @@ async def identity(case: Case) -> Finding:
     review = msgspec.json.decode(answer, type=_Review)
     case.user = review.status.user_info
     if (moment := review.metadata.creation_timestamp) is not None:
-        # The server tells whole seconds, rounded down.
+        # The timestamp has whole seconds, rounded down.
         case.skew_s = (times.parse_time(moment) - now()).total_seconds() + 0.5
     if case.user.username == ANONYMOUS:
         return fail(
@@ -174,11 +176,11 @@ async def clock(case: Case) -> Finding:
     """Compare our clock with the API server's."""
     if case.skew_s is None:
         return skip("the API server does not tell its time")
-    apart = abs(case.skew_s)
-    if apart <= SKEW_S:
+    difference_s = abs(case.skew_s)
+    if difference_s <= SKEW_S:
         return ok("the API server's clock and ours agree")
-    words = f"our clock is {apart:.0f} s {'behind' if case.skew_s > 0 else 'ahead of'} "
-    judge = warn if apart < WORST_SKEW_S else fail
+    words = f"our clock is {difference_s:.0f} s {'behind' if case.skew_s > 0 else 'ahead of'} "
+    judge = warn if difference_s < WORST_SKEW_S else fail
     return judge(
         f"{words}the API server's",
         "set both by NTP; with clocks apart, tokens and certificates count as expired or not "
@@ -195,15 +197,15 @@ def _unreachable(where: str, error: errors.Unreachable) -> Finding:
 
 
 def _untrusted(where: str, error: errors.Unreachable) -> Finding:
-    # Behind the HTTP library's errors stand those of the TLS library, which know more.
+    # The TLS library's errors have the details; the HTTP library's errors wrap them.
     causes: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None:
         causes.append(cause)
         cause = cause.__cause__ or cause.__context__
-    of_tls = [one for one in causes if isinstance(one, ssl.SSLError)]
+    of_tls = [tls_error for tls_error in causes if isinstance(tls_error, ssl.SSLError)]
     message, reason = (
-        next((str(text) for one in of_tls if (text := getattr(one, name, ""))), "")
+        next((str(text) for tls_error in of_tls if (text := getattr(tls_error, name, ""))), "")
         for name in ("verify_message", "reason")
     )
     if message:

@@ -1,9 +1,9 @@
-"""What the daemon has to be allowed to do, by controller and flag, and whether it is.
+"""The permissions that the daemon needs, by controller and flag, and checks of them.
 
-The shipped RBAC holds the rules of `needs` and no others, and a test compares the two. The right to
-create Secrets in `kube-system`, for bootstrap tokens, is worth the whole cluster: one of the type
-`kubernetes.io/service-account-token` gets the token of any account there. `bootstrap_tokens` looks
-whether a policy limits the accounts that have it.
+The shipped RBAC has exactly the rules of `needs`; a test compares the two. The right to create
+Secrets in `kube-system`, for bootstrap tokens, is equivalent to cluster-admin: a Secret of type
+`kubernetes.io/service-account-token` gets the token of any account there. `bootstrap_tokens` checks
+whether a policy restricts the accounts with that right.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from ccm.runtime import deletions
 from ccm.runtime.manifest import Manifest
 
 CONCURRENCY = 8
-"""Questions asked at once."""
+"""Maximum number of concurrent access reviews."""
 
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
-"""Every Pod has this variable (Kubernetes)."""
+"""Environment variable that every Pod has (Kubernetes)."""
 
 PREFIX = "system:serviceaccount:"
-"""Of the users that service accounts are (Kubernetes)."""
+"""Prefix of the user names of service accounts (Kubernetes)."""
 
 _PATH = "/apis/authorization.k8s.io/v1"
 
 
 async def permissions(case: Case) -> Finding:
-    """Ask about every verb that the daemon needs with these flags."""
+    """Check every permission that the daemon needs with these flags."""
     wanted = _wanted(case)
     missing: list[Need] = []
     refusals: list[str] = []
@@ -60,11 +60,11 @@ async def permissions(case: Case) -> Finding:
             refusals.append(str(error))
 
     await bounded(wanted, ask, limit=CONCURRENCY, name="permissions")
-    who = case.account or case.user.username or "the user of the kubeconfig"
+    shown_user = case.account or case.user.username or "the user of the kubeconfig"
     if missing:
         missing.sort(key=wanted.index)
         verb = "is" if len(missing) == 1 else "are"
-        accounts = [account(need.account) if need.account else who for need in missing]
+        accounts = [account(need.account) if need.account else shown_user for need in missing]
         return fail(
             f"{len(missing)} of {len(wanted)} {verb} missing: {some(list(map(str, missing)))}",
             f"apply manifests/rbac.yaml, or grant this to {some(list(dict.fromkeys(accounts)))}",
@@ -86,7 +86,7 @@ async def permissions(case: Case) -> Finding:
             "bind system:basic-user to system:authenticated, as Kubernetes does by default",
             details=refusals[:1],
         )
-    return ok(f"all {len(wanted)} that the daemon needs are granted to {who}")
+    return ok(f"all {len(wanted)} that the daemon needs are granted to {shown_user}")
 
 
 def _wanted(case: Case) -> list[Need]:
@@ -94,17 +94,19 @@ def _wanted(case: Case) -> list[Need]:
     try:
         plan = migration_plan(options)
     except Misconfigured:
-        plan = None  # the daemon says so when it starts
-    # In a Pod the daemon asks about its callers in its own name; elsewhere it is told in whose.
+        plan = None  # the daemon reports the error when it starts
+    # In a Pod the daemon reviews callers with its own account; elsewhere
+    # --authentication-kubeconfig names another one.
     own = bool(case.account or case.environ.get(IN_CLUSTER))
     own = own and not options.authentication_kubeconfig
-    found = needs(options, migrated=plan.leader_name if plan else "", reviews=own)
-    # Another cluster has to be asked itself, and an optional right is looked at with the classes.
-    return [need for need in found if not (need.cluster or need.optional)]
+    all_needs = needs(options, migrated=plan.leader_name if plan else "", reviews=own)
+    # Access reviews of this cluster do not cover other clusters; the check of machine classes
+    # covers optional permissions.
+    return [need for need in all_needs if not (need.cluster or need.optional)]
 
 
 async def allowed(client: Client, need: Need, user: str) -> bool:
-    """Return whether a user may do this; empty: our own."""
+    """Return whether a user has a permission; an empty user is our own."""
     plural = "subjectaccessreviews" if user else "selfsubjectaccessreviews"
     resource, _, subresource = need.resource.partition("/")
     attributes = {
@@ -119,7 +121,7 @@ async def allowed(client: Client, need: Need, user: str) -> bool:
         "resourceAttributes": {key: value for key, value in attributes.items() if value}
     }
     if user:
-        # The groups that Kubernetes puts a user into by itself.
+        # Groups that Kubernetes adds to every user.
         groups = ["system:authenticated"]
         if user.startswith(PREFIX):
             namespace = user.removeprefix(PREFIX).partition(":")[0]
@@ -131,17 +133,17 @@ async def allowed(client: Client, need: Need, user: str) -> bool:
 
 
 def subject(case: Case, need: Need) -> str:
-    """Return the user that has to be allowed; empty: our own."""
+    """Return the user that needs the permission; empty = our own."""
     return account(need.account) if need.account else case.account
 
 
 def account(name: str) -> str:
-    """Return the user that a service account of a controller is."""
+    """Return the user name of a controller's service account."""
     return f"{PREFIX}{ACCOUNTS_NAMESPACE}:{name}"
 
 
 SYSTEM_NAMESPACE = "kube-system"
-"""Where Kubernetes keeps the config map that says whom extensions may believe."""
+"""Namespace of the ConfigMap with the trusted CAs of API extensions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,16 +151,16 @@ class Need:
     """One verb on one resource.
 
     Attributes:
-        verb: as RBAC has it.
-        resource: plural, with its subresource behind a slash.
-        group: API group; empty for the core group.
-        namespace: where; empty everywhere, or for a resource without namespaces.
-        name: of the one object; empty for all.
-        account: the service account that needs it when controllers have their own; empty:
-            the daemon itself.
-        cluster: what the cluster is to controllers that is not our own; empty: our own.
-        optional: whether only some objects make it necessary.
-        users: who needs it, for people.
+        verb: verb of RBAC.
+        resource: plural, with the subresource after a slash.
+        group: API group; empty = the core group.
+        namespace: empty = all namespaces, or a resource without namespaces.
+        name: name of the one object; empty = all objects.
+        account: service account that needs the permission if controllers have their own accounts;
+            empty = the daemon itself.
+        cluster: role of another cluster; empty = our own cluster.
+        optional: whether only some objects need the permission.
+        users: controllers, flags and features that need the permission.
     """
 
     verb: str
@@ -178,22 +180,29 @@ class Need:
 
 
 def needs(options: Options, *, migrated: str = "", reviews: bool = False) -> list[Need]:
-    """Everything that the daemon needs with these flags, each once, in a stable order.
+    """Return the permissions that the daemon needs with these flags.
+
+    The list has no duplicates and a stable order.
 
     Args:
-        options: the flags.
-        migrated: name of the second lease, with leader migration; empty without.
-        reviews: whether it asks about the callers of its endpoints in its own name.
+        migrated: name of the second Lease with leader migration; empty = no migration.
+        reviews: whether the daemon reviews the callers of its endpoints with its own account.
     """
-    found: dict[Need, tuple[str, ...]] = {}
+    users_by_need: dict[Need, tuple[str, ...]] = {}
     for users, need in _all(options, migrated, reviews):
-        found[need] = (*found.get(need, ()), users)
-    return [replace(need, users=tuple(dict.fromkeys(users))) for need, users in found.items()]
+        users_by_need[need] = (*users_by_need.get(need, ()), users)
+    return [
+        replace(need, users=tuple(dict.fromkeys(users))) for need, users in users_by_need.items()
+    ]
 
 
 def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, Need]]:
-    """Who needs it, and what."""
-    running = [one for one in names.enabled(options.controllers) if not one.turned_off(options)]
+    """Yield users and permissions, with duplicates."""
+    running = [
+        candidate
+        for candidate in names.enabled(options.controllers)
+        if not candidate.turned_off(options)
+    ]
     for manifest in running:
         for user, need in _controller(options, manifest):
             for role in manifest.roles(options, need.resource, need.namespace):
@@ -212,7 +221,7 @@ def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, 
 
 
 def _controller(options: Options, manifest: Manifest[Any]) -> Iterator[tuple[str, Need]]:
-    # The shared caches belong to the daemon itself, whoever acts for the controller.
+    # The shared informers use the daemon's own account, also if controllers have accounts.
     for resource in manifest.follows:
         for verb in ("list", "watch"):
             yield manifest.name, Need(verb=verb, resource=resource)
@@ -224,8 +233,8 @@ def _controller(options: Options, manifest: Manifest[Any]) -> Iterator[tuple[str
         group = _group(manifest, resource)
         need = Need(verb=verb, resource=resource, group=group, name=name, account=account)
         yield manifest.name, need
-    local = [(*each, False) for each in manifest.local(options)]
-    optional = [(*each, True) for each in manifest.optional]
+    local = [(*row, False) for row in manifest.local(options)]
+    optional = [(*row, True) for row in manifest.optional]
     for verb, resource, namespace, is_optional in (*local, *optional):
         yield (
             manifest.name,
@@ -245,23 +254,25 @@ def _group(manifest: Manifest[Any], resource: str) -> str:
 
 
 def _at(role: str, need: Need, options: Options) -> Need:
-    """The need in the cluster that is so to a controller; there nobody has an account of theirs."""
+    """Return the need for the cluster with that role; elsewhere, controllers have no accounts."""
     return replace(need, cluster=role, account="") if role in elsewhere(options) else need
 
 
 def _events(options: Options, running: Sequence[Manifest[Any]]) -> Iterator[tuple[str, Need]]:
-    """Where the objects are that events are about: those of machines are in one namespace."""
-    is_wide = any(OWN in one.roles(options, "events", "") for one in running)
+    """Yield the permissions for events; those about Machines are in one namespace."""
+    is_wide = any(OWN in manifest.roles(options, "events", "") for manifest in running)
     places = {(OWN, "" if is_wide else options.leader_elect_resource_namespace)}
     machines = [
-        one for one in running if CONTROL in one.roles(options, "events", options.namespace)
+        manifest
+        for manifest in running
+        if CONTROL in manifest.roles(options, "events", options.namespace)
     ]
     if machines:
         cluster = CONTROL if CONTROL in elsewhere(options) else OWN
         if cluster or not is_wide:
             places.add((cluster, options.namespace))
-            # Where events about objects without a namespace are, such as CRDs.
-            places |= {(cluster, DEFAULT_NAMESPACE) for one in machines if one.named}
+            # Events about cluster-scoped objects, such as CRDs, are in the default namespace.
+            places |= {(cluster, DEFAULT_NAMESPACE) for manifest in machines if manifest.named}
     for cluster, namespace in sorted(places):
         for verb in ("create", "patch"):
             need = Need(verb=verb, resource="events", namespace=namespace, cluster=cluster)
@@ -325,7 +336,7 @@ _BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybind
 
 
 async def bootstrap_tokens(case: Case) -> Finding:
-    """Find accounts of ours that may create Secrets, and the policies about them."""
+    """Find accounts of ours that may create Secrets without a restricting policy."""
     if case.options.target_kubeconfig == NO_TARGET:
         return ok("no cluster is joined")
     client = await reach.at(case, TARGET)
@@ -333,7 +344,7 @@ async def bootstrap_tokens(case: Case) -> Finding:
     if not holders:
         return ok(f"no account of ours may create Secrets in {NAMESPACE}")
     limited = await _limited(client)
-    if not (bare := [one for one in holders if one not in limited]):
+    if not (bare := [holder for holder in holders if holder not in limited]):
         return ok(f"an admission policy limits the Secrets of {some(holders)}")
     return warn(
         f"{some(bare)} may create any Secret in {NAMESPACE}, which is as much as cluster-admin",
@@ -344,14 +355,16 @@ async def bootstrap_tokens(case: Case) -> Finding:
 
 
 async def _holders(case: Case, client: Client) -> Sequence[str]:
-    """Return our accounts that may create Secrets; for an administrator, by our roles."""
+    """Return our accounts that may create Secrets; as an administrator, by our roles."""
     user = case.account or case.user.username
     if user.startswith(PREFIX):
-        # Our own account asks in its own name: it may do without the right to ask about others.
+        # As a service account, review ourselves: this needs no right to review others.
         asked = {user: case.account}
         if case.options.use_service_account_credentials:
             asked[account(ACCOUNT)] = account(ACCOUNT)
-        return [one for one in asked if await allowed(client, _CREATE, asked[one])]
+        return [
+            user_name for user_name in asked if await allowed(client, _CREATE, asked[user_name])
+        ]
     granting = {
         text_at(role, "metadata.name")
         for role in await _known(client, f"{_RBAC}/roles")
@@ -362,7 +375,7 @@ async def _holders(case: Case, client: Client) -> Sequence[str]:
             for rule in role.get("rules") or ()
         )
     }
-    found = (
+    holders = (
         f"{PREFIX}{subject.get('namespace', '')}:{subject.get('name', '')}"
         for binding in await _known(client, f"{_RBAC}/rolebindings")
         if (at(binding, "metadata.labels") or {}).get(LABEL_APP) in (NAME, *COMMANDS)
@@ -371,42 +384,42 @@ async def _holders(case: Case, client: Client) -> Sequence[str]:
         for subject in binding.get("subjects") or ()
         if subject.get("kind") == "ServiceAccount"
     )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(holders))
 
 
 async def _limited(client: Client) -> set[str]:
-    """Return the users whose Secrets a policy limits that is bound, and in force everywhere."""
+    """Return the users whose Secrets a bound policy restricts everywhere."""
     policies, bindings = await _known(client, _POLICIES), await _known(client, _BINDINGS)
     bound = {
-        text_at(one, "spec.policyName")
-        for one in bindings
-        if "Deny" in (at(one, "spec.validationActions") or ())
-        and at(one, "spec.matchResources") is None
+        text_at(item, "spec.policyName")
+        for item in bindings
+        if "Deny" in (at(item, "spec.validationActions") or ())
+        and at(item, "spec.matchResources") is None
     }
     users = set[str]()
-    for one in policies:
-        rules = at(one, "spec.matchConstraints.resourceRules") or ()
+    for item in policies:
+        rules = at(item, "spec.matchConstraints.resourceRules") or ()
         about = [rule for rule in rules if _has(rule, "resources", "secrets")]
-        # No Secret can be written past it.
+        # The policy covers every write of a Secret.
         is_whole = all(
             any(_has(rule, "operations", operation) for rule in about)
             for operation in ("CREATE", "UPDATE")
         )
-        fails_closed = (at(one, "spec.failurePolicy") or "Fail") == "Fail"
-        if text_at(one, "metadata.name") in bound and is_whole and fails_closed:
-            for condition in at(one, "spec.matchConditions") or ():
+        fails_closed = (at(item, "spec.failurePolicy") or "Fail") == "Fail"
+        if text_at(item, "metadata.name") in bound and is_whole and fails_closed:
+            for condition in at(item, "spec.matchConditions") or ():
                 expression = text_at(condition, "expression")
                 users.update(re.findall(r"""['"](system:[^'"]+)['"]""", expression))
     return users
 
 
 def _has(rule: Any, field: str, value: str) -> bool:
-    """Whether a list of a rule has a value, or all."""
+    """Return whether a list of a rule has a value or the wildcard."""
     return bool({value, _ANY} & set(rule.get(field) or ()))
 
 
 async def _known(client: Client, path: str) -> Sequence[Any]:
-    """Return the objects at a path; none where the API server does not know them."""
+    """Return the objects at a path; empty if the API server lacks the resource."""
     try:
         return await items(client, path)
     except errors.NotFound:
