@@ -1,10 +1,10 @@
-"""API clients and event recorders, of the own cluster and of others.
+"""API clients and event recorders, of the daemon's cluster and of others.
 
 All clients of a cluster share one transport, and each client has its own rate limiter. So a flood
 of events never delays a write of a controller. Requests for the Lease are not rate limited.
 
-Machine objects may live in one cluster while their nodes join another. The own cluster is the one
-of `--kubeconfig`; it has the Lease. Every other cluster has a kubeconfig of its own, which is
+Machine objects may live in one cluster while their nodes join another. The daemon's cluster is
+the one of `--kubeconfig`; it has the Lease. Every other cluster has its own kubeconfig, which is
 watched for changes too.
 """
 
@@ -88,7 +88,7 @@ class Accounts(AsyncExitStack):
         return wire, account.user
 
     def follow(self) -> None:
-        """Apply changed TLS material of the own transport to those of the accounts."""
+        """Apply changed TLS material to the transports of all accounts."""
         for wire, account in self._wires.values():
             wire.adopt(acting_as(self._own.config, account))
 
@@ -277,17 +277,17 @@ class Events:
 
 
 OWN = ""
-"""Role of the own cluster for a controller that uses only this one."""
+"""Role of the daemon's cluster for a controller that uses no other cluster."""
 
 
 def counts_deletions(options: Options) -> bool:
-    """Return whether an enabled controller works on the own cluster, whose deletions count."""
+    """Return whether an enabled controller works on the daemon's cluster: only there they count."""
     running = names.enabled(options.controllers)
     return any(OWN in manifest.roles(options, "", "") for manifest in running)
 
 
 def elsewhere(options: Options) -> Mapping[str, str]:
-    """Return role -> kubeconfig of the clusters other than the own one."""
+    """Return role -> kubeconfig of the clusters other than the daemon's."""
     own = options.kubeconfig or ("" if options.master else IN_CLUSTER)
     target = options.target_kubeconfig or own
     control = options.control_kubeconfig or (own if target == NO_TARGET else target)
@@ -297,7 +297,7 @@ def elsewhere(options: Options) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A cluster other than the own one.
+    """A cluster other than the daemon's.
 
     Attributes:
         roles: its roles for controllers, such as target.

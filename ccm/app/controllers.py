@@ -88,7 +88,7 @@ class Controllers:
         events: factory of event recorders.
         vitals: receives the caches and running controllers, for health checks.
         plan: leader migration, the controllers of the second lease; None means no migration.
-        others: clusters other than the own one.
+        others: clusters other than the daemon's.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Controllers:
             await election.hold(self._plan.leader_name, run)
 
     async def _run_those(self, context: ControllerContext, runs: migration.Runs) -> None:
-        """Run the enabled controllers of one lease: the own one, or the shared one."""
+        """Run the enabled controllers of one lease: the daemon's, or the shared one."""
         options = self._options
         among = [manifest for manifest in MANIFESTS if self._plan.of(manifest.name) is runs]
         interval_s = options.controller_start_interval.total_seconds()
@@ -284,7 +284,7 @@ def _nodes(
 ) -> Informer[Node] | None:
     """Return the Node informer of the enabled controllers; None if none of them watches Nodes.
 
-    The own cluster's informer has precedence.
+    The informer of the daemon's cluster has precedence.
     """
     roles = {
         role

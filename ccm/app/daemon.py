@@ -76,7 +76,7 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
         raise provider.Misconfigured(f"{given}{error}") from error
     plan = migration_plan(options)
     async with (
-        _told(options, cluster) as over,
+        _told(options, cluster) as closed,
         Transport(cluster, user_agent=user_agent(options.program)) as transport,
         Accounts(transport) as accounts,
         other_clusters(options, environ) as others,
@@ -99,7 +99,7 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
             kubeconfig=kubeconfig,
             others=others,
             since=since,
-            over=over,
+            over=closed,
         )
         if options.persistence_config:
             await asyncio.to_thread(daemon.persist, clients)
@@ -119,7 +119,7 @@ async def _told(
     options: Options, cluster: kube_config.ClusterConfig
 ) -> AsyncIterator[threading.Event]:
     """Log the start and, once all is closed, the end; set the yielded event at the end."""
-    logger, over = log.logger("daemon"), threading.Event()
+    logger, closed = log.logger("daemon"), threading.Event()
     logger.info(
         "starting",
         version=ccm.__version__,
@@ -129,10 +129,10 @@ async def _told(
         event_loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
     )
     try:
-        yield over
+        yield closed
     finally:
         logger.info("stopped", **metrics.summary())
-        over.set()
+        closed.set()
 
 
 async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options) -> int:
@@ -180,7 +180,7 @@ class Daemon:
         configured: opens the provider.
         plan: leader migration, the controllers of the second lease; None means no migration.
         kubeconfig: credentials of the API server, watched for changes.
-        others: clusters other than the own one.
+        others: clusters other than the daemon's.
         since: signatures of the files that were read already.
         over: event that is set when everything is closed.
     """
@@ -301,9 +301,9 @@ class Daemon:
         return reload.Reloader(sources, self._election.tell, since=self._since)
 
 
-def _leave(over: threading.Event, code: int) -> None:
+def _leave(closed: threading.Event, code: int) -> None:
     """End the process once everything is closed, at the latest after `LEAVE_S`."""
-    if not over.wait(LEAVE_S):
+    if not closed.wait(LEAVE_S):
         log.logger("daemon").info("stopped", **metrics.summary())
     log.flush()
     os._exit(code)

@@ -84,10 +84,10 @@ class Election:
         Raises:
             LostLease: the lease was lost.
         """
-        options, fence = self._options, LeaseGuard()
+        options, guard = self._options, LeaseGuard()
 
-        async def fenced() -> None:
-            fence.govern()
+        async def guarded() -> None:
+            guard.govern()
             await lead()
 
         elector = LeaderElector(
@@ -101,13 +101,13 @@ class Election:
                 retry_period_s=options.leader_elect_retry_period.total_seconds(),
             ),
             recorder=self._events.recorder(options.program),
-            on_renewed=lambda began: self._renewed(lease, fence, began),
-            on_lost=lambda: self._lost(fence),
+            on_renewed=lambda began: self._renewed(lease, guard, began),
+            on_lost=lambda: self._lost(guard),
             before_release=self._ready_to_release,
         )
         self._vitals.electors[lease] = elector
         try:
-            await elector.run(fenced)
+            await elector.run(guarded)
         finally:
             # A lease that was not released keeps the watchdog armed: expiry must end the process.
             if elector.holder != self._identity:
@@ -128,19 +128,21 @@ class Election:
         )
         self._events.recorder(self._options.program).event(about, kind, reason, message)
 
-    def _renewed(self, lease: str, fence: LeaseGuard, began: float) -> None:
+    def _renewed(self, lease: str, guard: LeaseGuard, began: float) -> None:
         duration_s = self._options.leader_elect_lease_duration.total_seconds()
         until = began + GUARDED * duration_s
-        fence.extend(until)
+        guard.extend(until)
         self._last_resort.arm(lease, until - clock.monotonic())
 
-    def _lost(self, fence: LeaseGuard) -> None:
+    def _lost(self, guard: LeaseGuard) -> None:
         """End all work before a successor may lead; the watchdog also ends hanging threads."""
-        fence.lapse()
+        guard.lapse()
         self._events.abandon()
         log.flush()
-        left = self._options.leader_elect_lease_duration - self._options.leader_elect_renew_deadline
-        self._last_resort.arm("lost lease", LAST_MOMENT * left.total_seconds())
+        remaining = (
+            self._options.leader_elect_lease_duration - self._options.leader_elect_renew_deadline
+        )
+        self._last_resort.arm("lost lease", LAST_MOMENT * remaining.total_seconds())
 
     async def _ready_to_release(self) -> bool:
         """Flush events; return whether the lease may be released for a successor now."""

@@ -209,13 +209,13 @@ async def _reviewers(
 
 
 async def _transport(stack: AsyncExitStack, flag: str, context: ServerContext) -> Transport | None:
-    """Connect to the API server of a flag, or to the own cluster; None without either."""
+    """Connect to the API server of a flag, or to the cluster of this Pod; None without either."""
     options, environ = context.options, context.environ
     kubeconfig = str(options.get(flag))
     if not kubeconfig and not environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     if not kubeconfig and not options.kubeconfig and not options.master:
-        return context.transport  # already connected to the cluster of this Pod
+        return context.transport  # it connects to the cluster of this Pod
     since = reload.signatures(kubeconfig)
     try:
         cluster = await asyncio.to_thread(kube_config.load, kubeconfig, environ=environ)

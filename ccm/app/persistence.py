@@ -159,7 +159,9 @@ class Stores:
         if not self._is_open:
             return Finding(detail="closed, standing by")
         down = [member.name for member in self.manager.members if not await member.is_up()]
-        down += [name for name, took in (await self.secret_latencies()).items() if took is None]
+        down += [
+            name for name, latency in (await self.secret_latencies()).items() if latency is None
+        ]
         if not await self.manager.may_create():
             return wrong("no instance is up, and nothing is created without one")
         return Finding(detail=f"down: {', '.join(down)}") if down else WELL
@@ -247,9 +249,9 @@ class Stores:
             raise BackendDead("instances is empty; name storage, or leave the flag out")
         for name, raw_settings in by_name.items():
             declared, make = registry.load(name)
-            read = [_settings(declared, raw, name) for raw in raw_settings]
-            backend = Backend(name, partial(make, read, self._context))
-            if len(backend.instances) < len(read):
+            parsed = [_settings(declared, raw, name) for raw in raw_settings]
+            backend = Backend(name, partial(make, parsed, self._context))
+            if len(backend.instances) < len(parsed):
                 raise BackendDead(f"{name}: two instances are the same storage; leave one out")
             yield backend
 
@@ -258,8 +260,8 @@ class Stores:
             return None
         name, settings = _only(config.secrets, "secrets")
         declared, make = registry.load(name, registry.SECRETS)
-        read = [_settings(declared, settings, f"secrets.{name}")]
-        return Backend(name, partial(make, read, self._context), SECRET_METHODS)
+        parsed = [_settings(declared, settings, f"secrets.{name}")]
+        return Backend(name, partial(make, parsed, self._context), SECRET_METHODS)
 
 
 @contextmanager

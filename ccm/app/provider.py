@@ -293,20 +293,20 @@ async def knows_nodes(
     ours = [node for node in nodes if node.provider_id or node.uid in old.confirmed]
     ours = [node for node in ours if not before.is_foreign(node)]
     # Ready nodes first: they certainly have an instance.
-    asked = sorted(random.sample(ours, len(ours)), key=lambda node: not _is_ready(node))[:SAMPLE]
+    sampled = sorted(random.sample(ours, len(ours)), key=lambda node: not _is_ready(node))[:SAMPLE]
     asked_new, asked_old = InstanceLookup(Handle(new)), InstanceLookup(old)
     with suppress(Unimplemented):
-        for node in asked:
+        for node in sampled:
             # A node of another cloud is unknown to the new provider without a call.
             if not after.is_foreign(node) and (await asked_new.state(node)).exists:
                 return
-        for node in asked:
+        for node in sampled:
             try:
                 is_known = (await asked_old.state(node)).exists
             except CloudError:
                 is_known = _is_ready(node)
             if is_known:
-                names = ", ".join(sorted(candidate.name for candidate in asked))
+                names = ", ".join(sorted(candidate.name for candidate in sampled))
                 raise FailedPrecondition(
                     f"with this configuration the cloud knows none of the nodes {names}; are its "
                     "credentials those of another project or region? A restart would use it all "
@@ -388,7 +388,7 @@ class ProviderHolder:
         old, new = self._current, await _opened(opening)
         try:
             await accept(new.cloud)
-            if new.task.done():
+            if new.task.done():  # the new provider crashed during `accept`
                 raise new.crash()
         except BaseException:
             await self._close(new)
@@ -406,6 +406,7 @@ class ProviderHolder:
         Raises:
             Crashed: the task has ended.
         """
+        # Shielded: a cancelled waiter must not cancel the shared future.
         raise (await asyncio.shield(self._crashed)).crash()
 
     async def close(self) -> None:
@@ -423,6 +424,7 @@ class ProviderHolder:
 
     def _use(self, provider: _OpenProvider) -> None:
         def ended(_task: asyncio.Task[None]) -> None:
+            # The end of a replaced provider is expected; only that of the current one is a crash.
             if provider is self._current and not self._crashed.done():
                 self._crashed.set_result(provider)
 
@@ -458,7 +460,7 @@ async def _opened(opening: Opening) -> _OpenProvider:
         await cancel_and_join(task)
         raise
     if not ready.done():
-        task.result()
+        task.result()  # the task ended before it was ready: raise its error
     return _OpenProvider(cloud=ready.result(), task=task, release=release)
 
 

@@ -144,6 +144,7 @@ class Reloader:
                 retry = await self._use(source, said=seen == used)
                 retry_at = clock.monotonic() + RETRY_S if retry else None
                 used = {source.path: seen[source.path], **source.more}
+                # Keep signatures from before the read: a change during the read counts as new.
                 seen = {**used, **{path: seen[path] for path in used if path in seen}}
 
     async def _use(self, source: Source, *, said: bool) -> bool:

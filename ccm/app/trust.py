@@ -133,13 +133,16 @@ class DynamicClientCA:
         self._unread.is_over()
 
     def _not_looked_up(self, error: Exception) -> None:
-        passes = isinstance(error, errors.KubeError) and not isinstance(error, errors.Forbidden)
+        is_temporary = isinstance(error, errors.KubeError) and not isinstance(
+            error, errors.Forbidden
+        )
         tolerated = self._options.authentication_tolerate_lookup_failure
-        if not (self._looked_up or passes or tolerated):
+        if not (self._looked_up or is_temporary or tolerated):
             raise Misconfigured(
                 f"config map {CONFIG_MAP} cannot be read: {error}; {_HINT}"
             ) from error
-        self._looked_up = self._looked_up or not passes
+        # A tolerated permanent error counts as looked up: waiting would not help.
+        self._looked_up = self._looked_up or not is_temporary
         self._unread.goes_on(error=str(error))
 
     async def _use(self) -> None:
@@ -308,6 +311,7 @@ class Reviews:
                     except (errors.Unreachable, errors.ServerError, errors.TooManyRequests):
                         await asyncio.sleep(_PAUSES.delay(number, self._rng))
                 else:
+                    # The error of the last attempt is final.
                     answer = await self._once(kind, body)
             return msgspec.json.decode(answer, type=_Review).status
         except errors.KubeError as error:

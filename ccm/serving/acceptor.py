@@ -8,12 +8,12 @@ The stage of a connection decides which one is closed under load: silent, reques
 sent, caller authenticated. Silent connections are cheap and have a limit of their own. It is so
 large that a flood does not displace an honest client before its first byte is read.
 
-The other three stages share one limit. Each is guaranteed a third of it, and may use free places of
-the others. When all places are taken, the first stage above its share loses a connection: the least
+The other three stages share one limit. Each is guaranteed a third of it, and may use free slots of
+the others. When all slots are taken, the first stage above its share loses a connection: the least
 recently used one of the origin with the most. So a flood of one stage or from one address
-cannot take the places of others.
+cannot take the slots of others.
 
-`Turns` shares scarce work among origins. Each origin has a maximum, and free places go to the
+`Turns` shares scarce work among origins. Each origin has a maximum, and free slots go to the
 waiting origins round-robin.
 """
 
@@ -232,11 +232,11 @@ def origin_of(host: str) -> str:
 
 
 class Turns:
-    """Fair semaphore: waiting origins get free places round-robin.
+    """Fair semaphore: waiting origins get free slots round-robin.
 
     Args:
-        places: number of places.
-        each: maximum places of one origin.
+        places: number of slots.
+        each: maximum slots of one origin.
     """
 
     def __init__(self, places: int, *, each: int) -> None:
@@ -247,7 +247,7 @@ class Turns:
 
     @asynccontextmanager
     async def place(self, origin: str) -> AsyncIterator[None]:
-        """Wait for a place, and hold it inside the block."""
+        """Wait for a slot, and hold it inside the block."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(origin, {})[turn] = None
         self._give()
@@ -255,7 +255,7 @@ class Turns:
             await turn
             yield
         finally:
-            # A place may have been granted in the same iteration in which the wait was cancelled.
+            # A slot may have been granted in the same iteration in which the wait was cancelled.
             if turn.done() and not turn.cancelled():
                 self._taken[origin] -= 1
                 if not self._taken[origin]:
@@ -266,7 +266,7 @@ class Turns:
                 self._leave(origin, turn)
 
     def _give(self) -> None:
-        """Grant free places to waiting origins, round-robin."""
+        """Grant free slots to waiting origins, round-robin."""
         while self._free and (origin := self._next()) is not None:
             turn = next(iter(self._waiting[origin]))
             self._waiting.move_to_end(origin)
@@ -420,7 +420,7 @@ class Acceptor:
                 # uvloop would accept one connection per iteration: too few in a flood.
                 while len(callers) < _AT_ONCE:
                     callers.append(listener.accept())
-            except BlockingIOError:
+            except BlockingIOError:  # no more connections wait
                 self._shortage.is_over()
             except OSError as error:
                 # The listener stays readable, so without a pause this loop would spin.
@@ -473,7 +473,7 @@ class Acceptor:
         seat.reach(Stage.UNFINISHED)
 
     async def _begin(self, caller: socket.socket, seat: Seat) -> None:
-        """Open the connection; under TLS wait for a place and for the pace of handshakes."""
+        """Open the connection; under TLS wait for a handshake slot, and hold it `PACE_S` longer."""
         if self._context is None:
             await self._open(caller, seat)
             return

@@ -361,6 +361,7 @@ class Webhooks:
     async def _review(
         self, webhook: Webhook, request: http.Request, deadline: asyncio.Timeout
     ) -> bytes:
+        # `late` is the response if the deadline expires during the current step.
         late = _Refusal(408, "the body did not arrive in time")
         try:
             async with deadline:

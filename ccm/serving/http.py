@@ -206,9 +206,9 @@ class Server:
         assert isinstance(connection, _Connection)
         caller = self._caller(request, connection.seat.origin)
         connection.seat.reach(Stage.ANONYMOUS if caller.certificate is None else Stage.KNOWN)
-        connection.expect(0)
+        connection.expect(0)  # no pipelined request before the response
         answer = await self._answer(request, connection, caller)
-        connection.expect(MAX_HEADER)
+        connection.expect(MAX_HEADER)  # the next request may begin
         headers = CIMultiDict(answer.headers)
         headers["Server"] = _NAME
         headers["Content-Type"] = answer.content_type
@@ -304,7 +304,7 @@ class _Connection(RequestHandler):
         super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Give the place of the connection back."""
+        """Release the slot of the connection."""
         self.seat.leave()
         super().connection_lost(exc)
 
@@ -459,7 +459,7 @@ class Body:
             raise BadBody(413, "request body too large")
         self._found += chunk
         self._bodies.make_room()
-        self._check()
+        self._check()  # this body may have been aborted for the others
 
     def _check(self) -> None:
         if self not in self._bodies.reading:

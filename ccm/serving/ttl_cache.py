@@ -68,6 +68,7 @@ class Shelf:
         self._entries[cache, key] = (clock.monotonic() + keep_s, answer, size)
         self._resize(cache, size)
         while self.size > self._most:
+            # Entries are ordered by last use, so the first one is the least recently used.
             self._remove(next(iter(self._entries)))
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._forget)
@@ -130,7 +131,7 @@ class TTLCache(Generic[K, V]):
         Args:
             key: key of the question.
             ask: looks the answer up. Its exceptions reach the callers and are not cached. It is
-                cancelled when the last caller is.
+                cancelled when its last waiting caller is cancelled.
         """
         cached = self._shelf.get(self._name, key)
         if cached is not None:

@@ -223,7 +223,7 @@ class Command:
             **given,
             **dict.fromkeys(syncs, given[_SYNCS]),
             "controllers": self.controllers,
-            # The own cluster is the control cluster: it has the Lease.
+            # The daemon's cluster is the control cluster: it has the Lease.
             "kubeconfig": "" if control == IN_CLUSTER else control,
             "control-kubeconfig": control,
             "target-kubeconfig": target,
@@ -255,9 +255,11 @@ class Command:
         yield from generic.log_faults(options, alpha=False)
 
     def _help(self) -> str:
-        used = {flag.section for flag in self.flags.values()}
+        used_sections = {flag.section for flag in self.flags.values()}
         last = (SERVING, generic.GLOBAL)
-        between = [section for section in SECTIONS if section in used and section not in last]
+        between = [
+            section for section in SECTIONS if section in used_sections and section not in last
+        ]
         needs = " --cloud-provider=NAME" if self.has_cloud else ""
         usage = f"{self.introduction}\nUsage: {self.name}{needs} [flags]\n"
         return f"{usage}\n{argv.explain(self.flags, [CLUSTERS, WORK, *between, *last])}"
@@ -290,5 +292,5 @@ template within the bounds that these set. Needs no cloud: machine-controller ma
     defaults={"port": 10258, "concurrent-syncs": 10},
     has_cloud=False,
 )
-COMMANDS = {one.name: one for one in (MACHINE_CONTROLLER, MACHINE_CONTROLLER_MANAGER)}
+COMMANDS = {command.name: command for command in (MACHINE_CONTROLLER, MACHINE_CONTROLLER_MANAGER)}
 """The commands by name."""

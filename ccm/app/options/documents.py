@@ -118,8 +118,8 @@ def load(
     for name, known in (("apiVersion", versions), ("kind", (kind,))):
         value = top.take(name)
         if value not in known:
-            given = f"is {value!r}" if isinstance(value, str) else "is missing"
-            top.fault(name, f"{given}; it must be {' or '.join(known)}")
+            cause = f"is {value!r}" if isinstance(value, str) else "is missing"
+            top.fault(name, f"{cause}; it must be {' or '.join(known)}")
     if not faults:
         result = take(top)
         top.done()

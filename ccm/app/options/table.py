@@ -2,7 +2,7 @@
 
 Each base of `Options` declares flags as its fields, with section, kind, default, meaning and
 check. A field has the name of its flag. Names and defaults are those of the Go reference, so that
-its command lines work unchanged. The help marks own flags and other defaults.
+its command lines work unchanged. The help marks additional flags and different defaults.
 """
 
 from __future__ import annotations
