@@ -1,19 +1,19 @@
-"""Where the daemon may keep what has to outlive it: copies, never the truth.
+"""Optional storage for data that should survive a restart of the daemon.
 
-The API server and the cloud stay the only truth; all works with nothing configured. What may
-enter here: the interface of a store, the parts that every store shares, one module per backend.
-What must never: a controller's word, the API server's client, a decision made from a stored
-object alone. Nothing of this is imported unless `--persistence-config` is given; a third-party
-package only by the backend that needs it. `README.md` is the guide.
+Storage holds copies only: the API server and the cloud stay the only sources of truth, and the
+daemon works without any storage. This package contains the interface of a store, the code that all
+stores share, and one module per backend. It must not contain controller terms, the client
+of the API server, or decisions based on a stored object alone. It is imported only with
+`--persistence-config`, and a third-party package only by its backend. `README.md` is the guide.
 
-    interface   what a provider offers; values
-    errors      what it raises
-    objects     what may be stored, its canonical bytes, its names
-    envelope    what is stored around an object
-    engine      a whole provider made of plain stores
-    local       a thread, private folders, mounted files
-    memory, file, sqlite, s3, postgres     the stores
-    secrets, keyring, kubesecrets          what is secret
-    manager     several instances kept as one
+    interface   interface of a provider, and its values
+    errors      error classes
+    objects     validation, canonical bytes and names of stored objects
+    envelope    metadata stored with each object
+    engine      provider on top of plain stores
+    local       worker thread, private folders, mounted files
+    memory, file, sqlite, s3, postgres     stores
+    secrets, keyring, kubesecrets          storage of secrets
+    manager     replication across several instances
     registry    entry points
 """

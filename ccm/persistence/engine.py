@@ -1,8 +1,8 @@
-"""A provider made of plain stores: everything that every backend has to do alike.
+"""Provider on top of plain stores: the behaviour that all backends share.
 
-Life cycle, names, states, order, deadlines, envelopes and metrics are here; a store moves bytes.
-Decoding and hashing run in threads: an object may have 1.5 MiB, and the event loop is not to wait
-for more than 50 ms.
+This module implements life cycle, names, states, order, deadlines, envelopes and metrics; a store
+only moves bytes. Decoding and hashing run in threads: an object may have 1.5 MiB, and the event
+loop must not be blocked for more than 50 ms.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ DEGRADED = metrics.gauge(
 
 
 class Turns:
-    """Operations under way; those at one place take turns, in the order of their calls."""
+    """In-flight operations; those on one place are serialized in the order of their calls."""
 
     def __init__(self) -> None:
-        # No lock outlives its users.
+        # Weak values: a lock is dropped with its last user.
         self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._count = 0
         self._idle = asyncio.Event()
@@ -94,7 +94,7 @@ class Turns:
 
     @asynccontextmanager
     async def of(self, place: Hashable | None) -> AsyncIterator[None]:
-        """Hold the turn of a place; None: there is nothing to wait for."""
+        """Register an operation and lock its place; None = no lock."""
         lock = nullcontext() if place is None else self._locks.setdefault(place, asyncio.Lock())
         self._count += 1
         self._idle.clear()
@@ -107,25 +107,26 @@ class Turns:
                 self._idle.set()
 
     async def idle(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no operation is in flight."""
         await self._idle.wait()
 
 
 WINDOW = 256
-"""Writes and deletes that the mean latency is made of."""
+"""Number of writes and deletes in the mean latency."""
 
 DEADLINE_S = 30.0
-"""Of one operation: three tries of an S3 request (5 s to connect, 10 s to answer) fit."""
+"""Deadline of one operation: long enough for three attempts of an S3 request (5 s to connect, 10 s
+to respond)."""
 
 
 class Instance:
-    """One instance.
+    """One instance: its store, status and metrics.
 
     Args:
         backend: type of storage, for metrics.
-        name: of the instance.
-        store: where it is kept.
-        deadline_s: of one operation.
+        name: name of the instance.
+        store: its store.
+        deadline_s: deadline of one operation.
     """
 
     def __init__(self, backend: str, name: str, store: Store, deadline_s: float) -> None:
@@ -141,17 +142,17 @@ class Instance:
 
     @property
     def status(self) -> PersistenceProviderStatus:
-        """From memory."""
+        """The status, from memory."""
         return PersistenceProviderStatus(
             instance_exists=True, status=self.is_up, mean_persist_latency=self._mean()
         )
 
     async def open(self, claim: Claim) -> None:
-        """Open the store and count as up.
+        """Open the store and mark the instance as up.
 
         Raises:
-            BackendUnavailable: not now.
-            BackendDead: never.
+            BackendUnavailable: a temporary failure.
+            BackendDead: a permanent failure.
         """
         async with self.operation("open"):
             await self.store.open(claim)
@@ -159,11 +160,11 @@ class Instance:
 
     @asynccontextmanager
     async def operation(self, name: str, place: Place | None = None) -> AsyncIterator[None]:
-        """Something is done to the store: in its turn, in time, and counted.
+        """Run an operation on the store: serialized per place, with deadline, status and metrics.
 
         Args:
-            name: of the operation, for metrics; `put` and `delete` make the mean latency.
-            place: what is written; writes to one place take turns.
+            name: name of the operation, for metrics; `put` and `delete` count for the mean latency.
+            place: place that is written; writes to one place are serialized. None = no write.
         """
         began, result = clock.monotonic(), "ok"
         try:
@@ -190,17 +191,17 @@ class Instance:
             DURATION.labels(*labels).observe(clock.monotonic() - began)
 
     async def idle(self) -> None:
-        """Nothing is under way."""
+        """Wait until no operation is in flight."""
         await self._turns.idle()
 
     def down(self, why: str) -> None:
-        """It does not work."""
+        """Mark the instance as down; log a change."""
         if self.is_up:
             self._log.warning("persistence instance is down", instance=self.name, error=why)
         self._set(up=False)
 
     def corrupt(self) -> None:
-        """A damaged object was met."""
+        """Count and log a damaged object."""
         CORRUPT.labels(self.name).inc()
         self._log.error("persistence holds a damaged object", instance=self.name)
 
@@ -227,37 +228,37 @@ class Instance:
 
 
 PROBE_S = 30.0
-"""Seconds between two looks at each instance."""
+"""Seconds between two probes of each instance."""
 
 Found = tuple[ObjectKey, Stamped, Version]
 
 
 def nobody() -> Writer:
-    """Who writes without an election."""
+    """Return the writer without leader election."""
     return Writer()
 
 
 def provider(
     backend: str, stores: Iterable[tuple[Mapping[str, Any], Store]], writer: Callable[[], Writer]
 ) -> StoreProvider:
-    """Return the provider of stores, each given with the identity of its storage."""
+    """Build a provider from stores, each given with the identity of its storage."""
     named = {objects.instance_name(backend, identity): store for identity, store in stores}
     return StoreProvider(backend, named, writer=writer)
 
 
 class StoreProvider:
-    """`PersistenceProvider`, and both of its extensions, over stores.
+    """`PersistenceProvider` and both of its extensions, on top of stores.
 
     Args:
-        backend: their type.
+        backend: type of the stores.
         stores: instance name -> store.
-        writer: asked at each write who leads.
-        probe_s: seconds between two looks at each instance.
-        deadline_s: of one operation.
-        sensitive: objects are encrypted already and are not looked through for secrets.
+        writer: returns the current writer; called at each write.
+        probe_s: seconds between two probes of each instance.
+        deadline_s: deadline of one operation.
+        sensitive: whether objects are already encrypted and are not searched for secrets.
 
     Raises:
-        BackendDead: a name is none.
+        BackendDead: the name of an instance is invalid.
     """
 
     def __init__(
@@ -294,7 +295,7 @@ class StoreProvider:
     # Life cycle
 
     async def initialize(self, machine_id: MachineId) -> None:
-        """As `PersistenceProvider.initialize`."""
+        """See `PersistenceProvider.initialize`."""
         async with self._starting:
             if self._closed:
                 raise Closed("the provider is closed")
@@ -309,7 +310,7 @@ class StoreProvider:
             self._prober = spawn(self._probe_all(), name=f"persistence-probe-{self._backend}")
 
     async def close(self) -> None:
-        """As `PersistenceProvider.close`."""
+        """See `PersistenceProvider.close`."""
         self._closed = True
         if self._closing is None:
             self._closing = spawn(self._close(), name=f"persistence-close-{self._backend}")
@@ -318,142 +319,142 @@ class StoreProvider:
     async def _close(self) -> None:
         async with self._starting:
             await cancel_and_join(self._prober)
-            for one in self._instances.values():
-                await one.idle()
-                await one.store.close()
-                one.is_up = False
+            for instance in self._instances.values():
+                await instance.idle()
+                await instance.store.close()
+                instance.is_up = False
 
     async def _open_all(self, machine_id: MachineId) -> None:
         claim = Claim(machine_id.cluster_uid, self._writer().epoch)
         faults: list[PersistenceError] = []
-        for one in self._instances.values():
+        for instance in self._instances.values():
             try:
-                await one.open(claim)
+                await instance.open(claim)
             except (BackendDead, BackendUnavailable, Fenced) as error:
                 faults.append(error)
         fatal = [error for error in faults if isinstance(error, BackendDead)]
         if fatal or len(faults) == len(self._instances):
             self._dead = "; ".join(map(str, fatal or faults)) or "no instance is configured"
-            for one in self._instances.values():
-                one.down(self._dead)
+            for instance in self._instances.values():
+                instance.down(self._dead)
             raise BackendDead(self._dead) if fatal else Unreachable(self._dead)
 
     async def _probe_all(self) -> None:
         while True:
             await asyncio.sleep(self._probe_s)
-            for one in self._instances.values():
+            for instance in self._instances.values():
                 try:
-                    await self._probe(one)
+                    await self._probe(instance)
                 except PersistenceError as error:
-                    one.down(str(error))
-                except Exception as error:  # noqa: BLE001 - the next look still has to come
-                    one.down(type(error).__name__)
-                    logger("persistence").error("probe failed", instance=one.name, error=error)
+                    instance.down(str(error))
+                except Exception as error:  # noqa: BLE001 - the probe loop must not end
+                    instance.down(type(error).__name__)
+                    logger("persistence").error("probe failed", instance=instance.name, error=error)
 
-    async def _probe(self, one: Instance) -> None:
-        if one.is_open:
-            async with one.operation("probe"):
-                await one.store.probe()
+    async def _probe(self, instance: Instance) -> None:
+        if instance.is_open:
+            async with instance.operation("probe"):
+                await instance.store.probe()
         else:
-            await one.open(Claim(self._cluster_uid, self._writer().epoch))
+            await instance.open(Claim(self._cluster_uid, self._writer().epoch))
 
     # Instances
 
     def instances(self) -> Sequence[str]:
-        """As `PersistenceProvider.instances`."""
+        """See `PersistenceProvider.instances`."""
         return tuple(self._instances)
 
     async def instance_status(self, instance: str) -> PersistenceProviderStatus:
-        """As `PersistenceProvider.instance_status`."""
-        found = self._instances.get(instance)
-        return found.status if found else PersistenceProviderStatus(instance_exists=False)
+        """See `PersistenceProvider.instance_status`."""
+        target = self._instances.get(instance)
+        return target.status if target else PersistenceProviderStatus(instance_exists=False)
 
     def capabilities(self, instance: str) -> frozenset[str]:
-        """As `VersionedPersistence.capabilities`."""
+        """See `VersionedPersistence.capabilities`."""
         return self._known(instance).store.capabilities
 
     # Objects
 
     async def put_object(self, instance: str, obj: Mapping[str, Any]) -> ObjectKey:
-        """As `PersistenceProvider.put_object`."""
+        """See `PersistenceProvider.put_object`."""
         key, _ = await self.put_versioned(instance, obj, expect=None)
         return key
 
     async def put_versioned(
         self, instance: str, obj: Mapping[str, Any], *, expect: Expected
     ) -> tuple[ObjectKey, Version]:
-        """As `VersionedPersistence.put_versioned`."""
-        one = self._known(instance)
-        if expect is not None and CAS not in one.store.capabilities:
+        """See `VersionedPersistence.put_versioned`."""
+        target = self._known(instance)
+        if expect is not None and CAS not in target.store.capabilities:
             raise VersionConflict(f"{instance} cannot keep conditions: nothing was written")
         place = objects.place_of(obj)
-        return place.key, await self._write(one, place, obj, None, expect)
+        return place.key, await self._write(target, place, obj, None, expect)
 
     async def delete_object(self, instance: str, kind: GVK, key: ObjectKey) -> None:
-        """As `PersistenceProvider.delete_object`."""
-        one, place = self._known(instance), Place(kind, objects.checked(key))
-        async with one.operation("delete", place):
-            await one.store.remove(place, self._writer().epoch)
+        """See `PersistenceProvider.delete_object`."""
+        target, place = self._known(instance), Place(kind, objects.checked(key))
+        async with target.operation("delete", place):
+            await target.store.remove(place, self._writer().epoch)
 
     async def get_object(self, instance: str, kind: GVK, key: ObjectKey) -> dict[str, Any] | None:
-        """As `PersistenceProvider.get_object`."""
-        found = await self._read(instance, Place(kind, objects.checked(key)))
-        return found[1].obj if found else None
+        """See `PersistenceProvider.get_object`."""
+        stored = await self._read(instance, Place(kind, objects.checked(key)))
+        return stored[1].obj if stored else None
 
     async def get_versioned(
         self, instance: str, kind: GVK, key: ObjectKey
     ) -> tuple[dict[str, Any], Version] | None:
-        """As `VersionedPersistence.get_versioned`."""
-        found = await self._read(instance, Place(kind, objects.checked(key)))
-        return (found[1].obj, found[2]) if found and found[1].obj is not None else None
+        """See `VersionedPersistence.get_versioned`."""
+        stored = await self._read(instance, Place(kind, objects.checked(key)))
+        return (stored[1].obj, stored[2]) if stored and stored[1].obj is not None else None
 
     async def get_all_objects(self, instance: str, kind: GVK) -> list[dict[str, Any]]:
-        """As `PersistenceProvider.get_all_objects`."""
+        """See `PersistenceProvider.get_all_objects`."""
         return [obj async for _, obj, _ in self.iter_objects(instance, kind)]
 
     async def iter_objects(
         self, instance: str, kind: GVK
     ) -> AsyncIterator[tuple[ObjectKey, dict[str, Any], Version]]:
-        """As `VersionedPersistence.iter_objects`."""
-        async with aclosing(self._scan(instance, kind)) as found:
-            async for key, copy, version in found:
+        """See `VersionedPersistence.iter_objects`."""
+        async with aclosing(self._scan(instance, kind)) as copies:
+            async for key, copy, version in copies:
                 if copy.obj is not None:
                     yield key, copy.obj, version
 
     # Copies
 
     async def write_stamped(self, instance: str, kind: GVK, key: ObjectKey, copy: Stamped) -> None:
-        """As `StampedPersistence.write_stamped`."""
-        one, place = self._known(instance), Place(kind, objects.checked(key))
-        await self._write(one, place, copy.obj, copy.stamp, None)
+        """See `StampedPersistence.write_stamped`."""
+        target, place = self._known(instance), Place(kind, objects.checked(key))
+        await self._write(target, place, copy.obj, copy.stamp, None)
 
     async def read_stamped(self, instance: str, kind: GVK, key: ObjectKey) -> Stamped | None:
-        """As `StampedPersistence.read_stamped`."""
-        found = await self._read(instance, Place(kind, objects.checked(key)))
-        return found[1] if found else None
+        """See `StampedPersistence.read_stamped`."""
+        stored = await self._read(instance, Place(kind, objects.checked(key)))
+        return stored[1] if stored else None
 
     async def iter_stamped(
         self, instance: str, kind: GVK
     ) -> AsyncIterator[tuple[ObjectKey, Stamped]]:
-        """As `StampedPersistence.iter_stamped`."""
-        async with aclosing(self._scan(instance, kind)) as found:
-            async for key, copy, _ in found:
+        """See `StampedPersistence.iter_stamped`."""
+        async with aclosing(self._scan(instance, kind)) as copies:
+            async for key, copy, _ in copies:
                 yield key, copy
 
-    # The way to the bytes
+    # Access to the stores
 
     async def _write(
         self,
-        one: Instance,
+        instance: Instance,
         place: Place,
         obj: Mapping[str, Any] | None,
         stamp: Stamp | None,
         expect: Expected,
     ) -> Version:
-        async with one.operation("put", place):
-            # Not before its turn: writes keep the order of their calls, and so do their stamps.
+        async with instance.operation("put", place):
+            # Sealed under the lock of the place: stamps must have the order of the writes.
             entry = await asyncio.to_thread(self._sealed, place, obj, stamp)
-            return await one.store.write(place, entry, expect)
+            return await instance.store.write(place, entry, expect)
 
     def _sealed(self, place: Place, obj: Mapping[str, Any] | None, stamp: Stamp | None) -> Entry:
         raw = None if obj is None else self._prepare(obj)
@@ -467,37 +468,37 @@ class StoreProvider:
         )
 
     async def _read(self, instance: str, place: Place) -> Found | None:
-        one = self._known(instance)
-        async with one.operation("get"):
-            record = await one.store.read(place)
+        target = self._known(instance)
+        async with target.operation("get"):
+            record = await target.store.read(place)
             if record is None:
                 return None
             copy = await asyncio.to_thread(envelope.opened, place, record.body, self._cluster_uid)
         return place.key, copy, record.version
 
     async def _scan(self, instance: str, kind: GVK) -> AsyncGenerator[Found, None]:
-        one = self._known(instance)
-        async with aclosing(one.store.scan(kind)) as pages:
+        target = self._known(instance)
+        async with aclosing(target.store.scan(kind)) as pages:
             while True:
-                async with one.operation("list"):
+                async with target.operation("list"):
                     page = await anext(pages, None)
                     if page is None:
                         return
-                    found, damaged = await asyncio.to_thread(self._healthy, page)
+                    healthy, damaged = await asyncio.to_thread(self._healthy, page)
                 for _ in range(damaged):
-                    one.corrupt()
-                for each in found:
-                    yield each
+                    target.corrupt()
+                for item in healthy:
+                    yield item
 
     def _healthy(self, page: Sequence[tuple[Place, Record]]) -> tuple[list[Found], int]:
-        found: list[Found] = []
+        healthy: list[Found] = []
         for place, record in page:
             try:
                 copy = envelope.opened(place, record.body, self._cluster_uid)
             except CorruptObject:
                 continue
-            found.append((place.key, copy, record.version))
-        return found, len(page) - len(found)
+            healthy.append((place.key, copy, record.version))
+        return healthy, len(page) - len(healthy)
 
     @property
     def _cluster_uid(self) -> str:
@@ -505,14 +506,14 @@ class StoreProvider:
         return self._machine.cluster_uid
 
     def _known(self, instance: str) -> Instance:
-        """The instance, if anything may be done to it."""
+        """Return the instance of that name. Raises if the provider is not usable."""
         if self._closed:
             raise Closed("the provider is closed")
         if self._dead:
             raise BackendDead(self._dead)
         if self._machine is None:
             raise NotInitialized("initialize comes first")
-        found = self._instances.get(instance)
-        if found is None:
+        target = self._instances.get(instance)
+        if target is None:
             raise UnknownInstance(f"no instance {instance} is configured")
-        return found
+        return target

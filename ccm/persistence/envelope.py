@@ -1,4 +1,4 @@
-"""What is stored around an object: enough to know that it is whole, ours, and where it belongs."""
+"""Envelope of a stored object: metadata that proves its integrity, cluster and key."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from ccm.persistence.interface import Stamp, Stamped, Version
 from ccm.persistence.objects import Place, canonical
 
 FORMAT = 1
-"""Of envelopes and markers; a higher one was written by a newer version of us."""
+"""Format version of envelopes and markers; a newer version of the daemon writes a higher one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """Who writes.
+    """Identity of the writing process.
 
     Attributes:
-        identity: of the leader.
-        epoch: how often the Lease changed hands; a lower one is over. 0 without an election.
+        identity: identity of the leader.
+        epoch: number of leader transitions of the Lease; a leader with a lower one is outdated. 0
+            without leader election.
     """
 
     identity: str = ""
@@ -32,24 +33,24 @@ class Writer:
 
 
 class Stamps:
-    """Makes stamps, each higher than all before, also than those before a restart."""
+    """Generator of increasing stamps, also across restarts."""
 
     def __init__(self) -> None:
         self._counter = 0
 
     def next(self, epoch: int) -> Stamp:
-        """One more; the time is its floor."""
+        """Return the next stamp. Its counter is at least the current time in microseconds."""
         self._counter = max(self._counter + 1, int(clock.now().timestamp() * 1e6))
         return Stamp(epoch, self._counter)
 
 
 class Entry(NamedTuple):
-    """What a store is given to write.
+    """Argument of a store's write.
 
     Attributes:
         body: the envelope.
-        version: of this write; no other write has it.
-        epoch: of the writer.
+        version: unique ID of this write.
+        epoch: epoch of the writer.
     """
 
     body: bytes
@@ -58,7 +59,7 @@ class Entry(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What a store has to know of what it holds."""
+    """Version and epoch of a stored envelope."""
 
     version: Version
     epoch: int
@@ -67,33 +68,33 @@ class Head(NamedTuple):
 def sealed(
     place: Place, obj: bytes | None, stamp: Stamp, *, cluster_uid: str, writer: Writer
 ) -> Entry:
-    """An object, its canonical bytes, with all around it; None: the mark of its deletion."""
-    version, held = Version(str(uuid.uuid4())), b"null" if obj is None else obj
-    around = {
+    """Wrap an object's canonical bytes in an envelope; None makes a tombstone."""
+    version, content = Version(str(uuid.uuid4())), b"null" if obj is None else obj
+    metadata = {
         "clusterUID": cluster_uid,
         "format": FORMAT,
         "group": place.kind.group,
         "key": place.key,
         "kind": place.kind.kind,
         "revision": stamp.counter,
-        "sha256": hashlib.sha256(held).hexdigest(),
+        "sha256": hashlib.sha256(content).hexdigest(),
         "stampEpoch": stamp.epoch,
         "version": place.kind.version,
         "writeId": version,
         "writer": {"epoch": writer.epoch, "identity": writer.identity},
         "writtenAt": clock.now().isoformat(),
     }
-    # The object's bytes as they are: encoding them again would cost as much as all the rest.
-    return Entry(canonical(around)[:-1] + b',"object":' + held + b"}", version, writer.epoch)
+    # The canonical bytes are inserted as they are: encoding them again would double the cost.
+    return Entry(canonical(metadata)[:-1] + b',"object":' + content + b"}", version, writer.epoch)
 
 
 def opened(place: Place, body: bytes, cluster_uid: str) -> Stamped:
-    """What an envelope holds; it was found at that place.
+    """Unwrap the envelope that was read from a place.
 
     Raises:
-        CorruptObject: it is damaged, or belongs to another place.
+        CorruptObject: the envelope is damaged or belongs to another place.
     """
-    found = _read(body)
+    envelope = _read(body)
     expected = {
         "clusterUID": cluster_uid,
         "group": place.kind.group,
@@ -102,65 +103,65 @@ def opened(place: Place, body: bytes, cluster_uid: str) -> Stamped:
         "key": place.key,
     }
     for field, value in expected.items():
-        if found.get(field) != value:
+        if envelope.get(field) != value:
             raise CorruptObject(f"what is stored names another {field} than its place")
-    obj = found.get("object")
-    if hashlib.sha256(canonical(obj)).hexdigest() != found.get("sha256"):
+    obj = envelope.get("object")
+    if hashlib.sha256(canonical(obj)).hexdigest() != envelope.get("sha256"):
         raise CorruptObject("what is stored has another checksum than was written")
     if obj is not None and not isinstance(obj, dict):
         raise CorruptObject("what is stored is no object")
-    epoch, counter = found.get("stampEpoch"), found.get("revision")
+    epoch, counter = envelope.get("stampEpoch"), envelope.get("revision")
     if not isinstance(epoch, int) or not isinstance(counter, int):
         raise CorruptObject("what is stored has no stamp")
     return Stamped(obj, Stamp(epoch, counter))
 
 
 def head(body: bytes) -> Head:
-    """Its version and epoch; of damaged bytes their digest, so that they can be replaced."""
+    """Return version and epoch; damaged bytes have their digest as version, for a replacement."""
     try:
-        found = _read(body)
-        return Head(Version(str(found["writeId"])), int(found["writer"]["epoch"]))
+        envelope = _read(body)
+        return Head(Version(str(envelope["writeId"])), int(envelope["writer"]["epoch"]))
     except (CorruptObject, KeyError, TypeError, ValueError):
         return Head(Version(hashlib.sha256(body).hexdigest()), 0)
 
 
 def _read(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
+        envelope = json.loads(body)
     except (ValueError, RecursionError):
         raise CorruptObject("what is stored is no JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(envelope, dict):
         raise CorruptObject("what is stored is no envelope")
-    if found.get("format") != FORMAT:
+    if envelope.get("format") != FORMAT:
         raise CorruptObject(f"what is stored has another format than {FORMAT}")
-    return found
+    return envelope
 
 
 def marker(cluster_uid: str) -> bytes:
-    """What says whose storage this is; written once, when it is first opened."""
-    said = {"clusterUID": cluster_uid, "createdAt": clock.now().isoformat(), "format": FORMAT}
-    return canonical(said)
+    """Return a marker that names the owning cluster; written when storage is first opened."""
+    content = {"clusterUID": cluster_uid, "createdAt": clock.now().isoformat(), "format": FORMAT}
+    return canonical(content)
 
 
 def check_marker(body: bytes, cluster_uid: str, where: str) -> None:
-    """See that the storage is ours.
+    """Check that the storage belongs to the cluster.
 
     Raises:
-        BackendDead: it belongs to another cluster, or a newer version of us wrote it.
+        BackendDead: the storage belongs to another cluster, has a newer format or a damaged marker.
     """
     try:
-        found: Any = json.loads(body)
+        content: Any = json.loads(body)
     except ValueError:
-        found = None
-    if not isinstance(found, Mapping) or not isinstance(found.get("format"), int):
+        content = None
+    if not isinstance(content, Mapping) or not isinstance(content.get("format"), int):
         raise BackendDead(f"{where}: its marker is damaged; see the recovery guide")
-    if found["format"] > FORMAT:
+    if content["format"] > FORMAT:
         raise BackendDead(
-            f"{where}: written in format {found['format']}, this version reads up to {FORMAT}; "
+            f"{where}: written in format {content['format']}, this version reads up to {FORMAT}; "
             "upgrade, or give it other storage"
         )
-    if found.get("clusterUID") != cluster_uid:
+    if content.get("clusterUID") != cluster_uid:
         raise BackendDead(
-            f"{where}: belongs to the cluster {found.get('clusterUID')}, this is {cluster_uid}; "
+            f"{where}: belongs to the cluster {content.get('clusterUID')}, this is {cluster_uid}; "
             "give each cluster storage of its own"
         )

@@ -1,43 +1,43 @@
-"""The error tree of persistence; behind each class stands what the caller does next.
+"""Errors of persistence, with the reaction of the caller.
 
 ```text
 PersistenceError
-  ├─ NotInitialized, Closed          a mistake of ours: never ask before and after
-  ├─ BackendDead                     a person has to act; the daemon says so and ends
-  │  └─ Unreachable                  nothing answers now; a new provider may be tried later
-  ├─ UnknownInstance                 a mistake of ours: ask `instances()`
-  ├─ BackendUnavailable              try again later; the outcome of a write is unknown
-  ├─ InvalidObject, ObjectTooLarge   never try again with the same object
-  ├─ SensitiveObjectRefused          goes to the secret store, or without its secret
-  ├─ CorruptObject                   a person has to look; the bytes are kept as they are
+  ├─ NotInitialized, Closed          programming error: call only between open and close
+  ├─ BackendDead                     an operator must act; the daemon prints the error and exits
+  │  └─ Unreachable                  no instance is reachable; retry later with a new provider
+  ├─ UnknownInstance                 programming error: use `instances()`
+  ├─ BackendUnavailable              retry later; the outcome of a write is unknown
+  ├─ InvalidObject, ObjectTooLarge   never retry with the same object
+  ├─ SensitiveObjectRefused          use the secret store, or store it without its secret
+  ├─ CorruptObject                   an operator must investigate; the bytes are kept unchanged
   ├─ VersionConflict                 read again, then decide again
-  └─ Fenced                          another leads: change nothing any more
+  └─ Fenced                          another replica leads: stop all changes
 ```
 
-No message holds anything of an object's content, and none holds a credential.
+Messages contain neither an object's content nor credentials.
 """
 
 from __future__ import annotations
 
 
 class PersistenceError(Exception):
-    """Root of all that a persistence provider raises."""
+    """Base of all errors of a persistence provider."""
 
 
 class NotInitialized(PersistenceError):
-    """Asked before `initialize`."""
+    """A method was called before `initialize`."""
 
 
 class Closed(PersistenceError):
-    """Asked after `close`."""
+    """A method was called after `close`."""
 
 
 class BackendDead(PersistenceError):
-    """`initialize` failed, or the store belongs to another cluster: nothing will work."""
+    """`initialize` failed, or the store belongs to another cluster; a retry is useless."""
 
 
 class Unreachable(BackendDead):
-    """`initialize` failed because no instance could be used just then."""
+    """`initialize` failed because no instance was usable at that time."""
 
 
 class UnknownInstance(PersistenceError):
@@ -45,28 +45,28 @@ class UnknownInstance(PersistenceError):
 
 
 class BackendUnavailable(PersistenceError):
-    """The store did not do it now: unreachable, full, too slow. A retry is safe."""
+    """The operation failed temporarily: store unreachable, full or too slow. A retry is safe."""
 
 
 class InvalidObject(PersistenceError):
-    """What was given is no object that can be stored, or no key."""
+    """The argument is no object that can be stored, or no valid key."""
 
 
 class SensitiveObjectRefused(PersistenceError):
-    """It is a Secret, or holds a credential: a plain store does not take it."""
+    """The object is a Secret or contains a credential, which plain stores reject."""
 
 
 class ObjectTooLarge(PersistenceError):
-    """Its canonical JSON is longer than the limit."""
+    """The canonical JSON of the object exceeds the limit."""
 
 
 class CorruptObject(PersistenceError):
-    """What is stored there is damaged, or belongs elsewhere."""
+    """The stored object is damaged or belongs to another key."""
 
 
 class VersionConflict(PersistenceError):
-    """Somebody else wrote it meanwhile, or conditions cannot be relied on here."""
+    """A concurrent write changed the object, or the store cannot enforce preconditions."""
 
 
 class Fenced(PersistenceError):
-    """A newer leader has written: this one is over."""
+    """A newer leader has written; this process must not write any more."""

@@ -1,9 +1,9 @@
-"""A folder with a file for each object.
+"""Store in a folder with one file per object.
 
-A put writes a new file beside the old one, makes it durable, then gives it the old one's name: a
-reader sees one or the other. A failed fsync is final for its attempt, as the kernel may have
-dropped what it could not write; another attempt writes another file. One process at a time has
-the folder, held by a lock; what earlier ones left half-written is removed when it is opened.
+A put writes a new file next to the old one, flushes it to disk and renames it: a reader sees either
+the old or the new object. After a failed fsync the attempt is given up, because the kernel may have
+dropped the data; a retry writes another file. A lock admits one process at a time to the folder.
+Opening the folder removes temporary files of a crash.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class FileConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileStore:
-    """A store in a folder.
+    """Store in a folder.
 
     Args:
-        root: the folder.
+        root: absolute path of the folder.
         shared: as in `FileConfig`.
     """
 
@@ -64,33 +64,33 @@ class FileStore:
         self._durable: set[Path] = set()
 
     async def open(self, claim: Claim) -> None:
-        """As `Store.open`."""
+        """See `Store.open`."""
         await self._worker.run(self._open, claim)
 
     async def probe(self) -> None:
-        """As `Store.probe`."""
+        """See `Store.probe`."""
         await self._worker.run(self._probe)
 
     async def read(self, place: Place) -> Record | None:
-        """As `Store.read`."""
+        """See `Store.read`."""
         return await self._worker.run(self._read, self._path(place))
 
     async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
-        """As `Store.write`."""
+        """See `Store.write`."""
         return await self._worker.run(self._write, self._path(place), entry, expect)
 
     async def remove(self, place: Place, epoch: int) -> None:  # noqa: ARG002
-        """As `Store.remove`; the lock keeps out whoever led before."""
+        """See `Store.remove`; the lock excludes a former leader, so the epoch is not checked."""
         await self._worker.run(self._remove, self._path(place))
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
-        """As `Store.scan`."""
+        """See `Store.scan`."""
         names = await self._worker.run(self._names, kind)
         for start in range(0, len(names), PAGE):
             yield await self._worker.run(self._page, names[start : start + PAGE])
 
     async def close(self) -> None:
-        """As `Store.close`."""
+        """See `Store.close`."""
         await self._worker.end()
         if self._lock is not None:
             os.close(self._lock)
@@ -128,12 +128,12 @@ class FileStore:
         return handle
 
     def _clean(self, folder: Path) -> None:
-        """See that all below is ours alone, and remove what an earlier process left over."""
-        with os.scandir(folder) as found:
-            entries = list(found)
-        for each in entries:
-            path, is_folder = Path(each.path), each.is_dir(follow_symlinks=False)
-            if each.name.startswith(TEMPORARY):
+        """Check that all entries are private, and remove temporary files of earlier processes."""
+        with os.scandir(folder) as iterator:
+            entries = list(iterator)
+        for entry in entries:
+            path, is_folder = Path(entry.path), entry.is_dir(follow_symlinks=False)
+            if entry.name.startswith(TEMPORARY):
                 os.unlink(path)
                 continue
             local.check_private(path, is_folder=is_folder)
@@ -165,8 +165,8 @@ class FileStore:
 
     def _write(self, path: Path, entry: Entry, expect: Expected) -> Version:
         if expect is not None and expect is not ABSENT:
-            found = self._read(path)
-            check_expected(expect, found and found.version)
+            record = self._read(path)
+            check_expected(expect, record and record.version)
         self._make_folders(path.parent)
         if expect is ABSENT:
             try:
@@ -184,7 +184,7 @@ class FileStore:
         return entry.version
 
     def _create(self, path: Path, body: bytes) -> None:
-        """Write a file that must not exist."""
+        """Write a file atomically. Raises FileExistsError if it exists."""
         temporary = self._temporary(path.parent, body)
         try:
             os.link(temporary, path)
@@ -212,7 +212,7 @@ class FileStore:
             os.close(handle)
 
     def _make_folders(self, folder: Path) -> None:
-        """All of them durable, also those that an earlier attempt made and did not come to sync."""
+        """Create missing folders and flush their names to disk, also those of a failed attempt."""
         if folder == self._root or folder in self._durable:
             return
         self._make_folders(folder.parent)
@@ -229,35 +229,35 @@ class FileStore:
         except FileNotFoundError:
             if not path.parent.is_dir():
                 return
-        # Also if it was absent: an earlier attempt may have come no further.
+        # Flush even if the file was absent: an earlier attempt may have failed before its flush.
         local.sync_folder(path.parent)
 
     def _names(self, kind: GVK) -> list[Place]:
         folder = self._root / self._cluster / objects.folder(kind)
-        found: list[Place] = []
+        places: list[Place] = []
         for namespace in _listed(folder):
             for name in _listed(folder / namespace):
                 try:
                     key = objects.checked(f"{namespace}/{name.removesuffix(objects.SUFFIX)}")
                 except InvalidObject:  # a temporary file
                     continue
-                found.append(Place(kind, key))
-        return found
+                places.append(Place(kind, key))
+        return places
 
     def _page(self, wanted: Sequence[Place]) -> Page:
-        found = []
+        records = []
         for place in wanted:
             try:
                 record = self._read(self._path(place))
             except CorruptObject:
                 record = Record(b"", Version(""))
             if record is not None:
-                found.append((place, record))
-        return found
+                records.append((place, record))
+        return records
 
 
 def _sync(handle: int) -> None:
-    full = getattr(fcntl, "F_FULLFSYNC", None)  # macOS, where fsync leaves it in the drive's cache
+    full = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync leaves data in the drive's cache
     if full is None:
         os.fsync(handle)
     else:
@@ -265,7 +265,7 @@ def _sync(handle: int) -> None:
 
 
 def _unlink(path: Path) -> None:
-    """What stays behind is removed at the next start, and counts as no object."""
+    """Delete a temporary file, ignoring errors: the next start removes it, and no read sees it."""
     try:
         os.unlink(path)
     except OSError:
@@ -281,6 +281,9 @@ def _listed(folder: Path) -> list[str]:
 
 @backend(config=FileConfig)
 def storage(given: Sequence[FileConfig], context: Context) -> StoreProvider:
-    """The backend."""
-    stores = [({"root": str(one.root)}, FileStore(one.root, shared=one.shared)) for one in given]
+    """Build the provider of the backend `file`."""
+    stores = [
+        ({"root": str(config.root)}, FileStore(config.root, shared=config.shared))
+        for config in given
+    ]
     return provider("file", stores, context.writer)

@@ -1,11 +1,11 @@
-"""What a persistence provider offers; every value it takes and gives.
+"""Interface of a persistence provider, and its values.
 
-A provider serves one or more *instances* of storage: two directories, two buckets. It is asked
-by the name of an instance and never decides between them; the manager does. An object is named
-by its group, version, kind, and a key made of its namespace and name; its UID plays no part.
+A provider serves one or more *instances* of storage, such as two directories or two buckets. Each
+call names an instance; only the manager chooses between instances. An object is identified by its
+group, version, kind, and a key made of its namespace and name; its UID is not used.
 
-An *absent* object is None, or missing from a list, and nothing else: whatever went wrong is
-raised (`ccm.persistence.errors`).
+None, or omission from a list, always means that an object is *absent*. Every failure is raised
+(`ccm.persistence.errors`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, NamedTuple, NewType, Protocol, TypeAlias
 from ccm.persistence.errors import BackendDead
 
 ObjectKey = NewType("ObjectKey", str)
-"""`<namespace or _>/<name>`, both encoded (`ccm.persistence.objects`); small, meant to be kept."""
+"""`<namespace or _>/<name>`, both encoded (`ccm.persistence.objects`); short and stable."""
 
 Version = NewType("Version", str)
-"""Opaque; another one after each write."""
+"""Opaque version of a stored object; changes with each write."""
 
 
 class Absent(Enum):
-    """For `expect`: the object must not be there yet."""
+    """Value of `expect`: the object must not exist."""
 
     ABSENT = "absent"
 
@@ -33,20 +33,20 @@ class Absent(Enum):
 ABSENT = Absent.ABSENT
 
 Expected: TypeAlias = "Version | Absent | None"
-"""What a conditional write expects to find; None: it does not mind."""
+"""Precondition of a write: a version, absence, or None for an unconditional write."""
 
 CAS = "cas"
-"""Capability: `put_versioned` keeps its `expect`."""
+"""Capability: `put_versioned` enforces `expect`."""
 
 FENCING = "fencing"
-"""Capability: who led earlier cannot write any more."""
+"""Capability: a former leader can no longer write."""
 
 SHARED = "shared"
-"""Capability: the next leader finds it, on whatever machine it runs."""
+"""Capability: the next leader can use the same storage from any machine."""
 
 
 class GVK(NamedTuple):
-    """Group, version and kind; the core group is empty."""
+    """Group, version and kind; the group is empty for the core API."""
 
     group: str
     version: str
@@ -54,19 +54,19 @@ class GVK(NamedTuple):
 
     @classmethod
     def of(cls, api_version: str, kind: str) -> GVK:
-        """From the two fields of an object."""
+        """Build from the fields `apiVersion` and `kind` of an object."""
         group, _, version = api_version.rpartition("/")
         return cls(group, version, kind)
 
     @property
     def api_version(self) -> str:
-        """As an object has it."""
+        """The `apiVersion` of objects of this kind."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineId:
-    """Which installation this is: never a pod or a host, or the next leader would find nothing.
+    """Identity of an installation. It contains no Pod or host, so that the next leader shares it.
 
     Attributes:
         cluster_uid: UID of the namespace `kube-system`.
@@ -78,10 +78,10 @@ class MachineId:
 
 
 def new_machine_id(cluster_uid: str, name: str) -> MachineId:
-    """The identity of an installation.
+    """Build the identity of an installation.
 
     Raises:
-        ValueError: a part is empty, so that two clusters would be taken for one.
+        ValueError: a part is empty, so two clusters could have the same identity.
     """
     for field, value in (("cluster_uid", cluster_uid), ("name", name)):
         if not value.strip():
@@ -91,13 +91,13 @@ def new_machine_id(cluster_uid: str, name: str) -> MachineId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistenceProviderStatus:
-    """How an instance is.
+    """Status of an instance.
 
     Attributes:
-        instance_exists: False: nobody configured it; all work on that name ends.
-        status: whether it is up; False: work that is planned on it ends.
-        mean_persist_latency: seconds from a request to the completed transaction, the mean of the
-            last 256 writes and deletes that succeeded; 0 without any.
+        instance_exists: False = the instance is not configured; stop all work on that name.
+        status: whether the instance is up; False = plan no further work on it.
+        mean_persist_latency: mean seconds from request to completed transaction, over the
+            last 256 successful writes and deletes; 0 without any.
     """
 
     instance_exists: bool
@@ -105,112 +105,114 @@ class PersistenceProviderStatus:
     mean_persist_latency: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON names it; a status that is False and a latency of zero are left out."""
+        """Return the status with JSON field names; a False status and zero latency are omitted."""
         return self._named("mean_persist_latency")
 
     def to_yaml(self) -> dict[str, Any]:
-        """As YAML names it, with the same left out."""
+        """Return the status with YAML field names; omits the same fields as `to_json`."""
         return self._named("meanPersistLatency")
 
     def _named(self, latency: str) -> dict[str, Any]:
-        said: dict[str, Any] = {"exists": self.instance_exists}
+        fields: dict[str, Any] = {"exists": self.instance_exists}
         if self.status:
-            said["status"] = True
+            fields["status"] = True
         if self.mean_persist_latency:
-            said[latency] = self.mean_persist_latency
-        return said
+            fields[latency] = self.mean_persist_latency
+        return fields
 
 
 class PersistenceProvider(Protocol):
-    """What every provider offers; its methods may be called concurrently."""
+    """Interface of every provider; its methods may be called concurrently."""
 
     async def initialize(self, machine_id: MachineId) -> None:
-        """Open everything, and see that it can be written. Called once, after the Lease is won.
+        """Open all instances and check that they are writable. Called once, as leader.
 
-        An instance that cannot be reached is tried again later, unless it is the last one.
+        An unreachable instance is retried later, unless all are unreachable.
 
         Raises:
-            BackendDead: nothing can be used, or a store belongs to another cluster. All further
-                calls raise this too.
+            BackendDead: no instance is usable, or a store belongs to another cluster. All further
+                calls raise it too.
         """
 
     def instances(self) -> Sequence[str]:
-        """All that are configured, up or down, always in the same order; asks nobody."""
+        """Return all configured instances, up or down, in a fixed order; makes no requests."""
 
     async def instance_status(self, instance: str) -> PersistenceProviderStatus:
-        """How it is, from memory: within 50 ms, however the store hangs. Never raises."""
+        """Return the status from memory: within 50 ms, even if the store hangs. Never raises."""
 
     async def put_object(self, instance: str, obj: Mapping[str, Any]) -> ObjectKey:
-        """Store it in the place of what was there; it is durable when this returns.
+        """Store an object, replacing the former one; it is durable when this method returns.
 
-        Repeating it is safe after any error.
+        Idempotent: a retry is safe after any error.
         """
 
     async def delete_object(self, instance: str, kind: GVK, key: ObjectKey) -> None:
-        """Remove it for good; silent if it is not there."""
+        """Delete an object permanently; succeed if it is absent."""
 
     async def get_object(self, instance: str, kind: GVK, key: ObjectKey) -> dict[str, Any] | None:
-        """A copy of its own for the caller; None: it is absent."""
+        """Return an object as a new copy that the caller may change; None if it is absent."""
 
     async def get_all_objects(self, instance: str, kind: GVK) -> list[dict[str, Any]]:
-        """Every healthy object of exactly that group, version and kind, in no order."""
+        """Return all undamaged objects of exactly this group, version and kind, in any order."""
 
     async def close(self) -> None:
-        """Wait for the writes under way and let go of everything; may be called twice."""
+        """Wait for in-flight writes and release all resources; idempotent."""
 
 
 class VersionedPersistence(Protocol):
-    """What a provider may offer beyond it: writes that expect something."""
+    """Optional interface of a provider: conditional writes."""
 
     def capabilities(self, instance: str) -> frozenset[str]:
-        """`CAS`, `FENCING`, `SHARED`: what was tried and holds, not what is promised. A
-        conditional deletion is none: services differ in it, so nothing here rests on it."""
+        """Return the capabilities of an instance that a test confirmed: `CAS`, `FENCING`, `SHARED`.
+
+        There is none for conditional deletion: services differ in it, so it is never relied on.
+        """
 
     async def put_versioned(
         self, instance: str, obj: Mapping[str, Any], *, expect: Expected
     ) -> tuple[ObjectKey, Version]:
-        """Write only if what is there is what is expected.
+        """Store an object if the precondition holds.
 
         Raises:
-            VersionConflict: it is not, or the store cannot keep conditions.
+            VersionConflict: the precondition failed, or the store cannot enforce preconditions.
         """
 
     async def get_versioned(
         self, instance: str, kind: GVK, key: ObjectKey
     ) -> tuple[dict[str, Any], Version] | None:
-        """The object and its version."""
+        """Return an object and its version; None if it is absent."""
 
     def iter_objects(
         self, instance: str, kind: GVK
     ) -> AsyncIterator[tuple[ObjectKey, dict[str, Any], Version]]:
-        """Every healthy object of that kind, a page in memory at a time."""
+        """Iterate over all undamaged objects of a kind, with one page in memory at a time."""
 
 
 class Stamp(NamedTuple):
-    """Which of two copies in different stores is the newer: the higher one."""
+    """Logical timestamp to compare copies in different stores: the higher one is newer."""
 
     epoch: int
     counter: int
 
 
 class Stamped(NamedTuple):
-    """A copy and its stamp; obj is None where it was deleted and somebody may not know yet."""
+    """Copy with its stamp. `obj` is None for a tombstone: a deletion still to be replicated."""
 
     obj: dict[str, Any] | None
     stamp: Stamp
 
 
 class StampedPersistence(Protocol):
-    """What a provider must offer to be one of several: copies that can be compared."""
+    """Interface that a provider needs for replication: comparable copies."""
 
     async def write_stamped(self, instance: str, kind: GVK, key: ObjectKey, copy: Stamped) -> None:
-        """Store a copy as it is, or the mark of a deletion."""
+        """Store a copy or a tombstone with its given stamp."""
 
     async def read_stamped(self, instance: str, kind: GVK, key: ObjectKey) -> Stamped | None:
-        """The copy, or the mark of a deletion; None: neither."""
+        """Return the copy or tombstone; None if there is neither."""
 
     def iter_stamped(self, instance: str, kind: GVK) -> AsyncIterator[tuple[ObjectKey, Stamped]]:
-        """All copies and marks of that kind."""
+        """Iterate over all copies and tombstones of a kind."""
 
 
 METHODS = tuple(name for name in vars(PersistenceProvider) if not name.startswith("_"))
@@ -218,10 +220,10 @@ STAMPED_METHODS = tuple(name for name in vars(StampedPersistence) if not name.st
 
 
 def require(backend: str, provider: object, methods: Sequence[str] = METHODS) -> None:
-    """See at the start, not at the first write, that a backend is whole.
+    """Check at the start, not at the first write, that a provider has all methods.
 
     Raises:
-        BackendDead: it lacks methods; the message names it and them.
+        BackendDead: methods are missing; the message names the backend and the methods.
     """
     missing = [name for name in methods if not callable(getattr(provider, name, None))]
     if missing:

@@ -1,11 +1,11 @@
-"""Keys that secrets are sealed with; the only door to `cryptography` here.
+"""Keyring for the encryption of secrets; the only module here that imports `cryptography`.
 
-Each write has a fresh data key (AES-256-GCM), which a key of the ring seals in turn: no nonce of
-a data key is ever used twice. What is authenticated beside it says where the secret belongs, so
-that moved to another name, kind or cluster it does not open. That an *older* sealed value was put
-back in the same place cannot be seen.
+Each write uses a fresh data key (AES-256-GCM), which is encrypted with a key of the ring. So no
+nonce is ever reused with a data key. The authenticated data contains the secret's name, kind and
+cluster: a sealed value that was moved does not open. The replacement by an *older* sealed value of
+the same secret cannot be detected.
 
-Python cannot wipe memory; nothing here promises that.
+Python cannot wipe memory, so keys stay in memory until it is reused.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ KEY_BYTES = 32
 NONCE_BYTES = 12
 SALT_BYTES = 16
 SHORTEST_PASSPHRASE = 20
-"""Characters of a passphrase: shorter ones are guessed."""
+"""Minimum length of a passphrase in bytes: shorter ones can be guessed."""
 
 ITERATIONS, LANES, MEMORY_KIB = 3, 4, 1 << 16
-"""Of Argon2id: the second recommendation of RFC 9106, for when memory is short: 64 MiB."""
+"""Parameters of Argon2id: second recommendation of RFC 9106, for limited memory (64 MiB)."""
 
 
 class Keyring:
-    """Keys of which the first seals and all open.
+    """List of keys: the first one seals, all of them open.
 
     Args:
-        ring: 32 bytes each.
+        ring: keys of 32 bytes each.
 
     Raises:
-        BackendDead: there is none, or one has another length.
+        BackendDead: there is no key, or one has another length.
     """
 
     def __init__(self, ring: Sequence[bytes]) -> None:
@@ -56,11 +56,11 @@ class Keyring:
         return f"Keyring({', '.join(self._keys)})"
 
     def seal(self, value: bytes, where: bytes) -> dict[str, str]:
-        """The value as nobody else can read it.
+        """Encrypt a value with the active key.
 
         Args:
-            value: in the clear.
-            where: what it is bound to.
+            value: the plain value.
+            where: authenticated data that binds the value to its place.
         """
         key = AESGCM.generate_key(bit_length=8 * KEY_BYTES)
         return {
@@ -70,10 +70,10 @@ class Keyring:
         }
 
     def open(self, sealed: Mapping[str, object], where: bytes) -> bytes:
-        """The value in the clear.
+        """Decrypt a sealed value.
 
         Raises:
-            CorruptObject: it was changed or moved, or its key is not in the ring.
+            CorruptObject: the value was changed or moved, or its key is not in the ring.
         """
         name = str(sealed.get("keyId"))
         if name not in self._keys:
@@ -84,10 +84,10 @@ class Keyring:
 
 
 def from_files(paths: Sequence[Path]) -> list[bytes]:
-    """Keys from files: 32 bytes, or their base64.
+    """Read keys from files of 32 bytes, or their base64.
 
     Raises:
-        BackendDead: a file cannot be read, can be read by others, or holds no key.
+        BackendDead: a file is unreadable, accessible to other users, or contains no key.
     """
     return [_key_of(path, _private(path)) for path in paths]
 
@@ -108,10 +108,10 @@ def _key_of(path: Path, raw: bytes) -> bytes:
 
 
 def passphrase(path: Path) -> bytes:
-    """What keys are derived from.
+    """Read a passphrase, without surrounding white space.
 
     Raises:
-        BackendDead: the file cannot be read, can be read by others, or holds too little.
+        BackendDead: the file is unreadable, accessible to other users, or the passphrase too short.
     """
     text = _private(path).strip()
     if len(text) < SHORTEST_PASSPHRASE:
@@ -120,7 +120,7 @@ def passphrase(path: Path) -> bytes:
 
 
 def derived(phrase: bytes, salt: bytes) -> bytes:
-    """A key from a passphrase; takes a tenth of a second and 64 MiB."""
+    """Derive a key from a passphrase; takes about 0.1 s and 64 MiB."""
     return Argon2id(
         salt=salt, length=KEY_BYTES, iterations=ITERATIONS, lanes=LANES, memory_cost=MEMORY_KIB
     ).derive(phrase)
@@ -128,11 +128,11 @@ def derived(phrase: bytes, salt: bytes) -> bytes:
 
 def _private(path: Path) -> bytes:
     try:
-        found = os.stat(path)
-        # The kubelet lets a Pod's own group read what it mounts, whatever mode was asked for.
-        theirs = 0o077 if found.st_uid == os.getuid() else 0o037
-        if found.st_mode & theirs:
-            mode = stat.S_IMODE(found.st_mode)
+        status = os.stat(path)
+        # With fsGroup, the kubelet lets the Pod's group read mounted files, whatever their mode.
+        forbidden = 0o077 if status.st_uid == os.getuid() else 0o037
+        if status.st_mode & forbidden:
+            mode = stat.S_IMODE(status.st_mode)
             raise BackendDead(f"{path} can be read by others (mode {mode:o}); chmod 0400 it")
         return path.read_bytes()
     except OSError as error:
@@ -140,7 +140,7 @@ def _private(path: Path) -> bytes:
 
 
 def _id(key: bytes) -> str:
-    """A name for a key that tells nothing of it."""
+    """Derive an ID for a key that does not reveal the key."""
     return HKDF(algorithm=SHA256(), length=8, salt=None, info=b"ccm key id").derive(key).hex()
 
 

@@ -1,7 +1,8 @@
-"""Secrets in the cluster's own Secrets, in the namespace of the daemon: the default.
+"""Storage of secrets in Secret objects of the cluster, in the daemon's namespace: the default.
 
-A Secret of ours has a label and a name made of a digest; another one under that name is never
-touched. Rotation writes each anew, which has the API server encrypt it with its present key.
+The daemon's Secrets have a label and a name made of a digest; a Secret of that name without the
+label is never changed. Rotation rewrites each Secret, so that the API server encrypts it with its
+current key.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ANNOTATION = "kube-ccm.io/persistence-key"
 FIELD = "stored"
 PAGE = 100
 LARGEST = 1_000_000
-"""Bytes of an envelope: the API server takes 1 MiB of a Secret, all its fields together."""
+"""Maximum bytes of an envelope: the API server accepts 1 MiB for all fields of a Secret."""
 
 ATTEMPTS = 4
 
@@ -51,11 +52,11 @@ class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeStore:
-    """A store in Secrets. Who led before is fenced from each that a newer leader has written.
+    """Store in Secret objects. A former leader cannot change one that a newer leader has written.
 
     Args:
-        requests: the API server.
-        namespace: of the Secrets.
+        requests: client of the API server.
+        namespace: namespace of the Secrets.
     """
 
     def __init__(self, requests: Requests, namespace: str) -> None:
@@ -63,45 +64,45 @@ class KubeStore:
         self._requests = requests
         self._path = f"/api/v1/namespaces/{namespace}/secrets"
 
-    async def open(self, claim: Claim) -> None:  # noqa: ARG002 - the cluster holds its own
-        """As `Store.open`."""
+    async def open(self, claim: Claim) -> None:  # noqa: ARG002 - a cluster has only its own Secrets
+        """See `Store.open`."""
         await self.probe()
 
     async def probe(self) -> None:
-        """As `Store.probe`."""
+        """See `Store.probe`."""
         await self._ask("GET", self._path, {"limit": "1", "labelSelector": LABEL})
 
     async def read(self, place: Place) -> Record | None:
-        """As `Store.read`."""
-        found = await self._ask("GET", self._at(place))
-        return None if found is None else _record(found)
+        """See `Store.read`."""
+        secret = await self._ask("GET", self._at(place))
+        return None if secret is None else _record(secret)
 
     async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
-        """As `Store.write`."""
+        """See `Store.write`."""
         if len(entry.body) > LARGEST:
             raise ObjectTooLarge(f"a Secret holds at most {LARGEST} bytes")
         for _ in range(ATTEMPTS):
-            found = await self.read(place)
-            check_expected(expect, found and found.version)
-            check_epoch(envelope.head(found.body).epoch if found else 0, entry.epoch)
-            secret = _secret(place, entry, found and found.version)
-            method, path = ("PUT", self._at(place)) if found else ("POST", self._path)
+            record = await self.read(place)
+            check_expected(expect, record and record.version)
+            check_epoch(envelope.head(record.body).epoch if record else 0, entry.epoch)
+            secret = _secret(place, entry, record and record.version)
+            method, path = ("PUT", self._at(place)) if record else ("POST", self._path)
             try:
-                done = await self._ask(method, path, body=secret)
+                written = await self._ask(method, path, body=secret)
             except VersionConflict:
                 continue
-            if done is not None:
-                return Version(done["metadata"]["resourceVersion"])
+            if written is not None:
+                return Version(written["metadata"]["resourceVersion"])
         raise VersionConflict("somebody else goes on writing the Secret")
 
     async def remove(self, place: Place, epoch: int) -> None:
-        """As `Store.remove`."""
+        """See `Store.remove`."""
         for _ in range(ATTEMPTS):
-            found = await self.read(place)
-            if found is None:
+            record = await self.read(place)
+            if record is None:
                 return
-            check_epoch(envelope.head(found.body).epoch, epoch)
-            body = {"preconditions": {"resourceVersion": found.version}}
+            check_epoch(envelope.head(record.body).epoch, epoch)
+            body = {"preconditions": {"resourceVersion": record.version}}
             try:
                 await self._ask("DELETE", self._at(place), body=body)
             except VersionConflict:
@@ -110,19 +111,19 @@ class KubeStore:
         raise VersionConflict("somebody else goes on writing the Secret")
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
-        """As `Store.scan`."""
+        """See `Store.scan`."""
         query = {"limit": str(PAGE), "labelSelector": LABEL}
         while True:
-            found = await self._ask("GET", self._path, query) or {}
-            keyed = [(_key(item), item) for item in found.get("items", ())]
+            listing = await self._ask("GET", self._path, query) or {}
+            keyed = [(_key(item), item) for item in listing.get("items", ())]
             yield [(Place(kind, key), _record(item)) for key, item in keyed if key]
-            after = found.get("metadata", {}).get("continue")
+            after = listing.get("metadata", {}).get("continue")
             if not after:
                 return
             query["continue"] = after
 
     async def close(self) -> None:
-        """As `Store.close`."""
+        """See `Store.close`."""
 
     def _at(self, place: Place) -> str:
         return f"{self._path}/{_name(place)}"
@@ -135,11 +136,11 @@ class KubeStore:
         *,
         body: Mapping[str, Any] | None = None,
     ) -> dict[str, Any] | None:
-        """The answer; None: there is no such thing."""
+        """Send a request and return the response; None for 404."""
         sent = None if body is None else json.dumps(body).encode()
         try:
             answer = await self._requests.request(method, path, query=query, body=sent)
-        except Exception as error:  # noqa: BLE001 - what an API client raises is its own
+        except Exception as error:  # noqa: BLE001 - `Requests` declares no error classes
             status = getattr(error, "status", None)
             if status == 404:
                 return None
@@ -148,8 +149,8 @@ class KubeStore:
             raise BackendUnavailable(
                 f"the API server did not {method} Secrets: {status or type(error).__name__}"
             ) from None
-        found: dict[str, Any] = json.loads(answer)
-        return found
+        decoded: dict[str, Any] = json.loads(answer)
+        return decoded
 
 
 def _name(place: Place) -> str:
@@ -183,12 +184,12 @@ def _record(item: Mapping[str, Any]) -> Record:
 
 
 class KubernetesSecretStore(SecretStore):
-    """Secrets as the cluster keeps them.
+    """Secret store on top of the cluster's Secrets.
 
     Args:
-        requests: the API server.
-        namespace: of the Secrets.
-        context: who writes.
+        requests: client of the API server.
+        namespace: namespace of the Secrets.
+        context: context of the backend; provides the writer.
     """
 
     def __init__(self, requests: Requests, namespace: str, context: Context) -> None:
@@ -201,10 +202,10 @@ class KubernetesSecretStore(SecretStore):
         return {"data": value.decode()}
 
     async def _value(self, instance: str, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:  # noqa: ARG002
-        found = obj.get("spec", {}).get("data")
-        if not isinstance(found, str):
+        data = obj.get("spec", {}).get("data")
+        if not isinstance(data, str):
             raise CorruptObject("what is stored is no secret")
-        return found.encode()
+        return data.encode()
 
     async def _is_current(self, instance: str, obj: Mapping[str, Any]) -> bool:  # noqa: ARG002
         return False
@@ -212,7 +213,7 @@ class KubernetesSecretStore(SecretStore):
 
 @backend(config=KubernetesConfig)
 def storage(given: Sequence[KubernetesConfig], context: Context) -> KubernetesSecretStore:
-    """The backend."""
+    """Build the secret store of the backend `kubernetes`."""
     if len(given) != 1 or context.requests is None:
         raise BackendDead("secrets in the cluster need one namespace, and an API server")
     return KubernetesSecretStore(context.requests, given[0].namespace or context.namespace, context)

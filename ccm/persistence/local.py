@@ -1,4 +1,4 @@
-"""Resources of this machine: a thread for blocking calls, private folders, mounted files."""
+"""Local resources: a thread for blocking calls, private folders, mounted files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class Worker:
-    """One thread for one store: blocking calls run there, in the order of their requests.
+    """Thread of one store; it runs blocking calls in the order of their requests.
 
-    A caller that is cancelled does not end what has begun; later calls still wait for it.
+    Cancelling a caller does not stop a call that has started; later calls still wait for it.
 
     Args:
-        name: of the thread.
-        refused: what the library raises when something could not be done now.
-        words: why, for people.
+        name: name of the thread.
+        refused: exceptions of the library for temporary failures.
+        words: function from such an exception to an error message.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class Worker:
         self._words = words
 
     async def run(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Call it there.
+        """Run a function in the thread and return its result.
 
         Raises:
-            BackendUnavailable: it could not be done.
+            BackendUnavailable: a temporary failure.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -52,7 +52,7 @@ class Worker:
             raise BackendUnavailable(self._words(error)) from error
 
     async def end(self) -> None:
-        """All that was asked for is done."""
+        """Wait for all requested calls and stop the thread."""
         await asyncio.to_thread(self._pool.shutdown)
 
 
@@ -62,11 +62,11 @@ _OTHERS = 0o077
 
 
 def private_folder(path: Path) -> None:
-    """Make it, or see that it is ours alone.
+    """Create a private folder, or check that an existing one is private.
 
     Raises:
-        BackendDead: others may look into it, or it is no folder.
-        OSError: it cannot be made.
+        BackendDead: other users have access to the path, it is relative, or it is no folder.
+        OSError: the folder cannot be created.
     """
     if not path.is_absolute():
         raise BackendDead(f"{path} must be an absolute path")
@@ -80,26 +80,26 @@ def private_folder(path: Path) -> None:
 
 
 def check_private(path: Path, *, is_folder: bool) -> None:
-    """See that it is what it should be, and ours alone.
+    """Check that a path is a file or folder, no symbolic link, and inaccessible to others.
 
     Raises:
-        BackendDead: it is not.
+        BackendDead: a check failed.
     """
-    found = path.lstat()
-    if stat.S_ISLNK(found.st_mode):
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
         raise BackendDead(f"{path} is a symbolic link; storage has none")
-    if stat.S_ISDIR(found.st_mode) != is_folder:
+    if stat.S_ISDIR(status.st_mode) != is_folder:
         raise BackendDead(f"{path} must be a {'folder' if is_folder else 'file'}")
-    if found.st_mode & _OTHERS:
+    if status.st_mode & _OTHERS:
         wanted = FOLDER_MODE if is_folder else FILE_MODE
         raise BackendDead(
-            f"{path} can be read or changed by others (mode {stat.S_IMODE(found.st_mode):o}); "
+            f"{path} can be read or changed by others (mode {stat.S_IMODE(status.st_mode):o}); "
             f"look who did, then `chmod {wanted:o}` it"
         )
 
 
 def sync_folder(path: Path) -> None:
-    """Make durable which names are in a folder."""
+    """Flush the entries of a folder to disk."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -108,10 +108,10 @@ def sync_folder(path: Path) -> None:
 
 
 def text_of(path: Path, *, secret: bool = True) -> str:
-    """What a file holds; a secret is never logged.
+    """Return the text of a mounted file; a secret is masked in the log.
 
     Raises:
-        BackendUnavailable: it cannot be read; it may be mounted later.
+        BackendUnavailable: the file is unreadable; it may be mounted later.
     """
     try:
         text = credentials.read(path)

@@ -1,4 +1,4 @@
-"""In-process storage: gone with the process. For tests, and to try things out."""
+"""In-memory storage, lost when the process ends. For tests and trials."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class MemoryConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryStore:
-    """A store in this process.
+    """Store in the memory of the process.
 
     Attributes:
-        held: cluster and place -> envelope; survives a `close`, as a disk would.
+        held: cluster and place -> envelope; kept after `close`, like a disk.
     """
 
     def __init__(self) -> None:
@@ -38,46 +38,50 @@ class MemoryStore:
         self._epoch = 0
 
     async def open(self, claim: Claim) -> None:
-        """As `Store.open`."""
+        """See `Store.open`."""
         self._cluster = claim.cluster_uid
         self._epoch = max(self._epoch, claim.epoch)
 
     async def probe(self) -> None:
-        """As `Store.probe`: it always works."""
+        """See `Store.probe`; memory always works."""
 
     async def read(self, place: Place) -> Record | None:
-        """As `Store.read`."""
+        """See `Store.read`."""
         body = self.held.get((self._cluster, place))
         return None if body is None else Record(body, envelope.head(body).version)
 
     async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
-        """As `Store.write`."""
+        """See `Store.write`."""
         check_epoch(self._epoch, entry.epoch)
-        found = await self.read(place)
-        check_expected(expect, found and found.version)
+        record = await self.read(place)
+        check_expected(expect, record and record.version)
         self.held[self._cluster, place] = entry.body
         self._epoch = entry.epoch
         return entry.version
 
     async def remove(self, place: Place, epoch: int) -> None:
-        """As `Store.remove`."""
+        """See `Store.remove`."""
         check_epoch(self._epoch, epoch)
         self.held.pop((self._cluster, place), None)
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
-        """As `Store.scan`."""
-        places = [at for cluster, at in self.held if cluster == self._cluster and at.kind == kind]
+        """See `Store.scan`."""
+        places = [
+            location
+            for cluster, location in self.held
+            if cluster == self._cluster and location.kind == kind
+        ]
         for start in range(0, len(places), PAGE):
-            found = [(place, await self.read(place)) for place in places[start : start + PAGE]]
-            yield [(place, record) for place, record in found if record is not None]
+            records = [(place, await self.read(place)) for place in places[start : start + PAGE]]
+            yield [(place, record) for place, record in records if record is not None]
 
     async def close(self) -> None:
-        """As `Store.close`."""
+        """See `Store.close`."""
 
 
 @backend(config=MemoryConfig)
 def storage(given: Sequence[MemoryConfig], context: Context) -> StoreProvider:
-    """The backend."""
+    """Build the provider of the backend `memory`."""
     return provider(
-        "memory", [({"name": one.name}, MemoryStore()) for one in given], context.writer
+        "memory", [({"name": config.name}, MemoryStore()) for config in given], context.writer
     )

@@ -118,7 +118,7 @@ class PostgresStore:
             log.logger("persistence").warning("database is used without TLS", source=self._name)
 
     async def open(self, claim: Claim) -> None:
-        """As `Store.open`."""
+        """See `Store.open`."""
         self._cluster = claim.cluster_uid
         await self.close()
         with self._errors():
@@ -129,20 +129,20 @@ class PostgresStore:
             await self._claim(db, claim)
 
     async def probe(self) -> None:
-        """As `Store.probe`."""
+        """See `Store.probe`."""
         async with self._transaction() as db:
             query = self._sql("UPDATE {table}_instance SET epoch = epoch WHERE cluster_uid = $1")
             await db.execute(query, self._cluster)
 
     async def read(self, place: Place) -> Record | None:
-        """As `Store.read`."""
+        """See `Store.read`."""
         query = self._sql(f"SELECT body, write_id FROM {{table}} WHERE {_AT} = $5")  # noqa: S608 - ours
         async with self._transaction() as db:
             row = await db.fetchrow(query, *self._at(place))
         return None if row is None else Record(bytes(row["body"]), Version(row["write_id"]))
 
     async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
-        """As `Store.write`."""
+        """See `Store.write`."""
         values: tuple[Any, ...] = (*self._at(place), entry.version, entry.epoch, entry.body)
         if expect is None:
             statement = f"{_INSERT}{_COLUMNS_OF_KEY} DO UPDATE SET {_SET}"
@@ -159,14 +159,14 @@ class PostgresStore:
         return entry.version
 
     async def remove(self, place: Place, epoch: int) -> None:
-        """As `Store.remove`."""
+        """See `Store.remove`."""
         async with self._transaction() as db:
             await self._lead(db, epoch)
             query = self._sql(f"DELETE FROM {{table}} WHERE {_AT} = $5")  # noqa: S608 - ours
             await db.execute(query, *self._at(place))
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
-        """As `Store.scan`."""
+        """See `Store.scan`."""
         query = self._sql(_LIST)
         last = ""
         while True:
@@ -181,7 +181,7 @@ class PostgresStore:
             last = rows[-1]["key"]
 
     async def close(self) -> None:
-        """As `Store.close`."""
+        """See `Store.close`."""
         pool, self._pool = self._pool, None
         if pool is not None:
             with self._errors():
@@ -282,6 +282,6 @@ def _verified(ca_file: Path | None) -> ssl.SSLContext:
 
 @backend(config=PostgresConfig)
 def storage(given: Sequence[PostgresConfig], context: Context) -> StoreProvider:
-    """The backend."""
+    """Build the provider of the backend `postgres`."""
     stores = [(one.identity(), PostgresStore(one)) for one in given]
     return provider("postgres", stores, context.writer)

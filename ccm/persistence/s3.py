@@ -124,7 +124,7 @@ class S3Store:
         self._base = ""
 
     async def open(self, claim: Claim) -> None:
-        """As `Store.open`."""
+        """See `Store.open`."""
         self._connect()
         self._base = f"{self._config.prefix.strip('/')}/{objects.encode(claim.cluster_uid)}".strip(
             "/"
@@ -140,7 +140,7 @@ class S3Store:
             await self._put(f"{self._base}/.ccm-probe", b"probe", None)
 
     async def read(self, place: Place) -> Record | None:
-        """As `Store.read`."""
+        """See `Store.read`."""
         async with self._asking():
             found = await self._got(self._path(place))
         if found is None or found[0].startswith(_TOMBSTONE):
@@ -148,7 +148,7 @@ class S3Store:
         return Record(found[0], Version(found[1]))
 
     async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
-        """As `Store.write`."""
+        """See `Store.write`."""
         async with self._asking():
             path = self._path(place)
             if CAS not in self.capabilities:
@@ -156,7 +156,7 @@ class S3Store:
             return await self._replace(path, entry, expect)
 
     async def remove(self, place: Place, epoch: int) -> None:
-        """As `Store.remove`."""
+        """See `Store.remove`."""
         async with self._asking():
             path = self._path(place)
             if CAS in self.capabilities:
@@ -172,7 +172,7 @@ class S3Store:
             await obstore.delete_async(self._bucket, path)
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
-        """As `Store.scan`."""
+        """See `Store.scan`."""
         prefix = f"{self._base}/{objects.folder(kind)}/"
         paths: list[str] = []
         async with self._asking():
@@ -182,7 +182,7 @@ class S3Store:
             yield await self._page(kind, prefix, paths[start : start + PAGE])
 
     async def close(self) -> None:
-        """As `Store.close`."""
+        """See `Store.close`."""
         self._bucket = None
 
     def _connect(self) -> None:
@@ -406,5 +406,5 @@ def _led(marker: bytes) -> int:
 
 @backend(config=S3Config)
 def storage(given: Sequence[S3Config], context: Context) -> StoreProvider:
-    """The backend."""
+    """Build the provider of the backend `s3`."""
     return provider("s3", [(one.identity(), S3Store(one)) for one in given], context.writer)

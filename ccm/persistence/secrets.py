@@ -80,17 +80,17 @@ class SecretStore:
         self._closed = False
 
     async def initialize(self, machine_id: MachineId) -> None:
-        """As `PersistenceProvider.initialize`."""
+        """See `PersistenceProvider.initialize`."""
         self._machine = self._machine or machine_id
         await self._inner.initialize(machine_id)
 
     def instances(self) -> Sequence[str]:
-        """As `PersistenceProvider.instances`."""
+        """See `PersistenceProvider.instances`."""
         found: Sequence[str] = self._inner.instances()
         return found
 
     async def instance_status(self, instance: str) -> PersistenceProviderStatus:
-        """As `PersistenceProvider.instance_status`."""
+        """See `PersistenceProvider.instance_status`."""
         found: PersistenceProviderStatus = await self._inner.instance_status(instance)
         return found
 
@@ -137,7 +137,7 @@ class SecretStore:
         return RotationReport(rewritten=rewritten, current=current, left=left)
 
     async def close(self) -> None:
-        """As `PersistenceProvider.close`."""
+        """See `PersistenceProvider.close`."""
         self._closed = True
         await self._turns.idle()
         await self._inner.close()
@@ -298,7 +298,7 @@ class EncryptedConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 @backend(config=EncryptedConfig)
 def storage(given: Sequence[EncryptedConfig], context: Context) -> EncryptedSecretStore:
-    """The backend."""
+    """Build the secret store of the backend `encrypted`."""
     if len(given) != 1:
         raise BackendDead("one encrypted store, with one storage, is what secrets take")
     config = given[0]

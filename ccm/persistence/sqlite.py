@@ -69,34 +69,34 @@ class SqliteStore:
         self._held: sqlite3.Connection | None = None
 
     async def open(self, claim: Claim) -> None:
-        """As `Store.open`."""
+        """See `Store.open`."""
         await self._worker.run(self._open, claim)
 
     async def probe(self) -> None:
-        """As `Store.probe`."""
+        """See `Store.probe`."""
         await self._worker.run(self._probe)
 
     async def read(self, place: Place) -> Record | None:
-        """As `Store.read`."""
+        """See `Store.read`."""
         return await self._worker.run(self._read, place)
 
     async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
-        """As `Store.write`."""
+        """See `Store.write`."""
         return await self._worker.run(self._write, place, entry, expect)
 
     async def remove(self, place: Place, epoch: int) -> None:
-        """As `Store.remove`."""
+        """See `Store.remove`."""
         await self._worker.run(self._remove, place, epoch)
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
-        """As `Store.scan`."""
+        """See `Store.scan`."""
         last = ""
         while page := await self._worker.run(self._page, kind, last):
             yield page
             last = page[-1][0].key
 
     async def close(self) -> None:
-        """As `Store.close`."""
+        """See `Store.close`."""
         await self._worker.run(self._close)
         await self._worker.end()
 
@@ -225,6 +225,6 @@ def _words(error: Exception) -> str:
 
 @backend(config=SqliteConfig)
 def storage(given: Sequence[SqliteConfig], context: Context) -> StoreProvider:
-    """The backend."""
+    """Build the provider of the backend `sqlite`."""
     stores = [({"path": str(one.path)}, SqliteStore(one.path)) for one in given]
     return provider("sqlite", stores, context.writer)

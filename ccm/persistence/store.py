@@ -1,4 +1,4 @@
-"""What a backend really has to write: bytes in, bytes out. `engine` makes a provider of it."""
+"""Interface of a plain byte store; `engine` turns stores into a provider."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ccm.persistence.objects import Place
 
 
 class Claim(NamedTuple):
-    """Who opens a store.
+    """Identity of the process that opens a store.
 
     Attributes:
-        cluster_uid: whose data it is to hold.
-        epoch: of the leader that opens it.
+        cluster_uid: cluster that owns the data.
+        epoch: epoch of the leader that opens the store.
     """
 
     cluster_uid: str
@@ -24,7 +24,7 @@ class Claim(NamedTuple):
 
 
 class Record(NamedTuple):
-    """An envelope and its version as the store has it."""
+    """Stored envelope and the store's version of it."""
 
     body: bytes
     version: Version
@@ -34,48 +34,48 @@ Page: TypeAlias = Sequence[tuple[Place, Record]]
 
 
 class Store(Protocol):
-    """One instance of storage. Nothing but these errors may leave it:
+    """One instance of storage.
 
-    `BackendUnavailable` when it could not be done now, `BackendDead` from `open` when it never
-    will, `VersionConflict` and `Fenced` from `write` and `remove`. All are called within a
-    deadline and may be cancelled at any point; a write that was cut has happened in full or not
-    at all.
+    Only these errors may leave a store: `BackendUnavailable` for a temporary failure, `BackendDead`
+    from `open` for a permanent one, `VersionConflict` and `Fenced` from `write` and `remove`.
+    Every call has a deadline and may be cancelled at any point. A cancelled write must have
+    happened completely or not at all.
     """
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """As found by `open`."""
+        """Capabilities, as determined by `open`."""
 
     async def open(self, claim: Claim) -> None:
-        """Make it ready, see that it can be written, remove what an earlier end left over.
+        """Prepare the store, check that it is writable, and remove remains of a crash.
 
         Called again after it failed with `BackendUnavailable`.
         """
 
     async def probe(self) -> None:
-        """Whether it works now."""
+        """Check that the store works. Raises BackendUnavailable."""
 
     async def read(self, place: Place) -> Record | None:
-        """What is there."""
+        """Return the record at a place; None if there is none."""
 
     async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
-        """Replace what is there, durably; the version as the store has it."""
+        """Write an entry durably, if the precondition holds; return the store's version of it."""
 
     async def remove(self, place: Place, epoch: int) -> None:
-        """Remove what is there, durably; silent when it is absent."""
+        """Delete the record at a place durably; succeed if there is none."""
 
     def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
-        """All of a kind, page by page."""
+        """Iterate over all records of a kind, page by page."""
 
     async def close(self) -> None:
-        """Let go of everything; nothing is under way. Called once, also if `open` failed."""
+        """Release all resources. Called once, without calls in flight, even if `open` failed."""
 
 
 def check_expected(expect: Expected, found: Version | None) -> None:
-    """Compare before a write.
+    """Check the precondition of a write against the stored version.
 
     Raises:
-        VersionConflict: something else is there than was expected.
+        VersionConflict: the precondition does not hold.
     """
     if expect is None:
         return
@@ -84,10 +84,10 @@ def check_expected(expect: Expected, found: Version | None) -> None:
 
 
 def check_epoch(held: int, epoch: int) -> None:
-    """Compare before a write.
+    """Check the epoch of a write against the epoch in the store.
 
     Raises:
-        Fenced: a newer leader was here.
+        Fenced: a newer leader has written.
     """
     if held > epoch:
         raise Fenced(
