@@ -1,16 +1,15 @@
-"""Try the daemon with no cluster and no cloud account.
+"""Try the daemon without a cluster and without a cloud account.
 
-Here lives everything that stands in for a cluster on one machine, beside the in-memory API
-server of `ccm.testing`: control of a real kube-apiserver and etcd (`realserver`), simulated
-kubelets and the life of Pods (`kubelet`). The settings of a sandbox stand here; they are light, so
-that the command line may import them at once.
+This package has the stand-ins for a cluster on one machine, beside the in-memory API server of
+`ccm.testing`: control of a real kube-apiserver and etcd (`realserver`), and simulated kubelets and
+Pods (`kubelet`). The settings of a sandbox are in this module, which imports little, so that the
+command line can import it at once.
 
-What may enter: code that listens on loopback, starts and stops processes, and
-keeps its state in a folder the caller names. It may use every layer below it.
+Allowed here: code that listens on loopback, starts and stops processes, and keeps its state in a
+folder that the caller names. It may use every lower layer.
 
-What must never enter: anything the daemon needs in production. No other layer
-but the command line imports this package, and nothing here listens on an
-address other than loopback.
+Not allowed: anything that the daemon needs in production. No other layer than the command line
+imports this package, and nothing here listens on an address other than loopback.
 """
 
 from __future__ import annotations
@@ -22,32 +21,32 @@ from pathlib import Path
 from typing import Any
 
 NODES = 5
-"""Nodes by default: they fit every terminal."""
+"""Default number of nodes, which fits every terminal."""
 
 MAX_NODES = 10_000
 
 SERVICES = 2
-"""Services by default in the simulated cloud."""
+"""Default number of Services in the simulated cloud."""
 
 MAX_SERVICES = 1_000
 
 MAX_MACHINES = 1_000
 
 TIMEOUT_S = 120.0
-"""Seconds until `once` gives up."""
+"""Default time limit of `once`, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """A provider other than the simulated cloud's.
+    """A provider other than that of the simulated cloud.
 
     Attributes:
-        name: of the provider.
-        config: its cloud config; None: it needs no file.
+        name: name of the provider.
+        config: its cloud config; None = it needs no file.
         routes: whether its cloud gets routes to the Pods of the nodes.
-        instances: whether it knows instances, so that nodes can wait for it to initialise them.
-        machine_class: the MachineClass that machines are made of, and Secrets beside it.
-        fake: the program of its fake, which takes the place of its cloud; empty: the real one.
+        instances: whether it has instances, so that nodes wait for initialisation.
+        machine_class: the MachineClass of the Machines, and its Secrets.
+        fake: module of its fake, which replaces its cloud; empty = the real cloud.
     """
 
     name: str
@@ -60,20 +59,20 @@ class Provider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One sandbox.
+    """Settings of a sandbox.
 
     Attributes:
-        node_names: the nodes whose kubelets register.
-        services: how many Services of type LoadBalancer are created.
-        machines: how many Machines a MachineDeployment has, whose VMs become nodes as well.
-        latency: how long each call to the simulated cloud takes.
-        once: end when all Machines run, all nodes are initialised and have routes, and all
-            Services are served.
-        timeout_s: seconds until `once` gives up.
-        provider: None: the simulated cloud.
-        keep: leave the folder with logs and state where it is.
-        picture: draw the last table into this file, as SVG.
-        assets: where real kube-apiserver and etcd programs may be.
+        node_names: names of the simulated nodes.
+        services: number of Services of type LoadBalancer.
+        machines: replicas of the MachineDeployment, whose VMs also become nodes.
+        latency: duration of each call to the simulated cloud.
+        once: whether to exit when all Machines run, all nodes are initialised and have routes, and
+            all Services have load balancers.
+        timeout_s: time limit of `once`.
+        provider: None = the simulated cloud.
+        keep: whether to keep the folder with logs and state.
+        picture: SVG file for the last table.
+        assets: folder that may have kube-apiserver and etcd.
     """
 
     node_names: tuple[str, ...]
@@ -89,10 +88,10 @@ class Settings:
 
     @property
     def routes(self) -> bool:
-        """Whether nodes get Pod ranges and routes: somebody's own cloud only when asked to."""
+        """Whether nodes get Pod ranges and routes; in a real cloud only on request."""
         return self.provider is None or self.provider.routes
 
     @property
     def instances(self) -> bool:
-        """Whether nodes wait for the cloud to initialise them."""
+        """Whether nodes wait for initialisation by the cloud."""
         return self.provider is None or self.provider.instances

@@ -1,7 +1,7 @@
-"""Nodes, Services and Machines as the sandbox shows them: fed by changes and events.
+"""Nodes, Services and Machines as shown by the sandbox, updated from watches and events.
 
-No I/O and no clock: each entry comes with its moment (monotonic seconds). A row tells the state
-of one object; the groups tell whether the sandbox has converged.
+No I/O and no clock: each update has its time (monotonic seconds). A row has the state of one
+object; the groups determine whether the sandbox has converged.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SIM_LABELS = (
 """Labels that every node of the simulated cloud gets."""
 
 LAGGARDS = 5
-"""Objects of each kind that are named at the end."""
+"""Maximum number of objects of each kind that are named at the end."""
 
 RECENT = 200
-"""Happenings that are remembered."""
+"""Number of happenings that are kept."""
 
 _HOUSEKEEPING = "-repair-controller"
-"""Suffix of kube-apiserver's own controllers; their warnings do not concern the daemon."""
+"""Suffix of kube-apiserver's own controllers, whose warnings do not concern the daemon."""
 
 _USUAL = frozenset(
     {
@@ -53,23 +53,23 @@ _SILENCE = "no event tells why; see the daemon's log"
 
 @dataclass(slots=True, kw_only=True)
 class Row:
-    """One node, Service or Machine.
+    """A node, Service or Machine.
 
     Attributes:
         key: name, or namespace and name.
-        name: of a Service with its namespace unless that is the default one.
-        uid: of the object.
-        seen_at: when it registered or was created.
-        changed_at: when its cells last changed.
+        name: name; Services outside the default namespace have the namespace as prefix.
+        uid: UID of the object.
+        seen_at: time of the first observation.
+        changed_at: time of the last change of its cells.
         cells: column -> text.
-        state: a state that comes before waiting and settled; empty: none.
-        is_good: whether it works, once it is settled.
-        settled_after: seconds until it was initialised, served or ran.
-        is_deleted: it is gone.
-        last_event: reason and message.
-        has_route: whether the cloud sends the Pod range of a node to it.
-        balancer: name of the load balancer of a Service.
-        members: nodes that the load balancer sends traffic to; None: not known.
+        state: a state that takes precedence over waiting and settled; empty = none.
+        is_good: whether the object works, once it is settled.
+        settled_after: seconds until it was initialised, served or running.
+        is_deleted: whether the object was deleted.
+        last_event: reason and message of the last event.
+        has_route: whether the cloud routes the Pod range of the node to it.
+        balancer: name of the Service's load balancer.
+        members: number of nodes behind the load balancer; None = unknown.
     """
 
     key: str
@@ -88,14 +88,14 @@ class Row:
     members: int | None = None
 
     def fill(self, now: float, cells: Mapping[str, str], *, state: str, is_good: bool) -> None:
-        """Take over the present state of the object."""
+        """Update the row to the current state of the object."""
         if (cells, state) != (self.cells, self.state):
             self.changed_at = now
         self.cells, self.state, self.is_good = cells, state, is_good
 
 
 class Group:
-    """The rows of one kind, and the keys of the objects that are expected to settle once."""
+    """The rows of one kind, and the keys of the objects that are expected to settle."""
 
     def __init__(self, expected: Collection[str] = ()) -> None:
         self.rows: dict[str, Row] = {}
@@ -104,17 +104,17 @@ class Group:
 
     @property
     def done(self) -> int:
-        """Expected objects that settled."""
+        """Number of expected objects that have settled."""
         return len(self.expected) - len(self.missing)
 
     @property
     def present(self) -> Sequence[Row]:
-        """Rows of objects that are there."""
+        """Rows of existing objects."""
         return [row for row in self.rows.values() if not row.is_deleted]
 
     @property
     def absent(self) -> int:
-        """Expected objects that never came."""
+        """Number of expected objects that never appeared."""
         return len(self.expected - self.rows.keys())
 
     def row(self, key: str, name: str, uid: str, now: float) -> tuple[Row, bool]:
@@ -128,7 +128,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """A line of news."""
+    """An event for the screen."""
 
     at: float
     text: str
@@ -136,19 +136,19 @@ class Happening:
 
 
 class News:
-    """The last `RECENT` happenings."""
+    """The latest `RECENT` happenings."""
 
     def __init__(self) -> None:
         self.count = 0
         self._recent: deque[Happening] = deque(maxlen=RECENT)
 
     def note(self, text: str, now: float, *, is_warning: bool = False) -> None:
-        """Remember a happening."""
+        """Record a happening."""
         self._recent.append(Happening(at=now, text=text, is_warning=is_warning))
         self.count += 1
 
     def since(self, count: int) -> Sequence[Happening]:
-        """Return those that came after the first so many, as far as they are remembered."""
+        """Return the happenings after the first `count`, as far as they are kept."""
         fresh = min(self.count - count, len(self._recent))
         return list(self._recent)[len(self._recent) - fresh :] if fresh > 0 else []
 
@@ -157,23 +157,23 @@ class Board:
     """All rows.
 
     Args:
-        expected: names of the nodes that shall be initialised.
-        labels: those an initialised node must have; with them it also needs addresses of
-            its cloud. Empty: a provider ID and no taint are enough.
-        routes: whether nodes shall have routes, too.
-        services: namespace and name of the Services that shall be served.
-        machines: how many Machines shall run: the first that come, and for one that goes before
-            it ran the next.
-        machines_join: whether each becomes a node of its own name, which is expected too.
-        has_members: whether `members_seen` will be called; a Service is served then when
-            traffic for it goes to every expected node, and not as soon as it has an address.
+        expected: names of the nodes that are to be initialised.
+        labels: labels that an initialised node must have; with labels it also needs addresses of
+            its cloud. Empty = a provider ID and no taint are enough.
+        routes: whether nodes are to have routes.
+        services: namespace and name of the Services that are to be served.
+        machines: number of Machines that are to run: the first that appear, and a later one for
+            each that is deleted before it runs.
+        machines_join: whether each Machine becomes an expected node of the same name.
+        has_members: whether `members_seen` will be called. A Service then counts as served when
+            its load balancer has every expected node, not as soon as it has an address.
 
     Attributes:
-        awaited: expected Machines that are not there yet.
+        awaited: number of expected Machines that do not exist yet.
         unrouted: expected nodes that had no route yet.
-        deployments: key -> state of each MachineDeployment, for people.
-        warnings: Warning events, and lines of that level or above in the daemon's log.
-        cloud_calls: calls that the cloud has counted; None: not known yet.
+        deployments: key -> progress of each MachineDeployment, as text.
+        warnings: number of Warning events and of warnings and errors in the daemon's log.
+        cloud_calls: number of calls that the cloud has counted; None = unknown.
     """
 
     def __init__(
@@ -203,32 +203,32 @@ class Board:
 
     @property
     def is_converged(self) -> bool:
-        """Whether all that is expected once had what it needs."""
+        """Whether every expected object has settled."""
         missing = self.nodes.missing or self.services.missing or self.machines.missing
         return not (missing or self.unrouted or self.awaited)
 
     @property
     def nodes_awaited(self) -> int:
-        """Nodes of Machines that are not there yet."""
+        """Number of nodes of Machines that do not exist yet."""
         return self.awaited if self._machines_join else 0
 
     @property
     def nodes_expected(self) -> int:
-        """Nodes that shall be initialised."""
+        """Number of nodes that are to be initialised."""
         return len(self.nodes.expected) + self.nodes_awaited
 
     async def wait_initialised(self) -> None:
-        """Return when every expected node was initialised."""
+        """Wait until every expected node was initialised."""
         while self.nodes.missing or self.nodes_awaited:
             await self._next_change()
 
     async def wait_converged(self) -> None:
-        """Return when `is_converged`."""
+        """Wait for `is_converged`."""
         while not self.is_converged:
             await self._next_change()
 
     def node_seen(self, node: Node, now: float) -> None:
-        """A node is there, or changed."""
+        """Update a new or changed node."""
         row, is_new = self.nodes.row(node.name, node.name, node.uid, now)
         if is_new and node.name not in self.nodes.missing:
             self.news.note(f"{node.name}: registered", now)
@@ -257,11 +257,11 @@ class Board:
             self.news.note(f"{node.name}: shutdown taint {'set' if is_off else 'lifted'}", now)
 
     def node_gone(self, name: str, now: float) -> None:
-        """A node was deleted."""
+        """Mark a node as deleted."""
         self._gone(self.nodes, name, now)
 
     def service_seen(self, service: Service, now: float) -> None:
-        """A Service is there, or changed."""
+        """Update a new or changed Service."""
         name = service.name if service.namespace == "default" else service.key
         row, is_new = self.services.row(service.key, name, service.uid, now)
         if is_new:
@@ -279,11 +279,11 @@ class Board:
         self._judge(row, now)
 
     def service_gone(self, key: str, now: float) -> None:
-        """A Service was deleted, and its load balancer with it."""
+        """Mark a Service as deleted."""
         self._gone(self.services, key, now, kind="Service ")
 
     def machine_seen(self, machine: Machine, now: float) -> None:
-        """A Machine is there, or changed."""
+        """Update a new or changed Machine."""
         row, is_new = self.machines.row(machine.key, machine.name, machine.uid, now)
         before = machine.phase.value if is_new else row.cells["PHASE"]
         cells = {
@@ -304,13 +304,13 @@ class Board:
             self._settled(self.machines, row)
 
     def machine_gone(self, key: str, now: float) -> None:
-        """A Machine was deleted, and its VM with it."""
+        """Mark a Machine as deleted."""
         self._gone(self.machines, key, now, kind="Machine ")
         if key in self.machines.missing:
             self._replace(self.machines.rows[key])
 
     def members_seen(self, members: Mapping[str, int], now: float) -> None:
-        """The load balancers that the cloud has, by name, each with its number of members."""
+        """Update the number of members by name of load balancer."""
         for row in self.services.rows.values():
             count = members.get(row.balancer)
             if count != row.members:
@@ -319,7 +319,7 @@ class Board:
                 self._judge(row, now)
 
     def event_seen(self, event: Event, now: float) -> None:
-        """An event about a node or a Service was recorded, or counted again."""
+        """Record an event about a node or a Service; repeated counts are recognised."""
         involved = event.involved_object
         if involved.kind == "Node":
             row, shown = self.nodes.rows.get(involved.name), involved.name
@@ -337,14 +337,14 @@ class Board:
             self.news.note(f"{shown}: {text}", now, is_warning=event.type == names.WARNING)
 
     def count_warnings(self, event: Event) -> None:
-        """Count a Warning event as often as it says it occurred; safe to repeat."""
+        """Count the occurrences of a Warning event; idempotent."""
         if event.type == names.WARNING and not event.source.component.endswith(_HOUSEKEEPING):
             times = max(1, event.count)
             self.warnings += times - self._warned.get(event.key, 0)
             self._warned[event.key] = times
 
     def daemon_warned(self, text: str, now: float) -> None:
-        """The daemon logged a warning or an error."""
+        """Record a warning or an error of the daemon's log."""
         self.warnings += 1
         self.news.note(f"daemon: {text}", now, is_warning=True)
 
@@ -356,14 +356,14 @@ class Board:
             self.news.note(f"{kind}{row.name}: deleted", now)
 
     def _settled(self, group: Group, row: Row) -> bool:
-        """Count a row that settled; False if it was not expected."""
+        """Record that an object has settled; return whether it was expected."""
         is_expected = row.key in group.missing
         group.missing.discard(row.key)
         self._changed.set()
         return is_expected
 
     def _judge(self, row: Row, now: float) -> None:
-        """See whether a Service is served now."""
+        """Update whether a Service is served."""
         address = row.cells["ADDRESS"]
         if row.settled_after is not None or not address:
             return
@@ -375,7 +375,7 @@ class Board:
             self.news.note(f"Service {row.name}: reached at {address}", now)
 
     def _expect(self, row: Row) -> None:
-        """Let this be one of the Machines that shall run, unless there are enough."""
+        """Add a Machine to the expected ones if some are still awaited."""
         is_going = row.is_deleted or row.state
         if not self.awaited or row.key in self.machines.expected or is_going:
             return
@@ -393,7 +393,7 @@ class Board:
         self._changed.set()
 
     def _replace(self, row: Row) -> None:
-        """A Machine went before it ran: another one shall run in its place."""
+        """Expect another Machine for one that was deleted before it ran."""
         self.awaited += 1
         self.machines.missing.remove(row.key)
         self.machines.expected.remove(row.key)
@@ -401,8 +401,8 @@ class Board:
             self.nodes.expected.remove(row.name)
             self.nodes.missing.discard(row.name)
             self.unrouted.discard(row.name)
-        for one in self.machines.rows.values():
-            self._expect(one)
+        for candidate in self.machines.rows.values():
+            self._expect(candidate)
 
     async def _next_change(self) -> None:
         self._changed.clear()
@@ -410,7 +410,7 @@ class Board:
 
 
 def is_settled(node: Node, labels: Sequence[str]) -> bool:
-    """Return whether the daemon has done all that a new node needs; see `Board`."""
+    """Return whether the daemon has finished the initialisation of a node; see `Board`."""
     if is_uninitialized(node) or not node.provider_id:
         return False
     has_labels = all(node.labels.get(key) for key in labels)
@@ -418,15 +418,17 @@ def is_settled(node: Node, labels: Sequence[str]) -> bool:
 
 
 def cloud_addresses(node: Node) -> Sequence[str]:
-    """Return the addresses that only the cloud can know: all but host names."""
-    return tuple(one.address for one in node.addresses if one.type != names.ADDRESS_HOSTNAME)
+    """Return the addresses that only the cloud knows: all but host names."""
+    return tuple(
+        address.address for address in node.addresses if address.type != names.ADDRESS_HOSTNAME
+    )
 
 
-# --- in words ------------------------------------------------------------------------------------
+# --- as text -------------------------------------------------------------------------------------
 
 
 def summary(board: Board) -> str:
-    """Return the present state in one line of 80 columns with hundreds of nodes."""
+    """Return the state in one line, which fits 80 columns with hundreds of nodes."""
     nodes, machines = board.nodes.present, board.machines.present
     services = [row for row in board.services.present if row.state != "no balancer"]
     node_count = len(nodes) + board.nodes.absent + board.nodes_awaited
@@ -446,7 +448,7 @@ def summary(board: Board) -> str:
 
 
 def laggards(board: Board) -> Iterator[str]:
-    """Yield a line for each object that lacks what it needs, with the last that is known."""
+    """Yield a line for each unsettled object, with its last event."""
     for key in sorted(board.machines.missing)[:LAGGARDS]:
         yield f"not running: Machine {key}: {_last_word(board.machines, key, 'never created')}"
     if board.awaited:
@@ -470,10 +472,9 @@ def last_line(
     """Return the result: nodes, routes, Services, writes, cloud calls, warnings.
 
     Args:
-        board: nodes and Services.
-        writes: the daemon's, about nodes and Services; None: the daemon did not say.
-        cloud_calls: None: likewise.
-        took_s: seconds until the sandbox had converged; None: it has not.
+        writes: the daemon's writes of nodes and Services; None = unknown.
+        cloud_calls: None = unknown.
+        took_s: seconds until convergence; None = not converged.
     """
     parts = (
         *achieved(board),
@@ -487,7 +488,7 @@ def last_line(
 
 
 def achieved(board: Board) -> list[str]:
-    """Return the finished part of all that was expected, each in some words."""
+    """Return the settled part of each expected kind, as texts."""
     parts = []
     if machines := len(board.machines.expected) + board.awaited:
         parts.append(f"{_part(board.machines.done, machines)} machines run")

@@ -1,10 +1,10 @@
-"""The simulated cloud as its administrator sees it, over HTTP; and how others find it.
+"""Administration of the simulated cloud over HTTP, and discovery of running sandboxes.
 
-Everything goes through the administrator's paths (`/admin`): never counted among the
-cloud calls, never slow, never broken by a fault.
+All requests use the administrator's paths (`/admin`), which are not counted as cloud calls and have
+no latency and no faults.
 
-A running sandbox has a file in its folder that says how to reach its cloud, and keeps it locked: a
-lock ends with its process, however that ends, and no other process is taken for it.
+A running sandbox has a file in its folder with the endpoint of its cloud, and keeps it locked. A
+lock ends with its process in every case, so that no stale file counts as a running sandbox.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ T = TypeVar("T")
 TYPES = ("small", "medium", "large")
 ZONES = ("sim-1a", "sim-1b", "sim-1c")
 REGION = "sim-1"
-"""What the instances of a sandbox are, in turn."""
+"""Types, zones and region of instances, which take types and zones in turn."""
 
 RUNNING = "running"
 DELETED = "deleted"
 
 PREFIX = "ccm-sandbox-"
-"""Prefix of a sandbox's folder, in the folder for temporary files."""
+"""Prefix of a sandbox's folder within the folder for temporary files."""
 
 _FILE = "sandbox.json"
 _SHOWN = 5
@@ -42,15 +42,15 @@ _BATCH = 1000
 
 
 class CloudTrouble(Exception):
-    """The simulated cloud did not answer as it should."""
+    """The simulated cloud did not answer, or answered with an error."""
 
 
 class Refused(Exception):
-    """It cannot be done; the text says why, and what to do."""
+    """The action is not possible; the message has the reason and advice."""
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance, as far as a sandbox cares."""
+    """An instance, partially decoded."""
 
     id: str
     name: str
@@ -63,7 +63,7 @@ class _Instances(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Balancer(msgspec.Struct, frozen=True, kw_only=True):
-    """One load balancer, as far as a sandbox cares."""
+    """A load balancer, partially decoded."""
 
     name: str
     members: tuple[str, ...]
@@ -79,14 +79,14 @@ class _Calls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admin:
-    """Calls behind the scenes; use `open_admin`. All raise CloudTrouble."""
+    """The administrator's client; use `open_admin`. All methods raise CloudTrouble."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self.url = url
         self._session = session
 
     async def place(self, names: Sequence[str]) -> None:
-        """Place one running instance for each name."""
+        """Create one running instance for each name."""
         wanted = [
             {"id": f"i-{number + 1:04d}", "name": name, **_kind(number)}
             for number, name in enumerate(names)
@@ -96,43 +96,46 @@ class Admin:
             await self._ask("POST", "/admin/instances", _Instances, body)
 
     async def running(self) -> Mapping[str, str]:
-        """Node name -> instance ID of all instances that run and join the cluster."""
-        found = await self.instances()
-        return {one.name: one.id for one in found if one.state == RUNNING and one.joins}
+        """Return node name -> instance ID of all running instances that join the cluster."""
+        instances = await self.instances()
+        return {
+            instance.name: instance.id
+            for instance in instances
+            if instance.state == RUNNING and instance.joins
+        }
 
     async def instances(self) -> Sequence[Instance]:
-        """All instances but those that are deleted."""
-        found = await self._ask("GET", "/admin/snapshot", _Instances)
-        return [one for one in found.instances if one.state != DELETED]
+        """Return all instances that are not deleted."""
+        snapshot = await self._ask("GET", "/admin/snapshot", _Instances)
+        return [instance for instance in snapshot.instances if instance.state != DELETED]
 
     async def add(self, name: str, *, number: int) -> Instance:
-        """Place one more running instance; type and zone follow from its number."""
+        """Create a running instance; `number` determines type and zone."""
         wanted = {"name": name, **_kind(number)}
         placed = await self._ask("POST", "/admin/instances", _Instances, {"instances": [wanted]})
         return placed.instances[0]
 
     async def act(self, instance: str, action: str) -> None:
-        """`stop` or `start` an instance; done again it does nothing."""
+        """`stop` or `start` an instance; idempotent."""
         await self._call("POST", f"/admin/instances/{instance}/actions", {"action": action})
 
     async def delete(self, instance: str) -> None:
-        """Delete an instance."""
         await self._call("DELETE", f"/admin/instances/{instance}")
 
     async def members(self) -> Mapping[str, int]:
-        """Name of each load balancer -> how many members it has."""
-        found: dict[str, int] = {}
+        """Return name -> number of members of each load balancer."""
+        counts: dict[str, int] = {}
         path = "/admin/balancers"
         while True:
             page = await self._ask("GET", path, _Balancers)
-            found |= {one.name: len(one.members) for one in page.balancers}
+            counts |= {balancer.name: len(balancer.members) for balancer in page.balancers}
             if page.next_cursor is None:
-                return found
+                return counts
             path = f"/admin/balancers?cursor={page.next_cursor}"
 
     async def call_count(self) -> int:
-        """How many calls the cloud's customers made so far."""
-        # A log position that is never reached: the sum without the entries.
+        """Return how many calls the cloud has counted, without those of the administrator."""
+        # A position beyond the log's end returns the total without entries.
         return (await self._ask("GET", f"/admin/calls?after={2**53}", _Calls)).total
 
     async def _ask(self, method: str, path: str, answer: type[T], body: Any = None) -> T:
@@ -152,7 +155,7 @@ class Admin:
 
 @contextlib.asynccontextmanager
 async def open_admin(url: str, token: str) -> AsyncIterator[Admin]:
-    """Calls with a pool of connections of their own."""
+    """Yield a client with its own connection pool."""
     async with aiohttp.ClientSession(
         headers={"Authorization": f"Bearer {token}"},
         timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
@@ -170,7 +173,7 @@ def _kind(number: int) -> dict[str, str]:
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """The cloud of a running sandbox; `url` empty: it is another one."""
+    """Endpoint of a running sandbox's cloud; an empty `url` means the user's own cloud."""
 
     url: str = ""
     token: str = ""
@@ -178,34 +181,36 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextlib.contextmanager
 def announced(folder: Path, told: Running) -> Iterator[None]:
-    """Let others find a sandbox while the block runs."""
+    """Make a sandbox discoverable while the block runs."""
     path = folder / _FILE
     files.write_private(path, "")
     with path.open("r+b") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # who looks for sandboxes holds it for a moment
+        fcntl.flock(held, fcntl.LOCK_EX)  # waits for `find`, which holds it briefly
         held.write(msgspec.json.encode(told))
         held.flush()
         yield
 
 
 def find(folder: Path | None, kubeconfig: str, *, home: Path | None = None) -> Running:
-    """Return the sandbox that is meant.
+    """Return the selected sandbox.
 
     Args:
-        folder: its folder; None: not given.
-        kubeconfig: $KUBECONFIG; one in a sandbox's folder names that sandbox.
-        home: where the folders lie; None: where temporary files do.
+        folder: its folder; None = not given.
+        kubeconfig: $KUBECONFIG; a file in a sandbox's folder selects that sandbox.
+        home: parent of the folders; None = the folder for temporary files.
 
     Raises:
-        Refused: it does not run, or several may be meant.
+        Refused: the sandbox does not run, or the choice is ambiguous.
     """
     if folder is not None:
-        found = _read(folder)
-        if found is None:
+        selected = _read(folder)
+        if selected is None:
             raise Refused(f"no sandbox runs in {folder}")
-        return found
+        return selected
     where = Path(tempfile.gettempdir()) if home is None else home
-    running = {path: told for path in sorted(where.glob(f"{PREFIX}*")) if (told := _read(path))}
+    running = {
+        path: endpoint for path in sorted(where.glob(f"{PREFIX}*")) if (endpoint := _read(path))
+    }
     meant = [path for path in running if path in Path(kubeconfig).parents]
     chosen = meant or list(running)
     if not chosen:
@@ -219,7 +224,7 @@ def find(folder: Path | None, kubeconfig: str, *, home: Path | None = None) -> R
 
 
 def _read(folder: Path) -> Running | None:
-    """Return the file of a running sandbox; None: it does not run, or is another user's."""
+    """Return the endpoint of a sandbox; None if it does not run or belongs to another user."""
     try:
         with (folder / _FILE).open("rb") as file:
             try:
@@ -237,11 +242,11 @@ _DONE = {
     "delete": "is deleted; its node goes when the cloud has denied it twice",
     "add": "runs; its node registers",
 }
-"""Acts, by the words of the command line -> what comes of them."""
+"""Action on the command line -> message about its result."""
 
 
 async def carry_out(act: str, node: str, told: Running) -> str:
-    """Do one of the acts to the machine of a node; return what was done, for people.
+    """Run an action on the machine of a node; return a message about the result.
 
     Raises:
         Refused: the node has no machine there, or already has one.
@@ -250,7 +255,7 @@ async def carry_out(act: str, node: str, told: Running) -> str:
     if not told.url:
         raise Refused("this sandbox runs with a cloud of your own: do it there")
     async with open_admin(told.url, told.token) as admin:
-        instances = {one.name: one for one in await admin.instances()}
+        instances = {instance.name: instance for instance in await admin.instances()}
         if act == "add":
             if node in instances:
                 raise Refused(f"{node} has a machine already")

@@ -1,19 +1,18 @@
 """The processes of a sandbox: API server, cloud, daemon.
 
-Each is a context: it yields when the process is ready and ends the process when it is
-left. Nested in that order, they end in the reverse one: the daemon first, so that it
-gives up its lease and closes its connections, the servers after it. All files lie in
-the one folder that the caller names.
+Each is a context manager: it yields when the process is ready and stops the process on exit. They
+are nested in that order and stop in reverse. The daemon stops first, so that it releases its lease
+and closes its connections. All files are in the folder that the caller names.
 
-Processes start with this interpreter, apart from the user's folder and environment, so that
-no file there is taken for a module. Secrets reach them by files: everybody on the machine can
-read their command lines.
+Processes use this interpreter, isolated from the current folder and Python's environment variables,
+so that no file there is imported as a module. They get secrets by files, because every user of the
+machine can read command lines.
 
 The cloud is the simulated one, the fake of a provider's cloud, or the user's own. A provider with a
-fake has a program beside it, `<its package>.testing`. With `--config FILE` that writes a cloud
-config, with `--machine-class FILE` a MachineClass and its Secret; its other arguments are names of
-instances that are there already. When it serves it prints one line of JSON: `url` or `endpoint`,
-and in `environment` the variables that the daemon needs, if any.
+fake has a program `<its package>.testing`. With `--config FILE` it writes a cloud config, with
+`--machine-class FILE` a MachineClass and its Secret; its other arguments are the names of existing
+instances. When it serves, it prints one line of JSON: `url` or `endpoint`, and optionally in
+`environment` the variables that the daemon needs.
 """
 
 from __future__ import annotations
@@ -41,32 +40,32 @@ from ccm.sandbox import Provider, Settings, cloud, kubelet, machines, process, r
 
 API_QPS = 10_000
 API_BURST = 20_000
-"""The daemon's API limits in a sandbox: its defaults make 500 nodes wait for 50 s."""
+"""API rate limits of the daemon in a sandbox. With its defaults, 500 nodes would take 50 s."""
 
 NODE_SYNCS = 64
 STATUS_UPDATES = 16
-"""Nodes the daemon works on at once in a sandbox."""
+"""Concurrent syncs and status updates of nodes in a sandbox."""
 
 SERVICE_SYNCS = 16
-"""Services the daemon works on at once in a sandbox."""
+"""Concurrent syncs of Services in a sandbox."""
 
 MACHINE_CONTROLLERS = (
     "*,machine,machineclass,machinesafety,machineset,machinedeployment,machineovershoot"
 )
-"""What `--controllers` says where there are Machines; they are off by themselves."""
+"""`--controllers` in a sandbox with Machines, whose controllers are off by default."""
 
 START_DEADLINE_S = 60.0
-"""How long a process of ours may take to become ready."""
+"""Time limit for a process to become ready."""
 
 GRACE_S = 10.0
-"""How long a process may take to end by itself."""
+"""Grace period between SIGTERM and SIGKILL."""
 
 _POLL_S = 0.05
 _WARNINGS = frozenset({"warning", "error", "critical"})
 
 
 class StartError(Exception):
-    """A process did not start, or ended before its time; the text holds its last words."""
+    """A process did not start, or exited early; the message has the end of its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +74,12 @@ class ApiServer:
 
     Attributes:
         url: base URL, without a slash at the end.
-        token: the administrator's.
-        ca_file: certificates that prove it; None: plain http.
-        kubeconfig: a file for kubectl and for any daemon.
-        kind: its description, for people.
-        is_running: whether it lives.
-        log: where it writes.
+        token: token of the administrator.
+        ca_file: CA certificates of the server; None = plain HTTP.
+        kubeconfig: kubeconfig for kubectl and daemons.
+        kind: description for the screen.
+        is_running: returns whether its process runs.
+        log: log file.
     """
 
     url: str
@@ -97,13 +96,13 @@ class Cloud:
     """The cloud of a sandbox.
 
     Attributes:
-        provider: the daemon's, with its cloud config and its classes of machines.
-        kind: its description, for people.
-        token: the administrator's of the simulated cloud.
-        admin: calls behind the scenes; None: it is not the simulated cloud.
-        variables: of the environment, which clients of this cloud need.
-        environment: the daemon's; None: ours.
-        child: its process; None: it is the user's own.
+        provider: the daemon's provider, with its cloud config and MachineClasses.
+        kind: description for the screen.
+        token: administrator's token of the simulated cloud.
+        admin: administrator's client; None = not the simulated cloud.
+        variables: environment variables that clients of this cloud need.
+        environment: environment of the daemon; None = ours.
+        child: process of the cloud; None = the user's own cloud.
     """
 
     provider: Provider
@@ -116,7 +115,7 @@ class Cloud:
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line, as far as a sandbox cares; the figures stand in the last one."""
+    """A line of the daemon's log, partially decoded. Only the last line has the figures."""
 
     msg: str = ""
     level: str = "info"
@@ -129,12 +128,12 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_warning(self) -> bool:
-        """Whether it is of level warning or above."""
+        """Whether the level is warning or above."""
         return self.level in _WARNINGS
 
     @property
     def writes(self) -> int | None:
-        """Writes about nodes and Services; None in all lines but the last."""
+        """Writes of nodes and Services; None in all lines but the last."""
         return None if self.node_writes is None else self.node_writes + self.service_writes
 
     def __str__(self) -> str:
@@ -145,10 +144,10 @@ _DECODER = msgspec.json.Decoder(LogEntry)
 
 
 class DaemonLog:
-    """The log of the daemon, which is followed.
+    """Reads the daemon's log incrementally.
 
     Attributes:
-        last: the line with which the daemon ended; None while it runs, or if it crashed.
+        last: last line of the daemon; None while it runs, or if it crashed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -157,14 +156,14 @@ class DaemonLog:
         self._read = 0
 
     def news(self) -> Sequence[LogEntry]:
-        """Return the entries since the last call; lines that are no JSON are left out."""
+        """Return the entries since the last call; skip lines that are no JSON."""
         with self._path.open("rb") as source:
             source.seek(self._read)
             whole, newline, _ = source.read().rpartition(b"\n")
         self._read += len(whole) + len(newline)
         entries = list[LogEntry]()
         for line in whole.splitlines():
-            # A traceback, or what a library printed, is no entry.
+            # Tracebacks and output of libraries are no entries.
             with contextlib.suppress(msgspec.MsgspecError):
                 entries.append(_DECODER.decode(line))
         self.last = next((entry for entry in entries if entry.msg == "stopped"), self.last)
@@ -173,10 +172,10 @@ class DaemonLog:
 
 @contextlib.asynccontextmanager
 async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator[ApiServer]:
-    """Start an API server: the real one if `assets` has its programs.
+    """Start an API server; the real one if `assets` has its programs.
 
     Raises:
-        StartError: it did not become ready.
+        StartError: the server did not become ready.
     """
     if assets is not None and not realserver.missing_binaries(assets):
         try:
@@ -199,12 +198,12 @@ async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator
     argv = ["ccm.testing.apiserver", "--data-dir", str(folder / "state")]
     argv += ["--token-file", str(token_file), "--tls"]
     async with open_child(argv, folder / "apiserver.log") as child:
-        told = await until_ready(child)
+        ready = await until_ready(child)
         yield ApiServer(
-            url=told["url"],
+            url=ready["url"],
             token=token,
-            ca_file=Path(told["ca_file"]),
-            kubeconfig=Path(told["kubeconfig"]),
+            ca_file=Path(ready["ca_file"]),
+            kubeconfig=Path(ready["kubeconfig"]),
             kind="built-in",
             is_running=lambda: child.exit_code is None,
             log=child.log,
@@ -212,11 +211,11 @@ async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator
 
 
 def open_cloud(folder: Path, settings: Settings) -> AbstractAsyncContextManager[Cloud]:
-    """Start the cloud, with an instance for each node, unless it is the user's own.
+    """Start the cloud with an instance for each node, unless it is the user's own cloud.
 
     Raises:
-        StartError: it did not become ready.
-        CloudTrouble: it placed no instances.
+        StartError: the cloud did not become ready.
+        CloudTrouble: the instances could not be created.
     """
     if settings.provider is None:
         return _open_simulated(folder, settings)
@@ -252,12 +251,12 @@ async def _open_fake(
     folder: Path, provider: Provider, names: Sequence[str]
 ) -> AsyncIterator[Cloud]:
     _make(folder)
-    config, made_of = folder / "cloud.yaml", folder / "class.yaml"
+    config, class_file = folder / "cloud.yaml", folder / "class.yaml"
     declared = registry.declared(registry.load(provider.name)).config
-    argv = [provider.fake, "--config", str(config), "--machine-class", str(made_of), *names]
+    argv = [provider.fake, "--config", str(config), "--machine-class", str(class_file), *names]
     async with open_child(argv, folder / "fake.log") as child:
         ready = await until_ready(child)
-        classes = provider.machine_class or machines.read(made_of.read_bytes())
+        classes = provider.machine_class or machines.read(class_file.read_bytes())
         url, variables = ready.get("url") or ready.get("endpoint"), ready.get("environment", {})
         yield Cloud(
             provider=replace(provider, config=config, machine_class=classes),
@@ -273,7 +272,7 @@ def _make(folder: Path) -> None:
 
 
 def fake_of(opener: registry.Opener) -> str:
-    """Return the program of a provider's fake; empty where there is none."""
+    """Return the module of a provider's fake; empty if there is none."""
     package = f"{getattr(opener, '__module__', '')}.testing"
     try:
         return package if importlib.util.find_spec(f"{package}.__main__") else ""
@@ -282,12 +281,12 @@ def fake_of(opener: registry.Opener) -> str:
 
 
 def clean_environment(name: str, config: type[msgspec.Struct] | None) -> Mapping[str, str]:
-    """Return our environment without what may belong to a real account.
+    """Return our environment without variables that may belong to a real account.
 
-    That is what begins with the provider's name, and settings that the provider declares.
+    Dropped are variables with the provider's name as prefix, and declared settings.
     """
     prefix = f"{name.upper().replace('-', '_')}_"
-    declared = {one.name for one in cloud_settings.table(config)} if config else set()
+    declared = {setting.name for setting in cloud_settings.table(config)} if config else set()
     kept = [key for key in os.environ if not key.startswith(prefix) and key not in declared]
     return {key: os.environ[key] for key in kept}
 
@@ -295,9 +294,9 @@ def clean_environment(name: str, config: type[msgspec.Struct] | None) -> Mapping
 def daemon_flags(
     *, kubeconfig: Path, provider: Provider, routes: bool, port: int, has_machines: bool = False
 ) -> list[str]:
-    """Return the daemon's command line in a sandbox.
+    """Return the daemon's flags in a sandbox.
 
-    `port` is its own, for `kube-ccm explain`; the usual one may be taken, by another sandbox too.
+    `port` replaces the default HTTPS port, which another sandbox may use.
     """
     values: dict[str, object] = {
         "kubeconfig": kubeconfig,
@@ -323,7 +322,7 @@ def daemon_flags(
 
 
 def last_words(what: str, log: Path) -> str:
-    """The end of a log, introduced."""
+    """Return the end of a log with an introduction."""
     text = log.read_text(errors="replace")[-4000:].strip() if log.exists() else ""
     return f"{what}; the end of {log.name}:\n{text or '(nothing)'}"
 
@@ -332,7 +331,7 @@ def last_words(what: str, log: Path) -> str:
 async def open_child(
     argv: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[process.Child]:
-    """Start a module with arguments, and this environment or ours; it ends when this does."""
+    """Run a Python module with arguments while the context is open."""
     child = process.Child(interpreter.command(*argv), log=log, env=environment)
     try:
         yield child
@@ -341,10 +340,10 @@ async def open_child(
 
 
 async def until_ready(child: process.Child, within_s: float = START_DEADLINE_S) -> dict[str, Any]:
-    """The line of JSON by which a process says where it is.
+    """Return the line of JSON that a process prints when it is ready.
 
     Raises:
-        StartError: there was none in time.
+        StartError: the process exited or printed no such line in time.
     """
     deadline = time.monotonic() + within_s
     while True:

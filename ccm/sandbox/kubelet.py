@@ -1,19 +1,18 @@
-"""Simulated kubelets: they register nodes and report them; Pods on them begin and end.
+"""Simulated kubelets that register nodes and report their status, and a simulated life of Pods.
 
-One reconcile per node, level-triggered: a machine that runs and was not registered
-since it booted gets its node; a node whose Ready condition is not what its machine
-deserves gets it. That is the kubelet's work, and three bits of what
-kube-controller-manager does: a silent kubelet turns Ready to Unknown (here at once, not
-after 40 s), a ready node loses the taint that the API server put on the new one, and a
-node gets a range of addresses for its pods, if the cloud shall have routes to them.
+Each node has a level-triggered reconcile. A running machine that has not registered since its boot
+gets its node. The Ready condition follows the state of the machine. The module also does three
+tasks of kube-controller-manager. It sets Ready to Unknown for a silent kubelet (at once, not after
+40 s). It removes the not-ready taint of a ready node. It gives each node a Pod range, if the cloud
+has routes.
 
-Nodes come as kubelets started for an external cloud provider register them: tainted as
-uninitialized, with a Hostname address, and not ready. Where the provider knows no instances, they
-come as without one: with the provider ID that their kubelets were given, and no taint.
+A new node looks as registered for an external cloud provider: tainted as uninitialized, with a
+Hostname address, and not ready. If the provider has no instances, the node is as without a cloud
+provider: with the provider ID from its kubelet, and without the taint.
 
-Nothing runs in Pods: with a node they run at once, and they end with their grace. To that belong
-those parts of kube-controller-manager that remove the Pods of nodes that are gone and count what
-disruption budgets allow. The kubelet of a node that is not ready does nothing.
+Nothing runs in Pods: they run as soon as they have a node, and end after their grace period. The
+module also does the parts of kube-controller-manager that delete Pods of deleted nodes and that
+compute the status of disruption budgets. Pods of a node that is not ready do not change.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from ccm.model.times import format_time, parse_time
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
 
 HEARTBEAT_S = 300.0
-"""Seconds between two reports of an unchanged node (kubelet, node status report frequency)."""
+"""Interval of status reports for an unchanged node (kubelet, nodeStatusReportFrequency)."""
 
 VERSION = "v1.36.3"
-"""What the kubelets claim to be."""
+"""Kubelet version in the status of nodes."""
 
 WORKERS = 16
-"""Requests at the same time."""
+"""Maximum number of concurrent requests."""
 
 _IDLE_S = 1.0
 
@@ -57,22 +56,22 @@ _READY = {
 
 
 POD_RANGE = "100.64.0.0/10"
-"""All of them: room for more nodes than a sandbox can have, and none of the simulated
-cloud's own addresses."""
+"""Range of all Pods: enough for every sandbox, disjoint from the simulated cloud's addresses.
+"""
 
 _PREFIX_BITS = 24
-"""Bits of the prefix of a node's range (kube-controller-manager, --node-cidr-mask-size)."""
+"""Prefix length of a node's range (kube-controller-manager, --node-cidr-mask-size)."""
 
 
 class Kubelets:
     """The kubelets of all machines.
 
     Args:
-        nodes: the cache of nodes; it must run.
-        api: requests about nodes, not rate-limited.
-        ranges: where nodes get the addresses of their pods from; None: from nowhere.
-        external: whether nodes wait for a cloud to initialise them; else a machine's ID is the
-            provider ID of its node.
+        nodes: informer of nodes; the caller runs it.
+        api: client of nodes, without a rate limit.
+        ranges: source of Pod ranges; None = nodes get none.
+        external: whether nodes wait for initialisation by a cloud; otherwise the ID of a machine
+            is the provider ID of its node.
     """
 
     def __init__(
@@ -100,10 +99,9 @@ class Kubelets:
         self.run = self._controller.run
 
     def follow(self, machines: Mapping[str, str]) -> None:
-        """These machines run now: node name -> an ID that differs for another machine.
+        """Set the running machines: node name -> an ID that changes with the machine.
 
-        Those that were not there before boot, and register; those that are no longer
-        there fall silent.
+        The kubelets of new machines boot and register; the kubelets of missing machines go silent.
         """
         booted = {name for name, machine in machines.items() if self._running.get(name) != machine}
         silent = self._running.keys() - machines.keys()
@@ -113,7 +111,7 @@ class Kubelets:
             self._controller.queue.add(name)
 
     async def sync(self, name: str) -> Result:
-        """Bring one node to what its machine deserves.
+        """Reconcile a node with the state of its machine.
 
         Raises:
             KubeError: a request failed.
@@ -135,7 +133,7 @@ class Kubelets:
             node = await self._post(name, wanted, turned=True)
         kept = [taint for taint in node.taints if taint.key != names.TAINT_NOT_READY]
         if wanted == names.STATUS_TRUE and len(kept) < len(node.taints):
-            # The list is replaced as a whole: bound to its version, no other change gets lost.
+            # The patch replaces the whole list: the resource version protects other changes.
             version = {"resourceVersion": node.resource_version}
             patch: Any = {"metadata": version, "spec": {"taints": kept or None}}
             await self._api.patch_merge(name, patch)
@@ -147,17 +145,19 @@ class Kubelets:
         return new is not None
 
     async def _register(self, name: str) -> None:
-        """Once after each boot, as kubelets do: a node deleted later stays deleted."""
+        """Register a node once per boot, as kubelets do: a node deleted later stays deleted."""
         if name not in self._running or name in self._registered:
             return
-        # A node of an earlier boot may be there; its state arrives through the cache.
-        given = "" if self._external else self._running[name]
+        # A node of an earlier boot may exist; its state arrives through the informer.
+        provider_id = "" if self._external else self._running[name]
         with contextlib.suppress(errors.AlreadyExists):
-            await self._api.create(new_node(name, format_time(clock.now()), provider_id=given))
+            await self._api.create(
+                new_node(name, format_time(clock.now()), provider_id=provider_id)
+            )
         self._registered.add(name)
 
     async def _report(self) -> None:
-        """Send one heartbeat after the other, spread evenly over the period."""
+        """Send heartbeats one by one, spread evenly over the interval."""
 
         def is_reporting(node: Node | None) -> bool:
             if node is None or node.ready != names.STATUS_TRUE:
@@ -171,11 +171,11 @@ class Kubelets:
             for name in reporting:
                 await asyncio.sleep(HEARTBEAT_S / len(reporting))
                 if is_reporting(self._nodes.store.get(name)):
-                    with contextlib.suppress(errors.KubeError):  # the next one will do
+                    with contextlib.suppress(errors.KubeError):  # the next heartbeat repeats it
                         await self._post(name, names.STATUS_TRUE, turned=False)
 
     async def _post(self, name: str, status: str, *, turned: bool) -> Node:
-        """Report a node; `turned`: the condition changes, and says since when."""
+        """Report the status of a node; `turned` also sets the transition time."""
         condition = ready_condition(status, format_time(clock.now()))
         if not turned:
             del condition["lastTransitionTime"]
@@ -184,13 +184,13 @@ class Kubelets:
 
 
 def new_node(name: str, moment: str, *, provider_id: str = "") -> dict[str, Any]:
-    """The node that a kubelet registers.
+    """Return the node that a kubelet registers.
 
     Args:
-        name: of the node, also its host name.
-        moment: now, as Kubernetes writes times.
-        provider_id: what the kubelet was given; empty: it leaves that to an external cloud
-            provider, for which the node waits.
+        name: name of the node, also its host name.
+        moment: current time in Kubernetes' format.
+        provider_id: provider ID given to the kubelet; empty = the node waits for an external cloud
+            provider.
     """
     taint = {"value": "true", "effect": names.EFFECT_NO_SCHEDULE}
     waits = {"key": names.TAINT_UNINITIALIZED, **taint}
@@ -202,7 +202,8 @@ def new_node(name: str, moment: str, *, provider_id: str = "") -> dict[str, Any]
         "PIDPressure": ("KubeletHasSufficientPID", "the kubelet has enough process IDs"),
     }
     conditions = [
-        _condition(kind, names.STATUS_FALSE, *said, moment) for kind, said in healthy.items()
+        _condition(kind, names.STATUS_FALSE, *reason_and_message, moment)
+        for kind, reason_and_message in healthy.items()
     ]
     conditions.append(ready_condition(names.STATUS_FALSE, moment))
     return {
@@ -245,10 +246,10 @@ def _condition(kind: str, status: str, reason: str, message: str, moment: str) -
 
 
 class PodRanges:
-    """Ranges of Pod addresses by node; the lowest free one is given out first.
+    """Allocator of Pod ranges by node; the lowest free range comes first.
 
     Args:
-        whole: the range that all are part of.
+        whole: the range to divide.
     """
 
     def __init__(self, whole: str = POD_RANGE) -> None:
@@ -257,10 +258,10 @@ class PodRanges:
         self._held: dict[str, str] = {}
 
     def take(self, name: str) -> str:
-        """Return the range of a node; a new one if it has none.
+        """Return the range of a node; allocate it if the node has none.
 
         Raises:
-            ValueError: there is none left.
+            ValueError: no range is free.
         """
         if name not in self._held:
             if not self._free:
@@ -269,14 +270,14 @@ class PodRanges:
         return self._held[name]
 
     def hold(self, name: str, own: str) -> None:
-        """A node came with a range of its own, or with the one that it was given."""
+        """Record the range that a node already has."""
         if name not in self._held:
             self._held[name] = own
             with contextlib.suppress(ValueError):
                 self._free.remove(own)
 
     def release(self, name: str) -> None:
-        """A node is gone."""
+        """Free the range of a deleted node."""
         if name in self._held:
             self._free.append(self._held.pop(name))
 
@@ -284,28 +285,24 @@ class PodRanges:
 # --- Pods -----------------------------------------------------------------------------------------
 
 SILENT_S = 1.0
-"""How often it is looked whether a silent kubelet speaks again."""
+"""Requeue delay of a Pod whose node is not ready."""
 
 CONFIRM_S = 120.0
-"""How long an evicted Pod is counted as going although it does not (disruption controller)."""
+"""How long an evicted Pod that is not deleted counts as disrupted (disruption controller)."""
 
 
 class PodCondition(Wire, frozen=True, kw_only=True):
-    """A condition of a Pod."""
-
     type: str = ""
     status: str = ""
 
 
 class PodStatus(Wire, frozen=True, kw_only=True):
-    """How far a Pod is."""
-
     phase: str = ""
     conditions: list[PodCondition] | None = None
 
 
 class LiveMeta(ObjectMeta, frozen=True, kw_only=True):
-    """Metadata with the grace that a Pod was given."""
+    """Metadata with the grace period of a deletion."""
 
     deletion_grace_period_seconds: int = 0
 
@@ -318,20 +315,23 @@ class LivePod(Pod, frozen=True, kw_only=True):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it counts as healthy."""
-        found = self.status.conditions or ()
-        return any((one.type, one.status) == ("Ready", names.STATUS_TRUE) for one in found)
+        """Whether the Pod counts as healthy."""
+        conditions = self.status.conditions or ()
+        return any(
+            (condition.type, condition.status) == ("Ready", names.STATUS_TRUE)
+            for condition in conditions
+        )
 
 
 class CountedSpec(BudgetSpec, frozen=True, kw_only=True):
-    """With what has to be there, or may be away: a number, or a percentage."""
+    """Spec of a budget with its limit: a number or a percentage."""
 
     min_available: int | str | None = None
     max_unavailable: int | str | None = None
 
 
 class Budget(PodDisruptionBudget, frozen=True, kw_only=True):
-    """A budget with its numbers."""
+    """A disruption budget with its limit."""
 
     spec: CountedSpec = CountedSpec()
 
@@ -347,11 +347,11 @@ BUDGETS = Kind(
 
 
 class PodLife:
-    """Lets Pods begin and end.
+    """Starts and ends Pods.
 
     Args:
-        informers: caches; they must run.
-        client: not rate-limited.
+        informers: informers; the caller runs them.
+        client: client without a rate limit.
     """
 
     def __init__(self, informers: Informers, client: Client) -> None:
@@ -375,12 +375,13 @@ class PodLife:
         if new is None and old is not None:
             self._ending.pop(old.uid, None)
         if new is not None and new.is_deleting:
-            # From when it is seen, as kubelets do: the moment on the object has no fractions.
+            # The grace period starts when the deletion is observed, as in kubelets: the
+            # timestamp of the object has whole seconds only.
             self._ending.setdefault(new.uid, clock.monotonic())
         return new is not None
 
     async def sync(self, key: str) -> Result:
-        """Bring one Pod on.
+        """Take the next step in the life of a Pod.
 
         Raises:
             KubeError: a request failed.
@@ -402,7 +403,7 @@ class PodLife:
         ends = self._ending[pod.uid] + pod.metadata.deletion_grace_period_seconds
         left_s = ends - clock.monotonic()
         if node is not None and left_s > 0:
-            # Not as a result, which may come back later: the grace is told from outside.
+            # Not as a `Result`, which adds jitter: the grace period must be exact.
             self._controller.queue.add_after(key, left_s)
             return DONE
         with contextlib.suppress(errors.NotFound):
@@ -411,11 +412,11 @@ class PodLife:
 
 
 class Disruption:
-    """Counts what disruption budgets allow.
+    """Computes the status of disruption budgets.
 
     Args:
-        informers: caches; they must run.
-        client: not rate-limited.
+        informers: informers; the caller runs them.
+        client: client without a rate limit.
     """
 
     def __init__(self, informers: Informers, client: Client) -> None:
@@ -432,7 +433,7 @@ class Disruption:
         self.run = self._controller.run
 
     async def sync(self, key: str) -> Result:
-        """Count one budget.
+        """Compute the status of a budget.
 
         Raises:
             KubeError: a request failed.
@@ -440,10 +441,10 @@ class Disruption:
         budget = self._budgets.store.get(key)
         if budget is None:
             return IDLE
-        pods = [one for one in self._pods.store.list() if budget.is_over(one)]
+        pods = [pod for pod in self._pods.store.list() if budget.is_over(pod)]
         status = counted(budget, pods, clock.now().timestamp())
         patch = {"metadata": {"resourceVersion": budget.resource_version}, "status": status}
-        # An API server takes a patch that changes nothing for no change.
+        # The API server ignores a patch that changes nothing.
         await self._api.patch_merge(
             budget.name, patch, namespace=budget.namespace, subresource="status"
         )
@@ -451,27 +452,27 @@ class Disruption:
 
     def _pod_changed(self, old: LivePod | None, new: LivePod | None, _: bool) -> bool:
         for budget in self._budgets.store.list():
-            if any(one is not None and budget.is_over(one) for one in (old, new)):
+            if any(pod is not None and budget.is_over(pod) for pod in (old, new)):
                 self._controller.queue.add(budget.key)
         return False
 
 
 def counted(budget: Budget, pods: Sequence[LivePod], now_s: float) -> dict[str, Any]:
-    """The status of a budget over those Pods, as many as there are being expected."""
+    """Return the status of a budget over these Pods, whose number is the expected one."""
     expected, spec = len(pods), budget.spec
     is_least = spec.max_unavailable is None
     stated = (spec.min_available if is_least else spec.max_unavailable) or 0
     if isinstance(stated, str):
         stated = math.ceil(int(stated.rstrip("%")) * expected / 100)
     desired = stated if is_least else max(0, expected - stated)
-    there = {one.name: one for one in pods if not one.is_deleting}
+    active = {pod.name: pod for pod in pods if not pod.is_deleting}
     disrupted = budget.status.disrupted_pods or {}
     going = {
         name: moment
         for name, moment in disrupted.items()
-        if name in there and now_s - parse_time(moment).timestamp() < CONFIRM_S
+        if name in active and now_s - parse_time(moment).timestamp() < CONFIRM_S
     }
-    healthy = sum(one.is_ready and name not in going for name, one in there.items())
+    healthy = sum(pod.is_ready and name not in going for name, pod in active.items())
     gone: Mapping[str, None] = dict.fromkeys(disrupted.keys() - going)
     return {
         "observedGeneration": budget.metadata.generation,

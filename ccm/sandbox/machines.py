@@ -1,7 +1,7 @@
-"""The objects of a sandbox: its Services, and Machines with their definitions and classes.
+"""Objects of a sandbox: its Services, and Machines with their CRDs and classes.
 
-`create` alone says of which objects Machines come. The names of the nodes are those that the
-Machines say; in the simulated cloud a VM has its Machine's name.
+Only `create` decides from which objects Machines come. Names of nodes come from the status of
+Machines; in the simulated cloud a VM has the name of its Machine.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from ccm.sandbox import cloud
 
 NAMESPACE = "default"
 CLASS = "sandbox"
-"""Name of the class of the simulated cloud's machines, and of its Secret."""
+"""Name of the MachineClass of the simulated cloud, and of its Secret."""
 
 OTHER_CLASS = "sandbox-large"
-"""A second one in the simulated cloud, to roll to."""
+"""Second MachineClass of the simulated cloud, as target of a rollout."""
 
 DEPLOYMENT = "workers"
 SURGE, UNAVAILABLE = 1, 1
-"""How many machines it may have too many, and how many too few, while it rolls."""
+"""`maxSurge` and `maxUnavailable` of the MachineDeployment."""
 
 SERVED_S = 30.0
-"""How long an API server may take to serve what was defined."""
+"""Time limit for an API server to serve new CRDs."""
 
 GONE_S = 120.0
-"""How long VMs may take to go at the end, in a cloud that is not ours."""
+"""Time limit for VMs in the user's cloud to disappear at the end."""
 
 USER_DATA = "#cloud-config\nhostname: <<MACHINE_NAME>>\n# joins with <<BOOTSTRAP_TOKEN>>\n"
-"""A VM of the simulated cloud reads none of it; it is there to be looked at."""
+"""User data as an example; VMs of the simulated cloud do not read it."""
 
 API_SERVERS_OWN = "default/kubernetes"
-"""The Service that every cluster has: not one of ours, and none of the daemon's business."""
+"""The Service that every cluster has, which neither the sandbox nor the daemon manages."""
 
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _KINDS: Mapping[str, Kind[Any]] = {"Secret": SECRETS, CLASS_KIND: MACHINE_CLASSES}
@@ -55,39 +55,38 @@ _POLL_S = 0.05
 
 
 async def define(client: Client) -> None:
-    """Have the API server serve Machines and what belongs to them.
+    """Create the CRDs of Machines; return when the API server serves them.
 
     Raises:
-        KubeError: it does not.
+        KubeError: a request failed, or the CRDs are not served in time.
     """
-    for one in crds.DEFINITIONS:
-        body = msgspec.json.encode(crds.manifest(one))
+    for crd in crds.DEFINITIONS:
+        body = msgspec.json.encode(crds.manifest(crd))
         with contextlib.suppress(AlreadyExists):
             await client.raw("POST", _DEFINITIONS, body=body)
     ends = clock.monotonic() + SERVED_S
-    for one in crds.DEFINITIONS:
-        while not await _is_served(client, one.kind):
+    for crd in crds.DEFINITIONS:
+        while not await _is_served(client, crd.kind):
             if clock.monotonic() > ends:
                 raise KubeError(
-                    f"{one.kind.plural}.{one.kind.group} was defined, and is not served"
+                    f"{crd.kind.plural}.{crd.kind.group} was defined, and is not served"
                 )
             await asyncio.sleep(_POLL_S)
 
 
 async def create(client: Client, count: int, made_of: Sequence[Mapping[str, Any]]) -> None:
-    """Create classes, and a MachineDeployment of the first.
+    """Create the classes, and a MachineDeployment of the first class.
 
     Args:
-        client: calls to the API server.
-        count: how many machines.
-        made_of: the classes, and the Secrets that they refer to.
+        count: number of Machines.
+        made_of: the classes, and their Secrets.
 
     Raises:
         KubeError: a request failed.
     """
-    for one in made_of:
-        await _create(client, _KINDS[one["kind"]], one)
-    name = next(one["metadata"]["name"] for one in made_of if one["kind"] == CLASS_KIND)
+    for body in made_of:
+        await _create(client, _KINDS[body["kind"]], body)
+    name = next(body["metadata"]["name"] for body in made_of if body["kind"] == CLASS_KIND)
     await _create(client, MACHINE_DEPLOYMENTS, deployment(count, name))
 
 
@@ -97,10 +96,10 @@ async def _create(client: Client, kind: Kind[Any], body: Mapping[str, Any]) -> N
 
 
 async def remove(client: Client) -> Sequence[str]:
-    """Delete all Machines and their owners, and wait for the VMs to go.
+    """Delete all Machines and their owners, and wait for the VMs to disappear.
 
     Returns:
-        The names of Machines that did not go.
+        Names of the objects that remain, Machines if there are any.
 
     Raises:
         KubeError: a request failed.
@@ -114,7 +113,7 @@ async def remove(client: Client) -> Sequence[str]:
 
 
 def standing(obj: MachineDeployment) -> str:
-    """How far a deployment is, and what it keeps to while it rolls."""
+    """Return the progress of a MachineDeployment and its limits during a rollout."""
     status = obj.status
     if obj.faults:
         return f"{obj.name}: {'; '.join(obj.faults)}"
@@ -128,7 +127,7 @@ def standing(obj: MachineDeployment) -> str:
 
 
 def simulated(token: str) -> tuple[Mapping[str, Any], ...]:
-    """The classes of the simulated cloud's machines, and their Secret."""
+    """Return the MachineClasses of the simulated cloud, and their Secret."""
     secret = {
         "kind": "Secret",
         "metadata": {"name": CLASS},
@@ -138,21 +137,23 @@ def simulated(token: str) -> tuple[Mapping[str, Any], ...]:
 
 
 def read(text: bytes) -> tuple[Mapping[str, Any], ...]:
-    """A class of one's own and its Secrets, out of a file.
+    """Parse a file with one MachineClass and its Secrets.
 
     Raises:
-        ValueError: it does not hold one class, or something else beside; the text says what.
+        ValueError: the file has not exactly one class, or another object.
     """
     try:
-        found = [one for one in strict_yaml.load_all(text) if one is not None]
+        documents = [document for document in strict_yaml.load_all(text) if document is not None]
     except strict_yaml.FAULTS as error:
         raise ValueError(strict_yaml.reason(error)) from None
-    told = ", ".join(sorted(_KINDS))
-    for one in found:
-        kind = one.get("kind") if isinstance(one, Mapping) else None
+    allowed = ", ".join(sorted(_KINDS))
+    for document in documents:
+        kind = document.get("kind") if isinstance(document, Mapping) else None
         if kind not in _KINDS:
-            raise ValueError(f"it holds {kind or 'something without a kind'}; it may hold {told}")
-        metadata = one.get("metadata")
+            raise ValueError(
+                f"it holds {kind or 'something without a kind'}; it may hold {allowed}"
+            )
+        metadata = document.get("metadata")
         if not isinstance(metadata, Mapping) or not metadata.get("name"):
             raise ValueError(f"a {kind} has no metadata.name")
         if metadata.get("namespace", NAMESPACE) != NAMESPACE:
@@ -160,15 +161,19 @@ def read(text: bytes) -> tuple[Mapping[str, Any], ...]:
                 f"{kind} {metadata['name']} has metadata.namespace {metadata['namespace']!r}; a "
                 f"sandbox has its machines in {NAMESPACE!r}"
             )
-    classes = [one for one in found if one["kind"] == CLASS_KIND]
+    classes = [document for document in documents if document["kind"] == CLASS_KIND]
     if len(classes) != 1:
         raise ValueError(f"it holds {len(classes)} objects of kind {CLASS_KIND}; one is needed")
-    return tuple(found)
+    return tuple(documents)
 
 
 def nodes(machines: Iterable[Machine]) -> Mapping[str, str]:
-    """Node name -> provider ID of all Machines whose VMs are there."""
-    return {one.node_name: one.provider_id for one in machines if one.node_name and one.provider_id}
+    """Return node name -> provider ID of all Machines with a VM."""
+    return {
+        machine.node_name: machine.provider_id
+        for machine in machines
+        if machine.node_name and machine.provider_id
+    }
 
 
 def _class(name: str, kind: str) -> Mapping[str, Any]:
@@ -182,38 +187,38 @@ def _class(name: str, kind: str) -> Mapping[str, Any]:
 
 
 def deployment(count: int, class_name: str) -> Mapping[str, Any]:
-    """So many machines of a class, which are exchanged one by one."""
+    """Return a MachineDeployment, which replaces its Machines one by one."""
     labels = {"name": DEPLOYMENT}
     rolling = {"maxSurge": SURGE, "maxUnavailable": UNAVAILABLE}
-    made_of = {"class": {"kind": CLASS_KIND, "name": class_name}}
+    class_ref = {"class": {"kind": CLASS_KIND, "name": class_name}}
     spec = {
         "replicas": count,
         "selector": {"matchLabels": labels},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling},
-        "template": {"metadata": {"labels": labels}, "spec": made_of},
+        "template": {"metadata": {"labels": labels}, "spec": class_ref},
     }
     return {"metadata": {"name": DEPLOYMENT}, "spec": spec}
 
 
 async def _delete_all(client: Client) -> Sequence[str]:
-    """Have all that is there deleted, owners first; the names of Machines, or of what makes them.
+    """Delete all remaining objects, owners first; return names of Machines, or of their owners.
 
-    Again and again: a set may have made a Machine just before its own deletion was seen.
+    Called repeatedly: a set may create a Machine just before it sees its own deletion.
     """
     left: list[str] = []
     for kind in _OWNERS_FIRST:
         resource = client.resource(kind)
-        there = (await resource.list_page(namespace=NAMESPACE)).items
-        for one in there:
-            if not one.is_deleting:
+        objects = (await resource.list_page(namespace=NAMESPACE)).items
+        for obj in objects:
+            if not obj.is_deleting:
                 with contextlib.suppress(NotFound):
-                    await resource.delete(one.name, namespace=NAMESPACE)
-        left = [one.name for one in there] or left
+                    await resource.delete(obj.name, namespace=NAMESPACE)
+        left = [obj.name for obj in objects] or left
     return left
 
 
 async def _is_served(client: Client, kind: Kind[Any]) -> bool:
-    """A moment after a definition was made its kind is not there yet, or not ready."""
+    """Return whether a kind is served: just after the CRD's creation it may be missing."""
     try:
         await client.resource(kind).list_page(namespace=NAMESPACE, limit=1)
     except (NotFound, ServerError, TooManyRequests):

@@ -1,12 +1,12 @@
-"""`kube-ccm sandbox`: the order of things, from the first process to the last line.
+"""`kube-ccm sandbox`: the sequence from the first process to the last line.
 
-Start: folder, API server, simulated cloud or a provider's fake, daemon; then the kubelets
-register, so that the daemon is watched from the first node on, and Machines get their
-MachineDeployment; Services come when all nodes are initialised, those of Machines too. End,
-whatever the reason: kubelets and caches, daemon, last line, cloud, API server, folder.
+Start: folder, API server, simulated cloud or a provider's fake, daemon. Only then do kubelets
+register and Machines get their MachineDeployment, so that the screen shows the daemon's work from
+the first node on. Services are created when all nodes are initialised, including those of Machines.
+End, in every case: kubelets and informers, daemon, last line, cloud, API server, folder.
 
-A signal ends the sandbox at any moment, also while it starts. Processes of ours that
-end before their time end it too, with their last words.
+A signal ends the sandbox at any time, also during the start. A process that exits early ends it,
+too, and the end of its log is shown.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ccm.sandbox import Settings, board, cloud, cluster, kubelet, machines, proc
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
-"""What shells show after Ctrl-C: 128 + SIGINT."""
+"""Exit status after Ctrl-C, as in shells: 128 + SIGINT."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -50,11 +50,11 @@ _HEALTH_PERIOD_S = 0.2
 
 
 Seen = Callable[[Any], object]
-"""Called with an object that appeared, changed or went."""
+"""Handler of an object that appeared, changed or was deleted."""
 
 
 def run(settings: Settings, *, out: TextIO) -> int:
-    """Run a sandbox until it converged or is ended by a signal; returns the exit status."""
+    """Run a sandbox until it has converged or gets a signal; return the exit status."""
     return asyncio.run(_run(settings, screen.open_screen(out)))
 
 
@@ -76,7 +76,7 @@ async def _run(settings: Settings, shown: screen.Screen) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
-    """The surroundings of the daemon, and the port of its own."""
+    """The environment of the daemon, and its HTTPS port."""
 
     server: cluster.ApiServer
     cloud: cluster.Cloud
@@ -88,10 +88,9 @@ class Sandbox:
     """One run of a sandbox.
 
     Args:
-        settings: what is wanted.
-        shown: where it is shown.
-        folder: where all files go.
-        stop: set when the user wants to end it.
+        shown: the screen.
+        folder: folder for all files.
+        stop: event that ends the run.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class Sandbox:
             routes=settings.routes,
             services=machines.services(settings.services).keys(),
             machines=settings.machines,
-            # A VM of the simulated cloud has its Machine's name; of others the name is not known.
+            # Only in the simulated cloud is the name of a VM known: it is its Machine's name.
             machines_join=self._simulated,
             has_members=self._simulated,
         )
@@ -116,10 +115,10 @@ class Sandbox:
         self._log: cluster.DaemonLog | None = None
 
     async def play(self) -> int:
-        """The whole; returns the exit status.
+        """Run the sandbox; return the exit status.
 
         Raises:
-            StartError: a process did not start, or ended before its time.
+            StartError: a process did not start, or exited early.
         """
         async with contextlib.AsyncExitStack() as stack:
             setting_up = tasks.spawn(self._set_up(stack), name="set-up")
@@ -140,16 +139,16 @@ class Sandbox:
             cluster.open_api_server(self._folder / "apiserver", assets=settings.assets)
         )
         say(f"API server ({server.kind}): {server.url}")
-        found = await stack.enter_async_context(
+        opened_cloud = await stack.enter_async_context(
             cluster.open_cloud(self._folder / "cloud", settings)
         )
-        if found.kind:
-            say(found.kind)
-        url = found.admin.url if found.admin is not None else ""
-        told = cloud.Running(url=url, token=found.token)
-        stack.enter_context(cloud.announced(self._folder, told))
+        if opened_cloud.kind:
+            say(opened_cloud.kind)
+        url = opened_cloud.admin.url if opened_cloud.admin is not None else ""
+        running = cloud.Running(url=url, token=opened_cloud.token)
+        stack.enter_context(cloud.announced(self._folder, running))
         say(f"export KUBECONFIG={server.kubeconfig}")
-        # Like a kubeconfig, without the time it takes to read one.
+        # Equal to the kubeconfig; reading that would take longer.
         authorities = server.ca_file.read_bytes() if server.ca_file else None
         config = ClusterConfig(
             server=server.url,
@@ -162,10 +161,10 @@ class Sandbox:
         )
         if settings.machines:
             await machines.define(client)
-        return _Stage(server=server, cloud=found, client=client, port=process.pick_port())
+        return _Stage(server=server, cloud=opened_cloud, client=client, port=process.pick_port())
 
     async def _act(self, stage: _Stage) -> None:
-        """Daemon, kubelets and picture, until it is over."""
+        """Run daemon, kubelets and screen until the end."""
         flags = cluster.daemon_flags(
             kubeconfig=stage.server.kubeconfig,
             provider=stage.cloud.provider,
@@ -201,7 +200,7 @@ class Sandbox:
                 name="sandbox",
             )
             if self._settings.machines and stage.cloud.child is None:
-                # No VM may stay in the user's own cloud; any other cloud ends anyway.
+                # Leave no VM in the user's own cloud; any other cloud ends with the sandbox.
                 self._screen.say("deleting the Machines, and their VMs with them")
                 for name in await machines.remove(stage.client):
                     self._screen.say(f"Machine {name} is not gone: look for its VM in your cloud")
@@ -214,9 +213,9 @@ class Sandbox:
         def follow(kind: Kind[Any], seen: Seen, gone: Seen, namespace: str = "") -> None:
             informers.of(kind, namespace=namespace).add_handler(
                 name="board",
-                on_add=lambda one, _: seen(one),
-                on_update=lambda _, one: seen(one),
-                on_delete=lambda one, _: gone(one),
+                on_add=lambda obj, _: seen(obj),
+                on_update=lambda _, obj: seen(obj),
+                on_delete=lambda obj, _: gone(obj),
             )
 
         def service_seen(service: Service) -> None:
@@ -233,27 +232,27 @@ class Sandbox:
         if self._settings.machines:
             follow(
                 MACHINES,
-                lambda one: rows.machine_seen(one, now()),
-                lambda one: rows.machine_gone(one.key, now()),
+                lambda obj: rows.machine_seen(obj, now()),
+                lambda obj: rows.machine_gone(obj.key, now()),
                 machines.NAMESPACE,
             )
             follow(
                 MACHINE_DEPLOYMENTS,
-                lambda one: rows.deployments.update({one.key: machines.standing(one)}),
-                lambda one: rows.deployments.pop(one.key, None),
+                lambda obj: rows.deployments.update({obj.key: machines.standing(obj)}),
+                lambda obj: rows.deployments.pop(obj.key, None),
                 machines.NAMESPACE,
             )
         return informers
 
     async def _direct(self, stage: _Stage) -> None:
-        """What happens, one after the other; returns when the sandbox shall end."""
+        """Create Machines and Services in order; return when the sandbox is to end."""
         started = time.monotonic()
         limit = self._settings.timeout_s if self._settings.once else None
         try:
             async with asyncio.timeout(limit):
                 if count := self._settings.machines:
-                    made_of = stage.cloud.provider.machine_class
-                    await machines.create(stage.client, count, made_of)
+                    class_objects = stage.cloud.provider.machine_class
+                    await machines.create(stage.client, count, class_objects)
                 await self._board.wait_initialised()
                 await machines.serve(stage.client, self._settings.services)
                 await self._board.wait_converged()
@@ -270,13 +269,13 @@ class Sandbox:
         await self._stop.wait()
 
     async def _power(self, stage: _Stage, kubelets: kubelet.Kubelets, informers: Informers) -> None:
-        """Let kubelets boot and fall silent with their machines; without end."""
+        """Start and stop kubelets with their machines; runs until cancelled."""
         while True:
             if (admin := stage.cloud.admin) is not None:
                 with contextlib.suppress(cloud.CloudTrouble):
                     kubelets.follow(await admin.running())
             else:
-                # Whether somebody's own machines run, nobody can tell.
+                # A real cloud does not tell the sandbox which machines run: assume that all do.
                 running = {name: name for name in self._settings.node_names}
                 if self._settings.machines:
                     known = informers.of(MACHINES, namespace=machines.NAMESPACE).store
@@ -285,7 +284,7 @@ class Sandbox:
             await asyncio.sleep(_POWER_PERIOD_S)
 
     async def _count_members(self, stage: _Stage) -> None:
-        """Look where the load balancers send traffic to; without end."""
+        """Poll the members of load balancers; runs until cancelled."""
         while (admin := stage.cloud.admin) is not None:
             with contextlib.suppress(cloud.CloudTrouble):
                 self._board.members_seen(await admin.members(), time.monotonic())
@@ -293,12 +292,12 @@ class Sandbox:
         await self._stop.wait()
 
     def _hints(self, stage: _Stage) -> Iterator[str]:
-        """Yield command lines for another terminal; they hold from the first to the last."""
+        """Yield commands for another terminal; later ones need the variables of earlier ones."""
         node = next(iter((*self._settings.node_names, *sorted(self._board.nodes.rows))), "NODE")
         machine = min(self._board.machines.rows, default="")
         has_kubectl = shutil.which("kubectl") is not None
         yield f"export KUBECONFIG={shlex.quote(str(stage.server.kubeconfig))}"
-        if sys.prefix != sys.base_prefix:  # an environment, which that terminal may not know
+        if sys.prefix != sys.base_prefix:  # a virtual environment, which that terminal may lack
             yield f"export PATH={shlex.quote(str(Path(sys.prefix) / 'bin'))}:$PATH"
         if has_kubectl:
             yield "kubectl get nodes -o wide"
@@ -336,7 +335,7 @@ class Sandbox:
             yield f"  --cloud-config={shlex.quote(str(provider.config))}"
 
     async def _watch_processes(self, stage: _Stage, daemon: process.Child) -> None:
-        """Raise StartError, with the last words of a process of ours, when it ends."""
+        """Raise StartError with the end of the log when one of our processes exits."""
         server, child = stage.server, stage.cloud.child
         while (code := daemon.exit_code) is None and server.is_running():
             if child is not None and child.exit_code is not None:
@@ -363,7 +362,7 @@ class Sandbox:
                 self._board.daemon_warned(str(entry), time.monotonic())
 
     async def _report(self, stage: _Stage) -> None:
-        """The last line, with figures as they are now that the daemon has ended."""
+        """Show the last line, with final figures, after the daemon has ended."""
         self._screen.show(self._board, now=time.monotonic())
         self._screen.close()
         if (file := self._settings.picture) is not None:
@@ -397,7 +396,7 @@ class Sandbox:
 
 @contextlib.contextmanager
 def _state_folder(shown: screen.Screen, *, keep: bool) -> Iterator[Path]:
-    """Yield a fresh folder with our own log in it; it goes at the end unless it shall be kept."""
+    """Yield a new folder with our own log; delete it at the end unless `keep` is set."""
     folder = Path(tempfile.mkdtemp(prefix=cloud.PREFIX))
     shown.say(f"starting; state and logs: {folder}{' (to be kept)' if keep else ''}")
     try:

@@ -1,14 +1,13 @@
-"""Child processes that log to a file and never outlive us.
+"""Child processes that log to a file and never outlive this process.
 
-`subprocess.Popen` and polling rather than asyncio's own processes: a child may
-then be started in one event loop and stopped in another, which a server shared
-by many tests needs. Output goes to a file, so no pipe can fill up and block
-the child.
+They use `subprocess.Popen` and polling instead of asyncio's processes: a child can then be started
+in one event loop and stopped in another, which a server shared by many tests needs. Output goes to
+a file, so that no full pipe can block the child.
 
-A server that is stopped and started again needs its old port free. Ports that the kernel hands
-out for outgoing connections (from 32768 on, Linux) may be taken meanwhile, so ours come from
-below that range. A port is listened on only some time after it was picked: each process picks in
-order from a random place, so that it picks no port a second time before that.
+A restarted server needs its old port. The kernel may use ports from 32768 on (Linux) for outgoing
+connections in the meantime, so that ours are below. A server listens some time after its port was
+picked. Each process therefore picks ports in sequence from a random start, and picks no port twice
+in that time.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ _PORTS = range(18000, 32000)
 _ATTEMPTS = 200
 
 
-@functools.cache  # at the first use: a forked process has a walk of its own
+@functools.cache  # at the first use, so that each forked process has its own sequence
 def _steps() -> Iterator[int]:
     return itertools.count(random.SystemRandom().randrange(len(_PORTS)))
 
 
 def pick_port() -> int:
-    """Return a loopback TCP port that nothing listens on now.
+    """Return a loopback TCP port on which nothing listens.
 
     Raises:
         OSError: no free port was found.
@@ -59,11 +58,11 @@ def pick_port() -> int:
 
 
 class Child:
-    """One child process with its log file; started at once.
+    """A child process with its log file; started at once.
 
     Args:
         argv: the program (absolute path) and its arguments.
-        log: standard output and error are appended here.
+        log: file to which standard output and error are appended.
         env: the whole environment; None = ours.
 
     Raises:
@@ -76,7 +75,7 @@ class Child:
         self.name = Path(argv[0]).name
         self.log = log
         with log.open("ab") as sink:
-            # Its own session: Ctrl-C in the terminal is for us alone; we then
+            # Its own session, so that Ctrl-C in the terminal signals only us; we then
             # stop our children in the right order.
             self._process = subprocess.Popen(  # noqa: S603 - argv is built by our own code
                 list(argv),
@@ -90,28 +89,28 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Process ID, also after the end."""
+        """Process ID, also after the process has ended."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """Exit status, negative for a signal; None while it runs."""
+        """Exit status, negative for a signal; None while the process runs."""
         return self._process.poll()
 
     def log_tail(self) -> str:
-        """The last few lines of its log."""
+        """Return the end of the log."""
         with self.log.open("rb") as source:
             source.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
             return source.read().decode(errors="replace")
 
     async def stop(self, *, grace_s: float) -> int:
-        """Ask it to end (SIGTERM), kill it after `grace_s` seconds; its exit status."""
+        """Send SIGTERM, then SIGKILL after `grace_s` seconds; return the exit status."""
         self._signal(signal.SIGTERM)
         await self._ended(within_s=grace_s)
         return await self.kill()
 
     async def kill(self) -> int:
-        """End it now (SIGKILL) and wait until it is gone; its exit status."""
+        """Send SIGKILL and wait for the end; return the exit status."""
         self._signal(signal.SIGKILL)
         code = await self._ended(within_s=_KILL_DEADLINE_S)
         if code is None:
@@ -119,7 +118,7 @@ class Child:
         return code
 
     async def _ended(self, *, within_s: float) -> int | None:
-        """Its exit status; None when it still runs after `within_s` seconds."""
+        """Return the exit status; None if the process still runs after `within_s` seconds."""
         deadline = time.monotonic() + within_s
         while True:
             code = self.exit_code
@@ -133,10 +132,10 @@ class Child:
 
 
 def _dies_with(parent: int) -> Callable[[], None] | None:
-    """What the child runs before it becomes the program: die when we die.
+    """Return a function that makes a forked child die with its parent.
 
-    Everything is looked up here, before the fork: the child of a process with
-    threads must not import or allocate much.
+    All lookups happen here, before the fork: the child of a process with threads must not import or
+    allocate much.
     """
     if not sys.platform.startswith("linux"):
         return None

@@ -1,14 +1,12 @@
-"""A real kube-apiserver with its etcd, on loopback, for as long as you need it.
+"""A real kube-apiserver with its etcd, on loopback.
 
-Two child processes, started in order (etcd, kube-apiserver) and stopped in the
-reverse one. Everything they write lies in one data folder; ports and folder
-stay the same over `stop` and `start`, so clients come back to the same objects
-as after a restart of a control plane.
+Two child processes start in order (etcd, kube-apiserver) and stop in reverse. All their files are
+in one data folder. Ports and folder stay the same over `stop` and `start`, so that clients see the
+same objects, as after a restart of a control plane.
 
-What the server is given is what the smallest honest cluster has: RBAC, tokens
-from a static file, a serving certificate it makes for itself. Two departures:
-the ServiceAccount admission plugin is off (no controller manager runs here to
-make the service accounts it asks for), and etcd does not wait for the disk.
+The server has RBAC, tokens from a static file, and a serving certificate that it creates itself.
+Two settings differ from real clusters. The ServiceAccount admission plugin is off, because no
+controller manager creates the service accounts that it needs. etcd does not wait for the disk.
 """
 
 from __future__ import annotations
@@ -34,13 +32,13 @@ from ccm.testing.apiserver import server as builtin
 write_kubeconfig = builtin.write_kubeconfig
 
 BINARIES = ("etcd", "kube-apiserver")
-"""The programs a folder of assets must hold."""
+"""Programs that a folder of assets must have."""
 
 ADMIN_GROUP = "system:masters"
-"""Members may do everything, whatever RBAC says (kube-apiserver)."""
+"""Group whose members have every permission, whatever RBAC says (kube-apiserver)."""
 
 START_DEADLINE_S = 120.0
-"""How long both processes together may take to become ready."""
+"""Time limit for both processes together to become ready."""
 
 _POLL_S = 0.05
 _STOP_GRACE_S = 15.0
@@ -51,12 +49,12 @@ _P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
 class ServerStartError(Exception):
-    """The server did not start; the text holds the end of its log."""
+    """The server did not start; the message has the end of its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """Somebody the server knows by a token."""
+    """A user with a static token."""
 
     name: str
     token: str
@@ -64,24 +62,24 @@ class User:
 
 
 def missing_binaries(assets: Path) -> list[str]:
-    """Which of `BINARIES` the folder lacks; empty when it is complete."""
+    """Return which of `BINARIES` the folder lacks."""
     return [name for name in BINARIES if not (assets / name).is_file()]
 
 
 @dataclass(kw_only=True, eq=False)
 class RealServer:
-    """Start and stop one kube-apiserver and its etcd.
+    """Controls one kube-apiserver and its etcd.
 
-    Not safe for two callers at once. Methods may be called from different
-    event loops, one after the other.
+    Not safe for concurrent callers. Methods may be called from different event loops, one after
+    the other.
 
     Args:
         assets: folder with the `BINARIES`.
         data_dir: folder for state, certificates, tokens and logs.
-        users: known users beside the administrator.
-        authorization_mode: as the flag of kube-apiserver; "AlwaysAllow" opens all doors.
-        audit_log: write one JSON line per request (with its body) to this file.
-        extra_args: further flags of kube-apiserver; the last of a kind wins.
+        users: users beside the administrator.
+        authorization_mode: flag of kube-apiserver; "AlwaysAllow" disables authorization.
+        audit_log: file for one JSON line per request, with its body.
+        extra_args: further flags of kube-apiserver; the last value of a flag counts.
     """
 
     assets: Path
@@ -103,26 +101,26 @@ class RealServer:
 
     @property
     def ca_file(self) -> Path:
-        """Certificates (PEM) that prove the server; there after the first start."""
+        """CA certificates (PEM) of the server; exists after the first start."""
         return self.data_dir / "certs" / "apiserver.crt"
 
     @property
     def kubeconfig_path(self) -> Path:
-        """A kubeconfig of the administrator; there after the first start."""
+        """Kubeconfig of the administrator; exists after the first start."""
         return self.data_dir / "kubeconfig"
 
     @property
     def is_running(self) -> bool:
-        """Whether the kube-apiserver process lives."""
+        """Whether the kube-apiserver process runs."""
         return self._apiserver is not None and self._apiserver.exit_code is None
 
     async def start(self) -> None:
-        """Start both processes and return when requests are answered.
+        """Start both processes; return when the server answers requests.
 
-        Does nothing when they run.
+        Does nothing if they run.
 
         Raises:
-            ServerStartError: one of them ended or was not ready in time.
+            ServerStartError: a process exited or was not ready in time.
         """
         if self.is_running:
             return
@@ -143,11 +141,11 @@ class RealServer:
         write_kubeconfig(self.kubeconfig_path, url=self.url, token=self.token, ca_file=self.ca_file)
 
     async def stop(self) -> None:
-        """End both as an administrator would (SIGTERM); the objects stay."""
+        """Stop both processes with SIGTERM; the objects persist."""
         await self._end(lambda child: child.stop(grace_s=_STOP_GRACE_S))
 
     async def kill(self) -> None:
-        """End both at once (SIGKILL); the objects stay."""
+        """Stop both processes with SIGKILL; the objects persist."""
         await self._end(process.Child.kill)
 
     async def _end(self, how: Callable[[process.Child], Awaitable[int]]) -> None:
@@ -156,7 +154,7 @@ class RealServer:
         self._apiserver = self._etcd = None
 
     def _prepare(self) -> None:
-        """Write the files the server reads; keys survive a restart."""
+        """Write the files that the server reads; keys survive a restart."""
         (self.data_dir / "certs").mkdir(parents=True, exist_ok=True)
         key = self.data_dir / "service-account.key"
         if not key.exists():
@@ -178,7 +176,7 @@ class RealServer:
 
     def _etcd_args(self) -> list[str]:
         client_url = f"http://{process.LOOPBACK}:{self._etcd_port}"
-        # A single member never calls its peers: any free port will do.
+        # A single member never calls peers: any free port works.
         peer_url = f"http://{process.LOOPBACK}:0"
         return [
             f"--data-dir={self.data_dir / 'etcd'}",
@@ -199,8 +197,8 @@ class RealServer:
             f"--secure-port={self._port}",
             f"--cert-dir={self.data_dir / 'certs'}",
             f"--advertise-address={process.LOOPBACK}",
-            # Nobody asks for the endpoints of the service "kubernetes", and a
-            # loopback address may not stand in them.
+            # No client uses the endpoints of the Service "kubernetes", which must not have a
+            # loopback address.
             "--endpoint-reconciler-type=none",
             "--service-cluster-ip-range=10.96.0.0/16",
             f"--authorization-mode={self.authorization_mode}",
@@ -237,13 +235,13 @@ class RealServer:
 async def open_real_apiserver(
     assets: Path, data_dir: Path, **options: Any
 ) -> AsyncIterator[RealServer]:
-    """Run a real kube-apiserver and etcd; yields when it answers requests.
+    """Run a real kube-apiserver and etcd; yield when it answers requests.
 
     The namespaces `default` and `kube-system` exist by then.
 
     Args:
         assets: folder with the `BINARIES`.
-        data_dir: folder for state, certificates, tokens and logs; made if absent.
+        data_dir: folder for state, certificates, tokens and logs; created if absent.
         options: see `RealServer`.
 
     Raises:
@@ -260,7 +258,7 @@ async def open_real_apiserver(
 
 
 async def _pause(child: process.Child, deadline: float) -> None:
-    """Wait a moment for `child` to become ready, or say why it will not."""
+    """Wait before the next readiness check; raise ServerStartError if `child` ended or is late."""
     if child.exit_code is not None:
         trouble = f"ended with status {child.exit_code}"
     elif time.monotonic() > deadline:
@@ -274,7 +272,7 @@ async def _pause(child: process.Child, deadline: float) -> None:
 async def _answers_ok(session: aiohttp.ClientSession, url: str) -> bool:
     try:
         async with session.get(url, timeout=aiohttp.ClientTimeout(total=5)) as response:
-            # Read to the end, or the connection could not be used again.
+            # Read to the end, so that the connection can be reused.
             await response.read()
             return response.status == 200
     except (aiohttp.ClientError, TimeoutError):
@@ -282,7 +280,7 @@ async def _answers_ok(session: aiohttp.ClientSession, url: str) -> bool:
 
 
 def _trust(ca_file: Path) -> ssl.SSLContext | None:
-    """The certificates as trust anchors; None while the file is half written."""
+    """Return the certificates as trust anchors; None while the file is incomplete."""
     try:
         return ssl.create_default_context(cafile=str(ca_file))
     except ssl.SSLError:
@@ -298,10 +296,10 @@ _AUDIT_POLICY = {
 
 
 def _new_signing_key() -> str:
-    """A fresh P-256 private key (SEC 1, PEM) for service-account tokens.
+    """Return a new P-256 private key (SEC 1, PEM) for service-account tokens.
 
-    A private key of this curve is a random number below the group's order, and
-    the public half may be left out of the file; so it needs no crypto library.
+    A private key of this curve is a random number below the group's order, and the file may omit
+    the public key, so that no crypto library is needed.
     """
     number = (secrets.randbelow(_P256_ORDER - 1) + 1).to_bytes(32, "big")
     version = bytes.fromhex("020101")

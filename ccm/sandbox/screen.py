@@ -1,9 +1,9 @@
 """The screen of the sandbox: a live picture on a terminal, or lines in a pipe.
 
-Both take lasting lines (`say`) and the state of the board (`show`, called again and
-again). The terminal keeps one picture below the lasting lines. No line of the picture wraps:
-each ends where the terminal does, and columns that do not fit are left out. Where not all objects
-fit, those stay that are there and that changed last.
+Both take permanent lines (`say`) and the state of the board (`show`, called repeatedly). The
+terminal keeps one picture below the permanent lines. No line of the picture wraps: lines are
+truncated at the terminal's width, and columns that do not fit are left out. If not all objects fit,
+existing objects with the latest changes are shown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # rich is an extra
 
 SVG_COLUMNS, SVG_LINES = 132, 40
 MIN_ROWS = 3
-"""Nodes that are shown however low the terminal is."""
+"""Minimum number of visible nodes, however low the terminal is."""
 
 RECENT_LINES = 4
 
@@ -37,31 +37,31 @@ _NODE_COLUMNS = ("NAME", "READY", "STATE", "PROVIDER ID", "TYPE", "ZONE", "ADDRE
 _SERVICE_COLUMNS = ("SERVICE", "TYPE", "STATE", "ADDRESS", "PORTS", "MEMBERS")
 _MACHINE_COLUMNS = ("MACHINE", "CLASS", "PHASE", "STATE", "NODE", "PROVIDER ID")
 _SPARED = (_LAST_COLUMN, "TYPE", "ZONE", "PORTS", "READY", "PROVIDER ID", "NODE", "ADDRESSES")
-"""Columns that go first where the terminal is too narrow for all, in this order."""
+"""Columns that are dropped if the terminal is too narrow, in this order."""
 
 _SHARE = 3
-"""Services, and Machines, take a third of the picture at most, where nodes need the room."""
+"""Services and Machines each get at most a third of the picture if nodes need the space."""
 
 _WIDEST = 40
 _GAP = 2
 _EVENT_WIDTH = 20
-"""Characters of an event that are worth a column; a longer one ends where the terminal does."""
+"""Minimum width of the event column; the terminal truncates longer events."""
 
 _WEB_FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
-"""A picture in a document must not make its reader's program fetch anything."""
+"""Fonts of an SVG that a reader's program would download."""
 
 
 def open_screen(out: TextIO) -> Lines | Picture:
-    """Return a live picture if `out` is a capable terminal and rich is there, else lines."""
+    """Return a live picture if `out` is a capable terminal and rich is installed, else lines."""
     console = terminal.console(out, os.environ)
     return Lines(out) if console is None else Picture(console)
 
 
 class Lines:
-    """Plain lines, each flushed: progress, and after convergence what happens."""
+    """Plain lines, each flushed: progress, and after convergence also happenings."""
 
     period_s = 1.0
-    """Seconds between two calls of `show`."""
+    """Interval between calls of `show`, in seconds."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -80,9 +80,9 @@ class Lines:
             self._started = now
         happenings = board.news.since(self._told)
         self._told = board.news.count
-        for one in happenings:
-            if board.is_converged or one.is_warning:
-                self._stamped(one.at - self._started, one.text)
+        for happening in happenings:
+            if board.is_converged or happening.is_warning:
+                self._stamped(happening.at - self._started, happening.text)
         for text in board.deployments.values() if board.is_converged else ():
             if text not in self._deployments:
                 self._stamped(now - self._started, f"MachineDeployment {text}")
@@ -93,14 +93,14 @@ class Lines:
             self._stamped(now - self._started, line)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to restore."""
+        """Do nothing."""
 
     def _stamped(self, seconds: float, text: str) -> None:
         self.say(f"{max(0.0, seconds):7.1f} s  {text}")
 
 
 class Picture:
-    """One picture at the end of the screen, drawn again in place."""
+    """A picture at the bottom of the screen, redrawn in place."""
 
     period_s = 0.25
 
@@ -116,12 +116,12 @@ class Picture:
         self._console.print(text, soft_wrap=True)
 
     def show(self, board: Board, *, now: float) -> None:
-        """Draw the picture again; after a change of size, the whole screen."""
+        """Redraw the picture; after a change of size, the whole screen."""
         from rich.live import Live
 
         size = self._console.size
         if size != self._size:
-            # Terminals wrap what was drawn for another width, so it cannot be drawn over.
+            # Terminals rewrap old lines at the new width: the old picture cannot be overwritten.
             self._size = size
             self.close()
             self._console.clear()
@@ -134,14 +134,14 @@ class Picture:
         self._live.update(render(board, now=now, width=size.width, height=room), refresh=True)
 
     def close(self) -> None:
-        """Show the cursor; the last picture stays above what follows."""
+        """Restore the cursor; the last picture stays."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
 
 def write_svg(board: Board, file: Path, *, now: float) -> None:
-    """Draw the present state as an image for documents.
+    """Draw the current state as an SVG image for documents.
 
     Raises:
         OSError: the file cannot be written.
@@ -159,7 +159,7 @@ def write_svg(board: Board, file: Path, *, now: float) -> None:
         highlight=False,
     )
     console.print(render(board, now=now, width=SVG_COLUMNS, height=SVG_LINES))
-    # A fixed ID, so that two pictures of the same state do not differ.
+    # A fixed ID, so that pictures of the same state are equal.
     drawn = console.export_svg(title="kube-ccm sandbox", unique_id="sandbox")
     file.write_text(_WEB_FONTS.sub("", drawn))
 
@@ -171,10 +171,9 @@ def render(board: Board, *, now: float, width: int, height: int) -> RenderableTy
     """Return the whole picture.
 
     Args:
-        board: the objects.
-        now: monotonic seconds, for objects that still wait.
-        width: columns that may be used.
-        height: lines that may be used.
+        now: monotonic seconds, for waiting times.
+        width: available columns.
+        height: available lines.
     """
     from rich.console import Group as Lined
 
@@ -193,7 +192,7 @@ def render(board: Board, *, now: float, width: int, height: int) -> RenderableTy
     if services:
         grid = _grid(_SERVICE_COLUMNS, services, "served", now, width)
         below = [grid, *_hidden(board.services, services)]
-    # A grid itself stands for its header.
+    # Each grid counts one line, its header.
     taken = len(services) + len(below) + len(machines) + len(above)
     nodes = pick(board.nodes.rows.values(), room=max(MIN_ROWS, room - taken))
     columns = (*_NODE_COLUMNS, *(["POD ROUTE"] if board.routes else ()))
@@ -203,18 +202,21 @@ def render(board: Board, *, now: float, width: int, height: int) -> RenderableTy
         _grid(columns, nodes, "init", now, width),
         *_hidden(board.nodes, nodes),
         *below,
-        *(_line(f"> {one.text}", BAD if one.is_warning else FAINT) for one in recent),
+        *(
+            _line(f"> {happening.text}", BAD if happening.is_warning else FAINT)
+            for happening in recent
+        ),
     )
 
 
 def pick(rows: Iterable[Row], *, room: int) -> list[Row]:
-    """Return the rows that fit, by name.
+    """Return the rows that fit, sorted by name.
 
-    Where not all fit, those that changed last; deleted ones come last, or they would take the
-    places of their successors in a roll.
+    If not all fit, the latest changes are kept. Deleted rows have the lowest priority: otherwise
+    they would hide their successors in a rollout.
     """
-    every = sorted(rows, key=lambda row: (row.is_deleted, -row.changed_at, row.name))
-    return sorted(every[:room], key=lambda row: row.name)
+    candidates = sorted(rows, key=lambda row: (row.is_deleted, -row.changed_at, row.name))
+    return sorted(candidates[:room], key=lambda row: row.name)
 
 
 def _line(text: str, style: str = PLAIN) -> Text:
@@ -242,7 +244,7 @@ def _grid(
     }
     widths[_LAST_COLUMN] = _EVENT_WIDTH
     for name in _SPARED:
-        if sum(widths[one] + _GAP for one in shown) - _GAP <= width:
+        if sum(widths[column] + _GAP for column in shown) - _GAP <= width:
             break
         if name in shown:
             shown.remove(name)
