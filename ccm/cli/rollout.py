@@ -1,4 +1,4 @@
-"""`kube-ccm rollout`: how far the rollout of a MachineDeployment is; pause, resume, undo."""
+"""`kube-ccm rollout`: status, pause, resume and undo of a MachineDeployment's rollout."""
 
 from __future__ import annotations
 

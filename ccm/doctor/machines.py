@@ -246,11 +246,13 @@ class _Comparison:
                 target = self.unconfirmed
             target.append(f"{record.info.provider_id} ({marks.name})")
         # A listing may be incomplete: confirm each absence with a single call.
-        listed = {one.info.provider_id for one in records}
+        listed = {item.info.provider_id for item in records}
         unseen = [
-            one
-            for one in self.machines
-            if one.class_name == made_of.name and one.provider_id and one.provider_id not in listed
+            item
+            for item in self.machines
+            if item.class_name == made_of.name
+            and item.provider_id
+            and item.provider_id not in listed
         ]
 
         async def check_vm(machine: Machine) -> None:

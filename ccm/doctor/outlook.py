@@ -105,7 +105,7 @@ async def forecast_of(
         cause = next(leaves(error))
         if not isinstance(cause, KubeError | CloudError):
             raise
-        # The check that finds out by itself what an error of reading the cluster means.
+        # The check that reports the same error.
         check = "identity" if isinstance(cause, Unauthorized) else ""
         check = "server" if isinstance(cause, Unreachable) else check
         raise Refused(f"{type(cause).__name__}: {cause}", check=check) from error

@@ -125,6 +125,7 @@ async def server(case: Case) -> Finding:
     """Check that the API server answers, by its version."""
     where = case.cluster.server
     try:
+        # Without retries: the first error is the finding.
         answer = await case.client.raw("GET", "/version", retry=False)
         version = text_at(msgspec.json.decode(answer, type=dict[str, Any]), "gitVersion")
     except errors.Unreachable as error:

@@ -159,6 +159,7 @@ class DaemonLog:
         """Return the entries since the last call; skip lines that are no JSON."""
         with self._path.open("rb") as source:
             source.seek(self._read)
+            # The last line may be incomplete: leave it for the next call.
             whole, newline, _ = source.read().rpartition(b"\n")
         self._read += len(whole) + len(newline)
         entries = list[LogEntry]()
@@ -347,6 +348,7 @@ async def until_ready(child: process.Child, within_s: float = START_DEADLINE_S) 
     """
     deadline = time.monotonic() + within_s
     while True:
+        # Before the log is read: a process that has ended has written all of its output.
         ended = child.exit_code is not None
         for line in child.log.read_text(errors="replace").splitlines(keepends=True):
             if line.startswith("{") and line.endswith("}\n"):

@@ -170,6 +170,7 @@ class Kubelets:
                 await asyncio.sleep(_IDLE_S)
             for name in reporting:
                 await asyncio.sleep(HEARTBEAT_S / len(reporting))
+                # The node or its machine may have changed during the sleep.
                 if is_reporting(self._nodes.store.get(name)):
                     with contextlib.suppress(errors.KubeError):  # the next heartbeat repeats it
                         await self._post(name, names.STATUS_TRUE, turned=False)

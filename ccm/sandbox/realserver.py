@@ -124,7 +124,7 @@ class RealServer:
         """
         if self.is_running:
             return
-        await self.kill()
+        await self.kill()  # after a crash of kube-apiserver, etcd still runs
         deadline = time.monotonic() + START_DEADLINE_S
         try:
             self._prepare()

@@ -39,7 +39,10 @@ START_S = 1000.0
 """Monotonic time of a new loop. Not zero, so that zero can stand for "never"."""
 
 _SETTLE_LIMIT = 100_000
+"""Iterations of a busy loop after which `settle` fails: tasks spin."""
+
 _JUMP_LIMIT = 200_000
+"""Jumps after which the loop raises an error: a timer ticks without end."""
 
 _RESOLUTION_S = 2e-9
 """Minimum delay of a timer. asyncio fires timers up to 1 ns early. A timer that its callback sets

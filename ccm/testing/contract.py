@@ -104,12 +104,12 @@ class ListingCases:
         """The inventory has each instance once and agrees with single calls about it."""
         inventory = probes.inventory_of(cloud)
         face = Face(cloud, old=cloud.instances is None)
-        made = [await harness.create() for _ in range(3)]
-        await harness.stop(made[1])
+        instances = [await harness.create() for _ in range(3)]
+        await harness.stop(instances[1])
 
         listed = (await inventory.list_instances()).instances
 
-        for instance in made:
+        for instance in instances:
             records = [r for r in listed if r.metadata.provider_id == instance.provider_id]
             assert len(records) == 1, f"{instance.provider_id} is listed {len(records)} times"
             state = await face.state(by_id(instance))
@@ -124,12 +124,12 @@ class ListingCases:
     async def test_listing_forgets_the_deleted(self, cloud: Cloud, harness: Harness) -> None:
         """The inventory omits a deleted instance."""
         inventory = probes.inventory_of(cloud)
-        made = await harness.create()
-        await harness.delete(made)
+        instance = await harness.create()
+        await harness.delete(instance)
 
         listed = (await inventory.list_instances()).instances
 
-        assert made.provider_id not in {r.metadata.provider_id for r in listed}
+        assert instance.provider_id not in {r.metadata.provider_id for r in listed}
 
     async def test_listing_counts_its_requests(self, cloud: Cloud, harness: Harness) -> None:
         """`requests` of a listing is the number of cloud requests that the listing took."""
@@ -147,18 +147,22 @@ class ListingCases:
         """The inventory reads every page."""
         inventory = probes.inventory_of(cloud)
         await harness.shrink_pages(PAGE)
-        made = [(await harness.create()).provider_id for _ in range(PAGED)]
+        provider_ids = [(await harness.create()).provider_id for _ in range(PAGED)]
 
         listed = (await inventory.list_instances()).instances
 
-        _has_all([record.metadata.provider_id for record in listed], made, "instances")
+        _has_all([record.metadata.provider_id for record in listed], provider_ids, "instances")
 
     async def test_a_name_is_looked_for_on_every_page(self, face: Face, harness: Harness) -> None:
         """A lookup by name finds an instance on any page of the cloud's listing."""
         await harness.shrink_pages(PAGE)
-        for made in [await harness.create() for _ in range(PAGED)]:
+        for instance in [await harness.create() for _ in range(PAGED)]:
             try:
-                same(await face.state(by_name(made)), RUNNING, f"{made.name}, by name, amid pages")
+                same(
+                    await face.state(by_name(instance)),
+                    RUNNING,
+                    f"{instance.name}, by name, amid pages",
+                )
             except errors.Unimplemented:
                 pytest.skip("this cloud says Unimplemented: it cannot look up by name")
 
@@ -272,11 +276,13 @@ async def _made(harness: Harness) -> object:
     return set(await harness.load_balancers()), 0 if free else await harness.writes()
 
 
-def _has_all(found: Collection[str], made: Collection[str], what: str) -> None:
+def _has_all(listed: Collection[str], expected: Collection[str], what: str) -> None:
     """Fail unless every expected item is listed exactly once."""
-    missing = sorted(set(made) - set(found))
-    assert not missing, f"{len(missing)} of {len(made)} {what} are not listed: is every page read?"
-    twice = sorted({item for item in found if list(found).count(item) > 1})
+    missing = sorted(set(expected) - set(listed))
+    assert not missing, (
+        f"{len(missing)} of {len(expected)} {what} are not listed: is every page read?"
+    )
+    twice = sorted({item for item in listed if list(listed).count(item) > 1})
     assert not twice, f"{what} listed twice: {twice}"
 
 
@@ -319,59 +325,59 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
     async def test_running_instance_exists(self, face: Face, harness: Harness) -> None:
         """A running instance exists and is not shut down."""
-        made = await harness.create()
+        instance = await harness.create()
 
-        same(await face.state(by_id(made)), RUNNING, "a running instance")
+        same(await face.state(by_id(instance)), RUNNING, "a running instance")
 
     async def test_stopped_instance_still_exists(self, face: Face, harness: Harness) -> None:
         """A stopped instance exists and is shut down; a restarted one is not."""
-        made = await harness.create()
+        instance = await harness.create()
 
-        await harness.stop(made)
-        same(await face.state(by_id(made)), SHUTDOWN, "a stopped instance")
-        await harness.start(made)
-        same(await face.state(by_id(made)), RUNNING, "a restarted instance")
+        await harness.stop(instance)
+        same(await face.state(by_id(instance)), SHUTDOWN, "a stopped instance")
+        await harness.start(instance)
+        same(await face.state(by_id(instance)), RUNNING, "a restarted instance")
 
     async def test_instance_on_its_way_is_not_shut_down(self, face: Face, harness: Harness) -> None:
         """An instance counts as shut down only when it is known to be switched off."""
-        made = await harness.create()
+        instance = await harness.create()
 
-        await harness.transition(made)
+        await harness.transition(instance)
 
-        same(await face.state(by_id(made)), RUNNING, "an instance between two states")
+        same(await face.state(by_id(instance)), RUNNING, "an instance between two states")
 
     async def test_deleted_instance_is_gone(self, face: Face, harness: Harness) -> None:
         """Existence calls return False for a deleted instance, without an error; others exist."""
-        made, other = await harness.create(), await harness.create()
+        instance, other = await harness.create(), await harness.create()
 
-        await harness.delete(made)
+        await harness.delete(instance)
 
-        same(await face.state(by_id(made)), GONE, "a deleted instance")
+        same(await face.state(by_id(instance)), GONE, "a deleted instance")
         same(await face.state(by_id(other)), RUNNING, "another instance")
 
     async def test_absence_elsewhere_is_not_found(self, face: Face, harness: Harness) -> None:
         """Every other call about an absent instance raises NotFound itself."""
-        made = await harness.create()
+        instance = await harness.create()
 
-        await harness.delete(made)
+        await harness.delete(instance)
 
-        for name, ask in face.about_id(made.name, made.provider_id).items():
+        for name, ask in face.about_id(instance.name, instance.provider_id).items():
             if name not in probes.EXISTENCE:
                 await probes.must_raise(name, ask, (errors.NotFound,), "about an absent instance")
 
     async def test_lookup_by_name(self, face: Face, harness: Harness) -> None:
         """A lookup by name finds a node without provider ID until its instance is deleted."""
-        made, other = await harness.create(), await harness.create()
+        instance, other = await harness.create(), await harness.create()
         try:
-            same(await face.state(by_name(made)), RUNNING, "an instance looked up by name")
+            same(await face.state(by_name(instance)), RUNNING, "an instance looked up by name")
         except errors.Unimplemented:
             pytest.skip("this cloud says Unimplemented: it cannot look up by name")
 
-        metadata = await face.metadata(by_name(made))
-        await harness.delete(made)
+        metadata = await face.metadata(by_name(instance))
+        await harness.delete(instance)
 
-        same(metadata.provider_id, made.provider_id, "provider ID of a node without one")
-        same(await face.state(by_name(made)), GONE, "a deleted instance looked up by name")
+        same(metadata.provider_id, instance.provider_id, "provider ID of a node without one")
+        same(await face.state(by_name(instance)), GONE, "a deleted instance looked up by name")
         same(await face.state(by_name(other)), RUNNING, "another instance")
 
     async def test_provider_id_wins_over_name(self, face: Face, harness: Harness) -> None:
@@ -394,68 +400,68 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         self, face: Face, harness: Harness, provider_id: str
     ) -> None:
         """A malformed or foreign provider ID raises InvalidArgument and is never an absence."""
-        made = await harness.create()
-        scheme = made.provider_id.partition("://")[0]
+        instance = await harness.create()
+        scheme = instance.provider_id.partition("://")[0]
 
-        for name, ask in face.about_id(made.name, provider_id.format(scheme=scheme)).items():
+        for name, ask in face.about_id(instance.name, provider_id.format(scheme=scheme)).items():
             await probes.must_raise(
                 name, ask, (errors.InvalidArgument,), "about a foreign provider ID"
             )
 
     async def test_metadata_is_complete(self, face: Face, harness: Harness) -> None:
         """Metadata has provider ID, type, addresses, and the zone and region that the cloud has."""
-        made = await harness.create()
+        instance = await harness.create()
 
-        metadata = await face.metadata(by_id(made))
+        metadata = await face.metadata(by_id(instance))
 
-        same(metadata.provider_id, made.provider_id, "provider ID")
-        probes.check_own_id(face.cloud, made.provider_id)
+        same(metadata.provider_id, instance.provider_id, "provider ID")
+        probes.check_own_id(face.cloud, instance.provider_id)
         assert metadata.instance_type, "the instance type is empty"
         for field in ("instance_type", "zone", "region"):
-            actual, expected = getattr(metadata, field), getattr(made, field)
+            actual, expected = getattr(metadata, field), getattr(instance, field)
             assert LABEL_VALUE.fullmatch(actual), f"{field} {actual!r} is no value for a label"
             if expected:
                 same(actual, expected, field)
         for key, value in metadata.additional_labels.items():
             assert LABEL_VALUE.fullmatch(value), f"label {key} has the impossible value {value!r}"
         if not face.old:  # the old interface has no additional labels
-            lost = made.additional_labels.items() - metadata.additional_labels.items()
+            lost = instance.additional_labels.items() - metadata.additional_labels.items()
             assert not lost, f"additional labels lost: {sorted(lost)}"
 
     async def test_addresses_are_usable(self, face: Face, harness: Harness) -> None:
         """Addresses are unique, IPs parse, and expected addresses come in the expected order."""
-        made = await harness.create()
+        instance = await harness.create()
 
-        addresses = list((await face.metadata(by_id(made))).addresses)
+        addresses = list((await face.metadata(by_id(instance))).addresses)
 
         assert addresses, "a running instance has no address"
         for entry in addresses:
             assert addresses.count(entry) == 1, f"{entry} is there more than once"
             if entry.type.endswith("IP"):
                 ipaddress.ip_address(entry.address)
-        if made.addresses is not None:
-            same(addresses, list(made.addresses), "addresses")
+        if instance.addresses is not None:
+            same(addresses, list(instance.addresses), "addresses")
 
     async def test_same_question_same_answer(self, face: Face, harness: Harness) -> None:
         """Repeated and concurrent calls return equal results, addresses in one order."""
-        made = await harness.create()
+        instance = await harness.create()
 
-        for name, ask in face.questions(made).items():
+        for name, ask in face.questions(instance).items():
             first, *rest = await asyncio.gather(*(outcome(ask) for _ in range(10)))
             for other in rest:
                 same(other, first, f"{name}, asked again")
 
     async def test_arguments_are_left_alone(self, face: Face, harness: Harness) -> None:
         """The provider does not modify its arguments."""
-        made = await harness.create()
-        for provider_id in (made.provider_id, ""):
+        instance = await harness.create()
+        for provider_id in (instance.provider_id, ""):
             node = build_node(
-                made.name,
+                instance.name,
                 provider_id=provider_id,
                 taints=[uninitialized_taint()],
                 labels={"colour": "blue"},
                 annotations={"note": "read-only"},
-                addresses=[address("InternalIP", "10.9.9.9"), address("Hostname", made.name)],
+                addresses=[address("InternalIP", "10.9.9.9"), address("Hostname", instance.name)],
             )
             before = msgspec.json.encode(node)
 
@@ -469,8 +475,8 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
     ) -> None:
         """A fault raises a promised class or the right result hides it; afterwards calls work."""
         how = probes.scripted(harness, fault)
-        made = await harness.create()
-        questions = face.questions(made)
+        instance = await harness.create()
+        questions = face.questions(instance)
         healthy = {name: await outcome(ask) for name, ask in questions.items()}
         reached = False
 
@@ -490,8 +496,8 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
     async def test_hanging_cloud_can_be_left(self, face: Face, harness: Harness) -> None:
         """Cancelling a hanging call works, leaves no task, and the next call works."""
         how = probes.scripted(harness, HANG)
-        made = await harness.create()
-        questions = face.questions(made)
+        instance = await harness.create()
+        questions = face.questions(instance)
         healthy = {name: await outcome(ask) for name, ask in questions.items()}
 
         with probes.watched(harness) as started:
@@ -506,8 +512,8 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
     async def test_cancellation_is_obeyed(self, face: Face, harness: Harness) -> None:
         """A call can be cancelled at any await; the next call returns the right result."""
-        made = await harness.create()
-        for name, ask in face.questions(made).items():
+        instance = await harness.create()
+        for name, ask in face.questions(instance).items():
             healthy = await outcome(ask)
             with probes.watched(harness) as started:
                 for steps in range(8):
@@ -517,18 +523,18 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
     async def test_surprises_are_survived(self, face: Face, harness: Harness) -> None:
         """Unknown fields are ignored; an unknown state means neither absent nor shut down."""
-        made = await harness.create()
-        before = await face.metadata(by_id(made))
+        instance = await harness.create()
+        before = await face.metadata(by_id(instance))
 
-        await harness.surprise(made)
+        await harness.surprise(instance)
 
-        same(await face.state(by_id(made)), RUNNING, "an instance in an unknown state")
-        same(await face.metadata(by_id(made)), before, "metadata with unknown fields around")
+        same(await face.state(by_id(instance)), RUNNING, "an instance in an unknown state")
+        same(await face.metadata(by_id(instance)), before, "metadata with unknown fields around")
 
     async def test_rotated_credentials(self, face: Face, harness: Harness) -> None:
         """Old credentials give the right result or an authentication error; a new opening works."""
-        made = await harness.create()
-        questions = face.questions(made)
+        instance = await harness.create()
+        questions = face.questions(instance)
         healthy = {name: await outcome(ask) for name, ask in questions.items()}
 
         await harness.rotate()
@@ -538,26 +544,26 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
             if result != healthy[name]:
                 probes.check_error(result, PROMISED["denied"], f"{name} with old credentials")
         async with harness.open() as reopened:
-            renewed = Face(reopened, old=face.old).questions(made)
+            renewed = Face(reopened, old=face.old).questions(instance)
             for name, ask in renewed.items():
                 same(await outcome(ask), healthy[name], f"{name} with new credentials")
 
     async def test_openings_are_independent(self, harness: Harness) -> None:
         """Two openings work at once: a reload opens the new one before it closes the old one."""
-        made = await harness.create()
+        instance = await harness.create()
         async with harness.open() as first:
             async with harness.open():
                 pass
             face = Face(first, old=first.instances is None)
-            same(await face.state(by_id(made)), RUNNING, "asked beside a closed opening")
+            same(await face.state(by_id(instance)), RUNNING, "asked beside a closed opening")
 
     async def test_closing_ends_every_session(self, harness: Harness) -> None:
         """Closing the provider closes its sessions and connections, without garbage collection."""
-        made = await harness.create()
+        instance = await harness.create()
 
         async def ask_and_close() -> None:
             async with probes.in_one_task(harness.open()) as cloud:
-                await Face(cloud, old=cloud.instances is None).state(by_id(made))
+                await Face(cloud, old=cloud.instances is None).state(by_id(instance))
 
         left = await probes.left_open(ask_and_close)
 
@@ -566,8 +572,8 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
     async def test_calls_reach_the_cloud_side_by_side(self, face: Face, harness: Harness) -> None:
         """A hanging call delays no other call, as a pool of one connection would."""
         how = probes.scripted(harness, HANG)
-        made = [await harness.create() for _ in range(AT_ONCE)]
-        asks = [partial(face.state, by_id(instance)) for instance in made]
+        instances = [await harness.create() for _ in range(AT_ONCE)]
+        asks = [partial(face.state, by_id(instance)) for instance in instances]
         before = await harness.requests()
         await asyncio.gather(*(outcome(ask) for ask in asks))
         # Fewer where one request serves several calls.

@@ -161,10 +161,10 @@ class BalancerCases:
     async def test_a_refused_node_keeps_out_no_other(self, cloud: Cloud, harness: Harness) -> None:
         """A node without an instance is refused or a member; all other nodes become members."""
         balancer = probes.balancer_of(cloud)
-        service, made = build_service(), await harness.create()
-        stale = await probes.node_of(cloud, made)
+        service, instance = build_service(), await harness.create()
+        stale = await probes.node_of(cloud, instance)
         nodes = await probes.nodes(cloud, harness, 3)
-        await harness.delete(made)
+        await harness.delete(instance)
 
         for members in (nodes[:1], nodes[:2]):
             try:

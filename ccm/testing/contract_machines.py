@@ -74,18 +74,18 @@ class MachineWeatherCases:
         how = probes.scripted(harness, fault)
         caplog.set_level(logging.DEBUG)
         identity, new = machines.identity(), machines.identity()
-        made = await machines.create(identity)
+        vm = await machines.create(identity)
         results: list[object] = []
 
         await harness.fail(how)
-        for name, ask in machine_probes.questions(machines, identity, made, new).items():
+        for name, ask in machine_probes.questions(machines, identity, vm, new).items():
             result = await probes.patient(harness, name, ask)
             probes.check_error(result, PROMISED[fault], f"{name} during {fault}")
             results.append(result)
         await harness.heal()
 
-        again = await within_patience(harness, partial(machines.status, identity, made.provider_id))
-        same(again.provider_id, made.provider_id, "status after the fault")
+        again = await within_patience(harness, partial(machines.status, identity, vm.provider_id))
+        same(again.provider_id, vm.provider_id, "status after the fault")
         printed = capsys.readouterr()
         machine_probes.silent(
             machines, f"{machine_probes.chains(results)} {caplog.text} {printed.out} {printed.err}"
@@ -144,8 +144,8 @@ class MachineWeatherCases:
                 await cut_short(partial(machines.create, identity), steps=steps)
                 await started.have_ended("after a cancelled creation")
 
-            made = await machines.create(identity)
-            same(await machines.held(), [made.provider_id], f"VMs, cancelled after {steps} steps")
+            vm = await machines.create(identity)
+            same(await machines.held(), [vm.provider_id], f"VMs, cancelled after {steps} steps")
             await machines.delete(identity)
             same(await machines.held(), [], "VMs after deletion")
             same(list(await harness.beside_vms()), [], "left of what was made beside VMs")
@@ -169,17 +169,17 @@ class MachineWeatherCases:
         """With a bad spec, only creation fails: existing VMs are found, listed and deleted."""
         bad = harness.bad_machine_spec()
         identity, new = machines.identity(), machines.identity()
-        made = await machines.create(identity)
+        vm = await machines.create(identity)
 
         created = await outcome(partial(machines.create_once, new, provider_spec=bad))
         listed = await machines.listed(provider_spec=bad)
-        status = await machines.status(identity, made.provider_id, provider_spec=bad)
-        await machines.delete(identity, made.provider_id, provider_spec=bad)
+        status = await machines.status(identity, vm.provider_id, provider_spec=bad)
+        await machines.delete(identity, vm.provider_id, provider_spec=bad)
 
         wanted = (errors.InvalidArgument, errors.OutOfRange)
         probes.check_error(created, wanted, "creation with a bad spec")
-        same([record.info.provider_id for record in listed], [made.provider_id], "VMs listed")
-        same(status.provider_id, made.provider_id, "status with a bad spec")
+        same([record.info.provider_id for record in listed], [vm.provider_id], "VMs listed")
+        same(status.provider_id, vm.provider_id, "status with a bad spec")
         same(await machines.held(), [], "VMs in the cloud")
 
     async def test_each_request_has_its_own_credentials(self, machines: Machines) -> None:
@@ -188,7 +188,7 @@ class MachineWeatherCases:
         If no key name sounds secret, at least one of the values must be required.
         """
         identity = machines.identity()
-        made = await machines.create(identity)
+        vm = await machines.create(identity)
         good = machines.harness.machine_credentials()
         if not good:
             pytest.skip("this driver needs no credentials")
@@ -205,27 +205,27 @@ class MachineWeatherCases:
         probes.check_error(refused, REFUSED, f"a listing with {', '.join(wrong)} wrong")
         same(
             [record.info.provider_id for record in await machines.listed()],
-            [made.provider_id],
+            [vm.provider_id],
             "VMs",
         )
 
     async def test_rotated_machine_credentials(self, machines: Machines, harness: Harness) -> None:
         """Old credentials give the right answer or are rejected; new ones work at once."""
         identity = machines.identity()
-        made = await machines.create(identity)
+        vm = await machines.create(identity)
         old = dict(harness.machine_credentials())
 
         await harness.rotate()
 
         machines.credentials = old
         status = await probes.patient(
-            harness, "status", partial(machines.status, identity, made.provider_id)
+            harness, "status", partial(machines.status, identity, vm.provider_id)
         )
         if isinstance(status, probes.Raised):
             probes.check_error(status, PROMISED["denied"], "status with old credentials")
         machines.credentials = None
-        status = await machines.status(identity, made.provider_id)
-        same(status.provider_id, made.provider_id, "status with new credentials")
+        status = await machines.status(identity, vm.provider_id)
+        same(status.provider_id, vm.provider_id, "status with new credentials")
 
     async def test_it_opens_without_a_cloud_config(self, harness: Harness) -> None:
         """The driver opens without a cloud config, also twice; closing one keeps the other."""
@@ -233,8 +233,8 @@ class MachineWeatherCases:
             async with harness.open_machines():
                 pass
             machines = machine_probes.machines_of(first, harness)
-            made = await machines.create(machines.identity())
-            same(await machines.held(), [made.provider_id], "VMs in the cloud")
+            vm = await machines.create(machines.identity())
+            same(await machines.held(), [vm.provider_id], "VMs in the cloud")
 
     async def test_closing_ends_every_client(self, harness: Harness) -> None:
         """Closing the provider also closes the clients that it opened for credentials."""
@@ -296,9 +296,9 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         """Concurrent calls about different machines do not disturb each other."""
         identities = [machines.identity() for _ in range(5)]
 
-        made = await asyncio.gather(*(machines.create(identity) for identity in identities))
+        vms = await asyncio.gather(*(machines.create(identity) for identity in identities))
 
-        same(sorted(await machines.held()), sorted(info.provider_id for info in made), "VMs")
+        same(sorted(await machines.held()), sorted(info.provider_id for info in vms), "VMs")
 
     async def test_a_vm_is_found_when_it_was_made(self, machines: Machines) -> None:
         """The status is NotFound before the creation; afterwards ID and identity find the VM."""
@@ -306,25 +306,25 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         ask = partial(machines.status, identity)
         probes.check_error(await outcome(ask), (errors.NotFound,), "status of what was never made")
 
-        made = await machines.create(identity)
+        vm = await machines.create(identity)
 
-        for provider_id in (made.provider_id, ""):
+        for provider_id in (vm.provider_id, ""):
             status = await machines.status(identity, provider_id)
-            same(status.provider_id, made.provider_id, f"provider ID, asked by {provider_id!r}")
-            same(status.node_name, made.node_name, f"name of the node, asked by {provider_id!r}")
+            same(status.provider_id, vm.provider_id, f"provider ID, asked by {provider_id!r}")
+            same(status.node_name, vm.node_name, f"name of the node, asked by {provider_id!r}")
 
     async def test_a_vm_deleted_by_somebody_is_not_found(
         self, machines: Machines, harness: Harness
     ) -> None:
         """A VM that was deleted outside the driver is NotFound, and its deletion succeeds."""
         identity = machines.identity()
-        made = await machines.create(identity)
+        vm = await machines.create(identity)
 
-        await harness.delete(Made(name=made.node_name, provider_id=made.provider_id))
+        await harness.delete(Made(name=vm.node_name, provider_id=vm.provider_id))
 
-        ask = partial(machines.status, identity, made.provider_id)
+        ask = partial(machines.status, identity, vm.provider_id)
         probes.check_error(await outcome(ask), (errors.NotFound,), "status of a VM that is gone")
-        await machines.delete(identity, made.provider_id)
+        await machines.delete(identity, vm.provider_id)
 
     @pytest.mark.parametrize("by", ["provider_id", "identity"])
     async def test_a_deleted_vm_is_gone(
@@ -332,36 +332,36 @@ class MachineContract(OpeningCases, MachineWeatherCases):
     ) -> None:
         """A deletion removes all of a VM and nothing of others; deleting again succeeds."""
         identity, other = machines.identity(), machines.identity()
-        made, kept = await machines.create(identity), await machines.create(other)
+        vm, kept = await machines.create(identity), await machines.create(other)
         beside = len(await harness.beside_vms())
-        provider_id = made.provider_id if by == "provider_id" else ""
+        provider_id = vm.provider_id if by == "provider_id" else ""
 
         await machines.delete(identity, provider_id)
         await machines.delete(identity, provider_id)
 
         same(await machines.held(), [kept.provider_id], "VMs in the cloud")
         same(len(await harness.beside_vms()) * 2, beside, "what was made beside VMs")
-        ask = partial(machines.status, identity, made.provider_id)
+        ask = partial(machines.status, identity, vm.provider_id)
         probes.check_error(await outcome(ask), (errors.NotFound,), "status of a deleted VM")
 
     async def test_deleting_what_was_never_made_is_done(self, machines: Machines) -> None:
         """Deleting a VM that never existed succeeds and changes nothing."""
-        made = await machines.create(machines.identity())
+        vm = await machines.create(machines.identity())
 
         await machines.delete(machines.identity())
 
-        same(await machines.held(), [made.provider_id], "VMs in the cloud")
+        same(await machines.held(), [vm.provider_id], "VMs in the cloud")
 
     async def test_initialising_is_repeated_without_harm(self, machines: Machines) -> None:
         """Initialising twice does no harm; afterwards the VM counts as initialised."""
         identity = machines.identity()
-        made = await machines.create(identity)
+        vm = await machines.create(identity)
 
-        await machines.initialize(identity, made.provider_id)
-        await machines.initialize(identity, made.provider_id)
+        await machines.initialize(identity, vm.provider_id)
+        await machines.initialize(identity, vm.provider_id)
 
         ask = partial(
-            machines.driver.get_machine_status, machines.request(identity, made.provider_id)
+            machines.driver.get_machine_status, machines.request(identity, vm.provider_id)
         )
         result = await outcome(ask)
         assert not isinstance(result, probes.Raised) or isinstance(
@@ -369,7 +369,7 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         ), f"status of an initialised VM: {result}"
         listed = [record.initialized for record in await machines.listed()]
         same(listed, [True], "whether the listed VM is initialised")
-        same(await machines.held(), [made.provider_id], "VMs in the cloud")
+        same(await machines.held(), [vm.provider_id], "VMs in the cloud")
 
     async def test_nothing_waits_in_a_call(self, machines: Machines, harness: Harness) -> None:
         """A call starts long work of the cloud and returns; later calls check it."""
@@ -377,13 +377,13 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         identity = machines.identity()
 
         async with asyncio.timeout(STEP_S):
-            made = await machines.create(identity)
+            vm = await machines.create(identity)
             ask = partial(machines.driver.delete_machine, machines.request(identity))
             if not isinstance(await outcome(ask), probes.Raised):
                 same(await machines.held(), [], "VMs after a deletion that was told as done")
         await harness.slow_vms(slow=False)
 
-        await machines.delete(identity, made.provider_id)
+        await machines.delete(identity, vm.provider_id)
         same(await machines.held(), [], "VMs in the cloud")
 
     # --- ownership ------------------------------------------------------------------------------
@@ -418,10 +418,10 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         older = replace(identity, namespace="")
         held = await harness.foreign_vm(identity.name, older)
 
-        status, made = await machines.status(identity), await machines.create(identity)
+        status, vm = await machines.status(identity), await machines.create(identity)
 
         same(status.provider_id, held.provider_id, "status without a provider ID")
-        same(made.provider_id, held.provider_id, "provider ID of the creation")
+        same(vm.provider_id, held.provider_id, "provider ID of the creation")
         same([record.identity for record in await machines.listed()], [older], "identities listed")
         await machines.delete(identity)
         same(await machines.held(), [], "VMs in the cloud")
@@ -455,26 +455,26 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         """A Machine restored from a backup still owns its VM, whose mark has another UID."""
         probes.unless_opted_out(harness, "no_machine_marks")
         identity = machines.identity()
-        made = await machines.create(identity)
+        vm = await machines.create(identity)
         restored = replace(identity, uid="uid-of-the-restored")
 
-        status = await machines.status(restored, made.provider_id)
-        await machines.delete(restored, made.provider_id)
+        status = await machines.status(restored, vm.provider_id)
+        await machines.delete(restored, vm.provider_id)
 
-        same(status.provider_id, made.provider_id, "status by provider ID")
+        same(status.provider_id, vm.provider_id, "status by provider ID")
         same(await machines.held(), [], "VMs in the cloud")
 
     async def test_with_a_provider_id_that_vm_goes_and_no_other(self, machines: Machines) -> None:
         """For an imported VM, the provider ID alone selects the VM to delete."""
         identity = machines.identity()
-        made = await machines.create(identity)
+        vm = await machines.create(identity)
         given = await machine_probes.foreign(machines, f"{POOL}-given", "nobody")
 
         status = await machines.status(identity, given.provider_id, is_imported=True)
         await machines.delete(identity, given.provider_id, is_imported=True)
 
         same(status.provider_id, given.provider_id, "status by provider ID")
-        same(await machines.held(), [made.provider_id], "VMs in the cloud")
+        same(await machines.held(), [vm.provider_id], "VMs in the cloud")
 
     @pytest.mark.parametrize("provider_id", ["some-other-cloud://1", "{scheme}://", "://1", "x"])
     async def test_a_foreign_provider_id_is_refused(
@@ -485,22 +485,24 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         "Absent" would make the controller create another VM, "deleted" would lose one.
         """
         identity = machines.identity()
-        made = await machines.create(identity)
-        odd = provider_id.format(scheme=made.provider_id.partition("://")[0])
+        vm = await machines.create(identity)
+        odd = provider_id.format(scheme=vm.provider_id.partition("://")[0])
         req = machines.request(identity, odd)
 
         for ask in (machines.driver.get_machine_status, machines.driver.delete_machine):
             await probes.must_raise(
                 ask.__name__, partial(ask, req), (errors.InvalidArgument,), f"about {odd!r}"
             )
-        same(await machines.held(), [made.provider_id], "VMs in the cloud")
+        same(await machines.held(), [vm.provider_id], "VMs in the cloud")
 
     async def test_a_listing_has_every_vm_of_its_pool_and_says_whose_it_is(
         self, machines: Machines, harness: Harness
     ) -> None:
         """The listing has each VM of its pool once, no other VM, and no foreign VM as ours."""
         identities = [machines.identity() for _ in range(5)]
-        made = {(await machines.create(identity)).provider_id: identity for identity in identities}
+        identities_by_id = {
+            (await machines.create(identity)).provider_id: identity for identity in identities
+        }
         elsewhere = await machines.create(machines.identity(pool="other-pool"))
         await machine_probes.foreign(machines, f"{POOL}-of-another", "another_cluster")
         with suppress(pytest.skip.Exception):  # without the hook, the listing has one page
@@ -511,7 +513,7 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         ids = [record.info.provider_id for record in listed]
         assert elsewhere.provider_id not in ids, "a VM of another pool is listed"
         same(sorted(set(ids)), sorted(ids), "provider IDs listed, each once")
-        assert set(made) <= set(ids), f"listed {ids}, made {sorted(made)}"
+        assert set(identities_by_id) <= set(ids), f"listed {ids}, made {sorted(identities_by_id)}"
         if probes.is_opted_out(harness, "no_machine_marks"):
             return
         ours = {
@@ -519,7 +521,7 @@ class MachineContract(OpeningCases, MachineWeatherCases):
             for record in listed
             if record.identity.cluster == machines.cluster
         }
-        same(ours, made, "VMs listed as ours, with their identities")
+        same(ours, identities_by_id, "VMs listed as ours, with their identities")
 
     async def test_an_empty_pool_is_an_empty_listing(self, machines: Machines) -> None:
         """The listing of an empty pool is empty."""
@@ -530,15 +532,15 @@ class MachineContract(OpeningCases, MachineWeatherCases):
     ) -> None:
         """The instances interface and the machine driver have the same provider ID for a VM."""
         probes.offered(cloud.instances, "instances", "an InstancesV2")
-        made = await machines.create(machines.identity())
+        vm = await machines.create(machines.identity())
 
-        node = build_node(made.node_name)
+        node = build_node(vm.node_name)
         face = Face(cloud, old=False)
         metadata = await within_patience(harness, partial(face.metadata, node))
 
-        message = f"node {metadata.provider_id!r}, machine {made.provider_id!r}"
-        assert is_same_instance(metadata.provider_id, made.provider_id), f"two VMs: {message}"
-        probes.check_own_id(cloud, made.provider_id)
+        message = f"node {metadata.provider_id!r}, machine {vm.provider_id!r}"
+        assert is_same_instance(metadata.provider_id, vm.provider_id), f"two VMs: {message}"
+        probes.check_own_id(cloud, vm.provider_id)
 
     # --- other driver methods -------------------------------------------------------------------
 
@@ -563,9 +565,9 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         before = deepcopy(machines.spec)
         identity = machines.identity()
 
-        made = await machines.create(identity)
+        vm = await machines.create(identity)
         for name, ask in machine_probes.questions(
-            machines, identity, made, machines.identity()
+            machines, identity, vm, machines.identity()
         ).items():
             await outcome(ask)
             same(machines.spec, before, f"provider spec after {name}")

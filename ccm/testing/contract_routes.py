@@ -135,10 +135,10 @@ class RouteCases:
     ) -> None:
         """The route of a deleted instance is a blackhole, nodeless or absent; it can be deleted."""
         routes = probes.routes_of(cloud)
-        made = await harness.create()
-        await created(routes, await probes.node_of(cloud, made), CIDR)
+        instance = await harness.create()
+        await created(routes, await probes.node_of(cloud, instance), CIDR)
 
-        await harness.delete(made)
+        await harness.delete(instance)
 
         listed = await routes.list_routes(CLUSTER)
         if not probes.is_opted_out(harness, "routes_name_nodes"):

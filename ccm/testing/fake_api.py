@@ -36,6 +36,8 @@ from aiohttp import hdrs, web
 from ccm.base import clock, tasks
 
 HANG_S = 600.0
+"""Duration of a `hang` without `delay_s`."""
+
 LOG_LENGTH = 100_000
 """Number of calls that a log keeps; the counts are not limited."""
 
@@ -324,6 +326,7 @@ class FakeApi:
     def heal(self) -> None:
         """Remove all faults and release hanging calls."""
         self.script.clear()
+        # The old event releases the calls that hang now; later calls wait for the new one.
         self._released.set()
         self._released = asyncio.Event()
 
@@ -498,5 +501,5 @@ async def serve(service: FakeApi, *, host: str = "127.0.0.1", port: int = 0) -> 
         shown = f"[{address}]" if ":" in address else address
         yield f"http://{shown}:{number}"
     finally:
-        service.heal()
+        service.heal()  # hanging calls would delay the shutdown
         await runner.cleanup()

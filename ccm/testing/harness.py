@@ -4,7 +4,7 @@ Every hook but `open` is optional. A case that needs a missing hook is skipped w
 names the hook. A hook returns when its effect is visible through the cloud's API.
 """
 
-# ruff: noqa: ARG002 - the arguments of a hook are for those who override it
+# ruff: noqa: ARG002 - only overrides use the arguments of hooks
 # mypy: disable-error-code="empty-body"
 
 from __future__ import annotations

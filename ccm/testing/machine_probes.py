@@ -98,7 +98,7 @@ class Machines:
 
     @property
     def finds_by_name(self) -> bool:
-        """Whether the driver finds VMs by name alone."""
+        """Whether the driver finds VMs only by name."""
         return bool(getattr(self.driver, "finds_by_name", False))
 
     async def _must_be_free(self, identity: Identity) -> None:

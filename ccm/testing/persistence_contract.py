@@ -578,7 +578,7 @@ class PersistenceContract(ObjectCases, TrustCases):
         await asyncio.sleep(0.01)
 
         try:
-            async with asyncio.timeout(5):  # it hangs for ever
+            async with asyncio.timeout(5):  # a status call that waits would never return
                 for _ in range(10):
                     await provider.instance_status(first)
         finally:

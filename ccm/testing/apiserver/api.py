@@ -418,6 +418,7 @@ class Api:
 
     def _finish_owner(self, owner: kinds.Kind, name: str) -> None:
         entry = self.store.get(owner, name)
+        # Search the bytes instead of decoding them, because every removal comes here.
         if entry is None or b'"deletionTimestamp"' not in entry.raw:
             return
         for inside in self._inside(owner, name):

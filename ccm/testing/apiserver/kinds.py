@@ -130,7 +130,7 @@ _TABLE = tomllib.loads(pathlib.Path(__file__).with_name("kinds.toml").read_text(
 BUILTIN = {row["plural"]: _built_in(name, **row) for name, row in _TABLE.items()}
 """The built-in kinds by plural."""
 
-NODES, NAMESPACES, SERVICES = (BUILTIN[one] for one in ("nodes", "namespaces", "services"))
+NODES, NAMESPACES, SERVICES = (BUILTIN[plural] for plural in ("nodes", "namespaces", "services"))
 PODS, BUDGETS = BUILTIN["pods"], BUILTIN["poddisruptionbudgets"]
 CONFIG_MAPS, LEASES = BUILTIN["configmaps"], BUILTIN["leases"]
 DEFINITIONS = BUILTIN["customresourcedefinitions"]

@@ -108,6 +108,7 @@ class Collection:
 
     def wake(self) -> None:
         """Wake all tasks in `changed`."""
+        # A set event wakes all its waiters; later waiters need a new one.
         self._next.set()
         self._next = asyncio.Event()
 

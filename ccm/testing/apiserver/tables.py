@@ -100,13 +100,13 @@ class Column:
     description: str = ""
 
     def definition(self) -> dict[str, Any]:
-        """The column as a Table object describes it."""
+        """Return the column as a Table object describes it."""
         shown = {"name": self.name, "type": self.type, "description": self.description}
         form = "name" if self.name == "Name" else self.format
         return {**shown, "format": form, "priority": 1 if self.wide else 0}
 
     def value(self, body: Body) -> Any:
-        """The cell of an object's row."""
+        """Return the cell of an object."""
         if not isinstance(self.cell, str):
             return self.cell(body)
         values = find(body, self.cell)
