@@ -240,7 +240,7 @@ class Balancers(world.Shelf[Balancer]):
         return msgspec.structs.replace(balancer, ingress=tuple(ingresses))
 
     def _new_address(self, pool: tuple[bool, str]) -> str:
-        taken = {entry.ip for one in self._by_id.values() for entry in one.ingress}
+        taken = {entry.ip for balancer in self._by_id.values() for entry in balancer.ingress}
         network = NETWORKS[pool]
         while True:
             self._next_address[pool] = self._next_address[pool] % (2**15) + 1

@@ -39,17 +39,17 @@ class Credentials:
         if not self.url:
             return None
         ref = held.metrics.credentials_ref if held and held.metrics else None
-        said = {**self._said, "displayName": name}
+        body = {**self._said, "displayName": name}
         if held is not None and ref is not None:
             if held.label(BALANCER_CREDENTIALS) == self.mark:
                 return lbapi.Metrics(credentials_ref=ref, push_url=self.url)
             try:
-                await self._api.replace_credentials(ref, said)
+                await self._api.replace_credentials(ref, body)
             except cloud.NotFound:
                 ref = None  # the credentials were deleted
         if ref is None:
             await self.remove(name)
-            ref = await self._api.create_credentials(said)
+            ref = await self._api.create_credentials(body)
         return lbapi.Metrics(credentials_ref=ref, push_url=self.url)
 
     async def remove(self, name: str) -> None:

@@ -73,7 +73,7 @@ TABLE: tuple[Meaning, ...] = (
 
 STATUSES: Mapping[int, type[cloud.CloudError]] = {
     **rest.STATUSES,
-    **{int(one.answer): one.kind for one in TABLE if one.answer.isdigit() and one.answer != "404"},
+    **{int(row.answer): row.kind for row in TABLE if row.answer.isdigit() and row.answer != "404"},
 }
 """HTTP status -> error class, unless the body is more specific."""
 
