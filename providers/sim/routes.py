@@ -2,7 +2,7 @@
 
 A route sends a CIDR to a gateway, the private address of an instance. The cloud reports which
 instance has that address. The route is a blackhole if no instance has the address, and belongs
-to another node if the address moved there. The route controller replaces both.
+to another node if the address moved there. The route controller corrects both.
 """
 
 from __future__ import annotations
