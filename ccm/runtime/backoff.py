@@ -239,7 +239,7 @@ class ItemBackoff(Generic[K]):
         return self._failures.get(key, 0)
 
     def waits(self, key: K, now: float) -> bool:
-        """Tell whether the item's delay has not ended yet."""
+        """Return whether the item's delay has not ended yet."""
         return self._until.get(key, now) > now
 
     def until(self, key: K) -> float | None:

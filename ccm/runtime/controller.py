@@ -272,6 +272,7 @@ class Controller:
 
     async def run(self) -> None:
         """Run until cancelled, then shut the queue down and remove the cache handlers."""
+        # Handlers come before the wait, so that they see the objects of the first list.
         handlers = [(watch.informer, self._follow(watch)) for watch in self._watches]
         try:
             for watch in self._watches:
@@ -365,7 +366,7 @@ class Controller:
         """Reconcile one key, within a drain unit and a log context.
 
         Returns:
-            Whether the reconcile did work without an error; see `Workers`.
+            Whether the reconcile raised no error and was not idle; see `Workers`.
         """
         reconcile_id = f"{self._ids.getrandbits(48):012x}"
         async with drain.unit():
@@ -384,7 +385,7 @@ class Controller:
     def _succeeded(self, key: str, result: Result) -> None:
         now = clock.monotonic()
         if result.failing:
-            # The outcome and the failure count stay as they are; only requeue.
+            # The outcome and the failure count stay as they are.
             until = self.backoff.until(key)
             for due_s in (result.after_s, None if until is None else until - now):
                 if due_s is not None:
@@ -393,6 +394,7 @@ class Controller:
         self._given_up.discard(key)
         self._note(key, _Outcome(at=now, since=now, not_yet=result.back_off))
         self._log.debug("reconciled", after_s=result.after_s, back_off=result.back_off)
+        # The success may end an outage: then all keys that it stopped are retried.
         for other in self.backoff.recovered(key, now):
             self.queue.add(other, background=True)
         self._note_outage(None)

@@ -44,7 +44,7 @@ DOUBT_S = 60.0
 
 
 def is_mass(doomed: int, settled: int) -> bool:
-    """Tell whether `doomed` of `settled` objects are a mass deletion."""
+    """Return whether `doomed` of `settled` objects are a mass deletion."""
     return doomed > MOST and doomed * SHARE > settled
 
 
@@ -277,6 +277,7 @@ class DeletionRecord:
                 await self._changed.wait()
             else:
                 await tasks.wait_for(self._changed, LOOK_S)
+                # The annotation may have changed, so read again after `LOOK_S`.
                 self._is_read &= _now() - self._looked_at < LOOK_S
             self._changed.clear()
             try:
@@ -315,6 +316,7 @@ class DeletionRecord:
                 try:
                     await self._send(self._texts(moments))
                 except (errors.Conflict, errors.NotFound):
+                    # Another client changed or deleted the ConfigMap: read it, and plan again.
                     if attempt == _ATTEMPTS:
                         raise
                     continue
@@ -356,6 +358,7 @@ class DeletionRecord:
             taken = moments[request.kind]
             if len(taken) < request.limit:
                 known, at = taken | self._moments.get(request.kind, {}), wall
+                # A slot is a time; concurrent ones differ by a microsecond.
                 while (slot := format_micro_time(at)) in known:
                     at += timedelta(microseconds=1)
                 slots[request] = slot

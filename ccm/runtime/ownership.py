@@ -80,6 +80,7 @@ class Ownership(Generic[O, T]):
         """
         kept, orphans, leaving = list[T](), list[T](), list[T]()
         for cached in among:
+            # The cache may lag behind the owner's last write.
             obj = self._write.newest(cached)
             by = controller_uid(obj)
             if by == owner.uid:
@@ -111,7 +112,7 @@ class Ownership(Generic[O, T]):
         return live.uid == owner.uid and not live.is_deleting
 
     async def _adopt(self, owner: O, obj: T, matches: Callable[[T], bool]) -> Sequence[T]:
-        """Return the object if the owner controls it afterwards; another owner may be faster."""
+        """Adopt the object; return it if the owner controls it then: another may be faster."""
         reference = self.reference(owner)
 
         def adopted(current: T) -> Patch | None:
@@ -212,6 +213,7 @@ class Expectations:
 
     def creating(self, owner: str, namespace: str, name: str) -> None:
         """Record a creation before it is requested."""
+        # A retry of a creation with an unknown outcome: the name is in use again.
         self._settled(owner, name)
         self._wait(owner, namespace, name, "")
 
@@ -250,6 +252,7 @@ class Expectations:
     def seen(self, obj: KubeObject) -> None:
         """Clear the expectations that this object in the cache meets."""
         change = self._met(obj.key)
+        # The object may be one whose creation had an unknown outcome, for any owner.
         if change is None and self._doubtful:
             for owner in list(self._doubtful):
                 self._settled(owner, obj.name)
@@ -262,7 +265,7 @@ class Expectations:
         self._met(obj.uid)
 
     def satisfied(self, owner: str) -> bool:
-        """Tell whether the cache shows all changes of the owner."""
+        """Return whether the cache shows all changes of the owner."""
         return owner not in self._tokens
 
     def due_s(self, owner: str) -> float | None:
@@ -297,6 +300,7 @@ class Expectations:
             else:
                 is_shown = cached is not None
             if not is_shown and await _stands(change, api):
+                # The change was made and only the cache lags, so wait again.
                 late += 1
                 self._wait(change.owner, change.namespace, change.name, change.uid)
             else:
@@ -329,7 +333,7 @@ class Expectations:
 
 
 async def _stands(change: _Awaited, api: Reads[T]) -> bool:
-    """Tell whether the change was made and is still in force, so that the cache will show it."""
+    """Return whether the change was made and is still in force, so that the cache will show it."""
     try:
         live = await api.get(change.name, namespace=change.namespace)
     except NotFound:

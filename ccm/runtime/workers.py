@@ -87,8 +87,8 @@ class Workers:
     Args:
         name: in logs and task names.
         queue: value of the label `name` of the work-queue metrics.
-        take: reconciles one key; returns whether it did work without an error. It must not
-            raise.
+        take: reconciles one key without raising; returns whether it succeeded and was not
+            idle.
         count: number of workers, without overflow workers.
     """
 
@@ -134,10 +134,12 @@ class Workers:
             self._group.start(self._work(), name=f"{self._name}-worker-{next(self._numbers)}")
 
     def _can_spare(self) -> bool:
-        """Tell whether a worker stays free if another takes a key that was slow."""
+        """Return whether a worker stays free if another takes a key that was slow."""
+        # The key brings an overflow worker with it, up to the limit.
         return self._count + min(len(self._slow) + 1, MOST_LENT) > len(self._since) + 1
 
     async def _work(self) -> None:
+        # A worker beyond the wanted number ends here, after its reconcile.
         while self._running <= self._count + self._lent:
             try:
                 key = await self.queue.get()

@@ -164,7 +164,7 @@ def parse_node_ip(text: str) -> Sequence[IP]:
 
 
 def addresses_differ(old: Sequence[NodeAddress], new: Sequence[NodeAddress]) -> bool:
-    """Tell whether two address lists differ; order counts only among addresses of one type.
+    """Return whether two address lists differ; order counts only among addresses of one type.
 
     `Deviation:` the Go reference compares one address per type, so that dual-stack nodes seem to
     change for ever and some changes are missed.
@@ -242,7 +242,7 @@ def label_patch(node: Node) -> Patch | None:
 
 
 def needs_sync(old: Node | None, new: Node) -> bool:
-    """Tell whether a change of the node needs a reconcile at once.
+    """Return whether a change of the node needs a reconcile at once.
 
     For an uninitialised node only changes that may matter to its cloud count. Status heartbeats do
     not, so that they cannot override a back-off. `Deviation:` the Go reference queues every update.

@@ -289,7 +289,7 @@ class NodeLifecycleController:
             self.controller.queue.add(name)
 
     def _is_due(self, name: str) -> bool:
-        """Tell whether no back-off and no wait for a second answer is pending."""
+        """Return whether no back-off and no wait for a second answer is pending."""
         node = self._nodes.store.get(name)
         return not self.controller.backoff.failures(name) and not (node and self.wait_s(node))
 

@@ -265,7 +265,7 @@ def _doubt(evidence: Evidence, tally: Tally) -> Reason | None:
 
 
 def is_suspect(node: Node, ownership: NodeOwnership) -> bool:
-    """Tell whether the node has to be checked in every pass.
+    """Return whether the node has to be checked in every pass.
 
     A ready node has not, unless it still has the shutdown taint; a foreign node never has.
     """
@@ -275,7 +275,7 @@ def is_suspect(node: Node, ownership: NodeOwnership) -> bool:
 
 
 def changed_state(old: Node | None, new: Node) -> bool:
-    """Tell whether a change requires a check before the next pass.
+    """Return whether a change requires a check before the next pass.
 
     A change of the shutdown taint counts only where the taint may now be wrong: set on a ready
     node, or removed from one that is not ready. The controller's own write causes no further query.
@@ -290,7 +290,7 @@ def changed_state(old: Node | None, new: Node) -> bool:
 
 
 def counts_alike(old: Node, new: Node) -> bool:
-    """Tell whether the change leaves all fields that `Census` uses untouched."""
+    """Return whether the change leaves all fields that `Census` uses untouched."""
     return (
         old.ready == new.ready
         and old.uid == new.uid

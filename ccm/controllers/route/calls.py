@@ -145,6 +145,7 @@ class RouteChanges:
                 change = Change(todo.node.name, todo.network, creates=True)
                 self.conditions.begin(change.node)
             else:
+                # An overlapping deletion is skipped or delayed, so the creation has to wait too.
                 continue
             coming.add(position)
             self._queue.append(Queued(change, todo, position, tasks))

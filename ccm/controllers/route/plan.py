@@ -158,7 +158,7 @@ def place(network: Network) -> tuple[int, int, int]:
 
 
 def is_managed(network: Network, ranges: Iterable[Network]) -> bool:
-    """Tell whether the controller manages routes of this range: it has only Pod addresses.
+    """Return whether the controller manages routes of this range: it has only Pod addresses.
 
     A range that is wider than the cluster's is not managed, even if it begins or ends with it:
     networks have routes for other purposes and other clusters.
@@ -182,7 +182,7 @@ def pod_networks(node: Node) -> Mapping[Network, str]:
 
 
 def has_no_pod_cidrs(node: Node) -> bool:
-    """Tell whether the node has no Pod ranges, perhaps not yet."""
+    """Return whether the node has no Pod ranges, perhaps not yet."""
     return not node.spec.pod_cidrs
 
 
@@ -191,7 +191,7 @@ def _may_have_routes(node: Node) -> bool:
 
 
 def concerns_routes(old: Node | None, new: Node | None, *, targets: Collection[str]) -> bool:
-    """Tell whether a change of a node may change its routes.
+    """Return whether a change of a node may change its routes.
 
     A new node causes no comparison before it has an address. Otherwise the change that adds the
     address would have to wait for the minimum interval.
@@ -341,7 +341,7 @@ def compare(
 
 
 def is_doubtful(deletion: Deletion, nodes: Collection[str], undecodable: Collection[str]) -> bool:
-    """Tell whether the route may belong to a node that cannot be decoded."""
+    """Return whether the route may belong to a node that cannot be decoded."""
     if not undecodable:
         return False
     target = deletion.route.target_node
@@ -349,7 +349,7 @@ def is_doubtful(deletion: Deletion, nodes: Collection[str], undecodable: Collect
 
 
 def is_wanted(route: Route, node: Node | None) -> bool:
-    """Tell whether the target node wants the route's range."""
+    """Return whether the target node wants the route's range."""
     return node is not None and _parsed(route.destination_cidr) in pod_networks(node)
 
 
@@ -476,7 +476,7 @@ def _is_newer(node: Node, other: Node) -> bool:
 
 
 def _is_displaced(node: Node, network: Network, holders: Mapping[str, Node]) -> bool:
-    """Tell whether newer nodes hold the addresses that lead to a node's range.
+    """Return whether newer nodes hold the addresses that lead to a node's range.
 
     Then the VM of the older node is gone, though its node may be deleted much later. Only internal
     addresses count, and only if all are taken: nodes may share an external address, or that of a

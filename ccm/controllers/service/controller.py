@@ -211,6 +211,7 @@ class ServiceController:
 
     async def _sync(self, key: str) -> Result:
         result = IDLE
+        # Each operation may make another one due, such as an update of members after a verify.
         while True:
             service, record, action = self.decide(key)
             if action is Action.REMOVE_VANISHED and record is not None:
@@ -275,13 +276,13 @@ class ServiceController:
         return Result(after_s=after_s, idle=True, failing=True)
 
     def _are_due(self, record: Record) -> bool:
-        """Tell whether an update has to set other members now."""
+        """Return whether an update has to set other members now."""
         if record.failing and (record.absent or record.not_before > clock.monotonic()):
             return False
         return self._members.of(record.applied).are_due(record.members, record.burst)
 
     def _ensure_waits(self, service: Service, record: Record | None) -> bool:
-        """Tell whether the ensure of the current Service failed and its back-off lasts."""
+        """Return whether the ensure of the current Service failed and its back-off lasts."""
         if record is None or not record.failing:
             return False
         waits = self.controller.backoff.waits(service.key, clock.monotonic())

@@ -44,7 +44,7 @@ writes."""
 
 
 def is_member(node: Node) -> bool:
-    """Tell whether load balancers may send traffic to the node.
+    """Return whether load balancers may send traffic to the node.
 
     Cordoning, the provider ID and readiness do not count: the health checks of the load balancer
     decide which members get traffic (KEP-3458). For a load balancer without health checks, see
@@ -58,13 +58,13 @@ def is_member(node: Node) -> bool:
 
 
 def is_excluded(node: Node) -> bool:
-    """Tell whether the exclusion label is set, to any value that Go does not parse as false."""
+    """Return whether the exclusion label is set, to any value that Go does not parse as false."""
     value = node.labels.get(names.LABEL_EXCLUDE_BALANCERS)
     return value is not None and parse_bool(value) is not False
 
 
 def is_fit(node: Node, *, local: bool) -> bool:
-    """Tell whether a member may get traffic from a load balancer without health checks.
+    """Return whether a member may get traffic from a load balancer without health checks.
 
     Args:
         node: the member.
@@ -77,7 +77,7 @@ def is_fit(node: Node, *, local: bool) -> bool:
 
 
 def matters(old: Node, new: Node, *, by_health: bool = False) -> bool:
-    """Tell whether an update of a node requires a check of all members.
+    """Return whether an update of a node requires a check of all members.
 
     New taints and a started deletion do not: they take effect with the next other change.
 
@@ -121,7 +121,7 @@ class Pool:
         return len(self._nodes)
 
     def __contains__(self, name: str) -> bool:
-        """Tell whether the named node is a member."""
+        """Return whether the named node is a member."""
         return name in self._nodes
 
     def put(self, node: Node, *, fit: bool = True) -> None:
@@ -191,7 +191,7 @@ class Pool:
         return before != self._at_burst
 
     def are_due(self, known: str, burst: int) -> bool:
-        """Tell whether a load balancer needs an update of its members now.
+        """Return whether a load balancer needs an update of its members now.
 
         During a burst members change all the time. A reconcile for another reason must not set an
         intermediate state.
@@ -330,7 +330,7 @@ class Members:
             pool.remove(name)
 
     def are_doubtful(self) -> bool:
-        """Tell whether some members are missing or unfit."""
+        """Return whether some members are missing or unfit."""
         return bool(self._missing) or any(pool.unfit for pool in self.pools)
 
     def settle(self) -> None:
@@ -365,7 +365,7 @@ class Members:
         return wait_s > 0
 
     def are_known(self) -> bool:
-        """Tell whether the nodes are known well enough to update members without a request.
+        """Return whether the nodes are known well enough to update members without a request.
 
         If more than a third of the nodes cannot be decoded, an update would remove too many healthy
         members.

@@ -104,7 +104,7 @@ class Record:
         return self.state is not State.REMOVED
 
     def wants_members(self, fingerprint: str, now: float) -> bool:
-        """Tell whether an update has to set other members, and may do so now."""
+        """Return whether an update has to set other members, and may do so now."""
         follows = self.state is State.APPLIED or (self.failing and not self.absent)
         return follows and self.members != fingerprint and self.not_before <= now
 
@@ -126,7 +126,7 @@ class Record:
         self.update_failures = 0
 
     def resumes(self, operation: str) -> bool:
-        """Tell whether the operation is a retry that the provider asked for.
+        """Return whether the operation is a retry that the provider asked for.
 
         Resets `waiting`, so call it once per attempt.
         """
@@ -226,7 +226,7 @@ def decide(
 def is_relevant(
     old: Service, new: Service, record: Record | None, rules: Rules, *, lags: bool
 ) -> bool:
-    """Tell whether a change of a Service needs a reconcile.
+    """Return whether a change of a Service needs a reconcile.
 
     Args:
         old: the Service before; `new` itself during a resync.
@@ -254,7 +254,7 @@ def is_relevant(
 
 
 def wants_balancer(service: Service, classes: Collection[str]) -> bool:
-    """Tell whether the Service asks for a load balancer without a class or of a served one."""
+    """Return whether the Service asks for a load balancer without a class or of a served one."""
     if service.type != TYPE_LOAD_BALANCER:
         return False
     given = service.spec.load_balancer_class
@@ -262,12 +262,12 @@ def wants_balancer(service: Service, classes: Collection[str]) -> bool:
 
 
 def is_foreign(service: Service, classes: Collection[str]) -> bool:
-    """Tell whether the Service asks for a load balancer of another controller's class."""
+    """Return whether the Service asks for a load balancer of another controller's class."""
     return service.type == TYPE_LOAD_BALANCER and not wants_balancer(service, classes)
 
 
 def needs_cleanup(service: Service, classes: Collection[str]) -> bool:
-    """Tell whether the load balancer has to be deleted before the finalizer is removed.
+    """Return whether the load balancer has to be deleted before the finalizer is removed.
 
     `Deviation:` the Go reference ignores the class here, and removes the finalizer of a Service
     that another controller serves.
@@ -278,12 +278,12 @@ def needs_cleanup(service: Service, classes: Collection[str]) -> bool:
 
 
 def looks_served(service: Service) -> bool:
-    """Tell whether a controller served it: it has the finalizer, or an (older) address."""
+    """Return whether a controller served it: it has the finalizer, or an (older) address."""
     return has_load_balancer_finalizer(service) or bool(service.ingress)
 
 
 def is_unexplained(service: Service, record: Record, classes: Collection[str]) -> bool:
-    """Tell whether a Service disappeared without a deletion and left cloud resources.
+    """Return whether a Service disappeared without a deletion and left cloud resources.
 
     Args:
         service: last known Service.
@@ -295,7 +295,7 @@ def is_unexplained(service: Service, record: Record, classes: Collection[str]) -
 
 
 def needs_ensure(old: Service, new: Service, prefixes: Sequence[str] | None) -> bool:
-    """Tell whether a change affects the load balancer.
+    """Return whether a change affects the load balancer.
 
     Args:
         old: the Service that the provider knows.
@@ -331,7 +331,7 @@ def relevant_annotations(service: Service, prefixes: Sequence[str] | None) -> Ma
 
 
 def is_damaged(service: Service, written: Status | None) -> bool:
-    """Tell whether another client removed the finalizer or changed the status.
+    """Return whether another client removed the finalizer or changed the status.
 
     Args:
         service: current Service.
@@ -390,7 +390,7 @@ def status_patch(service: Service, wanted: Status) -> Patch | None:
 
 
 def status_settled(service: Service, wanted: Status) -> bool:
-    """Tell whether the Service has the status.
+    """Return whether the Service has the status.
 
     The API server turns an unset IP mode of an address into `VIP`, so the two count as equal.
     `Deviation:` the Go reference sees a change each time and writes the status again.
@@ -399,7 +399,7 @@ def status_settled(service: Service, wanted: Status) -> bool:
 
 
 def same_status(one: Status, other: Status) -> bool:
-    """Tell whether two statuses are equal, given the default of the IP mode."""
+    """Return whether two statuses are equal, given the default of the IP mode."""
 
     def defaulted(status: Status) -> Status:
         return Status(
