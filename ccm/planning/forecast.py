@@ -1,9 +1,9 @@
 """Forecast: runs the daemon's controllers over a copy of the cluster, and collects their changes.
 
-The copy is in the fake API server, where the controllers may write. It has the fields of the
-daemon's types; objects that cannot be decoded are known by key only, as in the daemon. The copy
-has no connection to the real API server. It validates nothing, since that server has accepted the
-objects.
+The copy is in the fake API server, where the controllers may write. Objects have the fields of the
+daemon's types; those that cannot be decoded are known by key only, as in the daemon. The copy has
+no connection to the real API server. The fake one validates nothing, since the real one has
+accepted the objects.
 """
 
 from __future__ import annotations

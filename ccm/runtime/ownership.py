@@ -1,8 +1,7 @@
 """Ownership: claims of objects by owner reference, and expectations for a cache that lags.
 
-An owner keeps the objects that it controls and that match its selector. It adopts matching
-orphans and releases controlled objects that no longer match. Objects of another controller stay
-untouched. Before the first adoption of a round the owner is read from the API server, past the
+An owner keeps controlled objects that match its selector, adopts matching orphans, and releases
+controlled objects that no longer match. Objects of another controller stay untouched. Before the first adoption of a round the owner is read from the API server, past the
 cache: an owner that is being deleted, or was recreated under the same name, must not adopt.
 Counterpart in Kubernetes: the controller-ref manager.
 
@@ -70,7 +69,7 @@ class Ownership(Generic[O, T]):
         A failed adoption or release does not stop the others.
 
         Args:
-            owner: the claiming owner. One that is being deleted keeps its objects and changes
+            owner: the claiming owner; while being deleted, it keeps its objects and changes
                 nothing.
             among: candidates from the cache; see `Index`.
             matches: whether an object matches the owner's selector.

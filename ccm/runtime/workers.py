@@ -1,15 +1,15 @@
 """Workers of a queue: a fixed number, plus overflow workers for slow keys.
 
 A reconcile with a hanging call holds its worker until the call's deadline, perhaps a quarter of an
-hour. Other keys would have to wait. So a reconcile that lasts `HELD_UP_S` is slow, and an overflow
-worker starts, at most `MOST_LENT` of them. One worker ends when a slow reconcile is over.
+hour. Other keys would have to wait. So a reconcile that lasts `HELD_UP_S` counts as slow, and an
+overflow worker starts, at most `MOST_LENT` of them. When a slow reconcile ends, one worker exits.
 
-A key that was slow last time is set apart in the queue. It gets an overflow worker from the start,
-or waits: it never takes the last free worker. The key is set back among the others after a
-reconcile that was quick and did work without an error.
+A key that was slow last time is set apart in the queue. Such a key gets an overflow worker from the
+start, or waits: it never takes the last free worker. It returns to the other keys after a reconcile
+that was quick, succeeded and was not idle.
 
-A `Turn` bounds concurrent work without counting the wait for a cloud: a worker acquires one for
-its reconcile and releases it during each call that may be slow.
+A `Turn` bounds concurrent work without counting the wait for a cloud: a worker acquires one for its
+reconcile and releases it during each call that may be slow.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def addresses_differ(old: Sequence[NodeAddress], new: Sequence[NodeAddress]) -> 
 def initialization(node: Node, metadata: InstanceMetadata) -> tuple[Patch, Sequence[str]]:
     """Return the patch that makes the node usable, and warnings about omitted labels.
 
-    The patch sets labels and provider ID and removes the init taint. It has the node's
+    The patch sets labels and provider ID and removes the init taint, with the node's
     resourceVersion as a precondition.
 
     Raises:
