@@ -1,8 +1,9 @@
 """Ownership: claims of objects by owner reference, and expectations for a cache that lags.
 
 An owner keeps controlled objects that match its selector, adopts matching orphans, and releases
-controlled objects that no longer match. Objects of another controller stay untouched. Before the first adoption of a round the owner is read from the API server, past the
-cache: an owner that is being deleted, or was recreated under the same name, must not adopt.
+controlled objects that no longer match. Objects of another controller stay untouched. Before the
+first adoption of a round the owner is read from the API server, past the cache: an owner that is
+being deleted, or was recreated under the same name, must not adopt.
 Counterpart in Kubernetes: the controller-ref manager.
 
 A decision from a stale cache would create everything twice. So an owner records each creation by

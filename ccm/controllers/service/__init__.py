@@ -2,7 +2,7 @@
 
 Counterpart of the `service-lb-controller` of the Go cloud-provider library, with the same
 finalizer, status, events and calls to the provider. This one makes fewer calls and writes, and
-restores finalizers and statuses that other clients removed. `plan` makes every decision and `balancer`
-executes it for one Service. `members` selects the member nodes. `listing` reads all load balancers
-of the cloud at once, which saves calls after a start.
+restores finalizers and statuses that other clients removed. `plan` makes every decision and
+`balancer` executes it for one Service. `members` selects the member nodes. `listing` reads all load
+balancers of the cloud at once, which saves calls after a start.
 """
