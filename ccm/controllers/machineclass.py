@@ -112,7 +112,7 @@ class MachineClassController:
             # A Machine that cannot be read may be of it.
             if machines.undecodable and self._names.finalizer in one.finalizers:
                 return None
-            is_used = any(each.class_name == one.name for each in machines.store.list())
+            is_used = any(machine.class_name == one.name for machine in machines.store.list())
             return _held(one, self._names.finalizer, is_used=is_used, strategic=False)
 
         written = await self._classes.change(obj, Step(held))
@@ -192,7 +192,7 @@ class MachineClassController:
         await self._secrets.change(self._secrets.newest(cached), Step(held))
 
     def _condition_patch(self, obj: MachineClass, wanted: Condition) -> Patch | None:
-        known = {one.type: one for one in obj.conditions}
+        known = {condition.type: condition for condition in obj.conditions}
         before = known.get(wanted.type)
         if before is not None and replace(before, since=None) == replace(wanted, since=None):
             return None
@@ -202,8 +202,8 @@ class MachineClassController:
     def _retry(self) -> None:
         """Another provider may think otherwise."""
         self._checked.clear()
-        for one in self._caches.classes.store.list():
-            self._add(_CLASS, one.key)
+        for machine_class in self._caches.classes.store.list():
+            self._add(_CLASS, machine_class.key)
 
     # --- the caches ---------------------------------------------------------------------------
 
@@ -272,4 +272,4 @@ def _condition(faults: Sequence[str] | None, now: datetime) -> Condition:
 
 
 def _has_condition(obj: MachineClass, kind: str) -> bool:
-    return any(one.type == kind for one in obj.conditions)
+    return any(condition.type == kind for condition in obj.conditions)

@@ -241,7 +241,11 @@ class MachineOvershootController:
         """Return the patch of the condition; one that stands stays, whatever its reason was."""
         if _is_told(obj, frozen=frozen):
             return None
-        others = [one for one in obj.status.conditions if one.type != reasons.CONDITION_FROZEN]
+        others = [
+            condition
+            for condition in obj.status.conditions
+            if condition.type != reasons.CONDITION_FROZEN
+        ]
         now = clock.now()
         wanted = Condition(
             type=reasons.CONDITION_FROZEN,
@@ -262,7 +266,10 @@ class MachineOvershootController:
         owned = (store.get(key) for key in self._machines.owned(obj.uid))
         deployment = self._deployment_of(obj)
         return Stock(
-            count=sum(one is not None and labels.items() <= one.labels.items() for one in owned),
+            count=sum(
+                machine is not None and labels.items() <= machine.labels.items()
+                for machine in owned
+            ),
             replicas=obj.replicas,
             most=None if deployment is None else replicas.most(deployment),
             is_frozen=obj.is_frozen,
@@ -301,9 +308,9 @@ class MachineOvershootController:
         """Look at everything."""
         self._pardoned.clear()
         sets = self._caches.machine_sets.store.list()
-        metrics.SETS_FROZEN.set(sum(one.is_frozen for one in sets))
-        for one in sets:
-            self._add(_SET, one.key)
+        metrics.SETS_FROZEN.set(sum(machine_set.is_frozen for machine_set in sets))
+        for machine_set in sets:
+            self._add(_SET, machine_set.key)
         for deployment in self._caches.machine_deployments.store.list():
             self._add(_DEPLOYMENT, deployment.key)
 
@@ -355,7 +362,7 @@ class MachineOvershootController:
 
 def _condition_of(obj: Freezable) -> Condition | None:
     kind = reasons.CONDITION_FROZEN
-    return next((one for one in obj.status.conditions if one.type == kind), None)
+    return next((condition for condition in obj.status.conditions if condition.type == kind), None)
 
 
 def _is_told(obj: Freezable, *, frozen: bool) -> bool:

@@ -112,22 +112,22 @@ class MachineSafetyController:
     async def look(self) -> None:
         """One pass over the VMs of all classes, and over all nodes."""
         classes = self._caches.classes.store.list()
-        for gone in self._sightings.keys() - {one.key for one in classes}:
+        for gone in self._sightings.keys() - {machine_class.key for machine_class in classes}:
             del self._sightings[gone]
             self._told.pop(gone, None)
-        self._gone.keep({one.name for one in classes})
+        self._gone.keep({machine_class.name for machine_class in classes})
         self._recheck_soon = False
         found, faults = list[tuple[Judgement, Decision]](), list[str]()
-        for one in classes:
-            view = self._caches.resolve(one)
+        for machine_class in classes:
+            view = self._caches.resolve(machine_class)
             if view.faults:
                 continue
             try:
-                found.append(await self._look_over(one, view))
+                found.append(await self._look_over(machine_class, view))
                 metrics.PASSES.labels("success").inc()
             except (CloudError, KubeError) as error:
                 metrics.PASSES.labels("error").inc()
-                faults.append(f"{one.key}: {error}")
+                faults.append(f"{machine_class.key}: {error}")
         _count(found)
         await self._mark_nodes(faults)
         if faults:
@@ -241,8 +241,8 @@ class MachineSafetyController:
         if not settings.has_target or self._caches.machines.undecodable:
             return
         by_node: dict[str, list[Machine]] = {}
-        for one in self._caches.machines.store.list():
-            by_node.setdefault(one.node_name, []).append(one)
+        for machine in self._caches.machines.store.list():
+            by_node.setdefault(machine.node_name, []).append(machine)
         for node in self._caches.nodes.store.list():
             try:
                 await self._mark(node, by_node.get(node.name, []))

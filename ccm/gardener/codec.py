@@ -329,7 +329,7 @@ def _comparable(found: documents.MachineDeploymentStatus) -> dict[str, Any]:
     """Return the fields that are set, with conditions in a fixed order."""
     plain = {key: value for key, value in _plain(found).items() if value is not None}
     if conditions := plain.get("conditions"):
-        plain["conditions"] = sorted(conditions, key=lambda one: str(one["type"]))
+        plain["conditions"] = sorted(conditions, key=lambda condition: str(condition["type"]))
     return plain
 
 

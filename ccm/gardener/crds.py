@@ -217,7 +217,7 @@ def _schema(found: wire.Type) -> Schema:
 def _union(types: tuple[wire.Type, ...]) -> Schema:
     """What may be null says so only where Go writes null: at moments."""
     others = [one for one in types if not isinstance(one, wire.NoneType)]
-    if {type(one) for one in others} == {wire.IntType, wire.StrType}:
+    if {type(other) for other in others} == {wire.IntType, wire.StrType}:
         either = [{"type": "integer"}, {"type": "string"}]
         return {"anyOf": either, "x-kubernetes-int-or-string": True}
     (only,) = others

@@ -180,7 +180,7 @@ def machine_class(obj: documents.MachineClass) -> MachineClass:
         metadata=obj.metadata,
         provider=obj.provider,
         provider_spec=obj.spec,
-        secrets=tuple((one.namespace or obj.namespace, one.name) for one in obj.secrets),
+        secrets=tuple((secret.namespace or obj.namespace, secret.name) for secret in obj.secrets),
         imports=frozenset(one.strip() for one in imports.split(",")) - {""},
         extra_capacity=texts(template.virtual_capacity),
         place=(template.instance_type, template.zone),

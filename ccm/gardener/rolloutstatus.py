@@ -70,7 +70,7 @@ def way_back(obj: MachineDeployment, sets: Sequence[MachineSet], revision: int) 
     """
     if obj.is_paused:
         raise CannotBeDone(f'"{obj.name}" is paused; resume it first')
-    views = [populated(one, ()) for one in sets]
+    views = [populated(machine_set, ()) for machine_set in sets]
     found = rollout.revert(replace(obj, rollback_to=revision), views, NAMES)
     if found.to is None and not found.is_same:
         known = sorted(filter(None, (rollout.number(one.annotations, NAMES) for one in views)))

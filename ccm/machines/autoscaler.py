@@ -1,8 +1,8 @@
-"""What a deployment and the autoscaler tell each other. Pure.
+"""Interaction of a deployment and the cluster autoscaler. Pure.
 
-The autoscaler says in an annotation which machines it wants to go, and then lowers the replicas:
-those machines get the lowest priority. While machines are exchanged their nodes ask to be left
-alone, and those that are to go ask for no more Pods than need be.
+The autoscaler names in an annotation the machines to delete, and then lowers the replicas; those
+machines get the lowest priority. During a rollout, annotations keep the autoscaler from scaling
+down the nodes, and a taint keeps Pods off old nodes where possible.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _TRUE = "True"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A machine that the autoscaler wants to go.
+    """A machine that the autoscaler wants deleted.
 
     Attributes:
         piece: the machine.
-        annotations: what it gets.
+        annotations: annotations that it gets.
     """
 
     piece: Member
@@ -39,12 +39,12 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMark:
-    """What is wanted of a node of a rollout; None = whatever is there.
+    """Desired marks of a node in a rollout; None = unchanged.
 
     Attributes:
         node: the node.
-        is_old: whether its machine is to be exchanged: it takes Pods last.
-        is_held: whether the autoscaler is to leave it alone.
+        is_old: whether its machine will be replaced, so that Pods prefer other nodes.
+        is_held: whether the autoscaler must not scale it down.
     """
 
     node: Node
@@ -55,27 +55,27 @@ class NodeMark:
 def triggered(
     text: str, members: Sequence[Member], now: datetime, names: Names
 ) -> tuple[Sequence[Mark], str]:
-    """Who is to get the lowest priority, and what is left of the wish.
+    """Return the machines that need the lowest priority, and the remaining value of the annotation.
 
-    Machines that are gone, going or failed are none of it any more, nor is what makes no sense.
-    A wish without a moment, as older autoscalers write it, is one of this moment.
+    Entries for missing, deleted or failed machines are dropped, and so are malformed ones. An entry
+    without a time, as older autoscalers write it, counts as written now.
     """
-    by_name = {one.name: one for one in members}
-    marks, left = list[Mark](), list[str]()
+    by_name = {member.name: member for member in members}
+    marks, remaining = list[Mark](), list[str]()
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, tilde, when = entry.partition("~")
-        piece = by_name.get(name)
+        marked_member = by_name.get(name)
         when = when if tilde else format_time(now)
-        if piece is None or (called := moment(when)) is None:
+        if marked_member is None or (called := moment(when)) is None:
             continue
-        machine = piece.machine
+        machine = marked_member.machine
         if machine.is_ending or machine.phase is Phase.FAILED:
             continue
-        left.append(f"{name}~{when}")
+        remaining.append(f"{name}~{when}")
         if (machine.priority, machine.marked) != (CALLED_PRIORITY, called):
             wanted = {names.priority: str(CALLED_PRIORITY), names.marked: when}
-            marks.append(Mark(piece=piece, annotations=wanted))
-    return marks, ",".join(left)
+            marks.append(Mark(piece=marked_member, annotations=wanted))
+    return marks, ",".join(remaining)
 
 
 def node_marks(
@@ -86,41 +86,41 @@ def node_marks(
     rolls: bool,
     updates: bool,
 ) -> Iterator[NodeMark]:
-    """What nodes lack, or have too much.
+    """Yield the marks of nodes that have to change.
 
     Args:
         new: the set of the newest template.
-        olds: the others.
-        settings: of the front.
-        rolls: whether machines are exchanged one by one now.
-        updates: whether they are updated in place now; then others say which nodes are old.
+        olds: the other sets.
+        settings: names and settings.
+        rolls: whether a rolling update is running.
+        updates: whether an in-place update is running; `inplace` marks old nodes then.
     """
     holds = rolls or updates
-    for one in olds:
-        becomes_old = rolls and settings.names.old_taint not in one.annotations
-        yield from _marks(one, settings, holds=holds, is_old=True if becomes_old else None)
+    for old in olds:
+        becomes_old = rolls and settings.names.old_taint not in old.annotations
+        yield from _marks(old, settings, holds=holds, is_old=True if becomes_old else None)
     if new is not None:
         is_new_again = settings.names.old_taint in new.annotations
         yield from _marks(new, settings, holds=holds, is_old=False if is_new_again else None)
 
 
 def hold_notes(names: Names) -> Mapping[str, str]:
-    """Annotations of a node that the autoscaler leaves alone, and why."""
+    """Return the annotations that keep the autoscaler off a node, and mark that as ours."""
     return {names.hold: "true", names.hold_is_ours: "true"}
 
 
 def set_mark(found: PopulatedSet, names: Names, *, rolls: bool, is_new: bool) -> dict[str, Any]:
-    """The annotation by which a set remembers that its nodes were told."""
+    """Return the annotation by which a set records that its nodes were marked as old."""
     if is_new:
         return {names.old_taint: None} if names.old_taint in found.annotations else {}
     return {} if not rolls or names.old_taint in found.annotations else {names.old_taint: _TRUE}
 
 
 def node_patch(node: Node, mark: NodeMark, names: Names) -> Patch | None:
-    """Return the patch that gives a node what a mark wants; None: it has it."""
+    """Return the patch that gives a node its marks; None = it has them."""
     taints = None
     if mark.is_old is not None:
-        others = [one for one in node.taints if one.key != names.old_taint]
+        others = [taint for taint in node.taints if taint.key != names.old_taint]
         is_old = len(others) < len(node.taints)
         taint = Taint(key=names.old_taint, value=_TRUE, effect=_PREFER_NO_SCHEDULE)
         if is_old is not mark.is_old:
@@ -141,16 +141,16 @@ def _marks(
 
 
 def _hold(member: Member, settings: Settings, *, holds: bool) -> bool | None:
-    """Whether the autoscaler is to leave a node alone; that of a preserved machine stays so."""
+    """Return `NodeMark.is_held` for a machine's node; a preserved one is unchanged."""
     if holds:
         return True if settings.holds_nodes else None
     return None if member.kept_until is not None else False
 
 
 def _hold_notes(node: Node, is_held: bool | None, names: Names) -> dict[str, str | None]:
-    """Annotations to set or to remove; what a person wrote stays."""
+    """Return the annotations to set or remove; a user's annotation is kept."""
     is_ours = names.hold_is_ours in node.annotations
     if is_held is None or is_held == is_ours or (is_held and names.hold in node.annotations):
         return {}
-    notes = hold_notes(names)
-    return {**notes} if is_held else dict.fromkeys(notes)
+    hold = hold_notes(names)
+    return {**hold} if is_held else dict.fromkeys(hold)

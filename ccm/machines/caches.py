@@ -32,9 +32,8 @@ from ccm.model.meta import KubeObject
 from ccm.runtime.writer import Writer
 
 SYSTEM_NAMESPACE = "kube-system"
-"""Namespace whose UID is the marker of a cluster that was given none: it lives as long as the
-cluster. It is that of the cluster which machines join: many may have their Machines in one control
-cluster."""
+"""Namespace of the target cluster whose UID is the default marker: it lives as long as the cluster.
+The control cluster has no such marker, because many clusters may share it."""
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -43,21 +42,21 @@ _PAUSES = Exponential(base_s=1.0, factor=2.0, cap_s=30.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The cluster that machines join, where it is another than that of their objects."""
+    """The cluster that machines join, if it is not the cluster of the machine objects."""
 
     informers: Informers
     client: Client
 
 
 class InitialMetadata:
-    """Metadata that machines and nodes get when they are created, so that one write does for two.
+    """Metadata that machines and nodes get when they are created or join, to save a second write.
 
-    Nothing rests on it: a controller that is alone in its daemon, or comes after a restart, finds
-    what is missing and writes it then.
+    This is only an optimisation: a controller that runs alone in its daemon, or after a restart,
+    writes missing metadata later.
 
     Attributes:
-        claim: returns metadata that a machine about to be created has from the beginning; set by
-            the machine controller.
+        claim: returns the initial metadata of a machine that is about to be created; set by the
+            machine controller.
     """
 
     def __init__(self) -> None:
@@ -66,15 +65,15 @@ class InitialMetadata:
         self._sets: dict[str, Collection[str]] = {}
 
     def rolls(self, owner: str, sets: Collection[str], notes: Mapping[str, str]) -> None:
-        """Note the annotations of nodes of a deployment's sets during a rollout.
+        """Set the initial annotations of nodes of a deployment's sets during a rollout.
 
         Args:
             owner: UID of the deployment.
             sets: UIDs of its sets; empty = there is no rollout.
             notes: annotations of each of their nodes.
         """
-        for one in self._sets.pop(owner, ()):
-            self._notes.pop(one, None)
+        for set_uid in self._sets.pop(owner, ()):
+            self._notes.pop(set_uid, None)
         if sets and notes:
             self._sets[owner] = tuple(sets)
             self._notes |= dict.fromkeys(sets, notes)
@@ -85,23 +84,23 @@ class InitialMetadata:
 
 
 class Caches:
-    """Caches of all objects, and what is read of them.
+    """Caches of all objects, and values derived from them.
 
     Args:
         codec: codec of the machines' API group.
-        informers: caches of the cluster that has the machines.
+        informers: informers of the cluster that has the machines.
         client: client of that cluster.
         namespace: namespace of the objects.
-        settings: settings of flags; without a cluster, the marker is the UID of the target
-            cluster's `kube-system`, or without a target that of the namespace.
+        settings: settings from flags; without a marker, the UID of the target cluster's
+            `kube-system` is used, or without a target that of the namespace.
         providers: returns the values of `provider` that the driver accepts.
         target: the cluster that machines join; None = the same.
 
     Attributes:
         client: client of the cluster that has the machines.
-        target: the cluster that they join.
+        target: the cluster that machines join.
         ages: ages of all machines.
-        arrivals: metadata that the controllers have written for each other.
+        arrivals: initial metadata that the controllers prepare for each other.
     """
 
     def __init__(
@@ -132,18 +131,18 @@ class Caches:
 
     @property
     def settings(self) -> Settings:
-        """Names and settings; there are none before `ready`."""
+        """Names and settings; not available before `ready`."""
         assert self._is_ready
         return self._settings
 
     @property
     def machines(self) -> Informer[Machine]:
-        """All machines."""
+        """Informer of all machines."""
         return self._informers.of(self.codec.machines, namespace=self.namespace)
 
     @property
     def classes(self) -> Informer[MachineClass]:
-        """All classes; none where the API group has no such objects."""
+        """Informer of all classes; always empty if the API group has no such objects."""
         kind = self.codec.machine_classes
         if kind is None:
             return self._no_classes
@@ -151,42 +150,46 @@ class Caches:
 
     @property
     def machine_sets(self) -> Informer[MachineSet]:
-        """All machine sets."""
+        """Informer of all machine sets."""
         return self._informers.of(self.codec.machine_sets, namespace=self.namespace)
 
     @property
     def machine_deployments(self) -> Informer[MachineDeployment]:
-        """All machine deployments."""
+        """Informer of all machine deployments."""
         return self._informers.of(self.codec.machine_deployments, namespace=self.namespace)
 
     @property
     def secrets(self) -> Informer[Secret]:
-        """The Secrets beside them."""
+        """Informer of the Secrets in the machines' namespace."""
         return self._informers.of(SECRETS, namespace=self.namespace)
 
     @property
     def nodes(self) -> Informer[Node]:
-        """All Nodes of the cluster that machines join."""
+        """Informer of all Nodes of the cluster that machines join."""
         return self.target.informers.of(NODES) if self._settings.has_target else self._no_nodes
 
     def writer(self, kind: Kind[T], rng: random.Random | None = None) -> Writer[T]:
-        """Return what writes objects of a kind of the API group."""
+        """Return a writer for objects of a kind of the API group."""
         cache = self._informers.of(kind, namespace=self.namespace).store
         return Writer(self.client.resource(kind), cache=cache, strategic=False, rng=rng)
 
     def now(self) -> datetime:
-        """Return the time at the API server that has the machines: ages count by it."""
+        """Return the time of the API server that has the machines, the base of all ages."""
         return self.client.server_time()
 
     def now_since(self, uid: str, moment: datetime | None) -> datetime:
-        """Return the time to compare with a moment that stands on a machine.
+        """Return the time to compare with a timestamp on a machine.
 
-        No jump of any clock makes it a later one. None = the moment is about to be written.
+        Jumps of clocks never make the returned time too late.
+
+        Args:
+            uid: UID of the machine.
+            moment: the timestamp; None = it is about to be set.
         """
         return self.now() if moment is None else self.ages.now(uid, moment)
 
     async def ready(self, *kinds: Kind[Any]) -> None:
-        """Wait until the objects are served, and the marker is known.
+        """Wait until the API server serves the objects, and the marker is known.
 
         Args:
             kinds: further kinds that have to be served.
@@ -225,45 +228,45 @@ class Caches:
         self._settings, self._is_ready = replace(self._settings, cluster=cluster), True
 
     async def _check_served(self, *kinds: Kind[Any]) -> None:
-        """Raise KubeError where objects of these kinds cannot be used yet."""
+        """Raise KubeError if the API server does not serve these kinds yet."""
         group = self.codec.machines.api_version
         known = await served.resources(self.client, group)
-        missing = [one for one in kinds if one.plural not in known]
+        missing = [kind for kind in kinds if kind.plural not in known]
         if missing:
-            plurals = " and ".join(one.plural for one in missing)
+            plurals = " and ".join(missing_kind.plural for missing_kind in missing)
             raise NotServed(f"{group} has no {plurals}; apply manifests/crds.yaml")
 
     # --- classes ------------------------------------------------------------------------------
 
     def class_of(self, machine: Machine) -> ResolvedClass:
-        """Return the machine's class; one with a fault where it has none."""
+        """Return the machine's class; one with a fault if it is missing."""
         if machine.own_class is not None:
             return self.resolve(machine.own_class)
         namespace, name = machine.namespace, machine.class_name
-        found = self.classes.store.get(f"{namespace}/{name}") if name else None
-        if found is None:
+        machine_class = self.classes.store.get(f"{namespace}/{name}") if name else None
+        if machine_class is None:
             return classes.no_class(name, namespace)
-        resolved = self.resolve(found)
+        resolved = self.resolve(machine_class)
         if not resolved.lacking:
-            self._usable[found.key] = resolved
+            self._usable[machine_class.key] = resolved
         return resolved
 
     def class_to_delete_with(self, machine: Machine) -> ResolvedClass:
-        """Return the machine's class; the last usable one where it or its Secret is gone."""
-        found = self.class_of(machine)
+        """Return the machine's class; the last usable one if it or its Secret is gone."""
+        present = self.class_of(machine)
         key = f"{machine.namespace}/{machine.class_name}"
-        return self._usable.get(key, found) if found.lacking else found
+        return self._usable.get(key, present) if present.lacking else present
 
     def classes_with_secret(self, name: str) -> Sequence[MachineClass]:
         """Return the classes that refer to a Secret."""
         return [
-            one
-            for one in self.classes.store.list()
-            if any(secret == name for _, secret in one.secrets)
+            machine_class
+            for machine_class in self.classes.store.list()
+            if any(secret == name for _, secret in machine_class.secrets)
         ]
 
     def resolve(self, found: MachineClass) -> ResolvedClass:
-        """Return a class with what its Secrets hold now."""
+        """Return a class with the present contents of its Secrets."""
         return classes.resolve(
             found,
             lambda namespace, name: self.secrets.store.get(f"{namespace}/{name}"),
@@ -271,19 +274,19 @@ class Caches:
         )
 
     def forget(self, uid: str) -> None:
-        """Forget a machine that is gone."""
+        """Forget a deleted machine."""
         self.ages.forget(uid)
         gone = [key for key in self._usable if self.classes.store.get(key) is None]
         if gone:
-            # Credentials are kept no longer than there is something to delete with them.
+            # Credentials of deleted classes are kept only while machines need them for deletion.
             machines = self.machines.store.list()
-            wanted = {f"{one.namespace}/{one.class_name}" for one in machines}
+            wanted = {f"{machine.namespace}/{machine.class_name}" for machine in machines}
             for key in set(gone) - wanted:
                 del self._usable[key]
 
 
 async def marker(control: Client, target: Client | None, namespace: str) -> str:
-    """Return the marker of a cluster that was given none.
+    """Return the default marker of a cluster.
 
     Args:
         control: the cluster that has the machines.
@@ -294,12 +297,12 @@ async def marker(control: Client, target: Client | None, namespace: str) -> str:
         KubeError: the marker cannot be read.
     """
     client, where = (target, SYSTEM_NAMESPACE) if target is not None else (control, namespace)
-    found: Namespace = await client.resource(NAMESPACES).get(where)
-    return found.uid
+    system: Namespace = await client.resource(NAMESPACES).get(where)
+    return system.uid
 
 
 class NotServed(KubeError):
-    """The definitions of the objects are missing."""
+    """The API server lacks the definitions of the objects."""
 
 
 # --- ages -----------------------------------------------------------------------------------------
@@ -307,21 +310,21 @@ class NotServed(KubeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sight:
-    """When a moment was first asked about, on the monotonic clock, and how old it was then."""
+    """Time of the first query for a timestamp, on the monotonic clock, and its age then."""
 
     at: float
     age_s: float
 
 
 class Ages:
-    """The ages of all machines, and of other moments that stand on them.
+    """Ages of machines, and of other timestamps on them.
 
-    Timestamps are the API server's, so they are compared with its clock. From the first question
-    about a moment, a monotonic clock counts too; the lower age is used, so that no jump of a clock
-    ends a machine: too low an age costs minutes, too high an age costs the VM.
+    Timestamps are the API server's, so they are compared with its clock. From the first query for a
+    timestamp, a monotonic clock counts too. The lower age is used, so that no jump of a clock ends
+    a machine: too low an age costs minutes, too high an age costs the VM.
 
     Args:
-        server_time: the time at the API server.
+        server_time: returns the time of the API server.
     """
 
     def __init__(self, server_time: Callable[[], datetime]) -> None:
@@ -329,24 +332,24 @@ class Ages:
         self._seen: dict[str, dict[datetime, _Sight]] = {}
 
     def of(self, machine: Machine) -> float:
-        """Seconds since the machine's object was made."""
+        """Return the seconds since the creation of the machine's object."""
         return max(0.0, self.since(machine.uid, machine.created))
 
     def since(self, uid: str, moment: datetime) -> float:
-        """Seconds since a moment that matters to a machine; negative: it is yet to come."""
-        now, told_s = clock.monotonic(), (self._server_time() - moment).total_seconds()
+        """Return the seconds since a timestamp on a machine; negative = it is in the future."""
+        now, server_age_s = clock.monotonic(), (self._server_time() - moment).total_seconds()
         known = self._seen.setdefault(uid, {})
-        sight = known.setdefault(moment, _Sight(at=now, age_s=told_s))
-        return min(told_s, sight.age_s + now - sight.at)
+        sight = known.setdefault(moment, _Sight(at=now, age_s=server_age_s))
+        return min(server_age_s, sight.age_s + now - sight.at)
 
     def now(self, uid: str, moment: datetime) -> datetime:
-        """What time it is, as far as that moment is concerned."""
+        """Return the time to compare with a timestamp on a machine."""
         return moment + timedelta(seconds=self.since(uid, moment))
 
     def by(self, now: datetime, machine: Machine) -> Machine:
-        """The machine with the time of its creation on our own clock, which says `now`."""
+        """Return the machine with its creation time on another clock, which shows `now`."""
         return structs.replace(machine, created=now - timedelta(seconds=self.of(machine)))
 
     def forget(self, uid: str) -> None:
-        """The machine is gone."""
+        """Forget a deleted machine."""
         self._seen.pop(uid, None)

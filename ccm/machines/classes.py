@@ -1,4 +1,4 @@
-"""Classes of machines with what their Secrets hold now. Pure."""
+"""Machine classes with the contents of their Secrets. Pure."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ class ResolvedClass(MachineClass, frozen=True, kw_only=True):
     Attributes:
         credentials: credentials for the driver.
         user_data: user data of the VMs, with placeholders.
-        faults: reasons for which no VM can be created now; the status of machines shows them.
-        lacking: the faults for which the cloud cannot be asked about a VM either.
-        origin: mark that differs where VMs may be in another place: other credentials or region.
-        version: value that differs when any of this does.
+        faults: reasons why no VM can be created; the status of machines shows them.
+        lacking: those of the faults that also prevent every other call to the cloud.
+        origin: short hash of credentials and region: VMs of another origin may be in another
+            project.
+        version: value that changes with every field above.
     """
 
     credentials: Credentials
@@ -39,14 +40,14 @@ class ResolvedClass(MachineClass, frozen=True, kw_only=True):
     version: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        # User data are secret.
+        # Credentials and user data are secret.
         return f"ResolvedClass({self.key})"
 
     @property
     def spec_user_data(self) -> bytes:
-        """User data in the provider spec, where some drivers look for them first."""
-        found = self.provider_spec.get(SPEC_USER_DATA)
-        return found.encode() if isinstance(found, str) else b""
+        """User data in the provider spec, where some drivers look first."""
+        user_data = self.provider_spec.get(SPEC_USER_DATA)
+        return user_data.encode() if isinstance(user_data, str) else b""
 
 
 def resolve(
@@ -55,32 +56,32 @@ def resolve(
     *,
     providers: Collection[str],
 ) -> ResolvedClass:
-    """Return a class with what its Secrets hold.
+    """Return a class with the contents of its Secrets.
 
     Args:
         obj: the class.
-        secret: finds a Secret by namespace and name.
+        secret: returns a Secret by namespace and name.
         providers: values of `provider` that the driver accepts.
     """
     data: dict[str, bytes] = {}
     lacking: list[str] = []
     for namespace, name in obj.secrets:
         who = f"Secret {namespace}/{name}, to which MachineClass {obj.name} refers,"
-        found = secret(namespace, name)
+        credentials_secret = secret(namespace, name)
         if namespace != obj.namespace:
             lacking.append(f"{who} has to be in the namespace of the class, {obj.namespace}")
-        elif found is None:
+        elif credentials_secret is None:
             lacking.append(f"{who} does not exist; create it")
         else:
-            given = found.data or {}
-            data |= given
+            contents = credentials_secret.data or {}
+            data |= contents
             lacking += (
                 f"{who} has {len(value)} bytes in {key}; a credential has at most {MOST_BYTES}"
-                for key, value in given.items()
+                for key, value in contents.items()
                 if key != USER_DATA and len(value) > MOST_BYTES
             )
     faults = (*_provider_faults(obj, providers), *obj.gaps, *lacking)
-    # User data are among them, as drivers of the origin know them.
+    # With the user data: the reference's drivers get them, too.
     credentials = Credentials(data)
     spec = _ORDERED.encode(obj.provider_spec).decode()
     return ResolvedClass(
@@ -90,13 +91,13 @@ def resolve(
         faults=faults,
         lacking=tuple(lacking),
         origin=_origin(obj, data),
-        # Not that of the object: what we write on it ourselves is nothing new.
+        # Without the resource version: our own writes to the object change nothing here.
         version=(obj.uid, spec, credentials.digest, *sorted(obj.imports), *faults),
     )
 
 
 def no_class(name: str, namespace: str) -> ResolvedClass:
-    """Return what stands for a class that does not exist."""
+    """Return a class that stands for a missing one, with the fault that says so."""
     fault = f"MachineClass {namespace}/{name} does not exist; create it, or correct spec.class.name"
     if not name:
         fault = "spec.class needs the kind MachineClass and a name"
@@ -109,17 +110,17 @@ def no_class(name: str, namespace: str) -> ResolvedClass:
 
 
 def refusals(obj: MachineClass) -> list[str]:
-    """Return what the driver refuses about a class, as its condition says."""
+    """Return the driver's faults of a class, from its condition."""
     return [
-        one.message
-        for one in obj.conditions
-        if (one.type, one.status) == (reasons.CONDITION_SPEC_VALID, STATUS_FALSE)
+        condition.message
+        for condition in obj.conditions
+        if (condition.type, condition.status) == (reasons.CONDITION_SPEC_VALID, STATUS_FALSE)
     ]
 
 
 def _provider_faults(obj: MachineClass, providers: Collection[str]) -> Iterator[str]:
     if obj.provider and obj.provider.casefold() not in map(str.casefold, providers):
-        accepted = " or ".join(repr(one) for one in sorted(providers))
+        accepted = " or ".join(repr(provider) for provider in sorted(providers))
         yield (
             f"MachineClass {obj.name}: provider is {obj.provider!r}, and the driver in use serves "
             f"{accepted}; correct the field, or remove it"
@@ -127,7 +128,7 @@ def _provider_faults(obj: MachineClass, providers: Collection[str]) -> Iterator[
 
 
 def _origin(obj: MachineClass, data: Mapping[str, bytes]) -> str:
-    # Four digits tell that something is another, and not what it is.
+    # Four digits are enough to detect a change, and reveal nothing about the credentials.
     region = f"{obj.region}/{obj.provider_spec.get('region', '')}"
     where = {key: value for key, value in data.items() if key != USER_DATA}
     return Credentials({**where, "": region.encode()}).digest[:4]

@@ -1,8 +1,8 @@
-"""Codec of an API group of machines: everything that the controllers have to know of the group.
+"""Codec of an API group of machines: all that the controllers need to know of the group.
 
 A codec decodes the group's documents to hub types (`ccm.model.machines`), once for each version of
-an object, and makes the patches for what controllers write. A feature that the group lacks has
-empty names. A second API group needs a codec, and nothing else.
+an object, and makes the patches that controllers write. The names of features that the group lacks
+are empty. A second API group needs only another codec.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Codec(abc.ABC):
 
     Attributes:
         names: names of labels, annotations, finalizers, taints and conditions.
-        machines: the kind of machines.
-        machine_sets: the kind of sets.
-        machine_deployments: the kind of deployments.
-        machine_classes: the kind of classes; None = a machine holds its class (`own_class`).
+        machines: kind of machines.
+        machine_sets: kind of sets.
+        machine_deployments: kind of deployments.
+        machine_classes: kind of classes; None = a machine contains its class (`own_class`).
     """
 
     names: Names
@@ -48,20 +48,20 @@ class Codec(abc.ABC):
     machine_classes: Kind[MachineClass] | None = None
 
     def new_status(self, obj: Machine, planned_for: Machine, wanted: MachineStatus) -> Patch:
-        """Return the patch that writes a status that was planned for an object.
+        """Return the patch that writes a status planned for an earlier version of the object.
 
         Raises:
-            StaleObject: another phase was written meanwhile, or its deletion was asked for.
+            StaleObject: the phase changed meanwhile, or a deletion was requested.
         """
         if obj.phase is not planned_for.phase or obj.is_deleting != planned_for.is_deleting:
             raise StaleObject
         return self.machine_status_patch(obj, wanted)
 
     def preserved(self, obj: Machine, planned_for: Machine, until: datetime | None) -> Patch | None:
-        """Return the patch of the time until which a machine is preserved; None = it stands.
+        """Return the patch of the time until which a machine is preserved; None = up to date.
 
         Raises:
-            StaleObject: another phase was written meanwhile.
+            StaleObject: the phase changed meanwhile.
         """
         if obj.phase is not planned_for.phase:
             raise StaleObject
@@ -72,7 +72,7 @@ class Codec(abc.ABC):
     def identity(
         self, obj: Machine, vm: MachineInfo, *, has_target: bool, origin: str = ""
     ) -> Patch | None:
-        """Return the patch that stores which VM is the machine's; None = it stands.
+        """Return the patch that stores the machine's VM; None = up to date.
 
         Raises:
             StaleObject: another VM was stored meanwhile.
@@ -88,7 +88,7 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def machine_status_patch(self, obj: Machine, status: MachineStatus) -> Patch:
-        """Return the patch that writes a status; fields that the hub type lacks stay."""
+        """Return the patch that writes a status; fields that the hub type lacks are kept."""
 
     @abc.abstractmethod
     def known_state_patch(self, obj: Machine, state: str) -> Patch:
@@ -102,18 +102,18 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def machine_body(self, owner: MachineSet, reference: OwnerReference, name: str) -> Patch:
-        """Return a new machine of a set."""
+        """Return the body of a new machine of a set."""
 
     @abc.abstractmethod
     def push_patch(self, obj: Machine, owner: MachineSet) -> Patch | None:
-        """Return the patch that brings changes of the template to a machine; None = there are none.
+        """Return the patch that applies template changes to a machine; None = no changes.
 
         Only changes that need no new VM.
         """
 
     @abc.abstractmethod
     def set_body(self, obj: MachineDeployment, making: Making, reference: OwnerReference) -> Patch:
-        """Return a new set of a deployment."""
+        """Return the body of a new set of a deployment."""
 
     @abc.abstractmethod
     def set_patch(self, obj: MachineSet, change: Change, owner: MachineDeployment) -> Patch:
@@ -121,22 +121,25 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def set_status_patch(self, obj: MachineSet, status: SetStatus) -> Patch | None:
-        """Return the patch that writes a status; None = it stands."""
+        """Return the patch that writes a status; None = up to date."""
 
     @abc.abstractmethod
     def revert_patch(self, obj: MachineDeployment, to: MachineSet | None) -> Patch:
-        """Return the patch that answers a rollback: the template of a set, or no change."""
+        """Return the patch that completes a rollback; `to` is the set whose template returns.
+
+        Without a set, the patch only withdraws the request.
+        """
 
     @abc.abstractmethod
     def deployment_status_patch(
         self, obj: MachineDeployment, status: DeploymentStatus
     ) -> Patch | None:
-        """Return the patch that writes a status; None = it stands."""
+        """Return the patch that writes a status; None = up to date."""
 
     def move_patch(
         self, obj: Machine, *, old: MachineSet, new: MachineSet, reference: OwnerReference
     ) -> Patch:
-        """Return the patch that moves a machine that was updated in place to its new set."""
+        """Return the patch that moves an updated machine to its new set."""
         raise NotImplementedError
 
     def class_conditions_patch(self, obj: MachineClass, conditions: Iterable[Condition]) -> Patch:

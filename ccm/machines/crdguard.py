@@ -1,7 +1,7 @@
-"""Blocks deletions that follow from the deletion of a CustomResourceDefinition (CRD).
+"""Blocks deletions that result from the deletion of a CustomResourceDefinition (CRD).
 
-Deleting a CRD sets its deletionTimestamp; then the API server deletes all objects of the CRD. Each
-of them looks as if a user had deleted it, and the VMs would go because a chart was uninstalled.
+Deleting a CRD sets its deletionTimestamp. Then the API server deletes all objects of the CRD, as if
+a user had deleted each of them. Without the guard, uninstalling a chart would delete all VMs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from ccm.runtime.deletions import DeletionRecord, Holds
 from ccm.runtime.writer import Recorder
 
 SKEW = timedelta(seconds=2)
-"""An object counts as deleted before its CRD only if it was that much earlier. Two API servers may
-write the timestamps, in whole seconds; etcd warns where clocks differ by more than one second."""
+"""Minimum time between the deletion of an object and that of its CRD for the object to count as
+deleted before. Two API servers may write the timestamps, in whole seconds; etcd warns where
+clocks differ by more than one second."""
 
 GATHER_TURNS = 10
 """Turns of the event loop before a read, so that it serves all deletions that arrive together."""
@@ -35,16 +36,17 @@ INTERVAL_S = 0.05
 """Minimum time between two reads of a CRD."""
 
 CONFIRM_S = 5.0
-"""Time between the two refusals that together mean that we lack the right to read a CRD."""
+"""Time between the two refusals that prove that we lack the permission to read a CRD."""
 
 BLOCKED_S = 10.0
-"""How long an answer serves that blocks: a CRD in deletion stays so, except for its annotation."""
+"""Time for which a blocking answer is reused: a CRD in deletion stays so, except for its
+annotation."""
 
 RECHECK = Result(after_s=2 * BLOCKED_S, idle=True)
 """Result of a reconcile whose deletion is blocked."""
 
 REASON = "crd_deleted"
-"""Reason in the metric of deletions that are blocked."""
+"""Reason in the metric of blocked deletions."""
 
 _log = log.logger("machines")
 
@@ -55,13 +57,13 @@ def name_of(kind: Kind[Any]) -> str:
 
 
 def was_deleted_with(obj: KubeObject, crd: CustomResourceDefinition) -> bool:
-    """Return whether the deletion of an object may follow from that of its CRD."""
+    """Return whether the deletion of an object may result from that of its CRD."""
     deleted = moment(obj.metadata.deletion_timestamp)
     if deleted is None:
         return crd.is_deleting
-    created, crd_created = (moment(one.metadata.creation_timestamp) for one in (obj, crd))
+    created, crd_created = (moment(item.metadata.creation_timestamp) for item in (obj, crd))
     if created and crd_created and created < crd_created - SKEW and deleted < crd_created + SKEW:
-        # It outlived a former CRD of that name, whose deletion may have been the reason.
+        # The object is older than the CRD: a former CRD of that name may have been deleted.
         return True
     crd_deleted = moment(crd.metadata.deletion_timestamp)
     if crd_deleted is None:
@@ -70,13 +72,13 @@ def was_deleted_with(obj: KubeObject, crd: CustomResourceDefinition) -> bool:
 
 
 class CRDGuard:
-    """Blocks deletions of one kind of object.
+    """Blocks deletions of objects of one kind.
 
     Args:
-        kind: of the objects.
+        kind: kind of the objects.
         crds: reads CRDs, past any cache.
-        events: where the Event about the CRD goes.
-        record: where `kube-ccm doctor` finds blocked deletions; None = nowhere.
+        events: recorder of the event about the CRD.
+        record: blocked deletions that `kube-ccm doctor` shows; None = none.
     """
 
     def __init__(
@@ -91,22 +93,22 @@ class CRDGuard:
         self._events = events
         self._holds = Holds(kind.kind, events, record)
         self._confirmed: set[str] = set()
-        """UIDs of objects whose deletion was asked for before that of their CRD."""
+        """UIDs of objects that were deleted before their CRD, or without it."""
         self._blocked: dict[str, ObjectReference] = {}
-        """References to the objects by their UIDs."""
+        """UID -> reference of an object whose deletion is blocked."""
         self._lock = asyncio.Lock()
         self._reads = 0
-        """Reads that have begun."""
+        """Number of reads so far."""
         self._read_at = -math.inf
         self._answer: CustomResourceDefinition | KubeError | None = None
         self._had_right = self._lacks_right = False
 
     def facts(self, obj: KubeObject | None, key: str, *, namespace: str) -> Facts:
-        """Return whether an object is in another namespace than ours, or its deletion blocked."""
-        theirs = key.partition("/")[0]
-        if theirs != namespace:
+        """Return whether an object is in a foreign namespace, or its deletion is blocked."""
+        its_namespace = key.partition("/")[0]
+        if its_namespace != namespace:
             return Facts(
-                foreign=f"it is in namespace {theirs}, and this daemon looks after those in "
+                foreign=f"it is in namespace {its_namespace}, and this daemon looks after those in "
                 f"{namespace} (--namespace)"
             )
         is_blocked = obj is not None and obj.uid in self._blocked
@@ -132,12 +134,12 @@ class CRDGuard:
         return False
 
     def forget(self, uid: str) -> None:
-        """Forget an object that is gone."""
+        """Forget a deleted object."""
         self._confirmed.discard(uid)
         self._release(uid)
 
     def _recent_blocking(self, obj: KubeObject) -> CustomResourceDefinition | Forbidden | None:
-        """Return an earlier answer that is as good as a new one; None = there is none."""
+        """Return a recent answer that still holds; None = a new read is necessary."""
         if asyncio.get_running_loop().time() - self._read_at >= BLOCKED_S:
             return None
         match self._answer:
@@ -148,12 +150,12 @@ class CRDGuard:
         return None
 
     async def _read(self) -> CustomResourceDefinition | Forbidden:
-        """Return the CRD as of a read that began after this call; Forbidden = we lack the right.
+        """Return the CRD as of a new read; Forbidden = we lack the permission.
 
         An earlier read proves nothing: the CRD may have been deleted between that and the object.
 
         Raises:
-            KubeError: the API server does not say.
+            KubeError: the CRD cannot be read.
         """
         time, before = asyncio.get_running_loop().time, self._reads
         async with self._lock:
@@ -169,7 +171,7 @@ class CRDGuard:
             case Forbidden() if self._lacks_right:
                 return self._answer
             case KubeError():
-                # Also where the right was taken away: perhaps it was deleted with the CRD.
+                # Also if the permission was revoked: it may have been deleted with the CRD.
                 raise self._answer.with_traceback(None)
         raise AssertionError
 
@@ -220,7 +222,7 @@ def cause(kind: Kind[Any]) -> str:
 
 
 def advice(kind: Kind[Any]) -> str:
-    """Return what a user can do about blocked deletions."""
+    """Return the advice about blocked deletions."""
     return (
         'recover the objects as "A deleted CustomResourceDefinition" in manifests/README.md says; '
         f"or, to delete their VMs: kubectl annotate crd {name_of(kind)} "

@@ -1,14 +1,14 @@
-"""From a machine's object to its VM: what each step needs, and how a pass ends. Pure.
+"""Creation of a machine's VM: what each step needs, and how a pass ends. Pure.
 
 A pass runs steps until one has to wait: claim the object, look for a VM, record that the creation
 started, create the VM, store its provider ID, initialise the VM, write the status.
 
-The record makes sure that no VM is forgotten. It stands on the object from before the first
-`create_machine` until the provider ID is stored, so every error, crash or lost write in between
-leaves a machine whose next pass looks for the VM again, and whose deletion asks the cloud. VMs are
-found by the UID in their marks, or, with a driver that knows names only, by the machine's name:
-such a creation is recorded only after the name was seen to be free. Once a provider ID is stored,
-no VM is ever created again for the machine.
+The record makes sure that no VM is forgotten. The object carries it from before the first
+`create_machine` until the provider ID is stored. After an error, a crash or a lost write in
+between, the next pass looks for the VM again, and a deletion asks the cloud. VMs are found by the
+UID in their marks. With a driver that knows names only, VMs are found by the machine's name, and a
+creation is recorded only after the name was seen to be free. Once a provider ID is stored, no VM is
+ever created again for the machine.
 """
 
 from __future__ import annotations
@@ -41,27 +41,28 @@ from ccm.model.patches import Patch, StaleObject, add_finalizer, annotations_pat
 from ccm.model.times import parse_time
 
 SHORT_S, MEDIUM_S = 5.0, 180.0
-"""When a failed step is tried again (reference); other errors have a time of their own."""
+"""Retry delays of a failed step, for transient and for other errors (reference)."""
 
 CREATING_TEXT = "Creating machine on cloud provider"
 CREATED_TEXT = "Created machine on cloud provider"
 OLD_NODE_TEXT = "VM using old node obj"
-"""Descriptions that others look for."""
+"""Descriptions that other programs match."""
 
 _PASSING = (errors.Unknown, errors.DeadlineExceeded, errors.Aborted, errors.Unavailable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a pass ends.
+    """Result of one pass over a machine.
 
     Attributes:
-        status: what is written; None = nothing new.
-        after_s: when it comes back though nothing changes; None = never.
-        punctual: that time is a promise, such as a timeout; others may be a little later.
-        joined: its node is in use now, so that its bootstrap token has served.
-        busy: the answer of a cloud that works on it, whose time `after_s` is.
-        is_invalid: no VM can be created as the machine or its class stands; an Event says so.
+        status: status to write; None = nothing changed.
+        after_s: delay of the requeue, in seconds; None = only a change requeues the machine.
+        punctual: whether the delay is exact, as for a timeout; other delays may get jitter.
+        joined: whether the node has just become ready for use, so that the bootstrap token is
+            obsolete.
+        busy: error of a cloud that still works on the machine; its delay is `after_s`.
+        is_invalid: whether the machine or its class makes every creation fail; an event says so.
     """
 
     status: MachineStatus | None = None
@@ -73,7 +74,7 @@ class Outcome:
 
 
 def is_claimed(machine: Machine, made_of: ResolvedClass, settings: Settings) -> bool:
-    """Whether all stands on the object that has to before its VM is made."""
+    """Return whether the object carries all metadata that its VM creation requires."""
     return (
         settings.names.finalizer in (machine.metadata.finalizers or ())
         and bool(machine.annotation(settings.names.priority))
@@ -84,26 +85,34 @@ def is_claimed(machine: Machine, made_of: ResolvedClass, settings: Settings) -> 
 
 
 def needs_token(made_of: ResolvedClass, settings: Settings) -> bool:
-    """Whether the VMs of a class are booted with a bootstrap token."""
-    every = (made_of.user_data, made_of.spec_user_data)
-    return settings.has_target and any(has(one, TOKEN) for one in every)
+    """Return whether the VMs of a class boot with a bootstrap token."""
+    user_data = (made_of.user_data, made_of.spec_user_data)
+    return settings.has_target and any(has(data, TOKEN) for data in user_data)
 
 
 def is_stored(machine: Machine, settings: Settings) -> bool:
-    """Whether the object says which VM is the machine's."""
+    """Return whether the object stores the VM, and its node if there is a target cluster."""
     return bool(machine.provider_id) and (bool(machine.node_name) or not settings.has_target)
 
 
 def settled(
     machine: Machine, vm: MachineInfo, now: datetime, settings: Settings, *, is_new: bool
 ) -> Outcome:
-    """Return how a pass without an error ends; `is_new`: this pass created the VM."""
+    """Return the outcome of a pass without an error.
+
+    Args:
+        machine: the machine.
+        vm: its VM, as the cloud reported it.
+        now: the time.
+        settings: names and settings.
+        is_new: whether this pass created the VM.
+    """
     if machine.phase not in CREATING:
         return Outcome()
     state = machine.status.known_state
     if not is_new and vm.last_known_state is not None:
         state = vm.last_known_state
-    there = MachineStatus(
+    base = MachineStatus(
         kind=OperationType.CREATE.value,
         since=now,
         updated=now,
@@ -113,7 +122,7 @@ def settled(
     if settings.has_target:
         return Outcome(
             status=replace(
-                there,
+                base,
                 phase=Phase.PENDING,
                 description=CREATING_TEXT,
                 state=OperationState.PROCESSING.value,
@@ -122,7 +131,7 @@ def settled(
         )
     return Outcome(
         status=replace(
-            there,
+            base,
             phase=Phase.AVAILABLE,
             description=CREATED_TEXT,
             state=OperationState.SUCCESSFUL.value,
@@ -132,7 +141,7 @@ def settled(
 
 
 def discarded(machine: Machine, now: datetime) -> Outcome:
-    """Return how a pass ends whose VM was deleted again, as the name of its node is taken."""
+    """Return the outcome of a pass that deleted the new VM because its node name is taken."""
     return _written(machine, _failure(machine, OLD_NODE_TEXT, Phase.FAILED, now), MEDIUM_S)
 
 
@@ -144,35 +153,41 @@ def failed(
     *,
     initializing: bool = False,
 ) -> Outcome:
-    """How a pass ends in which the cloud refused something.
+    """Return the outcome of a pass in which a call to the cloud failed.
 
-    A `RetryAfter` is no failure: only what the driver wants to remember is written. A VM that was
-    written down and will never run is not waited for: the machine has failed, to be replaced.
+    A `RetryAfter` is no failure: only the driver's state is written. The machine fails at once, to
+    be replaced, if its stored VM is reported as failed during its initialisation.
     """
-    said = known(error)
-    told = said.last_known_state
+    info = known(error)
+    known_state = info.last_known_state
     if isinstance(error, errors.RetryAfter):
         status = machine.status
-        kept = None if told in (None, status.known_state) else replace(status, known_state=told)
+        kept = (
+            None
+            if known_state in (None, status.known_state)
+            else replace(status, known_state=known_state)
+        )
         return Outcome(status=kept, after_s=error.seconds, busy=error)
     code, text = errors.code_of(error).name, told_of(error)
     description = f"Cloud provider message - {text}"
     if initializing:
         description = f"Provider error: {text}. Initialize VM Instance"
-    is_lost = initializing and said.phase is vms.Phase.FAILED
+    is_lost = initializing and info.phase is vms.Phase.FAILED
     is_late = (now - machine.created).total_seconds() > settings.of(machine).creation_timeout_s
     phase = Phase.FAILED if is_lost or is_late else Phase.CRASH_LOOP
     after_s = SHORT_S if initializing else _retry_s(error, settings)
     keeps = initializing or isinstance(error, (*_PASSING, errors.ResourceExhausted))
-    state = told if told is not None else (machine.status.known_state if keeps else "")
+    state = (
+        known_state if known_state is not None else (machine.status.known_state if keeps else "")
+    )
     status = replace(_failure(machine, description, phase, now), code=code, known_state=state)
     return _written(machine, status, after_s)
 
 
 def impossible(machine: Machine, faults: Iterable[str], now: datetime) -> Outcome:
-    """How a pass ends without a question to the cloud: the class cannot be used.
+    """Return the outcome of a pass that cannot call the cloud, because the class is unusable.
 
-    That is nothing the machine can do about, nor another in its place: it never has failed.
+    Neither this machine nor a replacement can cure that, so the machine is never marked Failed.
     """
     text = "; ".join(faults)
     status = replace(
@@ -182,14 +197,14 @@ def impossible(machine: Machine, faults: Iterable[str], now: datetime) -> Outcom
 
 
 def told_of(error: errors.CloudError) -> str:
-    """An error as a description has it: whoever may read the object reads it."""
-    said = copy.copy(error)
-    said.args = (redact.public(str(error)),)
-    return errors.format_error(said)
+    """Return an error as redacted text for a description, which every reader of the object sees."""
+    public = copy.copy(error)
+    public.args = (redact.public(str(error)),)
+    return errors.format_error(public)
 
 
 def passes(error: errors.CloudError) -> bool:
-    """Whether an error is of a kind that passes by itself, soon."""
+    """Return whether an error is transient."""
     return isinstance(error, _PASSING)
 
 
@@ -198,23 +213,24 @@ def match_marked(
 ) -> tuple[MachineRecord | None, str]:
     """Find the machine's VM in a listing of a driver that marks VMs.
 
-    A VM with another marker, or another UID, is never the machine's. A VM without any marker is,
-    where the settings adopt such VMs.
+    A VM with another marker or another UID is never the machine's. A VM of the machine's name
+    without any marker is adopted if the settings allow it.
 
     Returns:
-        The machine's VM if there is one; why another VM prevents a creation, else empty.
+        The machine's VM, if there is one; the reason why another VM prevents a creation, else
+        empty.
     """
-    every = list(records)
-    ours = found(every, identity)
-    if ours is not None:
-        return ours, ""
-    for record in every:
-        theirs = record.identity
-        if theirs.name != identity.name:
+    listed = list(records)
+    own = found(listed, identity)
+    if own is not None:
+        return own, ""
+    for record in listed:
+        marks = record.identity
+        if marks.name != identity.name:
             continue
-        where = f"VM {record.info.provider_id or theirs.name}"
-        if theirs.cluster or theirs.uid:
-            owner = f"cluster {theirs.cluster!r}, machine {theirs.uid!r}"
+        where = f"VM {record.info.provider_id or marks.name}"
+        if marks.cluster or marks.uid:
+            owner = f"cluster {marks.cluster!r}, machine {marks.uid!r}"
             return None, f"{where} has the name of this machine and belongs to {owner}"
         if not adopt_unmarked:
             return None, _unmarked(where)
@@ -231,13 +247,13 @@ def match_named(
 ) -> tuple[MachineRecord | None, str]:
     """Find the machine's VM by name, for a driver that keeps no marks.
 
-    A VM that has the name is the machine's if the creation was recorded, because the name was free
-    before that. Without the record it is another's, unless it is the only one of the name and the
-    settings adopt such VMs.
+    A VM of the machine's name is the machine's if the creation was recorded, because the name was
+    free before that. Without the record the VM has another owner, unless it is the only one of the
+    name and the settings adopt such VMs.
 
     Args:
         records: listing of the machine's class, begun after the last creation ended.
-        status: VM that the driver returns for the name; None: no VM has the name.
+        status: VM that the driver returns for the name; None = no VM has the name.
         machine: the machine; its provider ID is not stored.
         adopt_unmarked: whether VMs without marks are adopted.
 
@@ -254,7 +270,7 @@ def match_named(
     if not machine.creation_started and not adopt_unmarked:
         return None, _unmarked(f"VM {provider_id or min(listed, default=machine.name)}")
     if not machine.creation_started and len(listed) > 1:
-        # The VM that is not adopted would pass for one that the machine left behind.
+        # The VMs that are not adopted would later count as left behind by the machine.
         return None, (
             f"VMs {', '.join(sorted(listed))} have the name of this machine and no marker of any "
             "cluster; delete or rename all but one"
@@ -277,10 +293,9 @@ def _unmarked(where: str) -> str:
 
 
 def known_vm(machine: Machine, vm: MachineInfo | None) -> MachineInfo | None:
-    """Return what is known of the machine's VM, after what the cloud said; None: there is none."""
+    """Return the machine's VM, where the stored identity wins over the cloud's; None = no VM."""
     if not machine.provider_id:
         return vm
-    # What is written down stands, whatever the cloud says now.
     stored = MachineInfo(provider_id=machine.provider_id, node_name=machine.node_name)
     if vm is None:
         return stored
@@ -289,18 +304,18 @@ def known_vm(machine: Machine, vm: MachineInfo | None) -> MachineInfo | None:
 
 
 def is_name_taken(machine: Machine, vm: MachineInfo, node: Node | None, settings: Settings) -> bool:
-    """Whether the node of that name was there before the machine, so that it is another's."""
+    """Return whether a node of the VM's name is older than the machine, so not the machine's."""
     if not settings.has_target or node is None or node.name == machine.name:
         return False
     if node.provider_id and is_same_instance(node.provider_id, vm.provider_id):
-        # It is this very VM's, whatever the clocks of two clusters say.
+        # The provider ID proves it; the clocks of two clusters prove nothing.
         return False
-    made = node.metadata.creation_timestamp
-    return made is not None and parse_time(made) < machine.created
+    created = node.metadata.creation_timestamp
+    return created is not None and parse_time(created) < machine.created
 
 
 def lacking(vm: MachineInfo, settings: Settings) -> str:
-    """Return why a VM is of no use; empty: it is."""
+    """Return why a VM is unusable; empty = it is usable."""
     if not vm.provider_id:
         return "the driver gave no provider ID"
     if settings.has_target and not vm.node_name:
@@ -309,10 +324,10 @@ def lacking(vm: MachineInfo, settings: Settings) -> str:
 
 
 def _addresses(machine: Machine, vm: MachineInfo) -> tuple[NodeAddress, ...]:
-    every = {*machine.status.addresses, *vm.addresses}
+    addresses = {*machine.status.addresses, *vm.addresses}
     if vm.node_name:
-        every.add(NodeAddress(type=ADDRESS_HOSTNAME, address=vm.node_name))
-    return tuple(sorted(every, key=lambda one: one.type + one.address))
+        addresses.add(NodeAddress(type=ADDRESS_HOSTNAME, address=vm.node_name))
+    return tuple(sorted(addresses, key=lambda address: address.type + address.address))
 
 
 def _retry_s(error: errors.CloudError, settings: Settings) -> float:
@@ -332,51 +347,54 @@ def _written(machine: Machine, status: MachineStatus, after_s: float | None) -> 
     return Outcome(status=status, after_s=after_s)
 
 
-# --- what is written on a machine ---------------------------------------------------------------
+# --- patches of a machine -----------------------------------------------------------------------
 
 _MOST_ORIGINS = 4
-"""Maximum number of origins that are recorded for a VM. Former origins connect VMs of one project,
-of which only some were seen after a rotation. With more of them, two are likelier equal by
-chance."""
+"""Maximum number of origins recorded for a VM. After a rotation that showed only some VMs of a
+project, former origins still relate its VMs to each other. With more origins, a match by chance
+becomes likelier."""
 
 
 def claim(obj: Machine, names: Names, token_id: str, *, records: bool) -> Patch | None:
-    """Return what the object needs before its VM is created, in one write; None: nothing.
+    """Return the patch with all metadata required before the VM is created; None = complete.
 
     Args:
-        obj: the object as it is, or as it is about to be created.
+        obj: the object as stored, or as about to be created.
         names: names of the API group.
-        token_id: ID of the bootstrap token; empty = it needs none, or keeps its own.
-        records: whether the write also records that the creation started. Only for drivers that
-            mark VMs: with the others the machine's name has to be seen free first.
+        token_id: ID of the bootstrap token; empty = no token needed, or the object keeps its own.
+        records: whether the patch also records that the creation started. Only for drivers that
+            mark VMs; with the others the machine's name has to be seen free first.
 
     Raises:
-        StaleObject: it is being deleted.
+        StaleObject: the object is being deleted.
     """
     if obj.is_deleting:
         raise StaleObject
-    held = add_finalizer(obj, names.finalizer, strategic=False)
+    finalizer_patch = add_finalizer(obj, names.finalizer, strategic=False)
     wanted = {} if names.priority in obj.annotations else {names.priority: names.default_priority}
     if token_id:
         wanted[names.token_id] = token_id
     if records and not obj.provider_id and not obj.creation_started:
         wanted[names.creation] = record_of(obj)
-    notes = {key: text for key, text in wanted.items() if obj.annotations.get(key) != text}
-    if held is None and not notes:
+    annotations = {key: text for key, text in wanted.items() if obj.annotations.get(key) != text}
+    if finalizer_patch is None and not annotations:
         return None
-    metadata = dict(held["metadata"]) if held is not None else same_version(obj)
-    return {"metadata": metadata | ({"annotations": notes} if notes else {})}
+    metadata = (
+        dict(finalizer_patch["metadata"]) if finalizer_patch is not None else same_version(obj)
+    )
+    return {"metadata": metadata | ({"annotations": annotations} if annotations else {})}
 
 
 def record_of(obj: Machine) -> str:
-    """Return the value that records a started creation: the UID, or, of an object that is about to
-    be created and has none yet, that of its controller.
+    """Return the value that records a started creation.
+
+    That is the UID of the object, or, for an object about to be created, that of its controller.
     """
     return obj.uid or controller_uid(obj)
 
 
 def record(obj: Machine, names: Names) -> Patch | None:
-    """Return the patch that records a started creation; None: it is recorded.
+    """Return the patch that records a started creation; None = already recorded.
 
     Raises:
         StaleObject: the object is being deleted, or has a provider ID.
@@ -389,9 +407,9 @@ def record(obj: Machine, names: Names) -> Patch | None:
 
 
 def origin(obj: Machine, mark: str, names: Names) -> Patch | None:
-    """Return the patch that records another origin that shows the VM; None: there is none.
+    """Return the patch that records another origin that shows the VM; None = nothing to record.
 
-    Without a record, the project of the VM is unknown, and one more origin would not tell it.
+    Without a recorded origin the VM's project is unknown, and one more origin would not reveal it.
     """
     before = obj.origins
     if not before or mark in before:
@@ -402,19 +420,19 @@ def origin(obj: Machine, mark: str, names: Names) -> Patch | None:
 # --- statuses -------------------------------------------------------------------------------------
 
 STALE_S = 1800.0
-"""A status older than this is written again, though it says the same (reference)."""
+"""Age after which a status is written again although it did not change (reference)."""
 
 SIMILAR = 0.75
-"""Texts with a greater similarity say the same: they may differ in the ID of a request."""
+"""Similarity above which two texts count as equal: they may differ in a request ID."""
 
 _MOST = 512
-"""Characters that are compared: a distance takes time as the square of them."""
+"""Number of characters compared. The cost of a distance grows with its square."""
 
 
 def says_nothing_new(old: MachineStatus, new: MachineStatus) -> bool:
-    """Whether a status need not be written.
+    """Return whether a status need not be written.
 
-    What the driver wants to remember is compared too: losing it may lose a VM.
+    The driver's state is compared too: losing it may lose a VM.
     """
     if old.updated is None or new.updated is None or _age_s(old.updated, new.updated) > STALE_S:
         return False
@@ -424,7 +442,7 @@ def says_nothing_new(old: MachineStatus, new: MachineStatus) -> bool:
 
 
 def similar(one: str, other: str) -> bool:
-    """Whether two descriptions say the same."""
+    """Return whether two descriptions count as equal."""
     if one == other:
         return True
     longest = max(len(one), len(other))
@@ -433,7 +451,7 @@ def similar(one: str, other: str) -> bool:
     end = _common(one[::-1], other[::-1])
     one, other = one[: len(one) - end], other[: len(other) - end]
     rest = max(len(one), len(other))
-    # What differs is taken to go on as it begins.
+    # The part beyond the limit is assumed to differ at the same rate.
     scale = max(1.0, rest / _MOST)
     return 1 - _distance(one[:_MOST], other[:_MOST]) * scale / longest > SIMILAR
 
@@ -446,19 +464,22 @@ def _age_s(old: datetime, new: datetime) -> float:
     return abs((new - old).total_seconds())
 
 
-def _common(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+def _common(text: str, other: str) -> int:
+    """Return the length of the common prefix of two texts."""
     return next(
-        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
-        min(len(one), len(other)),
+        (at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b),
+        min(len(text), len(other)),
     )
 
 
-def _distance(one: str, other: str) -> int:
-    """Levenshtein's: the fewest characters to insert, delete or exchange."""
+def _distance(text: str, other: str) -> int:
+    """Return the Levenshtein distance: the fewest insertions, deletions and substitutions."""
     row = list(range(len(other) + 1))
-    for number, char in enumerate(one, start=1):
+    for number, char in enumerate(text, start=1):
         before, row[0] = row[0], number
-        for at, fellow in enumerate(other, start=1):
-            before, row[at] = row[at], min(row[at] + 1, row[at - 1] + 1, before + (char != fellow))
+        for at, other_char in enumerate(other, start=1):
+            before, row[at] = (
+                row[at],
+                min(row[at] + 1, row[at - 1] + 1, before + (char != other_char)),
+            )
     return row[-1]

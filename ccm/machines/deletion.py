@@ -1,9 +1,9 @@
-"""From the wish to delete a machine to its end: a table of stages, and what follows in each. Pure.
+"""Deletion of a machine: a table of stages, and the consequences of each event. Pure.
 
-A pass goes as far as it can, and the status says where it rests: a text with a marker in it, by
-which the reference knows how far a deletion is, so that either goes on where the other was. Every
-stage may be done again. What we know beside that, and a text that others wrote over, stands in
-an annotation; of the two the one that is further counts, as no deletion goes back.
+A pass runs stages until one has to wait. The status description then contains the marker text of
+that stage. The reference uses the same markers, so either program can continue the other's
+deletion. Every stage is idempotent. An annotation holds further progress, also when another text
+replaced the description. The further stage of the two counts: a deletion never goes back.
 """
 
 from __future__ import annotations
@@ -27,35 +27,36 @@ from ccm.model.machines import Machine, MachineStatus, OperationState, Operation
 from ccm.model.times import format_time, moment
 
 LONG_S = 600.0
-"""When a deletion is tried again that the cloud refuses for good (reference)."""
+"""Retry delay after an error that is not transient (reference)."""
 
 NOT_VISIBLE_S = 600.0
-"""How long a deletion waits while the new credentials of a class do not show the VM: time to
+"""Time for which a deletion waits while the new credentials of a class do not show the VM: time to
 restore a Secret that was replaced by mistake. Without a limit, a rollout would never end after a
 VM was lost."""
 
 QUICK_S = 5.0
-"""A first rest that is no longer than this is not written: the next pass says more."""
+"""Longest wait that is not written when it is the first of its stage: the next pass will write
+more."""
 
 DENIAL_S = 3.0
 """Time between two answers of the cloud that deny a VM whose creation was started and whose
 provider ID is not stored. Listings of clouds lag behind creations by about a second."""
 
 PROGRESS_S = 30.0
-"""Least time between two texts about one drain."""
+"""Minimum time between two descriptions of one drain."""
 
 
 class Stage(Enum):
-    """How far a deletion is; the values stand in annotations, and never change."""
+    """Progress of a deletion. The values are stored in annotations, and never change."""
 
     STATUS = "status"
-    """Find out which node is the machine's."""
+    """Find the machine's node."""
     DRAIN = "drain"
     VOLUMES = "volumes"
-    """Delete the attachments of volumes that a drain by force left."""
+    """Delete the VolumeAttachments that a forced drain left."""
     VM = "vm"
     NODE = "node"
-    """Delete bootstrap token and node."""
+    """Delete the bootstrap token and the node."""
     FINALIZER = "finalizer"
 
 
@@ -69,14 +70,14 @@ MARKERS: Mapping[Stage, str] = MappingProxyType(
         Stage.FINALIZER: "Initiate machine object finalizer removal",
     }
 )
-"""What a description has in it while a deletion is at that stage; the first that is in it counts
+"""Text that the description contains while a deletion is at a stage; the first match counts
 (reference)."""
 
 _RANKS = {stage: rank for rank, stage in enumerate(Stage)}
 
 
 class Cause(Enum):
-    """What came of a stage."""
+    """Outcome of a stage."""
 
     NO_TARGET = "there is no cluster to join"
     KNOWN = "which node it is is known, or that there is none"
@@ -101,12 +102,12 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Where a cause leads to, and what is said then.
+    """Transition of a deletion, and the description written then.
 
     Attributes:
-        to: the stage; the same one = the pass rests.
-        text: the description; `{said}`, `{node}` and `{machine}` are filled in.
-        state: of the operation.
+        to: next stage; the same one = the pass ends and waits.
+        text: description; `{said}`, `{node}` and `{machine}` are filled in.
+        state: state of the operation.
     """
 
     to: Stage
@@ -173,16 +174,16 @@ TABLE: Mapping[tuple[Stage, Cause], Move] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What came of a stage, in full.
+    """Outcome of a stage with its details.
 
     Attributes:
-        cause: what happened.
-        said: for people, where the table wants it.
-        after_s: when to come back; None = when something changes.
-        code: name of the code that the cloud refused it with.
-        known_state: what the driver wants to remember; None = as it was.
-        eager: whether it may come back before that: a look costs nothing.
-        busy: the answer of a cloud that works on it, whose time `after_s` is.
+        cause: the outcome.
+        said: text for `{said}` in the description.
+        after_s: delay of the requeue, in seconds; None = only a change requeues the machine.
+        code: code of the cloud's error.
+        known_state: state that the driver wants stored; None = unchanged.
+        eager: whether the machine may be requeued earlier: another pass is cheap.
+        busy: error of a cloud that still works on the VM; its delay is `after_s`.
     """
 
     cause: Cause
@@ -195,13 +196,13 @@ class Event:
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a deletion; JSON in an annotation of its machine.
+    """Progress of a deletion; JSON in an annotation of its machine.
 
     Attributes:
-        uid: of the machine: a copy of the object is another one.
-        stage: how far it is.
-        forced: the drain used force.
-        since: when volumes began to be waited for.
+        uid: UID of the machine: a copy of the object must not inherit the progress.
+        stage: current stage.
+        forced: whether the drain used force.
+        since: time since which the deletion has waited for volumes.
         not_visible: time since which credentials do not show the VM, which may belong to another
             project.
         not_visible_origin: `ResolvedClass.origin` of those credentials.
@@ -215,12 +216,15 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     not_visible_origin: str = ""
 
     def text(self) -> str:
-        """For the annotation."""
+        """Return the value of the annotation."""
         return msgspec.json.encode(self).decode()
 
 
 def progress(machine: Machine, settings: Settings) -> Progress:
-    """How far the deletion of a machine is."""
+    """Return the progress of a machine's deletion, from the annotation and the description.
+
+    An annotation that cannot be read, or has another UID, is ignored.
+    """
     text = machine.annotation(settings.names.deletion)
     try:
         noted = msgspec.json.decode(text, type=Progress) if text else None
@@ -228,30 +232,30 @@ def progress(machine: Machine, settings: Settings) -> Progress:
         noted = None
     if noted is None or noted.uid != machine.uid:
         noted = Progress(uid=machine.uid)
-    said = marked(machine)
-    if said is not None and _RANKS[said] > _RANKS[noted.stage]:
-        return msgspec.structs.replace(noted, stage=said)
+    described = marked(machine)
+    if described is not None and _RANKS[described] > _RANKS[noted.stage]:
+        return msgspec.structs.replace(noted, stage=described)
     return noted
 
 
 def further(one: Progress, other: Progress) -> Progress:
-    """The one of two that is further; none of them is wrong."""
+    """Return the progress that is further: neither of the two is wrong."""
     return other if _RANKS[other.stage] > _RANKS[one.stage] else one
 
 
 def is_worth_noting(seen: Progress) -> bool:
-    """Whether more is known of a deletion than the marker in its text says."""
+    """Return whether the annotation is needed: the markers suffice up to the drain."""
     return _RANKS[seen.stage] > _RANKS[Stage.DRAIN]
 
 
 def at(stage: Stage, machine: Machine) -> Move:
-    """Where a deletion is that goes on."""
-    stands = machine.status.description if marked(machine) is stage else MARKERS[stage]
-    return Move(stage, stands)
+    """Return the move that stays at a stage, with the present description if that belongs to it."""
+    text = machine.status.description if marked(machine) is stage else MARKERS[stage]
+    return Move(stage, text)
 
 
 def marked(machine: Machine) -> Stage | None:
-    """The stage that the description says; None where it says none, or speaks of another thing."""
+    """Return the stage of the description's marker; None = no marker, or no deletion."""
     if machine.phase is not Phase.TERMINATING:
         return None
     text = machine.status.description
@@ -259,34 +263,34 @@ def marked(machine: Machine) -> Stage | None:
 
 
 def moved(stage: Stage, event: Event, machine: Machine) -> Move:
-    """Where an event leads to; its text is complete."""
-    found = TABLE[stage, event.cause]
-    text = found.text.replace("{node}", machine.node_name).replace("{machine}", machine.name)
-    # Last, so that nothing in it is taken for a place of ours.
-    return replace(found, text=text.replace("{said}", event.said))
+    """Return the transition for an event, with its complete text."""
+    move = TABLE[stage, event.cause]
+    text = move.text.replace("{node}", machine.node_name).replace("{machine}", machine.name)
+    # Last, so that braces in foreign text are never taken for placeholders.
+    return replace(move, text=text.replace("{said}", event.said))
 
 
 def status(machine: Machine, move: Move, event: Event | None, now: datetime) -> MachineStatus:
-    """The status of a machine that was moved there."""
+    """Return the status of a machine after a transition."""
     before = machine.status
-    code, told = (event.code, event.known_state) if event is not None else ("", None)
+    code, known_state = (event.code, event.known_state) if event is not None else ("", None)
     kind, phase = OperationType.DELETE, Phase.TERMINATING
     return replace(
         before.entered(phase, move.text, move.state, kind, now),
         code=code,
         since=before.since if before.phase is phase else now,
-        known_state=before.known_state if told is None else told,
+        known_state=before.known_state if known_state is None else known_state,
     )
 
 
 def is_worth_writing(machine: Machine, wanted: MachineStatus, move: Move, *, brief: bool) -> bool:
-    """Whether the status of a machine that rests is written.
+    """Return whether the status of a waiting machine has to be written.
 
     Args:
-        machine: as it is.
-        wanted: what would be written.
-        move: what it says.
-        brief: whether it rests there for the first time, and only for a moment.
+        machine: the machine as stored.
+        wanted: the status to write.
+        move: the transition.
+        brief: whether this is a short first wait at the stage, see `is_brief`.
     """
     before = machine.status
     if before.phase is not Phase.TERMINATING or before.known_state != wanted.known_state:
@@ -303,7 +307,7 @@ def is_worth_writing(machine: Machine, wanted: MachineStatus, move: Move, *, bri
 
 
 def is_brief(move: Move, event: Event, times: int) -> bool:
-    """Whether a rest is the first at its stage, and over in a moment without anybody's doing."""
+    """Return whether this is the first wait at its stage, short, and needs no user."""
     soon = event.after_s is not None and event.after_s <= QUICK_S
     return times == 1 and soon and move.state is OperationState.PROCESSING
 
@@ -319,19 +323,19 @@ def _is_young(machine: Machine, wanted: MachineStatus) -> bool:
 
 
 def asked_at(machine: Machine) -> datetime | None:
-    """When its deletion was asked for; None: it was not."""
+    """Return the time at which the deletion was requested; None = it was not."""
     return moment(machine.metadata.deletion_timestamp)
 
 
 def is_impatient(machine: Machine, now: datetime, settings: Settings) -> bool:
-    """Return whether a failed drain delays nothing: a user wants that, or time is up."""
+    """Return whether a failed drain must not delay the deletion: forced by a user, or timed out."""
     limit = timedelta(seconds=settings.of(machine).drain_timeout_s)
     return machine.force_deletion or now > (asked_at(machine) or now) + limit
 
 
 def task(machine: Machine, node: Node, now: datetime, settings: Settings) -> DrainTask:
-    """Return the task to drain a node that goes."""
-    found = drain_task(
+    """Return the task to drain the node of a machine that is being deleted."""
+    drain = drain_task(
         machine,
         node,
         since=asked_at(machine) or now,
@@ -340,13 +344,13 @@ def task(machine: Machine, node: Node, now: datetime, settings: Settings) -> Dra
         force=machine.force_deletion,
         terminating=True,
     )
-    return replace(found, max_evict_retries=1) if found.force else found
+    return replace(drain, max_evict_retries=1) if drain.force else drain
 
 
 def drained(progress: DrainProgress, task: DrainTask, now: datetime) -> Event:
-    """What came of a drain, or when to look again."""
+    """Return the event for the progress of a drain."""
     if progress.state is DrainState.RUNNING:
-        # A moment later than that: a time on an object has no fractions of seconds.
+        # One second more: timestamps on objects have whole seconds.
         left_s = (task.deadline - now).total_seconds() + 1 if task.deadline is not None else 0
         after_s = left_s if left_s > 0 else None
         return Event(cause=Cause.DRAINING, said=progress.said, after_s=after_s, eager=True)
@@ -360,37 +364,49 @@ def drained(progress: DrainProgress, task: DrainTask, now: datetime) -> Event:
 
 
 def refused(error: errors.CloudError, *, cause: Cause = Cause.REFUSED) -> Event:
-    """What an error of the driver means."""
-    told = known(error).last_known_state
+    """Return the event for an error of the driver.
+
+    Args:
+        error: the error.
+        cause: outcome that the error stands for.
+    """
+    known_state = known(error).last_known_state
     if isinstance(error, errors.RetryAfter):
-        # A question that is not answered yet says nothing about a deletion.
-        going = Cause.GOING if cause is Cause.REFUSED else cause
+        # Only a busy deletion means that one is under way; other busy calls keep their cause.
+        pending = Cause.GOING if cause is Cause.REFUSED else cause
         return Event(
-            cause=going, said=str(error), after_s=error.seconds, known_state=told, busy=error
+            cause=pending,
+            said=str(error),
+            after_s=error.seconds,
+            known_state=known_state,
+            busy=error,
         )
     return Event(
         cause=cause,
         said=told_of(error),
         after_s=SHORT_S if passes(error) else LONG_S,
         code=errors.code_of(error).name,
-        known_state=told,
+        known_state=known_state,
     )
 
 
 def impossible(faults: Iterable[str], *, cause: Cause = Cause.REFUSED) -> Event:
-    """The cloud cannot even be asked."""
+    """Return the event for a deletion that cannot call the cloud."""
     return Event(cause=cause, said="; ".join(faults), code=errors.FailedPrecondition.__name__)
 
 
 def mark_not_visible(seen: Progress, origin: str, now: datetime) -> Progress:
-    """Record that the credentials do not show the VM; the time counts for each origin anew."""
+    """Return the progress with the time since which the credentials hide the VM.
+
+    The time is counted anew for each origin.
+    """
     if moment(seen.not_visible) is not None and seen.not_visible_origin == origin:
         return seen
     return msgspec.structs.replace(seen, not_visible=format_time(now), not_visible_origin=origin)
 
 
 def wait_for_credentials(machine: Machine, since: datetime, now: datetime) -> Event | None:
-    """Return how a deletion waits for the former credentials; None = the wait is over."""
+    """Return the event of a wait for the former credentials; None = the wait has ended."""
     end = since + timedelta(seconds=NOT_VISIBLE_S)
     if now >= end:
         return None
@@ -400,41 +416,44 @@ def wait_for_credentials(machine: Machine, since: datetime, now: datetime) -> Ev
         f"with the former ones; restore those, or the VM counts as deleted from {format_time(end)} "
         "on, with the label force-deletion at once"
     )
-    # A moment later than that: a time on an object has no fractions of seconds.
+    # One second more: timestamps on objects have whole seconds.
     after_s = min(LONG_S, (end - now).total_seconds() + 1)
     code = errors.FailedPrecondition.__name__
     return Event(cause=Cause.REFUSED, said=text, code=code, after_s=after_s)
 
 
 def may_have_vm(machine: Machine) -> bool:
-    """Return whether the cloud has to be asked before the machine may go."""
+    """Return whether the cloud has to be asked for a VM before the machine may be deleted."""
     return bool(machine.provider_id) or machine.creation_started
 
 
 def is_elsewhere(machine: Machine, origin: str) -> bool:
-    """Return whether credentials may belong to another project than the VM."""
+    """Return whether the credentials may belong to another project than the VM."""
     if machine.force_deletion or not machine.provider_id or not machine.origins:
         return False
     return origin not in machine.origins
 
 
 def witnesses(machine: Machine, others: Iterable[Machine]) -> frozenset[str]:
-    """Return VMs of one project with the machine's: credentials that show one would show it."""
+    """Return the provider IDs of VMs in the same project as the machine's.
+
+    Credentials that show one of them would also show the machine's VM.
+    """
     known = set(machine.origins)
-    every = {one.provider_id for one in others if not known.isdisjoint(one.origins)}
-    return frozenset(every | {machine.provider_id})
+    provider_ids = {other.provider_id for other in others if not known.isdisjoint(other.origins)}
+    return frozenset(provider_ids | {machine.provider_id})
 
 
 # --- the node ---------------------------------------------------------------------------------
 
 
 def is_its_node(machine: Machine, node: Node) -> bool:
-    """Whether a node of that name is that of the machine's VM, and of no other."""
+    """Return whether a node of the machine's node name belongs to its VM."""
     return not node.provider_id or is_same_instance(node.provider_id, machine.provider_id)
 
 
 def node_named_after(machine: Machine, nodes: Sequence[Node], settings: Settings) -> str:
-    """The name of the node whose kubelet says that it is the machine's; empty: there is none."""
+    """Return the name of the node whose label names the machine; empty = none."""
     for node in nodes:
         if node.labels.get(settings.names.machine_label) == machine.name and is_its_node(
             machine, node
@@ -444,11 +463,11 @@ def node_named_after(machine: Machine, nodes: Sequence[Node], settings: Settings
 
 
 def waited_s(seen: Progress, now: datetime) -> float:
-    """For how long volumes have been waited for."""
+    """Return the seconds for which a deletion has waited for volumes."""
     since = moment(seen.since)
     return 0.0 if since is None else (now - since).total_seconds()
 
 
 def waits(seen: Progress, now: datetime) -> Progress:
-    """Volumes are waited for, from now on if not before."""
+    """Return the progress with the start of the wait for volumes: now, unless recorded before."""
     return seen if seen.since else msgspec.structs.replace(seen, since=format_time(now))

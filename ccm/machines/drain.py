@@ -1,9 +1,9 @@
-"""Which Pods leave a node and in which order, how long they are given, and what is said. Pure.
+"""Drain of a node: which Pods leave, their order and time limits, and the status texts. Pure.
 
-Pods without claims leave at once, all of them. Those with claims leave one after the other, the
-most important first, each once the volumes of the one before are where they are wanted next: so
-no two wait for the same slot of another node. When a time is up force is used for what is left.
-Numbers and settings are the reference's unless it is said why not.
+Pods without claims leave at once, all of them. Pods with claims leave one by one, the highest
+priority first. Each waits until the volumes of the previous Pod are attached elsewhere, so that no
+two Pods compete for the same attachment slot of another node. After the deadline the remaining Pods
+are removed by force. Numbers and settings are the reference's unless the text gives a reason.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from ccm.model.times import moment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainTask:
-    """What is to be drained.
+    """Task to drain a node.
 
     Attributes:
-        machine: whose node it is; its UID names the drain.
-        node_name: of the node; never empty.
-        force: no regard for budgets, grace or volumes, from the beginning.
-        deadline: from when on what is left is drained by force; None = never.
-        max_evict_retries: how often a refused eviction is repeated before its Pod goes by force;
-            None = as the settings say.
-        terminating: whether the node ends with it, which is said on the node.
-        cordon: whether the node is cordoned; False: somebody else keeps Pods from it.
-        left_s: how long it was to the deadline when the task was made, whatever clocks say later;
-            None = as they say now.
+        machine: machine of the node; its UID identifies the drain.
+        node_name: name of the node; never empty.
+        force: whether budgets, grace periods and volumes are ignored from the beginning.
+        deadline: time after which the remaining Pods are removed by force; None = never.
+        max_evict_retries: number of retries of a refused eviction before its Pod is removed by
+            force; None = as the settings say.
+        terminating: whether the node is deleted afterwards, which a condition on the node says.
+        cordon: whether to cordon the node; False = a taint keeps Pods from it.
+        left_s: seconds from the creation of the task to the deadline, whatever clocks say later;
+            None = as clocks say.
     """
 
     machine: Machine
@@ -61,7 +61,7 @@ def drain_task(
     terminating: bool = False,
     cordon: bool = True,
 ) -> DrainTask:
-    """Return the task to drain a node: by force once its time is up, or if a user wants.
+    """Return the task to drain a node, by force after its deadline or if a user requests that.
 
     Args:
         machine: the machine.
@@ -69,7 +69,7 @@ def drain_task(
         since: time from which the drain timeout counts.
         now: the time, by the clock of `since`.
         settings: names and settings.
-        force: whether a user wants force.
+        force: whether a user requests force.
         terminating: see `DrainTask`.
         cordon: see `DrainTask`.
     """
@@ -87,25 +87,25 @@ def drain_task(
 
 
 class DrainState(Enum):
-    """How far a drain is."""
+    """State of a drain."""
 
     RUNNING = "running"
     DONE = "done"
-    """Nothing is left on the node that a drain removes."""
+    """No Pod that a drain removes is left on the node."""
     FAILED = "failed"
-    """It gave up; to `start` it again begins anew."""
+    """The drain was aborted; another `start` begins anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainProgress:
-    """How far a drain is.
+    """Progress of a drain.
 
     Attributes:
-        state: whether it goes on.
-        said: one line for people; of a drain that failed, what follows the words `Drain failed
-            due to ` (`- <error>`, or `failure in update of node conditions - <error>`).
-        forced: whether it used force, be it that its deadline had passed. Volumes may still be
-            attached to the node then.
+        state: state of the drain.
+        said: one line for users; after a failure the text that follows `Drain failed due to ` (`-
+            <error>`, or `failure in update of node conditions - <error>`).
+        forced: whether force was used, also because of the deadline. Volumes may still be attached
+            to the node then.
     """
 
     state: DrainState
@@ -114,31 +114,33 @@ class DrainProgress:
 
 
 EVICT_RETRY_S = 20.0
-"""Time between two evictions of a Pod that was refused, unless its budget frees it before."""
+"""Time between two evictions of a refused Pod, unless its budget allows one earlier."""
 
 TRIES = 3
-"""Evictions that fit into the shortest drain timeout. The reference has none below 20 s."""
+"""Number of evictions that fit into the shortest drain timeout. The reference makes none below 20
+s."""
 
 END_BUFFER_S = 30.0
-"""What a Pod is given beyond its grace."""
+"""Time that a Pod gets beyond its grace period."""
 
 SICK_S = 300.0
-"""A node that has been sick for so long ends nothing any more: force is used."""
+"""Time after which Pods on an unhealthy node are removed by force: its kubelet no longer ends them.
+"""
 
 SICK = {CONDITION_READY: STATUS_TRUE, "ReadonlyFilesystem": STATUS_FALSE}
-"""Conditions by which that is told, and what a healthy node says."""
+"""Conditions that make a node unhealthy, and their healthy statuses."""
 
 _DAEMON = "DaemonSet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What flags say of every drain.
+    """Settings of all drains, from flags.
 
     Attributes:
-        max_evict_retries: how often a refused eviction is repeated.
-        detach_timeout_s: how long is waited for volumes to leave, beyond the Pod's grace.
-        reattach_timeout_s: how long is waited for them to be attached elsewhere.
+        max_evict_retries: number of retries of a refused eviction.
+        detach_timeout_s: time for volumes to be detached, beyond the Pod's grace period.
+        reattach_timeout_s: time for volumes to be attached to another node.
     """
 
     max_evict_retries: int = 360
@@ -146,75 +148,82 @@ class Settings:
     reattach_timeout_s: float = 90.0
 
     def patience_s(self, own_retries: int | None) -> float:
-        """How long a Pod's refusals are accepted, before it goes by force."""
+        """Return the seconds for which evictions of a Pod may be refused before force is used."""
         retries = self.max_evict_retries if own_retries is None else own_retries
         return retries * EVICT_RETRY_S
 
 
 def removable(pods: Iterable[Pod]) -> tuple[Pod, ...]:
-    """The Pods of a node that a drain removes; the others stay until the node goes."""
-    return tuple(one for one in pods if not one.is_mirror and one.controller != _DAEMON)
+    """Return the Pods that a drain removes: all except mirror Pods and Pods of DaemonSets."""
+    return tuple(pod for pod in pods if not pod.is_mirror and pod.controller != _DAEMON)
 
 
 def order(pods: Iterable[Pod]) -> tuple[Sequence[Pod], Sequence[Pod]]:
-    """Return the Pods that leave at once, and those that leave one after the other beside them."""
+    """Return the Pods that leave at once, and the Pods that leave one by one meanwhile."""
     leaving = removable(pods)
-    serial = (one for one in leaving if one.claims)
-    parallel = [one for one in leaving if not one.claims]
-    return parallel, sorted(serial, key=lambda one: (-one.priority, one.key))
+    serial = (pod for pod in leaving if pod.claims)
+    parallel = [pod for pod in leaving if not pod.claims]
+    return parallel, sorted(serial, key=lambda pod: (-pod.priority, pod.key))
 
 
 def exclusive_claims(pods: Iterable[Pod]) -> Mapping[str, tuple[str, ...]]:
-    """Pod -> its claims that no other of these Pods uses: only those are waited for."""
+    """Map the UID of each Pod to its claims that no other of these Pods uses.
+
+    A drain waits only for those: the volume of a shared claim stays while another Pod uses it.
+    """
     leaving = removable(pods)
-    users = Counter((one.namespace, claim) for one in leaving for claim in set(one.claims))
+    users = Counter((pod.namespace, claim) for pod in leaving for claim in set(pod.claims))
     return {
-        one.uid: tuple(claim for claim in one.claims if users[one.namespace, claim] == 1)
-        for one in leaving
+        pod.uid: tuple(claim for claim in pod.claims if users[pod.namespace, claim] == 1)
+        for pod in leaving
     }
 
 
 def retry_s(left_s: float | None) -> float:
-    """Time between two evictions of a refused Pod in a drain that has so much time, None = any."""
+    """Return the delay between two evictions of a refused Pod.
+
+    Args:
+        left_s: seconds until the deadline; None = no deadline.
+    """
     return EVICT_RETRY_S if left_s is None else min(EVICT_RETRY_S, max(1.0, left_s / TRIES))
 
 
 def end_limit_s(pod: Pod, left_s: float | None) -> float:
-    """How long a Pod may take to end after its eviction."""
+    """Return the seconds that a Pod may take to end after its eviction."""
     grace_s = float(pod.grace_s)
     return (grace_s if left_s is None else min(grace_s, max(0.0, left_s))) + END_BUFFER_S
 
 
 def sick_since(node: Node | None) -> datetime | None:
-    """Since when a node is sick; None: it is not."""
+    """Return the time since which a node has been unhealthy; None = it is healthy."""
     conditions = (node.status.conditions or ()) if node is not None else ()
-    sick = (
-        moment(one.last_transition_time)
-        for one in conditions
-        if SICK.get(one.type, one.status) != one.status
+    transitions = (
+        moment(condition.last_transition_time)
+        for condition in conditions
+        if SICK.get(condition.type, condition.status) != condition.status
     )
-    return min((since for since in sick if since is not None), default=None)
+    return min((since for since in transitions if since is not None), default=None)
 
 
 def over(pod: Pod, budgets: Iterable[PodDisruptionBudget]) -> tuple[PodDisruptionBudget, ...]:
-    """The budgets that count for a Pod."""
-    return tuple(one for one in budgets if one.is_over(pod))
+    """Return the budgets that select a Pod."""
+    return tuple(budget for budget in budgets if budget.is_over(pod))
 
 
 def fault(pod: Pod, budgets: Collection[PodDisruptionBudget]) -> str:
-    """Why a Pod that was refused will be refused for ever; empty: it may be evicted some time."""
+    """Return why the eviction of a refused Pod can never succeed; empty = it may succeed later."""
     who = f"Pod {pod.key} cannot be evicted"
     if len(budgets) > 1:
-        listed = ", ".join(sorted(one.key for one in budgets))
+        listed = ", ".join(sorted(budget.key for budget in budgets))
         return (
             f"{who}: it has {len(budgets)} PodDisruptionBudgets ({listed}), and evictions support "
             "one; remove the others, or change their selectors"
         )
-    for one in budgets:
-        if one.is_misconfigured:
+    for budget in budgets:
+        if budget.is_misconfigured:
             return (
-                f"{who}: its PodDisruptionBudget {one.key} is misconfigured: it allows no "
-                f"disruption though all {one.status.expected_pods} Pods are healthy; change its "
+                f"{who}: its PodDisruptionBudget {budget.key} is misconfigured: it allows no "
+                f"disruption though all {budget.status.expected_pods} Pods are healthy; change its "
                 "minAvailable or maxUnavailable, or add Pods"
             )
     return ""
@@ -224,34 +233,34 @@ def fault(pod: Pod, budgets: Collection[PodDisruptionBudget]) -> str:
 
 
 def still_attached(ids: Iterable[str], attached: Collection[str]) -> list[str]:
-    """Those volumes that a node still reports, by names that hold their IDs."""
-    return [each for each in ids if any(each in name for name in attached)]
+    """Return the volumes that a node still reports as attached, by names that contain their IDs."""
+    return [volume_id for volume_id in ids if any(volume_id in name for name in attached)]
 
 
 def not_elsewhere(
     volumes: Iterable[str], attachments: Iterable[VolumeAttachment], node_name: str
 ) -> list[str]:
-    """Those PersistentVolumes that are attached to no other node."""
+    """Return the PersistentVolumes that are attached to no other node."""
     elsewhere = {
-        one.spec.source.persistent_volume_name
-        for one in attachments
-        if one.status.attached and one.spec.node_name != node_name
+        attachment.spec.source.persistent_volume_name
+        for attachment in attachments
+        if attachment.status.attached and attachment.spec.node_name != node_name
     }
-    return [each for each in volumes if each not in elsewhere]
+    return [volume for volume in volumes if volume not in elsewhere]
 
 
 # --- the node -----------------------------------------------------------------------------
 
 
 def cordon_patch(node: Node) -> Patch | None:
-    """Nothing new is scheduled onto it; None where that is so."""
+    """Return the patch that cordons a node; None = it is cordoned."""
     if node.spec.unschedulable:
         return None
     return {"metadata": same_object(node), "spec": {"unschedulable": True}}
 
 
 def condition_patch(node: Node, now: datetime) -> Patch | None:
-    """Return the condition that says that a node goes; None where it stands."""
+    """Return the patch of the condition that announces the end of a node; None = it is set."""
     if node.condition_status(CONDITION_TERMINATING) == STATUS_TRUE:
         return None
     reason = "ScaleDown" if node.ready == STATUS_TRUE else "Unhealthy"
@@ -259,20 +268,20 @@ def condition_patch(node: Node, now: datetime) -> Patch | None:
     return node_condition_patch(node, CONDITION_TERMINATING, (STATUS_TRUE, reason, message), now)
 
 
-# --- what is said ---------------------------------------------------------------------------
+# --- progress -------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """How far a drain is.
+    """Counters of a drain.
 
     Attributes:
-        total: Pods that it removes.
-        evicted: those whose eviction was accepted, or that were deleted.
-        ended: those that are gone.
+        total: number of Pods to remove.
+        evicted: keys of Pods that were evicted or deleted.
+        ended: keys of Pods that no longer exist.
         blocked: Pod -> why it may not be evicted yet.
-        volumes: Pod -> what is waited for about its volumes.
-        overdue: Pods that should have ended.
+        volumes: Pod -> what its volumes wait for.
+        overdue: Pods that exceeded their time limit.
         forced: whether force is used.
     """
 
@@ -285,17 +294,17 @@ class Tally:
     forced: bool = False
 
     def said(self) -> str:
-        """One line about all of it; of many Pods in one state the first is named."""
+        """Return one line about the drain; of several Pods in one state the first is named."""
         if not self.total:
             return "no Pods to evict"
         verb = "deleted by force" if self.forced else "evicted"
         parts = [f"{verb} {len(self.evicted)} of {_pods(self.total)}"]
         if left := len(self.evicted - self.ended):
             parts.append(f"{left} not ended yet")
-        for found in (self.blocked, self.volumes):
-            if found:
-                pod, why = min(found.items())
-                others = f" and {_pods(len(found) - 1)} more" if len(found) > 1 else ""
+        for reasons in (self.blocked, self.volumes):
+            if reasons:
+                pod, why = min(reasons.items())
+                others = f" and {_pods(len(reasons) - 1)} more" if len(reasons) > 1 else ""
                 parts.append(f"Pod {pod}{others} {why}")
         return ", ".join(parts)
 

@@ -1,4 +1,4 @@
-"""Calls to the driver, and the memory of which VM belongs to which machine."""
+"""Calls to the driver, and the confirmed owners of VMs."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ FAILED_REQUESTS = metrics.counter(
 
 
 class Calls(Caller, Protocol):
-    """Calls to the driver (a `Handle`)."""
+    """Caller of the driver (a `Handle`)."""
 
     @property
     def cloud(self) -> Cloud:
-        """Current offer of the provider, for its settings; never called."""
+        """Present cloud of the provider, for its settings; never called directly."""
         ...
 
 
@@ -59,7 +59,7 @@ class Driver:
 
     Args:
         caller: calls the driver.
-        caches: the caches.
+        caches: caches of the machine controllers.
     """
 
     def __init__(self, caller: Calls, caches: Caches) -> None:
@@ -86,36 +86,36 @@ class Driver:
         )
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
-        """Call the driver, and count that as the reference does.
+        """Call the driver, and record the reference's metrics.
 
         Raises:
             CloudError: the call failed.
         """
-        provider, operation, began = self.caller.name, method.__name__, clock.monotonic()
+        provider, operation, started = self.caller.name, method.__name__, clock.monotonic()
         try:
             return await self.caller.call(method, *args)
         except CloudError as error:
             FAILED_REQUESTS.labels(provider, operation, code_of(error).name).inc()
             raise
         finally:
-            took_s = clock.monotonic() - began
+            took_s = clock.monotonic() - started
             REQUEST_DURATION.labels(provider, operation).observe(took_s)
 
 
 class ConfirmedVMs:
-    """Which VM is a machine's, as the cloud confirmed since the start.
+    """Owners of VMs that the cloud confirmed since the start of the process.
 
-    A provider ID alone proves nothing: every user that may edit machines can set it.
+    A provider ID on an object proves nothing: every user who may edit machines can set it.
 
     Args:
         driver: calls the driver.
-        caches: the caches.
+        caches: caches of the machine controllers.
 
     Attributes:
-        listings: listings of VMs; each of them confirms the owners of the VMs in it.
-        new_origins: by UID of a machine, the origin of credentials that have shown its VM, while
-            the machine does not record it; the machine controller writes and removes them.
-        on_new_origins: called with the keys of such machines.
+        listings: listings of VMs; each confirms the owners of its VMs.
+        new_origins: UID of a machine -> origin of credentials that showed its VM and are not
+            recorded on it yet. The machine controller records and removes them.
+        on_new_origins: callback that receives the keys of such machines.
     """
 
     def __init__(self, driver: Driver, caches: Caches) -> None:
@@ -134,7 +134,7 @@ class ConfirmedVMs:
     def owns_node(self, machine: Machine, node: Node) -> bool:
         """Return whether a node is that of the machine's VM.
 
-        The machine's name in its label proves it, as the label is copied to nodes that were proved.
+        A label with the machine's name proves it, because only confirmed nodes get the label.
         """
         if not deletion.is_its_node(machine, node):
             return False
@@ -142,22 +142,24 @@ class ConfirmedVMs:
         return name == machine.name or self.owns_vm(machine)
 
     async def confirm(self, machine: Machine, made_of: ResolvedClass) -> bool:
-        """Ask the cloud whose VM the provider ID of a machine names, if that is not known.
+        """Ask the cloud whether the machine owns the VM of its provider ID, unless that is known.
 
         Returns:
-            Whether it is the machine's. False: the cloud shows no such VM, or cannot tell.
+            Whether the machine owns it. False: the cloud shows no such VM, or cannot tell.
 
         Raises:
-            NotOwned: the VM is not the machine's.
-            CloudError: the cloud did not answer.
+            NotOwned: the VM has another owner.
+            CloudError: a call failed.
         """
         if not machine.provider_id or self.owns_vm(machine):
             return bool(machine.provider_id)
         if made_of.lacking:
             return False
-        # One listing tells it of all machines of a class, as after a restart.
+        # One listing confirms all machines of a class, for example after a restart.
         listing = await self.listings.of(made_of)
-        listed = [one for one in listing.records if one.info.provider_id == machine.provider_id]
+        listed = [
+            record for record in listing.records if record.info.provider_id == machine.provider_id
+        ]
         self._learn(machine, listed)
         if self.owns_vm(machine):
             return True
@@ -165,7 +167,7 @@ class ConfirmedVMs:
         if self._driver.finds_by_name and not request.is_imported:
             if listed:
                 raise _misnamed(machine)
-            # An answer by provider ID would repeat what was asked.
+            # A status by provider ID would only echo the ID; a status by name proves the owner.
             request = replace(request, provider_id="", creation_started=True)
         try:
             info = await self._driver.call(MachineDriver.get_machine_status, request)
@@ -179,16 +181,16 @@ class ConfirmedVMs:
         return True
 
     def note(self, uid: str, provider_id: str) -> None:
-        """Note which VM is a machine's, as the cloud said."""
+        """Record that the cloud confirmed the VM of a machine."""
         self._confirmed[uid] = provider_id
 
     def forget(self, uid: str) -> None:
-        """Forget a machine that is gone."""
+        """Forget a deleted machine."""
         self._confirmed.pop(uid, None)
         self.new_origins.pop(uid, None)
 
     async def tend(self) -> None:
-        """Wait to be cancelled; then no listing is left under way."""
+        """Wait for cancellation, then cancel the listings in flight."""
         try:
             await asyncio.get_running_loop().create_future()
         finally:
@@ -204,8 +206,8 @@ class ConfirmedVMs:
                 credentials=made_of.credentials,
             ),
         )
-        by_id = {one.info.provider_id: one for one in records}
-        seen: list[str] = []
+        by_id = {listed.info.provider_id: listed for listed in records}
+        keys: list[str] = []
         for machine in self._caches.machines.store.list():
             record = by_id.get(machine.provider_id) if machine.provider_id else None
             if record is None:
@@ -213,15 +215,15 @@ class ConfirmedVMs:
             self._learn(machine, [record])
             is_alive = machine.class_name == made_of.name and not machine.is_deleting
             if is_alive and machine.origins and made_of.origin not in machine.origins:
-                # After a rotation, credentials show VMs for the first time.
+                # After a rotation, the new credentials show this VM for the first time.
                 self.new_origins[machine.uid] = made_of.origin
-                seen.append(machine.key)
-        if seen:
-            self.on_new_origins(seen)
+                keys.append(machine.key)
+        if keys:
+            self.on_new_origins(keys)
         return records
 
     def _learn(self, machine: Machine, records: Sequence[MachineRecord]) -> None:
-        """Learn from listed VMs with the provider ID of a machine."""
+        """Update the confirmed owner from listed VMs with the machine's provider ID."""
         identity = self._caches.settings.identity(machine)
         for record in records:
             marks = record.identity
@@ -231,14 +233,15 @@ class ConfirmedVMs:
             elif (by_name or marks.cluster) and (
                 machine.provider_id not in self._caches.class_of(machine).imports
             ):
-                # Marks that follow a creation late are no denial. Those of another owner are, and
-                # so is another name where names are all there is; an imported VM may bear either.
+                # Missing marks deny nothing: some clouds show them late after a creation. Marks of
+                # another owner do, and so does another name if the driver knows names only. An
+                # imported VM may have either.
                 self._confirmed.pop(machine.uid, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the machine controllers of one daemon share."""
+    """Components that the machine controllers of one daemon share."""
 
     caches: Caches
     driver: Driver
@@ -246,12 +249,12 @@ class Shared:
 
     @classmethod
     def of(cls, caches: Caches, caller: Calls) -> Shared:
-        """Return what stands on the caches."""
+        """Return the components that use these caches."""
         driver = Driver(caller, caches)
         return cls(caches, driver, ConfirmedVMs(driver, caches))
 
     def forget(self, uid: str) -> None:
-        """Forget a machine that is gone."""
+        """Forget a deleted machine."""
         self.caches.forget(uid)
         self.vms.forget(uid)
 
@@ -266,24 +269,24 @@ def _misnamed(machine: Machine) -> NotOwned:
 # --- listings -------------------------------------------------------------------------------------
 
 MAX_AGE_S = 30.0
-"""How old a listing may be that still serves."""
+"""Maximum age of a listing that is reused."""
 
 Fetch = Callable[[ResolvedClass], Awaitable[Sequence[MachineRecord]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """All VMs of a class, at some moment after `began`, on the event loop's clock."""
+    """All VMs of a class at some time after `began`, which is on the event loop's clock."""
 
     began: float
     records: Sequence[MachineRecord]
 
 
 class Listings:
-    """The listings of all classes: one serves all who ask for the same at about the same time.
+    """Listings of all classes; concurrent callers share one.
 
-    A VM that was created after a listing began may be missing from it, so each caller says since
-    when the listing has to have begun.
+    A VM created after a listing began may be missing from it. So each caller gives the time after
+    which the listing has to have begun.
 
     Args:
         fetch: lists the VMs of a class.
@@ -294,54 +297,54 @@ class Listings:
         self._pools: dict[str, _Pool] = {}
 
     async def of(self, made_of: ResolvedClass, *, since: float = -math.inf) -> Listing:
-        """A listing of a class that began after `since`.
+        """Return a listing of a class that began after `since`.
 
         Raises:
-            CloudError: it failed; all who waited for it are told.
+            CloudError: the listing failed; every waiting caller gets the error.
         """
         pool = self._pools.get(made_of.name)
         if pool is None or pool.version != made_of.version:
-            # Other credentials may see other VMs.
+            # Other credentials may show other VMs.
             pool = self._pools[made_of.name] = _Pool(made_of.version)
         while True:
             now = asyncio.get_running_loop().time()
             if pool.last is not None and pool.last.began > max(since, now - MAX_AGE_S):
                 return pool.last
-            serves = pool.flight is not None and pool.began > since
+            is_new_enough = pool.flight is not None and pool.began > since
             if pool.flight is None:
-                pool.began, serves = now, True
+                pool.began, is_new_enough = now, True
                 pool.flight = spawn(self._list(pool, made_of, now), name="machine-listing")
                 pool.flight.add_done_callback(_noted)
-            # Shielded: one waiter's end must not take the listing from the others.
+            # Unlike await, wait() does not cancel the task if one waiter is cancelled.
             done, _ = await asyncio.wait({pool.flight})
-            if serves:
+            if is_new_enough:
                 return done.pop().result()
 
     def drop(self) -> None:
-        """Another cloud answers from now on: what was listed counts no more."""
+        """Drop all listings, because another cloud answers from now on."""
         self._pools.clear()
 
     async def close(self) -> None:
-        """Cancel listings under way."""
+        """Cancel the listings in flight."""
         await cancel_and_join(*(pool.flight for pool in self._pools.values()))
 
     async def _list(self, pool: _Pool, made_of: ResolvedClass, began: float) -> Listing:
         try:
-            found = Listing(began=began, records=tuple(await self._fetch(made_of)))
-            pool.last = found
-            return found
+            listing = Listing(began=began, records=tuple(await self._fetch(made_of)))
+            pool.last = listing
+            return listing
         finally:
             pool.flight = None
 
 
 def _noted(flight: asyncio.Task[Listing]) -> None:
-    """A failure is told to whoever waits; perhaps nobody does any more."""
+    """Retrieve the error, in case every waiter was cancelled: asyncio would log it otherwise."""
     if not flight.cancelled():
         flight.exception()
 
 
 class _Pool:
-    """What is known of one class."""
+    """Last listing of one class, and the one in flight."""
 
     def __init__(self, version: tuple[str, ...]) -> None:
         self.version = version

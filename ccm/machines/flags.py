@@ -15,18 +15,18 @@ SECTION = Section("machine-controller")
 OURS = Section("machines", ours=True)
 
 CONTROL, TARGET = "control", "target"
-"""What a cluster is to these controllers: it has their objects, or it is what machines join."""
+"""Roles of a cluster: it has the machine objects, or machines join it."""
 
 NO_TARGET = "none"
 IN_CLUSTER = "inClusterConfig"
-"""Values of the flags that name kubeconfigs (reference)."""
+"""Special values of the kubeconfig flags (reference)."""
 
 ACCOUNT = "machine-controller"
-"""Service account and user-agent suffix of all of them."""
+"""Service account and user-agent suffix of all machine controllers."""
 
 
 def somewhere(kubeconfig: str) -> str:
-    """A check of the control cluster's flag."""
+    """Check the kubeconfig flag of the control cluster."""
     return "must name a cluster: Machines have to be somewhere" if kubeconfig == NO_TARGET else ""
 
 
@@ -41,7 +41,7 @@ def _marker(value: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedFlags:
-    """The flags that all machine controllers read."""
+    """Flags that all machine controllers read."""
 
     namespace: str = SECTION.flag(
         "default",
@@ -131,7 +131,7 @@ class SharedFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineClassFlags(SharedFlags):
-    """Flags of the machine class controller; it has none of its own."""
+    """Flags of the machine class controller: only the shared ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +239,7 @@ class MachineOvershootFlags(SharedFlags):
 
 
 def machine_faults(flags: MachineFlags) -> Iterator[Fault]:
-    """Yield settings that make no sense together."""
+    """Yield inconsistent settings."""
     period = flags.machine_safety_apiserver_statuscheck_period
     timeout = flags.machine_safety_apiserver_statuscheck_timeout
     if timedelta(0) < period < timeout:

@@ -1,9 +1,9 @@
-"""Whether a machine's node is healthy, and which phase follows from that: a table. Pure.
+"""Health of a machine's node, and the phase that follows from it: a table. Pure.
 
-What is seen of a node is a cause, or nothing; a cause leads from the phase the machine is in to
-another one by `TABLE`, and nowhere where that has no edge. How long a machine is in a phase is
-told by a clock that does not jump: what this process saw itself, and what had passed by the clock
-on the wall when it saw the machine for the first time.
+Each observation of a node yields a cause or nothing. `TABLE` leads from the present phase and a
+cause to the next phase; without an entry the phase stays. The duration of a phase is measured by a
+monotonic clock. For a machine that is older than this process, the time that had passed before is
+taken from the wall clock when the machine is first seen.
 """
 
 from __future__ import annotations
@@ -22,49 +22,51 @@ from ccm.model.machines import Machine, OperationState, OperationType, Phase
 from ccm.model.names import CONDITION_READY, STATUS_FALSE, STATUS_TRUE
 
 CONFIRM_S = 60.0
-"""A timeout ends nothing that this process has not watched for so long. After an outage nodes are
-told to be sick which only could not report, and a process that begins then knows nothing of it."""
+"""Minimum time that this process observes a machine before a timeout takes effect. After an outage,
+nodes are reported as unhealthy that merely could not report, and a new process does not know
+that."""
 
 STEADY_S = 30.0
-"""A node that fell sick again soon after it had recovered is well after so long without a break."""
+"""Time that a relapsed node has to be healthy without a break before it counts as recovered."""
 
 RELAPSE_S = 600.0
-"""So soon."""
+"""A node that becomes unhealthy this soon after its recovery has relapsed."""
 
 COPY_S = 30.0
-"""Conditions that change nothing else are written on the machine at most once in that time."""
+"""Minimum time between two writes of conditions that change nothing else."""
 
 _COPIED = frozenset({Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED, *inplace.UNDER_WAY})
-"""Phases in which they are. Not while it joins: the write that says so brings them."""
+"""Phases in which such conditions are written. Not while a machine joins: the write of the next
+phase includes them."""
 
 _SICK = frozenset({Phase.UNKNOWN, Phase.FAILED})
 """Phases from which a node recovers."""
 
 
 class Cause(Enum):
-    """What leads from one phase to another."""
+    """Reason for a change of phase."""
 
     HEALTHY = "healthy"
-    """The node is healthy and fit for work."""
+    """The node is healthy and ready for use."""
     SICK = "sick"
     GONE = "gone"
-    """The machine had a node."""
+    """The node that the machine had is missing."""
     LATE = "late"
-    """The phase has lasted for as long as it may, and the node is still not what it should be."""
+    """The phase timed out."""
     UPDATED = "updated"
     NOT_UPDATED = "not updated"
-    """So says whoever updated the node in place."""
+    """Result that the updater of the node reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """A way from one phase to another.
+    """Transition to another phase.
 
     Attributes:
-        after: where it leads.
-        state: how the operation has gone then.
-        kind: what it was for; None = as it was.
-        timeout_active: whether a timeout runs there.
+        after: next phase.
+        state: state of the operation then.
+        kind: type of the operation then; None = unchanged.
+        timeout_active: whether a timeout runs in the next phase.
     """
 
     after: Phase
@@ -96,7 +98,7 @@ TABLE: Mapping[tuple[Phase, Cause], Edge] = {
     (Phase.FAILED, Cause.HEALTHY): _RUNS,
     (Phase.TERMINATING, Cause.HEALTHY): _RUNS,
     (Phase.UPDATED, Cause.HEALTHY): _RUNS,
-    # It would stay so for ever otherwise, and nobody would replace it.
+    # Otherwise the machine would keep this phase for ever, and never be replaced.
     (Phase.UPDATED, Cause.SICK): _DOUBT,
     (Phase.UPDATED, Cause.GONE): _DOUBT,
     (Phase.RUNNING, Cause.SICK): _DOUBT,
@@ -109,19 +111,20 @@ TABLE: Mapping[tuple[Phase, Cause], Edge] = {
     (Phase.UPDATE_FAILED, Cause.UPDATED): _UPDATED,
     (Phase.UPDATE_FAILED, Cause.LATE): _FAILS,
 }
-"""Where a cause leads; a pair that is not here leads nowhere. A phase that is being left in other
-ways (creation, deletion) has no edge, and the health of a node that is updated in place counts for
-nothing."""
+"""Transitions; without an entry the phase stays. Phases that end in other ways (creation, deletion)
+have no entry. During an update in place the health of the node is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeout:
-    """How long a phase may last.
+    """Time limit of a phase.
 
     Attributes:
-        limit_s: of a machine's settings, how long; None = for ever.
-        since_creation: whether it counts from the creation of the machine, not of the phase.
-        in_turn: whether machines of one group leave the phase by it one at a time.
+        limit_s: returns the limit from a machine's settings, in seconds; None = no limit.
+        since_creation: whether the time counts from the creation of the machine, not from the start
+            of the phase.
+        in_turn: whether the timeout needs a turn of `Replacements`, so that one machine of a group
+            fails at a time.
     """
 
     limit_s: Callable[[Settings], float | None]
@@ -139,11 +142,11 @@ TIMEOUTS: Mapping[Phase, Timeout] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A moment by two clocks.
+    """Time by two clocks.
 
     Attributes:
-        wall: the one that others write by; it may jump.
-        steady_s: seconds by one that never jumps; it means something in this process only.
+        wall: wall-clock time, comparable with timestamps on objects; it may jump.
+        steady_s: seconds of a monotonic clock; meaningful in this process only.
     """
 
     wall: datetime
@@ -152,20 +155,22 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spell:
-    """A phase of a machine as this process has seen it; seconds by the steady clock.
+    """Phase of a machine as this process observed it.
+
+    Fields in seconds are times of the monotonic clock, or durations.
 
     Attributes:
-        uid: of the machine.
+        uid: UID of the machine.
         phase: the phase.
-        since: when it was written that it began.
-        known_s: since when this process knows the machine.
-        age_s: how old the machine was by then.
-        began_s: since when this process has seen it in this phase.
-        carried_s: how long it was in it by then.
-        recovered_s: when its node had recovered last; not when somebody else said so.
-        relapsed: whether it fell sick again soon after that.
-        healthy_s: since when its node is healthy without a break; None: it is not.
-        copied_s: when conditions that change nothing else were written last.
+        since: timestamp of the phase on the object.
+        known_s: time at which this process first saw the machine.
+        age_s: age of the machine at that time.
+        began_s: time at which this process first saw the machine in this phase.
+        carried_s: duration of the phase before that time.
+        recovered_s: time of the node's last recovery that this process observed.
+        relapsed: whether the node became unhealthy again soon after that.
+        healthy_s: time since which the node has been healthy without a break; None = it is not.
+        copied_s: time of the last write of conditions that changed nothing else.
     """
 
     uid: str
@@ -181,7 +186,7 @@ class Spell:
     copied_s: float | None = None
 
     def lasted_s(self, timeout: Timeout, now: Moment) -> float:
-        """How much of a timeout is over."""
+        """Return the elapsed seconds of a timeout."""
         if timeout.since_creation:
             return self.age_s + now.steady_s - self.known_s
         return self.carried_s + now.steady_s - self.began_s
@@ -189,12 +194,12 @@ class Spell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a look at a node gave.
+    """Result of a health evaluation.
 
     Attributes:
-        cause: what follows; None: nothing.
-        spell: the phase as it is seen now.
-        after_s: when to look again though nothing changes; None = never.
+        cause: reason for a change of phase; None = no change.
+        spell: the updated observation.
+        after_s: delay of the next evaluation, in seconds; None = only a change requires one.
     """
 
     cause: Cause | None
@@ -206,26 +211,26 @@ class Finding:
 
 
 def ailments(node: Node, unhealthy_conditions: Sequence[str]) -> tuple[str, ...]:
-    """Return the reasons why a node is unhealthy, `type=status` each."""
-    conditions = {one.type: one.status for one in node.status.conditions or ()}
+    """Return the conditions that make a node unhealthy, as `type=status`."""
+    conditions = {condition.type: condition.status for condition in node.status.conditions or ()}
     ready = conditions.get(CONDITION_READY, "")
-    found = [] if ready == STATUS_TRUE else [f"{CONDITION_READY}={ready or 'missing'}"]
+    unhealthy = [] if ready == STATUS_TRUE else [f"{CONDITION_READY}={ready or 'missing'}"]
     for kind, status in conditions.items():
         if kind in unhealthy_conditions and status != STATUS_FALSE:
-            found.append(f"{kind}={status}")
-    return tuple(found)
+            unhealthy.append(f"{kind}={status}")
+    return tuple(unhealthy)
 
 
 def is_critical(node: Node, settings: Settings) -> bool:
-    """Return whether the node still waits for components without which nothing may run on it."""
+    """Return whether the node waits for components without which Pods may not run on it."""
     return any(taint.key == settings.names.critical_taint for taint in node.taints)
 
 
-# --- how long -----------------------------------------------------------------------------------
+# --- durations ----------------------------------------------------------------------------------
 
 
 def spell(machine: Machine, before: Spell | None, now: Moment) -> Spell:
-    """The phase of a machine, after what was seen of the machine before."""
+    """Return the observation of a machine's phase, continued from the previous one."""
     status = machine.status
     if before is None or before.uid != machine.uid:
         return Spell(
@@ -257,23 +262,23 @@ def spell(machine: Machine, before: Spell | None, now: Moment) -> Spell:
 
 
 def restarted(before: Spell, at_s: float) -> Spell:
-    """The spell after a time in which no node could be seen: nothing before its end counts."""
+    """Return the observation after an outage of node observations, which starts at its end."""
     return replace(before, known_s=at_s, age_s=0.0, began_s=at_s, carried_s=0.0)
 
 
-# --- what follows ---------------------------------------------------------------------------------
+# --- transitions ----------------------------------------------------------------------------------
 
 
 def look(
     machine: Machine, node: Node | None, seen: Spell, now: Moment, settings: Settings
 ) -> Finding:
-    """What follows from a machine's node; None where it has none.
+    """Evaluate the health of a machine's node.
 
     Args:
         machine: the machine.
-        node: its node.
-        seen: the phase, see `spell`.
-        now: the moment.
+        node: its node; None = it has none.
+        seen: observation of the phase, see `spell`.
+        now: the time.
         settings: names and settings.
     """
     own = settings.of(machine)
@@ -298,12 +303,13 @@ def look(
 def _in_place(
     machine: Machine, node: Node | None, own: Settings, seen: Spell, now: Moment
 ) -> Finding:
-    """Whether the node is healthy is no question while it is updated. Where that failed a machine
-    with a healthy node has its time left: a person may mend it.
+    """Evaluate a node that is updated in place, regardless of its health.
+
+    After a failed update, a healthy node restarts the timeout, so that a user may repair it.
     """
-    went = None if node is None else inplace.result(node, names=own.names)
-    if went is not None:
-        cause = Cause.UPDATED if went else Cause.NOT_UPDATED
+    succeeded = None if node is None else inplace.result(node, names=own.names)
+    if succeeded is not None:
+        cause = Cause.UPDATED if succeeded else Cause.NOT_UPDATED
         if (machine.phase, cause) in TABLE:
             return Finding(cause=cause, spell=seen)
     is_well = node is not None and not ailments(node, own.unhealthy_conditions)
@@ -316,7 +322,7 @@ def _doubtful(
     machine: Machine, node: Node | None, own: Settings, seen: Spell, now: Moment
 ) -> Finding:
     cause = Cause.SICK if node is not None else Cause.GONE
-    # Without conditions it never had a node that anybody saw.
+    # A machine without conditions never had a node that was observed.
     if (machine.phase, cause) in TABLE and (node is not None or machine.status.conditions):
         return Finding(cause=cause, spell=seen)
     return _timed(machine, own, seen, now)
@@ -333,7 +339,7 @@ def _timed(machine: Machine, own: Settings, seen: Spell, now: Moment) -> Finding
         min(CONFIRM_S, limit_s) - watched_s,
     )
     if left_s > 0:
-        # A moment later than that: a time on an object has no fractions of seconds.
+        # One second more: timestamps on objects have whole seconds.
         return Finding(cause=None, spell=seen, after_s=left_s + 1)
     return Finding(cause=Cause.LATE, spell=seen)
 
@@ -341,11 +347,11 @@ def _timed(machine: Machine, own: Settings, seen: Spell, now: Moment) -> Finding
 def changed(
     machine: Machine, node: Node | None, cause: Cause, now: Moment, settings: Settings
 ) -> Outcome:
-    """What is written where a cause leads to another phase; it has to be in the table."""
+    """Return the outcome that writes the next phase; phase and cause have to be in `TABLE`."""
     edge, status = TABLE[machine.phase, cause], machine.status
     joins = cause is Cause.HEALTHY and _joins(machine)
     kind = OperationType.CREATE if joins else edge.kind
-    found = status.entered(
+    entered = status.entered(
         edge.after,
         _told(machine, node, cause, now, settings.of(machine)),
         edge.state,
@@ -354,14 +360,14 @@ def changed(
         timeout_active=edge.timeout_active,
     )
     conditions = status.conditions if node is None else tuple(node.status.conditions or ())
-    found = replace(found, kind=kind.value if kind else status.kind, conditions=conditions)
-    return Outcome(status=found, joined=joins)
+    entered = replace(entered, kind=kind.value if kind else status.kind, conditions=conditions)
+    return Outcome(status=entered, joined=joins)
 
 
 def copied(
     machine: Machine, node: Node | None, seen: Spell, now: Moment, settings: Settings
 ) -> tuple[Outcome, Spell]:
-    """What is written of conditions that change nothing else."""
+    """Return the outcome that writes only conditions, and the new observation."""
     if node is None or machine.phase not in _COPIED:
         return Outcome(), seen
     conditions = tuple(node.status.conditions or ())
@@ -376,7 +382,7 @@ def copied(
 
 
 def _joins(machine: Machine) -> bool:
-    """Whether its node is in use for the first time."""
+    """Return whether the node is ready for use for the first time."""
     status = machine.status
     return (
         status.kind == OperationType.CREATE.value
@@ -422,28 +428,31 @@ def _since_s(moment: datetime, now: Moment) -> float:
 
 
 def said(conditions: Sequence[NodeCondition], steps: str) -> dict[str, tuple[str, str]]:
-    """What conditions say, without heartbeats.
+    """Return the contents of conditions, without heartbeats and messages.
 
     Args:
-        conditions: of a node.
-        steps: type of the one that tells by its reason.
+        conditions: conditions of a node.
+        steps: type of the condition whose reason counts, too.
     """
-    return {one.type: (one.status, one.reason if one.type == steps else "") for one in conditions}
+    return {
+        condition.type: (condition.status, condition.reason if condition.type == steps else "")
+        for condition in conditions
+    }
 
 
 def node_matters(old: Node | None, new: Node | None, names: Names) -> bool:
-    """Return whether a change of a node may change something about its machine; not a heartbeat."""
+    """Return whether a change of a node may matter to its machine; heartbeats do not."""
     if old is None or new is None or old.uid != new.uid:
         return True
     before, after = (
         (
-            one.labels,
-            one.annotations,
-            one.finalizers,
-            one.is_deleting,
-            one.taints,
-            said(one.status.conditions or (), names.update_condition),
+            version.labels,
+            version.annotations,
+            version.finalizers,
+            version.is_deleting,
+            version.taints,
+            said(version.status.conditions or (), names.update_condition),
         )
-        for one in (old, new)
+        for version in (old, new)
     )
     return before != after

@@ -1,4 +1,4 @@
-"""Metrics of the machine controllers; those that begin with `mcm` carry the reference's names."""
+"""Metrics of the machine controllers; those with the prefix `mcm` have the reference's names."""
 
 from __future__ import annotations
 
@@ -157,10 +157,10 @@ class _Family:
     """Series of sets, or of deployments.
 
     Args:
-        prefix: how the names begin.
-        what: the objects, in the help texts.
-        about: further labels of the series that is 1 for each object.
-        numbers: help texts of gauges with one number of each object, by the rest of the name.
+        prefix: prefix of the metric names.
+        what: name of the objects in help texts.
+        about: further labels of the info series.
+        numbers: suffix of a gauge's name -> its help text; each object has one number per gauge.
     """
 
     def __init__(
@@ -192,15 +192,15 @@ class _Family:
     ) -> Series:
         """Return the series of an object."""
         who, status = (obj.name, obj.namespace), obj.status
-        found: Series = {(self.info, (*who, obj.metadata.creation_timestamp or "", *about)): 1}
+        series: Series = {(self.info, (*who, obj.metadata.creation_timestamp or "", *about)): 1}
         for name, value in numbers.items():
             if value is not None:
-                found[self.numbers[name], who] = value
-        for each in status.failed:
-            last = each.operation
-            labels = (each.name, each.provider_id, each.owner, last.state, last.kind)
-            found[self.failed, (*who, *labels)] = 1
-        return found | _of_conditions(self.condition, who, status.conditions)
+                series[self.numbers[name], who] = value
+        for machine in status.failed:
+            last = machine.operation
+            labels = (machine.name, machine.provider_id, machine.owner, last.state, last.kind)
+            series[self.failed, (*who, *labels)] = 1
+        return series | _of_conditions(self.condition, who, status.conditions)
 
 
 SETS = metrics.gauge("mcm_machine_set_items_total", "MachineSets there are.")
@@ -242,25 +242,25 @@ _DEPLOYMENTS = _Family(
 
 
 def took(step: str, machine: Machine, made_of: ResolvedClass, seconds: float) -> None:
-    """How long a step took; the gauges of the reference keep the last one only."""
+    """Record the duration of a step; the reference's gauges keep the last one only."""
     DURATIONS[step].labels(*_who(machine, made_of)).set(seconds)
     if step in HISTOGRAMS:
         HISTOGRAMS[step].observe(seconds)
 
 
 def drained(machine: Machine, seconds: float) -> None:
-    """How long a drain took."""
+    """Record the duration of a drain."""
     DRAIN.labels(machine.namespace, machine.deployment).set(seconds)
 
 
 def phase_changed(phase: Phase) -> None:
-    """A machine is in another phase."""
+    """Count a change of a machine's phase."""
     if phase in _COUNTED:
         PHASE_CHANGES.labels(phase.value).inc()
 
 
 def failed_join(machine: Machine, made_of: ResolvedClass) -> None:
-    """A machine did not join in time."""
+    """Count a machine that did not join in time."""
     FAILED_JOINS.labels(*_who(machine, made_of)).inc()
 
 
@@ -269,7 +269,7 @@ def _who(machine: Machine, made_of: ResolvedClass) -> tuple[str, ...]:
 
 
 def note_machine(old: Machine | None, new: Machine | None, *, total: int) -> None:
-    """Keep the series of a machine in step with it; those of one that is gone vanish."""
+    """Update the series of a machine; those of a deleted machine are removed."""
     MACHINES.set(total)
     _follow(old, new, _machine_series)
 
@@ -283,15 +283,15 @@ def _machine_series(obj: Machine) -> Series:
         *obj.class_reference,
         obj.node_name,
     )
-    found: Series = {
+    series: Series = {
         (PHASE, who): PHASES.get(obj.phase, 0),
         (MACHINE_INFO, about): 1,
     }
-    return found | _of_conditions(MACHINE_CONDITION, who, obj.status.conditions)
+    return series | _of_conditions(MACHINE_CONDITION, who, obj.status.conditions)
 
 
 def note_set(old: MachineSet | None, new: MachineSet | None, *, total: int) -> None:
-    """Keep the series of a set in step with it; those of a deleted set vanish."""
+    """Update the series of a set; those of a deleted set are removed."""
     SETS.set(total)
     _follow(old, new, _set_series)
 
@@ -299,7 +299,7 @@ def note_set(old: MachineSet | None, new: MachineSet | None, *, total: int) -> N
 def note_deployment(
     old: MachineDeployment | None, new: MachineDeployment | None, *, total: int
 ) -> None:
-    """Keep the series of a deployment in step with it; those of a deleted deployment vanish."""
+    """Update the series of a deployment; those of a deleted deployment are removed."""
     DEPLOYMENTS.set(total)
     _follow(old, new, _deployment_series)
 
@@ -348,7 +348,7 @@ _CONDITIONS = {"True": 1, "False": 0, "Unknown": 2}
 
 
 def _follow(old: T | None, new: T | None, series: Callable[[T], Series]) -> None:
-    before, after = ({} if one is None else series(one) for one in (old, new))
+    before, after = ({} if obj is None else series(obj) for obj in (old, new))
     for metric, labels in before.keys() - after.keys():
         metric.remove(*labels)
     for (metric, labels), value in after.items():
@@ -356,6 +356,9 @@ def _follow(old: T | None, new: T | None, series: Callable[[T], Series]) -> None
 
 
 def _of_conditions(
-    metric: metrics.Gauge, who: tuple[str, ...], found: Iterable[Condition | NodeCondition]
+    metric: metrics.Gauge, who: tuple[str, ...], conditions: Iterable[Condition | NodeCondition]
 ) -> Series:
-    return {(metric, (*who, one.type)): _CONDITIONS.get(one.status, 2) for one in found}
+    return {
+        (metric, (*who, condition.type)): _CONDITIONS.get(condition.status, 2)
+        for condition in conditions
+    }

@@ -1,7 +1,7 @@
-"""What a machine keeps on its node: labels, annotations and taints of its template. Pure.
+"""Node metadata: labels, annotations and taints of a machine's template on its node. Pure.
 
-What was put on the node before stands in an annotation of the node; of that, what the template
-has no more is removed. Whatever others put on the node stays.
+An annotation of the node records what was applied before. Of that, everything that the template no
+longer has is removed. Metadata of other writers is kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Spec(Wire, frozen=True, kw_only=True):
 
 
 class Applied(Wire, frozen=True, kw_only=True):
-    """What was put on a node because of its machine."""
+    """Metadata that was applied to a node because of its machine."""
 
     metadata: Metadata = Metadata()
     spec: Spec = Spec()
@@ -46,49 +46,54 @@ _ORDERED = msgspec.json.Encoder(order="deterministic")
 def patch(
     machine: Machine, node: Node, settings: Settings, arrival: Mapping[str, str] | None = None
 ) -> Patch | None:
-    """What brings a node in step with its machine, in one write; None when it is.
+    """Return the patch that applies a machine's metadata to its node; None = up to date.
 
     Args:
         machine: the machine.
         node: its node.
-        settings: names.
-        arrival: annotations that the node gets if it joins now, and nobody speaks of them.
+        settings: names and settings.
+        arrival: annotations to set when the node joins, unless one of them exists already.
     """
     before, wanted = applied(node, settings), template(machine)
     labels = {**machine.node_labels, settings.names.machine_label: machine.name}
     metadata: dict[str, Any] = {}
     if changed := _changes(node.labels, labels, before.metadata.labels or {}):
         metadata["labels"] = changed
-    notes = _changes(node.annotations, machine.node_annotations, before.metadata.annotations or {})
+    annotations = _changes(
+        node.annotations, machine.node_annotations, before.metadata.annotations or {}
+    )
     if wanted != before:
-        notes[settings.names.applied] = _ORDERED.encode(wanted).decode()
+        annotations[settings.names.applied] = _ORDERED.encode(wanted).decode()
     if settings.names.unmanaged in node.annotations:
-        notes[settings.names.unmanaged] = None
-    held = None if node.is_deleting else add_finalizer(node, settings.names.node_finalizer)
-    arrives = arrival if held is not None else None
-    if not arrives or arrives.keys() & (node.annotations.keys() | notes.keys()):
-        arrives = {}
-    if notes := {**notes, **arrives}:
-        metadata["annotations"] = notes
-    found: dict[str, Any] = {}
+        annotations[settings.names.unmanaged] = None
+    finalizer_patch = (
+        None if node.is_deleting else add_finalizer(node, settings.names.node_finalizer)
+    )
+    initial = arrival if finalizer_patch is not None else None
+    if not initial or initial.keys() & (node.annotations.keys() | annotations.keys()):
+        initial = {}
+    if annotations := {**annotations, **initial}:
+        metadata["annotations"] = annotations
+    spec_patch: dict[str, Any] = {}
     taints = _taints(node.taints, machine.taints, before.spec.taints or ())
     if list(taints) != list(node.taints):
-        found["spec"] = {"taints": taints_value(taints)}
-    if held is not None:
+        spec_patch["spec"] = {"taints": taints_value(taints)}
+    if finalizer_patch is not None:
         metadata |= {
-            key: held["metadata"][key] for key in held["metadata"].keys() - same_version(node)
+            key: finalizer_patch["metadata"][key]
+            for key in finalizer_patch["metadata"].keys() - same_version(node)
         }
-    if not metadata and not found:
+    if not metadata and not spec_patch:
         return None
-    # Taints are replaced as a whole, and nobody else's may be lost; nor may what a person says of
-    # the node at this moment pass for ours. All else is merged, so that a kubelet that tells of
-    # its node at the same moment is no conflict.
-    version = same_version(node) if found or arrives else {}
-    return {**found, "metadata": same_object(node) | version | metadata}
+    # Taints are replaced as a list: the version protects concurrent changes of other writers. It
+    # also prevents us from claiming an annotation that a user sets at the same time. All other
+    # fields are merged, without a version: a concurrent kubelet update is no conflict.
+    version = same_version(node) if spec_patch or initial else {}
+    return {**spec_patch, "metadata": same_object(node) | version | metadata}
 
 
 def template(machine: Machine) -> Applied:
-    """What the machine's template wants on its node."""
+    """Return the metadata that the machine's template wants on its node."""
     return Applied(
         metadata=Metadata(
             labels=dict(machine.node_labels) or None,
@@ -99,7 +104,10 @@ def template(machine: Machine) -> Applied:
 
 
 def applied(node: Node, settings: Settings) -> Applied:
-    """What was put on the node before; nothing where that cannot be read: then nothing goes."""
+    """Return the metadata that was applied before.
+
+    An unreadable annotation counts as empty, so that nothing is removed.
+    """
     try:
         return msgspec.json.decode(node.annotations.get(settings.names.applied, "{}"), type=Applied)
     except (msgspec.DecodeError, UnicodeError):
@@ -107,7 +115,7 @@ def applied(node: Node, settings: Settings) -> Applied:
 
 
 def capacity_patch(node: Node, wanted: Mapping[str, str], settings: Settings) -> Patch | None:
-    """The status patch that adds resources to the node's capacity; None when they are there."""
+    """Return the status patch that adds resources to the node's capacity; None = up to date."""
     before = _amounts(node, settings)
     changes: dict[str, Any] = {key: None for key in before if key not in wanted}
     changes |= {key: value for key, value in wanted.items() if before.get(key) != value}
@@ -117,7 +125,7 @@ def capacity_patch(node: Node, wanted: Mapping[str, str], settings: Settings) ->
 
 
 def capacity_note(node: Node, wanted: Mapping[str, str], settings: Settings) -> Patch | None:
-    """The patch that puts on record which resources were added; None when it is there."""
+    """Return the patch that records the added resources; None = up to date."""
     if _amounts(node, settings) == dict(wanted):
         return None
     text = _ORDERED.encode(wanted).decode() if wanted else None
@@ -126,7 +134,7 @@ def capacity_note(node: Node, wanted: Mapping[str, str], settings: Settings) -> 
 
 
 def unmanaged_patch(node: Node, settings: Settings) -> Patch | None:
-    """What is written on a node without machine; None when it is there."""
+    """Return the patch of a node without a machine; None = up to date."""
     metadata: dict[str, Any] = {}
     if node.annotations.get(settings.names.unmanaged) != "1":
         metadata["annotations"] = {settings.names.unmanaged: "1"}
@@ -136,14 +144,14 @@ def unmanaged_patch(node: Node, settings: Settings) -> Patch | None:
 
 
 def managed_patch(node: Node, settings: Settings) -> Patch | None:
-    """What is written on a node that has a machine after all."""
+    """Return the patch of a node that has a machine after all; None = up to date."""
     if settings.names.unmanaged not in node.annotations:
         return None
     return {"metadata": same_object(node) | {"annotations": {settings.names.unmanaged: None}}}
 
 
 def release_patch(node: Node, settings: Settings) -> Patch | None:
-    """The patch that lets a node go; None when nothing of ours holds it."""
+    """Return the patch that removes our finalizer from a node; None = it has none."""
     return remove_finalizer(node, settings.names.node_finalizer)
 
 
@@ -156,25 +164,25 @@ def _amounts(node: Node, settings: Settings) -> dict[str, str]:
 
 
 def _changes(
-    there: Mapping[str, str], wanted: Mapping[str, str], before: Mapping[str, str]
+    present: Mapping[str, str], wanted: Mapping[str, str], before: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """What to set, and what to remove because it was ours."""
+    """Return the values to set, and those to remove because we set them before."""
     gone: dict[str, str | None] = {
-        key: None for key in before if key not in wanted and key in there
+        key: None for key in before if key not in wanted and key in present
     }
-    return gone | {key: value for key, value in wanted.items() if there.get(key) != value}
+    return gone | {key: value for key, value in wanted.items() if present.get(key) != value}
 
 
 def _taints(
-    there: Sequence[Taint], wanted: Sequence[Taint], before: Sequence[Taint]
+    present: Sequence[Taint], wanted: Sequence[Taint], before: Sequence[Taint]
 ) -> Sequence[Taint]:
-    """The node's taints as they should be; key and effect say which is which."""
-    ours = {(one.key, one.effect): one for one in wanted}
-    dropped = {(one.key, one.effect) for one in before} - ours.keys()
-    kept = [one for one in there if (one.key, one.effect) not in dropped]
-    found = list[Taint]()
-    for one in kept:
-        taint = ours.pop((one.key, one.effect), one)
-        # Where the value is right the taint stays: it may carry the time it was added.
-        found.append(one if one.value == taint.value else taint)
-    return [*found, *ours.values()]
+    """Return the desired taints of the node; key and effect identify a taint."""
+    ours = {(taint.key, taint.effect): taint for taint in wanted}
+    dropped = {(taint.key, taint.effect) for taint in before} - ours.keys()
+    kept = [old for old in present if (old.key, old.effect) not in dropped]
+    result = list[Taint]()
+    for present_taint in kept:
+        taint = ours.pop((present_taint.key, present_taint.effect), present_taint)
+        # An unchanged taint is kept as it is: it may carry the time when it was added.
+        result.append(present_taint if present_taint.value == taint.value else taint)
+    return [*result, *ours.values()]

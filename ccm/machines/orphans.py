@@ -1,14 +1,19 @@
-"""VMs without a machine: which may be deleted. Pure.
+"""VMs without a machine: selection of those that may be deleted. Pure.
 
-A VM is deleted only if it carries the marker of our cluster and the namespace of our machines, was
-ownerless in an earlier pass too, was created an hour ago, and is ownerless by a live list as well.
-A pass deletes a few at most, because many ownerless VMs mean that machines are missing.
+Conditions for the deletion of a VM:
+- The VM carries the marker of our cluster and the namespace of our machines.
+- An earlier pass found the VM ownerless, too.
+- The VM is more than an hour old.
+- A live list of machines has no owner either.
 
-A VM that lacks the namespace was created by an earlier release, and may belong to a machine of
-another namespace. It is deleted only if a list of all namespaces shows no such machine.
+The number of deletions in a pass is limited, because many ownerless VMs mean that machines are
+missing.
 
-With a driver that knows names only, a VM has no marks. It counts as ours where its name is that of
-a machine whose VM we created and which was seen to be deleted (`GoneMachines`). Any other VM is
+A VM without a namespace was created by an earlier release, and may belong to a machine of another
+namespace. Such a VM is deleted only if a list of all namespaces shows no such machine.
+
+With a driver that knows names only, a VM has no marks. A VM counts as ours if its name is that of a
+machine whose VM we created and whose deletion was observed (`GoneMachines`). Any other VM is
 reported at most.
 """
 
@@ -23,25 +28,25 @@ from ccm.cloud.machines import Identity, MachineRecord
 from ccm.model.machines import Machine
 
 LEAST_AGE_S = 3600.0
-"""A VM younger than this is left alone: its machine may not be known everywhere yet."""
+"""Minimum age of a VM to delete: a younger VM's machine may not be known everywhere yet."""
 
 APART_S = 30.0
-"""Minimum time between two sightings of a VM that is ours by its name: a listing may still show a
-VM that was deleted with its machine a moment ago."""
+"""Minimum time between two sightings of a VM that counts as ours by name. A listing may still show
+a VM that was deleted with its machine a moment ago."""
 
 SETTLE_S = 60.0
 """A listing that begins this long after the deletion of a machine shows every VM that it left."""
 
 MOST_NAMES = 10_000
-"""Maximum number of deleted machines that are remembered for a class."""
+"""Maximum number of deleted machines that are remembered per class."""
 
 FEWEST, PART = 5, 0.1
-"""Most deletions of a pass: so many, or that part of our VMs where it is more."""
+"""Limit of the deletions in a pass: the larger of this number and this share of our VMs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """When an ownerless VM was first seen, and in which pass."""
+    """First sighting of an ownerless VM, and the number of passes that saw it."""
 
     since: datetime
     number: int
@@ -56,7 +61,7 @@ class Judgement:
         candidates: VMs that may be deleted, subject to `decide`.
         waiting: ownerless VMs that are too young, or were not seen often enough.
         strangers: VMs without our marks that no machine names.
-        sightings: for the next pass.
+        sightings: sightings for the next pass.
     """
 
     ours: int = 0
@@ -71,9 +76,9 @@ class Decision:
     """Candidates, compared with a live list of the machines.
 
     Attributes:
-        due: to be deleted.
-        held: would be due if they were not that many.
-        unconfirmed: without a namespace, while only one namespace could be listed.
+        due: VMs to delete.
+        held: VMs beyond the limit of a pass.
+        unconfirmed: VMs without a namespace, while only one namespace could be listed.
     """
 
     due: Sequence[MachineRecord] = ()
@@ -96,16 +101,16 @@ def judge(
     Args:
         records: the listing.
         machines: all machines of our namespace.
-        sightings: of the pass before.
+        sightings: sightings of the previous pass.
         now: the time.
         cluster: our marker.
-        namespace: of our machines.
+        namespace: namespace of our machines.
         gone: names of deleted machines, for a driver that knows names only; see `GoneMachines`.
     """
-    every = list({_key(record): record for record in records}.values())
+    unique = list({_key(record): record for record in records}.values())
     owned = Owners(machines)
     marked, named, foreign = list[MachineRecord](), list[MachineRecord](), list[MachineRecord]()
-    for record in every:
+    for record in unique:
         if _is_ours(record, cluster, namespace):
             marked.append(record)
         elif _is_unmarked(record) and record.identity.name in gone and not owned.claims(record):
@@ -119,8 +124,8 @@ def judge(
         seen[key] = Sighting(since=before.since, number=before.number + 1)
     candidates, waiting = list[MachineRecord](), list[MachineRecord]()
     for record in ownerless:
-        ripe = _is_ripe(record, seen[_key(record)], now)
-        (candidates if ripe else waiting).append(record)
+        is_ripe = _is_ripe(record, seen[_key(record)], now)
+        (candidates if is_ripe else waiting).append(record)
     return Judgement(
         ours=len(marked) + len(named),
         candidates=sorted(candidates, key=_key),
@@ -145,7 +150,7 @@ def decide(found: Judgement, machines: Iterable[Machine], *, all_namespaces: boo
         # A VM without marks is a candidate only because `GoneMachines` has its name.
         is_located = _is_unmarked(record) or bool(record.identity.namespace)
         (confirmed if all_namespaces or is_located else unconfirmed).append(record)
-    # VMs of another namespace must not raise the number that may be deleted of ours.
+    # VMs of another namespace must not raise the limit for ours.
     ours = found.ours - (len(found.candidates) - len(confirmed))
     most = max(FEWEST, math.floor(PART * ours))
     return Decision(due=confirmed[:most], held=confirmed[most:], unconfirmed=unconfirmed)
@@ -155,21 +160,21 @@ class Owners:
     """Owners of VMs: machines by provider ID, UID and name.
 
     Args:
-        machines: all there are.
+        machines: all known machines.
     """
 
     def __init__(self, machines: Iterable[Machine]) -> None:
         known = list(machines)
-        self._by_id = {one.provider_id for one in known if one.provider_id}
-        self._making = {one.uid for one in known if one.in_creation}
-        self._names = {one.name for one in known}
+        self._by_id = {machine.provider_id for machine in known if machine.provider_id}
+        self._making = {machine.uid for machine in known if machine.in_creation}
+        self._names = {machine.name for machine in known}
 
     def has(self, record: MachineRecord) -> bool:
-        """Whether a machine names the VM, or is being made and will find it by its UID."""
+        """Return whether a machine names the VM, or is being created and has the VM's UID."""
         return record.info.provider_id in self._by_id or record.identity.uid in self._making
 
     def claims(self, record: MachineRecord) -> bool:
-        """Return whether a machine owns the VM, or may own it: without marks its name decides."""
+        """Return whether a machine owns the VM, or may own it: without marks the name decides."""
         by_name = _is_unmarked(record) and record.identity.name in self._names
         return by_name or self.has(record)
 
@@ -179,9 +184,9 @@ class GoneMachine:
     """A machine that was deleted.
 
     Attributes:
-        identity: of its VM.
+        identity: marks of its VM.
         origins: see `Machine.origins`.
-        at: when it was gone, on the event loop's clock.
+        at: time at which it was gone, on the event loop's clock.
     """
 
     identity: Identity
@@ -190,18 +195,19 @@ class GoneMachine:
 
 
 class GoneMachines:
-    """Machines that were deleted and may have left a VM, by class and name.
+    """Deleted machines that may have left a VM, by class and name.
 
-    Only a machine whose object recorded a creation counts, because its name was free then.
-    It is forgotten once a listing shows no VM of its name: a VM that takes the name later is
-    another's. The machines are kept in memory: after a restart their VMs are reported, not deleted.
+    Only a machine whose object recorded a creation counts, because its name was free then. A
+    machine is forgotten once a listing shows no VM of its name: a VM that takes the name later has
+    another owner. The machines are kept in memory: after a restart their VMs are reported, not
+    deleted.
     """
 
     def __init__(self) -> None:
         self._classes: dict[str, dict[str, GoneMachine]] = {}
 
     def add(self, machine: GoneMachine) -> None:
-        """Remember a machine; of too many in its class the oldest is forgotten."""
+        """Remember a machine; beyond the limit the oldest of its class is forgotten."""
         known = self._classes.setdefault(machine.identity.pool, {})
         known.pop(machine.identity.name, None)
         known[machine.identity.name] = machine
@@ -216,7 +222,7 @@ class GoneMachines:
     def of(self, pool: str, origin: str) -> Mapping[str, Identity]:
         """Return, by name, the machines of a class whose VMs a listing with that origin shows."""
         known = self._classes.get(pool, {})
-        return {name: one.identity for name, one in known.items() if origin in one.origins}
+        return {name: gone.identity for name, gone in known.items() if origin in gone.origins}
 
     def settle(self, pool: str, listed: Collection[str], began: float) -> bool:
         """Forget the machines that left no VM.
@@ -230,9 +236,9 @@ class GoneMachines:
             Whether the listing came too early for some machine.
         """
         known = self._classes.get(pool, {})
-        early = {name for name, one in known.items() if began <= one.at + SETTLE_S}
+        early = {name for name, gone in known.items() if began <= gone.at + SETTLE_S}
         self._classes[pool] = {
-            name: one for name, one in known.items() if name in early or name in listed
+            name: gone for name, gone in known.items() if name in early or name in listed
         }
         return bool(early)
 
@@ -268,6 +274,6 @@ def _is_ripe(record: MachineRecord, sighting: Sighting, now: datetime) -> bool:
         # No minimum age, which protects VMs whose machines are not known yet: this machine was
         # known, and was seen to be deleted. The first sighting is 0 s old.
         return (now - sighting.since).total_seconds() >= APART_S
-    # Where the cloud does not say when it was made, it is as old as we know it to be.
+    # Without a creation time from the cloud, the age counts from the first sighting.
     since = record.created or sighting.since
     return sighting.number > 1 and (now - since).total_seconds() > LEAST_AGE_S

@@ -1,10 +1,10 @@
-"""What keeps a machine from being replaced, for a time: by a wish of its own, or of its node. Pure.
+"""Preservation: a user or a set keeps a machine from being replaced for a time. Pure.
 
-A machine that has failed is kept for whoever wants to find out why; its Pods move, and nothing new
-is scheduled on its node. The moment until which it is kept stands in its status, and goes there in
-the very write that says that it has failed: there is no moment in which it could be replaced.
+A failed machine is kept so that a user can find the cause. Its Pods move, and no new ones are
+scheduled on its node. The write that marks the machine Failed also stores the end of the
+preservation, so that the machine cannot be replaced in between.
 
-The annotation that keeps the autoscaler away is there as long as the node is preserved.
+While a node is preserved, an annotation keeps the autoscaler from deleting it.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from ccm.model.times import format_time
 
 NOW, WHEN_FAILED = Preserve.NOW.value, Preserve.WHEN_FAILED.value
 BY_US, NEVER = Preserve.AUTO.value, Preserve.NO.value
-"""Wishes: at once; once it has failed; the same, by a machine set's doing; not."""
+"""Values of the annotation: preserve now; when failed; when failed, set by a machine set; never."""
 
 WISHES = frozenset({NOW, WHEN_FAILED, BY_US, NEVER})
 
 DRAINED = "Preserved node drained successfully."
 NOT_DRAINED = "Preserved node could not be drained."
-"""What the message of the node's condition says of the drain (reference)."""
+"""Texts about the drain in the message of the node's condition (reference)."""
 
 
 class Action(Enum):
-    """What is to be done."""
+    """Action for a machine."""
 
     NOTHING = "nothing"
     PRESERVE = "preserve"
@@ -53,15 +53,15 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is done about a machine.
+    """Decision about a machine.
 
     Attributes:
-        action: what.
-        wish: that counts.
-        until: until when it is kept.
-        forgets: whether the wish goes too: it was granted.
-        node_wish: what its node wishes from now on; empty: nothing.
-        by_node: whether the node has the say, so that the machine's own wish goes.
+        action: the action.
+        wish: value of the annotation that counts.
+        until: end of the preservation.
+        forgets: whether the annotation is removed, because it was fulfilled.
+        node_wish: value to record as the node's; empty = none.
+        by_node: whether the node's annotation counts, so that the machine's own is removed.
     """
 
     action: Action
@@ -76,21 +76,21 @@ NOTHING = Decision(action=Action.NOTHING)
 
 
 def decide(machine: Machine, node: Node | None, now: datetime, settings: Settings) -> Decision:
-    """What is done about a machine; its node is None where it has none."""
+    """Return the decision about a machine; `node` None = it has none."""
     names, until = settings.names, machine.status.preserve_until
     if not names.preserve:
         return NOTHING
     own, last = machine.preserve, machine.preserve_of_node
-    theirs = node.annotations.get(names.preserve, "") if node is not None else ""
-    is_bound = until is not None or own or last or theirs
-    if not is_bound or (theirs and theirs not in WISHES):
+    of_node = node.annotations.get(names.preserve, "") if node is not None else ""
+    is_bound = until is not None or own or last or of_node
+    if not is_bound or (of_node and of_node not in WISHES):
         return NOTHING
     own = own if own in WISHES else ""
-    by_node = bool(theirs or last)
-    wish = theirs if by_node else own
+    by_node = bool(of_node or last)
+    wish = of_node if by_node else own
     if node is None:
-        # What a node said that is gone by now was said of the machine.
-        wish, by_node, theirs = last or own, bool(last), last
+        # The annotation of a node that is gone still counts for its machine.
+        wish, by_node, of_node = last or own, bool(last), last
     action, forgets = _action(wish, machine.phase, is_over=until is not None and until <= now)
     if action is Action.PRESERVE and until is None:
         until = now + timedelta(seconds=settings.of(machine).preserve_timeout_s)
@@ -99,13 +99,13 @@ def decide(machine: Machine, node: Node | None, now: datetime, settings: Setting
         wish=wish,
         until=until,
         forgets=forgets,
-        node_wish="" if forgets else theirs,
+        node_wish="" if forgets else of_node,
         by_node=by_node,
     )
 
 
 def _action(wish: str, phase: Phase, *, is_over: bool) -> tuple[Action, bool]:
-    """What is done, and whether the wish goes."""
+    """Return the action, and whether the annotation is removed."""
     if wish in ("", NEVER):
         return Action.STOP, False
     if is_over:
@@ -118,18 +118,18 @@ def _action(wish: str, phase: Phase, *, is_over: bool) -> tuple[Action, bool]:
 def kept(
     machine: Machine, status: MachineStatus, node: Node | None, now: datetime, settings: Settings
 ) -> MachineStatus:
-    """A status that is to be written, with the moment until which the machine is kept then.
+    """Return a status to write, with the end of a preservation that begins with it.
 
-    Where it is kept no longer, that is said only once nothing is left on the node.
+    The end of a preservation is removed from the status only once the node is cleaned up.
     """
-    found = decide(msgspec.structs.replace(machine, status=status), node, now, settings)
-    if found.action is Action.PRESERVE:
-        return replace(status, preserve_until=found.until)
+    decision = decide(msgspec.structs.replace(machine, status=status), node, now, settings)
+    if decision.action is Action.PRESERVE:
+        return replace(status, preserve_until=decision.until)
     return status
 
 
 def wants_drain(machine: Machine, node: Node, decision: Decision, settings: Settings) -> bool:
-    """Whether a preserved node still has Pods that should move."""
+    """Return whether a preserved node still has Pods that should move."""
     if decision.action is not Action.PRESERVE or machine.phase is not Phase.FAILED:
         return False
     condition = condition_of(node, settings.names.preserved_condition)
@@ -139,8 +139,8 @@ def wants_drain(machine: Machine, node: Node, decision: Decision, settings: Sett
 def task(machine: Machine, node: Node, now: datetime, settings: Settings) -> DrainTask:
     """Return the task to drain a preserved node.
 
-    The node stays: it is no other's business that its machine failed. The taint keeps Pods from
-    it, and a cordon would be taken for a user's.
+    The node stays, so no condition announces its end. The taint keeps Pods from it: a cordon would
+    look like a user's.
     """
     since, force = machine.status.since or now, machine.force_drain
     return drain_task(
@@ -148,31 +148,31 @@ def task(machine: Machine, node: Node, now: datetime, settings: Settings) -> Dra
     )
 
 
-# --- what is written ------------------------------------------------------------------------------
+# --- patches --------------------------------------------------------------------------------------
 
 
 def node_patch(
     machine: Machine, node: Node, decision: Decision, settings: Settings
 ) -> Patch | None:
-    """Annotations and taint of the node; None: they are as they should be."""
+    """Return the patch of the node's annotations and taints; None = up to date."""
     names = settings.names
     if decision.action is Action.NOTHING:
         return None
-    is_kept, notes = decision.action is Action.PRESERVE, dict[str, str | None]()
+    is_kept, annotations = decision.action is Action.PRESERVE, dict[str, str | None]()
     ends = decision.action is Action.STOP and decision.until is not None
     if is_kept and node.annotations.get(ANNOTATION_SCALE_DOWN_DISABLED) != "true":
-        notes |= dict.fromkeys(_AUTOSCALER, "true")
+        annotations |= dict.fromkeys(_AUTOSCALER, "true")
     if ends and node.annotations.get(ANNOTATION_SCALE_DOWN_DISABLED_BY_US) == "true":
-        notes |= dict.fromkeys(_AUTOSCALER)
+        annotations |= dict.fromkeys(_AUTOSCALER)
     if decision.forgets:
-        notes[names.preserve] = None
-    taints, others = None, [one for one in node.taints if one.key != names.preserved_taint]
+        annotations[names.preserve] = None
+    taints, others = None, [taint for taint in node.taints if taint.key != names.preserved_taint]
     is_tainted = len(others) < len(node.taints)
     if is_kept and machine.phase is Phase.FAILED and not is_tainted:
         taints = [*others, Taint(key=names.preserved_taint, effect=EFFECT_NO_SCHEDULE)]
     elif ends or (is_kept and machine.phase is Phase.RUNNING):
         taints = others
-    return model.node_patch(node, annotations=notes, taints=taints)
+    return model.node_patch(node, annotations=annotations, taints=taints)
 
 
 def condition_patch(
@@ -184,31 +184,31 @@ def condition_patch(
     *,
     drained: bool | None,
 ) -> Patch | None:
-    """The condition of the node; None: it is as it should be.
+    """Return the patch of the node's condition; None = up to date.
 
     Args:
         machine: the machine.
         node: the node.
-        decision: what is done.
-        now: the moment.
-        settings: names.
-        drained: how the drain ended that was due; None: none was, or it goes on.
+        decision: the decision about the machine.
+        now: the time.
+        settings: names and settings.
+        drained: whether the drain succeeded; None = there was none, or it is running.
     """
     names = settings.names
     if decision.until is None or decision.action is Action.NOTHING:
         return None
     before = condition_of(node, names.preserved_condition)
-    said = status, _, _ = _wording(machine, before, decision, names, drained)
-    if before is not None and (before.status, before.reason, before.message) == said:
+    values = status, _, _ = _wording(machine, before, decision, names, drained)
+    if before is not None and (before.status, before.reason, before.message) == values:
         return None
     since = ""
     if before is not None and before.status == status:
         since = before.last_transition_time or ""
-    return node_condition_patch(node, names.preserved_condition, said, now, since=since)
+    return node_condition_patch(node, names.preserved_condition, values, now, since=since)
 
 
 def machine_patch(obj: KubeObject, decision: Decision, settings: Settings) -> Patch | None:
-    """Annotations of the object of the machine; None: they are as they should be."""
+    """Return the patch of the machine's annotations; None = up to date."""
     names = settings.names
     if decision.action is Action.NOTHING:
         return None
@@ -228,7 +228,7 @@ def _wording(
     names: Names,
     drained: bool | None,
 ) -> tuple[str, str, str]:
-    """MachineStatus, reason and message of the condition."""
+    """Return status, reason and message of the condition."""
     if decision.action is Action.STOP:
         return STATUS_FALSE, names.preservation_stopped, ""
     assert decision.until is not None

@@ -1,6 +1,6 @@
-"""How far a deployment is, as it is said in its status. Pure.
+"""Status of a deployment. Pure.
 
-Conditions that others write stay as they are.
+Conditions of other writers are kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ccm.model.names import STATUS_FALSE, STATUS_TRUE, STATUS_UNKNOWN
 
 AVAILABLE, PROGRESSING, FAILURE = "Available", "Progressing", "ReplicaFailure"
 OWN = frozenset({AVAILABLE, PROGRESSING, FAILURE})
-"""Types of conditions that are written here (apps Deployment controller)."""
+"""Condition types written here (apps Deployment controller)."""
 
 ENOUGH, NOT_ENOUGH = "MinimumReplicasAvailable", "MinimumReplicasUnavailable"
 MADE, FOUND = "NewMachineSetCreated", "FoundNewMachineSet"
@@ -24,22 +24,22 @@ MOVES, DONE, TOO_LATE = "MachineSetUpdated", "NewMachineSetAvailable", "Progress
 PAUSED, RESUMED = "DeploymentPaused", "DeploymentResumed"
 NOT_MADE = "MachineSetCreateError"
 UNUSABLE = "InvalidDeployment"
-"""Reasons (reference); the last one is ours: what is asked for cannot be done."""
+"""Reasons (reference); the last one is ours: the specification is invalid."""
 
 _OVER = frozenset({DONE, UNUSABLE, RESUMED, NOT_MADE})
-"""Reasons after which a rollout begins, or goes on."""
+"""Reasons after which a rollout begins or continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What the status follows from.
+    """State from which the status is derived.
 
     Attributes:
         deployment: the deployment.
-        new: the set of its newest template, None while there is none.
-        olds: the others.
-        made: name of the set that is made now; else empty.
-        now: this moment.
+        new: the set of its newest template; None = there is none yet.
+        olds: the other sets.
+        made: name of the set that is created now; empty = none.
+        now: the time.
     """
 
     deployment: MachineDeployment
@@ -50,54 +50,62 @@ class Seen:
 
     @property
     def sets(self) -> Sequence[PopulatedSet]:
-        """All sets."""
+        """All sets, the new one last."""
         return self.olds if self.new is None else [*self.olds, self.new]
 
 
 def status(seen: Seen) -> DeploymentStatus:
-    """The status that says what there is."""
+    """Return the status of a deployment."""
     deployment, now = seen.deployment, seen.now
-    members = [member for one in seen.sets for member in one.members]
-    wanted = sum(one.replicas for one in seen.sets if not one.is_deleting)
-    available = sum(one.is_available(deployment.min_ready_s, now) for one in members)
-    found = replace(
+    members = [member for machine_set in seen.sets for member in machine_set.members]
+    wanted = sum(machine_set.replicas for machine_set in seen.sets if not machine_set.is_deleting)
+    available = sum(member.is_available(deployment.min_ready_s, now) for member in members)
+    counted = replace(
         deployment.status,
         observed=deployment.metadata.generation,
         replicas=len(members),
         updated=0 if seen.new is None else len(seen.new.members),
-        ready=sum(one.machine.phase is Phase.RUNNING for one in members),
+        ready=sum(member.machine.phase is Phase.RUNNING for member in members),
         available=available,
         preserved=sum(
-            one.machine.phase is Phase.FAILED and one.kept_until is not None for one in members
+            member.machine.phase is Phase.FAILED and member.kept_until is not None
+            for member in members
         ),
         unavailable=max(0, wanted - available),
-        failed=tuple(each for one in seen.sets for each in one.status.failed),
+        failed=tuple(failure for machine_set in seen.sets for failure in machine_set.status.failed),
     )
-    return replace(found, conditions=_conditions(seen, found))
+    return replace(counted, conditions=_conditions(seen, counted))
 
 
 def refusal(deployment: MachineDeployment, now: datetime) -> DeploymentStatus:
-    """Return the status that says why nothing can be done; it counts nothing."""
+    """Return the status of an invalid deployment, without new counts."""
     return stopped(deployment, now, UNUSABLE, " ".join(deployment.faults))
 
 
 def stopped(
     deployment: MachineDeployment, now: datetime, reason: str, text: str
 ) -> DeploymentStatus:
-    """Return the status that says why a rollout does not go on."""
+    """Return the status of a deployment whose rollout is stopped, with the reason."""
     before = deployment.status
     wanted = Condition(type=PROGRESSING, status=STATUS_FALSE, reason=reason, message=text)
-    others = [one for one in before.conditions if one.type != PROGRESSING]
-    said = _said(before.condition(PROGRESSING), wanted, now)
-    return replace(before, observed=deployment.metadata.generation, conditions=(*others, said))
+    others = [condition for condition in before.conditions if condition.type != PROGRESSING]
+    progressing = _said(before.condition(PROGRESSING), wanted, now)
+    return replace(
+        before, observed=deployment.metadata.generation, conditions=(*others, progressing)
+    )
 
 
 def due_s(seen: Seen, said: DeploymentStatus) -> float | None:
-    """Seconds until time alone changes something; None: never."""
+    """Return the seconds until the status changes by time alone; None = never."""
     deployment = seen.deployment
-    works = [member.machine for one in seen.sets for member in one.members if member.machine.works]
-    found = [ready_in_s(one, deployment.min_ready_s, seen.now) for one in works]
-    waits = [left_s for left_s in found if left_s > 0]
+    works = [
+        member.machine
+        for machine_set in seen.sets
+        for member in machine_set.members
+        if member.machine.works
+    ]
+    delays = [ready_in_s(machine, deployment.min_ready_s, seen.now) for machine in works]
+    waits = [left_s for left_s in delays if left_s > 0]
     progress = said.condition(PROGRESSING)
     ends = _deadline(deployment, progress)
     if ends is not None and ends >= seen.now:
@@ -105,18 +113,22 @@ def due_s(seen: Seen, said: DeploymentStatus) -> float | None:
     return min(waits, default=None)
 
 
-def _conditions(seen: Seen, found: DeploymentStatus) -> tuple[Condition, ...]:
+def _conditions(seen: Seen, counted: DeploymentStatus) -> tuple[Condition, ...]:
     before = seen.deployment.status
-    wanted = [_availability(seen, found), _progress(seen, found), *_failures(seen)]
-    others = [one for one in before.conditions if one.type not in OWN]
-    said = [_said(before.condition(one.type), one, seen.now) for one in wanted if one is not None]
-    return (*others, *said)
+    wanted = [_availability(seen, counted), _progress(seen, counted), *_failures(seen)]
+    others = [condition for condition in before.conditions if condition.type not in OWN]
+    stamped = [
+        _said(before.condition(condition.type), condition, seen.now)
+        for condition in wanted
+        if condition is not None
+    ]
+    return (*others, *stamped)
 
 
-def _availability(seen: Seen, found: DeploymentStatus) -> Condition:
+def _availability(seen: Seen, counted: DeploymentStatus) -> Condition:
     deployment = seen.deployment
-    floor = deployment.replicas - found.preserved - replicas.unavailable(deployment)
-    enough = found.available >= max(floor, 0)
+    floor = deployment.replicas - counted.preserved - replicas.unavailable(deployment)
+    enough = counted.available >= max(floor, 0)
     return Condition(
         type=AVAILABLE,
         status=STATUS_TRUE if enough else STATUS_FALSE,
@@ -125,23 +137,23 @@ def _availability(seen: Seen, found: DeploymentStatus) -> Condition:
     )
 
 
-def _progress(seen: Seen, found: DeploymentStatus) -> Condition | None:
+def _progress(seen: Seen, counted: DeploymentStatus) -> Condition | None:
     deployment, before = seen.deployment, seen.deployment.status
     last = before.condition(PROGRESSING)
     if deployment.is_paused or (last is not None and last.reason == PAUSED):
         return _pause(deployment, last)
     if seen.made:
         return _moves(MADE, f'Created new machine set "{seen.made}"', seen.now)
-    counts = {found.updated, found.replicas, found.available}
+    counts = {counted.updated, counted.replicas, counted.available}
     if seen.new is not None and counts == {deployment.replicas}:
         text = f'MachineSet "{_name(seen)}" has successfully progressed.'
         return Condition(type=PROGRESSING, status=STATUS_TRUE, reason=DONE, message=text)
-    if last is not None and last.reason == DONE and found.replicas == found.updated:
-        # Complete once is complete: what fails later is no rollout that does not move on.
+    if last is not None and last.reason == DONE and counted.replicas == counted.updated:
+        # A complete rollout stays complete: machines that fail later do not restart it.
         return last
     if last is None and seen.new is not None:
         return _moves(FOUND, f'Found new machine set "{seen.new.name}"', seen.now)
-    if last is None or last.reason in _OVER or _has_moved(before, found):
+    if last is None or last.reason in _OVER or _has_moved(before, counted):
         return _moves(MOVES, f'MachineSet "{_name(seen)}" is progressing.', seen.now)
     ends = _deadline(deployment, last)
     if ends is not None and seen.now > ends:
@@ -166,18 +178,18 @@ def _name(seen: Seen) -> str:
     return seen.new.name if seen.new is not None else seen.deployment.name
 
 
-def _has_moved(before: DeploymentStatus, found: DeploymentStatus) -> bool:
-    """Whether more is done than was when the status was written."""
+def _has_moved(before: DeploymentStatus, counted: DeploymentStatus) -> bool:
+    """Return whether the rollout progressed since the status was written."""
     return (
-        found.updated > before.updated
-        or found.replicas - found.updated < before.replicas - before.updated
-        or found.ready > before.ready
-        or found.available > before.available
+        counted.updated > before.updated
+        or counted.replicas - counted.updated < before.replicas - before.updated
+        or counted.ready > before.ready
+        or counted.available > before.available
     )
 
 
 def _deadline(deployment: MachineDeployment, last: Condition | None) -> datetime | None:
-    """Until when there has to be progress; None: nobody waits for it, or it is too late already."""
+    """Return the time limit for progress; None = there is none, or it has passed."""
     if deployment.deadline_s is None or last is None or last.updated is None:
         return None
     if last.reason in (DONE, TOO_LATE, PAUSED, UNUSABLE, NOT_MADE):
@@ -186,18 +198,18 @@ def _deadline(deployment: MachineDeployment, last: Condition | None) -> datetime
 
 
 def _failures(seen: Seen) -> Sequence[Condition]:
-    """That of the new set goes before those of old ones."""
-    found = [
-        one
-        for each in reversed(seen.sets)
-        for one in each.status.conditions
-        if (one.type, one.status) == (FAILURE, STATUS_TRUE)
+    """Return the first failure of a set, that of the new set before those of old ones."""
+    failures = [
+        condition
+        for machine_set in reversed(seen.sets)
+        for condition in machine_set.status.conditions
+        if (condition.type, condition.status) == (FAILURE, STATUS_TRUE)
     ]
-    return found[:1]
+    return failures[:1]
 
 
 def _said(before: Condition | None, wanted: Condition, now: datetime) -> Condition:
-    """A condition with the moments that belong to it; the former one where it says the same."""
+    """Return a condition with its timestamps, which are kept if it did not change."""
     if before is None or before.status != wanted.status:
         return replace(wanted, updated=now, since=now)
     same = (before.reason, before.message) == (wanted.reason, wanted.message)

@@ -11,8 +11,8 @@ REASON_UPDATE_DRAINED = "DrainSuccessful"
 REASON_UPDATE_READY = "ReadyForUpdate"
 REASON_UPDATE_SUCCESSFUL = "UpdateSuccessful"
 REASON_UPDATE_FAILED = "UpdateFailed"
-"""Of the condition of a Node that is updated in place, one after the other; the last three are
-events on its Machine, too."""
+"""Reasons of the condition of a Node during an in-place update, in this order. The last three are
+also reasons of events on its Machine."""
 
 EVENT_SCALING = "ScalingMachineSet"
 EVENT_SELECTING_ALL = "SelectingAll"
@@ -23,40 +23,41 @@ EVENT_SAME_TEMPLATE = "DeploymentRollbackTemplateUnchanged"
 """Reasons of events on a MachineDeployment."""
 
 SICK_CONDITIONS = ("KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable")
-"""A node is healthy only while each of these that it has is False; default of the flag."""
+"""Conditions that make a node unhealthy unless they are False or missing; default of the flag."""
 
 CONDITION_SPEC_VALID = "SpecValid"
-"""Type of a condition of a MachineClass: whether VMs can be made of it. Ours."""
+"""Condition type of a MachineClass: whether VMs can be created from it. Ours."""
 
 REASON_SPEC_INVALID = "SpecInvalid"
-"""Warning event on a MachineClass: no VM can be made of it; the message says why. Ours."""
+"""Reason of a Warning event on a MachineClass from which no VM can be created; the message says
+why. Ours."""
 
 REASON_SPEC_VALID = "SpecAccepted"
 REASON_UNCHECKED = "NotChecked"
-"""Further reasons of that condition."""
+"""Other reasons of that condition."""
 
 REASON_ORPHAN_DELETED = "DeletedOrphanVM"
 REASON_ORPHAN_HELD = "OrphanVMsHeld"
 REASON_ORPHAN_UNCONFIRMED = "OrphanVMsUnconfirmed"
 REASON_STRANGER = "UnmarkedVM"
-"""Events on a MachineClass about VMs without Machine: one was deleted; too many would be; some
-carry no namespace, and may be another's; one has no marker, and is left alone. Ours."""
+"""Reasons of events on a MachineClass about VMs without a Machine: one was deleted; too many would
+be deleted; some carry no namespace and may have another owner; one has no marker and is ignored.
+Ours."""
 
 REASON_DRAINED = "NodeDrained"
 REASON_DRAIN_BLOCKED = "NodeDrainBlocked"
 REASON_DRAIN_FAILED = "NodeDrainFailed"
-"""Events on a Machine whose node is drained: it is; something has to happen first, such as Pods
-becoming ready elsewhere; it gave up, and begins anew. Ours."""
+"""Reasons of events on a Machine whose node is drained: the drain ended; it waits, for example for
+Pods to become ready elsewhere; it failed, and starts again. Ours."""
 
 REASON_VM_NOT_VISIBLE = "VMNotVisible"
 REASON_VM_PRESUMED_DELETED = "VMPresumedDeleted"
-"""Warning events on a Machine that is deleted: the credentials of its class were replaced, and the
-new ones do not show its VM; the wait for the former ones is over, so the VM counts as deleted.
-Ours."""
+"""Reasons of Warning events on a Machine that is being deleted: the new credentials of its class do
+not show its VM; the wait for the former ones has ended, so the VM counts as deleted. Ours."""
 
 REASON_VM_NOT_OWNED = "VMNotOwned"
-"""Warning event on a Machine: the VM of its provider ID is another's, so that neither the VM nor
-its node is touched. Ours."""
+"""Reason of a Warning event on a Machine: the VM of its provider ID has another owner, so that
+neither the VM nor its node is touched. Ours."""
 
 REASON_NODE_SICK = "NodeUnhealthy"
 REASON_NODE_HEALTHY = "NodeHealthy"
@@ -64,41 +65,42 @@ REASON_MACHINE_FAILED = "MachineFailed"
 REASON_REPLACEMENT_HELD = "ReplacementHeld"
 REASON_PRESERVED = "MachinePreserved"
 REASON_PRESERVED_ENDED = "PreservationEnded"
-"""Events on a Machine: its node is sick, or well again; it has failed; it has, and others go
-first; it is kept, or kept no more. Ours: the reference tells nothing."""
+"""Reasons of events on a Machine: its node is unhealthy, or healthy again; it has failed; its
+failure waits for other replacements; it is preserved, or no longer. Ours: the reference has no such
+events."""
 
 COMPONENT = "machine-controller"
 """Event source component."""
 
 CONDITION_REPLICA_FAILURE = "ReplicaFailure"
 CONDITION_FROZEN = "Frozen"
-"""Types of conditions of a MachineSet; the latter of a MachineDeployment too."""
+"""Condition types of a MachineSet; the second one of a MachineDeployment, too."""
 
 CONDITION_SLOWED = "CreationSlowed"
-"""Type of a condition of a MachineSet: its machines fail, so it waits between two. Ours."""
+"""Condition type of a MachineSet whose creations are delayed because its machines fail. Ours."""
 
 REASON_FAILED_CREATE = "FailedCreate"
 REASON_FAILED_DELETE = "FailedDelete"
 REASON_INVALID = "InvalidSpec"
-"""Why `ReplicaFailure`; the last one is ours: nothing can be done with the set as it is. Also the
-reason of a Warning event on that set, and on a Machine of which no VM can be created."""
+"""Reasons of `ReplicaFailure`. The last one is ours: the set is invalid. It is also the reason of a
+Warning event on that set, and on a Machine for which no VM can be created."""
 
 REASON_REPEATED_FAILURES = "RepeatedFailures"
-"""Why `CreationSlowed`. Ours."""
+"""Reason of `CreationSlowed`. Ours."""
 
 REASON_CREATED = "SuccessfulCreate"
 REASON_DELETED = "SuccessfulDelete"
-"""Events on a MachineSet; those of failures have the reasons of the condition."""
+"""Reasons of events on a MachineSet; failures have the reasons of the condition."""
 
 REASON_OVERSHOOT = "OverShootingReplicaCount"
 REASON_UNDERSHOOT = "UnderShootingReplicaCount"
 REASON_UNFREEZE = "UnfreezeAnnotation"
 REASON_STATE_SYNC = "MachineDeploymentStateSync"
-"""Why a set, or with the last one a deployment, is frozen or thaws."""
+"""Reasons why a set is frozen or unfrozen; the last one is for deployments."""
 
 REASON_FROZE_SET = "FrozeMachineSet"
 REASON_UNFROZE_SET = "UnfrozeMachineSet"
-"""Events on a MachineSet and its MachineDeployment."""
+"""Reasons of events on a MachineSet and its MachineDeployment."""
 
 COMPONENT_SETS = "machineset-controller"
 COMPONENT_MANAGER = "machine-controller-manager"

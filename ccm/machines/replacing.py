@@ -1,4 +1,4 @@
-"""One machine at a time: which unhealthy machine may be marked Failed now. Pure.
+"""Replacement of unhealthy machines: which machine may be marked Failed now. Pure.
 
 A machine that is marked Failed is replaced, and its Pods move. If all unhealthy machines failed at
 once, a network outage would become an outage of the cluster. So a machine waits while another
@@ -6,10 +6,10 @@ machine of its group is under way: being created, replaced or deleted. When most
 unhealthy, the nodes are probably not the cause. Then a machine also waits for the replacements of
 all other groups, but not for machines that other groups create or delete for other reasons.
 
-No block outlasts the time limit: a machine may be stuck for want of quota, for example. A turn is
-taken before the status is written, and stands until the cache shows the write, so two machines
+No block outlasts the time limit: a machine may be stuck, for example because of a quota. A turn is
+claimed before the status is written, and ends when the cache shows the write, so that two machines
 never pass each other. After a restart, the phases and times on the objects restore the blocks. A
-machine being created may then be a replacement, and counts as one.
+machine that is being created may then be a replacement, and counts as one.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from ccm.model.machines import Machine, OperationType, Phase
 from ccm.model.times import moment
 
 MELTDOWN_SHARE = 0.55
-"""Where more than this share of all nodes is sick it is not the nodes (kube-controller-manager, the
-default of --unhealthy-zone-threshold)."""
+"""Share of unhealthy nodes above which the nodes are probably not the cause
+(kube-controller-manager, the default of --unhealthy-zone-threshold)."""
 
 MELTDOWN_LEAST = 3
-"""With fewer sick nodes nobody can tell (kube-controller-manager: more than two)."""
+"""Minimum number of unhealthy nodes for that (kube-controller-manager: more than two)."""
 
 _JOINING = frozenset({Phase.NEW, Phase.CRASH_LOOP, Phase.PENDING, Phase.AVAILABLE})
 """Phases of a machine that may be the replacement of another."""
 
 
 class Standing(Enum):
-    """What a machine means for the others of its group."""
+    """State of a machine with regard to other replacements in its group."""
 
     WELL = "well"
     SICK = "sick"
-    """It waits for its turn, or will."""
+    """The node is unhealthy; the machine needs a turn before it may be marked Failed."""
     UNDER_WAY = "under way"
-    """It is being made, given up, replaced or deleted: others wait."""
+    """The machine is being created, replaced or deleted: others wait."""
     ASIDE = "aside"
-    """It failed and is preserved: nobody waits for it."""
+    """The machine failed and is preserved: no other machine waits for it."""
 
 
 def standing(machine: Machine) -> Standing:
-    """What a machine means for the others."""
+    """Return the state of a machine with regard to others."""
     if machine.is_deleting or machine.phase is Phase.TERMINATING:
         return Standing.UNDER_WAY
     if machine.phase is Phase.RUNNING:
         return Standing.WELL
     if machine.phase in (Phase.UNKNOWN, Phase.UPDATE_FAILED):
-        # Were the latter under way, two whose update failed would wait for each other.
+        # If failed updates counted as under way, two of them would wait for each other.
         return Standing.SICK
     return Standing.UNDER_WAY if machine.status.preserve_until is None else Standing.ASIDE
 
@@ -69,11 +69,11 @@ def began(machine: Machine) -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """Reason for which a machine has to wait.
+    """Reason why a machine has to wait.
 
     Attributes:
         why: the reason, as one clause.
-        wait_s: seconds after which the machine in the way counts no longer.
+        wait_s: seconds after which the other machine no longer blocks.
     """
 
     why: str
@@ -82,14 +82,14 @@ class Obstacle:
 
 @dataclass(slots=True, kw_only=True)
 class _Group:
-    """Machines of one group that others wait for; times are seconds of a monotonic clock.
+    """Machines of one group that block others; times are seconds of a monotonic clock.
 
     Attributes:
-        replaced: unhealthy machines that were given up, and their replacements -> when the
-            replacement began.
-        others: other machines under way.
-        others_since_s: since when there has been one of them without a break.
-        given_up_s: when a machine was given up last.
+        replaced: key of a machine marked Failed for its health, or of a replacement -> start of the
+            replacement.
+        others: keys of other machines under way.
+        others_since_s: time since which there has always been at least one of them.
+        given_up_s: time at which a machine was last marked Failed for its health.
     """
 
     replaced: dict[str, float] = field(default_factory=dict)
@@ -99,14 +99,14 @@ class _Group:
 
 
 class Replacements:
-    """Who is on its way, and who waits.
+    """Machines under way, and machines that wait for them.
 
-    `note` is told of every change of a machine, and a machine that is to be given up needs a turn
-    (`claim`). A turn that is not used is given back (`release`); one that is used stays until
-    `note` is told of the machine as it was written.
+    The caller reports every change of a machine to `note`. A machine needs a turn (`claim`) before
+    it is marked Failed. An unused turn is returned (`release`). A used turn ends when `note` sees
+    the written phase.
 
     Args:
-        limit_s: seconds after which a machine under way counts no longer.
+        limit_s: seconds after which a machine under way no longer blocks others.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -116,11 +116,11 @@ class Replacements:
         self._count = dict.fromkeys(Standing, 0)
         self._turns: dict[str, str] = {}
         self.waiting: set[str] = set()
-        """Keys of machines whose turn it was not."""
+        """Keys of machines whose claim was refused."""
 
     @property
     def is_meltdown(self) -> bool:
-        """Whether so many nodes are sick that it is probably not the nodes."""
+        """Whether so many nodes are unhealthy that the nodes are probably not the cause."""
         sick, well = self._count[Standing.SICK], self._count[Standing.WELL]
         return sick >= MELTDOWN_LEAST and sick > MELTDOWN_SHARE * (sick + well)
 
@@ -135,18 +135,18 @@ class Replacements:
         """Record a change of a machine, and return the keys of machines that may claim a turn now.
 
         Args:
-            key: of the machine.
-            machine: as it is now; None = it is gone.
-            now_s: the time, seconds of a monotonic clock.
-            age_s: for a machine that was there before this process: seconds since `began`.
+            key: key of the machine.
+            machine: the machine as it is now; None = it was deleted.
+            now_s: the time, in seconds of a monotonic clock.
+            age_s: seconds since `began`, for a machine older than this process.
         """
         was_meltdown = self.is_meltdown
         before = self._known.pop(key, None)
         held = (before is not None and before[1] is Standing.UNDER_WAY) or key in self._turns
         after = None if machine is None else (machine.group, standing(machine))
-        found = None if after is None else after[1]
-        if found is not Standing.SICK:
-            # It is seen as it was written, or nobody needs to give it up any more.
+        state = None if after is None else after[1]
+        if state is not Standing.SICK:
+            # The cache shows the written phase, or the machine has recovered.
             self._end_turn(key)
             self.waiting.discard(key)
         if before is not None:
@@ -156,15 +156,15 @@ class Replacements:
             self._count[after[1]] += 1
         if before != after and before is not None and before[1] is Standing.UNDER_WAY:
             self._drop(key, before[0])
-        if before != after and machine is not None and found is Standing.UNDER_WAY:
-            was = before[1] if before is not None else None
-            self._add(key, machine, before=was, now_s=now_s, age_s=age_s)
-        holds = found is Standing.UNDER_WAY or key in self._turns
+        if before != after and machine is not None and state is Standing.UNDER_WAY:
+            before_state = before[1] if before is not None else None
+            self._add(key, machine, before=before_state, now_s=now_s, age_s=age_s)
+        holds = state is Standing.UNDER_WAY or key in self._turns
         freed = (held and not holds) or (was_meltdown and not self.is_meltdown)
         return self._woken() if freed else ()
 
     def claim(self, machine: Machine, now_s: float) -> Obstacle | None:
-        """Take a turn, and return None; or return why the machine has to wait."""
+        """Claim a turn, and return None; or return why the machine has to wait."""
         key = machine.key
         for other, since_s in self._in_the_way(machine.group):
             wait_s = since_s + self._limit_s - now_s
@@ -182,15 +182,15 @@ class Replacements:
         return None
 
     def release(self, machine: Machine) -> Collection[str]:
-        """It needs no turn, or no more; who may have one now."""
+        """Return a turn that is not needed; return the keys of machines that may claim one now."""
         self.waiting.discard(machine.key)
         return self._woken() if self._end_turn(machine.key) else ()
 
     def _in_the_way(self, group: str) -> Iterator[tuple[str, float]]:
-        """Yield the machines that one of a group waits for, and since when they count."""
+        """Yield the machines that block one of a group, and since when they count."""
         own = self._groups.get(group) if group else None
-        for one in self._groups.values() if self.is_meltdown else filter(None, [own]):
-            yield from one.replaced.items()
+        for blocking in self._groups.values() if self.is_meltdown else filter(None, [own]):
+            yield from blocking.replaced.items()
         if own is not None and own.others:
             yield next(iter(own.others)), own.others_since_s
 
@@ -199,7 +199,7 @@ class Replacements:
         return woken
 
     def _end_turn(self, key: str) -> bool:
-        """Give a turn back; return whether there was one."""
+        """End a turn; return whether there was one."""
         group = self._turns.pop(key, None)
         if group is None:
             return False
@@ -218,7 +218,7 @@ class Replacements:
         now_s: float,
         age_s: float | None,
     ) -> None:
-        """Add a machine that is under way now, and was not before."""
+        """Add a machine that has just come under way."""
         group = self._group(machine.group)
         at_s = now_s - (age_s or 0.0)
         if _is_given_up(machine, before, is_initial=age_s is not None):
@@ -229,14 +229,14 @@ class Replacements:
             and machine.phase in _JOINING
             and now_s - group.given_up_s < self._limit_s
         ):
-            # Not since now: a replacement that cannot be created is replaced in its turn.
+            # Not from now: a replacement that cannot be created would renew the limit for ever.
             group.replaced[key] = group.given_up_s
         else:
             group.others_since_s = min(at_s, group.others_since_s) if group.others else at_s
             group.others[key] = None
 
     def _drop(self, key: str, name: str) -> None:
-        """Remove a machine that is under way no longer."""
+        """Remove a machine that is no longer under way."""
         group = self._group(name)
         group.replaced.pop(key, None)
         group.others.pop(key, None)
@@ -251,5 +251,5 @@ def _is_given_up(machine: Machine, before: Standing | None, *, is_initial: bool)
         return is_ending or machine.phase is Phase.FAILED
     if machine.phase is Phase.FAILED and not is_ending:
         return machine.status.kind != OperationType.CREATE.value
-    # Its object does not say why it is created or deleted.
+    # After a restart, the object does not tell why it is created or deleted.
     return is_initial and (is_ending or machine.phase in _JOINING)

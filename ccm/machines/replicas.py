@@ -1,9 +1,9 @@
-"""How many machines a set makes and which it deletes, decided from what there is. Pure.
+"""Creations and deletions of a machine set, decided from its machines. Pure.
 
-A set has as many machines as it wants, those that are on their way out not counted. Surplus ones
-go in a fixed order, so that a decision that is repeated meets the same machines; those that
-failed, and those that the autoscaler chose, go in any case. What is kept for somebody to look at
-goes last, or not at all.
+A set has as many machines as it wants, not counting those that are being deleted. Surplus machines
+are deleted in a fixed order, so that a repeated decision selects the same ones. Failed machines,
+and machines that the autoscaler chose, are always deleted. Preserved machines are deleted last or
+not at all.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ccm.model.machines import (
 )
 
 BURST = 100
-"""Most machines that are made, and most that are deleted, in one pass (reference)."""
+"""Maximum number of creations, and of deletions, in one pass (reference)."""
 
 DEFAULT_PRIORITY = 3
-"""Of a machine that nobody gave one that can be read (reference)."""
+"""Priority of a machine whose annotation is missing or unreadable (reference)."""
 
 CALLED_PRIORITY = 1
-"""Of one that the autoscaler wants to go (reference)."""
+"""Priority of a machine that the autoscaler wants deleted (reference)."""
 
 _ORDER = (
     {Phase.TERMINATING, Phase.NEW},
@@ -45,10 +45,10 @@ _ORDER = (
     {Phase.UNKNOWN},
     {Phase.PENDING, Phase.UPDATING},
     {Phase.AVAILABLE},
-    # Of one that nobody knows it may do anything.
+    # A machine in an unknown phase may be working.
     {Phase.RUNNING, Phase.UPDATED, Phase.FOREIGN},
 )
-"""Of two machines alike the one whose phase comes first goes first: it does less."""
+"""Phases in the order of deletions: machines that do less are deleted first."""
 
 _RANKS: Mapping[Phase, int] = {
     phase: rank for rank, phases in enumerate(_ORDER) for phase in phases
@@ -65,8 +65,8 @@ class Member:
         node: its node; None = it has none, or none is known.
         is_labeled: whether it has all labels of the template.
         kept_until: time until which it is preserved; None = it is not.
-        preserve: the annotation that counts, that of the node or of the machine.
-        own_preserve: the annotation of the machine.
+        preserve: the annotation that counts, of the node or of the machine.
+        own_preserve: annotation of the machine.
         is_its_own: whether the annotation of the machine counts, not that of the node.
     """
 
@@ -103,7 +103,7 @@ class Member:
         return waits and self.machine.phase is Phase.FAILED
 
     def is_available(self, min_ready_s: float, now: datetime) -> bool:
-        """Return whether the machine is ready, and has been for long enough."""
+        """Return whether the machine has been ready for long enough."""
         return self.machine.works and ready_in_s(self.machine, min_ready_s, now) <= 0
 
 
@@ -120,7 +120,7 @@ def member(
     """
     own = Preserve.of(machine.preserve)
     of_node = "" if node is None else node.annotations.get(annotation, "")
-    # A node whose annotation was applied and is gone by now withdrew it for the machine, too.
+    # An annotation that was removed from the node also cancels the preservation of the machine.
     is_its_own = node is None or not (of_node or machine.preserve_of_node)
     return Member(
         machine=machine,
@@ -144,8 +144,8 @@ class PopulatedSet(MachineSet, frozen=True, kw_only=True):
 
     @property
     def live(self) -> Sequence[Member]:
-        """The machines whose deletion was not requested."""
-        return [one for one in self.members if not one.machine.is_ending]
+        """Machines whose deletion was not requested."""
+        return [member for member in self.members if not member.machine.is_ending]
 
 
 def populated(obj: MachineSet, members: Sequence[Member]) -> PopulatedSet:
@@ -155,12 +155,12 @@ def populated(obj: MachineSet, members: Sequence[Member]) -> PopulatedSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """What a pass does.
+    """Creations and deletions of a pass.
 
     Attributes:
-        create: how many machines are made.
-        delete: which are deleted.
-        lacking: how many there are too few, whether they may be made or not.
+        create: number of machines to create.
+        delete: machines to delete.
+        lacking: number of missing machines, including those that must not be created.
     """
 
     create: int = 0
@@ -169,32 +169,36 @@ class Scaling:
 
 
 def scaling(wanted: MachineSet, members: Iterable[Member], now: datetime) -> Scaling:
-    """What a pass does about the number of machines."""
-    every = list(members)
+    """Return the creations and deletions of a pass."""
+    all_members = list(members)
     if wanted.is_deleting:
         return Scaling(
-            delete=deletion_order((one for one in every if not one.machine.is_deleting), now)
+            delete=deletion_order(
+                (member for member in all_members if not member.machine.is_deleting), now
+            )
         )
-    here = [one for one in every if not one.machine.is_ending]
-    lacking = max(0, wanted.replicas - len(here))
+    live = [member for member in all_members if not member.machine.is_ending]
+    lacking = max(0, wanted.replicas - len(live))
     return Scaling(
         create=min(lacking, BURST) if wanted.may_grow else 0,
-        delete=_victims(wanted, here, now),
+        delete=_victims(wanted, live, now),
         lacking=lacking,
     )
 
 
-def _victims(wanted: MachineSet, here: Sequence[Member], now: datetime) -> Sequence[Member]:
-    # One that was updated in place came with its replica, which the set may not have yet.
+def _victims(wanted: MachineSet, live: Sequence[Member], now: datetime) -> Sequence[Member]:
+    # A moved machine brings its own replica, which the set may not have yet.
     countable = deletion_order(
-        (one for one in here if not one.machine.was_moved), now, wanted.min_ready_s
+        (member for member in live if not member.machine.was_moved), now, wanted.min_ready_s
     )
     surplus = min(max(0, len(countable) - wanted.replicas), BURST)
-    doomed = {one.key for one in countable[:surplus]}
-    doomed |= {
-        one.key for one in here if is_called(one.machine, wanted.scaled) or _is_spent(one, now)
+    keys = {member.key for member in countable[:surplus]}
+    keys |= {
+        member.key
+        for member in live
+        if is_called(member.machine, wanted.scaled) or _is_spent(member, now)
     }
-    return [one for one in deletion_order(here, now) if one.key in doomed][:BURST]
+    return [member for member in deletion_order(live, now) if member.key in keys][:BURST]
 
 
 def is_called(machine: Machine, scaled: datetime | None) -> bool:
@@ -205,22 +209,22 @@ def is_called(machine: Machine, scaled: datetime | None) -> bool:
 
 
 def _is_spent(member: Member, now: datetime) -> bool:
-    """Whether it failed, and nobody keeps it."""
+    """Return whether the machine has failed and is not preserved."""
     return member.machine.phase is Phase.FAILED and not member.is_kept(now)
 
 
 def deletion_order(
     members: Iterable[Member], now: datetime, min_ready_s: float = 0.0
 ) -> Sequence[Member]:
-    """Machines in the order in which they go; of two alike the one that is not available yet."""
-    return sorted(members, key=lambda one: _rank(one, now, min_ready_s))
+    """Return machines in the order of deletions; of two equal ones the unavailable one is first."""
+    return sorted(members, key=lambda member: _rank(member, now, min_ready_s))
 
 
 def _rank(member: Member, now: datetime, min_ready_s: float) -> tuple[object, ...]:
     kept, machine = member.is_kept(now), member.machine
     return (
         kept,
-        # Of those that are kept the set's own go first, then those that would go sooner.
+        # Of preserved machines, those that the set chose go first, then those that expire sooner.
         kept and member.preserve is not Preserve.AUTO,
         (member.kept_until or _FOREVER) if kept else _FOREVER,
         machine.priority,
@@ -235,42 +239,42 @@ def _rank(member: Member, now: datetime, min_ready_s: float) -> tuple[object, ..
 def preservation(
     wanted: MachineSet, members: Iterable[Member]
 ) -> tuple[Sequence[Member], Sequence[Member]]:
-    """Which machines the set begins to keep, and which it keeps no more, of its own accord."""
-    here = [one for one in members if not one.machine.is_ending]
-    ours = [one for one in here if one.own_preserve is Preserve.AUTO]
-    room = wanted.max_preserved - len(ours)
+    """Return the machines that the set starts to preserve, and those it stops to preserve."""
+    live = [member for member in members if not member.machine.is_ending]
+    own = [member for member in live if member.own_preserve is Preserve.AUTO]
+    room = wanted.max_preserved - len(own)
     if room < 0:
-        return (), sorted(ours, key=_age)[:-room]
-    # About the others people have spoken.
-    free = [
-        one
-        for one in here
-        if one.machine.phase is Phase.FAILED
-        and one.is_its_own
-        and one.own_preserve is Preserve.UNSAID
-        and one.kept_until is None
+        return (), sorted(own, key=_age)[:-room]
+    # Users decided about the others by annotation.
+    candidates = [
+        member
+        for member in live
+        if member.machine.phase is Phase.FAILED
+        and member.is_its_own
+        and member.own_preserve is Preserve.UNSAID
+        and member.kept_until is None
     ]
-    return sorted(free, key=_age, reverse=True)[:room], ()
+    return sorted(candidates, key=_age, reverse=True)[:room], ()
 
 
 def preserved(
     members: Iterable[Member], keep: Collection[Member], drop: Collection[Member]
 ) -> Sequence[Member]:
-    """The machines, once that is written on them."""
-    kept, dropped = ({one.key for one in each} for each in (keep, drop))
+    """Return the machines as they are after these changes of their annotations."""
+    kept, dropped = ({member.key for member in changed} for changed in (keep, drop))
     return [
-        replace(one, own_preserve=Preserve.AUTO, preserve=Preserve.AUTO)
-        if one.key in kept
-        else _dropped(one)
-        if one.key in dropped
-        else one
-        for one in members
+        replace(member, own_preserve=Preserve.AUTO, preserve=Preserve.AUTO)
+        if member.key in kept
+        else _dropped(member)
+        if member.key in dropped
+        else member
+        for member in members
     ]
 
 
-def _dropped(one: Member) -> Member:
-    left = Preserve.UNSAID if one.is_its_own else one.preserve
-    return replace(one, own_preserve=Preserve.UNSAID, preserve=left)
+def _dropped(member: Member) -> Member:
+    left = Preserve.UNSAID if member.is_its_own else member.preserve
+    return replace(member, own_preserve=Preserve.UNSAID, preserve=left)
 
 
 def _age(member: Member) -> tuple[datetime, str]:
@@ -280,48 +284,60 @@ def _age(member: Member) -> tuple[datetime, str]:
 def counts(
     wanted: MachineSet, members: Iterable[Member], now: datetime
 ) -> tuple[SetStatus, float | None]:
-    """Return the numbers in the status of a set, and the seconds until one changes just by time."""
-    every = list(members)
+    """Return the counts in a set's status, and the seconds until one changes by time alone."""
+    all_members = list(members)
     kept = [
-        one for one in every if one.machine.phase is Phase.FAILED and one.kept_until is not None
+        member
+        for member in all_members
+        if member.machine.phase is Phase.FAILED and member.kept_until is not None
     ]
-    waits = [ready_in_s(one.machine, wanted.min_ready_s, now) for one in every if one.machine.works]
-    ends = [(one.kept_until - now).total_seconds() for one in kept if one.kept_until is not None]
+    waits = [
+        ready_in_s(member.machine, wanted.min_ready_s, now)
+        for member in all_members
+        if member.machine.works
+    ]
+    ends = [
+        (member.kept_until - now).total_seconds()
+        for member in kept
+        if member.kept_until is not None
+    ]
     later = [seconds for seconds in (*waits, *ends) if seconds > 0]
-    keys = {one.key for one in kept}
+    keys = {member.key for member in kept}
     failed = sorted(
         (
-            one.machine
-            for one in every
-            if one.machine.status.state == OperationState.FAILED.value and one.key not in keys
+            member.machine
+            for member in all_members
+            if member.machine.status.state == OperationState.FAILED.value and member.key not in keys
         ),
         key=lambda machine: machine.key,
     )
     found = SetStatus(
         observed=max(wanted.metadata.generation, wanted.status.observed),
-        replicas=len(every),
-        labeled=sum(one.is_labeled for one in every),
-        ready=sum(one.machine.phase is Phase.RUNNING for one in every),
+        replicas=len(all_members),
+        labeled=sum(member.is_labeled for member in all_members),
+        ready=sum(member.machine.phase is Phase.RUNNING for member in all_members),
         available=sum(seconds <= 0 for seconds in waits),
         preserved=len(kept),
         preserved_by_us=sum(
-            one.own_preserve is Preserve.AUTO for one in every if not one.machine.is_ending
+            member.own_preserve is Preserve.AUTO
+            for member in all_members
+            if not member.machine.is_ending
         ),
         conditions=wanted.status.conditions,
         last=wanted.status.last,
-        failed=tuple(_failed(one, wanted.name) for one in failed),
+        failed=tuple(_failed(machine, wanted.name) for machine in failed),
     )
     return found, min(later, default=None)
 
 
 def _failed(machine: Machine, owner: str) -> FailedMachine:
-    found = machine.status
+    status = machine.status
     operation = Operation(
-        description=found.description,
-        code=found.code,
-        state=found.state,
-        kind=found.kind,
-        updated=found.updated,
+        description=status.description,
+        code=status.code,
+        state=status.state,
+        kind=status.kind,
+        updated=status.updated,
     )
     return FailedMachine(
         name=machine.name, provider_id=machine.provider_id, owner=owner, operation=operation
@@ -329,7 +345,7 @@ def _failed(machine: Machine, owner: str) -> FailedMachine:
 
 
 def ready_in_s(machine: Machine, min_ready_s: float, now: datetime) -> float:
-    """Return the seconds until a machine that is ready counts as available."""
+    """Return the seconds until a ready machine counts as available."""
     if not min_ready_s:
         return 0.0
     since = machine.status.since or machine.created
@@ -342,36 +358,36 @@ _PERCENT = re.compile(r"([0-9]{1,9})%")
 
 
 def is_amount(value: object) -> bool:
-    """Whether this is a number, or a percentage."""
+    """Return whether a value is a number or a percentage."""
     if isinstance(value, str):
         return _PERCENT.fullmatch(value) is not None
     return isinstance(value, int) and value >= 0
 
 
 def amount(value: int | str, of: int, *, up: bool) -> int:
-    """A number, or so many percent `of` something, rounded up or down.
+    """Return a number, or a percentage `of` something, rounded up or down.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the value is neither.
     """
     if isinstance(value, int):
         return value
-    found = _PERCENT.fullmatch(value)
-    if found is None:
+    match = _PERCENT.fullmatch(value)
+    if match is None:
         raise ValueError(f"{value!r} is neither a number nor a percentage such as 25%")
-    hundredths = int(found[1]) * of
+    hundredths = int(match[1]) * of
     return -(-hundredths // 100) if up else hundredths // 100
 
 
 def surge(deployment: MachineDeployment) -> int:
-    """Most machines above the replicas; none where they are not rolled."""
+    """Return the maximum number of machines above the replicas; 0 unless rolling."""
     if deployment.strategy is not Strategy.ROLLING:
         return 0
     return amount(deployment.max_surge, deployment.replicas, up=True)
 
 
 def most(deployment: MachineDeployment) -> int:
-    """Return the machines that a deployment may have: those it wants, and its surge."""
+    """Return the maximum number of machines: the replicas and the surge."""
     surges = deployment.strategy in (Strategy.ROLLING, Strategy.IN_PLACE)
     if not (surges and is_amount(deployment.max_surge)):
         return deployment.replicas
@@ -379,27 +395,27 @@ def most(deployment: MachineDeployment) -> int:
 
 
 def unavailable(deployment: MachineDeployment) -> int:
-    """Most machines that may be missing, never more than there are to be."""
+    """Return the maximum number of missing machines, at most the replicas."""
     if deployment.strategy not in (Strategy.ROLLING, Strategy.IN_PLACE) or not deployment.replicas:
         return 0
     most = amount(deployment.max_unavailable, deployment.replicas, up=False)
     extra = amount(deployment.max_surge, deployment.replicas, up=True)
-    # With neither of them nothing could ever be exchanged.
+    # If both were 0, no machine could ever be replaced.
     if most == 0 and (extra == 0 or deployment.is_manual):
         most = 1
     return min(most, deployment.replicas)
 
 
 def new_size(deployment: MachineDeployment, *, present: int, new: int) -> int:
-    """How large the new set may be now.
+    """Return the allowed size of the new set.
 
     Args:
         deployment: the deployment.
-        present: machines that there are, or may be any moment, in all sets.
+        present: machines that exist or may exist at any moment, in all sets.
         new: replicas of the new set.
 
     Raises:
-        ValueError: nobody knows how its machines are exchanged.
+        ValueError: the strategy is unknown.
     """
     if deployment.strategy is None:
         raise ValueError("there is no such strategy")

@@ -1,8 +1,8 @@
-"""The whole rollout of a deployment: from what there is to what is written now. Pure.
+"""Rollout of a deployment: from its sets, machines and nodes to the next writes. Pure.
 
-Level-triggered: whatever happened before, also under another program, the same state leads to the
-same plan, and where nothing is left to be done the plan is empty. `scaling` keeps the bounds,
-`autoscaler` decides what the cluster autoscaler asked for, `progress` the status.
+The plan is level-triggered: the same state leads to the same plan, whatever happened before, also
+under another program. Once nothing is left to do, the plan is empty. `scaling` keeps the bounds,
+`autoscaler` handles the requests of the cluster autoscaler, `progress` the status.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ccm.model.names import SAFE_LETTERS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Making:
-    """A set to be made of the newest template.
+    """A set to create from the newest template.
 
     Attributes:
-        name: how it is called.
-        replicas: its first size.
-        annotations: what it bears.
+        name: its name.
+        replicas: its initial replicas.
+        annotations: its annotations.
     """
 
     name: Name
@@ -38,14 +38,14 @@ class Making:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What becomes of a set.
+    """Change of a set.
 
     Attributes:
         set: the set.
-        replicas: its size; None: as it is.
-        annotations: what it gets; None as a value: loses.
-        labels: likewise.
-        copies: whether it gets what its template lacks of the deployment's, and the settings.
+        replicas: new replicas; None = unchanged.
+        annotations: annotations to set; None as a value = to remove.
+        labels: labels to set or remove, likewise.
+        copies: whether the set gets the deployment's settings and the rest of its template.
     """
 
     set: PopulatedSet
@@ -57,20 +57,20 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be written, in this order.
+    """Writes of a pass, in this order.
 
     Attributes:
-        revert: answer to the wish for an older template; then nothing else is done.
-        marks: machines that the autoscaler wants to go; nothing shrinks before they bear it.
-        annotations: what the deployment gets.
-        nodes: what nodes get.
-        holds: whether nodes that join get what keeps the autoscaler off.
-        make: the set to be made.
-        changes: what becomes of sets.
-        update: what is done about machines that are updated in place; `sizes` are in `changes`.
-        drop: sets that are not kept.
-        status: what is said.
-        after_s: seconds until time alone changes something; None: never.
+        revert: answer to a rollback request; then nothing else is done.
+        marks: machines that the autoscaler wants deleted; no set shrinks before they are marked.
+        annotations: annotations of the deployment to set or remove.
+        nodes: changes of nodes.
+        holds: whether nodes that join are protected from the autoscaler.
+        make: set to create.
+        changes: changes of sets.
+        update: actions for in-place updates; its `sizes` are contained in `changes`.
+        drop: sets to delete.
+        status: the status.
+        after_s: delay after which time alone changes something, in seconds; None = never.
     """
 
     revert: Revert | None = None
@@ -87,7 +87,7 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing but the status may be left to write."""
+        """Whether nothing but the status may have to be written."""
         return not (
             self.revert
             or self.marks
@@ -108,12 +108,12 @@ def plan(
     *,
     taken: Collection[str] = (),
 ) -> Plan:
-    """What is to be done about a deployment now.
+    """Return the next writes for a deployment.
 
     Args:
         deployment: the deployment.
-        sets: those that it controls, with their machines and nodes.
-        now: this moment.
+        sets: sets that it controls, with their machines and nodes.
+        now: the time.
         settings: names and settings.
         taken: names of other sets.
     """
@@ -121,44 +121,44 @@ def plan(
         return Plan(status=progress.refusal(deployment, now))
     new, olds = new_and_old(deployment, sets)
     seen = progress.Seen(deployment=deployment, new=new, olds=olds, now=now)
-    found = Plan(status=DeploymentStatus())
+    result = Plan(status=DeploymentStatus())
     if deployment.rollback_to is not None and not deployment.is_paused:
-        found = replace(found, revert=revert(deployment, sets, settings.names))
+        result = replace(result, revert=revert(deployment, sets, settings.names))
     else:
         marks, annotations = _wishes(deployment, sets, now, settings)
-        found = replace(found, marks=marks, annotations=annotations)
+        result = replace(result, marks=marks, annotations=annotations)
         if not marks:
             rollout = _Rollout(seen, settings)
-            found = rollout.planned(found, {*taken, *(one.name for one in sets)})
-    made = found.make.name if found.make is not None else None
+            result = rollout.planned(result, {*taken, *(machine_set.name for machine_set in sets)})
+    made = result.make.name if result.make is not None else None
     seen = replace(seen, made=made.name if made is not None else "")
     status = progress.status(seen)
     if made is not None and made.collisions:
         status = replace(status, collisions=made.collisions)
-    return replace(found, status=status, after_s=progress.due_s(seen, status))
+    return replace(result, status=status, after_s=progress.due_s(seen, status))
 
 
 def _wishes(
     deployment: MachineDeployment, sets: Sequence[PopulatedSet], now: datetime, settings: Settings
 ) -> tuple[Sequence[Mark], Mapping[str, str | None]]:
-    """Return the machines that the autoscaler wants to go, and what becomes of its annotation."""
+    """Return the machines that the autoscaler wants deleted, and the change of its annotation."""
     text = deployment.annotations.get(settings.names.trigger)
     if not text:
         return (), {}
-    members = [member for one in sets for member in one.members]
-    marks, left = autoscaler.triggered(text, members, now, settings.names)
-    return marks, {} if left == text else {settings.names.trigger: left}
+    members = [member for machine_set in sets for member in machine_set.members]
+    marks, remaining = autoscaler.triggered(text, members, now, settings.names)
+    return marks, {} if remaining == text else {settings.names.trigger: remaining}
 
 
 class _Rollout:
-    """The sets of a deployment on their way to the newest template."""
+    """Rollout of a deployment's sets to the newest template."""
 
     def __init__(self, seen: progress.Seen, settings: Settings) -> None:
         self.seen, self.settings, self.names = seen, settings, settings.names
         self.deployment = deployment = seen.deployment
         self.new, self.olds = seen.new, seen.olds
         self.is_in_place = deployment.strategy is Strategy.IN_PLACE
-        olds = [self._sized(one) for one in seen.olds]
+        olds = [self._sized(old) for old in seen.olds]
         self.fleet = scaling.Fleet(
             replicas=deployment.replicas,
             surge=replicas.surge(deployment),
@@ -167,20 +167,20 @@ class _Rollout:
             olds=olds,
         )
         self.waits = any(
-            one.replicas or one.members or not (one.has_seen or one.is_deleting)
-            for one in seen.olds
+            old.replicas or old.members or not (old.has_seen or old.is_deleting)
+            for old in seen.olds
         )
         """Whether there are old machines, or may be."""
 
-    def _sized(self, one: PopulatedSet) -> scaling.Sized:
-        return scaling.sized(one, self.deployment, self.seen.now, self.names)
+    def _sized(self, machine_set: PopulatedSet) -> scaling.Sized:
+        return scaling.sized(machine_set, self.deployment, self.seen.now, self.names)
 
-    def planned(self, found: Plan, taken: Collection[str]) -> Plan:
-        """Return the plan with all that becomes of sets and nodes."""
+    def planned(self, so_far: Plan, taken: Collection[str]) -> Plan:
+        """Return the plan with all changes of sets and nodes."""
         deployment, new, olds = self.deployment, self.new, self.olds
         update = self._update()
         sizes, first = self._sizes(update)
-        is_under_way = not deployment.is_paused and any(one.replicas or one.live for one in olds)
+        is_under_way = not deployment.is_paused and any(old.replicas or old.live for old in olds)
         rolls = deployment.strategy is Strategy.ROLLING and is_under_way
         revision = next_number(new, olds, self.names)
         updates = self.is_in_place and is_under_way
@@ -188,14 +188,16 @@ class _Rollout:
         make = None
         may_make = deployment.strategy is not Strategy.RECREATE or not self.waits
         if new is None and may_make and not deployment.is_paused:
-            notes = self._copied({}) | self._limits() | {self.names.revision: str(revision)}
+            set_annotations = (
+                self._copied({}) | self._limits() | {self.names.revision: str(revision)}
+            )
             name = name_for(deployment, taken)
-            make = Making(name=name, replicas=first, annotations=notes)
-        annotations = dict(found.annotations)
+            make = Making(name=name, replicas=first, annotations=set_annotations)
+        annotations = dict(so_far.annotations)
         if (new or make) and number(deployment.annotations, self.names) != revision:
             annotations[self.names.revision] = str(revision)
         return replace(
-            found,
+            so_far,
             annotations=annotations,
             nodes=() if deployment.is_paused else tuple(nodes),
             holds=rolls and self.settings.holds_nodes,
@@ -206,7 +208,7 @@ class _Rollout:
         )
 
     def _update(self) -> Update:
-        """Return what is done about machines that are updated in place."""
+        """Return the actions for in-place updates."""
         wanted = self.deployment
         if not self.is_in_place or wanted.is_paused:
             return inplace.ended(self.new, self.olds, self.fleet, self.names)
@@ -217,15 +219,15 @@ class _Rollout:
         )
 
     def _sizes(self, update: Update) -> tuple[scaling.Sizes, int]:
-        """Return sizes that change, by UID, and the first size of a set that is to be made."""
+        """Return the changed sizes by UID, and the initial size of a set that is to be created."""
         deployment, fleet = self.deployment, self.fleet
         if update.sizes and (deployment.is_paused or not self.is_in_place):
             return update.sizes, 0
         if deployment.is_paused:
             sizes = scaling.held(fleet)
             if self.is_in_place:
-                # They make no machines: what they got, they would lose again in the next pass.
-                olds = {one.uid: one.replicas for one in self.olds}
+                # Old sets create no machines: they would lose any growth again in the next pass.
+                olds = {old.uid: old.replicas for old in self.olds}
                 sizes = {uid: size for uid, size in sizes.items() if size <= olds.get(uid, size)}
             return sizes, 0
         if self.is_in_place:
@@ -235,56 +237,69 @@ class _Rollout:
         return scaling.rolled(fleet, deployment)
 
     def _changes(self, sizes: scaling.Sizes, *, rolls: bool) -> Sequence[Change]:
-        found, names = list[Change](), self.names
-        for one in self.seen.sets:
-            if one.is_deleting:
+        changes, names = list[Change](), self.names
+        for machine_set in self.seen.sets:
+            if machine_set.is_deleting:
                 continue
-            is_new, size = one is self.new, sizes.get(one.uid)
-            notes = autoscaler.set_mark(one, names, rolls=rolls, is_new=is_new)
-            if is_new or (one.replicas if size is None else size):
-                notes |= _missing(one, self._limits())
-            notes |= self._notes(one, is_new=is_new)
+            is_new, size = machine_set is self.new, sizes.get(machine_set.uid)
+            annotations = autoscaler.set_mark(machine_set, names, rolls=rolls, is_new=is_new)
+            if is_new or (machine_set.replicas if size is None else size):
+                annotations |= _missing(machine_set, self._limits())
+            annotations |= self._notes(machine_set, is_new=is_new)
             is_old = self.is_in_place and not is_new
-            labels = inplace.set_labels(one, names, is_old=is_old, is_known=self.fleet.is_known)
-            copies = is_new and one.template.rest != self.deployment.template.rest
-            if size is not None or notes or labels or copies:
-                found.append(
-                    Change(set=one, replicas=size, annotations=notes, labels=labels, copies=copies)
+            labels = inplace.set_labels(
+                machine_set, names, is_old=is_old, is_known=self.fleet.is_known
+            )
+            copies = is_new and machine_set.template.rest != self.deployment.template.rest
+            if size is not None or annotations or labels or copies:
+                changes.append(
+                    Change(
+                        set=machine_set,
+                        replicas=size,
+                        annotations=annotations,
+                        labels=labels,
+                        copies=copies,
+                    )
                 )
-        return found
+        return changes
 
-    def _notes(self, one: PopulatedSet, *, is_new: bool) -> Mapping[str, str]:
-        """Return the annotations that a set gets of its deployment, and its revision."""
+    def _notes(self, machine_set: PopulatedSet, *, is_new: bool) -> Mapping[str, str]:
+        """Return the annotations that a set gets from its deployment, and its revision."""
         if is_new:
-            revision = next_number(one, self.olds, self.names)
-            return {**self._copied(one.annotations), **numbered(one, revision, self.names)}
+            revision = next_number(machine_set, self.olds, self.names)
+            return {
+                **self._copied(machine_set.annotations),
+                **numbered(machine_set, revision, self.names),
+            }
         key = self.names.scaler_time
-        said = self.deployment.annotations.get(key)
-        return _missing(one, {key: said}) if said and one.replicas else {}
+        scaled_at = self.deployment.annotations.get(key)
+        return _missing(machine_set, {key: scaled_at}) if scaled_at and machine_set.replicas else {}
 
-    def _copied(self, there: Mapping[str, str]) -> dict[str, str]:
+    def _copied(self, present: Mapping[str, str]) -> dict[str, str]:
         return {
             key: value
             for key, value in self.deployment.annotations.items()
-            if key not in self.names.not_copied and there.get(key) != value
+            if key not in self.names.not_copied and present.get(key) != value
         }
 
     def _limits(self) -> dict[str, str]:
-        """Return the annotations that tell how a set was scaled last."""
+        """Return the annotations that record how a set was last scaled."""
         return {
             self.names.desired: str(self.fleet.replicas),
             self.names.most: str(self.fleet.most),
         }
 
 
-def _missing(one: PopulatedSet, wanted: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in wanted.items() if one.annotations.get(key) != value}
+def _missing(machine_set: PopulatedSet, wanted: Mapping[str, str]) -> dict[str, str]:
+    return {
+        key: value for key, value in wanted.items() if machine_set.annotations.get(key) != value
+    }
 
 
 # --- revisions ------------------------------------------------------------------------------------
 
 _SUFFIX = 5
-"""Length of what is appended to the name of a deployment."""
+"""Length of the suffix of a set's name."""
 
 _FNV_OFFSET, _FNV_PRIME = 0x811C9DC5, 0x01000193
 """FNV-1a, 32 bits."""
@@ -292,12 +307,12 @@ _FNV_OFFSET, _FNV_PRIME = 0x811C9DC5, 0x01000193
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Name:
-    """How a set is to be called.
+    """Name of a set.
 
     Attributes:
-        name: of the object.
-        hash: of the template, as text; stands in a label.
-        collisions: how often a name was taken before this one was not.
+        name: name of the object.
+        hash: hash of the template as text, the value of a label.
+        collisions: number of names that were taken before this one was free.
     """
 
     name: str
@@ -307,13 +322,13 @@ class Name:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revert:
-    """The answer to the wish for an older template.
+    """Answer to a rollback request.
 
     Attributes:
-        to: the set whose template it is; None: nothing is changed.
-        revision: its number.
-        why_not: why nothing is changed.
-        is_same: whether that is because it is the present one.
+        to: the set whose template returns; None = nothing changes.
+        revision: requested revision.
+        why_not: reason why nothing changes.
+        is_same: whether the reason is that the template is the present one.
     """
 
     to: PopulatedSet | None = None
@@ -325,20 +340,24 @@ class Revert:
 def new_and_old(
     deployment: MachineDeployment, sets: Sequence[PopulatedSet]
 ) -> tuple[PopulatedSet | None, Sequence[PopulatedSet]]:
-    """The set of the newest template, and the others; the oldest first."""
-    ordered = sorted(sets, key=lambda one: one.age)
+    """Return the set of the newest template, and the other sets, the oldest first."""
+    ordered = sorted(sets, key=lambda machine_set: machine_set.age)
     essence = deployment.template.essence
-    alike = (one for one in ordered if one.template.essence == essence and not one.is_deleting)
+    alike = (
+        machine_set
+        for machine_set in ordered
+        if machine_set.template.essence == essence and not machine_set.is_deleting
+    )
     new = next(alike, None)
-    return new, [one for one in ordered if one is not new]
+    return new, [machine_set for machine_set in ordered if machine_set is not new]
 
 
 def name_for(deployment: MachineDeployment, taken: Collection[str]) -> Name:
-    """How the set of the newest template is to be called; none of the names taken."""
+    """Return a free name for the set of the newest template."""
     collisions = deployment.status.collisions or 0
     while True:
         digest = str(_fnv(f"{deployment.template.essence}{collisions or ''}"))
-        suffix = "".join(SAFE_LETTERS[ord(one) % len(SAFE_LETTERS)] for one in digest[:_SUFFIX])
+        suffix = "".join(SAFE_LETTERS[ord(digit) % len(SAFE_LETTERS)] for digit in digest[:_SUFFIX])
         name = f"{deployment.name}-{suffix}"
         if name not in taken:
             return Name(name=name, hash=digest, collisions=collisions)
@@ -346,60 +365,67 @@ def name_for(deployment: MachineDeployment, taken: Collection[str]) -> Name:
 
 
 def number(of: Mapping[str, str], names: Names) -> int:
-    """The revision that annotations tell; 0 where they tell none."""
+    """Return the revision in annotations; 0 = none."""
     return parse_digits(of.get(names.revision, "")) or 0
 
 
 def next_number(new: PopulatedSet | None, olds: Sequence[PopulatedSet], names: Names) -> int:
-    """The revision of the newest template."""
-    highest = max((number(one.annotations, names) for one in olds), default=0)
-    found = number(new.annotations, names) if new is not None else 0
-    return max(found, highest + 1)
+    """Return the revision of the newest template."""
+    highest = max((number(old.annotations, names) for old in olds), default=0)
+    own = number(new.annotations, names) if new is not None else 0
+    return max(own, highest + 1)
 
 
 def numbered(new: PopulatedSet, revision: int, names: Names) -> Mapping[str, str]:
-    """The annotations that give a set its revision; none where it has it."""
+    """Return the annotations that give a set its revision; empty = it has it."""
     before = number(new.annotations, names)
     if before >= revision:
         return {}
-    found = {names.revision: str(revision)}
+    annotations = {names.revision: str(revision)}
     if before:
         former = new.annotations.get(names.revision_history, "")
-        found[names.revision_history] = ",".join(filter(None, (former, str(before))))
-    return found
+        annotations[names.revision_history] = ",".join(filter(None, (former, str(before))))
+    return annotations
 
 
 def superfluous(
     deployment: MachineDeployment, olds: Sequence[PopulatedSet]
 ) -> Sequence[PopulatedSet]:
-    """Old sets beyond those that are kept; none that has machines."""
+    """Return the empty old sets beyond the history limit."""
     if deployment.history_limit is None:
         return ()
-    kept = [one for one in olds if one.has_seen and not one.is_deleting]
-    empty = [one for one in kept if not (one.replicas or one.members)]
+    kept = [old for old in olds if old.has_seen and not old.is_deleting]
+    empty = [old for old in kept if not (old.replicas or old.members)]
     return empty[: max(0, len(empty) - deployment.history_limit)]
 
 
 def revert(deployment: MachineDeployment, sets: Sequence[PopulatedSet], names: Names) -> Revert:
-    """What follows from the wish for an older template."""
-    wish = deployment.rollback_to or 0
-    known = {number(one.annotations, names): one for one in sorted(sets, key=lambda one: one.age)}
+    """Return the answer to a rollback request."""
+    requested = deployment.rollback_to or 0
+    known = {
+        number(machine_set.annotations, names): machine_set
+        for machine_set in sorted(sets, key=lambda machine_set: machine_set.age)
+    }
     known.pop(0, None)
-    if not wish:
-        # The one before is the second highest.
-        wish = sorted(known)[-2] if len(known) > 1 else 0
-    found = known.get(wish)
-    if found is None:
-        text = f"There is no revision {wish}." if wish else "There is no revision before this one."
-        return Revert(revision=wish, why_not=text)
-    if found.template.essence == deployment.template.essence:
-        text = f"Revision {wish} has the same template as the deployment {deployment.name}."
-        return Revert(revision=wish, why_not=text, is_same=True)
-    return Revert(to=found, revision=wish)
+    if not requested:
+        # The previous revision is the second highest.
+        requested = sorted(known)[-2] if len(known) > 1 else 0
+    target = known.get(requested)
+    if target is None:
+        text = (
+            f"There is no revision {requested}."
+            if requested
+            else "There is no revision before this one."
+        )
+        return Revert(revision=requested, why_not=text)
+    if target.template.essence == deployment.template.essence:
+        text = f"Revision {requested} has the same template as the deployment {deployment.name}."
+        return Revert(revision=requested, why_not=text, is_same=True)
+    return Revert(to=target, revision=requested)
 
 
 def _fnv(text: str) -> int:
-    found = _FNV_OFFSET
+    digest = _FNV_OFFSET
     for byte in text.encode():
-        found = (found ^ byte) * _FNV_PRIME & 0xFFFFFFFF
-    return found
+        digest = (digest ^ byte) * _FNV_PRIME & 0xFFFFFFFF
+    return digest

@@ -1,12 +1,11 @@
-"""How large each set of a deployment may be now, so that its bounds hold whatever happens next.
-Pure.
+"""Sizes of the sets of a deployment, chosen so that its bounds always hold. Pure.
 
-A machine counts as long as its deletion was not asked for, and so does one that a set is about to
-make: what is there and what is wanted, whichever is more. Available are those that will be left
-once every set has shrunk to what it was told. Which machines go when a set shrinks is known, so
-no size is chosen that takes an available one too many. Counts of a set's status are not used:
-they come late. Until every set has seen how many are wanted nothing is scaled: it may have made
-or deleted machines of which the caches know nothing yet.
+A set counts with its machines that are not being deleted or with its replicas, whichever is more,
+because it may be about to create machines. Machines count as available only if they remain once
+every set has shrunk to its replicas. The order of deletions in a set is known, so no size is chosen
+that deletes one available machine too many. The counts in a set's status lag behind, and are not
+used. Nothing is scaled until every set has observed its replicas: before that, it may have created
+or deleted machines that the caches do not show yet.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victim:
-    """A machine of a set, in the order in which they go.
+    """A machine of a set, in the order of deletions.
 
     Attributes:
-        available: whether it works, for long enough.
-        goes: whether it goes in any case.
-        chosen: whether somebody wants it to go before all others.
+        available: whether it has been ready for long enough.
+        goes: whether it will be deleted whatever the size.
+        chosen: whether a user or the autoscaler wants it deleted before all others.
     """
 
     available: bool
@@ -43,15 +42,15 @@ class Victim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """A set as far as its size is concerned.
+    """Size of a set, and its machines.
 
     Attributes:
-        uid: of the set.
-        replicas: how many are wanted.
-        victims: its machines that are not being deleted; those come first that go first.
-        most: replicas and surge of the deployment when it was scaled last; None = nobody knows.
-        is_deleting: whether the set itself goes.
-        has_seen: whether it knows how many are wanted.
+        uid: UID of the set.
+        replicas: desired number of machines.
+        victims: machines that are not being deleted, in the order of deletions.
+        most: replicas and surge of the deployment when it was last scaled; None = unknown.
+        is_deleting: whether the set itself is being deleted.
+        has_seen: whether the set has observed its replicas.
     """
 
     uid: str
@@ -63,27 +62,29 @@ class Sized:
 
     @property
     def is_active(self) -> bool:
-        """Whether machines of it are wanted."""
+        """Whether the set should have machines."""
         return self.replicas > 0 and not self.is_deleting
 
     @property
     def chosen(self) -> int:
-        """How many of its machines somebody wants to go before all others."""
-        return sum(one.chosen for one in self.victims)
+        """Number of machines that a user or the autoscaler wants deleted before all others."""
+        return sum(victim.chosen for victim in self.victims)
 
     @property
     def present(self) -> int:
-        """Machines that are there or may be any moment."""
+        """Number of machines that exist or may exist at any moment."""
         wanted = 0 if self.is_deleting else self.replicas
         return max(wanted, len(self.victims))
 
     def available_at(self, size: int) -> int:
-        """Machines that are available once it has this size."""
-        return sum(one.available and not one.goes for one in self._left(size))
+        """Return the number of available machines that remain at a size."""
+        return sum(victim.available and not victim.goes for victim in self._left(size))
 
     def steady_at(self, size: int) -> int:
-        """The same, without those that somebody wants to go."""
-        return sum(one.available and not (one.goes or one.chosen) for one in self._left(size))
+        """Return the same number, without machines that are chosen for deletion."""
+        return sum(
+            victim.available and not (victim.goes or victim.chosen) for victim in self._left(size)
+        )
 
     def _left(self, size: int) -> Sequence[Victim]:
         if self.is_deleting:
@@ -96,11 +97,11 @@ class Fleet:
     """All sets of a deployment, and its bounds.
 
     Attributes:
-        replicas: how many machines are wanted.
-        surge: most above that.
-        floor: fewest that have to be available.
-        new: the set of the newest template; None while there is none.
-        olds: the others, the oldest first.
+        replicas: desired number of machines.
+        surge: maximum number of machines above that.
+        floor: minimum number of available machines.
+        new: the set of the newest template; None = there is none yet.
+        olds: the other sets, the oldest first.
     """
 
     replicas: int
@@ -111,47 +112,47 @@ class Fleet:
 
     @property
     def sets(self) -> Sequence[Sized]:
-        """All of them, the oldest first."""
+        """All sets, the oldest first."""
         return self.olds if self.new is None else [*self.olds, self.new]
 
     @property
     def most(self) -> int:
-        """Most machines there may be."""
+        """Maximum number of machines."""
         return self.replicas + self.surge
 
     @property
     def present(self) -> int:
-        """Machines that are there or may be any moment."""
-        return sum(one.present for one in self.sets)
+        """Number of machines that exist or may exist at any moment."""
+        return sum(machine_set.present for machine_set in self.sets)
 
     @property
     def wanted(self) -> int:
-        """Machines that all sets together want."""
-        return sum(one.replicas for one in self.sets if not one.is_deleting)
+        """Sum of the replicas of all sets."""
+        return sum(machine_set.replicas for machine_set in self.sets if not machine_set.is_deleting)
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known which machines there are, and will be."""
-        return all(one.has_seen or one.is_deleting for one in self.sets)
+        """Whether every set has observed its replicas, so that the number of machines is known."""
+        return all(machine_set.has_seen or machine_set.is_deleting for machine_set in self.sets)
 
     @property
     def old_active(self) -> Sequence[Sized]:
-        """Those of them that are old."""
-        return [one for one in self.olds if one.is_active]
+        """Old sets that should have machines."""
+        return [old for old in self.olds if old.is_active]
 
 
 def sized(found: PopulatedSet, deployment: MachineDeployment, now: datetime, names: Names) -> Sized:
-    """A set as far as its size is concerned."""
-    # The set knows of a change of the autoscaler's soon, if it does not yet.
-    scaled = [moment(one.annotations.get(names.scaler_time)) for one in (found, deployment)]
+    """Return the size and machines of a set."""
+    # The set gets the autoscaler's timestamp from the deployment soon, if it lacks it.
+    scaled = [moment(obj.annotations.get(names.scaler_time)) for obj in (found, deployment)]
     order = deletion_order(found.live, now, deployment.min_ready_s)
     victims = [
         Victim(
-            available=one.is_available(deployment.min_ready_s, now),
-            goes=any(is_called(one.machine, when) for when in scaled),
-            chosen=one.machine.priority < DEFAULT_PRIORITY,
+            available=member.is_available(deployment.min_ready_s, now),
+            goes=any(is_called(member.machine, when) for when in scaled),
+            chosen=member.machine.priority < DEFAULT_PRIORITY,
         )
-        for one in order
+        for member in order
     ]
     return Sized(
         uid=found.uid,
@@ -164,17 +165,19 @@ def sized(found: PopulatedSet, deployment: MachineDeployment, now: datetime, nam
 
 
 def held(fleet: Fleet) -> Sizes:
-    """The sizes while nothing is exchanged: only as many machines as there should be."""
-    active, new = [one for one in fleet.sets if one.is_active], fleet.new
+    """Return the sizes while the rollout is paused: only the total is corrected."""
+    active, new = [machine_set for machine_set in fleet.sets if machine_set.is_active], fleet.new
     if not fleet.is_known:
         return {}
     if len(active) <= 1:
-        one = active[0] if active else new or next(reversed(fleet.olds), None)
+        only = active[0] if active else new or next(reversed(fleet.olds), None)
         return (
-            {} if one is None or one.is_deleting else _changed({one.uid: _fit(fleet, one)}, fleet)
+            {}
+            if only is None or only.is_deleting
+            else _changed({only.uid: _fit(fleet, only)}, fleet)
         )
     if new is not None and new.replicas == new.available_at(new.replicas) == fleet.replicas:
-        return {one.uid: 0 for one in fleet.old_active}
+        return {only.uid: 0 for only in fleet.old_active}
     if (excess := fleet.wanted - fleet.most) > 0:
         return _shrunk(fleet, excess)
     grows = new if new is not None and new.replicas else active[-1]
@@ -183,14 +186,16 @@ def held(fleet: Fleet) -> Sizes:
 
 
 def recreated(fleet: Fleet, *, waits: bool) -> tuple[Sizes, int]:
-    """Sizes where all old machines go before new ones come; and that of a set to be made.
+    """Return the sizes for the strategy Recreate, and the size of a set to create.
+
+    All old machines are deleted before new ones are created.
 
     Args:
         fleet: the sets.
-        waits: whether old machines are there, those that are going among them.
+        waits: whether old machines exist, also machines that are being deleted.
     """
     if fleet.old_active:
-        return {one.uid: 0 for one in fleet.old_active}, 0
+        return {old.uid: 0 for old in fleet.old_active}, 0
     new = fleet.new
     if new is None:
         return {}, fleet.replicas
@@ -200,7 +205,7 @@ def recreated(fleet: Fleet, *, waits: bool) -> tuple[Sizes, int]:
 
 
 def rolled(fleet: Fleet, deployment: MachineDeployment) -> tuple[Sizes, int]:
-    """Sizes where machines are exchanged within the bounds; and that of a set to be made."""
+    """Return the sizes for a rolling update within the bounds, and the size of a set to create."""
     new = fleet.new
     if not fleet.is_known:
         return {}, 0
@@ -216,95 +221,114 @@ def rolled(fleet: Fleet, deployment: MachineDeployment) -> tuple[Sizes, int]:
 
 
 def down(fleet: Fleet, new: Sized) -> Sizes:
-    """Sizes of old sets: first those go that are missing anyway, then as many as may be missing."""
-    sizes = {one.uid: one.replicas for one in fleet.olds}
+    """Return the sizes of old sets.
+
+    Unavailable machines are deleted first, then as many available ones as the bounds allow.
+    """
+    sizes = {old.uid: old.replicas for old in fleet.olds}
     missing = new.replicas - new.available_at(new.replicas)
     room = fleet.wanted - fleet.floor - missing
-    spare = sum(one.available_at(one.replicas) for one in fleet.sets) - fleet.floor
+    spare = (
+        sum(machine_set.available_at(machine_set.replicas) for machine_set in fleet.sets)
+        - fleet.floor
+    )
     for costs in (False, True):
-        for one in fleet.olds:
-            if one.is_deleting:
+        for old in fleet.olds:
+            if old.is_deleting:
                 continue
-            before, budget = sizes[one.uid], max(spare, 0) if costs else 0
-            sizes[one.uid], lost = _lowered(one, before, room, budget)
-            room -= before - sizes[one.uid]
+            before, budget = sizes[old.uid], max(spare, 0) if costs else 0
+            sizes[old.uid], lost = _lowered(old, before, room, budget)
+            room -= before - sizes[old.uid]
             spare -= lost
     return sizes
 
 
-def _lowered(one: Sized, size: int, room: int, budget: int) -> tuple[int, int]:
-    """The least size that costs no more available machines than that, and how many it costs."""
-    found, lost = size, 0
+def _lowered(old: Sized, size: int, room: int, budget: int) -> tuple[int, int]:
+    """Return the smallest size that loses at most `budget` available machines, and the loss."""
+    lowest, lost = size, 0
     for less in range(size - 1, max(size - room, 0) - 1, -1):
-        costs = one.available_at(size) - one.available_at(less)
+        costs = old.available_at(size) - old.available_at(less)
         if costs > budget:
             break
-        found, lost = less, costs
-    return found, lost
+        lowest, lost = less, costs
+    return lowest, lost
 
 
 def lessened(fleet: Fleet, surge: int) -> Sizes:
-    """Sizes of those that shrink where more machines are wanted than there may be."""
+    """Return the sizes of sets that shrink because more machines are desired than allowed."""
     excess = fleet.wanted - fleet.replicas - surge
     return _shrunk(fleet, excess) if excess > 0 else {}
 
 
 def _shrunk(fleet: Fleet, excess: int) -> Sizes:
-    """Sizes with so many machines less: first those go that somebody chose, then each set loses in
-    proportion, and the largest what is left.
+    """Return the sizes after the removal of `excess` machines.
+
+    Chosen machines are removed first, then each set shrinks in proportion, then the largest sets.
     """
-    by_size = sorted((one for one in fleet.sets if one.is_active), key=lambda one: -one.replicas)
-    sizes = {one.uid: one.replicas for one in fleet.sets}
+    by_size = sorted(
+        (machine_set for machine_set in fleet.sets if machine_set.is_active),
+        key=lambda machine_set: -machine_set.replicas,
+    )
+    sizes = {machine_set.uid: machine_set.replicas for machine_set in fleet.sets}
     left = excess
-    for one in by_size:
-        # A set that loses them and may keep its size would make others.
-        left -= _take(fleet, sizes, one, min(left, one.chosen))
-    for one in by_size:
-        left -= _take(fleet, sizes, one, min(left, _share(one, fleet)))
-    for one in by_size:
-        left -= _take(fleet, sizes, one, left)
+    for active in by_size:
+        # Otherwise a set that loses chosen machines but keeps its size would replace them.
+        left -= _take(fleet, sizes, active, min(left, active.chosen))
+    for active in by_size:
+        left -= _take(fleet, sizes, active, min(left, _share(active, fleet)))
+    for active in by_size:
+        left -= _take(fleet, sizes, active, left)
     return _changed(sizes, fleet)
 
 
-def _share(one: Sized, fleet: Fleet) -> int:
-    """How many of the machines that are too many are this set's (apps Deployment controller)."""
-    former = one.most or fleet.wanted
-    kept = (2 * one.replicas * fleet.most + former) // (2 * former)
-    return max(0, one.replicas - kept)
+def _share(sized: Sized, fleet: Fleet) -> int:
+    """Return the number of surplus machines that a set loses (apps Deployment controller)."""
+    former = sized.most or fleet.wanted
+    kept = (2 * sized.replicas * fleet.most + former) // (2 * former)
+    return max(0, sized.replicas - kept)
 
 
-def _take(fleet: Fleet, sizes: dict[str, int], one: Sized, count: int) -> int:
-    """Shrink a set by that many, or by fewer where too few would be available; by how many."""
-    before = sizes[one.uid]
-    sizes[one.uid] = _fitting(fleet, sizes, one, max(0, before - count))
-    return before - sizes[one.uid]
+def _take(fleet: Fleet, sizes: dict[str, int], sized: Sized, count: int) -> int:
+    """Shrink a set by up to `count` machines, within the bounds; return the difference."""
+    before = sizes[sized.uid]
+    sizes[sized.uid] = _fitting(fleet, sizes, sized, max(0, before - count))
+    return before - sizes[sized.uid]
 
 
-def _fit(fleet: Fleet, one: Sized) -> int:
-    """The size of the only set that counts."""
-    if fleet.replicas >= one.replicas:
-        return min(fleet.replicas, one.replicas + max(0, fleet.most - fleet.present))
-    return _fitting(fleet, {each.uid: each.replicas for each in fleet.sets}, one, fleet.replicas)
+def _fit(fleet: Fleet, only: Sized) -> int:
+    """Return the size of the only set that counts."""
+    if fleet.replicas >= only.replicas:
+        return min(fleet.replicas, only.replicas + max(0, fleet.most - fleet.present))
+    return _fitting(
+        fleet,
+        {machine_set.uid: machine_set.replicas for machine_set in fleet.sets},
+        only,
+        fleet.replicas,
+    )
 
 
-def _fitting(fleet: Fleet, sizes: Sizes, one: Sized, wanted: int) -> int:
-    """The least size from `wanted` on that leaves enough machines available.
+def _fitting(fleet: Fleet, sizes: Sizes, shrinking: Sized, wanted: int) -> int:
+    """Return the smallest size from `wanted` upwards that leaves enough machines available.
 
-    Those that somebody chose to go do not count: they are not our choice.
+    Machines that are chosen for deletion do not count.
     """
-    now = sum(each.steady_at(each.replicas) for each in fleet.sets)
-    others = sum(each.steady_at(sizes[each.uid]) for each in fleet.sets if each is not one)
+    now = sum(machine_set.steady_at(machine_set.replicas) for machine_set in fleet.sets)
+    others = sum(
+        machine_set.steady_at(sizes[machine_set.uid])
+        for machine_set in fleet.sets
+        if machine_set is not shrinking
+    )
     floor = min(now, fleet.floor)
-    for size in range(wanted, sizes[one.uid]):
-        if others + one.steady_at(size) >= floor:
+    for size in range(wanted, sizes[shrinking.uid]):
+        if others + shrinking.steady_at(size) >= floor:
             return size
-    return sizes[one.uid]
+    return sizes[shrinking.uid]
 
 
 def _changed(sizes: Sizes, fleet: Fleet) -> Sizes:
-    """Only those that differ."""
+    """Return only the sizes that differ."""
     return {
-        one.uid: sizes[one.uid]
-        for one in fleet.sets
-        if sizes.get(one.uid, one.replicas) != one.replicas
+        machine_set.uid: sizes[machine_set.uid]
+        for machine_set in fleet.sets
+        if sizes.get(machine_set.uid, machine_set.replicas) != machine_set.replicas
     }

@@ -1,4 +1,4 @@
-"""Which objects of an API group an API server has."""
+"""Resources of an API group that an API server serves."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _NONE = b"{}"
 
 
 class Asks(Protocol):
-    """Raw requests (a `Client`)."""
+    """Sender of raw requests (a `Client`)."""
 
     async def raw(self, method: str, path: str) -> bytes: ...
 
 
 def path_of(api_version: str) -> str:
-    """Return the path at which an API server names the objects of a group."""
+    """Return the discovery path of an API group."""
     return f"/apis/{api_version}"
 
 
 async def answer(client: Asks, api_version: str) -> bytes:
-    """Return the API server's answer about a group.
+    """Return the discovery document of an API group; an empty object if the group is unknown.
 
     Raises:
-        KubeError: the API server did not answer.
+        KubeError: the request failed.
     """
     try:
         return await client.raw("GET", path_of(api_version))
@@ -36,15 +36,15 @@ async def answer(client: Asks, api_version: str) -> bytes:
 
 
 def plurals(answered: bytes) -> Collection[str]:
-    """Return the plurals in such an answer; empty = the definitions are missing."""
-    found = msgspec.json.decode(answered).get("resources", ())
-    return frozenset(one.get("name", "") for one in found)
+    """Return the plurals in a discovery document; empty = the definitions are missing."""
+    entries = msgspec.json.decode(answered).get("resources", ())
+    return frozenset(entry.get("name", "") for entry in entries)
 
 
 async def resources(client: Asks, api_version: str) -> Collection[str]:
-    """Return the plurals that an API server has.
+    """Return the plurals of an API group that an API server serves.
 
     Raises:
-        KubeError: the API server did not answer.
+        KubeError: the request failed.
     """
     return plurals(await answer(client, api_version))

@@ -1,4 +1,4 @@
-"""Settings of the machine controllers, and those that count for one machine. Pure."""
+"""Settings of the machine controllers, and their values for a single machine. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OWN = (
     "drain_timeout_s",
     "unhealthy_conditions",
 )
-"""Settings that a machine may have itself."""
+"""Settings that a machine may override."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +177,6 @@ class Settings:
         )
 
     def of(self, machine: Machine) -> Settings:
-        """Return the settings that count for a machine: its own ones, and else these."""
+        """Return the settings of a machine: its own values, else these."""
         own = {name: value for name in _OWN if (value := getattr(machine, name)) is not None}
         return replace(self, **own | ({"health_timeout_s": None} if machine.never_fails else {}))

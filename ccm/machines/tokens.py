@@ -1,8 +1,8 @@
-"""Bootstrap tokens: what a kubelet proves itself with when it first registers. Pure.
+"""Bootstrap tokens, with which a kubelet authenticates its first registration. Pure.
 
-The ID of a token is random, and stands on its machine before the token is made: so a token is
-found again, and never left behind. A Secret of that name that does not say in its description
-that it is this machine's is somebody else's: another ID is taken.
+The ID of a token is random, and is stored on the machine before the token is created, so that a
+token is never leaked. If the description of a Secret with that ID names another owner, another ID
+is chosen.
 """
 
 from __future__ import annotations
@@ -16,53 +16,61 @@ from ccm.model.names import BOOTSTRAP_TOKEN_PREFIX
 from ccm.model.times import format_time
 
 NAMESPACE = "kube-system"
-"""Where the API server looks for them."""
+"""Namespace in which the API server looks for tokens."""
 
 GRANT = (
     "grant it with the component bootstrap-tokens (manifests/README.md), or with the chart's value "
     "machines.bootstrapTokens or machineController.bootstrapTokens; or take <<BOOTSTRAP_TOKEN>> "
     "out of the user data"
 )
-"""Advice where the account may not write bootstrap tokens."""
+"""Advice for a service account that may not write bootstrap tokens."""
 
 _LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _DIGIT_BEFORE_LETTER = re.compile("[0-9][a-z]")
 _ID_LETTERS, _SECRET_LETTERS = 6, 16
-"""Form of a bootstrap token (Kubernetes)."""
+"""Lengths of both parts of a bootstrap token (Kubernetes)."""
 
 
 Choose = Callable[[Sequence[str]], str]
-"""Picks one at random, so that nobody can foresee it: `secrets.choice`."""
+"""Picks a random element, unpredictably: `secrets.choice`."""
 
 
 def new_id(choose: Choose) -> str:
-    """A random ID."""
+    """Return a random ID."""
     return _text(choose, _ID_LETTERS)
 
 
 def new_secret(choose: Choose) -> str:
-    """Return a random secret with a digit before a letter, by which redaction knows a token."""
+    """Return a random secret with a digit before a letter, by which redaction recognises it."""
     while True:
-        found = _text(choose, _SECRET_LETTERS)
-        if _DIGIT_BEFORE_LETTER.search(found):
-            return found
+        secret = _text(choose, _SECRET_LETTERS)
+        if _DIGIT_BEFORE_LETTER.search(secret):
+            return secret
 
 
 def is_id(text: str) -> bool:
-    """Whether a text is the ID of a token; who writes annotations may write anything."""
+    """Return whether a text is a well-formed ID; users may write anything into the annotation."""
     return len(text) == _ID_LETTERS and all(letter in _LETTERS for letter in text)
 
 
 def secret_name(token_id: str) -> str:
-    """The name of the Secret that holds it."""
+    """Return the name of a token's Secret."""
     return f"{BOOTSTRAP_TOKEN_PREFIX}{token_id}"
 
 
 def content(
     *, machine: str, token_id: str, secret: str, expires: datetime, groups: str
 ) -> dict[str, str]:
-    """The data of its Secret."""
-    found = {
+    """Return the data of a token's Secret.
+
+    Args:
+        machine: `namespace/name` of the machine.
+        token_id: ID of the token.
+        secret: secret part of the token.
+        expires: time at which the token expires.
+        groups: additional groups of the token, with commas; may be empty.
+    """
+    data = {
         "description": description(machine),
         "token-id": token_id,
         "token-secret": secret,
@@ -70,21 +78,21 @@ def content(
         "usage-bootstrap-authentication": "true",
         "usage-bootstrap-signing": "true",
     }
-    return found | ({"auth-extra-groups": groups} if groups else {})
+    return data | ({"auth-extra-groups": groups} if groups else {})
 
 
 def description(machine: str) -> str:
-    """What says whose it is; `machine` is `namespace/name`."""
+    """Return the text that marks a token as the machine's; `machine` is `namespace/name`."""
     return f"A bootstrap token for the machine {machine}, made by its machine controller."
 
 
 def is_ours(data: Mapping[str, bytes], machine: str) -> bool:
-    """Whether a Secret's data are those of a token of that machine."""
+    """Return whether a Secret's data are a token of that machine."""
     return data.get("description", b"").decode(errors="replace") == description(machine)
 
 
 def expiration(now: datetime, timeout_s: float) -> datetime:
-    """When a token ends by itself: with the time that its machine has to join."""
+    """Return when a token expires: at the end of its machine's creation timeout."""
     return now + timedelta(seconds=timeout_s)
 
 
@@ -94,21 +102,21 @@ def _text(choose: Choose, letters: int) -> str:
 
 # --- user data ----------------------------------------------------------------------------------
 
-TOKEN = "BOOTSTRAP_TOKEN"  # noqa: S105 - its placeholder
+TOKEN = "BOOTSTRAP_TOKEN"  # noqa: S105 - a placeholder
 NAME = "MACHINE_NAME"
 """Placeholders of user data."""
 
 
 def has(user_data: bytes, placeholder: str) -> bool:
-    """Whether the placeholder is there, in its plain or URL-encoded form."""
+    """Return whether user data contain a placeholder, in its plain or URL-encoded form."""
     return any(form in user_data for form in _forms(placeholder))
 
 
 def filled(user_data: bytes, placeholder: str, value: str) -> bytes:
-    """The user data with all occurrences of a placeholder replaced.
+    """Return the user data with all occurrences of a placeholder replaced.
 
-    The URL-encoded form is looked for where the plain one is nowhere, and gets the value
-    URL-encoded. With neither of them nothing changes.
+    The URL-encoded form is replaced only if the plain one does not occur, and by the URL-encoded
+    value. Without a placeholder nothing changes.
     """
     plain, encoded = _forms(placeholder)
     if plain in user_data:

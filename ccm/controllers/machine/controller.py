@@ -205,8 +205,8 @@ class MachineController:
 
     def _thawed(self) -> None:
         """An API server is back: all are looked at, when nodes had time to report."""
-        for one in self._caches.machines.store.list():
-            self.controller.queue.add_after(one.key, SETTLING_S)
+        for machine in self._caches.machines.store.list():
+            self.controller.queue.add_after(machine.key, SETTLING_S)
 
     # --- the caches ---------------------------------------------------------------------------
 
@@ -253,12 +253,12 @@ class MachineController:
         found = new or old
         if not initial and found is not None:
             classes = self._caches.classes_with_secret(found.name)
-            self._add(self._made_of({one.name for one in classes}))
+            self._add(self._made_of({machine_class.name for machine_class in classes}))
         return False
 
     def _made_of(self, classes: set[str]) -> Iterable[str]:
         machines = self._caches.machines.store.list()
-        return [one.key for one in machines if one.class_name in classes]
+        return [machine.key for machine in machines if machine.class_name in classes]
 
     def _origins_seen(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -169,7 +169,9 @@ class Creation:
         machine = self.machine
         if not await self._waited(self._vms.confirm(machine, self._made_of)):
             return None
-        listed = (one for one in listing.records if one.info.provider_id == machine.provider_id)
+        listed = (
+            record for record in listing.records if record.info.provider_id == machine.provider_id
+        )
         record = next(listed, None)
         if record is None or not (record.info.node_name or machine.node_name):
             # The VM is not in the listing of its class, as when a user set the provider ID; or the

@@ -286,7 +286,7 @@ class Evictions:
             # Watched from the first refusal to the end, and not anew for each.
             self._budgets = None
             await stack.enter_async_context(budgets.use())
-        await first_of(*(budgets.wait(one, pause_s) for one in pods), name="budgets")
+        await first_of(*(budgets.wait(pod, pause_s) for pod in pods), name="budgets")
         return 0.0 if trouble else clock.monotonic() - began
 
     async def _evict(self, pod: Pod) -> Answer:

@@ -158,10 +158,10 @@ class MachineDeploymentController:
             return Result(back_off=True)
         found = rollout.plan(
             obj,
-            [self._populated(one) for one in sets.values()],
+            [self._populated(machine_set) for machine_set in sets.values()],
             clock.now(),
             self._settings,
-            taken=[one.name for one in self._caches.machine_sets.store.list()],
+            taken=[machine_set.name for machine_set in self._caches.machine_sets.store.list()],
         )
         # A set that is being made now is not among them; the pass that its making brings tells.
         self._caches.arrivals.rolls(obj.uid, sets if found.holds else (), self._notes)
@@ -392,8 +392,12 @@ class Calls:
                 raise StaleObject
             # Conditions of other writers may have changed since the plan was made.
             conditions = (
-                *(each for each in one.status.conditions if each.type not in progress.OWN),
-                *(each for each in found.conditions if each.type in progress.OWN),
+                *(
+                    condition
+                    for condition in one.status.conditions
+                    if condition.type not in progress.OWN
+                ),
+                *(condition for condition in found.conditions if condition.type in progress.OWN),
             )
             return self._codec.deployment_status_patch(one, replace(found, conditions=conditions))
 
@@ -423,7 +427,7 @@ class Calls:
             StaleObject: it is not being deleted, or is another.
             KubeError: a request failed.
         """
-        left = [one for one in sets if not one.is_deleting]
+        left = [machine_set for machine_set in sets if not machine_set.is_deleting]
         if not left:
             return
         live = await self.deployments.get(obj.name, namespace=obj.namespace)

@@ -71,7 +71,8 @@ def _seen(machine: Machine) -> tuple[object, ...]:
 def is_urgent(before: DeploymentStatus, after: DeploymentStatus) -> bool:
     """Whether a status says more than other numbers, so that it is written at once."""
     known = [
-        [(one.type, one.status, one.reason) for one in each.conditions] for each in (before, after)
+        [(condition.type, condition.status, condition.reason) for condition in each.conditions]
+        for each in (before, after)
     ]
     return before.observed != after.observed or known[0] != known[1]
 

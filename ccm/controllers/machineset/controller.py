@@ -178,7 +178,7 @@ class MachineSetController:
             if after is not None:
                 machines[after.key] = after
 
-        stale = [one for one in machines.values() if pushed(one) is not None]
+        stale = [machine for machine in machines.values() if pushed(machine) is not None]
         return await together(stale, push)
 
     # --- how many ---------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class MachineSetController:
             KubeError: a request failed.
         """
         memory, labels = self._memories.of(obj), obj.template.labels
-        found: Sequence[Member] = [self._member(one, labels) for one in machines.values()]
+        found: Sequence[Member] = [self._member(machine, labels) for machine in machines.values()]
         if not obj.is_deleting:
             found = await self._preserve(obj, found, machines)
         if not await self._is_current(obj):
@@ -349,17 +349,17 @@ class MachineSetController:
             if key := controller_key(machine, self._codec.machine_sets.kind):
                 self.controller.queue.add_after(key, BATCH_S)
             elif not controller_uid(machine):
-                for one in self._caches.machine_sets.store.list():
-                    terms = _terms(one)
+                for machine_set in self._caches.machine_sets.store.list():
+                    terms = _terms(machine_set)
                     if terms is not None and selectors.matches(terms, machine.labels):
-                        self.controller.queue.add(one.key)
+                        self.controller.queue.add(machine_set.key)
 
     def _node_changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:
         found, key = new or old, self._names.preserve
         said = [None if one is None else one.annotations.get(key) for one in (old, new)]
         if not initial and found is not None and said[0] != said[1]:
             machines = self._caches.machines.store.list()
-            self._add(one for one in machines if one.node_name == found.name)
+            self._add(machine for machine in machines if machine.node_name == found.name)
         return False
 
     def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:
@@ -379,7 +379,11 @@ class MachineSetController:
         if new is None or not plan.begins_unfreeze(old, new):
             return False
         sets = self._caches.machine_sets.store.list()
-        self._resume(self._memories.end(one.uid for one in sets if controller_uid(one) == new.uid))
+        self._resume(
+            self._memories.end(
+                machine_set.uid for machine_set in sets if controller_uid(machine_set) == new.uid
+            )
+        )
         return False
 
     def _class_changed(

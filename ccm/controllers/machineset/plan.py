@@ -159,5 +159,5 @@ def is_awaited(before: SetStatus, after: SetStatus) -> bool:
 def merged(before: Iterable[Condition], ours: Iterable[Condition]) -> tuple[Condition, ...]:
     """Return all conditions: those of other writers as they are, and ours as they are to be."""
     known = {one.type: one for one in before}
-    others = (one for one in known.values() if one.type not in _OURS)
+    others = (machine for machine in known.values() if machine.type not in _OURS)
     return (*others, *(one.after(known.get(one.type)) for one in ours))
