@@ -1,5 +1,4 @@
-"""The machine class controller: finalizers on classes and Secrets in use, and whether VMs can be
-created from a class.
+"""The machine class controller: finalizers of classes and Secrets in use, and a validity condition.
 
 One queue serves both kinds of object: their keys begin with the kind.
 """
@@ -34,16 +33,16 @@ BACK_OFF_CAP_S = 60.0
 _CLASS, _SECRET = "MachineClass", "Secret"
 
 Checked = tuple[Mapping[str, Any], str]
-"""A spec, and the digest of the credentials with which it was checked."""
+"""A spec, and the digest of the credentials with which it was validated."""
 
 
 class MachineClassController:
     """The machine class controller.
 
     Args:
-        shared: what the machine controllers share; the caches are ready.
-        events: where events go.
-        rng: jitter.
+        shared: components of all machine controllers; the caches are ready.
+        events: recorder of events.
+        rng: source of jitter.
     """
 
     def __init__(
@@ -67,10 +66,10 @@ class MachineClassController:
         self._checked: dict[str, Checked] = {}
         self._faults: dict[str, list[str] | None] = {}
         self._announced: dict[str, tuple[str, str]] = {}
-        """By class: status and message of the last condition that was written or logged."""
+        """Key of a class -> status and message of the last condition that was written or logged."""
         self._stores_status = True
         """False once the API server dropped a condition: Gardener's definition of MachineClass has
-        no field `status`, so that each further write would be in vain."""
+        no field `status`, so that every further write would be useless."""
         self._status_writes = asyncio.Lock()
         self.controller = Controller(
             NAME,
@@ -88,11 +87,11 @@ class MachineClassController:
         )
 
     async def sync(self, key: str) -> Result:
-        """Bring one class, or one Secret, in step with those that use it.
+        """Reconcile one class or one Secret.
 
         Raises:
             KubeError: a write failed.
-            CloudError: the driver did not say what it thinks of the spec.
+            CloudError: the driver could not validate the spec.
         """
         kind, _, name = key.partition(" ")
         if kind == _SECRET:
@@ -107,13 +106,15 @@ class MachineClassController:
             return
         obj = self._classes.newest(cached)
 
-        def held(one: MachineClass) -> Patch | None:
+        def held(machine_class: MachineClass) -> Patch | None:
             machines = self._caches.machines
-            # A Machine that cannot be read may be of it.
-            if machines.undecodable and self._names.finalizer in one.finalizers:
+            # An undecodable Machine may use the class.
+            if machines.undecodable and self._names.finalizer in machine_class.finalizers:
                 return None
-            is_used = any(machine.class_name == one.name for machine in machines.store.list())
-            return _held(one, self._names.finalizer, is_used=is_used, strategic=False)
+            is_used = any(
+                machine.class_name == machine_class.name for machine in machines.store.list()
+            )
+            return _held(machine_class, self._names.finalizer, is_used=is_used, strategic=False)
 
         written = await self._classes.change(obj, Step(held))
         if written.obj is not None and not written.obj.is_deleting:
@@ -123,7 +124,7 @@ class MachineClassController:
         view = self._caches.resolve(obj)
         faults = await self._faults_of(obj.key, view)
         wanted = _condition(faults, clock.now())
-        metrics.CLASSES_INVALID.set(sum(1 for each in self._faults.values() if each))
+        metrics.CLASSES_INVALID.set(sum(1 for faulty in self._faults.values() if faulty))
 
         if await self._write_condition(obj, wanted) and faults:
             self._log.warning("machine class cannot be used", key=obj.key, error=wanted.message)
@@ -135,7 +136,7 @@ class MachineClassController:
         Raises:
             KubeError: the write failed.
         """
-        # One at a time: the answer to the first write decides about the others.
+        # Serialised: the response to the first write decides whether the others are useful.
         async with self._status_writes:
             if _has_condition(obj, wanted.type):
                 self._stores_status = True
@@ -144,7 +145,7 @@ class MachineClassController:
             if not self._stores_status:
                 return before != self._announced[obj.key]
             written = await self._classes.change(
-                obj, Step(lambda one: self._condition_patch(one, wanted))
+                obj, Step(lambda obj: self._condition_patch(obj, wanted))
             )
             if written.obj is not None and not _has_condition(written.obj, wanted.type):
                 self._stores_status = False
@@ -157,7 +158,10 @@ class MachineClassController:
             return written.changed
 
     async def _faults_of(self, key: str, view: ResolvedClass) -> list[str] | None:
-        """What is wrong with a class; the driver is asked once about each spec."""
+        """Return the faults of a class; each spec is validated once.
+
+        None: the driver does not validate specs.
+        """
         if view.faults:
             self._checked.pop(key, None)
             self._faults[key] = list(view.faults)
@@ -170,24 +174,24 @@ class MachineClassController:
         if not self._driver.caller.offers(SpecValidation):
             return None
         try:
-            found = await self._driver.call(
+            driver_faults = await self._driver.call(
                 SpecValidation.validate_spec, view.provider_spec, view.credentials, True
             )
         except InvalidArgument as error:
             return [str(error)]
-        return [str(one) for one in found]
+        return [str(fault) for fault in driver_faults]
 
     async def _sync_secret(self, key: str) -> None:
         cached = self._caches.secrets.store.get(key)
         if cached is None:
             return
 
-        def held(one: Secret) -> Patch | None:
+        def held(secret: Secret) -> Patch | None:
             classes = self._caches.classes
-            if classes.undecodable and self._names.secret_finalizer in one.finalizers:
+            if classes.undecodable and self._names.secret_finalizer in secret.finalizers:
                 return None
-            is_used = bool(self._caches.classes_with_secret(one.name))
-            return _held(one, self._names.secret_finalizer, is_used=is_used, strategic=True)
+            is_used = bool(self._caches.classes_with_secret(secret.name))
+            return _held(secret, self._names.secret_finalizer, is_used=is_used, strategic=True)
 
         await self._secrets.change(self._secrets.newest(cached), Step(held))
 
@@ -200,7 +204,7 @@ class MachineClassController:
         return self._codec.class_conditions_patch(obj, known.values())
 
     def _retry(self) -> None:
-        """Another provider may think otherwise."""
+        """Validate all classes again, because another provider answers from now on."""
         self._checked.clear()
         for machine_class in self._caches.classes.store.list():
             self._add(_CLASS, machine_class.key)
@@ -208,16 +212,18 @@ class MachineClassController:
     # --- the caches ---------------------------------------------------------------------------
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
-        used = [(one.namespace, one.class_name) for one in (old, new) if one is not None]
+        used = [
+            (machine.namespace, machine.class_name) for machine in (old, new) if machine is not None
+        ]
         if len(used) == 1 or used[0] != used[1]:
             for namespace, name in used:
                 self._add(_CLASS, f"{namespace}/{name}")
         return False
 
     def _class_changed(self, old: MachineClass | None, new: MachineClass | None, _: bool) -> bool:
-        for one in filter(None, (old, new)):
-            for _namespace, name in one.secrets:
-                self._add(_SECRET, f"{one.namespace}/{name}")
+        for version in filter(None, (old, new)):
+            for _namespace, name in version.secrets:
+                self._add(_SECRET, f"{version.namespace}/{name}")
         if new is not None:
             self._add(_CLASS, new.key)
         elif old is not None:
@@ -225,11 +231,11 @@ class MachineClassController:
         return False
 
     def _secret_changed(self, old: Secret | None, new: Secret | None, _: bool) -> bool:
-        found = new or old
-        if found is not None:
-            self._add(_SECRET, found.key)
-            for one in self._caches.classes_with_secret(found.name):
-                self._add(_CLASS, one.key)
+        changed = new or old
+        if changed is not None:
+            self._add(_SECRET, changed.key)
+            for machine_class in self._caches.classes_with_secret(changed.name):
+                self._add(_CLASS, machine_class.key)
         if new is None and old is not None:
             self._secrets.forget(old.key)
         return False
@@ -239,14 +245,14 @@ class MachineClassController:
         self._checked.pop(gone.key, None)
         self._faults.pop(gone.key, None)
         self._announced.pop(gone.key, None)
-        metrics.CLASSES_INVALID.set(sum(1 for each in self._faults.values() if each))
+        metrics.CLASSES_INVALID.set(sum(1 for faulty in self._faults.values() if faulty))
 
     def _add(self, kind: str, key: str) -> None:
         self.controller.queue.add(f"{kind} {key}")
 
 
 def _held(obj: KubeObject, finalizer: str, *, is_used: bool, strategic: bool) -> Patch | None:
-    """Return the patch that holds an object while it is used; None = as it is."""
+    """Return the patch that sets or removes the finalizer, which only used objects have."""
     if not is_used:
         return remove_finalizer(obj, finalizer, strategic=strategic)
     # No finalizer can be added to an object in deletion.
@@ -254,7 +260,7 @@ def _held(obj: KubeObject, finalizer: str, *, is_used: bool, strategic: bool) ->
 
 
 def _condition(faults: Sequence[str] | None, now: datetime) -> Condition:
-    """Return what to say of a class; None instead of faults: the driver cannot tell."""
+    """Return the condition of a class; `faults` None = the driver does not validate specs."""
     if faults is None:
         status, reason, text = STATUS_TRUE, reasons.REASON_UNCHECKED, "The driver checks no specs."
     elif faults:
@@ -265,7 +271,7 @@ def _condition(faults: Sequence[str] | None, now: datetime) -> Condition:
         type=reasons.CONDITION_SPEC_VALID,
         status=status,
         reason=reason,
-        # As it will be stored, or it would be found to differ each time.
+        # Redacted as it will be stored, because the next pass compares it.
         message=redact.public(text),
         since=now,
     )

@@ -1,9 +1,10 @@
-"""The machine controller: a VM for each Machine, and a node of it.
+"""The machine controller: a VM and a node for each Machine.
 
-`create` makes VMs, `remove` ends them, in a queue of its own; `health` keeps machine and node in
-step, preserves failed machines, and updates machines in place; `tokens` keeps the bootstrap tokens,
-`freeze` leaves machines alone while an API server is away. `controller` decides which of them is
-due, and `context` holds what they share. `ccm.machines` decides what each of them does.
+`create` creates VMs, and `remove` deletes machines, in a work queue of its own. `health` syncs
+machine and node, preserves failed machines, and updates machines in place. `tokens` manages the
+bootstrap tokens, and `freeze` stops the controller while an API server is unreachable. `controller`
+dispatches to these parts, and `context` holds what they share. `ccm.machines` makes their
+decisions.
 
-`drain` empties nodes, each in a task of its own: `evictions` is one of them.
+`drain` drains nodes, each in a task of its own; `evictions` is one such drain.
 """

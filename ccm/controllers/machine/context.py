@@ -1,4 +1,4 @@
-"""What the parts of the machine controller share, and how a pass over a machine ends."""
+"""Shared objects of the machine controller's parts, and the end of a pass over a machine."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ _TOLD = {
     Phase.UPDATED: (NORMAL, reasons.REASON_UPDATE_SUCCESSFUL),
     Phase.UPDATE_FAILED: (WARNING, reasons.REASON_UPDATE_FAILED),
 }
-"""Phases whose beginning is an event."""
+"""Phases whose beginning is reported by an event."""
 
 
 class Drains(Protocol):
-    """Empties nodes; keyed by the UID of the machine."""
+    """Drains of nodes, by the UID of the machine."""
 
     def start(self, task: DrainTask, wake: Callable[[], None]) -> None:
-        """Drain a node unless that is done; call `wake` on progress."""
+        """Drain a node unless it is drained; call `wake` on progress."""
         ...
 
     def progress(self, uid: str) -> DrainProgress | None:
-        """Return how far a drain is; None = it was not begun here."""
+        """Return the progress of a drain; None = it was not started by this process."""
         ...
 
     async def stop(self, uid: str) -> None:
-        """End a drain, done or not."""
+        """Stop a drain, complete or not."""
         ...
 
     async def tend(self) -> None:
-        """Wait to be cancelled; then no drain is left under way."""
+        """Wait for cancellation, then stop all drains."""
         ...
 
 
@@ -55,14 +55,14 @@ class Context:
     """Caches, calls, writers and events of the machine controller.
 
     Args:
-        shared: what the machine controllers share; the caches are ready.
-        drains: empties nodes.
-        events: where events go.
-        rng: jitter.
+        shared: components of all machine controllers; the caches are ready.
+        drains: drains nodes.
+        events: recorder of events.
+        rng: source of jitter.
 
     Attributes:
-        creations_ended: by UID, when the last call ended that may have created a machine's VM.
-        wake: gives a pass to machines, by their keys; set by the controller.
+        creations_ended: UID of a machine -> end of the last call that may have created its VM.
+        wake: requeues machines by their keys; set by the controller.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class Context:
         return self.caches.settings
 
     def node_of(self, machine: Machine) -> Node | None:
-        """Return the machine's node as it is, or as we left it; None while it has none."""
+        """Return the newest known version of the machine's node; None = it has none."""
         node = self.caches.nodes.store.get(machine.node_name) if machine.node_name else None
         return None if node is None else self.write_nodes.newest(node)
 
     def own_node_of(self, machine: Machine) -> Node | None:
-        """Return the machine's node, if it is proved to be that of its VM."""
+        """Return the machine's node, if it is confirmed to be that of its VM."""
         node = self.node_of(machine)
         return node if node is not None and self.vms.owns_node(machine, node) else None
 
@@ -106,7 +106,7 @@ class Context:
     async def save(
         self, machine: Machine, patch: Callable[[Machine], Patch | None], part: str = ""
     ) -> Machine:
-        """Write a machine, and return it as it is then.
+        """Write a machine, and return its new version.
 
         Raises:
             StaleObject: the machine is gone; its change brings the next pass.
@@ -118,17 +118,22 @@ class Context:
         return after
 
     async def settle(self, machine: Machine, outcome: Outcome) -> Outcome:
-        """Write what came of a pass."""
+        """Write the outcome of a pass.
+
+        Raises:
+            StaleObject: the machine is gone.
+            KubeError: a write failed.
+        """
         wanted = outcome.status
         if outcome.joined:
-            # Before that is written: a successor that finds the phase would not delete the token.
+            # Before the status: after a restart, a joined machine's token would never be deleted.
             took_s = self.caches.ages.of(machine)
             metrics.took("join", machine, self.caches.class_of(machine), took_s)
             await self.tokens.delete(machine, self.settings)
         if wanted is None:
             return outcome
         written = await self.write.change(
-            machine, Step(lambda one: self.codec.new_status(one, machine, wanted), "status")
+            machine, Step(lambda obj: self.codec.new_status(obj, machine, wanted), "status")
         )
         if written.obj is None:
             raise StaleObject
@@ -140,10 +145,10 @@ class Context:
 
     def _tell_phase(self, before: Machine, after: Machine) -> None:
         metrics.phase_changed(after.phase)
-        # A machine that joined is no news of its health, and there are many.
+        # No event for a machine that joined: its health did not change, and joins are frequent.
         joined = after.phase is Phase.RUNNING and before.phase not in (Phase.UNKNOWN, Phase.FAILED)
-        if not joined and (told := _TOLD.get(after.phase)) is not None:
-            self.tell(after, *told, after.status.description)
+        if not joined and (event := _TOLD.get(after.phase)) is not None:
+            self.tell(after, *event, after.status.description)
         if after.phase is Phase.FAILED and before.phase is Phase.PENDING:
             metrics.failed_join(before, self.caches.class_of(before))
         is_failed = after.status.state == OperationState.FAILED.value
@@ -153,16 +158,16 @@ class Context:
 
 
 class Pauses:
-    """By the key of a machine: until when it is left alone, and what ends the pause before that.
+    """Pauses of machines by key: the end of each, and the value whose change ends it earlier.
 
-    Times are seconds of any clock that only goes forward.
+    Times are seconds of any monotonic clock.
     """
 
     def __init__(self) -> None:
         self._pauses: dict[str, tuple[float, object]] = {}
 
     def begin(self, key: str, until: float, about: object) -> None:
-        """Leave a machine alone until then, or until `about` is not equal any more."""
+        """Pause a machine until a time, or until `about` changes."""
         self._pauses[key] = until, about
 
     def end(self, key: str) -> None:
@@ -175,6 +180,6 @@ class Pauses:
         return keys
 
     def left_s(self, key: str, now: float, about: object) -> float:
-        """Return for how long a machine is still left alone; 0 = it is not."""
+        """Return the remaining seconds of a machine's pause; 0 = none."""
         until, former = self._pauses.get(key, (now, about))
         return max(0.0, until - now) if former == about else 0.0

@@ -1,8 +1,8 @@
-"""Decides for each Machine what is due, has it done, and writes what came of it once.
+"""Reconciles Machines: selects the due part, runs it, and writes its outcome once.
 
-Keys come from changes of Machines, of their Nodes, and of the classes and Secrets they are made
-of. A worker puts its turn down while the cloud works, so that few turns do for many machines. A
-pass that failed is not repeated before its time, unless the machine or its class changes.
+Keys come from changes of Machines, of their Nodes, and of their classes and Secrets. A worker
+releases its concurrency slot during cloud calls, so that few slots suffice for many machines. A
+failed pass is repeated only after its delay, or when the machine or its class changes.
 """
 
 from __future__ import annotations
@@ -32,30 +32,31 @@ from ccm.runtime.writer import Recorder
 
 NAME = "machine"
 QUEUE_NAME = "machine"
-"""In logs, and as the value of the work-queue metrics' label."""
+"""Name in logs, and value of the work-queue metrics' label."""
 
 MOST_AT_ONCE = 256
-"""Machines about which the cloud is asked at once; what else is done at once, a flag says."""
+"""Number of workers, which limits concurrent cloud calls. A flag limits the other concurrent work.
+"""
 
 CONFLICT_S = 0.2
-"""When a machine is looked at again that is in another hand (reference)."""
+"""Requeue delay for a machine that another worker holds (reference)."""
 
 BACK_OFF_CAP_S = 30.0
-"""Longest back-off of a machine whose object could not be written."""
+"""Maximum back-off after a failed write of the object."""
 
 
 class MachineController:
     """The machine controller.
 
     Args:
-        shared: what the machine controllers share; the caches are ready.
-        guard: blocks deletions that follow from that of the CRD.
-        drains: empties nodes.
-        events: where events go.
-        turns: machines in work at once, apart from waiting for the cloud, of each queue.
+        shared: components of all machine controllers; the caches are ready.
+        guard: blocks deletions that result from the deletion of the CRD.
+        drains: drains nodes.
+        events: recorder of events.
+        turns: concurrency limit of each queue, without workers that wait for the cloud.
         check_period_s: see `Freezer`.
         check_timeout_s: see `Freezer`.
-        rng: jitter.
+        rng: source of jitter.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class MachineController:
             reconcile=self.sync,
             workers=MOST_AT_ONCE,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
-            # Machines come last: what they are made of is known by then.
+            # Machines come last: their classes, Secrets and nodes are cached by then.
             watches=[
                 Watch(informer=caches.secrets, changed=self._secret_changed),
                 Watch(informer=caches.classes, changed=self._class_changed),
@@ -110,7 +111,7 @@ class MachineController:
         )
 
     async def sync(self, key: str) -> Result:
-        """Do what is due about one machine.
+        """Reconcile one machine.
 
         Raises:
             KubeError: a write failed.
@@ -123,7 +124,7 @@ class MachineController:
             self._terminations.add(key)
             return IDLE
         if self._terminations.has(key):
-            # The former machine of that name is gone, and its last pass not yet at its end.
+            # The last pass over a deleted machine of that name is still running.
             return Result(after_s=CONFLICT_S, idle=True)
         if self._freezer.is_frozen:
             return IDLE
@@ -134,14 +135,14 @@ class MachineController:
             async with Turn(self._free) as turn:
                 outcome = await self._due(machine, turn)
         except StaleObject:
-            # The change that made it stale comes, or came, as a key of its own.
+            # The change that made the object stale adds the key to the queue.
             return IDLE
         finally:
             self._in_hand.discard(key)
             self._add_deleting(key)
         if outcome.after_s is None:
             return DONE
-        # Where something else is due before, that comes first.
+        # If something else is due earlier, the delay is not that of the busy cloud.
         is_busy = outcome.busy is not None and outcome.after_s == outcome.busy.seconds
         busy = outcome.busy if is_busy else None
         return Result(after_s=outcome.after_s, punctual=outcome.punctual, busy=busy)
@@ -151,7 +152,7 @@ class MachineController:
         if origin := self._vms.new_origins.get(machine.uid):
             names = self._caches.settings.names
             machine = await self._context.save(
-                machine, lambda one: creation.origin(one, origin, names)
+                machine, lambda obj: creation.origin(obj, origin, names)
             )
             self._vms.new_origins.pop(machine.uid, None)
             in_creation = machine.in_creation
@@ -173,7 +174,7 @@ class MachineController:
         return replace(outcome, after_s=again_s, punctual=not in_creation)
 
     def _newest(self, key: str) -> Machine | None:
-        """Return a machine as it is, or as we left it; None: it is gone, or goes."""
+        """Return the newest known version of a machine; None = deleted or being deleted."""
         cached = self._caches.machines.store.get(key)
         if cached is None or cached.is_deleting:
             return None
@@ -182,7 +183,7 @@ class MachineController:
     # --- pauses -----------------------------------------------------------------------------
 
     def paused_s(self, machine: Machine) -> float:
-        """Seconds for which a machine is left alone; 0 when there is nothing to wait for."""
+        """Return the remaining seconds of a machine's pause; 0 = none."""
         return self._pauses.left_s(machine.key, clock.monotonic(), self._about(machine))
 
     def _pause(self, machine: Machine, outcome: Outcome) -> None:
@@ -192,19 +193,19 @@ class MachineController:
             self._pauses.begin(machine.key, until, self._about(machine))
 
     def _about(self, machine: Machine) -> object:
-        """What ends a pause when it is another."""
+        """Return the value whose change ends a pause."""
         made_of = self._caches.class_of(machine)
         return (machine.spec, made_of.version, made_of.is_held)
 
     def _retry(self) -> None:
-        """Another provider answers from now on."""
+        """End all pauses, because another provider answers from now on."""
         self._vms.listings.drop()
         for key in self._pauses.end_all():
             self.controller.queue.add(key, background=True)
         self._terminations.controller.retry_now()
 
     def _thawed(self) -> None:
-        """An API server is back: all are looked at, when nodes had time to report."""
+        """Requeue all machines after an outage, with time for nodes to report first."""
         for machine in self._caches.machines.store.list():
             self.controller.queue.add_after(machine.key, SETTLING_S)
 
@@ -234,9 +235,9 @@ class MachineController:
             self._context.creations_ended.pop(gone.uid, None)
 
     def _node_changed(self, old: Node | None, new: Node | None, _: bool) -> bool:
-        found = new or old
-        if found is not None and health.node_matters(old, new, self._caches.settings.names):
-            self._add(self._health.on_node(found.name))
+        changed = new or old
+        if changed is not None and health.node_matters(old, new, self._caches.settings.names):
+            self._add(self._health.on_node(changed.name))
         if new is None and old is not None:
             self._context.write_nodes.forget(old.key)
         return False
@@ -244,15 +245,15 @@ class MachineController:
     def _class_changed(
         self, old: MachineClass | None, new: MachineClass | None, initial: bool
     ) -> bool:
-        found = new or old
-        if not initial and found is not None:
-            self._add(self._made_of({found.name}))
+        changed = new or old
+        if not initial and changed is not None:
+            self._add(self._made_of({changed.name}))
         return False
 
     def _secret_changed(self, old: Secret | None, new: Secret | None, initial: bool) -> bool:
-        found = new or old
-        if not initial and found is not None:
-            classes = self._caches.classes_with_secret(found.name)
+        changed = new or old
+        if not initial and changed is not None:
+            classes = self._caches.classes_with_secret(changed.name)
             self._add(self._made_of({machine_class.name for machine_class in classes}))
         return False
 
@@ -270,9 +271,9 @@ class MachineController:
                 self.controller.queue.add(key)
 
     def _add_deleting(self, key: str) -> bool:
-        """Queue the deletion of a machine, if it goes; return whether it does."""
-        found = self._caches.machines.store.get(key)
-        if found is None or not found.is_deleting:
+        """Queue the deletion of a machine; return whether the machine is being deleted."""
+        machine = self._caches.machines.store.get(key)
+        if machine is None or not machine.is_deleting:
             return False
         self._terminations.add(key)
         return True

@@ -1,4 +1,4 @@
-"""Creates the VMs of machines: runs the steps that `ccm.machines.creation` explains."""
+"""Creation of VMs: runs the steps that `ccm.machines.creation` explains."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Creation:
     """One pass over a machine in creation.
 
     Args:
-        context: what the parts of the controller share.
+        context: shared objects of the machine controller.
         machine: the machine.
-        turn: released during cloud calls.
+        turn: concurrency slot, released during cloud calls.
 
     Attributes:
         machine: the machine after the last write.
@@ -67,7 +67,7 @@ class Creation:
         if made_of.faults:
             return creation.impossible(self.machine, made_of.faults, clock.now())
         if not made_of.is_held:
-            # The class must not vanish under its machines; its own controller sees to that.
+            # Wait until the class controller has set its finalizer: a class in use must not vanish.
             return Outcome(after_s=SHORT_S)
         initializing = False
         try:
@@ -76,7 +76,7 @@ class Creation:
             if self._created is not None or self._found is not None:
                 initializing = True
                 await self._initialize()
-                # Where that was written, the object may be in another state.
+                # The write of the driver's state may have returned another state of the object.
                 if (ended := await self._made()) is not None:
                     return ended
         except CloudError as error:
@@ -89,9 +89,9 @@ class Creation:
         return creation.settled(self.machine, vm, clock.now(), self._settings, is_new=is_new)
 
     async def _made(self) -> Outcome | None:
-        """Find or create the VM, and store which one it is; how the pass ends, if it does here.
+        """Find or create the VM, and store its identity; return the outcome if the pass ends here.
 
-        Each write may return another state of the object, so that each step is chosen anew.
+        Each write may return another state of the object, so each step is chosen anew.
         """
         settings = self._settings
         while True:
@@ -104,7 +104,7 @@ class Creation:
                 if obstacle:
                     return self._failed(errors.AlreadyExists(obstacle))
             elif vm is None and not machine.creation_started:
-                await self._save(lambda one: creation.record(one, settings.names))
+                await self._save(lambda obj: creation.record(obj, settings.names))
             elif vm is None:
                 await self._create()
             elif self._created is not None and self._is_name_taken(vm):
@@ -118,8 +118,8 @@ class Creation:
                 return None
 
     def _vm(self) -> MachineInfo | None:
-        found = self._found.info if self._found is not None else None
-        return creation.known_vm(self.machine, self._created or found)
+        found_vm = self._found.info if self._found is not None else None
+        return creation.known_vm(self.machine, self._created or found_vm)
 
     def _failed(self, error: CloudError) -> Outcome:
         return creation.failed(self.machine, error, clock.now(), self._settings)
@@ -130,18 +130,18 @@ class Creation:
         return creation.is_name_taken(self.machine, vm, node, self._settings)
 
     async def _claim(self, token_id: str) -> None:
-        await self._save(lambda one: _claim_patch(self._context, one, token_id))
+        await self._save(lambda obj: _claim_patch(self._context, obj, token_id))
 
     async def _store(self, vm: MachineInfo) -> None:
         has_target, origin = self._settings.has_target, self._made_of.origin
         codec = self._context.codec
-        await self._save(lambda one: codec.identity(one, vm, has_target=has_target, origin=origin))
+        await self._save(lambda obj: codec.identity(obj, vm, has_target=has_target, origin=origin))
 
     async def _save(self, patch: Callable[[Machine], Patch | None], part: str = "") -> None:
         self.machine = await self._context.save(self.machine, patch, part)
 
     async def _look(self) -> tuple[MachineRecord | None, str]:
-        """Return the machine's VM if there is one; why another VM is in its way, else empty."""
+        """Return the machine's VM, if any, and why another VM prevents a creation, else empty."""
         machine = self.machine
         # A VM is missing only from a listing that began after the last call that may have made it.
         since = self._context.creations_ended.get(machine.uid, float("-inf"))
@@ -152,7 +152,7 @@ class Creation:
         if not self._driver.finds_by_name:
             identity = self._settings.identity(machine)
             return creation.match_marked(listing.records, identity, adopt_unmarked=adopts)
-        # Asked by name even before the creation is recorded: the answer says whether the name is
+        # Query by name even before the creation is recorded: the result says whether the name is
         # free. `match_named` decides whether the VM is the machine's.
         request = replace(self._driver.request(machine, self._made_of), creation_started=True)
         try:
@@ -165,7 +165,7 @@ class Creation:
         return creation.match_named(listing.records, status, machine, adopt_unmarked=adopts)
 
     async def _confirmed(self, listing: Listing) -> MachineRecord | None:
-        """Return the VM whose provider ID is stored."""
+        """Return the VM of the stored provider ID; None = the machine does not own it."""
         machine = self.machine
         if not await self._waited(self._vms.confirm(machine, self._made_of)):
             return None
@@ -181,11 +181,11 @@ class Creation:
         return record
 
     async def _status(self, request: MachineRequest) -> MachineRecord | None:
-        """Return the VM that the driver names; None: there is none.
+        """Return the VM that the driver finds for a request; None = there is none.
 
         Raises:
             Unimplemented: the driver cannot tell.
-            CloudError: the cloud did not say.
+            CloudError: the call failed.
         """
         try:
             info = await self._call(MachineDriver.get_machine_status, request)
@@ -206,13 +206,13 @@ class Creation:
             await self._claim(Tokens.new_id())
             return
         request = _filled(self._driver.request(machine, made_of), made_of, placeholders)
-        began = clock.monotonic()
+        started = clock.monotonic()
         try:
             info = await self._call(MachineDriver.create_machine, request)
         finally:
             loop = asyncio.get_running_loop()
             self._context.creations_ended[machine.uid] = loop.time()
-        metrics.took("create", machine, made_of, clock.monotonic() - began)
+        metrics.took("create", machine, made_of, clock.monotonic() - started)
         self._context.log.info(
             "VM created", machine=machine.key, provider_id=info.provider_id, node=info.node_name
         )
@@ -224,20 +224,20 @@ class Creation:
         """Store the driver's state before the driver is called again."""
         state, codec = info.last_known_state, self._context.codec
         if state is not None and state != self.machine.status.known_state:
-            await self._save(lambda one: codec.known_state_patch(one, state), "status")
+            await self._save(lambda obj: codec.known_state_patch(obj, state), "status")
 
     async def _initialize(self) -> None:
-        machine, began = self.machine, clock.monotonic()
+        machine, started = self.machine, clock.monotonic()
         request = self._driver.request(machine, self._made_of)
         try:
             info = await self._call(MachineDriver.initialize_machine, request)
         except errors.Unimplemented:
             return
-        metrics.took("initialize", machine, self._made_of, clock.monotonic() - began)
+        metrics.took("initialize", machine, self._made_of, clock.monotonic() - started)
         await self._remember(info)
 
     async def _discard(self, vm: MachineInfo) -> None:
-        """Delete the VM that this pass created; if it stays, it is collected as an orphan."""
+        """Delete the VM that this pass created; if that fails, it is deleted as an orphan."""
         request = self._driver.request(self.machine, self._made_of)
         request = replace(request, provider_id=vm.provider_id)
         try:
@@ -259,17 +259,17 @@ class Creation:
 
 
 def claim(context: Context, machine: Machine) -> Mapping[str, Any]:
-    """Return metadata that a machine about to be created can bear from the beginning.
+    """Return metadata that a machine about to be created can have from the beginning.
 
-    Empty where its class is of no use yet: such a machine has no VM, and our finalizer would only
-    keep it from going.
+    Empty if its class is unusable: such a machine has no VM, and our finalizer would only delay its
+    deletion.
     """
     made_of = context.caches.class_of(machine)
     if made_of.faults or not made_of.is_held:
         return {}
     token_id = _token_id(context, machine, made_of)
-    found = _claim_patch(context, machine, token_id) or {"metadata": {}}
-    return {key: found["metadata"][key] for key in found["metadata"].keys() & _CLAIMS}
+    patch = _claim_patch(context, machine, token_id) or {"metadata": {}}
+    return {key: patch["metadata"][key] for key in patch["metadata"].keys() & _CLAIMS}
 
 
 def _claim_patch(context: Context, machine: Machine, token_id: str) -> Patch | None:
@@ -278,7 +278,7 @@ def _claim_patch(context: Context, machine: Machine, token_id: str) -> Patch | N
 
 
 def _token_id(context: Context, machine: Machine, made_of: ResolvedClass) -> str:
-    """Return the ID of the machine's bootstrap token, new if it has none; empty: needs none."""
+    """Return the ID of the machine's bootstrap token, new if missing; empty = no token needed."""
     if not creation.needs_token(made_of, context.settings):
         return ""
     known = machine.annotation(context.settings.names.token_id)
@@ -288,7 +288,7 @@ def _token_id(context: Context, machine: Machine, made_of: ResolvedClass) -> str
 def _filled(
     request: MachineRequest, made_of: ResolvedClass, placeholders: Mapping[str, str]
 ) -> MachineRequest:
-    """Return the request with user data, wherever they stand, that are ready to use."""
+    """Return the request with the user data of the class, with placeholders replaced."""
     of_secret, of_spec = made_of.user_data, made_of.spec_user_data
     for placeholder, value in placeholders.items():
         of_secret = tokens.filled(of_secret, placeholder, value)

@@ -1,8 +1,8 @@
-"""Drains: each is a task of its own, so that none holds a worker however long it takes.
+"""Drains, each in a task of its own, so that a long drain occupies no worker.
 
-Whoever ends a machine starts its drain, is woken when that gets on, and looks at its progress.
-Drains are forgotten with the process; a successor begins again with what it finds. They have the
-context of whoever started them, so that the lease fences them, and end with the controller.
+A pass over a machine starts its drain, is requeued on progress, and reads the progress. Drains are
+kept in memory; after a restart they begin anew from the state of the node. Each has the context of
+the pass that started it, so that the lease guards its writes, and ends with the controller.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ccm.model.names import NORMAL, WARNING
 from ccm.runtime.writer import Recorder
 
 NOTICE_S = 5.0
-"""Progress is told that long after it was made, together with what comes until then. The end of a
-drain is told at once."""
+"""Delay of a progress notice, which collects changes until then. The end of a drain is reported at
+once."""
 
 _log = log.logger("machine")
 
 
 @dataclass(slots=True, kw_only=True)
 class _Entry:
-    """One drain, under way or over."""
+    """One drain, running or ended."""
 
     task: DrainTask
     wake: Callable[[], None]
@@ -43,8 +43,8 @@ class _Entry:
     notice: asyncio.TimerHandle | None = field(default=None)
 
     def is_for(self, task: DrainTask) -> bool:
-        """Whether it does, or did, what is asked for."""
-        ends = [(one.terminating, one.cordon) for one in (self.task, task)]
+        """Return whether this drain serves a task: not if it failed, or has other effects."""
+        ends = [(candidate.terminating, candidate.cordon) for candidate in (self.task, task)]
         return ends[0] == ends[1] and self.progress.state is not DrainState.FAILED
 
 
@@ -52,9 +52,9 @@ class Drainer:
     """All drains of a daemon.
 
     Args:
-        shared: what the machine controllers share.
-        settings: of flags.
-        events: where events on machines go; None = nowhere.
+        shared: components of all machine controllers.
+        settings: settings from flags.
+        events: recorder of events on machines; None = no events.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class Drainer:
         self._tools = Tools(shared, settings or drain.Settings())
 
     def start(self, task: DrainTask, wake: Callable[[], None]) -> None:
-        """See to it that a machine's node is drained.
+        """Make sure that a machine's node is drained.
 
-        One under way goes on, by force if that is asked for now; one that is done stays done; one
-        that failed begins anew. One that was for another end makes way.
+        A running drain continues, with force if the task requests it. A drain that is done stays
+        done. A failed drain begins anew. A drain with other effects is replaced.
 
         Args:
-            task: what is to be drained.
-            wake: called when there is progress.
+            task: the task.
+            wake: called on progress.
         """
         known = self._drains.get(task.machine.uid)
         if known is not None and known.is_for(task):
@@ -105,7 +105,7 @@ class Drainer:
         entry.job = spawn(self._run(entry, before), name=f"drain-{task.node_name}")
 
     def progress(self, uid: str) -> DrainProgress | None:
-        """How far the drain of a machine is; None: there is none."""
+        """Return the progress of a machine's drain; None = there is none."""
         entry = self._drains.get(uid)
         if entry is None:
             return None
@@ -115,13 +115,13 @@ class Drainer:
         return DrainProgress(state=DrainState.RUNNING, said=tally.said(), forced=tally.forced)
 
     async def stop(self, uid: str) -> None:
-        """End a machine's drain and forget it; what was evicted goes on ending."""
+        """Stop and forget a machine's drain; evicted Pods still end."""
         if (entry := self._drains.pop(uid, None)) is not None:
             _settle(entry)
             await cancel_and_join(entry.job)
 
     async def tend(self) -> None:
-        """Wait to be cancelled; then no drain is left under way."""
+        """Wait for cancellation, then stop all drains."""
         try:
             await asyncio.get_running_loop().create_future()
         finally:
@@ -135,7 +135,7 @@ class Drainer:
 
     async def _run(self, entry: _Entry, before: asyncio.Task[None] | None) -> None:
         await cancel_and_join(before)
-        began, evictions = clock.monotonic(), entry.evictions
+        started, evictions = clock.monotonic(), entry.evictions
         state, said = DrainState.DONE, ""
         _log.info("drain begins", machine=entry.task.machine.key, node=entry.task.node_name)
         try:
@@ -148,7 +148,7 @@ class Drainer:
         tally = evictions.tally
         said = said or tally.said()
         entry.progress = DrainProgress(state=state, said=said, forced=tally.forced)
-        self._ended(entry, clock.monotonic() - began)
+        self._ended(entry, clock.monotonic() - started)
 
     def _ended(self, entry: _Entry, took_s: float) -> None:
         _settle(entry)
@@ -157,7 +157,7 @@ class Drainer:
         if progress.state is DrainState.DONE:
             _log.info("node drained", **facts, took_s=round(took_s, 3))
             if entry.evictions.tally.total or entry.told:
-                # That nobody had to leave is no news, and in a roll there are many.
+                # No event for a node that had no Pods to remove: a rollout has many of them.
                 self._tell(entry, NORMAL, reasons.REASON_DRAINED, f"node drained: {progress.said}")
         else:
             _log.warning("drain failed", **facts, error=progress.said)
@@ -173,7 +173,7 @@ class Drainer:
     def _notice(self, entry: _Entry) -> None:
         entry.notice = None
         tally = entry.evictions.tally
-        # Once for each drain: who waits for what is another thing every few seconds.
+        # Once per drain: the blocked Pods change every few seconds.
         if tally.blocked and not entry.was_blocked:
             entry.was_blocked = True
             text = f"drain waits: {tally.said()}"
@@ -181,7 +181,7 @@ class Drainer:
         entry.wake()
 
     def _tell(self, entry: _Entry, kind: str, reason: str, text: str) -> None:
-        """An event, once for what is said again and again."""
+        """Record an event, unless the last one of the drain had the same text."""
         if self._events is not None and entry.told != text:
             entry.told = text
             self._events.event(

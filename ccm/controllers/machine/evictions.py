@@ -1,8 +1,7 @@
-"""Empties one node: marks it, evicts its Pods, waits for their end, and uses force when due.
+"""Drain of one node: marks it, evicts its Pods, waits for their end, and uses force when due.
 
-What is on the node is told by a watch of its Pods alone, for as long as the drain lasts; nothing
-is read again and again. What a predecessor began is met as it is: a Pod on its way out is only
-waited for.
+A watch of the node's Pods tracks the drain while it lasts; nothing is polled. The drain is
+idempotent: after a restart, a Pod that is terminating already is only waited for.
 """
 
 from __future__ import annotations
@@ -42,40 +41,41 @@ from ccm.runtime.lazy import RefCountedInformer, following
 from ccm.runtime.writer import Step, Writer
 
 LOOKS = 2
-"""The second finds Pods that were on their way to the node when it was cordoned."""
+"""Number of passes over the Pods. The second one finds Pods that were bound to the node before it
+was cordoned."""
 
 TROUBLE_S = 5.0
-"""Pause after an API server in trouble; that is nothing a Pod's patience is used up by."""
+"""Delay after an API error. It does not count against the eviction retries."""
 
 RACED_S = 0.2
-"""Pause after a conflict."""
+"""Delay after a conflict."""
 
 FORCE_S = 60.0
-"""Longest time that force takes (reference)."""
+"""Maximum duration of the forced drain (reference)."""
 
 FORCED_AT_ONCE = 16
-"""Pods that are deleted by force at the same time."""
+"""Number of Pods that are deleted concurrently by force."""
 
 BUDGET = "DisruptionBudget"
-"""Cause by which the server says that a budget refuses an eviction."""
+"""Cause in the API server's error if a budget refuses an eviction."""
 
 _NEVER_S = 3600.0
 _log = log.logger("machine")
 
 
 class Failed(Exception):
-    """The drain gave up; the text follows the words `Drain failed due to `."""
+    """The drain failed; the text follows the words `Drain failed due to `."""
 
 
 class Answer(Enum):
-    """What became of an eviction."""
+    """Result of an eviction."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"
-    """By a budget."""
+    """A budget refused the eviction."""
     TROUBLE = "trouble"
     RACED = "raced"
-    """By chance: others changed Pod or budget in that moment."""
+    """A concurrent change of Pod or budget caused a conflict."""
 
 
 PAUSES_S = {Answer.TROUBLE: TROUBLE_S, Answer.RACED: RACED_S}
@@ -85,8 +85,8 @@ class Tools:
     """Objects that all drains share.
 
     Args:
-        shared: what the machine controllers share.
-        settings: of flags.
+        shared: components of all machine controllers.
+        settings: settings from flags.
     """
 
     def __init__(self, shared: Shared, settings: drain.Settings) -> None:
@@ -98,22 +98,22 @@ class Tools:
         self._asking = asyncio.Lock()
 
     async def evicts(self) -> bool:
-        """Return whether the API server knows evictions; it is asked once."""
+        """Return whether the API server supports evictions; the result is cached."""
         async with self._asking:
             if self._knows_evictions is None:
-                found = msgspec.json.decode(await self.client.raw("GET", "/api/v1"))
-                known = {one.get("name") for one in found.get("resources", ())}
+                discovery = msgspec.json.decode(await self.client.raw("GET", "/api/v1"))
+                known = {resource.get("name") for resource in discovery.get("resources", ())}
                 self._knows_evictions = f"{PODS.plural}/eviction" in known
         return self._knows_evictions
 
 
 class Evictions:
-    """The drain of one node.
+    """Drain of one node.
 
     Args:
-        task: what is to be done.
-        tools: what all drains share.
-        changed: told that the tally is another.
+        task: the task.
+        tools: objects that all drains share.
+        changed: called when the tally changes.
     """
 
     def __init__(self, task: DrainTask, tools: Tools, changed: Callable[[], None]) -> None:
@@ -149,19 +149,19 @@ class Evictions:
         self._news.set()
 
     def look_at_node(self) -> None:
-        """Check the conditions of the node: force may be due at another time."""
+        """Check the conditions of the node, because force may be due earlier or later now."""
         self._news.set()
 
     async def run(self) -> None:
-        """Return once nothing is left on the node that a drain removes.
+        """Drain the node; return once no Pod that a drain removes is left.
 
         Raises:
-            Failed: it does not go on.
+            Failed: the drain failed.
         """
         async with following(self._pods), AsyncExitStack() as self._budgets:
             await self._mark()
             await until_synced(self._pods, who="machine")
-            # Asked first: where force is due already, nobody is evicted.
+            # Checked first: if force is due already, no Pod is evicted.
             if not (self.tally.forced or await self._is_due()):
                 await first_of(self._gracefully(), self._force_is_due(), name="drain")
             if not self._is_empty:
@@ -170,14 +170,14 @@ class Evictions:
     # --- the node ---------------------------------------------------------------------------
 
     async def _mark(self) -> None:
-        """Say on the node that it goes, and keep Pods from coming."""
+        """Set the Terminating condition of the node, and cordon it."""
         if (node := self._node()) is None:
             return
         write = Writer(self._tools.client.resource(NODES))
         try:
             if self._task.terminating:
                 await write.change(
-                    node, Step(lambda one: drain.condition_patch(one, clock.now()), "status")
+                    node, Step(lambda obj: drain.condition_patch(obj, clock.now()), "status")
                 )
         except KubeError as error:
             if not self.tally.forced:
@@ -203,17 +203,17 @@ class Evictions:
             await tasks.wait_for(self._news, left_s if left_s > 0 else TROUBLE_S)
 
     def _due_s(self, node: Node | None) -> float:
-        found = [_NEVER_S]
+        delays = [_NEVER_S]
         if (left_s := self._left_s()) is not None:
-            found.append(left_s)
+            delays.append(left_s)
         if (since := drain.sick_since(node)) is not None:
-            # By the server of the node, which nobody's clock here agrees with.
-            sick_s = self._ages.since(self._task.machine.uid, since)
-            found.append(drain.SICK_S - sick_s)
-        return min(found)
+            # The timestamp is from the target cluster's API server, so its clock is used.
+            unhealthy_s = self._ages.since(self._task.machine.uid, since)
+            delays.append(drain.SICK_S - unhealthy_s)
+        return min(delays)
 
     async def _is_due(self) -> bool:
-        """Whether force is, by what the API server says now too: the cache may be of before."""
+        """Return whether force is due, also by a live read: the cache may be stale."""
         if self._due_s(self._node()) > 0:
             return False
         node: Node | None = None
@@ -225,7 +225,7 @@ class Evictions:
             _log.debug("node is not read", node=self._task.node_name, error=str(error))
         return self._due_s(node) <= 0
 
-    # --- with regard for everybody ------------------------------------------------------------
+    # --- evictions ----------------------------------------------------------------------------
 
     async def _gracefully(self) -> None:
         for _ in range(LOOKS):
@@ -233,7 +233,7 @@ class Evictions:
             parallel, serial = drain.order(pods)
             if not (parallel or serial):
                 break
-            self.tally.total += sum(one.uid not in self._ends for one in drain.removable(pods))
+            self.tally.total += sum(pod.uid not in self._ends for pod in drain.removable(pods))
             claims = drain.exclusive_claims(pods)
             try:
                 async with Group() as group:
@@ -241,7 +241,7 @@ class Evictions:
                         group.start(self._leave(pod), name=f"drain-{pod.key}")
                     group.start(self._one_by_one(serial, claims), name="drain-serial")
             except ExceptionGroup as errors:
-                # The others need not be told: what was evicted goes, and the rest comes again.
+                # The first error suffices: evicted Pods end, and the next drain handles the others.
                 raise next(leaves(errors)) from errors
             if self.tally.overdue:
                 late = ", ".join(sorted(self.tally.overdue))
@@ -249,7 +249,7 @@ class Evictions:
         self._is_empty = True
 
     async def _leave(self, pod: Pod) -> None:
-        """A Pod that nobody waits for but itself."""
+        """Evict a Pod without exclusive claims, and wait for its end."""
         spent_s = 0.0
         while (answer := await self._evict(pod)) is not Answer.ACCEPTED:
             if spent_s >= self._patience_s:
@@ -265,10 +265,10 @@ class Evictions:
             refused, answer = [], Answer.ACCEPTED
             for pod in left:
                 mounted = await self._tools.attachments.of(pod, claims[pod.uid])
-                if (found := await self._evict(pod)) is not Answer.ACCEPTED:
+                if (attempt := await self._evict(pod)) is not Answer.ACCEPTED:
                     if spent_s < self._patience_s:
                         refused.append(pod)
-                        answer = found
+                        answer = attempt
                         continue
                     await self._delete(pod, 0)
                 await self._moved(pod, mounted)
@@ -277,20 +277,20 @@ class Evictions:
                 spent_s += await self._wait(left, answer, self._patience_s - spent_s)
 
     async def _wait(self, pods: Sequence[Pod], answer: Answer, left_s: float) -> float:
-        """Until one of them should be tried again; how much patience that took."""
+        """Wait until a Pod should be evicted again; return the seconds that count as retries."""
         trouble = answer is not Answer.REFUSED
         pause_s = PAUSES_S[answer] if trouble else min(self._interval_s, left_s)
         began = clock.monotonic()
         budgets = self._tools.budgets
         if (stack := self._budgets) is not None:
-            # Watched from the first refusal to the end, and not anew for each.
+            # Start the watch of budgets once, at the first refusal, and keep it until the end.
             self._budgets = None
             await stack.enter_async_context(budgets.use())
         await first_of(*(budgets.wait(pod, pause_s) for pod in pods), name="budgets")
         return 0.0 if trouble else clock.monotonic() - began
 
     async def _evict(self, pod: Pod) -> Answer:
-        """Ask once for a Pod to go."""
+        """Evict a Pod once, or delete it if the API server does not support evictions."""
         if pod.is_deleting or self._is_gone(pod):
             return self._goes(pod)
         resource = self._tools.client.resource(PODS)
@@ -302,14 +302,15 @@ class Evictions:
         except NotFound:
             pass
         except Conflict as error:
-            # Pod or budget changed in that moment; what another Pod has the name of is gone soon.
+            # Pod or budget changed concurrently. A Pod that was replaced under its name will soon
+            # be gone from the cache.
             self._note(pod, f"could not be evicted: {error}")
             return Answer.RACED
         except (TooManyRequests, Unreachable, ServerError) as error:
             if not (isinstance(error, TooManyRequests) and error.has_cause(BUDGET)):
                 self._note(pod, f"could not be evicted: {error}")
                 return Answer.TROUBLE
-            why = next((one.message for one in error.causes), error.message)
+            why = next((cause.message for cause in error.causes), error.message)
             self._note(pod, f"waits for its disruption budget: {why}")
             return Answer.REFUSED
         except ApiError as error:
@@ -326,10 +327,10 @@ class Evictions:
         self.tally.blocked[pod.key] = why
         self._changed()
 
-    # --- their end ----------------------------------------------------------------------------
+    # --- end of Pods --------------------------------------------------------------------------
 
     async def _ended(self, pod: Pod) -> None:
-        """Wait for a Pod to be gone; not for ever."""
+        """Wait, up to its limit, until a Pod is gone."""
         if not self._is_gone(pod):
             end = self._ends.setdefault(pod.uid, asyncio.Event())
             if not await tasks.wait_for(end, drain.end_limit_s(pod, self._left_s())):
@@ -341,7 +342,7 @@ class Evictions:
         self._changed()
 
     async def _moved(self, pod: Pod, mounted: Mounted) -> None:
-        """Wait for a Pod's end, and for its volumes to be where it is next; not for ever."""
+        """Wait, within limits, until a Pod is gone and its volumes are attached elsewhere."""
         settings, node_name = self._tools.settings, self._task.node_name
         until = clock.monotonic() + pod.grace_s + settings.detach_timeout_s
         await self._ended(pod)
@@ -352,7 +353,8 @@ class Evictions:
         left_s = until - clock.monotonic()
         self._waits(pod, f"waits for {listed} to be detached")
         if await _in_time(left_s, attachments.detached(ids, node_name)):
-            # What nobody makes anew is attached nowhere. The reference waits for it too.
+            # A Pod without a controller is not recreated, so its volumes are attached nowhere. The
+            # reference waits for them all the same.
             if pod.controller:
                 self._waits(pod, f"waits for {listed} to be attached to another node")
                 limit_s = settings.reattach_timeout_s
@@ -367,8 +369,8 @@ class Evictions:
         self._changed()
 
     def _is_gone(self, pod: Pod) -> bool:
-        found = self._pods.store.get(pod.key)
-        return found is None or found.uid != pod.uid
+        cached = self._pods.store.get(pod.key)
+        return cached is None or cached.uid != pod.uid
 
     # --- by force -----------------------------------------------------------------------------
 
@@ -417,7 +419,7 @@ class Evictions:
 
 
 async def _in_time(seconds: float, work: Awaitable[None]) -> bool:
-    """Whether it ended in that time."""
+    """Return whether `work` ended within `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             await work
@@ -430,21 +432,21 @@ async def _in_time(seconds: float, work: Awaitable[None]) -> bool:
 
 LOOKUP_TRIES = 3
 LOOKUP_RETRY_S = 5.0
-"""Tries to read a claim or volume, and the time between them (reference)."""
+"""Attempts to read a claim or volume, and the delay between them (reference)."""
 
 T = TypeVar("T", bound=KubeObject)
 
 
 Mounted = tuple[tuple[str, ...], tuple[str, ...]]
-"""Volumes that are waited for: names of the PersistentVolumes, and IDs by which nodes know them."""
+"""Volumes to wait for: names of the PersistentVolumes, and IDs that appear in node statuses."""
 
 
 class Attachments:
-    """Where volumes are.
+    """Attachments of volumes.
 
     Args:
         driver: calls the driver.
-        client: reads from the cluster.
+        client: client of the cluster that machines join.
     """
 
     def __init__(self, driver: Driver, client: Client) -> None:
@@ -455,19 +457,19 @@ class Attachments:
         )
 
     async def of(self, pod: Pod, claims: Iterable[str]) -> Mounted:
-        """Those behind a Pod's claims that the driver knows; what is missing is left out."""
+        """Return the volumes of a Pod's claims, without those that the driver does not know."""
         volumes: list[str] = []
         ids: list[str] = []
         for claim in claims:
             name, spec = await self._volume(pod, claim)
-            found = await self._ids(spec) if spec else ()
-            if found:
+            volume_ids = await self._ids(spec) if spec else ()
+            if volume_ids:
                 volumes.append(name)
-                ids.extend(found)
+                ids.extend(volume_ids)
         return tuple(volumes), tuple(ids)
 
     async def detached(self, ids: Sequence[str], node_name: str) -> None:
-        """Return once the node reports none of them, or is gone."""
+        """Return once the node reports none of the volumes as attached, or is gone."""
         source = self._client.resource(NODE_VOLUMES).where(f"metadata.name={node_name}")
         async with following(Informer(source, resource=NODE_VOLUMES.plural)) as nodes:
 
@@ -478,15 +480,15 @@ class Attachments:
             await _until(nodes, are_gone)
 
     async def reattached(self, volumes: Sequence[str], node_name: str) -> None:
-        """Return once each of them is attached to another node."""
-        async with self._elsewhere.use() as found:
+        """Return once each volume is attached to another node."""
+        async with self._elsewhere.use() as attachments:
             await _until(
-                found,
-                lambda: not drain.not_elsewhere(volumes, found.store.list(), node_name),
+                attachments,
+                lambda: not drain.not_elsewhere(volumes, attachments.store.list(), node_name),
             )
 
     async def _volume(self, pod: Pod, claim: str) -> tuple[str, dict[str, Any]]:
-        """Name and spec of the PersistentVolume behind a claim; empty where there is none."""
+        """Return name and spec of a claim's PersistentVolume; empty = there is none."""
         for attempt in range(1, LOOKUP_TRIES + 1):
             try:
                 bound = await self._client.resource(CLAIMS).get(claim, namespace=pod.namespace)
@@ -515,7 +517,7 @@ class Attachments:
 
 
 async def _until(informer: Informer[T], holds: Callable[[], bool]) -> None:
-    """Return once it holds, told by a complete cache."""
+    """Return once a condition holds for a synced cache."""
     changed = asyncio.Event()
 
     def note(*_: object) -> None:
@@ -536,26 +538,26 @@ async def _until(informer: Informer[T], holds: Callable[[], bool]) -> None:
 # --- budgets ------------------------------------------------------------------------------
 
 SYNC_S = 10.0
-"""Longest wait for the budgets themselves; the Pod is tried again anyway."""
+"""Maximum time to wait for the budgets' cache; the eviction is retried without it, too."""
 
 STALE_S = 1.0
-"""When a Pod is tried again whose budget seems to allow it: what is seen may be of before."""
+"""Retry delay if the budget seems to allow the eviction: the cache may be stale."""
 
 
 CONFIRM_S = 2.0
-"""How long a budget has to look misconfigured: one may for a moment, when a Pod is gone and the
-one that replaces it is yet to be made."""
+"""Time for which a budget has to look misconfigured. It may do so for a moment, when a Pod is gone
+and its replacement does not exist yet."""
 
 
 class Budgets:
-    """The budgets, and the Pods that wait for them.
+    """Cache of budgets, and the Pods that wait for them.
 
-    An eviction takes from what a budget allows, and the next is refused until the controller of the
-    budget has counted anew. So a change wakes as many Pods as the budget allows, and not all: those
-    that were refused first.
+    An eviction uses up what a budget allows, and the next is refused until the disruption
+    controller has updated the budget. So a change wakes only as many Pods as the budget allows, in
+    the order in which they were refused.
 
     Args:
-        client: reads from the cluster of the nodes.
+        client: client of the cluster that machines join.
     """
 
     def __init__(self, client: Client) -> None:
@@ -565,22 +567,22 @@ class Budgets:
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[None]:
-        """They are watched for as long as the block runs: around all waits of a Pod."""
+        """Watch budgets while the block runs; nested waits share the watch."""
         async with self._cache.use():
             yield
 
     async def wait(self, pod: Pod, seconds: float) -> None:
-        """Until a Pod that was refused should be tried again; at most that long.
+        """Wait until a refused Pod should be evicted again, for at most that many seconds.
 
         Raises:
-            Failed: it would be in vain.
+            Failed: the eviction can never succeed.
         """
         async with self._cache.use() as budgets:
             with suppress(TimeoutError):
                 await budgets.wait_synced(SYNC_S)
             own = drain.over(pod, budgets.store.list())
             why = drain.fault(pod, own)
-            if any(one.status.disruptions_allowed > 0 for one in own):
+            if any(budget.status.disruptions_allowed > 0 for budget in own):
                 seconds = min(seconds, STALE_S)
             event = asyncio.Event()
             self._waiting[pod.uid] = pod, event

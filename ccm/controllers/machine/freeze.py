@@ -1,4 +1,4 @@
-"""Looks whether the API servers answer, and freezes machines while one does not."""
+"""Checks whether the API servers answer, and freezes machines while one does not."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from ccm.model.patches import StaleObject
 from ccm.runtime.writer import Step
 
 PROBE = "kube-ccm-probe"
-"""Name of the objects that are asked for: that there are none is an answer."""
+"""Name of a missing object that the checks read: NotFound proves that the server answers."""
 
 
 THAW_TEXT = "Machine Health Timeout was reset due to APIServer being unreachable"
-"""Description of a machine whose health counts anew (reference)."""
+"""Description of a machine whose health timeout restarts (reference)."""
 
 SETTLING_S = 30.0
-"""For so long after the thaw machines wait for news of their nodes (reference)."""
+"""Time after the thaw in which nodes may report, before machines are reconciled (reference)."""
 
 _CHECKS = 5
-"""How often it is looked while the timeout runs (reference)."""
+"""Number of checks while the timeout runs (reference)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Whether machines are frozen, and since when a server is away; seconds of any clock."""
+    """Frozen state, and start of the present outage; seconds of a monotonic clock."""
 
     is_frozen: bool = False
     away_since: float | None = None
 
 
 def after(before: Reach, is_there: bool, now: float, timeout_s: float) -> Reach:
-    """What a look at the servers means.
+    """Return the state after a check of the servers.
 
     Args:
-        before: what the look before it meant.
-        is_there: whether all of them answered.
-        now: seconds of the clock of `Reach`.
-        timeout_s: for how long a server may be away.
+        before: state before the check.
+        is_there: whether all servers answered.
+        now: the time, by the clock of `Reach`.
+        timeout_s: time that a server may be unreachable.
     """
     if is_there:
         return Reach()
@@ -56,12 +56,12 @@ def after(before: Reach, is_there: bool, now: float, timeout_s: float) -> Reach:
 
 
 def next_s(reach: Reach, period_s: float, timeout_s: float) -> float:
-    """When to look again; often while a server is away, for everybody waits for it."""
+    """Return the delay of the next check: short in an outage, whose end all machines wait for."""
     return period_s if reach.away_since is None else min(period_s, timeout_s / _CHECKS)
 
 
 def thawed(machine: Machine, now: datetime) -> MachineStatus | None:
-    """The status of a machine that was thought sick meanwhile; None: nothing is written."""
+    """Return the status of a machine that became Unknown during the outage; None = no change."""
     if machine.phase is not Phase.UNKNOWN or machine.is_deleting:
         return None
     state, kind = OperationState.SUCCESSFUL, OperationType.HEALTH_CHECK
@@ -69,13 +69,13 @@ def thawed(machine: Machine, now: datetime) -> MachineStatus | None:
 
 
 class Freezer:
-    """Whether machines are frozen.
+    """Freezes machines during outages of API servers.
 
     Args:
-        context: what the parts of the controller share.
-        thawed: called when machines may be looked at again.
-        period_s: seconds between two checks of the API servers while all is well.
-        timeout_s: how long a server may be away before machines are frozen.
+        context: shared objects of the machine controller.
+        thawed: called when machines may be reconciled again.
+        period_s: seconds between two checks while all servers answer.
+        timeout_s: time that a server may be unreachable before machines are frozen.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class Freezer:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether machines that do not go are left alone."""
+        """Whether only deletions are reconciled."""
         return self._reach.is_frozen
 
     async def run(self) -> None:
-        """Look again and again; without a cluster to join there is nothing to look at."""
+        """Check the servers periodically; return at once if there is no target cluster."""
         while self._context.settings.has_target:
-            # Whoever starts has just been answered.
+            # No check at the start: the caches have just been filled.
             await asyncio.sleep(next_s(self._reach, self._period_s, self._timeout_s))
             await self._look()
 
@@ -114,7 +114,7 @@ class Freezer:
             try:
                 await self._thaw()
             except KubeError:
-                return  # away again; still frozen, and since then
+                return  # Unreachable again: machines stay frozen.
         self._reach = reach
         metrics.MACHINES_FROZEN.set(reach.is_frozen)
         if reach.is_frozen:
@@ -123,7 +123,7 @@ class Freezer:
             self._outage.is_over()
 
     async def _fault(self) -> str:
-        """Why a server cannot be relied on; empty: both answer."""
+        """Return why a server is unreachable; empty = both answer."""
         context = self._context
         for reads, namespace in ((context.machines, context.caches.namespace), (context.nodes, "")):
             look = reads.get(PROBE, namespace=namespace)
@@ -136,10 +136,10 @@ class Freezer:
         return ""
 
     async def _thaw(self) -> None:
-        """Health counts anew; then all are looked at, once their nodes had time to report.
+        """Restart the health timeouts, then requeue all machines once nodes had time to report.
 
         Raises:
-            KubeError: it could not be written.
+            KubeError: a write failed.
         """
         write = self._context.write
         for cached in self._context.caches.machines.store.list():
@@ -147,6 +147,6 @@ class Freezer:
             status = thawed(obj, clock.now())
             if status is not None:
                 patch = partial(self._context.codec.new_status, planned_for=obj, wanted=status)
-                with suppress(StaleObject):  # a newer state counts
+                with suppress(StaleObject):  # A newer phase wins.
                     await write.change(obj, Step(patch, "status"))
         self._thawed()

@@ -1,8 +1,7 @@
-"""Looks after machines that have a VM: their nodes, the phases that follow from those, their
-preservation, and updates in place.
+"""Health of machines that have a VM: node sync, phases, preservation, and in-place updates.
 
-What follows is decided in `ccm.machines.health`. A machine is given up for its node only after the
-API server was asked about the node once more, past the cache, and in its turn.
+`ccm.machines.health` makes the decisions. A machine is marked Failed because of its node only after
+a live read of the node confirmed it, and only when `Replacements` allows it.
 """
 
 from __future__ import annotations
@@ -41,22 +40,23 @@ from ccm.runtime import writer
 from ccm.runtime.writer import Step
 
 BLIND_S = 10.0
-"""What is seen of nodes counts for nothing while they cannot be followed; looked at again then."""
+"""Delay of the next evaluation while the watch of nodes is broken, and its cache proves nothing."""
 
 OUTAGE_S = 30.0
-"""Nodes that could not be followed for so long could not report either: the time of their machines
-begins anew (reference, default of --machine-safety-apiserver-statuscheck-timeout)."""
+"""Minimum duration of a broken watch of nodes after which the timeouts of machines restart: the
+nodes could not report either (reference, default of
+--machine-safety-apiserver-statuscheck-timeout)."""
 
 SETTLE_S = 30.0
-"""For so long after an outage nobody falls sick: nodes need a while to report (reference, the pause
-after its freeze)."""
+"""Time after an outage in which no machine becomes Unknown: nodes need time to report (reference,
+the pause after its freeze)."""
 
 
 class Health:
-    """Looks after machines that have a VM.
+    """Health of machines that have a VM.
 
     Args:
-        context: what the parts of the controller share.
+        context: shared objects of the machine controller.
     """
 
     def __init__(self, context: Context) -> None:
@@ -68,10 +68,10 @@ class Health:
         self._held: set[str] = set()
 
     async def run(self, machine: Machine) -> Outcome:
-        """One pass over a machine.
+        """Reconcile the node and the phase of a machine.
 
         Raises:
-            StaleObject: the object is another now; a change of it brings it back.
+            StaleObject: the object was replaced; its change brings the next pass.
             KubeError: the node could not be read, or a write failed.
         """
         if not self._caches.settings.has_target:
@@ -88,12 +88,12 @@ class Health:
                 if await self._owns(machine, node):
                     node = await self._sync_node(machine, node)
                 elif machine.phase is Phase.PENDING and deletion.is_its_node(machine, node):
-                    # It joins once it is proved to be the machine's, or is late.
+                    # An unconfirmed node cannot join yet, but the creation timeout still runs.
                     outcome = await self._judge(machine, None)
                     return replace(outcome, after_s=sooner(outcome.after_s, SHORT_S))
             except KubeError as error:
-                # A node is in use only with all that it should have. But one that cannot be
-                # written may be sick all the same.
+                # A machine joins only with complete node metadata. In other phases the health is
+                # evaluated although the node could not be written.
                 if machine.phase is Phase.PENDING:
                     raise
                 fault = error
@@ -102,30 +102,30 @@ class Health:
             raise fault
         return outcome
 
-    # --- its health -------------------------------------------------------------------------
+    # --- health -----------------------------------------------------------------------------
 
     async def _judge(self, machine: Machine, node: Node | None) -> Outcome:
         if self._is_blind(machine, node):
             return Outcome(after_s=BLIND_S)
         now, settings = _now(), self._caches.settings
-        found = health.look(machine, node, self._spell(machine, now), now, settings)
-        if found.cause is Cause.LATE:
+        result = health.look(machine, node, self._spell(machine, now), now, settings)
+        if result.cause is Cause.LATE:
             return await self._give_up(machine)
-        if found.cause in (Cause.SICK, Cause.GONE) and (left_s := self._settling_s(now)) > 0:
+        if result.cause in (Cause.SICK, Cause.GONE) and (left_s := self._settling_s(now)) > 0:
             return Outcome(after_s=left_s)
-        outcome, seen = health.copied(machine, node, found.spell, now, settings)
+        outcome, seen = health.copied(machine, node, result.spell, now, settings)
         self._spells[machine.key] = seen
-        if found.cause is not None:
-            outcome = health.changed(machine, node, found.cause, now, settings)
-        outcome = replace(outcome, after_s=sooner(outcome.after_s, found.after_s))
+        if result.cause is not None:
+            outcome = health.changed(machine, node, result.cause, now, settings)
+        outcome = replace(outcome, after_s=sooner(outcome.after_s, result.after_s))
         outcome = await self._context.settle(machine, outcome)
         if machine.phase in health.TIMEOUTS:
-            # In another phase it may have been given up a moment ago.
+            # Only in these phases: in another one, the turn may stand for a write just made.
             self._forgo(machine)
         return outcome
 
     async def _give_up(self, machine: Machine) -> Outcome:
-        """The node was not what it should be for too long: the machine fails, in its turn."""
+        """Mark a machine Failed after its timeout, once it has a turn and a live read agrees."""
         in_turn = health.TIMEOUTS[machine.phase].in_turn
         if in_turn and (obstacle := self._replacements.claim(machine, clock.monotonic())):
             self._say_held(machine, obstacle.why)
@@ -137,53 +137,53 @@ class Health:
             fails = outcome.status is not None and outcome.status.phase is Phase.FAILED
             return await self._context.settle(machine, outcome)
         finally:
-            # Where the write may have reached the server the turn stands, whatever became of it.
+            # A failed write may have reached the server: the turn stays until the cache shows it.
             if not fails:
                 self._forgo(machine)
 
     async def _confirmed(self, machine: Machine) -> Outcome:
-        """What the API server says of the node, past the cache.
+        """Return the outcome by a live read of the node.
 
         Raises:
-            KubeError: it says nothing.
+            KubeError: the read failed.
         """
         node, settings = None, self._caches.settings
         if machine.node_name:
             with suppress(NotFound):
                 node = await self._nodes.get(machine.node_name)
         now = _now()
-        found = health.look(machine, node, self._spell(machine, now), now, settings)
-        self._spells[machine.key] = found.spell
-        if found.cause is None:
-            return Outcome(after_s=found.after_s)
-        outcome = health.changed(machine, node, found.cause, now, settings)
+        result = health.look(machine, node, self._spell(machine, now), now, settings)
+        self._spells[machine.key] = result.spell
+        if result.cause is None:
+            return Outcome(after_s=result.after_s)
+        outcome = health.changed(machine, node, result.cause, now, settings)
         assert outcome.status is not None
         moment = self._caches.now_since(machine.uid, machine.status.preserve_until)
         status = preservation.kept(machine, outcome.status, node, moment, settings)
         return replace(outcome, status=status)
 
     def _spell(self, machine: Machine, now: Moment) -> Spell:
-        """The phase of the machine; a time in which nodes could not be followed is not part."""
+        """Return the observation of the machine's phase, without the time of node outages."""
         aged = self._caches.ages.by(now.wall, machine)
-        found = health.spell(aged, self._spells.get(machine.key), now)
+        spell = health.spell(aged, self._spells.get(machine.key), now)
         ended = self._outage_ended()
-        if ended is not None and found.began_s < ended:
-            found = health.restarted(found, ended)
-        self._spells[machine.key] = found
-        return found
+        if ended is not None and spell.began_s < ended:
+            spell = health.restarted(spell, ended)
+        self._spells[machine.key] = spell
+        return spell
 
     def _outage_ended(self) -> float | None:
-        """When the last time was over in which nodes could not report; None: there was none."""
+        """Return the end of the last outage of node observations; None = there was none."""
         began, ended = self._caches.nodes.last_trouble
         return ended if ended - began >= OUTAGE_S else None
 
     def _settling_s(self, now: Moment) -> float:
-        """For how long nodes may still say nothing after an outage."""
+        """Return the remaining seconds for nodes to report after an outage."""
         ended = self._outage_ended()
         return 0.0 if ended is None else ended + SETTLE_S - now.steady_s
 
     def _is_blind(self, machine: Machine, node: Node | None) -> bool:
-        """Whether the cache of nodes may say of this one what is not so."""
+        """Return whether the cache may be wrong about this node."""
         nodes, unreadable = self._caches.nodes, self._caches.nodes.undecodable
         return (
             nodes.trouble_since is not None
@@ -205,10 +205,10 @@ class Health:
         text = f"Its node is sick, and it is not replaced yet: {why}"
         self._context.tell(machine, WARNING, reasons.REASON_REPLACEMENT_HELD, text)
 
-    # --- its node ---------------------------------------------------------------------------
+    # --- the node ---------------------------------------------------------------------------
 
     def is_contested(self, machine: Machine) -> bool:
-        """Whether another machine claims its node: nobody knows whose health it shows."""
+        """Return whether another machine claims the same node, whose health then proves nothing."""
         others = self._by_node.get(machine.node_name, set()) - {machine.key}
         if machine.node_name and others:
             self._context.log.warning(
@@ -218,12 +218,12 @@ class Health:
         return False
 
     async def _owns(self, machine: Machine, node: Node) -> bool:
-        """Return whether the node may be changed, and tell if it is another machine's."""
+        """Return whether the node may be changed; record an event if another machine owns it."""
         if self._vms.owns_node(machine, node):
             return True
         if not deletion.is_its_node(machine, node):
-            said = f"node {node.name} has the provider ID {node.provider_id} and is left alone"
-            self._context.tell(machine, WARNING, reasons.REASON_VM_NOT_OWNED, said)
+            message = f"node {node.name} has the provider ID {node.provider_id} and is left alone"
+            self._context.tell(machine, WARNING, reasons.REASON_VM_NOT_OWNED, message)
             return False
         try:
             await self._vms.confirm(machine, self._caches.class_of(machine))
@@ -240,26 +240,26 @@ class Health:
         return self._vms.owns_node(machine, node)
 
     async def _sync_node(self, machine: Machine, node: Node) -> Node | None:
-        """Bring the node in step with the machine; the node as it is then."""
+        """Apply the machine's metadata and capacity to its node, and return the new node."""
         settings = self._caches.settings
         extra = self._caches.class_of(machine).extra_capacity
         arrival = self._caches.arrivals.notes(controller_uid(machine))
         written = await self._context.write_nodes.change(
             node,
-            Step(lambda one: nodesync.patch(machine, one, settings, arrival)),
-            Step(lambda one: nodesync.capacity_patch(one, extra, settings), "status"),
-            Step(lambda one: nodesync.capacity_note(one, extra, settings)),
+            Step(lambda obj: nodesync.patch(machine, obj, settings, arrival)),
+            Step(lambda obj: nodesync.capacity_patch(obj, extra, settings), "status"),
+            Step(lambda obj: nodesync.capacity_note(obj, extra, settings)),
         )
         return written.obj
 
     async def _replace(self, machine: Machine, cached: Node) -> None:
-        """Somebody deleted the node: its machine goes with it. Asked once more, past the cache."""
+        """Delete a machine whose node a user deleted, after a live read confirmed that."""
         try:
             node = await self._nodes.get(cached.name)
         except NotFound:
             return
         if not deletion.is_its_node(machine, node):
-            # That of another VM, which has its name: no word about this one.
+            # A node of another VM with the same name: it says nothing about this machine.
             return
         if node.uid == cached.uid and node.is_deleting:
             self._context.log.info("node is being deleted, so is its machine", machine=machine.key)
@@ -268,11 +268,11 @@ class Health:
     # --- the caches ---------------------------------------------------------------------------
 
     def machine_changed(self, old: Machine | None, new: Machine | None, *, initial: bool) -> None:
-        """Note a machine that changed, or that was there before this process."""
-        found = new or old
-        if found is None:
+        """Record a change of a machine; `initial` = it existed before this process."""
+        changed = new or old
+        if changed is None:
             return
-        key = found.key
+        key = changed.key
         if old is not None and (keys := self._by_node.get(old.node_name)) is not None:
             keys.discard(key)
             if not keys:
@@ -292,13 +292,13 @@ class Health:
         metrics.WAITING.set(len(self._replacements.waiting))
 
     def on_node(self, name: str) -> Iterable[str]:
-        """Keys of the machines of a node."""
+        """Return the keys of the machines of a node."""
         return tuple(self._by_node.get(name, ()))
 
 
 def sooner(*moments: float | None) -> float | None:
-    """The soonest of some waits; None = never."""
-    return min((one for one in moments if one is not None), default=None)
+    """Return the shortest of some delays; None = never."""
+    return min((moment for moment in moments if moment is not None), default=None)
 
 
 def _now() -> Moment:
@@ -311,11 +311,11 @@ def _now() -> Moment:
 class Preserver:
     """Preserves machines as `ccm.machines.preservation` decides.
 
-    The status of a preserved machine is written first, and ended last: the next pass completes a
-    pass that was cut short.
+    The status of a preserved machine is written first and cleared last, so that the next pass
+    completes an interrupted one.
 
     Args:
-        context: what the parts of the controller share.
+        context: shared objects of the machine controller.
     """
 
     def __init__(self, context: Context) -> None:
@@ -324,7 +324,9 @@ class Preserver:
         self._draining: set[str] = set()
 
     async def run(self, machine: Machine) -> float | None:
-        """Pass over a machine whose node no other claims; when the next pass is due.
+        """Reconcile the preservation of a machine, and return the requeue delay.
+
+        No other machine may claim the same node.
 
         Raises:
             StaleObject: the object was replaced; its change brings the next pass.
@@ -332,48 +334,52 @@ class Preserver:
         """
         node, settings = self._context.own_node_of(machine), self._context.settings
         now = self._caches.now_since(machine.uid, machine.status.preserve_until)
-        found = preservation.decide(machine, node, now, settings)
-        if found.action is Action.NOTHING or (node is not None and node.is_deleting):
+        decision = preservation.decide(machine, node, now, settings)
+        if decision.action is Action.NOTHING or (node is not None and node.is_deleting):
             return None
-        if found.action is Action.PRESERVE and machine.status.preserve_until is None:
-            machine = await self._until(machine, found.until)
+        if decision.action is Action.PRESERVE and machine.status.preserve_until is None:
+            machine = await self._until(machine, decision.until)
         waits_s = None
         if node is not None:
-            waits_s = await self._on_node(machine, node, found)
-        # Annotations of the machine; and that it is kept no longer, after all else.
+            waits_s = await self._on_node(machine, node, decision)
+        # The machine's annotations; the end of the preservation is cleared after everything else.
         written = await self._context.write.change(
-            machine, Step(lambda one: preservation.machine_patch(one, found, settings))
+            machine, Step(lambda obj: preservation.machine_patch(obj, decision, settings))
         )
-        if written.obj is not None and found.action is Action.STOP and found.until is not None:
+        if (
+            written.obj is not None
+            and decision.action is Action.STOP
+            and decision.until is not None
+        ):
             await self._until(written.obj, None)
-        if found.action is Action.PRESERVE:
-            assert found.until is not None
-            return sooner(waits_s, max(0.0, (found.until - now).total_seconds()) + 1)
+        if decision.action is Action.PRESERVE:
+            assert decision.until is not None
+            return sooner(waits_s, max(0.0, (decision.until - now).total_seconds()) + 1)
         return None
 
     async def _on_node(
-        self, machine: Machine, node: Node, found: preservation.Decision
+        self, machine: Machine, node: Node, decision: preservation.Decision
     ) -> float | None:
-        """What stands on the node; when its drain is looked at again."""
+        """Write the node's metadata and condition; return the delay of the next drain check."""
         settings, drained, waits_s = self._caches.settings, None, None
         kept = await self._context.write_nodes.change(
-            node, Step(lambda one: preservation.node_patch(machine, one, found, settings))
+            node, Step(lambda obj: preservation.node_patch(machine, obj, decision, settings))
         )
         if kept.obj is None:
             return None
-        if preservation.wants_drain(machine, node, found, settings):
+        if preservation.wants_drain(machine, node, decision, settings):
             drained = await self._drained(machine, kept.obj)
-            # While it goes on, it wakes us.
+            # A running drain requeues the machine itself.
             waits_s = SHORT_S if drained is False else None
         else:
-            # It is well again, or kept no longer: its Pods may stay.
+            # Recovered, or no longer preserved: the remaining Pods may stay.
             await self._stop(machine.uid)
         now = clock.now()
         await self._context.write_nodes.change(
             kept.obj,
             Step(
-                lambda one: preservation.condition_patch(
-                    machine, one, found, now, settings, drained=drained
+                lambda obj: preservation.condition_patch(
+                    machine, obj, decision, now, settings, drained=drained
                 ),
                 "status",
             ),
@@ -381,13 +387,15 @@ class Preserver:
         return waits_s
 
     async def _drained(self, machine: Machine, node: Node) -> bool | None:
-        """Begin a drain, or look at it: True, it ended well; False, it is begun anew; None, it
-        goes on.
+        """Start or check a drain.
+
+        Returns:
+            True: it succeeded. False: it failed and was started again. None: it is running.
         """
         is_ours = machine.uid in self._draining
         progress = self._drains.progress(machine.uid) if is_ours else None
         if progress is not None and progress.state is DrainState.DONE:
-            # Forgotten: whoever ends the machine looks for himself.
+            # Forget it: a later deletion must check the node itself.
             await self._stop(machine.uid)
             return True
         has_failed = progress is not None and progress.state is DrainState.FAILED
@@ -399,24 +407,24 @@ class Preserver:
         return False if has_failed else None
 
     async def _stop(self, uid: str) -> None:
-        """End the drain that was begun here; one that is for another end goes on."""
+        """Stop the drain that the preservation started; a drain of another part continues."""
         if uid in self._draining:
             self._draining.discard(uid)
             await self._drains.stop(uid)
 
     def forget(self, uid: str) -> None:
-        """The machine goes: whoever ends it drains its node."""
+        """Forget a machine that is being deleted: the deletion drains its node."""
         self._draining.discard(uid)
 
     async def _until(self, machine: Machine, until: datetime | None) -> Machine:
         codec = self._context.codec
         written = await self._context.write.change(
-            machine, Step(lambda one: codec.preserved(one, machine, until), "status")
+            machine, Step(lambda obj: codec.preserved(obj, machine, until), "status")
         )
         if written.obj is None:
             raise StaleObject
         if not written.changed:
-            # Another writer was faster, and told of it.
+            # Another pass wrote it, and recorded the event.
             return written.obj
         reason, text = reasons.REASON_PRESERVED_ENDED, "It is kept no longer"
         if until is not None:
@@ -432,88 +440,92 @@ class Preserver:
 
 
 class Updater:
-    """The part of updates in place that is done on nodes, as `ccm.machines.inplace` decides.
+    """The part of in-place updates that acts on nodes, as `ccm.machines.inplace` decides.
 
-    No Pod is evicted before the API server has confirmed, past the cache, that this very node is
-    chosen. The next pass repeats what was cut short: an empty node is drained in a moment.
+    No Pod is evicted before a live read confirmed that this very node is selected. The next pass
+    repeats interrupted steps: an empty node is drained in a moment.
 
     Args:
-        context: what the parts of the controller share.
+        context: shared objects of the machine controller.
     """
 
     def __init__(self, context: Context) -> None:
         self._context, self._drains = context, context.drains
         self._draining: dict[str, str] = {}
-        """UIDs of machines whose drains were begun here, by their keys."""
+        """Key of a machine -> its UID, while an update's drain runs."""
 
     async def run(self, machine: Machine, *, is_contested: bool) -> float | None:
-        """Pass over a machine; when the next pass is due though nothing changes.
+        """Reconcile the update of a machine; return the requeue delay.
 
         Raises:
             StaleObject: the object was replaced; its change brings the next pass.
             KubeError: a read or a write failed.
         """
         key, settings = machine.key, self._context.settings
-        node, found = self._context.own_node_of(machine), inplace.REST
+        node, decision = self._context.own_node_of(machine), inplace.REST
         if node is not None and not is_contested:
-            found = inplace.decide(machine, node, settings)
-        if not found.drains and (uid := self._draining.pop(key, None)) is not None:
+            decision = inplace.decide(machine, node, settings)
+        if not decision.drains and (uid := self._draining.pop(key, None)) is not None:
             self._context.log.info("node is not updated in place after all", machine=key)
             await self._drains.stop(uid)
-        if node is None or found == inplace.REST:
+        if node is None or decision == inplace.REST:
             return None
-        if not found.says:
-            return await self._prepared(machine, node, found)
-        # A change of the node brings the machine back.
+        if not decision.says:
+            return await self._prepared(machine, node, decision)
+        # The change of the node requeues the machine.
         now = clock.now()
         await self._context.write_nodes.change(
-            node, Step(lambda one: inplace.step_patch(machine, one, now, settings), "status")
+            node, Step(lambda obj: inplace.step_patch(machine, obj, now, settings), "status")
         )
         return None
 
     def forget(self, key: str) -> None:
-        """The machine is gone, or goes: its drain, if there is one, is another's by then."""
+        """Forget a machine that is gone or being deleted: the deletion takes over its drain."""
         self._draining.pop(key, None)
 
     async def _prepared(
-        self, machine: Machine, node: Node, found: inplace.Decision
+        self, machine: Machine, node: Node, decision: inplace.Decision
     ) -> float | None:
-        """Empty the node, then hand it over; when to look again though nothing changes."""
+        """Drain the node, then hand it to its updater; return the requeue delay."""
         now, settings = clock.now(), self._context.settings
-        if found.drains:
+        if decision.drains:
             failure = await self._drained(machine, node)
             if failure is None:
-                return None  # It wakes us.
+                return None  # The drain requeues the machine.
             if failure:
                 status = inplace.undrained(machine, failure, now)
                 if not says_nothing_new(machine.status, status):
                     await self._context.settle(machine, Outcome(status=status))
                 return SHORT_S
         if machine.phase is not Phase.UPDATING:
-            # First, for the node may be gone a moment after it was handed over.
+            # Before the condition: the node may vanish as soon as its updater has it.
             await self._context.settle(machine, Outcome(status=inplace.begun(machine, now)))
         await self._context.write_nodes.change(
-            node, Step(lambda one: inplace.ready_patch(machine, one, now, settings), "status")
+            node, Step(lambda obj: inplace.ready_patch(machine, obj, now, settings), "status")
         )
         if self._draining.pop(machine.key, None) is not None:
             await self._drains.stop(machine.uid)
         return None
 
     async def _drained(self, machine: Machine, node: Node) -> str | None:
-        """Begin a drain, or look at it: empty, it ended well; None, it goes on; else why not."""
+        """Start or check a drain.
+
+        Returns:
+            Empty: it succeeded. None: it is running. Else the reason of its failure.
+        """
         settings = self._context.settings
         if self._draining.get(machine.key) != machine.uid:
             live = None
             with suppress(NotFound):
                 live = await self._context.nodes.get(node.name)
             if live is None or not inplace.decide(machine, live, settings).drains:
-                return None  # The cache learns of it, too.
+                return None  # The change reaches the cache, and requeues the machine.
             self._draining[machine.key] = machine.uid
             task = inplace.task(machine, live, self._context.caches.now(), settings)
             self._drains.start(task, lambda: self._context.wake((machine.key,)))
         progress = self._drains.progress(machine.uid)
         if progress is None or progress.state is DrainState.FAILED:
-            # Begun anew by the next pass.
+            # The next pass starts it again.
             del self._draining[machine.key]
             return "- it was ended" if progress is None else progress.said
         return "" if progress.state is DrainState.DONE else None

@@ -1,8 +1,8 @@
-"""Ends machines: their queue, and the stages of a deletion as `ccm.machines.deletion` says.
+"""Deletion of machines: a work queue, and the stages that `ccm.machines.deletion` defines.
 
-The queue is a lane of its own, so that no machine that goes waits for those that come; one that is
-being created when its deletion is asked for is handed over when that pass has ended. Nothing of a
-machine goes before the cloud said that its VM is gone; its node and its finalizer are the last.
+Deletions have their own work queue, so that they never wait for creations. A machine whose deletion
+is requested during its creation is handed over after that pass. Nothing of a machine is removed
+before the cloud confirmed that its VM is gone; the node and the finalizer are removed last.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ QUEUE_NAME = "machinetermination"
 """Value of the work-queue metrics' label (reference)."""
 
 MOST_AT_ONCE = 256
-"""Machines about whose deletion the cloud is asked at once."""
+"""Number of workers, which limits concurrent cloud calls."""
 
 BACK_OFF_CAP_S = 30.0
-"""Longest back-off of a machine whose object could not be written."""
+"""Maximum back-off after a failed write of the object."""
 
 _STARTED = DrainProgress(state=DrainState.RUNNING, said="")
 
 
 class Terminations:
-    """The machines that go.
+    """Machines that are being deleted.
 
     Args:
-        context: what the parts of the controller share.
-        guard: blocks deletions that follow from that of the CRD.
-        elsewhere: keys that another queue has in hand.
-        turns: machines in work at once, apart from waiting for the cloud.
-        rng: jitter.
+        context: shared objects of the machine controller.
+        guard: blocks deletions that result from the deletion of the CRD.
+        elsewhere: keys that the other queue is processing.
+        turns: concurrency limit, without workers that wait for the cloud.
+        rng: source of jitter.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Terminations:
         self._free = asyncio.Semaphore(turns)
         self._pauses = Pauses()
         self._deletions: dict[str, Deletion] = {}
-        """By UID."""
+        """UID of a machine -> its deletion."""
         self._uids: dict[str, str] = {}
         self.controller = Controller(
             NAME,
@@ -98,20 +98,20 @@ class Terminations:
         )
 
     def add(self, key: str) -> None:
-        """Queue a machine that changed, and is about to go or is gone."""
+        """Queue a machine whose deletion changed."""
         self.controller.queue.add(key)
 
     def gone(self, machine: Machine) -> None:
-        """Queue a machine that is gone, perhaps because its finalizers were removed."""
+        """Queue a machine that was deleted, perhaps because its finalizers were removed."""
         self._uids.setdefault(machine.key, machine.uid)
         self.add(machine.key)
 
     def has(self, key: str) -> bool:
-        """Return whether a machine of that name is in hand."""
+        """Return whether a worker is processing a machine of that name."""
         return self.controller.queue.is_processing(key)
 
     async def sync(self, key: str) -> Result:
-        """Go on with the deletion of one machine.
+        """Continue the deletion of one machine.
 
         Raises:
             KubeError: a write failed, or the CRD cannot be read.
@@ -133,12 +133,12 @@ class Terminations:
         if self._context.settings.names.finalizer not in machine.finalizers:
             self._pauses.end(key)
             return DONE
-        going = self._deletions.setdefault(machine.uid, Deletion(self._context, machine))
+        ongoing = self._deletions.setdefault(machine.uid, Deletion(self._context, machine))
         try:
             async with Turn(self._free) as turn:
-                event = await going.run(machine, turn, lambda: self.add(key))
+                event = await ongoing.run(machine, turn, lambda: self.add(key))
         except StaleObject:
-            # The change that made it stale comes, or came, as a key of its own.
+            # The change that made the object stale adds the key to the queue.
             return IDLE
         self._pauses.end(key)
         if event is None or event.after_s is None:
@@ -153,16 +153,16 @@ class Terminations:
         return (machine.spec, made_of.version, machine.force_deletion)
 
     def _retry(self) -> None:
-        """Another provider answers from now on."""
+        """End all pauses, because another provider answers from now on."""
         for key in self._pauses.end_all():
             self.controller.queue.add(key, background=True)
 
 
 class Deletion:
-    """The deletion of a machine, with what this process knows beside the object.
+    """Deletion of a machine, with state that only this process has.
 
     Args:
-        context: what the parts of the controller share.
+        context: shared objects of the machine controller.
         machine: the machine.
     """
 
@@ -171,38 +171,41 @@ class Deletion:
         self._caches, self._driver, self._vms = context.caches, context.driver, context.vms
         self._settings, self._drains = context.settings, context.drains
         self._progress = deletion.progress(machine, self._settings)
-        """How far it is; what stands in the annotation may be older."""
+        """Present progress; the annotation may lag behind."""
         self._move = deletion.at(self._progress.stage, machine)
-        """What a status would say."""
+        """Transition for the next status."""
         self._rests: dict[Stage, int] = {}
-        """How often it rested at each stage."""
+        """Number of waits at each stage."""
         self._denied = 0.0
         """Monotonic time of the first denial of a VM whose provider ID is not stored; 0 = none."""
         self._has_failed = False
-        """Whether the drain failed and is to begin anew."""
+        """Whether the drain failed and has to be started again."""
         self._drain_began = 0.0
-        """When the drain began first; 0 = not here."""
+        """Monotonic time of the first start of the drain; 0 = not started by this process."""
         self._is_done = False
 
     async def run(self, machine: Machine, turn: Turn, wake: Callable[[], None]) -> Event | None:
-        """Pass through stages until one rests; None: nothing of ours holds the machine any more.
+        """Run stages until one has to wait.
 
         Args:
-            machine: the machine as it is.
-            turn: released during cloud calls.
-            wake: called when its drain gets on.
+            machine: the machine as cached.
+            turn: concurrency slot, released during cloud calls.
+            wake: called on progress of the drain.
+
+        Returns:
+            Event of the stage that waits; None once our finalizer is removed.
 
         Raises:
             StaleObject: the object was replaced; its change brings the next pass.
             KubeError: a write failed.
         """
         if self._is_done:
-            # The cache learns that from an event that is on its way.
+            # The cache does not show the removal of the finalizer yet.
             return None
         self._machine, self._turn, self._wake = machine, turn, wake
-        noted = deletion.progress(machine, self._settings)
-        self._progress = deletion.further(self._progress, noted)
-        acts: dict[Stage, Callable[[], Awaitable[Event]]] = {
+        stored = deletion.progress(machine, self._settings)
+        self._progress = deletion.further(self._progress, stored)
+        steps: dict[Stage, Callable[[], Awaitable[Event]]] = {
             Stage.STATUS: self._look,
             Stage.DRAIN: self._drain,
             Stage.VOLUMES: self._detach,
@@ -210,7 +213,7 @@ class Deletion:
             Stage.NODE: self._delete_node,
         }
         while (stage := self._progress.stage) is not Stage.FINALIZER:
-            event = await self._disowned() or await acts[stage]()
+            event = await self._disowned() or await steps[stage]()
             self._move = deletion.moved(stage, event, self._machine)
             if self._move.to is stage:
                 await self._rest(event)
@@ -219,7 +222,7 @@ class Deletion:
         await self._announce()
         finalizer = self._settings.names.finalizer
         await self._context.write.change(
-            self._machine, Step(lambda one: remove_finalizer(one, finalizer, strategic=False))
+            self._machine, Step(lambda obj: remove_finalizer(obj, finalizer, strategic=False))
         )
         self._is_done = True
         return None
@@ -227,10 +230,10 @@ class Deletion:
     # --- stages -----------------------------------------------------------------------------
 
     async def _disowned(self) -> Event | None:
-        """Return why neither VM nor node may be touched; None = the deletion goes on.
+        """Return why neither VM nor node may be touched; None = the deletion may continue.
 
-        Nothing is touched while the VM of the provider ID is another's, or while the cloud does not
-        say whose it is and nothing else proves that the node is the machine's.
+        Nothing is touched while the VM of the provider ID has another owner. The same holds while
+        the cloud does not name the owner and nothing else proves that the node is the machine's.
         """
         machine = self._machine
         made_of = self._caches.class_to_delete_with(machine)
@@ -274,12 +277,12 @@ class Deletion:
                 vm = await self._state(self._driver.request(machine, made_of)) or vm
             except CloudError as error:
                 return deletion.refused(error, cause=Cause.UNCLEAR)
-            # It replaces the record of the creation, as after a creation that was answered.
+            # The origin replaces the record of the creation, as after a successful creation.
             origin = made_of.origin if vm.provider_id else ""
         if vm.node_name:
             vm = replace(vm, provider_id=self._machine.provider_id or vm.provider_id)
             codec = self._context.codec
-            await self._save(lambda one: codec.identity(one, vm, has_target=True, origin=origin))
+            await self._save(lambda obj: codec.identity(obj, vm, has_target=True, origin=origin))
         return Event(cause=Cause.KNOWN)
 
     async def _drain(self) -> Event:
@@ -288,16 +291,16 @@ class Deletion:
         now = self._caches.now_since(machine.uid, deletion.asked_at(machine))
         if node is None:
             if await self._is_unseen(now):
-                said = f"node {machine.node_name} is there, and not seen yet"
-                return Event(cause=Cause.DRAINING, said=said, after_s=SHORT_S)
+                text = f"node {machine.node_name} is there, and not seen yet"
+                return Event(cause=Cause.DRAINING, said=text, after_s=SHORT_S)
             await drains.stop(machine.uid)
             return Event(cause=Cause.NO_NODE)
         await self._announce()
         task = deletion.task(self._machine, node, now, self._settings)
-        # One that was begun for another end, such as to preserve the machine, is not this one.
+        # A drain that another part started, for example to preserve the machine, does not count.
         progress = drains.progress(machine.uid) if self._drain_began else None
         if progress is None or progress.state is DrainState.RUNNING or self._has_failed:
-            # One that runs goes on, by force if that is wanted by now.
+            # A running drain continues, with force if the task requests it now.
             drains.start(task, self._wake)
             self._drain_began = self._drain_began or clock.monotonic()
             progress = drains.progress(machine.uid) or _STARTED
@@ -310,7 +313,7 @@ class Deletion:
         return event
 
     async def _is_unseen(self, now: datetime) -> bool:
-        """Return whether a node that the cache lacks is to be drained; not when force is due."""
+        """Return whether an existing node is missing in the cache; False if a force is due."""
         machine = self._machine
         is_seen = not machine.node_name or machine.node_name in self._caches.nodes.store
         if is_seen or deletion.is_impatient(machine, now, self._settings):
@@ -322,11 +325,11 @@ class Deletion:
         return self._vms.owns_node(machine, node)
 
     async def _detach(self) -> Event:
-        """Delete the attachments of volumes that a drain by force left."""
+        """Delete the VolumeAttachments that a forced drain left."""
         await self._announce()
         name, client = self._machine.node_name, self._caches.target.client
         if name in self._caches.nodes.store and self._context.own_node_of(self._machine) is None:
-            return Event(cause=Cause.DETACHED)  # That of another VM by now.
+            return Event(cause=Cause.DETACHED)  # The node belongs to another VM by now.
         left: tuple[str, ...] = ()
         if name:
             with suppress(NotFound):
@@ -335,24 +338,24 @@ class Deletion:
             return Event(cause=Cause.DETACHED)
         self._progress = seen = deletion.waits(self._progress, self._caches.now())
         count = len(left)
-        said = f"{count} volume{'s are' if count > 1 else ' is'} still attached to node {name}"
+        text = f"{count} volume{'s are' if count > 1 else ' is'} still attached to node {name}"
         now = self._caches.now_since(self._machine.uid, moment(seen.since))
         if deletion.waited_s(seen, now) > self._settings.detach_timeout_s:
-            return Event(cause=Cause.STUCK, said=said)
+            return Event(cause=Cause.STUCK, said=text)
         attachments = client.resource(ATTACHMENTS)
         async for page in attachments.pages():
-            for one in page.items:
-                if one.spec.node_name == name and not one.is_deleting:
+            for attachment in page.items:
+                if attachment.spec.node_name == name and not attachment.is_deleting:
                     with suppress(NotFound):
-                        await attachments.delete(one.name, uid=one.uid)
-        return Event(cause=Cause.ATTACHED, said=said, after_s=SHORT_S)
+                        await attachments.delete(attachment.name, uid=attachment.uid)
+        return Event(cause=Cause.ATTACHED, said=text, after_s=SHORT_S)
 
     async def _delete_vm(self) -> Event:
         machine = self._machine
         made_of = self._caches.class_to_delete_with(machine)
         await self._announce()
         if made_of.lacking:
-            # Force deletes a machine that never had a VM; any other one waits for its class.
+            # Force deletes a machine that never had a VM; any other machine waits for its class.
             if machine.force_deletion and not deletion.may_have_vm(machine):
                 return Event(cause=Cause.GONE)
             return deletion.impossible(made_of.lacking)
@@ -362,7 +365,7 @@ class Deletion:
             if wait is not None:
                 return wait
             if not is_not_visible and self._progress.not_visible:
-                # The former credentials are back; the next rotation has the whole time again.
+                # The former credentials are back, so the next rotation gets the full time again.
                 self._note(not_visible="", not_visible_origin="")
                 await self._persist()
             answer = await self._called(machine, made_of)
@@ -387,20 +390,21 @@ class Deletion:
         return Event(cause=Cause.GONE, known_state=answer.last_known_state)
 
     def _is_denied_twice(self) -> bool:
-        """Return whether two answers, with time between them, say that there is no VM.
+        """Return whether two answers, with time between them, deny the VM.
 
-        The listing of a cloud may lag behind a creation whose answer was lost. After the second
-        denial the cloud is asked no more.
+        A listing may lag behind a creation whose response was lost. After the second denial the
+        cloud is not asked again.
         """
         now = clock.monotonic()
         self._denied = self._denied or now
         return now - self._denied >= deletion.DENIAL_S
 
     async def _called(self, machine: Machine, made_of: ResolvedClass) -> DeleteMachineResponse:
-        request, began = self._driver.request(machine, made_of), clock.monotonic()
+        request, called_at = self._driver.request(machine, made_of), clock.monotonic()
         if self._driver.finds_by_name and not self._vms.owns_vm(machine):
-            # Such a driver does not check whose VM a provider ID names. No VM has the machine's
-            # name, or the pass would have ended; what was created beside it may still be there.
+            # Such a driver does not check the owner of a provider ID, so the VM is deleted by name.
+            # The VM of the provider ID is not the machine's, or is gone; a creation whose response
+            # was lost may have left another.
             started = machine.creation_started or bool(machine.provider_id)
             request = replace(request, provider_id="", creation_started=started)
         async with self._turn.put_down():
@@ -408,21 +412,21 @@ class Deletion:
                 answer = await self._driver.call(MachineDriver.delete_machine, request)
             except errors.NotFound:
                 return DeleteMachineResponse()
-        metrics.took("delete", machine, made_of, clock.monotonic() - began)
+        metrics.took("delete", machine, made_of, clock.monotonic() - called_at)
         return answer
 
     async def _is_elsewhere(self, machine: Machine, made_of: ResolvedClass) -> bool:
         """Return whether the cloud would deny the VM only because of other credentials.
 
         Raises:
-            CloudError: it cannot be said.
+            CloudError: a call failed.
         """
         if not deletion.is_elsewhere(machine, made_of.origin):
             return False
         if await self._state(self._driver.request(machine, made_of)) is not None:
-            # Before the deletion: afterwards the cloud does not show the VM any more.
+            # Record the origin before the deletion: afterwards the cloud no longer shows the VM.
             names, origin = self._settings.names, made_of.origin
-            await self._save(lambda one: creation.origin(one, origin, names))
+            await self._save(lambda obj: creation.origin(obj, origin, names))
             return False
         trusted = deletion.witnesses(machine, self._caches.machines.store.list())
         async with self._turn.put_down():
@@ -431,7 +435,7 @@ class Deletion:
         return trusted.isdisjoint(record.info.provider_id for record in listing.records)
 
     async def _wait_for_credentials(self, origin: str) -> Event | None:
-        """Return how to wait for the former credentials; None = the wait is over."""
+        """Return the event of a wait for the former credentials; None = the wait has ended."""
         machine, before = self._machine, self._progress
         seen = deletion.mark_not_visible(before, origin, self._caches.now())
         self._progress, since = seen, moment(seen.not_visible)
@@ -446,7 +450,11 @@ class Deletion:
         return wait
 
     async def _state(self, request: MachineRequest) -> MachineInfo | None:
-        """Return the VM as the cloud describes it; None: it shows none. Raises CloudError."""
+        """Return the VM as the cloud describes it; None = the cloud shows none.
+
+        Raises:
+            CloudError: the call failed.
+        """
         async with self._turn.put_down():
             try:
                 return await self._driver.call(MachineDriver.get_machine_status, request)
@@ -461,7 +469,7 @@ class Deletion:
             return Event(cause=Cause.NO_LABEL)
         try:
             await self._context.tokens.delete(machine, self._settings)
-            # A node of another VM under that name stays.
+            # A node of the same name that belongs to another VM is kept.
             if (node := self._context.own_node_of(machine)) is not None:
                 await self._let_go(node)
         except Forbidden as error:
@@ -472,21 +480,21 @@ class Deletion:
     async def _let_go(self, node: Node) -> None:
         settings = self._settings
         released = await self._context.write_nodes.change(
-            node, Step(lambda one: release_patch(one, settings))
+            node, Step(lambda obj: release_patch(obj, settings))
         )
         if released.obj is not None and not released.obj.is_deleting:
             await writer.delete(self._context.nodes, released.obj)
 
-    # --- what is written --------------------------------------------------------------------
+    # --- writes -----------------------------------------------------------------------------
 
     def _tell(self, reason: str, text: str) -> None:
         self._context.tell(self._machine, WARNING, reason, text)
 
-    def _note(self, **news: object) -> None:
-        self._progress = msgspec.structs.replace(self._progress, **news)
+    def _note(self, **changes: object) -> None:
+        self._progress = msgspec.structs.replace(self._progress, **changes)
 
     async def _announce(self) -> None:
-        """Write that the machine goes, before anything is done to it."""
+        """Write the phase Terminating before anything else of the machine is touched."""
         if self._machine.phase is not Phase.TERMINATING:
             await self._say(self._move, None)
 
@@ -502,14 +510,14 @@ class Deletion:
         await self._say(move, event)
 
     async def _say(self, move: Move, event: Event | None) -> None:
-        # It is preserved no longer, whatever others wrote.
-        found = deletion.status(self._machine, move, event, clock.now())
-        wanted, codec = replace(found, preserve_until=None), self._context.codec
-        await self._save(lambda one: codec.machine_status_patch(one, wanted), "status")
+        # The preservation ends, whatever other passes wrote.
+        status = deletion.status(self._machine, move, event, clock.now())
+        wanted, codec = replace(status, preserve_until=None), self._context.codec
+        await self._save(lambda obj: codec.machine_status_patch(obj, wanted), "status")
 
     async def _persist(self) -> None:
         note = {self._settings.names.deletion: self._progress.text()}
-        await self._save(lambda one: annotations_patch(one, note, any_version=True))
+        await self._save(lambda obj: annotations_patch(obj, note, any_version=True))
 
     async def _save(self, patch: Callable[[Machine], Patch | None], part: str = "") -> None:
         self._machine = await self._context.save(self._machine, patch, part)

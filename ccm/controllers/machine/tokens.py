@@ -1,7 +1,7 @@
-"""Bootstrap tokens on the API server: made before a VM is, deleted when its node has joined.
+"""Bootstrap tokens on the API server: created before a VM, deleted once its node has joined.
 
-A Secret is read by an empty patch: admission policies see a patch and not a read, so that the
-account needs no right to read all Secrets of the namespace.
+A Secret is read by an empty patch. Admission policies check patches but not reads, so that the
+account needs no permission to read all Secrets of the namespace.
 """
 
 from __future__ import annotations
@@ -22,37 +22,38 @@ from ccm.model.times import parse_time
 _log = log.logger("machine")
 
 MOST_KNOWN = 64
-"""Tokens that redaction knows by their secret alone; with their ID before it all have a form."""
+"""Maximum number of secrets that redaction knows by value; a token with its ID is recognised by
+form."""
 
 
 class Taken(Exception):
-    """The ID is that of somebody else's token."""
+    """The ID belongs to another owner's token."""
 
 
 class Tokens:
-    """The tokens of all machines.
+    """Tokens of all machines.
 
     Args:
-        api: requests about Secrets of the cluster that machines join.
+        api: client for Secrets of the cluster that machines join.
     """
 
     def __init__(self, api: Resource[Secret]) -> None:
         self._api = api
         self._known: dict[str, None] = {}
         self._uids: dict[str, str] = {}
-        """UID of each machine's Secret, by the machine's; empty once it is deleted."""
+        """UID of a machine -> UID of its Secret; empty once the Secret is deleted."""
 
     @staticmethod
     def new_id() -> str:
-        """An ID for a machine that has none."""
+        """Return a new ID."""
         return tokens.new_id(secrets.choice)
 
     async def ensure(self, machine: Machine, settings: Settings) -> str:
-        """The machine's token, `<id>.<secret>`; made where it is not there.
+        """Return the machine's token, `<id>.<secret>`, and create it if it is missing.
 
         Raises:
-            Taken: its ID is that of a Secret that is not the machine's.
-            KubeError: the API server did not answer, or refuses.
+            Taken: a Secret with that ID is not the machine's.
+            KubeError: the request failed.
         """
         token_id = machine.annotation(settings.names.token_id)
         secret = tokens.new_secret(secrets.choice)
@@ -65,13 +66,13 @@ class Tokens:
             groups=settings.token_groups,
         )
         name = tokens.secret_name(token_id)
-        # Also before the request: its refusal may quote it.
+        # Before the request: an error message may quote the secret.
         self._hold(machine, secret)
-        made = {"metadata": {"name": name}, "type": BOOTSTRAP_TOKEN_TYPE, "stringData": data}
-        # Without an answer it is not known which Secret bears the name: the deletion reads.
+        body = {"metadata": {"name": name}, "type": BOOTSTRAP_TOKEN_TYPE, "stringData": data}
+        # Without a response the Secret's UID is unknown; then the deletion reads it.
         self._uids.pop(machine.uid, None)
         try:
-            created = await self._api.create(made, namespace=tokens.NAMESPACE)
+            created = await self._api.create(body, namespace=tokens.NAMESPACE)
             self._uids[machine.uid] = created.uid
         except AlreadyExists:
             secret = await self._existing(name, machine, data)
@@ -86,12 +87,12 @@ class Tokens:
         return f"{token_id}.{secret}"
 
     async def delete(self, machine: Machine, settings: Settings) -> None:
-        """Delete the token that has served; one that is not the machine's stays.
+        """Delete the machine's token; a Secret of another owner is kept.
 
-        A token that may not be deleted expires by itself, and holds nothing up.
+        A token that may not be deleted expires by itself, and blocks nothing.
 
         Raises:
-            KubeError: the API server did not answer.
+            KubeError: the request failed.
         """
         token_id = machine.annotation(settings.names.token_id)
         if not tokens.is_id(token_id):
@@ -100,15 +101,15 @@ class Tokens:
         try:
             uid = self._uids.get(machine.uid)
             if uid is None:
-                found = await self._read(name)
-                uid = found.uid if tokens.is_ours(found.data or {}, machine.key) else ""
+                secret = await self._read(name)
+                uid = secret.uid if tokens.is_ours(secret.data or {}, machine.key) else ""
             if uid:
                 await self._api.delete(name, namespace=tokens.NAMESPACE, uid=uid)
             self._uids[machine.uid] = ""
         except NotFound:
             self._uids[machine.uid] = ""
         except Conflict:
-            # The name may be another's by now: the next attempt reads whose it is.
+            # Another owner may have the name by now: the next attempt reads it again.
             self._uids.pop(machine.uid, None)
             raise
         except Forbidden as error:
@@ -118,7 +119,7 @@ class Tokens:
         self._release(machine.uid)
 
     def forget(self, uid: str) -> None:
-        """Forget a machine that is gone."""
+        """Forget a deleted machine."""
         self._uids.pop(uid, None)
         self._release(uid)
 
@@ -127,7 +128,7 @@ class Tokens:
         redact.release((tokens.NAMESPACE, uid))
 
     def _hold(self, machine: Machine, secret: str) -> None:
-        """Have redaction know a token while it lives."""
+        """Register the secret for redaction; beyond the limit the oldest is released."""
         self._known[machine.uid] = None
         redact.hold((tokens.NAMESPACE, machine.uid), secret)
         if len(self._known) > MOST_KNOWN:
@@ -136,22 +137,22 @@ class Tokens:
             redact.release((tokens.NAMESPACE, oldest))
 
     async def _existing(self, name: str, machine: Machine, data: Mapping[str, str]) -> str:
-        """The secret of a token that an earlier creation made; it lives on with this one."""
+        """Return the secret of a token from an earlier creation; renew it if it has expired."""
         try:
-            found = await self._read(name)
+            existing = await self._read(name)
         except Forbidden as error:
-            # An admission policy lets through our own tokens only.
+            # An admission policy allows only our own tokens.
             raise Taken(name) from error
-        known = found.data or {}
-        if not tokens.is_ours(known, machine.key) or "token-secret" not in known:
+        content = existing.data or {}
+        if not tokens.is_ours(content, machine.key) or "token-secret" not in content:
             raise Taken(name)
-        if parse_time(known["expiration"].decode()) < clock.now():
-            news = {
-                "metadata": {"uid": found.uid},
+        if parse_time(content["expiration"].decode()) < clock.now():
+            patch = {
+                "metadata": {"uid": existing.uid},
                 "stringData": {"expiration": data["expiration"]},
             }
-            await self._api.patch_merge(name, news, namespace=tokens.NAMESPACE)
-        return known["token-secret"].decode()
+            await self._api.patch_merge(name, patch, namespace=tokens.NAMESPACE)
+        return content["token-secret"].decode()
 
     async def _read(self, name: str) -> Secret:
         return await self._api.patch_merge(name, {}, namespace=tokens.NAMESPACE)

@@ -368,7 +368,7 @@ class Calls:
         await self._mark(obj, found.marks)
         if found.annotations:
             wanted = {key: text or None for key, text in found.annotations.items()}
-            obj = await self._written(obj, lambda one: annotations_patch(one, wanted))
+            obj = await self._written(obj, lambda obj: annotations_patch(obj, wanted))
         await self._mark_nodes(found.nodes)
         if found.make is not None:
             await self._make(obj, found.make)
@@ -450,7 +450,7 @@ class Calls:
         self, obj: MachineDeployment, wish: Revert, sets: Mapping[str, MachineSet]
     ) -> MachineDeployment:
         to = sets[wish.to.uid] if wish.to is not None else None
-        after = await self._written(obj, lambda one: self._codec.revert_patch(one, to))
+        after = await self._written(obj, lambda obj: self._codec.revert_patch(obj, to))
         event = plan.reverted(wish, obj)
         self.tell(obj, event)
         self._log.info("rollback answered", key=obj.key, reason=event.message)
@@ -487,7 +487,7 @@ class Calls:
         async def mark_one(mark: Mark) -> None:
             wanted, member = mark.annotations, mark.piece
             if await self._change_machine(
-                member, lambda one: annotations_patch(one, wanted, any_version=True)
+                member, lambda obj: annotations_patch(obj, wanted, any_version=True)
             ):
                 self._log.info("autoscaler chose a machine", key=obj.key, machine=member.key)
 
@@ -498,7 +498,7 @@ class Calls:
         await _all(
             marks,
             lambda mark: self.write_nodes.change(
-                mark.node, Step(lambda one: node_patch(one, mark, names))
+                mark.node, Step(lambda obj: node_patch(obj, mark, names))
             ),
         )
 
@@ -522,7 +522,7 @@ class Calls:
 
         await _all(found.moves, move)
         await _all(found.nodes, step)
-        await _all(found.arrived, lambda one: self._change_machine(one, arrived))
+        await _all(found.arrived, lambda obj: self._change_machine(obj, arrived))
 
     async def _move(self, piece: Member, old: MachineSet, new: MachineSet) -> None:
         kind = self._codec.machine_sets
