@@ -1,10 +1,10 @@
-"""The machine overshoot controller: a set with far too many machines creates no more of them.
+"""The machine overshoot controller: stops creations in a set that has far too many machines.
 
-It freezes a MachineSet that has far too many machines, and its deployment with it; thaws them.
+It freezes and unfreezes a MachineSet, and its deployment with it.
 
-A set is looked at when a machine of it appears, when one of a frozen set is gone, when a person
-asks, and every period. The label stops the creation of machines, the condition tells people; one
-that got lost is written again, for others write the same status.
+A set is reconciled when it gets a machine, when a frozen set loses one, when a user requests it,
+and every period. The label stops creations, and the condition informs users. A lost condition is
+written again, because other controllers write the same status.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Freezable = MachineSet | MachineDeployment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margins:
-    """How much is too much.
+    """Margins for freezing a set.
 
     Attributes:
-        up: machines above what is wanted at which a set is frozen.
-        down: machines below that at which it thaws.
+        up: machines above the expected maximum at which a set is frozen.
+        down: machines below that number at which it is unfrozen.
     """
 
     up: int = 2
@@ -55,13 +55,14 @@ class Stock:
     """A set and its machines.
 
     Attributes:
-        count: machines that it owns, with all labels of its template, on their way out or not.
-        replicas: how many it wants.
-        most: how many its deployment wants, with its surge; None = it has none.
-        is_frozen: it makes no machines.
-        is_told: a condition says whether it does.
-        asked: a person wants it to thaw.
-        is_pardoned: a person had it thaw, and no machine was made since.
+        count: machines that it owns and that have all labels of its template, also those being
+            deleted.
+        replicas: desired machines of the set.
+        most: desired machines of its deployment, with the surge; None = it has no deployment.
+        is_frozen: whether the set creates no machines.
+        is_told: whether the condition agrees with that.
+        asked: whether a user requests to unfreeze it.
+        is_pardoned: whether a user unfroze it, and no machine was created since.
     """
 
     count: int
@@ -74,29 +75,29 @@ class Stock:
 
 
 class Verdict(Enum):
-    """What follows."""
+    """Action for a set."""
 
     STAY = "stay"
     FREEZE = "freeze"
     SAY = "say"
-    """It is frozen, and the condition that says so got lost."""
+    """The set is frozen, and the condition is missing."""
     UNSAY = "unsay"
-    """It is not frozen, and a condition says it is."""
+    """The set is not frozen, but the condition says so."""
     THAW = "thaw"
-    """There are few enough machines."""
+    """Few enough machines are left."""
     THAW_ASKED = "thaw as asked"
-    """A person wants it; once: with the next machine it may freeze again."""
+    """A user requests it. The next machine may freeze the set again."""
 
 
 def limits(stock: Stock, margins: Margins) -> tuple[int, int]:
-    """How many machines freeze a set, and how many thaw it."""
+    """Return the number of machines that freezes a set, and the number that unfreezes it."""
     base = 2 * stock.replicas if stock.most is None else stock.most
     higher = base + margins.up
     return higher, higher - margins.down
 
 
 def judge(stock: Stock, margins: Margins) -> Verdict:
-    """What follows for a set."""
+    """Return the action for a set."""
     higher, lower = limits(stock, margins)
     if stock.asked:
         return Verdict.THAW_ASKED
@@ -123,11 +124,11 @@ class MachineOvershootController:
     """The machine overshoot controller.
 
     Args:
-        caches: the caches; they are ready.
-        events: where events go.
-        margins: how much is too much.
-        period_s: seconds between two looks at everything.
-        rng: jitter.
+        caches: caches of the machine controllers; they are ready.
+        events: recorder of events.
+        margins: margins for freezing a set.
+        period_s: seconds between two reconciles of all objects.
+        rng: source of jitter.
     """
 
     def __init__(
@@ -164,16 +165,16 @@ class MachineOvershootController:
         )
 
     async def sync(self, key: str) -> Result:
-        """Freeze or thaw one set, or one deployment as its sets are.
+        """Freeze or unfreeze one set, or one deployment according to its sets.
 
         Raises:
             KubeError: a write failed.
         """
         kind, _, name = key.partition(" ")
         if kind == _SET:
-            if (found := self._caches.machine_sets.store.get(name)) is None:
+            if (machine_set := self._caches.machine_sets.store.get(name)) is None:
                 return IDLE
-            await self._judge(self._sets.newest(found), asked=False)
+            await self._judge(self._sets.newest(machine_set), asked=False)
             return DONE
         if (deployment := self._caches.machine_deployments.store.get(name)) is None:
             return IDLE
@@ -181,7 +182,7 @@ class MachineOvershootController:
         return DONE
 
     async def _judge(self, obj: MachineSet, *, asked: bool) -> None:
-        """Freeze or thaw a set; `asked`: a person wants that of its deployment."""
+        """Freeze or unfreeze a set; `asked` = a user requests to unfreeze its deployment."""
         if obj.is_deleting:
             return
         stock = self._stock(obj, asked=asked)
@@ -200,34 +201,34 @@ class MachineOvershootController:
             self._add(_DEPLOYMENT, key)
 
     async def _follow(self, obj: MachineDeployment) -> None:
-        """A deployment is frozen while one of its sets is."""
+        """Freeze a deployment while one of its sets is frozen."""
         if obj.is_deleting:
             return
         if obj.wants_unfreeze:
-            # Only when all of them thaw the wish is fulfilled, and goes.
-            for one in self._sets_of(obj):
-                await self._judge(one, asked=True)
-        frozen = [one for one in self._sets_of(obj) if one.is_frozen]
+            # The annotation is removed only after every set was unfrozen.
+            for machine_set in self._sets_of(obj):
+                await self._judge(machine_set, asked=True)
+        frozen = [machine_set for machine_set in self._sets_of(obj) if machine_set.is_frozen]
         reason, text = reasons.REASON_STATE_SYNC, "none of its sets is frozen"
         if frozen:
-            said = _condition_of(frozen[0])
-            reason = said.reason if said is not None and said.reason else reason
+            condition = _condition_of(frozen[0])
+            reason = condition.reason if condition is not None and condition.reason else reason
             text = f"MachineSet {frozen[0].name} is frozen"
         await self._write(self._deployments, obj, frozen=bool(frozen), reason=reason, message=text)
 
     async def _write(
         self, writer: Writer[Any], obj: Freezable, *, frozen: bool, reason: str, message: str
     ) -> None:
-        """Write condition and label, and tell of a change."""
-        told = partial(self._condition_patch, frozen=frozen, reason=reason, message=message)
+        """Write condition and label, and record the event of a change."""
+        condition = partial(self._condition_patch, frozen=frozen, reason=reason, message=message)
         labeled = partial(self._label_patch, frozen=frozen)
-        # What asked for a thaw goes last: until then it is asked for.
-        await writer.change(obj, Step(told, "status"), Step(labeled))
+        # The label patch also removes the unfreeze annotation: last, so that a failure is retried.
+        await writer.change(obj, Step(condition, "status"), Step(labeled))
         if obj.is_frozen is not frozen:
             self._tell(obj, frozen=frozen, reason=reason, text=message)
 
     def _label_patch(self, obj: Freezable, *, frozen: bool) -> Patch | None:
-        """Return the patch that freezes or thaws; what asked for a thaw goes with it."""
+        """Return the patch of the label; unfreezing also removes the user's annotation."""
         changes: dict[str, Any] = {}
         if obj.is_frozen is not frozen:
             changes["labels"] = {self._names.freeze: self._names.frozen if frozen else None}
@@ -238,7 +239,7 @@ class MachineOvershootController:
     def _condition_patch(
         self, obj: Freezable, *, frozen: bool, reason: str, message: str
     ) -> Patch | None:
-        """Return the patch of the condition; one that stands stays, whatever its reason was."""
+        """Return the patch of the condition; an existing one is kept, whatever its reason."""
         if _is_told(obj, frozen=frozen):
             return None
         others = [
@@ -280,13 +281,19 @@ class MachineOvershootController:
 
     def _deployment_of(self, obj: MachineSet) -> MachineDeployment | None:
         key = controller_key(obj, self._codec.machine_deployments.kind)
-        found = self._caches.machine_deployments.store.get(key) if key else None
-        return found if found is not None and found.uid == controller_uid(obj) else None
+        deployment = self._caches.machine_deployments.store.get(key) if key else None
+        return (
+            deployment if deployment is not None and deployment.uid == controller_uid(obj) else None
+        )
 
     def _sets_of(self, obj: MachineDeployment) -> Sequence[MachineSet]:
         store = self._caches.machine_sets.store
-        found = (store.get(key) for key in sorted(self._members.owned(obj.uid)))
-        return [self._sets.newest(one) for one in found if one is not None]
+        machine_sets = (store.get(key) for key in sorted(self._members.owned(obj.uid)))
+        return [
+            self._sets.newest(machine_set)
+            for machine_set in machine_sets
+            if machine_set is not None
+        ]
 
     def _tell(self, obj: Freezable, *, frozen: bool, reason: str, text: str) -> None:
         codec = self._codec
@@ -302,10 +309,10 @@ class MachineOvershootController:
         message = f"{kind.kind} {obj.name} {what}: {reason}, {text}"
         self._events.event(kind.reference(obj), level, word, message)
 
-    # --- when -------------------------------------------------------------------------------
+    # --- triggers ---------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Look at everything."""
+        """Queue all sets and deployments."""
         self._pardoned.clear()
         sets = self._caches.machine_sets.store.list()
         metrics.SETS_FROZEN.set(sum(machine_set.is_frozen for machine_set in sets))
@@ -317,8 +324,8 @@ class MachineOvershootController:
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
         self._machines.note(old, new)
         before, after = (
-            "" if one is None else controller_key(one, self._codec.machine_sets.kind)
-            for one in (old, new)
+            "" if machine is None else controller_key(machine, self._codec.machine_sets.kind)
+            for machine in (old, new)
         )
         if before == after:
             return False
@@ -326,23 +333,23 @@ class MachineOvershootController:
             if (owner := self._caches.machine_sets.store.get(after)) is not None:
                 self._pardoned.discard(owner.uid)
             self._add(_SET, after)
-        left = self._caches.machine_sets.store.get(before) if before else None
-        if left is not None and left.is_frozen:
+        former_owner = self._caches.machine_sets.store.get(before) if before else None
+        if former_owner is not None and former_owner.is_frozen:
             self._add(_SET, before)
         return False
 
     def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:
         self._members.note(old, new)
-        found = new or old
-        if found is None:
+        changed = new or old
+        if changed is None:
             return False
-        was, is_ = (None if one is None else one.is_frozen for one in (old, new))
-        key = controller_key(found, self._codec.machine_deployments.kind)
+        was, is_ = (None if version is None else version.is_frozen for version in (old, new))
+        key = controller_key(changed, self._codec.machine_deployments.kind)
         if key and was is not is_:
             self._add(_DEPLOYMENT, key)
         if new is None:
-            self._sets.forget(found.key)
-            self._pardoned.discard(found.uid)
+            self._sets.forget(changed.key)
+            self._pardoned.discard(changed.uid)
         elif _needs_a_look(new):
             self._add(_SET, new.key)
         return False
@@ -366,13 +373,13 @@ def _condition_of(obj: Freezable) -> Condition | None:
 
 
 def _is_told(obj: Freezable, *, frozen: bool) -> bool:
-    """Return whether the condition says whether an object is frozen."""
-    found = _condition_of(obj)
+    """Return whether the condition agrees with the frozen state."""
+    condition = _condition_of(obj)
     if not frozen:
-        return found is None
-    return found is not None and found.status == STATUS_TRUE
+        return condition is None
+    return condition is not None and condition.status == STATUS_TRUE
 
 
 def _needs_a_look(obj: Freezable) -> bool:
-    """Return whether there is something to do about it, however many machines there are."""
+    """Return whether an object needs a reconcile whatever the number of machines."""
     return obj.wants_unfreeze or not _is_told(obj, frozen=obj.is_frozen)

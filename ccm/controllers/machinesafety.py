@@ -1,9 +1,9 @@
-"""Looks for VMs that no Machine owns, class by class, and for nodes that none stands behind.
+"""Deletes VMs that no Machine owns, class by class, and marks nodes that no Machine owns.
 
-A pass comes at the start, every period and when a Machine is gone; where VMs have no marks, another
-one follows a minute later. A class whose listing fails does not delay the others. Before a VM is
-deleted, `ccm.machines.orphans` compares it with the cache, and with a live list of Machines: of all
-namespaces where we may read them.
+A pass runs at the start, every period and after the deletion of a Machine. If VMs have no marks,
+another pass follows a minute later. A class whose listing fails does not delay the others. Before a
+VM is deleted, `ccm.machines.orphans` compares it with the cache, and with a live list of Machines:
+of all namespaces where we may read them.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from ccm.runtime.writer import Recorder, Step, Writer
 NAME = "machinesafety"
 
 SOON_S = 5.0
-"""A pass for a Machine that is gone waits that long for others to go."""
+"""Delay of a pass after the deletion of a Machine, which collects further deletions."""
 
 AGAIN_S = 60.0
-"""Time until VMs without marks are listed again. Later, the name of a deleted Machine says nothing
-about a VM."""
+"""Time until VMs without marks are listed again. Later, the name of a deleted Machine proves
+nothing about a VM."""
 
 JITTER = 0.1
 
 
 TRIGGER = "OutOfRange"
-"""A machine with this in its description may have left a VM behind (reference)."""
+"""Text in the description of a machine that may have left a VM behind (reference)."""
 
 
 class MachineSafetyController:
     """The machine safety controller.
 
     Args:
-        shared: what the machine controllers share; the caches are ready.
-        events: where events go.
+        shared: components of all machine controllers; the caches are ready.
+        events: recorder of events.
         period_s: seconds between two passes.
-        rng: jitter.
+        rng: source of jitter.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class MachineSafetyController:
     ) -> None:
         self._caches, self._driver, self._vms = shared.caches, shared.driver, shared.vms
         caches = shared.caches
-        # An API group without class objects has none to tell of.
+        # Without class objects in the API group, events refer to the kind of machines.
         self._class_kind = caches.codec.machine_classes or caches.codec.machines
         self._machines = caches.client.resource(caches.codec.machines)
         nodes = caches.target.client.resource(NODES)
@@ -79,7 +79,7 @@ class MachineSafetyController:
         self._write_nodes = Writer(nodes, cache=caches.nodes.store, rng=rng)
         self._sightings: dict[str, dict[str, Sighting]] = {}
         self._told: dict[str, set[str]] = {}
-        """By class, of what people were told in the last pass over it."""
+        """Key of a class -> texts of the events of its last pass."""
         self._gone = GoneMachines()
         self._imported: set[str] = set()
         """UIDs of Machines created with a provider ID: their VMs are never ours by name."""
@@ -110,25 +110,25 @@ class MachineSafetyController:
         )
 
     async def look(self) -> None:
-        """One pass over the VMs of all classes, and over all nodes."""
+        """Run a pass over the VMs of all classes, and over all nodes."""
         classes = self._caches.classes.store.list()
         for gone in self._sightings.keys() - {machine_class.key for machine_class in classes}:
             del self._sightings[gone]
             self._told.pop(gone, None)
         self._gone.keep({machine_class.name for machine_class in classes})
         self._recheck_soon = False
-        found, faults = list[tuple[Judgement, Decision]](), list[str]()
+        results, faults = list[tuple[Judgement, Decision]](), list[str]()
         for machine_class in classes:
             view = self._caches.resolve(machine_class)
             if view.faults:
                 continue
             try:
-                found.append(await self._look_over(machine_class, view))
+                results.append(await self._look_over(machine_class, view))
                 metrics.PASSES.labels("success").inc()
             except (CloudError, KubeError) as error:
                 metrics.PASSES.labels("error").inc()
                 faults.append(f"{machine_class.key}: {error}")
-        _count(found)
+        _count(results)
         await self._mark_nodes(faults)
         if faults:
             self._outage.goes_on(count=len(faults), error=faults[0])
@@ -138,20 +138,20 @@ class MachineSafetyController:
     async def _look_over(
         self, obj: MachineClass, made_of: ResolvedClass
     ) -> tuple[Judgement, Decision]:
-        """The VMs of one class.
+        """Check the VMs of one class, and delete the orphans.
 
         Raises:
-            CloudError: they cannot be listed, or one of them cannot be deleted.
+            CloudError: the VMs cannot be listed, or one of them cannot be deleted.
             KubeError: Machines cannot be read.
         """
-        # One that others had made serves too, if it began after what asked for the pass.
+        # A shared listing is good enough, if it began after the deletion that triggered the pass.
         since = asyncio.get_running_loop().time() - SOON_S
         listing = await self._vms.listings.of(made_of, since=since)
         machines = self._caches.machines.store.list()
         by_name = self._driver.finds_by_name
-        # Where VMs are marked, one without marks is never ours.
+        # With a driver that marks VMs, a VM without marks is never ours.
         gone = self._gone.of(made_of.name, made_of.origin) if by_name else {}
-        found = orphans.judge(
+        judgement = orphans.judge(
             listing.records,
             machines,
             self._sightings.get(obj.key, {}),
@@ -160,14 +160,14 @@ class MachineSafetyController:
             namespace=self._caches.namespace,
             gone=gone,
         )
-        self._sightings[obj.key] = dict(found.sightings)
+        self._sightings[obj.key] = dict(judgement.sightings)
         listed = {record.identity.name for record in listing.records}
         early = self._gone.settle(made_of.name, listed, listing.began)
-        self._recheck_soon |= by_name and (early or bool(found.waiting))
+        self._recheck_soon |= by_name and (early or bool(judgement.waiting))
         decision = Decision()
-        if found.candidates and not self._caches.machines.undecodable:
-            decision = await self._decide(found)
-        self._tell(obj, found, decision)
+        if judgement.candidates and not self._caches.machines.undecodable:
+            decision = await self._decide(judgement)
+        self._tell(obj, judgement, decision)
         failed: CloudError | None = None
         for record in decision.due:
             identity = record.identity if record.identity.cluster else gone[record.identity.name]
@@ -177,10 +177,10 @@ class MachineSafetyController:
                 failed = failed or error
         if failed is not None:
             raise failed
-        return found, decision
+        return judgement, decision
 
     async def _decide(self, found: Judgement) -> Decision:
-        """Compare candidates with the Machines as the API server has them now.
+        """Compare candidates with a live list of the Machines.
 
         Raises:
             KubeError: Machines cannot be read.
@@ -194,17 +194,17 @@ class MachineSafetyController:
         return orphans.decide(found, machines, all_namespaces=True)
 
     async def _live(self, namespace: str) -> Sequence[Machine]:
-        """Read the Machines of a namespace from the API server; empty = of all namespaces.
+        """Return a live list of the Machines of a namespace; empty = of all namespaces.
 
         Raises:
-            KubeError: a Machine cannot be read; it may own any VM.
+            KubeError: a Machine cannot be decoded, and may own any VM.
         """
-        every: list[Machine] = []
+        machines: list[Machine] = []
         async for page in self._machines.pages(namespace=namespace):
             if page.malformed_keys:
                 raise KubeError(f"Machines cannot be read: {', '.join(page.malformed_keys)}")
-            every += page.items
-        return every
+            machines += page.items
+        return machines
 
     async def _delete(
         self, obj: MachineClass, made_of: ResolvedClass, identity: Identity, provider_id: str
@@ -227,7 +227,7 @@ class MachineSafetyController:
         )
 
     def _tell(self, obj: MachineClass, found: Judgement, decision: Decision) -> None:
-        """Tell people of what is left alone, once for as long as it is."""
+        """Record events about VMs that are not deleted, once while the texts stay the same."""
         texts = dict(_left_alone(found, decision, obj.namespace))
         before, self._told[obj.key] = self._told.get(obj.key, set()), set(texts)
         for text in sorted(texts.keys() - before):
@@ -254,12 +254,12 @@ class MachineSafetyController:
         if len(machines) > 1:
             self._log.warning("node belongs to several machines", node=node.name)
 
-        def marked(one: Node) -> Patch | None:
-            return _node_patch(one, machines, self._caches.now(), settings)
+        def marked(latest: Node) -> Patch | None:
+            return _node_patch(latest, machines, self._caches.now(), settings)
 
         await self._write_nodes.change(self._write_nodes.newest(node), Step(marked))
 
-    # --- when -------------------------------------------------------------------------------
+    # --- triggers ---------------------------------------------------------------------------
 
     async def _passes(self) -> None:
         while True:
@@ -278,14 +278,14 @@ class MachineSafetyController:
         if new is not None and (old is None or new.uid != old.uid):
             self._gone.remove(new.name)
             if new.provider_id and not initial:
-                # Set by a user, or restored: the annotations say nothing about this object.
+                # Set by a user or a restore: the annotations prove nothing about this object.
                 self._imported.add(new.uid)
         if _asks_for_a_pass(old, new):
             self._asked.set()
         return False
 
     def _machine_deleted(self, obj: Machine) -> None:
-        """Remember a Machine that may have left a VM behind."""
+        """Remember a Machine that may have left a VM."""
         if obj.uid not in self._imported and orphans.may_leave_vm(obj):
             origins = obj.origins or (self._caches.class_of(obj).origin,)
             now = asyncio.get_running_loop().time()
@@ -298,7 +298,7 @@ class MachineSafetyController:
 
 
 def _left_alone(found: Judgement, decision: Decision, namespace: str) -> Iterator[tuple[str, str]]:
-    """What people are told of, and the reason of the event."""
+    """Yield texts about VMs that are not deleted, each with the reason of its event."""
     if decision.held:
         text = (
             f"{len(decision.due) + len(decision.held)} VMs of this cluster belong to no Machine, "
@@ -306,7 +306,7 @@ def _left_alone(found: Judgement, decision: Decision, namespace: str) -> Iterato
         )
         yield text, reasons.REASON_ORPHAN_HELD
     if decision.unconfirmed:
-        # No number: each VM that comes or goes would be another event.
+        # Without a count: every change of it would cause another event.
         text = (
             "VMs of this cluster carry no namespace and belong to no Machine in namespace "
             f"{namespace}; Machines of other namespaces may own them: left alone; allow the "
@@ -314,7 +314,7 @@ def _left_alone(found: Judgement, decision: Decision, namespace: str) -> Iterato
         )
         yield text, reasons.REASON_ORPHAN_UNCONFIRMED
     for record in found.strangers:
-        # A VM of another cluster or namespace is reported there.
+        # VMs of another cluster or namespace are reported by its own controller.
         if not record.identity.cluster:
             who = f"VM {record.info.provider_id} ({record.identity.name})"
             yield f"{who} bears no marker: left alone", reasons.REASON_STRANGER
@@ -322,30 +322,30 @@ def _left_alone(found: Judgement, decision: Decision, namespace: str) -> Iterato
 
 def _count(found: Sequence[tuple[Judgement, Decision]]) -> None:
     for kind, count in (
-        ("ours", sum(one.ours for one, _ in found)),
-        ("waiting", sum(len(one.waiting) for one, _ in found)),
-        ("held", sum(len(one.held) + len(one.unconfirmed) for _, one in found)),
-        ("stranger", sum(len(one.strangers) for one, _ in found)),
+        ("ours", sum(judgement.ours for judgement, _ in found)),
+        ("waiting", sum(len(judgement.waiting) for judgement, _ in found)),
+        ("held", sum(len(decision.held) + len(decision.unconfirmed) for _, decision in found)),
+        ("stranger", sum(len(judgement.strangers) for judgement, _ in found)),
     ):
         metrics.VMS.labels(kind).set(count)
 
 
 def _asks_for_a_pass(old: Machine | None, new: Machine | None) -> bool:
-    """Whether VMs should be looked over at once: a machine is gone, or has a doubtful VM."""
+    """Return whether a pass should run at once: a machine was deleted, or may have left a VM."""
     if new is None:
         return old is not None
     if old is None:
         return False
-    before, after = (one.status.description for one in (old, new))
+    before, after = (version.status.description for version in (old, new))
     return TRIGGER in after and TRIGGER not in before
 
 
 def _node_patch(
     node: Node, machines: Collection[Machine], now: datetime, settings: Settings
 ) -> Patch | None:
-    """What is written on a node, from the machines that name it; None: nothing.
+    """Return the patch of a node, from the machines that name it; None = no change.
 
-    Of several nobody knows which is the right one: the node is left as it is.
+    A node that several machines name is not changed: its owner is unknown.
     """
     if len(machines) > 1:
         return None

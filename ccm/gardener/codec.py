@@ -54,7 +54,7 @@ _PUSHED = (
     "maxEvictRetries",
     "nodeConditions",
 )
-"""Fields of the template that reach existing machines; all others make other machines."""
+"""Template fields that are applied to existing machines; all others require new machines."""
 
 
 def _kind(hub: Any, document: Any, convert: Any) -> Kind[Any]:
@@ -81,7 +81,7 @@ MACHINE_CLASSES: Kind[MachineClass] = _kind(MachineClass, documents.MachineClass
 
 
 class GardenerCodec(Codec):
-    """Objects of Gardener's machine-controller-manager."""
+    """Codec of Gardener's machine-controller-manager objects."""
 
     names = NAMES
 
@@ -91,12 +91,12 @@ class GardenerCodec(Codec):
     machine_classes = MACHINE_CLASSES
 
     def machine_status_patch(self, obj: Machine, status: MachineStatus) -> Patch:
-        """Return the patch that writes a status; fields that we do not know stay."""
+        """Return the patch that writes a status; fields that the hub type lacks are kept."""
         before: documents.MachineStatus = obj.source.status
         phase = status.phase.value
         if status.phase is Phase.FOREIGN:
             phase = before.current_status.phase
-        found = {
+        status_body = {
             "currentStatus": {
                 "phase": phase,
                 "timeoutActive": status.timeout_active,
@@ -115,8 +115,8 @@ class GardenerCodec(Codec):
         lists = {"addresses": status.addresses, "conditions": status.conditions}
         for key, entries in lists.items():
             if entries or getattr(before, key):
-                found[key] = [msgspec.to_builtins(one) for one in entries] or None
-        return {"metadata": same_object(obj) | same_version(obj), "status": found}
+                status_body[key] = [msgspec.to_builtins(entry) for entry in entries] or None
+        return {"metadata": same_object(obj) | same_version(obj), "status": status_body}
 
     def known_state_patch(self, obj: Machine, state: str) -> Patch:
         """Return the patch that stores the driver's state."""
@@ -138,7 +138,7 @@ class GardenerCodec(Codec):
         return {"metadata": metadata, "spec": {"providerID": provider_id}}
 
     def machine_body(self, owner: MachineSet, reference: OwnerReference, name: str) -> Patch:
-        """Return a new machine of a set."""
+        """Return the body of a new machine of a set."""
         template: documents.MachineTemplateSpec = owner.template.source
         metadata: dict[str, Any] = {
             "name": name,
@@ -153,21 +153,24 @@ class GardenerCodec(Codec):
         return {"metadata": metadata, "spec": _machine_spec(template)}
 
     def push_patch(self, obj: Machine, owner: MachineSet) -> Patch | None:
-        """Return the patch that brings changes of the template to a machine; None = there are none.
+        """Return the patch that applies template changes to a machine; None = no changes.
 
-        A machine that failed or ends stays as it is, except for the kind of its class, without
-        which no other change can be made.
+        A machine that failed or is being deleted is not changed, except for the kind of its class,
+        without which the API server accepts no other change.
         """
         spec: documents.MachineSpec = obj.source.spec
         template: documents.MachineTemplateSpec = owner.template.source
         if spec == replace(template.spec, provider_id=spec.provider_id) and not _timeout(template):
-            return None  # mostly, and found out at little cost
+            return None  # The usual case, so it is checked first, at little cost.
         goal, has = (
-            _without_nulls(one) for one in (_machine_spec(template), msgspec.to_builtins(spec))
+            _without_nulls(document)
+            for document in (_machine_spec(template), msgspec.to_builtins(spec))
         )
-        rests = obj.is_deleting or obj.phase in (Phase.FAILED, Phase.TERMINATING)
-        before, after = ({key: one[key] for key in _PUSHED if key in one} for one in (has, goal))
-        changes = {} if rests else merge_changes(before, after)
+        is_final = obj.is_deleting or obj.phase in (Phase.FAILED, Phase.TERMINATING)
+        before, after = (
+            {key: fields[key] for key in _PUSHED if key in fields} for fields in (has, goal)
+        )
+        changes = {} if is_final else merge_changes(before, after)
         kind = template.spec.class_.kind
         if spec.class_.kind != kind:
             changes["class"] = {"kind": kind}
@@ -176,7 +179,7 @@ class GardenerCodec(Codec):
         return {"metadata": same_object(obj) | same_version(obj), "spec": changes}
 
     def set_body(self, obj: MachineDeployment, making: Making, reference: OwnerReference) -> Patch:
-        """Return a new set of a deployment."""
+        """Return the body of a new set of a deployment."""
         spec: documents.MachineDeploymentSpec = obj.source.spec
         mark = {names.LABEL_TEMPLATE_HASH: making.name.hash}
         whole = _plain(spec.template)
@@ -209,7 +212,7 @@ class GardenerCodec(Codec):
             spec["replicas"] = change.replicas
         if change.copies:
             wanted: documents.MachineDeploymentSpec = owner.source.spec
-            before, after = (filled(_plain(one.template.source.spec)) for one in (obj, owner))
+            before, after = (filled(_plain(source.template.source.spec)) for source in (obj, owner))
             spec |= {
                 "template": {"spec": merge_changes(before, after)},
                 "minReadySeconds": wanted.min_ready_seconds,
@@ -223,73 +226,80 @@ class GardenerCodec(Codec):
         return {"metadata": metadata} | ({"spec": spec} if spec else {})
 
     def set_status_patch(self, obj: MachineSet, status: SetStatus) -> Patch | None:
-        """Return the patch that writes a status; None = it stands."""
+        """Return the patch that writes a status; None = up to date."""
         before: documents.MachineSetStatus = obj.source.status
         after = documents.MachineSetStatus(
             conditions=_conditions(status.conditions, documents.ObjectCondition),
             last_operation=_last(status.last),
-            failed_machines=[_summary(one) for one in status.failed] or None,
-            **{theirs: getattr(status, ours) for ours, theirs in SET_STATUS.items()},
+            failed_machines=[_summary(machine) for machine in status.failed] or None,
+            **{field: getattr(status, hub_field) for hub_field, field in SET_STATUS.items()},
         )
         empty = {"conditions": before.conditions or None}
         if after == replace(before, failed_machines=before.failed_machines or None, **empty):
             return None
-        # A merge patch has to name fields that are 0 or empty now.
-        found = _with_zeros(after)
+        # A merge patch has to contain the fields that are 0 or empty now.
+        status_body = _with_zeros(after)
         is_known = status.last != Operation()
-        found["lastOperation"] = _with_zeros(after.last_operation) if is_known else None
-        return {"metadata": same_version(obj), "status": found}
+        status_body["lastOperation"] = _with_zeros(after.last_operation) if is_known else None
+        return {"metadata": same_version(obj), "status": status_body}
 
     def move_patch(
         self, obj: Machine, *, old: MachineSet, new: MachineSet, reference: OwnerReference
     ) -> Patch:
-        """Return the patch that moves a machine that was updated in place to its new set."""
-        left, comes = (
-            (one.selector.match_labels or {}) if one.selector is not None else {}
-            for one in (old, new)
+        """Return the patch that moves an updated machine to its new set."""
+        old_labels, new_labels = (
+            (machine_set.selector.match_labels or {}) if machine_set.selector is not None else {}
+            for machine_set in (old, new)
         )
-        kept = {key: value for key, value in obj.labels.items() if left.get(key) != value}
-        wanted = kept | dict(comes) | {names.LABEL_UPDATE_RESULT: names.UPDATE_SUCCESSFUL}
+        kept = {key: value for key, value in obj.labels.items() if old_labels.get(key) != value}
+        wanted = kept | dict(new_labels) | {names.LABEL_UPDATE_RESULT: names.UPDATE_SUCCESSFUL}
         metadata: dict[str, Any] = same_object(obj) | same_version(obj)
         metadata["labels"] = merge_changes(obj.labels, wanted)
         metadata["ownerReferences"] = [_plain(reference)]
         return {"metadata": metadata, "spec": {"class": _plain(new.template.source.spec.class_)}}
 
     def revert_patch(self, obj: MachineDeployment, to: MachineSet | None) -> Patch:
-        """Return the patch that answers a rollback: the template of a set, or no change."""
+        """Return the patch that completes a rollback; `to` is the set whose template returns.
+
+        Without a set, the patch only withdraws the request.
+        """
         metadata: dict[str, Any] = same_object(obj) | same_version(obj)
         spec: dict[str, Any] = {"rollbackTo": None}
         if to is not None:
-            before, after = (_plain(one.template.source) for one in (obj, to))
+            before, after = (_plain(source.template.source) for source in (obj, to))
             labels = dict(to.template.labels)
             labels.pop(names.LABEL_TEMPLATE_HASH, None)
             after["metadata"] = {**after.get("metadata", {}), "labels": labels}
             spec["template"] = merge_changes(before, after)
-            notes = [
-                {key: text for key, text in one.annotations.items() if key not in NAMES.not_copied}
-                for one in (obj, to)
+            annotations = [
+                {
+                    key: text
+                    for key, text in source.annotations.items()
+                    if key not in NAMES.not_copied
+                }
+                for source in (obj, to)
             ]
-            if changed := merge_changes(*notes):
+            if changed := merge_changes(*annotations):
                 metadata["annotations"] = changed
         return {"metadata": metadata, "spec": spec}
 
     def deployment_status_patch(
         self, obj: MachineDeployment, status: DeploymentStatus
     ) -> Patch | None:
-        """Return the patch that writes a status; None = it stands."""
+        """Return the patch that writes a status; None = up to date."""
         wanted = documents.MachineDeploymentStatus(
             conditions=_conditions(status.conditions, documents.DeploymentCondition),
-            failed_machines=[_summary(one) for one in status.failed] or None,
-            **{theirs: getattr(status, ours) for ours, theirs in DEPLOYMENT_STATUS.items()},
+            failed_machines=[_summary(machine) for machine in status.failed] or None,
+            **{field: getattr(status, hub_field) for hub_field, field in DEPLOYMENT_STATUS.items()},
         )
-        before, after = (_comparable(one) for one in (obj.source.status, wanted))
+        before, after = (_comparable(document) for document in (obj.source.status, wanted))
         changes = merge_changes(before, after)
         return {"metadata": same_version(obj), "status": changes} if changes else None
 
     def class_conditions_patch(self, obj: MachineClass, conditions: Iterable[Condition]) -> Patch:
         """Return the patch that writes the conditions of a class."""
-        found = _conditions(conditions, documents.ObjectCondition) or ()
-        plain = [_plain(one) for one in found]
+        converted = _conditions(conditions, documents.ObjectCondition) or ()
+        plain = [_plain(condition) for condition in converted]
         return {"metadata": same_version(obj), "status": {"conditions": plain}}
 
 
@@ -306,74 +316,73 @@ def _timeout(template: documents.MachineTemplateSpec) -> str:
     return annotations_of(template).get(names.ANNOTATION_CREATION_TIMEOUT, "")
 
 
-def _without_nulls(found: Any) -> Any:
-    # A merge patch cannot write a null, and Go writes some: they would differ for ever.
-    if not isinstance(found, Mapping):
-        return found
-    return {key: _without_nulls(value) for key, value in found.items() if value is not None}
+def _without_nulls(document: Any) -> Any:
+    # Go writes nulls, but a merge patch cannot: such fields would differ for ever.
+    if not isinstance(document, Mapping):
+        return document
+    return {key: _without_nulls(value) for key, value in document.items() if value is not None}
 
 
-def _plain(found: msgspec.Struct) -> dict[str, Any]:
-    return dict(msgspec.to_builtins(found))
+def _plain(struct: msgspec.Struct) -> dict[str, Any]:
+    return dict(msgspec.to_builtins(struct))
 
 
-def _with_zeros(found: msgspec.Struct) -> dict[str, Any]:
+def _with_zeros(struct: msgspec.Struct) -> dict[str, Any]:
     zero = {
-        one.encode_name: one.default if isinstance(one.default, int) else None
-        for one in msgspec.structs.fields(found)
+        field.encode_name: field.default if isinstance(field.default, int) else None
+        for field in msgspec.structs.fields(struct)
     }
-    return zero | _plain(found)
+    return zero | _plain(struct)
 
 
-def _comparable(found: documents.MachineDeploymentStatus) -> dict[str, Any]:
+def _comparable(status: documents.MachineDeploymentStatus) -> dict[str, Any]:
     """Return the fields that are set, with conditions in a fixed order."""
-    plain = {key: value for key, value in _plain(found).items() if value is not None}
+    plain = {key: value for key, value in _plain(status).items() if value is not None}
     if conditions := plain.get("conditions"):
         plain["conditions"] = sorted(conditions, key=lambda condition: str(condition["type"]))
     return plain
 
 
-def _conditions(found: Iterable[Condition], kind: type[Any]) -> list[Any] | None:
+def _conditions(conditions: Iterable[Condition], kind: type[Any]) -> list[Any] | None:
     times = kind is documents.DeploymentCondition
     return [
         kind(
-            type=one.type,
-            status=one.status,
-            last_transition_time=_text(one.since),
-            reason=one.reason,
-            message=one.message,
-            **({"last_update_time": _text(one.updated)} if times else {}),
+            type=condition.type,
+            status=condition.status,
+            last_transition_time=_text(condition.since),
+            reason=condition.reason,
+            message=condition.message,
+            **({"last_update_time": _text(condition.updated)} if times else {}),
         )
-        for one in found
+        for condition in conditions
     ] or None
 
 
-def _last(found: Operation) -> documents.LastOperation:
+def _last(operation: Operation) -> documents.LastOperation:
     return documents.LastOperation(
-        description=found.description,
-        error_code=found.code,
-        last_update_time=_text(found.updated),
-        state=found.state,
-        type=found.kind,
+        description=operation.description,
+        error_code=operation.code,
+        last_update_time=_text(operation.updated),
+        state=operation.state,
+        type=operation.kind,
     )
 
 
-def _summary(found: FailedMachine) -> documents.MachineSummary:
+def _summary(machine: FailedMachine) -> documents.MachineSummary:
     return documents.MachineSummary(
-        name=found.name,
-        provider_id=found.provider_id,
-        last_operation=_last(found.operation),
-        owner_ref=found.owner,
+        name=machine.name,
+        provider_id=machine.provider_id,
+        last_operation=_last(machine.operation),
+        owner_ref=machine.owner,
     )
 
 
 def _state_to_store(obj: Machine, state: str) -> str:
-    # The record of an earlier release stays until the provider ID is stored: it may be the only
-    # one.
+    # Keep the record of an earlier release until the provider ID is stored: it may be the only one.
     if is_recorded_in_state(obj.source) and not obj.provider_id:
         return f"{names.STATE_CREATION}{obj.uid} {state}"
     return state
 
 
-def _text(found: datetime | None) -> str | None:
-    return format_time(found) if found is not None else None
+def _text(moment: datetime | None) -> str | None:
+    return format_time(moment) if moment is not None else None

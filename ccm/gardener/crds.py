@@ -1,7 +1,7 @@
-"""The definitions of the objects, written from their types.
+"""CustomResourceDefinitions, generated from the types.
 
-`python -m ccm.gardener.crds` writes `manifests/crds.yaml` and its copy in the chart; a test says
-when they are not what it would write.
+`python -m ccm.gardener.crds` writes `manifests/crds.yaml` and its copy in the chart. A test fails
+if the files are not up to date.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEAD = """\
 """
 _IN_THE_CHART = "{{- if .Values.machines.enabled }}\n", "{{- end }}\n"
 
-# controller-gen's pattern for quantities, so that a definition refuses what Go could not read.
+# controller-gen's pattern for quantities, so that the API server rejects what Go could not read.
 _QUANTITY = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?"
     r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
@@ -42,14 +42,14 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What the types do not say of a kind.
+    """Properties of a kind that its types do not contain.
 
     Attributes:
-        kind: where it lives and what it is.
+        kind: the kind.
         short: its short name.
-        columns: name, type and path of what `kubectl get` shows; a name with a star is wide.
-        has_status: whether the status is a sub-resource.
-        scales: whether the replicas are one.
+        columns: name, type and path of the columns of `kubectl get`; a name with a star is wide.
+        has_status: whether the status is a subresource.
+        scales: whether there is a scale subresource.
     """
 
     kind: Kind[Any]
@@ -100,23 +100,25 @@ DEFINITIONS = (
 
 
 def written(annotations: Mapping[str, str] | None = None) -> str:
-    """What stands in `manifests/crds.yaml`, with these annotations on each."""
+    """Return the content of `manifests/crds.yaml`, with these annotations on each definition."""
     parts = list[str]()
-    for one in map(manifest, DEFINITIONS):
-        metadata = one["metadata"] | ({"annotations": annotations} if annotations else {})
-        parts.append(yaml.safe_dump({**one, "metadata": metadata}, sort_keys=False, width=100))
+    for definition in map(manifest, DEFINITIONS):
+        metadata = definition["metadata"] | ({"annotations": annotations} if annotations else {})
+        parts.append(
+            yaml.safe_dump({**definition, "metadata": metadata}, sort_keys=False, width=100)
+        )
     return "---\n".join([_HEAD + parts[0], *parts[1:]])
 
 
 def in_the_chart() -> str:
-    """The same as a template of the chart, which Helm never deletes."""
+    """Return the same content as a template of the chart, which Helm never deletes."""
     begin, end = _IN_THE_CHART
     return begin + written(names.KEPT_BY_HELM) + end
 
 
 @functools.cache
 def manifest(one: Definition) -> Mapping[str, Any]:
-    """A CustomResourceDefinition; whoever asks again gets the same one."""
+    """Return a CustomResourceDefinition; the result is cached."""
     kind = one.kind
     version: Schema = {"name": kind.version, "served": True, "storage": True}
     if one.columns:
@@ -147,8 +149,8 @@ _SCALE = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.r
 
 
 def _column(name: str, kind: str, path: str) -> Schema:
-    found: Schema = {"name": name.rstrip("*"), "type": kind, "jsonPath": path}
-    return found | ({"priority": 1} if name.endswith("*") else {})
+    column: Schema = {"name": name.rstrip("*"), "type": kind, "jsonPath": path}
+    return column | ({"priority": 1} if name.endswith("*") else {})
 
 
 def _root(kind: Kind[Any]) -> Schema:
@@ -163,25 +165,25 @@ def _root(kind: Kind[Any]) -> Schema:
     return {key: value for key, value in schema.items() if value}
 
 
-def _struct(found: wire.Type) -> Schema:
-    assert isinstance(found, wire.StructType)
-    told = dict(_attributes(found.cls))
+def _struct(struct: wire.Type) -> Schema:
+    assert isinstance(struct, wire.StructType)
+    descriptions = dict(_attributes(struct.cls))
     schema: Schema = {"type": "object"}
-    if found.fields:
+    if struct.fields:
         schema["properties"] = {
-            one.encode_name: _described(told.get(one.name, ""), _schema(one.type))
-            for one in found.fields
+            field.encode_name: _described(descriptions.get(field.name, ""), _schema(field.type))
+            for field in struct.fields
         }
-    schema["required"] = [one.encode_name for one in found.fields if one.required]
-    about = (inspect.getdoc(found.cls) or "").partition("\n")[0]
+    schema["required"] = [field.encode_name for field in struct.fields if field.required]
+    about = (inspect.getdoc(struct.cls) or "").partition("\n")[0]
     return _described(about, {key: value for key, value in schema.items() if value})
 
 
 def _attributes(kind: type) -> Iterator[tuple[str, str]]:
-    """What the docstring of a type says of its attributes."""
-    for one in _ATTRIBUTE.finditer(inspect.getdoc(kind) or ""):
-        text = " ".join(one["text"].split())
-        yield one["name"], text[0].upper() + text[1:]
+    """Yield the attributes in a type's docstring, each with its text."""
+    for match in _ATTRIBUTE.finditer(inspect.getdoc(kind) or ""):
+        text = " ".join(match["text"].split())
+        yield match["name"], text[0].upper() + text[1:]
 
 
 def _described(text: str, schema: Schema) -> Schema:
@@ -215,14 +217,17 @@ def _schema(found: wire.Type) -> Schema:
 
 
 def _union(types: tuple[wire.Type, ...]) -> Schema:
-    """What may be null says so only where Go writes null: at moments."""
-    others = [one for one in types if not isinstance(one, wire.NoneType)]
-    if {type(other) for other in others} == {wire.IntType, wire.StrType}:
+    """Return the schema of a union.
+
+    Only timestamps become nullable, because Go writes null for them.
+    """
+    members = [member for member in types if not isinstance(member, wire.NoneType)]
+    if {type(member) for member in members} == {wire.IntType, wire.StrType}:
         either = [{"type": "integer"}, {"type": "string"}]
         return {"anyOf": either, "x-kubernetes-int-or-string": True}
-    (only,) = others
+    (only,) = members
     schema = _schema(only)
-    if schema == {"type": "string"} and len(others) < len(types):
+    if schema == {"type": "string"} and len(members) < len(types):
         schema["nullable"] = True
     return schema
 

@@ -100,7 +100,7 @@ NAMES = Names(
 """Names of this API group."""
 
 _MOST_S = 2**31 - 1
-_STRATEGIES = {one.value: one for one in Strategy}
+_STRATEGIES = {strategy.value: strategy for strategy in Strategy}
 _MANUAL = "Manual"
 _ORCHESTRATIONS = ("Auto", _MANUAL)
 _ORDERED = msgspec.json.Encoder(order="deterministic")
@@ -124,7 +124,7 @@ DEPLOYMENT_STATUS = {
     "unavailable": "unavailable_replicas",
     "collisions": "collision_count",
 }
-"""Numbers of a status: fields of the hub type -> fields of the document."""
+"""Counts of a status: fields of the hub type -> fields of the document."""
 
 # --- machines and classes ---------------------------------------------------------------------
 
@@ -132,7 +132,11 @@ DEPLOYMENT_STATUS = {
 def machine(obj: documents.Machine) -> Machine:
     """Convert a document."""
     spec, template, made_of = obj.spec, obj.spec.node_template.metadata or {}, obj.spec.class_
-    unhealthy = tuple(one.strip() for one in spec.node_conditions.split(",") if one.strip())
+    unhealthy = tuple(
+        condition_type.strip()
+        for condition_type in spec.node_conditions.split(",")
+        if condition_type.strip()
+    )
     annotations, deployment = obj.annotations, obj.labels.get(names.LABEL_DEPLOYMENT, "")
     origins = annotations.get(names.ANNOTATION_ORIGIN, "")
     return Machine(
@@ -143,7 +147,7 @@ def machine(obj: documents.Machine) -> Machine:
         provider_id=spec.provider_id,
         node_name=obj.labels.get(names.LABEL_NODE, ""),
         status=_status(obj),
-        # Without a deployment, whatever controls it.
+        # Without a deployment, its controller.
         group=deployment or controller_uid(obj),
         deployment=deployment,
         creation_timeout_s=_seconds(
@@ -181,7 +185,7 @@ def machine_class(obj: documents.MachineClass) -> MachineClass:
         provider=obj.provider,
         provider_spec=obj.spec,
         secrets=tuple((secret.namespace or obj.namespace, secret.name) for secret in obj.secrets),
-        imports=frozenset(one.strip() for one in imports.split(",")) - {""},
+        imports=frozenset(provider_id.strip() for provider_id in imports.split(",")) - {""},
         extra_capacity=texts(template.virtual_capacity),
         place=(template.instance_type, template.zone),
         region=template.region,
@@ -206,7 +210,7 @@ def _gaps(obj: documents.MachineClass) -> Iterator[str]:
 
 
 def _status(obj: documents.Machine) -> MachineStatus:
-    found, current, last = obj.status, obj.status.current_status, obj.status.last_operation
+    status, current, last = obj.status, obj.status.current_status, obj.status.last_operation
     return MachineStatus(
         phase=_phase(current.phase),
         description=last.description,
@@ -218,8 +222,8 @@ def _status(obj: documents.Machine) -> MachineStatus:
         preserve_until=moment(current.preserve_expiry_time),
         updated=moment(last.last_update_time),
         known_state=_known_state(obj),
-        addresses=tuple(found.addresses or ()),
-        conditions=tuple(found.conditions or ()),
+        addresses=tuple(status.addresses or ()),
+        conditions=tuple(status.conditions or ()),
     )
 
 
@@ -231,14 +235,15 @@ def _phase(text: str) -> Phase:
 
 
 def _creation_started(obj: documents.Machine) -> bool:
-    """Return whether the object records a creation of its own: a restored copy has the annotation
-    too, but another UID, and none of the original's owners.
+    """Return whether the object records a creation of its own.
+
+    A restored copy has the annotation too, but another UID, and none of the original's owners.
     """
     recorded = obj.annotations.get(names.ANNOTATION_CREATION)
     if not recorded:
-        # First, as machines are viewed very often, and most have their VM.
+        # Checked first: machines are decoded often, and most have their VM.
         return is_recorded_in_state(obj)
-    owners = (one.uid for one in obj.metadata.owner_references or ())
+    owners = (owner.uid for owner in obj.metadata.owner_references or ())
     return recorded in (obj.uid, *owners) or is_recorded_in_state(obj)
 
 
@@ -257,14 +262,14 @@ def _known_state(obj: documents.Machine) -> str:
 
 
 def _priority(text: str) -> int:
-    found = parse_digits(text[1:] if text.startswith(("+", "-")) else text)
-    if found is None:
+    value = parse_digits(text[1:] if text.startswith(("+", "-")) else text)
+    if value is None:
         return DEFAULT_PRIORITY
-    return -found if text.startswith("-") else found
+    return -value if text.startswith("-") else value
 
 
 def _seconds(text: str) -> float | None:
-    """A duration; None where there is none, or none that can be read: the flag counts."""
+    """Return a duration; None = missing or unreadable, so that the flag counts."""
     try:
         return parse_duration(text).total_seconds() if text else None
     except ValueError:
@@ -272,8 +277,9 @@ def _seconds(text: str) -> float | None:
 
 
 def _positive(text: str) -> float | None:
-    """A duration that a machine sets itself. One of nothing is none: it would end the machine at
-    the first hiccup of its node.
+    """Return a duration that a machine sets itself; None = missing, unreadable or not positive.
+
+    A duration of 0 would end the machine at the first hiccup of its node.
     """
     seconds = _seconds(text)
     return seconds if seconds is not None and seconds > 0 else None
@@ -349,11 +355,11 @@ def _is_frozen(obj: KubeObject) -> bool:
     return obj.labels.get(names.LABEL_FREEZE) == names.FROZEN
 
 
-def _template(found: documents.MachineTemplateSpec, settings: Sequence[int]) -> Template:
-    labels, class_ = labels_of(found), found.spec.class_
-    metadata = filled(found.metadata or {})
+def _template(template: documents.MachineTemplateSpec, settings: Sequence[int]) -> Template:
+    labels, class_ = labels_of(template), template.spec.class_
+    metadata = filled(template.metadata or {})
     marks = {key: text for key, text in labels.items() if key != names.LABEL_TEMPLATE_HASH}
-    spec = filled(msgspec.to_builtins(found.spec))
+    spec = filled(msgspec.to_builtins(template.spec))
     made_of = dict(spec.pop("class", {}))
     kind = made_of.pop("kind", "")
     decides = [metadata | {"labels": marks}, made_of, spec.pop("providerID", "")]
@@ -363,17 +369,17 @@ def _template(found: documents.MachineTemplateSpec, settings: Sequence[int]) -> 
         labels=labels,
         class_name=class_.name,
         class_reference=(class_.api_group, class_.kind, class_.name),
-        source=found,
+        source=template,
     )
 
 
 def _faults(
     spec: documents.MachineSetSpec | documents.MachineDeploymentSpec,
 ) -> Iterator[str]:
-    """Yield what makes a set or a deployment unusable.
+    """Yield what makes a set or a deployment invalid.
 
-    A set whose selector the labels of its own template do not satisfy would create machines without
-    end, none of which counts; an empty selector would take over every machine there is.
+    A set whose template labels do not satisfy its selector would create machines without end, none
+    of which counts. An empty selector would adopt every orphaned machine.
     """
     if spec.replicas < 0:
         yield f"spec.replicas is {spec.replicas}; it has to be 0 or more"
@@ -385,7 +391,7 @@ def _faults(
         yield f"spec.template.spec.class.name is empty; say which {names.CLASS_KIND}"
 
 
-def _selector_faults(selector: LabelSelector | None, found: Mapping[str, str]) -> Iterator[str]:
+def _selector_faults(selector: LabelSelector | None, labels: Mapping[str, str]) -> Iterator[str]:
     if selector is None or not (selector.match_labels or selector.match_expressions):
         yield "spec.selector selects everything; name the labels of the template"
         return
@@ -394,7 +400,7 @@ def _selector_faults(selector: LabelSelector | None, found: Mapping[str, str]) -
     except BadSelectorError as error:
         yield f"spec.selector: {error}"
         return
-    missing = [one.key for one in terms if not one.matches(found)]
+    missing = [term.key for term in terms if not term.matches(labels)]
     if missing:
         yield (
             f"spec.selector asks for {', '.join(sorted(missing))} as spec.template.metadata.labels "
@@ -420,12 +426,12 @@ def _strategy_faults(strategy: documents.Strategy) -> Iterator[str]:
     amounts = {"maxSurge": block.max_surge, "maxUnavailable": block.max_unavailable}
     for key, value in amounts.items():
         if not replicas.is_amount(value):
-            said = "missing" if value is None else repr(value)
-            yield f"{where}.{name}.{key} is {said}; give a number, or a percentage such as 10%"
+            present = "missing" if value is None else repr(value)
+            yield f"{where}.{name}.{key} is {present}; give a number, or a percentage such as 10%"
     update = strategy.in_place_update
     if not rolls and update is not None and update.orchestration_type not in _ORCHESTRATIONS:
-        said = repr(update.orchestration_type)
-        yield f"{where}.{name}.orchestrationType is {said}; it has to be Auto or Manual"
+        present = repr(update.orchestration_type)
+        yield f"{where}.{name}.orchestrationType is {present}; it has to be Auto or Manual"
 
 
 def labels_of(template: documents.MachineTemplateSpec) -> Mapping[str, str]:
@@ -434,7 +440,7 @@ def labels_of(template: documents.MachineTemplateSpec) -> Mapping[str, str]:
 
 
 def texts(found: Any) -> Mapping[str, str]:
-    """Return a map of texts from a value of any type."""
+    """Return the value as a map of texts; empty if it is no mapping."""
     if not isinstance(found, Mapping):
         return {}
     return {str(key): str(value) for key, value in found.items() if value is not None}
@@ -445,44 +451,44 @@ def annotations_of(template: documents.MachineTemplateSpec) -> Mapping[str, str]
     return texts((template.metadata or {}).get("annotations"))
 
 
-def _conditions(found: Iterable[documents.ObjectCondition] | None) -> tuple[Condition, ...]:
+def _conditions(conditions: Iterable[documents.ObjectCondition] | None) -> tuple[Condition, ...]:
     return tuple(
         Condition(
-            type=one.type,
-            status=one.status,
-            reason=one.reason,
-            message=one.message,
-            updated=moment(getattr(one, "last_update_time", None)),
-            since=moment(one.last_transition_time),
+            type=condition.type,
+            status=condition.status,
+            reason=condition.reason,
+            message=condition.message,
+            updated=moment(getattr(condition, "last_update_time", None)),
+            since=moment(condition.last_transition_time),
         )
-        for one in found or ()
+        for condition in conditions or ()
     )
 
 
-def _operation(found: documents.LastOperation) -> Operation:
+def _operation(operation: documents.LastOperation) -> Operation:
     return Operation(
-        description=found.description,
-        code=found.error_code,
-        state=found.state,
-        kind=found.type,
-        updated=moment(found.last_update_time),
+        description=operation.description,
+        code=operation.error_code,
+        state=operation.state,
+        kind=operation.type,
+        updated=moment(operation.last_update_time),
     )
 
 
-def _failed(found: Iterable[documents.MachineSummary] | None) -> tuple[FailedMachine, ...]:
+def _failed(machines: Iterable[documents.MachineSummary] | None) -> tuple[FailedMachine, ...]:
     return tuple(
         FailedMachine(
-            name=one.name,
-            provider_id=one.provider_id,
-            owner=one.owner_ref,
-            operation=_operation(one.last_operation),
+            name=machine.name,
+            provider_id=machine.provider_id,
+            owner=machine.owner_ref,
+            operation=_operation(machine.last_operation),
         )
-        for one in found or ()
+        for machine in machines or ()
     )
 
 
 def filled(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not empty: Go writes empty ones."""
+    """Return the fields that are not empty, because Go writes empty ones."""
     inner = {
         key: filled(value) if isinstance(value, Mapping) else value for key, value in found.items()
     }
@@ -490,7 +496,8 @@ def filled(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def limited_s(seconds: int) -> float:
-    """Return the seconds of a field of 32 bits; another definition than ours may let more through,
-    and no moment is so far away.
+    """Return the seconds of a field, limited to 32 bits.
+
+    Another definition than ours may allow larger values, which no timestamp can represent.
     """
     return float(max(-_MOST_S, min(seconds, _MOST_S)))

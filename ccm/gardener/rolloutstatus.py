@@ -1,4 +1,4 @@
-"""What people ask about the rollout of a deployment, and ask of it. Pure.
+"""Status of a deployment's rollout, and requests about it. Pure.
 
 Counterpart in Kubernetes: `kubectl rollout`.
 """
@@ -19,17 +19,17 @@ from ccm.model.patches import Patch, same_object, same_version
 
 
 class CannotBeDone(Exception):
-    """What is asked of a deployment makes no sense now; the message says why, and what to do."""
+    """The request is impossible in the present state; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a rollout is.
+    """Progress of a rollout.
 
     Attributes:
-        text: for people.
-        done: there is nothing to wait for.
-        failed: it does not move on by itself.
+        text: one line for users.
+        done: whether there is nothing to wait for.
+        failed: whether the rollout cannot continue by itself.
     """
 
     text: str
@@ -38,16 +38,18 @@ class Progress:
 
 
 def progress_of(obj: MachineDeployment) -> Progress:
-    """How far the rollout of a deployment is."""
+    """Return the progress of a deployment's rollout."""
     name, status = obj.name, obj.status
     if status.observed < obj.metadata.generation:
         return Progress(text=f'Waiting for "{name}" to be looked at by its controller...')
-    said = status.condition(progress.PROGRESSING)
-    if said is not None and said.reason in (progress.TOO_LATE, progress.UNUSABLE):
-        return Progress(text=f'"{name}" does not move on: {said.message}', done=True, failed=True)
+    progressing = status.condition(progress.PROGRESSING)
+    if progressing is not None and progressing.reason in (progress.TOO_LATE, progress.UNUSABLE):
+        return Progress(
+            text=f'"{name}" does not move on: {progressing.message}', done=True, failed=True
+        )
     waits = f'Waiting for "{name}": '
-    if said is not None and said.reason == progress.NOT_MADE:
-        return Progress(text=f"{waits}{said.message}; it is tried again...")
+    if progressing is not None and progressing.reason == progress.NOT_MADE:
+        return Progress(text=f"{waits}{progressing.message}; it is tried again...")
     if status.updated < obj.replicas:
         paused = "; it is paused" if obj.is_paused else ""
         counts = f"{status.updated} of {obj.replicas} machines are new"
@@ -63,33 +65,33 @@ def progress_of(obj: MachineDeployment) -> Progress:
 
 
 def way_back(obj: MachineDeployment, sets: Sequence[MachineSet], revision: int) -> Revert:
-    """Where a rollback would lead to; 0 is the revision before.
+    """Return the result of a rollback to a revision; 0 = the previous one.
 
     Raises:
-        CannotBeDone: it is paused, or there is no such revision.
+        CannotBeDone: the deployment is paused, or there is no such revision.
     """
     if obj.is_paused:
         raise CannotBeDone(f'"{obj.name}" is paused; resume it first')
     views = [populated(machine_set, ()) for machine_set in sets]
-    found = rollout.revert(replace(obj, rollback_to=revision), views, NAMES)
-    if found.to is None and not found.is_same:
-        known = sorted(filter(None, (rollout.number(one.annotations, NAMES) for one in views)))
-        there = f" There are {', '.join(map(str, known))}." if known else ""
-        raise CannotBeDone(f"{found.why_not}{there}")
-    return found
+    answer = rollout.revert(replace(obj, rollback_to=revision), views, NAMES)
+    if answer.to is None and not answer.is_same:
+        known = sorted(filter(None, (rollout.number(view.annotations, NAMES) for view in views)))
+        revisions = f" There are {', '.join(map(str, known))}." if known else ""
+        raise CannotBeDone(f"{answer.why_not}{revisions}")
+    return answer
 
 
 def rollback_patch(obj: MachineDeployment, revision: int) -> Patch:
-    """Asks the controller for an older template."""
+    """Return the patch that requests a rollback."""
     metadata = same_object(obj) | same_version(obj)
     return {"metadata": metadata, "spec": {"rollbackTo": {"revision": revision}}}
 
 
 def pause_patch(obj: MachineDeployment, *, paused: bool) -> Patch:
-    """Pauses a deployment, or lets it go on.
+    """Return the patch that pauses or resumes a deployment.
 
     Raises:
-        CannotBeDone: it is so already.
+        CannotBeDone: the deployment is in that state already.
     """
     if obj.is_paused is paused:
         raise CannotBeDone(f'"{obj.name}" is {"already" if paused else "not"} paused')

@@ -1,7 +1,7 @@
-"""The objects on the wire, complete: their definitions are generated from these types.
+"""Wire types of the objects, with all fields. Their CRDs are generated from these types.
 
-Text that stands for a duration is Go's (`20m`), moments are RFC 3339. A field without a default
-is required. What a docstring says of an attribute is what `kubectl explain` shows.
+Durations are in Go's format (`20m`), timestamps are RFC 3339. A field without a default is
+required. `kubectl explain` shows the docstrings of classes and attributes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ccm.model.selectors import LabelSelector
 Int32 = Annotated[int, Meta(extra_json_schema={"format": "int32"})]
 Int64 = Annotated[int, Meta(extra_json_schema={"format": "int64"})]
 Time = Annotated[str | None, Meta(extra_json_schema={"format": "date-time"})]
-"""Nullable: Go writes a moment that was never set as null."""
+"""Nullable: Go writes a timestamp that was never set as null."""
 
 ROLLING = Strategies.ROLLING.value
 DEFAULT_BOUND = 1
-"""Type of a strategy that names none, and its bounds (reference)."""
+"""Default type of a strategy, and default bounds (reference)."""
 
 Quantities = dict[str, int | str]
-"""Amounts by the name of the resource."""
+"""Name of a resource -> amount."""
 
 
 class ClassSpec(Wire, frozen=True, kw_only=True):
@@ -279,14 +279,14 @@ class MachineClass(KubeObject, frozen=True, kw_only=True):
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """What the driver is told; empty when there is nothing."""
+        """Provider spec for the driver; empty if there is none."""
         return self.provider_spec or {}
 
     @property
     def secrets(self) -> tuple[SecretReference, ...]:
-        """The Secrets of the class; of two with one key the later one counts."""
+        """Secrets of the class; if two contain the same key, the later one counts."""
         both = (self.secret_ref, self.credentials_secret_ref)
-        return tuple(one for one in both if one is not None and one.name)
+        return tuple(ref for ref in both if ref is not None and ref.name)
 
 
 class MachineSummary(Wire, frozen=True, kw_only=True):
@@ -406,13 +406,13 @@ class Strategy(Wire, frozen=True, kw_only=True):
         in_place_update: bounds of an update in place.
     """
 
-    type: Annotated[str, enum("", *(one.value for one in Strategies))] = ""
+    type: Annotated[str, enum("", *(strategy.value for strategy in Strategies))] = ""
     rolling_update: RollingUpdate | None = None
     in_place_update: InPlaceUpdate | None = None
 
     def effective(self) -> Strategy:
-        """Return the strategy with the defaults of the reference, which are not written back."""
-        # Bounds of an update in place, without a type: a user does not expect new machines.
+        """Return the strategy with the reference's defaults, which are not written back."""
+        # With bounds of an in-place update but no type, a user does not expect new machines.
         rolls = not self.type and self.in_place_update is None
         if self.type != ROLLING and not rolls:
             return self

@@ -1,4 +1,4 @@
-"""The machine deployment controller: exchanges machines for others, within bounds.
+"""The machine deployment controller: replaces or updates machines, within bounds.
 
-`ccm.machines.rollout` decides all of it; `controller` says when, and carries it out.
+`ccm.machines.rollout` makes the plans; `controller` triggers them and carries them out.
 """

@@ -1,6 +1,6 @@
-"""Keeps each MachineDeployment rolling: one plan a pass, from the caches as they are.
+"""Reconciles MachineDeployments: one plan per pass, from the present state of the caches.
 
-Any change of the deployment, its sets, or of what matters of their machines brings the next pass.
+A change of the deployment or its sets, or a relevant change of their machines, triggers a pass.
 """
 
 from __future__ import annotations
@@ -47,30 +47,31 @@ NAME = "machinedeployment"
 BACK_OFF_CAP_S = 60.0
 
 RESYNC_S = 600.0
-"""How often a deployment is looked over though nothing changed (reference)."""
+"""Resync period of a deployment (reference)."""
 
 STATUS_PAUSE_S = 2.0
-"""Shortest time between two statuses that differ by numbers only: many machines change at about
-the same time."""
+"""Minimum time between two statuses that differ in counts only: many machines change at about the
+same time."""
 
 GATHER_S = 0.1
-"""How long changes of machines and sets are gathered before the next pass."""
+"""Delay of a pass that collects changes of machines and sets."""
 
 ARRIVAL_S = 0.75
-"""How long machines that begin to work are gathered before anything goes on: those of one step of a
-roll come at about the same time, and each step costs writes and events for every set."""
+"""Time in which machines that start to work are collected before the next pass. The machines of one
+step of a rollout start at about the same time, and each step costs writes and events for every
+set."""
 
 
 class MachineDeploymentController:
     """The machine deployment controller.
 
     Args:
-        caches: the caches; they are ready.
-        guard: blocks deletions that follow from that of the CRD.
-        events: where events go.
+        caches: caches of the machine controllers; they are ready.
+        guard: blocks deletions that result from the deletion of the CRD.
+        events: recorder of events.
         settings: names and settings.
-        workers: deployments that are worked on at once.
-        rng: jitter.
+        workers: number of workers.
+        rng: source of jitter.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class MachineDeploymentController:
         self._sets: Index[MachineSet] = Index()
         self._said_at: dict[str, float] = {}
         self._gathered_until: dict[str, float] = {}
-        """Until when machines that begin to work are gathered, by the key of their deployment."""
+        """Key of a deployment -> monotonic time at which `ARRIVAL_S` ends."""
         self._notes = autoscaler.hold_notes(settings.names)
         self.controller = Controller(
             NAME,
@@ -117,7 +118,7 @@ class MachineDeploymentController:
         )
 
     async def sync(self, key: str) -> Result:
-        """Bring one deployment a step further.
+        """Reconcile one deployment.
 
         Raises:
             KubeError: a request failed.
@@ -132,7 +133,7 @@ class MachineDeploymentController:
         try:
             return await self._step(self._calls.write.newest(cached))
         except StaleObject:
-            # Decided anew, in a moment: what made it stale may not be in the caches yet.
+            # Retry with back-off: the caches may not show the conflicting change yet.
             return Result(back_off=True)
 
     async def _step(self, obj: MachineDeployment) -> Result:
@@ -148,53 +149,53 @@ class MachineDeploymentController:
             await self._refuse(held)
             return DONE
         if self._caches.machines.undecodable or self._caches.machine_sets.undecodable:
-            # What cannot be read counts too, and nobody knows as what.
+            # Undecodable objects may belong to this deployment, and would not be counted.
             return Result(back_off=True)
         return await self._roll(held)
 
     async def _roll(self, obj: MachineDeployment) -> Result:
-        sets = {one.uid: one for one in await self._claimed(obj)}
+        sets = {machine_set.uid: machine_set for machine_set in await self._claimed(obj)}
         if self._is_behind(sets):
             return Result(back_off=True)
-        found = rollout.plan(
+        planned = rollout.plan(
             obj,
             [self._populated(machine_set) for machine_set in sets.values()],
             clock.now(),
             self._settings,
             taken=[machine_set.name for machine_set in self._caches.machine_sets.store.list()],
         )
-        # A set that is being made now is not among them; the pass that its making brings tells.
-        self._caches.arrivals.rolls(obj.uid, sets if found.holds else (), self._notes)
-        after = await self._calls.carry_out(obj, found, sets)
-        if found.revert is not None:
+        # Without a set that is about to be created: its creation triggers the next pass.
+        self._caches.arrivals.rolls(obj.uid, sets if planned.holds else (), self._notes)
+        after = await self._calls.carry_out(obj, planned, sets)
+        if planned.revert is not None:
             return DONE
-        rest_s = await self._say(after, obj.status, found.status)
-        waits = [one for one in (rest_s, found.after_s, RESYNC_S) if one is not None]
-        return Result(after_s=min(waits))
+        rest_s = await self._say(after, obj.status, planned.status)
+        delays = [delay_s for delay_s in (rest_s, planned.after_s, RESYNC_S) if delay_s is not None]
+        return Result(after_s=min(delays))
 
     async def _say(
-        self, obj: MachineDeployment, before: DeploymentStatus, found: DeploymentStatus
+        self, obj: MachineDeployment, before: DeploymentStatus, status: DeploymentStatus
     ) -> float | None:
-        """Write the status, not too often; seconds until it may be written, if it is not."""
-        if self._codec.deployment_status_patch(obj, found) is None:
+        """Write the status at a limited rate; return the remaining delay in seconds, if any."""
+        if self._codec.deployment_status_patch(obj, status) is None:
             return None
         rest_s = self._said_at.get(obj.uid, -math.inf) + STATUS_PAUSE_S - clock.monotonic()
-        if rest_s > 0 and not plan.is_urgent(before, found):
+        if rest_s > 0 and not plan.is_urgent(before, status):
             return rest_s
         self._said_at[obj.uid] = clock.monotonic()
-        await self._calls.say(obj, found)
+        await self._calls.say(obj, status)
         return None
 
     async def _refuse(self, obj: MachineDeployment) -> None:
-        found = progress.refusal(obj, clock.now())
-        if self._codec.deployment_status_patch(obj, found) is None:
+        status = progress.refusal(obj, clock.now())
+        if self._codec.deployment_status_patch(obj, status) is None:
             return
-        await self._calls.say(obj, found)
-        if (event := plan.refused(found, selects_all=obj.selects_all)) is not None:
+        await self._calls.say(obj, status)
+        if (event := plan.refused(status, selects_all=obj.selects_all)) is not None:
             self._calls.tell(obj, event)
 
     async def _remove(self, obj: MachineDeployment) -> None:
-        """Its sets go first; each of them sees to its machines."""
+        """Delete the sets, each of which deletes its machines, then remove the finalizer."""
         if self._settings.names.finalizer not in obj.finalizers:
             return
         sets = await self._claimed(obj)
@@ -202,16 +203,18 @@ class MachineDeploymentController:
         if not sets and not self._caches.machine_sets.undecodable:
             await self._calls.write.change(obj, Step(self._release))
 
-    # --- what belongs to it -----------------------------------------------------------------------
+    # --- owned objects ----------------------------------------------------------------------------
 
     async def _claimed(self, obj: MachineDeployment) -> Sequence[MachineSet]:
         store, terms = self._caches.machine_sets.store, obj.terms
-        among = (store.get(key) for key in self._sets.candidates(obj.uid))
+        candidates = (store.get(key) for key in self._sets.candidates(obj.uid))
 
-        def matches(one: MachineSet) -> bool:
-            return terms is not None and selectors.matches(terms, one.labels)
+        def matches(machine_set: MachineSet) -> bool:
+            return terms is not None and selectors.matches(terms, machine_set.labels)
 
-        return await self._ownership.claim(obj, [one for one in among if one], matches)
+        return await self._ownership.claim(
+            obj, [machine_set for machine_set in candidates if machine_set], matches
+        )
 
     def _populated(self, obj: MachineSet) -> replicas.PopulatedSet:
         store, annotation = self._caches.machines.store, self._settings.names.preserve
@@ -220,24 +223,29 @@ class MachineDeploymentController:
             obj,
             [
                 replicas.member(
-                    one,
-                    self._node(one.node_name) if one.node_name else None,
+                    machine,
+                    self._node(machine.node_name) if machine.node_name else None,
                     labels,
                     annotation=annotation,
                 )
                 for key in self._machines.owned(obj.uid)
-                if (one := store.get(key)) is not None
+                if (machine := store.get(key)) is not None
             ],
         )
 
     def _is_behind(self, sets: Iterable[str]) -> bool:
-        """Whether the cache does not show yet that a machine of these sets changed hands. They go
-        by the same cache: one that is told to shrink would take another machine for it.
+        """Return whether the cache does not show yet that a machine moved from one of these sets.
+
+        The sets use the same cache: a set that shrinks would delete another machine instead.
         """
         store, newest = self._caches.machines.store, self._calls.write_machines.newest
         for uid in sets:
-            found = (store.get(key) for key in self._machines.owned(uid))
-            if any(controller_uid(newest(one)) != uid for one in found if one is not None):
+            machines = (store.get(key) for key in self._machines.owned(uid))
+            if any(
+                controller_uid(newest(machine)) != uid
+                for machine in machines
+                if machine is not None
+            ):
                 return True
         return False
 
@@ -256,11 +264,11 @@ class MachineDeploymentController:
         return False
 
     def _owner_of(self, obj: MachineSet) -> str:
-        """Return the key of the deployment that controls a set; empty: none does."""
+        """Return the key of the deployment that controls a set; empty = none."""
         return controller_key(obj, self._codec.machine_deployments.kind)
 
     def _of_machine(self, machine: Machine | None, *, arrived: bool = False) -> None:
-        """The deployment of a machine has something to do."""
+        """Queue the deployment of a machine."""
         key = "" if machine is None else controller_key(machine, self._codec.machine_sets.kind)
         owner = self._caches.machine_sets.store.get(key)
         if owner is not None:
@@ -274,29 +282,29 @@ class MachineDeploymentController:
         if new is None and old is not None:
             self._calls.write_machines.forget(old.key)
         if plan.machine_matters(old, new):
-            for one in (old, new):
-                self._of_machine(one, arrived=plan.only_arrived(old, new))
+            for machine in (old, new):
+                self._of_machine(machine, arrived=plan.only_arrived(old, new))
         return False
 
     def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:
         self._sets.note(old, new)
-        found = new or old
-        if found is not None:
-            self._calls.shown(found.key)
+        changed = new or old
+        if changed is not None:
+            self._calls.shown(changed.key)
         if plan.set_matters(old, new):
-            for one in filter(None, (old, new)):
-                self._add(self._owner_of(one) or self._adopter(one))
+            for machine_set in filter(None, (old, new)):
+                self._add(self._owner_of(machine_set) or self._adopter(machine_set))
         if new is None and old is not None:
             self._calls.write_sets.forget(old.key)
         return False
 
     def _adopter(self, orphan: MachineSet) -> str:
-        """Key of a deployment that may take over a set that nobody controls."""
-        for one in self._caches.machine_deployments.store.list():
-            terms = one.terms
-            is_near = one.namespace == orphan.namespace
+        """Return the key of a deployment that may adopt an orphaned set; empty = none."""
+        for deployment in self._caches.machine_deployments.store.list():
+            terms = deployment.terms
+            is_near = deployment.namespace == orphan.namespace
             if terms and is_near and selectors.matches(terms, orphan.labels):
-                return one.key
+                return deployment.key
         return ""
 
     def _deployment_changed(
@@ -318,20 +326,20 @@ class MachineDeploymentController:
 # --- requests -------------------------------------------------------------------------------------
 
 AT_ONCE = 16
-"""Machines, or nodes, that are written at once for one deployment."""
+"""Number of concurrent writes of machines or nodes for one deployment."""
 
 SHOWN_WITHIN_S = 30.0
-"""How long the cache has to show a set that was made; then it is looked up by making it again."""
+"""Time for the cache to show a created set. After that, the creation is repeated to look it up."""
 
 
 class Calls:
-    """All requests about a deployment and what belongs to it.
+    """All requests for a deployment and its objects.
 
     Args:
-        caches: the caches.
-        events: where events go.
+        caches: caches of the machine controllers.
+        events: recorder of events.
         settings: names and settings.
-        rng: jitter.
+        rng: source of jitter.
     """
 
     def __init__(
@@ -357,10 +365,10 @@ class Calls:
     async def carry_out(
         self, obj: MachineDeployment, found: Plan, sets: Mapping[str, MachineSet]
     ) -> MachineDeployment:
-        """Do all but to say how it is; the deployment as it is then.
+        """Carry out a plan, except for the status; return the new version of the deployment.
 
         Raises:
-            StaleObject: something is not as it was when that was planned.
+            StaleObject: an object changed since the plan was made.
             KubeError: a request failed.
         """
         if found.revert is not None:
@@ -375,39 +383,41 @@ class Calls:
         for change in found.changes:
             await self._change(obj, change, sets[change.set.uid])
         await self._update(found.update, sets)
-        for one in found.drop:
-            await self.drop(obj, one, sets[one.uid])
+        for dropped in found.drop:
+            await self.drop(obj, dropped, sets[dropped.uid])
         return obj
 
     async def say(self, obj: MachineDeployment, found: DeploymentStatus) -> None:
         """Write the status.
 
         Raises:
-            StaleObject: the deployment is gone, or another is wanted by now.
+            StaleObject: the deployment is gone, or its generation changed.
             KubeError: a request failed.
         """
 
-        def said(one: MachineDeployment) -> Patch | None:
-            if one.metadata.generation != obj.metadata.generation:
+        def said(latest: MachineDeployment) -> Patch | None:
+            if latest.metadata.generation != obj.metadata.generation:
                 raise StaleObject
             # Conditions of other writers may have changed since the plan was made.
             conditions = (
                 *(
                     condition
-                    for condition in one.status.conditions
+                    for condition in latest.status.conditions
                     if condition.type not in progress.OWN
                 ),
                 *(condition for condition in found.conditions if condition.type in progress.OWN),
             )
-            return self._codec.deployment_status_patch(one, replace(found, conditions=conditions))
+            return self._codec.deployment_status_patch(
+                latest, replace(found, conditions=conditions)
+            )
 
         await self.write.change(obj, Step(said, "status"))
 
     async def drop(self, obj: MachineDeployment, view: PopulatedSet, cached: MachineSet) -> None:
-        """Delete a set that nobody needs, if that is so on the API server too.
+        """Delete a superfluous set, after a live read confirmed that it is empty.
 
         Raises:
-            StaleObject: it has machines after all.
+            StaleObject: the set has machines, or another owner.
             KubeError: a request failed.
         """
         try:
@@ -421,10 +431,10 @@ class Calls:
         self._log.info("old machine set deleted", key=obj.key, machine_set=view.name)
 
     async def delete_sets(self, obj: MachineDeployment, sets: Sequence[MachineSet]) -> None:
-        """Delete all sets of a deployment that is being deleted; that is asked for once more.
+        """Delete all sets of a deployment, after a live read confirmed that it is being deleted.
 
         Raises:
-            StaleObject: it is not being deleted, or is another.
+            StaleObject: the deployment is not being deleted, or is another object.
             KubeError: a request failed.
         """
         left = [machine_set for machine_set in sets if not machine_set.is_deleting]
@@ -433,15 +443,15 @@ class Calls:
         live = await self.deployments.get(obj.name, namespace=obj.namespace)
         if live.uid != obj.uid or not live.is_deleting:
             raise StaleObject
-        for one in left:
-            await writer.delete(self._sets, one)
+        for remaining in left:
+            await writer.delete(self._sets, remaining)
         self._log.info("machine deployment goes, so do its sets", key=obj.key, count=len(left))
 
     def tell(self, obj: MachineDeployment, event: Event) -> None:
         self._events.event(self._codec.machine_deployments.reference(obj), *event)
 
     def shown(self, key: str) -> None:
-        """The cache shows a set, or that it is gone."""
+        """Note that the cache shows a set, or its deletion."""
         self._made.pop(key, None)
 
     # --- the deployment -------------------------------------------------------------------------
@@ -459,12 +469,12 @@ class Calls:
     async def _written(
         self, obj: MachineDeployment, patch: Callable[[MachineDeployment], Patch | None]
     ) -> MachineDeployment:
-        """Write a deployment of which the same is wanted as what was planned for."""
+        """Write a deployment unless its generation changed since the plan was made."""
 
-        def written(one: MachineDeployment) -> Patch | None:
-            if one.metadata.generation != obj.metadata.generation:
+        def written(latest: MachineDeployment) -> Patch | None:
+            if latest.metadata.generation != obj.metadata.generation:
                 raise StaleObject
-            return patch(one)
+            return patch(latest)
 
         after = (await self.write.change(obj, Step(written))).obj
         if after is None:
@@ -476,7 +486,7 @@ class Calls:
     async def _change_machine(
         self, member: Member, patch: Callable[[Machine], Patch | None]
     ) -> bool:
-        """Write a machine, if it is still the one that was planned for; return whether it is."""
+        """Write a machine; return False if it was replaced since the plan was made."""
         cached = self._caches.machines.store.get(member.key)
         if cached is None or cached.uid != member.uid:
             return False
@@ -487,7 +497,7 @@ class Calls:
         async def mark_one(mark: Mark) -> None:
             wanted, member = mark.annotations, mark.piece
             if await self._change_machine(
-                member, lambda obj: annotations_patch(obj, wanted, any_version=True)
+                member, lambda latest: annotations_patch(latest, wanted, any_version=True)
             ):
                 self._log.info("autoscaler chose a machine", key=obj.key, machine=member.key)
 
@@ -503,35 +513,35 @@ class Calls:
         )
 
     async def _update(self, found: Update, sets: Mapping[str, MachineSet]) -> None:
-        """Bring machines that are updated in place, and their nodes, a step further."""
+        """Carry out the next actions of in-place updates."""
         names = self._settings.names
 
-        async def step(one: tuple[Node, NodeStep]) -> None:
-            node, wanted = self.write_nodes.newest(one[0]), one[1]
+        async def step(node_step: tuple[Node, NodeStep]) -> None:
+            node, wanted = self.write_nodes.newest(node_step[0]), node_step[1]
             await self.write_nodes.change(
-                node, Step(lambda each: inplace.node_patch(each, wanted, names))
+                node, Step(lambda latest: inplace.node_patch(latest, wanted, names))
             )
 
-        async def move(one: Move) -> None:
-            await self._move(one.piece, sets[one.old.uid], sets[one.new.uid])
+        async def move(planned: Move) -> None:
+            await self._move(planned.piece, sets[planned.old.uid], sets[planned.new.uid])
 
-        def arrived(one: Machine) -> Patch | None:
-            if names.update_result not in one.labels:
+        def arrived(machine: Machine) -> Patch | None:
+            if names.update_result not in machine.labels:
                 return None
-            return {"metadata": same_object(one) | {"labels": {names.update_result: None}}}
+            return {"metadata": same_object(machine) | {"labels": {names.update_result: None}}}
 
         await _all(found.moves, move)
         await _all(found.nodes, step)
-        await _all(found.arrived, lambda obj: self._change_machine(obj, arrived))
+        await _all(found.arrived, lambda member: self._change_machine(member, arrived))
 
     async def _move(self, piece: Member, old: MachineSet, new: MachineSet) -> None:
         kind = self._codec.machine_sets
         owner = as_controller(new, api_version=kind.api_version, kind=kind.kind)
 
-        def moved(one: Machine) -> Patch | None:
-            if controller_uid(one) != old.uid or one.is_deleting:
+        def moved(machine: Machine) -> Patch | None:
+            if controller_uid(machine) != old.uid or machine.is_deleting:
                 return None
-            return self._codec.move_patch(one, old=old, new=new, reference=owner)
+            return self._codec.move_patch(machine, old=old, new=new, reference=owner)
 
         if await self._change_machine(piece, moved):
             self._log.info("machine was updated in place", key=new.key, machine=piece.key)
@@ -539,7 +549,7 @@ class Calls:
     # --- sets -------------------------------------------------------------------------------------
 
     async def _make(self, obj: MachineDeployment, making: Making) -> None:
-        """Make a set; one that the cache does not show yet is not made twice."""
+        """Create a set, unless an earlier creation is not in the cache yet."""
         key = f"{obj.namespace}/{making.name.name}"
         if self._made.get(key, 0.0) > clock.monotonic():
             return
@@ -563,7 +573,11 @@ class Calls:
             self.tell(obj, Event(NORMAL, reasons.EVENT_SCALING, text))
 
     async def _collided(self, obj: MachineDeployment, making: Making) -> None:
-        """The name is taken: by what we made before, or by somebody else's."""
+        """Handle a taken name: accept our own earlier creation, or count a collision.
+
+        Raises:
+            StaleObject: another object has the name.
+        """
         live = await self._sets.get(making.name.name, namespace=obj.namespace)
         is_alike = live.template.essence == obj.template.essence
         is_ours = controller_uid(live) == obj.uid and not live.is_deleting
@@ -572,22 +586,22 @@ class Calls:
             return
         count = making.name.collisions + 1
 
-        def collided(one: MachineDeployment) -> Patch | None:
-            if (one.status.collisions or 0) >= count:
+        def collided(latest: MachineDeployment) -> Patch | None:
+            if (latest.status.collisions or 0) >= count:
                 return None
-            wanted = replace(one.status, collisions=count)
-            return self._codec.deployment_status_patch(one, wanted)
+            wanted = replace(latest.status, collisions=count)
+            return self._codec.deployment_status_patch(latest, wanted)
 
         self._log.info("name of a machine set is taken", key=obj.key, machine_set=live.key)
         await self.write.change(obj, Step(collided, "status"))
         raise StaleObject
 
     async def _change(self, obj: MachineDeployment, change: Change, cached: MachineSet) -> None:
-        def changed(one: MachineSet) -> Patch | None:
-            # Sizes belong together: where somebody else chose one, all are chosen anew.
-            if one.replicas != change.set.replicas or controller_uid(one) != obj.uid:
+        def changed(latest: MachineSet) -> Patch | None:
+            # The sizes of a plan belong together: if one was changed meanwhile, plan again.
+            if latest.replicas != change.set.replicas or controller_uid(latest) != obj.uid:
                 raise StaleObject
-            return self._codec.set_patch(one, change, obj)
+            return self._codec.set_patch(latest, change, obj)
 
         written = await self.write_sets.change(cached, Step(changed))
         if written.obj is None:
@@ -598,10 +612,10 @@ class Calls:
 
 
 async def _all(items: Sequence[Any], call: Any) -> None:
-    """Do all of them, some at once.
+    """Call for all items, with limited concurrency.
 
     Raises:
-        KubeError: of the first that failed; the others are done.
+        KubeError: the first error; the other calls were made.
     """
     errors = list[KubeError]()
 

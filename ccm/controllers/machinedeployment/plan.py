@@ -1,4 +1,4 @@
-"""What of a change concerns a deployment, and what is told of a pass. Pure."""
+"""Changes that concern a deployment, and the events of a pass. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ccm.model.node import condition_of
 
 
 class Event(NamedTuple):
-    """What is told of a deployment: `Normal` or `Warning`, in one word, for people."""
+    """Event on a deployment."""
 
     kind: str
     reason: str
@@ -22,20 +22,22 @@ class Event(NamedTuple):
 
 
 def machine_matters(old: Machine | None, new: Machine | None) -> bool:
-    """Return whether a rollout may go on, or its status differs, because a machine changed."""
+    """Return whether a change of a machine may matter to the rollout or its status."""
     return old is None or new is None or _seen(old) != _seen(new)
 
 
 def only_arrived(old: Machine | None, new: Machine | None) -> bool:
-    """Whether a machine works from now on, whatever else changed."""
+    """Return whether a machine has just started to work, whatever else changed."""
     if old is None or new is None or old.is_deleting is not new.is_deleting:
         return False
     return new.phase in WORKING and old.phase not in WORKING
 
 
 def node_matters(old: Node | None, new: Node, names: Names) -> bool:
-    """Whether an update in place may go on because of a change of a node, or the autoscaler is kept
-    off it by now, or not any more: the rollout for which that was done may have ended meanwhile.
+    """Return whether a change of a node may matter to the rollout.
+
+    That is a step of an in-place update, or a change of our annotation that keeps the autoscaler
+    off: a rollout that set it may have ended meanwhile.
     """
     return old is None or _told(old, names) != _told(new, names)
 
@@ -48,7 +50,7 @@ def _told(node: Node, names: Names) -> tuple[object, ...]:
 
 
 def set_matters(old: MachineSet | None, new: MachineSet | None) -> bool:
-    """Return whether a change of a set is one; a resync is none."""
+    """Return whether a set changed; a resync is no change."""
     return old is None or new is None or old.resource_version != new.resource_version
 
 
@@ -69,16 +71,16 @@ def _seen(machine: Machine) -> tuple[object, ...]:
 
 
 def is_urgent(before: DeploymentStatus, after: DeploymentStatus) -> bool:
-    """Whether a status says more than other numbers, so that it is written at once."""
+    """Return whether more than counts changed in a status, so that it is written at once."""
     known = [
-        [(condition.type, condition.status, condition.reason) for condition in each.conditions]
-        for each in (before, after)
+        [(condition.type, condition.status, condition.reason) for condition in status.conditions]
+        for status in (before, after)
     ]
     return before.observed != after.observed or known[0] != known[1]
 
 
 def scaled(change: Change) -> Event | None:
-    """What is told of a set that gets another size."""
+    """Return the event about a set that gets another size; None = no change."""
     if change.replicas is None or change.replicas == change.set.replicas:
         return None
     way = "up" if change.replicas > change.set.replicas else "down"
@@ -87,7 +89,7 @@ def scaled(change: Change) -> Event | None:
 
 
 def reverted(wish: Revert, obj: MachineDeployment) -> Event:
-    """Return the event about the wish for an older template."""
+    """Return the event about a rollback request."""
     if wish.to is not None:
         text = f'Rolled back deployment "{obj.name}" to revision {wish.revision}'
         return Event(NORMAL, reasons.EVENT_ROLLBACK, text)
@@ -96,8 +98,10 @@ def reverted(wish: Revert, obj: MachineDeployment) -> Event:
 
 
 def refused(found: DeploymentStatus, *, selects_all: bool) -> Event | None:
-    """Return the event about a deployment that cannot be used."""
-    said = found.condition(progress.PROGRESSING)
-    if said is None:
+    """Return the event about an invalid deployment."""
+    condition = found.condition(progress.PROGRESSING)
+    if condition is None:
         return None
-    return Event(WARNING, reasons.EVENT_SELECTING_ALL if selects_all else said.reason, said.message)
+    return Event(
+        WARNING, reasons.EVENT_SELECTING_ALL if selects_all else condition.reason, condition.message
+    )

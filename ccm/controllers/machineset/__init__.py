@@ -1,1 +1,1 @@
-"""The machine set controller: as many machines as a MachineSet wants, made of its template."""
+"""The machine set controller: keeps the desired number of machines of each MachineSet."""

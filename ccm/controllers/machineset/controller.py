@@ -1,9 +1,9 @@
-"""Keeps as many machines of each MachineSet as it wants, and says how they are.
+"""Reconciles MachineSets: creates and deletes machines, and writes the status.
 
-A pass claims the machines, brings what has changed of the template to them, and decides from the
-cache how many to make and which to delete; not before the cache shows what the pass before did.
-One that did something says nothing yet: what it did brings the next pass. So a burst costs one
-write a machine, and one about the set.
+A pass claims the machines, applies template changes to them, and decides from the cache how many to
+create and which to delete. It waits until the cache shows the changes of the previous pass. A pass
+that created or deleted machines writes no status: these changes trigger the next pass. So a burst
+costs one write per machine, and one for the set.
 """
 
 from __future__ import annotations
@@ -44,28 +44,29 @@ NAME = "machineset"
 BACK_OFF_CAP_S = 60.0
 
 RESYNC_S = 600.0
-"""How often a set is looked over though nothing changed (reference)."""
+"""Resync period of a set (reference)."""
 
 BATCH_S = 0.1
-"""How long a pass waits for further machines to change: each looks at all machines of the set."""
+"""Delay of a pass that collects changes of machines, because every pass checks all machines of a
+set."""
 
 AGAIN_S = 1.0
-"""When a machine is judged again that was not what the cache had shown."""
+"""Requeue delay after a machine was not as the cache had shown it."""
 
 STATUS_PAUSE_S = 2.0
-"""Shortest time between two writes of a set's status that nobody waits for: machines change one by
-one, and many of them at about the same time."""
+"""Minimum time between two writes of a set's status, unless a deployment waits for it: many
+machines change one by one at about the same time."""
 
 
 class MachineSetController:
     """The machine set controller.
 
     Args:
-        caches: the caches; they are ready.
-        guard: blocks deletions that follow from that of the CRD.
-        events: where events go.
-        workers: sets that are worked on at once.
-        rng: names of machines, and jitter.
+        caches: caches of the machine controllers; they are ready.
+        guard: blocks deletions that result from the deletion of the CRD.
+        events: recorder of events.
+        workers: number of workers.
+        rng: source of names of machines, and of jitter.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class MachineSetController:
         )
 
     async def sync(self, key: str) -> Result:
-        """Bring one set in step with what it wants.
+        """Reconcile one set.
 
         Raises:
             KubeError: a request failed.
@@ -134,7 +135,7 @@ class MachineSetController:
             if held is None:
                 return DONE
             obj = held
-        machines = {one.key: one for one in await self._claimed(obj)}
+        machines = {machine.key: machine for machine in await self._claimed(obj)}
         errors = () if obj.is_deleting else await self._push(obj, machines)
         await self._manage(obj, machines)
         if errors:
@@ -142,93 +143,95 @@ class MachineSetController:
         return Result(after_s=RESYNC_S)
 
     async def _refuse(self, obj: MachineSet) -> None:
-        """Nothing can be done with the set as it is, and it says so."""
+        """Write the condition of an invalid set."""
         faults = "; ".join(obj.faults)
         condition = plan.failure(faults, reason=reasons.REASON_INVALID, now=clock.now())
 
-        def said(one: MachineSet) -> Patch | None:
-            before = one.status
+        def status_patch(latest: MachineSet) -> Patch | None:
+            before = latest.status
             conditions = plan.merged(before.conditions, [condition])
             observed = max(before.observed, obj.metadata.generation)
             wanted = replace(before, observed=observed, conditions=conditions)
-            return self._codec.set_status_patch(one, wanted)
+            return self._codec.set_status_patch(latest, wanted)
 
-        if (await self._write.change(obj, Step(said, "status"))).changed:
+        if (await self._write.change(obj, Step(status_patch, "status"))).changed:
             self._log.warning("machine set cannot be used", key=obj.key, error=condition.message)
             self._tell(obj, WARNING, condition.reason, condition.message)
 
     async def _claimed(self, obj: MachineSet) -> Sequence[Machine]:
-        """The machines of a set, as they are or as we left them."""
+        """Return the machines of a set, in their newest known versions."""
         store, terms = self._caches.machines.store, _terms(obj)
-        among = (store.get(key) for key in self._index.candidates(obj.uid))
+        candidates = (store.get(key) for key in self._index.candidates(obj.uid))
 
-        def matches(one: Machine) -> bool:
-            return terms is not None and selectors.matches(terms, one.labels)
+        def matches(machine: Machine) -> bool:
+            return terms is not None and selectors.matches(terms, machine.labels)
 
-        return await self._ownership.claim(obj, [one for one in among if one], matches)
+        return await self._ownership.claim(
+            obj, [machine for machine in candidates if machine], matches
+        )
 
     async def _push(self, obj: MachineSet, machines: dict[str, Machine]) -> Sequence[KubeError]:
-        """Bring what has changed of the template to the machines; errors keep nothing else."""
+        """Apply template changes to the machines; return the errors of those that failed."""
 
-        def pushed(one: Machine) -> Patch | None:
-            return self._codec.push_patch(one, obj)
+        def pushed(machine: Machine) -> Patch | None:
+            return self._codec.push_patch(machine, obj)
 
-        async def push(one: Machine) -> None:
-            after = (await self._write_machines.change(one, Step(pushed))).obj
+        async def push(machine: Machine) -> None:
+            after = (await self._write_machines.change(machine, Step(pushed))).obj
             if after is not None:
                 machines[after.key] = after
 
         stale = [machine for machine in machines.values() if pushed(machine) is not None]
         return await together(stale, push)
 
-    # --- how many ---------------------------------------------------------------------------
+    # --- scaling ----------------------------------------------------------------------------
 
     async def _manage(self, obj: MachineSet, machines: dict[str, Machine]) -> None:
-        """Make and delete machines, and say how many there are.
+        """Create and delete machines, and write the status.
 
         Raises:
             KubeError: a request failed.
         """
         memory, labels = self._memories.of(obj), obj.template.labels
-        found: Sequence[Member] = [self._member(machine, labels) for machine in machines.values()]
+        members: Sequence[Member] = [self._member(machine, labels) for machine in machines.values()]
         if not obj.is_deleting:
-            found = await self._preserve(obj, found, machines)
+            members = await self._preserve(obj, members, machines)
         if not await self._is_current(obj):
             self._later(obj, self._expect.due_s(obj.uid))
             return
-        if obj.is_deleting and not found and not self._caches.machines.undecodable:
+        if obj.is_deleting and not members and not self._caches.machines.undecodable:
             await self._write.change(obj, Step(self._release))
             return
-        scaling = replicas.scaling(obj, found, clock.now())
-        did, error = await self._scale(obj, memory, scaling, found, machines)
-        # What was done brings the next pass; should nobody tell us, it is looked up.
+        scaling = replicas.scaling(obj, members, clock.now())
+        did, error = await self._scale(obj, memory, scaling, members, machines)
+        # The changes trigger the next pass. Should their watch events be lost, it looks them up.
         self._later(obj, self._expect.due_s(obj.uid))
         if not did or error is not None:
-            await self._say(obj, memory, found)
+            await self._say(obj, memory, members)
         if error is not None and not memory.setbacks.level:
             raise error
 
     async def _preserve(
-        self, obj: MachineSet, found: Sequence[Member], machines: dict[str, Machine]
+        self, obj: MachineSet, members: Sequence[Member], machines: dict[str, Machine]
     ) -> Sequence[Member]:
-        """Keep failed machines, or keep them no more, before it is decided which go."""
-        keep, drop = replicas.preservation(obj, found)
-        for each, is_kept in ((keep, True), (drop, False)):
-            for one in each:
-                machines[one.key] = await self._annotate(machines[one.key], keep=is_kept)
-        return replicas.preserved(found, keep, drop)
+        """Start or stop to preserve failed machines, before the deletions are decided."""
+        keep, drop = replicas.preservation(obj, members)
+        for selected, is_kept in ((keep, True), (drop, False)):
+            for member in selected:
+                machines[member.key] = await self._annotate(machines[member.key], keep=is_kept)
+        return replicas.preserved(members, keep, drop)
 
     async def _annotate(self, machine: Machine, *, keep: bool) -> Machine:
         wanted = {self._names.preserve: Preserve.AUTO.value if keep else None}
 
-        def annotated(one: Machine) -> Patch | None:
-            is_kept = one.preserve == Preserve.AUTO.value
-            return None if is_kept is keep else annotations_patch(one, wanted)
+        def annotated(latest: Machine) -> Patch | None:
+            is_kept = latest.preserve == Preserve.AUTO.value
+            return None if is_kept is keep else annotations_patch(latest, wanted)
 
         return (await self._write_machines.change(machine, Step(annotated))).obj or machine
 
     async def _is_current(self, obj: MachineSet) -> bool:
-        """Whether the cache shows all that was done about the set."""
+        """Return whether the cache shows all changes of previous passes."""
         if self._expect.satisfied(obj.uid):
             return True
         late = await self._members.look_up(obj.uid)
@@ -241,18 +244,18 @@ class MachineSetController:
         obj: MachineSet,
         memory: Memory,
         scaling: Scaling,
-        found: Sequence[Member],
+        members: Sequence[Member],
         machines: Mapping[str, Machine],
     ) -> tuple[bool, KubeError | None]:
-        """Make and delete machines; whether any was, and an error."""
+        """Create and delete machines; return whether any was changed, and an error."""
         now, owner = self._caches.now(), self._ownership.reference(obj)
-        # One that cannot be read may be of this set.
+        # An undecodable machine may belong to this set.
         can_count = not self._caches.machines.undecodable
-        count = setbacks.allowed(memory.setbacks, scaling.create, found, now) if can_count else 0
-        made, refused = await self._members.create(obj, owner, count)
-        self._did(obj, memory, OperationType.CREATE, made, refused)
-        victims = [machines[one.key] for one in scaling.delete]
-        metrics.STALE.inc(sum(one.machine.phase is Phase.FAILED for one in scaling.delete))
+        count = setbacks.allowed(memory.setbacks, scaling.create, members, now) if can_count else 0
+        created, refused = await self._members.create(obj, owner, count)
+        self._did(obj, memory, OperationType.CREATE, created, refused)
+        victims = [machines[member.key] for member in scaling.delete]
+        metrics.STALE.inc(sum(member.machine.phase is Phase.FAILED for member in scaling.delete))
         gone, kept = await self._members.delete(obj, victims)
         self._did(obj, memory, OperationType.DELETE, gone, kept)
         if len(gone) < len(victims):
@@ -263,7 +266,7 @@ class MachineSetController:
             memory.refused(refused, now)
         if scaling.create:
             self._later(obj, setbacks.wait_s(memory.setbacks, now) or None)
-        return bool(made or gone), refused or kept
+        return bool(created or gone), refused or kept
 
     def _did(
         self,
@@ -273,7 +276,7 @@ class MachineSetController:
         done: Sequence[str],
         error: KubeError | None,
     ) -> None:
-        """Remember and tell what was done, and what could not be."""
+        """Remember the result of creations or deletions, and record events."""
         if not done and error is None:
             return
         now, is_create = clock.now(), kind is OperationType.CREATE
@@ -289,43 +292,43 @@ class MachineSetController:
     def _tell(self, obj: MachineSet, kind: str, reason: str, text: str) -> None:
         self._events.event(self._codec.machine_sets.reference(obj), kind, reason, text)
 
-    # --- what is said -----------------------------------------------------------------------
+    # --- status -----------------------------------------------------------------------------
 
     async def _say(self, obj: MachineSet, memory: Memory, members: Sequence[Member]) -> None:
-        """Write the status, if it says anything new, and not too often."""
+        """Write the status if it changed, at a limited rate."""
         conditions, last = memory.conditions(self._caches.now()), memory.last
         wanted, changes_in_s = replicas.counts(obj, members, clock.now())
         self._later(obj, changes_in_s)
 
-        def said(one: MachineSet) -> Patch | None:
-            merged = plan.merged(one.status.conditions, conditions)
-            kept = one.status.last if last is None else last
-            observed = max(wanted.observed, one.status.observed)
+        def status_patch(latest: MachineSet) -> Patch | None:
+            merged = plan.merged(latest.status.conditions, conditions)
+            kept = latest.status.last if last is None else last
+            observed = max(wanted.observed, latest.status.observed)
             now = replace(wanted, observed=observed, conditions=merged, last=kept)
-            return self._codec.set_status_patch(one, now)
+            return self._codec.set_status_patch(latest, now)
 
-        if said(obj) is None:
+        if status_patch(obj) is None:
             return
         rest_s = memory.said_at + STATUS_PAUSE_S - clock.monotonic()
         if rest_s > 0 and not plan.is_awaited(obj.status, wanted):
             self._later(obj, rest_s)
             return
         memory.said_at = clock.monotonic()
-        await self._write.change(obj, Step(said, "status"))
+        await self._write.change(obj, Step(status_patch, "status"))
 
     def _later(self, obj: MachineSet, seconds: float | None) -> None:
-        """Come back at that time, and no later; None = when something changes."""
+        """Requeue a set after a delay at the latest; None = no requeue."""
         if seconds is not None:
             self.controller.queue.add_after(obj.key, seconds)
 
     def _member(self, machine: Machine, labels: Mapping[str, str]) -> Member:
-        """Return a machine with the time until which it is kept by our clock, which may jump."""
+        """Return a member whose end of preservation is converted to our wall clock."""
         node = self._caches.nodes.store.get(machine.node_name) if machine.node_name else None
-        found = replicas.member(machine, node, labels, annotation=self._names.preserve)
-        if found.kept_until is None:
-            return found
-        over_s = self._caches.ages.since(machine.uid, found.kept_until)
-        return replace(found, kept_until=clock.now() - timedelta(seconds=over_s))
+        member = replicas.member(machine, node, labels, annotation=self._names.preserve)
+        if member.kept_until is None:
+            return member
+        over_s = self._caches.ages.since(machine.uid, member.kept_until)
+        return replace(member, kept_until=clock.now() - timedelta(seconds=over_s))
 
     # --- the caches -------------------------------------------------------------------------
 
@@ -344,7 +347,7 @@ class MachineSetController:
         return False
 
     def _add(self, machines: Iterable[Machine]) -> None:
-        """Queue the sets of machines; of one that nobody controls those that may adopt it."""
+        """Queue the sets of machines; for an orphan, the sets that may adopt it."""
         for machine in machines:
             if key := controller_key(machine, self._codec.machine_sets.kind):
                 self.controller.queue.add_after(key, BATCH_S)
@@ -355,11 +358,13 @@ class MachineSetController:
                         self.controller.queue.add(machine_set.key)
 
     def _node_changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:
-        found, key = new or old, self._names.preserve
-        said = [None if one is None else one.annotations.get(key) for one in (old, new)]
-        if not initial and found is not None and said[0] != said[1]:
+        changed, key = new or old, self._names.preserve
+        values = [
+            None if version is None else version.annotations.get(key) for version in (old, new)
+        ]
+        if not initial and changed is not None and values[0] != values[1]:
             machines = self._caches.machines.store.list()
-            self._add(machine for machine in machines if machine.node_name == found.name)
+            self._add(machine for machine in machines if machine.node_name == changed.name)
         return False
 
     def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:
@@ -389,30 +394,30 @@ class MachineSetController:
     def _class_changed(
         self, old: MachineClass | None, new: MachineClass | None, initial: bool
     ) -> bool:
-        found = new or old
-        if initial or found is None:
+        changed = new or old
+        if initial or changed is None:
             return False
-        # Not the whole objects: their controller writes conditions and finalizers.
-        versions = [one and self._caches.resolve(one).version for one in (old, new)]
+        # Not the whole objects, on which the class controller writes conditions and finalizers.
+        versions = [version and self._caches.resolve(version).version for version in (old, new)]
         if versions[0] != versions[1]:
-            self._resume(self._memories.mended(found.name))
+            self._resume(self._memories.mended(changed.name))
         return False
 
     def _secret_changed(self, old: Secret | None, new: Secret | None, initial: bool) -> bool:
-        found = new or old
-        data = [None if one is None else one.data for one in (old, new)]
-        if not initial and found is not None and data[0] != data[1]:
-            for one in self._caches.classes_with_secret(found.name):
-                self._resume(self._memories.mended(one.name))
+        changed = new or old
+        data = [None if secret is None else secret.data for secret in (old, new)]
+        if not initial and changed is not None and data[0] != data[1]:
+            for machine_class in self._caches.classes_with_secret(changed.name):
+                self._resume(self._memories.mended(machine_class.name))
         return False
 
     def _resume(self, keys: Iterable[str]) -> None:
-        """Reconcile sets whose pause ended."""
+        """Requeue sets whose pause ended."""
         for key in keys:
             self._log.info("pause of machine set ended", key=key)
             self.controller.queue.add(key)
 
 
 def _terms(obj: MachineSet) -> Sequence[selectors.Requirement] | None:
-    """Return what its machines have to be like; None: no machine is."""
+    """Return the label requirements for the machines of a set; None = no machine matches."""
     return None if obj.selects_all else obj.terms

@@ -1,7 +1,7 @@
 """Creates and deletes machines of a set.
 
-Each machine is created under a name that no other attempt can use again. Many calls begin with a
-few: where the first are refused, the others are not made.
+Each machine is created under a unique name, so that a repeated attempt cannot create a second one.
+Calls start slowly: if the first ones fail, the others are not made.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ from ccm.runtime.ownership import Expectations
 T = TypeVar("T")
 
 _SUFFIX = 5
-"""Length of the end of a name, as Kubernetes makes it from `generateName`."""
+"""Length of a name's suffix, as Kubernetes generates it for `generateName`."""
 
 _NAME_ROOM = 58
-"""Characters of the set's name in that of a machine; the server cuts `generateName` there too."""
+"""Length to which the set's name is cut in that of a machine, as the API server does for
+`generateName`."""
 
 _log = log.logger("machineset")
 
@@ -52,9 +53,9 @@ class Members:
     """Creates and deletes the machines of sets.
 
     Args:
-        caches: the caches.
+        caches: caches of the machine controllers.
         expect: changes that the cache does not show yet.
-        rng: chooses names.
+        rng: source of names.
     """
 
     def __init__(self, caches: Caches, expect: Expectations, rng: random.Random) -> None:
@@ -64,53 +65,57 @@ class Members:
         self._rng = rng
 
     async def look_up(self, uid: str) -> int:
-        """Look up overdue changes of a set; return how many are still to come."""
+        """Look up overdue changes of a set; return the number that is still missing."""
         return await self._expect.look_up(uid, self._machines, self._cache)
 
     async def create(
         self, owner: MachineSet, reference: OwnerReference, count: int
     ) -> tuple[Sequence[str], KubeError | None]:
-        """Create machines; return the names of those created, and what prevented the others."""
-        made = list[str]()
+        """Create machines; return the names of those created, and an error."""
+        created = list[str]()
 
         async def one(name: str) -> None:
             await self._create(owner, reference, name)
-            made.append(name)
+            created.append(name)
 
         _, error = await slow_start(self._names(owner, count), one)
-        return made, error
+        return created, error
 
     async def delete(
         self, owner: MachineSet, machines: Sequence[Machine]
     ) -> tuple[Sequence[str], KubeError | None]:
-        """Delete these very machines; return the names of those that go, and an error.
+        """Delete exactly these machines; return the names of those deleted, and an error.
 
-        One that is missing from both is not what it was, and is to be judged anew.
+        A machine that is missing from both has changed meanwhile, and has to be evaluated again.
         """
-        gone = list[str]()
+        deleted = list[str]()
 
         async def one(machine: Machine) -> None:
             if await self._delete(owner, machine):
-                gone.append(machine.name)
+                deleted.append(machine.name)
 
         errors = await together(machines, one)
-        return gone, errors[0] if errors else None
+        return deleted, errors[0] if errors else None
 
     def _names(self, owner: MachineSet, count: int) -> Sequence[str]:
-        """Names of tries whose outcome nobody knows come first: then at most one of both is."""
-        found = dict.fromkeys(self._expect.doubtful(owner.uid)[:count])
-        while len(found) < count:
+        """Return names for new machines.
+
+        Names of attempts with an unknown result come first: the repeated attempt creates no second
+        machine.
+        """
+        names = dict.fromkeys(self._expect.doubtful(owner.uid)[:count])
+        while len(names) < count:
             suffix = "".join(self._rng.choices(SAFE_LETTERS, k=_SUFFIX))
             name = f"{owner.name[: _NAME_ROOM - 1]}-{suffix}"
             if f"{owner.namespace}/{name}" not in self._cache:
-                found[name] = None
-        return list(found)
+                names[name] = None
+        return list(names)
 
     async def _create(self, owner: MachineSet, reference: OwnerReference, name: str) -> None:
-        """Make one machine.
+        """Create one machine.
 
         Raises:
-            KubeError: it was not made, or nobody knows.
+            KubeError: the machine was not created, or the result is unknown.
         """
         namespace = owner.namespace
         body = self._claimed(self._caches.codec.machine_body(owner, reference, name))
@@ -120,7 +125,7 @@ class Members:
         except AlreadyExists:
             is_ours = await self._is_ours(owner, name)
             if not is_ours or f"{namespace}/{name}" in self._cache:
-                # Not ours, or the cache shows it, and will not tell again.
+                # Not ours, or the cache shows it already: no watch event will follow.
                 self._expect.refused(namespace, name)
             if not is_ours:
                 raise
@@ -133,21 +138,21 @@ class Members:
         _log.info("machine created", key=owner.key, machine=f"{namespace}/{name}")
 
     def _claimed(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a new machine with what its controller would write on it first.
+        """Return a new machine with the metadata that its controller would write first.
 
-        One that cannot be decoded stays as it is: the server knows best what is wrong with it.
+        A body that cannot be decoded is returned unchanged: the API server will report its fault.
         """
         metadata, kind = body["metadata"], self._caches.codec.machines
         try:
             machine = kind.converted(msgspec.convert(body, kind.document))
         except msgspec.ValidationError:
             return body
-        more = self._caches.arrivals.claim(machine)
-        notes = {**metadata["annotations"], **more.get("annotations", {})}
-        return {**body, "metadata": {**metadata, **more, "annotations": notes}}
+        initial = self._caches.arrivals.claim(machine)
+        annotations = {**metadata["annotations"], **initial.get("annotations", {})}
+        return {**body, "metadata": {**metadata, **initial, "annotations": annotations}}
 
     async def _is_ours(self, owner: MachineSet, name: str) -> bool:
-        """Whether the machine that has the name is one that an earlier try made."""
+        """Return whether the machine of that name was created by an earlier attempt."""
         try:
             live = await self._machines.get(name, namespace=owner.namespace)
         except NotFound:
@@ -158,12 +163,12 @@ class Members:
         return controller_uid(live) == owner.uid
 
     async def _delete(self, owner: MachineSet, machine: Machine) -> bool:
-        """Delete one; False: it is another one by now.
+        """Delete one machine; return False if it has changed meanwhile.
 
         Raises:
-            KubeError: it is not deleted, or nobody knows.
+            KubeError: the machine was not deleted, or the result is unknown.
         """
-        # One that failed may be fine again by now: the cache may lag.
+        # The cache may lag: a failed machine may have recovered, so its version is a precondition.
         may_recover = machine.phase is Phase.FAILED
         self._expect.deleting(owner.uid, machine)
         try:
@@ -176,7 +181,7 @@ class Members:
         except NotFound:
             shown = self._cache.get(machine.key)
             if shown is None or shown.uid != machine.uid:
-                # The cache knew before we asked, so it will not tell again.
+                # The cache showed the deletion before the request: no watch event will follow.
                 self._expect.kept(machine)
         except Conflict:
             self._expect.kept(machine)
@@ -194,12 +199,12 @@ class Members:
 async def slow_start(
     items: Sequence[T], call: Callable[[T], Awaitable[None]], *, first: int = 1
 ) -> tuple[int, KubeError | None]:
-    """Call for each item: `first` of them at once, then twice as many, and so on.
+    """Call for each item: `first` calls concurrently, then twice as many, and so on.
 
-    The first batch in which a call fails is the last one.
+    A batch with an error is the last one.
 
     Returns:
-        How many calls succeeded, and an error of the last batch.
+        Number of calls that succeeded, and an error of the last batch.
     """
     done, size = 0, min(len(items), first)
     rest = list(items)
@@ -214,7 +219,7 @@ async def slow_start(
 
 
 async def together(items: Sequence[T], call: Callable[[T], Awaitable[None]]) -> Sequence[KubeError]:
-    """Call for all items at once; the errors."""
+    """Call for all items concurrently; return the errors."""
     errors = list[KubeError]()
 
     async def one(item: T) -> None:
@@ -230,20 +235,20 @@ async def together(items: Sequence[T], call: Callable[[T], Awaitable[None]]) -> 
 # --- memory ---------------------------------------------------------------------------------------
 
 _PASSING = (ServerError, TooManyRequests, Conflict, Unauthorized)
-"""The API server is in trouble, or in a hurry: that says nothing about the machine."""
+"""Errors of an overloaded or failing API server, which say nothing about the machine."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Memory:
-    """What is known of a set beside its object.
+    """State of a set that is kept in memory.
 
     Attributes:
-        key: of the set.
-        template: what its machines were made of last.
+        key: key of the set.
+        template: template of its last machines.
         setbacks: machines that failed in a row.
-        failure: says that machines could not be made or deleted the last time.
-        last: what was done last; None = nothing since this daemon leads.
-        said_at: when its status was written.
+        failure: condition for the last failed creation or deletion.
+        last: last operation; None = none since this process became the leader.
+        said_at: monotonic time of the last write of the status.
     """
 
     key: str
@@ -254,24 +259,24 @@ class Memory:
     said_at: float = -math.inf
 
     def conditions(self, now: datetime) -> Sequence[Condition]:
-        """Those of the types that this controller writes."""
-        found = [self.failure] if self.failure else []
+        """Return the conditions of the types that this controller writes."""
+        conditions = [self.failure] if self.failure else []
         if (next_at := setbacks.until(self.setbacks)) is not None:
-            found.append(plan.slowed(self.setbacks, next_at, now))
-        return found
+            conditions.append(plan.slowed(self.setbacks, next_at, now))
+        return conditions
 
     def refused(self, error: KubeError, now: datetime) -> None:
-        """The API server did not make a machine."""
+        """Count an error of the API server that rejected a machine."""
         if isinstance(error, ApiError) and not isinstance(error, _PASSING):
             self.setbacks = setbacks.failed(self.setbacks, made=now, now=now, text=str(error))
 
 
 class Memories:
-    """The memory of each set, by its UID.
+    """Memory of each set, by UID.
 
     Args:
-        now: what time it is by the clock that machines were made by: pauses count by it, so that no
-            jump of ours makes one longer.
+        now: returns the time of the API server that stamps the machines. Pauses count by it, so
+            that no jump of our clock extends one.
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -279,18 +284,18 @@ class Memories:
         self._of: dict[str, Memory] = {}
 
     def of(self, obj: MachineSet) -> Memory:
-        """That of a set; of one whose template is another now the failures are forgotten."""
-        template, found = obj.template, self._of.get(obj.uid)
-        if found is None:
-            found = self._of[obj.uid] = Memory(key=obj.key, template=template)
+        """Return the memory of a set; a changed template resets its failures."""
+        template, memory = obj.template, self._of.get(obj.uid)
+        if memory is None:
+            memory = self._of[obj.uid] = Memory(key=obj.key, template=template)
             if plan.slowed_since(obj) and not obj.wants_unfreeze:
-                found.setbacks = setbacks.resumed(self._now())
-        elif found.template.source != template.source:
-            found.template, found.setbacks, found.failure = template, setbacks.NONE, None
-        return found
+                memory.setbacks = setbacks.resumed(self._now())
+        elif memory.template.source != template.source:
+            memory.template, memory.setbacks, memory.failure = template, setbacks.NONE, None
+        return memory
 
     def learn(self, old: Machine | None, machine: Machine | None) -> None:
-        """Note the result of a creation, which decides how fast other machines are created."""
+        """Record the result of a creation, which decides how fast other machines are created."""
         memory = None if machine is None else self._of.get(controller_uid(machine))
         joined = plan.joined(old, machine)
         if joined is None or machine is None or memory is None:
@@ -308,10 +313,10 @@ class Memories:
         )
 
     def answered(self, class_name: str, code: str, text: str) -> Iterable[str]:
-        """End the pauses that another answer of the cloud caused, and return the keys of the sets.
+        """End the pauses of sets whose last failure differs from this result; return their keys.
 
         Args:
-            class_name: class of the machine whose creation the cloud answered.
+            class_name: class of the created machine.
             code: see `setbacks.is_another_answer`.
             text: see `setbacks.is_another_answer`.
         """
@@ -322,14 +327,14 @@ class Memories:
         )
 
     def mended(self, class_name: str) -> Iterable[str]:
-        """End the pauses of the sets of a class that changed, and return the keys of the sets."""
+        """End the pauses of the sets of a changed class; return their keys."""
         return self.end(self._of_class(class_name))
 
     def _of_class(self, class_name: str) -> Sequence[str]:
-        return [uid for uid, one in self._of.items() if one.template.class_name == class_name]
+        return [uid for uid, memory in self._of.items() if memory.template.class_name == class_name]
 
     def end(self, uids: Iterable[str]) -> Iterable[str]:
-        """Forget the failures of sets, and return the keys of the sets that had slowed down."""
+        """Forget the failures of sets; return the keys of the sets that had slowed down."""
         ended, now = list[str](), self._now()
         for uid in uids:
             memory = self._of.get(uid)
@@ -341,5 +346,5 @@ class Memories:
         return ended
 
     def forget(self, uid: str) -> None:
-        """A set is gone."""
+        """Forget a deleted set."""
         self._of.pop(uid, None)

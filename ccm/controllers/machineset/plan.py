@@ -1,4 +1,4 @@
-"""What is said of a set, and what of a change concerns one. Pure."""
+"""Status texts of a set, and the changes that concern a set. Pure."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from ccm.model.names import STATUS_TRUE
 from ccm.model.times import format_time
 
 _OURS = frozenset({reasons.CONDITION_REPLICA_FAILURE, reasons.CONDITION_SLOWED})
-"""Types of the conditions that this controller writes; it leaves alone all others."""
+"""Condition types that this controller writes; all others are kept."""
 
 _CREATED = WORKING | {Phase.PENDING}
 """Phases after the cloud created a VM."""
 
 _MOST_NAMES = 5
-"""That an event tells."""
+"""Maximum number of machine names in an event."""
 
 
 def joined(old: Machine | None, new: Machine | None) -> bool | None:
-    """Return whether a machine that was created works now, False if it failed; None: no news.
+    """Return whether a created machine has started to work, or failed; None = neither.
 
-    One that failed after it had worked says nothing about machines that are yet to be made.
+    A failure after a machine had worked says nothing about machines that are yet to be created.
     """
     if old is None or new is None or new.status.kind != OperationType.CREATE.value:
         return None
@@ -50,9 +50,9 @@ def joined(old: Machine | None, new: Machine | None) -> bool | None:
 
 
 def answer(old: Machine | None, new: Machine | None) -> tuple[str, str] | None:
-    """Return how the cloud answers the creation of a machine now; None = no new answer.
+    """Return the new result of the cloud for the creation of a machine; None = no new result.
 
-    The answer is the code and the text of a refusal; both empty = the VM was created.
+    The result is the code and the text of an error; both empty = the VM was created.
     """
     if old is None or new is None or new.is_deleting:
         return None
@@ -60,8 +60,8 @@ def answer(old: Machine | None, new: Machine | None) -> tuple[str, str] | None:
     if after.kind != OperationType.CREATE.value:
         return None
     if after.phase is Phase.CRASH_LOOP:
-        answers = [(one.code, one.description) for one in (before, after)]
-        return answers[1] if answers[0] != answers[1] and after.code else None
+        results = [(status.code, status.description) for status in (before, after)]
+        return results[1] if results[0] != results[1] and after.code else None
     was_created = before.phase in CREATING and after.phase in _CREATED
     return ("", "") if was_created else None
 
@@ -72,15 +72,15 @@ def begins_unfreeze(old: MachineOwner | None, new: MachineOwner | None) -> bool:
 
 
 def matters(old: Machine | None, new: Machine | None) -> bool:
-    """Return whether a set may have something to do because of a change of a machine."""
+    """Return whether a change of a machine may matter to its set."""
     return old is None or new is None or _seen(old) != _seen(new)
 
 
 def set_matters(old: MachineSet | None, new: MachineSet) -> bool:
-    """Whether a change of a set is more than one of its status."""
+    """Return whether a change of a set affects more than its status."""
     if old is None:
         return True
-    meta = [structs.replace(one.metadata, resource_version="") for one in (old, new)]
+    meta = [structs.replace(version.metadata, resource_version="") for version in (old, new)]
     return meta[0] != meta[1] or old.source.spec != new.source.spec
 
 
@@ -100,7 +100,7 @@ def _seen(machine: Machine) -> tuple[object, ...]:
 
 
 def condition(kind: str, reason: str, text: str, now: datetime) -> Condition:
-    # The message as it will be stored, or it would be found to differ each time.
+    # Redacted as it will be stored, because the next pass compares it.
     message = redact.public(text)
     return Condition(type=kind, status=STATUS_TRUE, reason=reason, message=message, since=now)
 
@@ -111,7 +111,7 @@ def failure(text: str, *, reason: str, now: datetime) -> Condition:
 
 
 def slowed(found: Setbacks, next_at: datetime, now: datetime) -> Condition:
-    """Says that machines are made more slowly."""
+    """Return the condition that creations are delayed."""
     text = (
         f"{found.row} machines in a row failed before they worked; the next one is made after "
         f"{format_time(next_at)}. Correct the template, its class or its Secret. The last one: "
@@ -121,9 +121,12 @@ def slowed(found: Setbacks, next_at: datetime, now: datetime) -> Condition:
 
 
 def slowed_since(obj: MachineSet) -> bool:
-    """Return whether a set says that it creates machines more slowly."""
+    """Return whether the status of a set says that its creations are delayed."""
     kind = (reasons.CONDITION_SLOWED, STATUS_TRUE)
-    return any((one.type, one.status) == kind and one.since for one in obj.status.conditions)
+    return any(
+        (present.type, present.status) == kind and present.since
+        for present in obj.status.conditions
+    )
 
 
 def operation(
@@ -140,7 +143,7 @@ def operation(
 
 
 def told(kind: OperationType, machines: Sequence[str]) -> str:
-    """What was done, for people."""
+    """Return the text about created or deleted machines."""
     done = "Created" if kind is OperationType.CREATE else "Deleted"
     named = ", ".join(machines[:_MOST_NAMES])
     more = len(machines) - _MOST_NAMES
@@ -150,14 +153,15 @@ def told(kind: OperationType, machines: Sequence[str]) -> str:
 
 
 def is_awaited(before: SetStatus, after: SetStatus) -> bool:
-    """Return whether a deployment may wait for a status: that the set knows its replicas, or that
-    it is empty. All other counts the deployment makes itself.
+    """Return whether a deployment may wait for a status.
+
+    It waits for a set to observe its replicas, and to be empty. All other counts it makes itself.
     """
     return before.observed < after.observed or bool(before.replicas and not after.replicas)
 
 
 def merged(before: Iterable[Condition], ours: Iterable[Condition]) -> tuple[Condition, ...]:
-    """Return all conditions: those of other writers as they are, and ours as they are to be."""
-    known = {one.type: one for one in before}
-    others = (machine for machine in known.values() if machine.type not in _OURS)
-    return (*others, *(one.after(known.get(one.type)) for one in ours))
+    """Return all conditions: those of other writers unchanged, and ours as given."""
+    known = {existing.type: existing for existing in before}
+    others = (other for other in known.values() if other.type not in _OURS)
+    return (*others, *(own.after(known.get(own.type)) for own in ours))
