@@ -1,10 +1,10 @@
-"""Several instances kept as one: who is written, who is asked, who is repaired.
+"""Replication of objects across several instances: writes, reads and repair.
 
-Copies in different stores are compared by a stamp that is made here: the leader's epoch, then a
-counter. A deletion leaves a mark with its stamp until every instance has it, or an instance that
-was down would bring the object back. What an instance missed is remembered and made up for in
-the background; after a restart, when nobody remembers, all of it is compared once. Until then it
-is read only beside others.
+Each write gets a stamp, the leader's epoch and a counter, to compare copies in different stores. A
+deletion leaves a tombstone until every instance has it; otherwise an instance that was down would
+bring the object back. Writes that an instance missed are remembered and repaired in the background.
+A restart loses this list, so each kind is then compared once in full. Until then, reads compare
+the copies of all available instances.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from ccm.persistence.interface import (
 from ccm.persistence.objects import Place, place_of
 
 LIMIT = 10_000
-"""Copies that are remembered for one instance; beyond them all of it is compared again."""
+"""Maximum missed copies remembered for one instance; beyond it, a full comparison follows."""
 
 NEVER = Stamp(0, 0)
-"""Of a copy that is the only one."""
+"""Stamp of copies in a single instance, which needs no comparison."""
 
 
 class Backend:
-    """A provider that can be made anew: one that could not be initialized stays dead.
+    """Provider with its factory: a provider whose initialization failed must be replaced.
 
     Args:
-        name: of the backend.
-        make: makes a provider; asks nobody.
-        methods: that it has to have.
+        name: name of the backend.
+        make: creates a provider; must not do I/O.
+        methods: methods that the provider must have.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class Backend:
         self.is_open = False
 
     async def open(self, machine_id: MachineId) -> None:
-        """Open it unless it is open, or cannot be reached now.
+        """Initialize the provider, unless it is open; replace it if it is unreachable now.
 
         Raises:
-            BackendDead: a person has to act.
+            BackendDead: a permanent failure that needs an operator.
         """
         if self.is_open:
             return
@@ -88,18 +88,18 @@ class Backend:
             self.provider = self._make()
 
     async def close(self) -> None:
-        """Close it."""
+        """Close the provider."""
         await self.provider.close()
 
 
 class Member:
-    """One instance.
+    """One replica: an instance and the list of copies that it missed.
 
     Args:
-        backend: that it belongs to.
-        name: its own.
-        limit: of what it may miss.
-        is_alone: there is no other, and nothing to compare.
+        backend: backend of the instance.
+        name: name of the instance.
+        limit: maximum missed copies to remember.
+        is_alone: whether it is the only instance, which needs no stamps and tombstones.
     """
 
     def __init__(self, backend: Backend, name: str, limit: int, *, is_alone: bool) -> None:
@@ -108,28 +108,28 @@ class Member:
         self._backend = backend
         self._limit = limit
         self.lacking: dict[Place, None] = {}
-        """Places whose newest copy it does not have, oldest first."""
+        """Places whose newest copy is missing, oldest first."""
         self.compared: set[GVK] = set()
-        """Kinds of which all that it lacks is known; at first that is none."""
+        """Kinds for which `lacking` is complete; initially none."""
 
     async def latency(self) -> float | None:
-        """Mean time of a write in seconds; None: it is down."""
+        """Return the mean latency of writes in seconds; None if the instance is down."""
         status = await self._backend.provider.instance_status(self.name)
         return float(status.mean_persist_latency) if status.status else None
 
     async def is_up(self) -> bool:
-        """Whether it works."""
+        """Return whether the instance is up."""
         return await self.latency() is not None
 
     def missed(self, place: Place) -> None:
-        """Remember that it lacks a copy; beyond the limit all of it is to be compared again."""
+        """Remember a missed copy; beyond the limit, request a full comparison instead."""
         self.lacking[place] = None
         if len(self.lacking) > self._limit:
             self.lacking.clear()
             self.compared.clear()
 
     async def write(self, place: Place, copy: Stamped) -> None:
-        """Store a copy, or the mark of a deletion."""
+        """Store a copy or a tombstone."""
         provider = self._backend.provider
         if not self._is_alone:
             await provider.write_stamped(self.name, place.kind, place.key, copy)
@@ -139,20 +139,20 @@ class Member:
             await provider.put_object(self.name, copy.obj)
 
     async def remove(self, place: Place) -> None:
-        """Remove what is there."""
+        """Delete the copy or tombstone."""
         await self._backend.provider.delete_object(self.name, place.kind, place.key)
 
     async def read(self, place: Place) -> Stamped | None:
-        """The copy, or the mark of a deletion."""
+        """Return the copy or tombstone; None if there is neither."""
         provider = self._backend.provider
         if self._is_alone:
             obj = await provider.get_object(self.name, place.kind, place.key)
             return None if obj is None else Stamped(obj, NEVER)
-        found: Stamped | None = await provider.read_stamped(self.name, place.kind, place.key)
-        return found
+        copy: Stamped | None = await provider.read_stamped(self.name, place.kind, place.key)
+        return copy
 
     async def read_all(self, kind: GVK) -> dict[Place, Stamped]:
-        """All copies and marks of a kind."""
+        """Return all copies and tombstones of a kind."""
         provider = self._backend.provider
         if self._is_alone:
             objects = await provider.get_all_objects(self.name, kind)
@@ -166,15 +166,15 @@ Policy = Literal["any", "majority", "all"]
 WhenDown = Literal["degrade", "block"]
 
 REPAIR_S = 30.0
-"""Seconds between two rounds of repair, as between two looks at an instance."""
+"""Seconds between two rounds of repair; the same as between two probes (`engine.PROBE_S`)."""
 
 _REFUSED = (Fenced, InvalidObject, ObjectTooLarge, SensitiveObjectRefused)
-"""What every instance would say alike."""
+"""Errors that every instance would raise for the same write; a retry elsewhere is useless."""
 
 
 @dataclass(slots=True, eq=False)
 class _Write:
-    """The newest write of an object while it is under way, and who does not have it yet."""
+    """Latest write of an object while in flight, with the members that do not have it yet."""
 
     copy: Stamped
     behind: set[Member]
@@ -182,19 +182,20 @@ class _Write:
 
 
 class Manager:
-    """All instances of all backends.
+    """Replicated storage on all instances of all backends.
 
     Args:
-        backends: of one or more instances each; a name occurs once.
-        policy: how many must acknowledge a write: one, most, or all that are configured.
-        when_down: with nothing up, whether to go on without, or to refuse to create.
-        writer: asked at each write who leads.
-        limit: copies that are remembered for an instance that missed them.
+        backends: backends with one or more instances each; instance names are unique.
+        policy: number of configured instances that must acknowledge a write: one, a majority, or
+            all.
+        when_down: reaction if no instance is up: continue without storage, or refuse creations.
+        writer: returns the current writer; called at each write.
+        limit: maximum missed copies to remember per instance.
         repair_s: seconds between two rounds of repair.
-        tell: called with whether any instance is up, when that changes; at the start all are.
+        tell: callback with whether any instance is up, called on changes; initially True.
 
     Raises:
-        BackendDead: two instances have one name, or a backend cannot be one of several.
+        BackendDead: two instances have the same name, or a backend does not support replication.
     """
 
     def __init__(
@@ -238,24 +239,24 @@ class Manager:
     # Life cycle
 
     async def initialize(self, machine_id: MachineId) -> None:
-        """Open all; what cannot be reached now is tried again later.
+        """Open all backends and start the repair; unreachable backends are retried later.
 
         Raises:
-            BackendDead: a person has to act, whatever else is up.
+            BackendDead: one backend has a permanent failure that needs an operator.
         """
         self._machine = machine_id
         await self._look()
         self._repairing = spawn(self._repair_for_ever(), name="persistence-repair")
 
     async def close(self) -> None:
-        """Wait for the writes under way and close all."""
+        """Wait for in-flight writes and close all backends."""
         await cancel_and_join(self._repairing)
         await self.settled()
         for backend in self._backends:
             await backend.close()
 
     async def settled(self) -> None:
-        """Every write has come to its end in every instance."""
+        """Wait until every in-flight write has ended in every instance."""
         if self._finishing:
             await asyncio.wait(self._finishing)
 
@@ -273,17 +274,20 @@ class Manager:
             self._log.warning("no persistence instance is up", detail=self._when_down)
 
     async def may_create(self) -> bool:
-        """Whether something may be made that cannot be made twice: with nothing up and the
-        policy `block` it may not."""
+        """Return whether a resource that must not be created twice may be created.
+
+        False if no instance is up and `when_down` is `block`.
+        """
         return self._when_down == "degrade" or bool(await self._up())
 
     # Objects
 
     async def put_object(self, obj: Mapping[str, Any]) -> ObjectKey:
-        """Store it wherever that works; durable in as many instances as the policy wants.
+        """Store an object in all instances that are up; return once the write policy is satisfied.
 
         Raises:
-            BackendUnavailable: too few acknowledged it; some may have it.
+            BackendUnavailable: too few instances acknowledged the write; some may have it.
+            PersistenceError: an instance rejected the object.
         """
         place = objects.place_of(obj)
         stamp = self._stamps.next(self._writer().epoch)
@@ -291,20 +295,23 @@ class Manager:
         return place.key
 
     async def delete_object(self, kind: GVK, key: ObjectKey) -> None:
-        """Remove it everywhere; it does not come back from an instance that is down now.
+        """Delete an object in all instances; one that is down gets the deletion later.
 
         Raises:
-            BackendUnavailable: too few acknowledged it.
+            BackendUnavailable: too few instances acknowledged the deletion.
         """
         place = Place(kind, objects.checked(key))
         stamp = self._stamps.next(self._writer().epoch)
         await self._write(place, Stamped(None, stamp))
 
     async def get_object(self, kind: GVK, key: ObjectKey) -> dict[str, Any] | None:
-        """The newest copy: of the fastest instance, if nothing says that it missed anything.
+        """Return the newest copy of an object; None if it is absent.
+
+        Reads from the fastest instance that has the newest copy. Before the first full
+        comparison of the kind, reads from all instances.
 
         Raises:
-            BackendUnavailable: none could be asked.
+            BackendUnavailable: no instance is readable.
         """
         place = Place(kind, objects.checked(key))
         self._kinds.add(kind)
@@ -314,25 +321,25 @@ class Manager:
                 if self._lacks(member, place):
                     continue
                 try:
-                    found = await member.read(place)
+                    copy = await member.read(place)
                 except PersistenceError:
                     member.missed(place)
                     continue
-                return found.obj if found else None
+                return copy.obj if copy else None
         newest, _ = await self._compared(place, up)
         return newest.obj if newest else None
 
     async def get_all_objects(self, kind: GVK) -> list[dict[str, Any]]:
-        """The newest copy of each.
+        """Return the newest copy of each object of a kind.
 
         Raises:
-            BackendUnavailable: none could be asked.
+            BackendUnavailable: no instance is readable.
         """
         self._kinds.add(kind)
-        found, missed, _ = await self._all(kind, await self._up())
+        newest, missed, _ = await self._all(kind, await self._up())
         for place, member in missed:
             member.missed(place)
-        return [copy.obj for copy in found.values() if copy.obj is not None]
+        return [copy.obj for copy in newest.values() if copy.obj is not None]
 
     # Writing
 
@@ -354,7 +361,7 @@ class Manager:
         finish = spawn(self._finish(place, write, writes, enough, refused), name="persistence-ends")
         self._finishing.add(finish)
         finish.add_done_callback(self._finishing.discard)
-        # Whoever asked may be cancelled; the copies are still written, and seen to.
+        # The caller may be cancelled here; `_finish` still completes the writes.
         waiting = spawn(enough.wait(), name="persistence-enough")
         try:
             await asyncio.wait({finish, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -377,7 +384,7 @@ class Manager:
         enough: asyncio.Event,
         refused: list[PersistenceError],
     ) -> None:
-        """See each write to its end; a deletion that all have leaves nothing behind."""
+        """Await all writes of one copy; purge its tombstones if all members have the deletion."""
         done = 0
         pending = set(writes)
         while pending:
@@ -405,7 +412,7 @@ class Manager:
 
     async def _purge(self, place: Place) -> None:
         for member in self.members:
-            if place in self._newest:  # it is written again
+            if place in self._newest:  # a new write started: its copy must not be deleted
                 return
             try:
                 await member.remove(place)
@@ -415,52 +422,57 @@ class Manager:
     # Reading
 
     def _lacks(self, member: Member, place: Place) -> bool:
-        # A write that enough have acknowledged may be on its way to the fastest.
+        # An acknowledged write may still be in flight to the fastest instance.
         write = self._newest.get(place)
         return place in member.lacking or (write is not None and member in write.behind)
 
     async def _up(self) -> list[Member]:
-        """The fastest first."""
-        found = [(await member.latency(), at) for at, member in enumerate(self.members)]
-        ready = sorted((latency, at) for latency, at in found if latency is not None)
-        return [self.members[at] for _, at in ready]
+        """Return the members that are up, fastest first."""
+        latencies = [(await member.latency(), index) for index, member in enumerate(self.members)]
+        ready = sorted((latency, index) for latency, index in latencies if latency is not None)
+        return [self.members[index] for _, index in ready]
 
     @contextmanager
     def _acknowledged(self) -> Iterator[Mapping[Place, Stamped]]:
-        """What is written while several instances are read one after the other: the first may
-        be read before it has a deletion, and the last when the mark of it is gone again."""
-        seen = {at: write.copy for at, write in self._newest.items() if write.is_acknowledged}
+        """Collect the writes acknowledged while several instances are read one after another.
+
+        Without them a deleted object could reappear: the first instance may be read before its
+        deletion, the last after its tombstone was purged.
+        """
+        seen = {place: write.copy for place, write in self._newest.items() if write.is_acknowledged}
         self._readers.append(seen)
         try:
             yield seen
         finally:
-            self._readers = [one for one in self._readers if one is not seen]
+            self._readers = [reader for reader in self._readers if reader is not seen]
 
     async def _compared(self, place: Place, up: Sequence[Member]) -> tuple[Stamped | None, bool]:
-        """The newest of all copies that can be read, and whether all could; who has an older
-        one is repaired."""
-        found: dict[Member, Stamped | None] = {}
+        """Return the newest readable copy, and whether all members were readable.
+
+        Members with an older copy are marked for repair.
+        """
+        by_member: dict[Member, Stamped | None] = {}
         fault: PersistenceError = BackendUnavailable("no instance is up")
         with self._acknowledged() as written:
             for member in up:
                 try:
-                    found[member] = await member.read(place)
+                    by_member[member] = await member.read(place)
                 except PersistenceError as error:
                     fault = error
                     member.missed(place)
-        if not found:
+        if not by_member:
             raise fault
-        copies = [written.get(place), *found.values()]
+        copies = [written.get(place), *by_member.values()]
         newest = max(filter(None, copies), key=lambda copy: copy.stamp, default=None)
-        for member, copy in found.items():
+        for member, copy in by_member.items():
             if copy != newest:
                 member.missed(place)
-        return newest, len(found) == len(self.members)
+        return newest, len(by_member) == len(self.members)
 
     async def _all(
         self, kind: GVK, up: Sequence[Member]
     ) -> tuple[dict[Place, Stamped], list[tuple[Place, Member]], Sequence[Member]]:
-        """The newest of each, who does not have it, and who answered."""
+        """Return the newest copies of a kind, the members that miss each, and the members read."""
         newest: dict[Place, Stamped] = {}
         read: dict[Member, dict[Place, Stamped]] = {}
         fault: PersistenceError = BackendUnavailable("no instance is up")
@@ -498,10 +510,10 @@ class Manager:
             await self._look()
 
     async def repair(self) -> None:
-        """Give each instance that is up what it missed.
+        """Write missed copies to each instance that is up.
 
         Raises:
-            PersistenceError: somebody did not answer; what is left is remembered.
+            PersistenceError: an instance failed; the remaining repairs stay remembered.
         """
         up = await self._up()
         for kind in tuple(self._kinds):
@@ -515,26 +527,26 @@ class Manager:
 
     async def _compare(self, kind: GVK, up: Sequence[Member]) -> None:
         newest, missed, answered = await self._all(kind, up)
-        for place, member in missed:  # at once: they may be more than are remembered
+        for place, member in missed:  # repaired at once: there may be more than the limit
             await self._mend(place, member, up)
         for member in answered:
             member.compared.add(kind)
         for place, copy in newest.items():
             if copy.obj is None:
-                up[0].missed(place)  # the mark is seen to, and goes when all have it
+                up[0].missed(place)  # the repair purges the tombstone once all members have it
 
     async def _mend(self, place: Place, member: Member, up: Sequence[Member]) -> None:
         if place in self._newest:
-            return  # it is being written; that will tell
+            return  # a write in flight replaces this copy anyway
         self._mended.add(place)
         newest, all_answered = await self._compared(place, up)
         if place not in self._mended:
-            return  # it was written meanwhile
+            return  # a write started during the comparison: its copy is newer
         self._mended.discard(place)
         if newest is not None:
             await member.write(place, newest)
         if not all_answered:
-            return  # whoever is down may have a newer one
+            return  # a member that is down may have a newer copy
         member.lacking.pop(place, None)
         is_everywhere = not any(place in other.lacking for other in self.members)
         if newest is not None and newest.obj is None and is_everywhere:

@@ -1,10 +1,10 @@
-"""Objects that may be stored, and their names.
+"""Validation and names of stored objects.
 
-An object is JSON with a kind and a name, of a bounded size, without a secret.
+An object is JSON with a kind and a name, of limited size, and without secrets.
 
-In names lower-case letters, digits, dot and dash stay; every other byte becomes `%XX`, so that no
-name is special to a file system, and none differs from another only in case. A key never holds `_`
-but for the cluster scope, which therefore meets no namespace.
+Names keep lower-case letters, digits, dot and dash; every other byte becomes `%XX`. So no
+name is special to a file system, and no two names differ only in case. In keys, `_` stands only for
+the cluster scope, so it cannot collide with a namespace.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from ccm.persistence.errors import InvalidObject, ObjectTooLarge, SensitiveObjec
 from ccm.persistence.interface import GVK, ObjectKey
 
 DEEPEST = 100
-"""Levels of nesting; deeper ones exhaust the stack of common JSON readers."""
+"""Maximum nesting; deeper objects exhaust the stack of common JSON parsers."""
 
 LARGEST = 3 << 19
-"""Bytes of canonical JSON: 1.5 MiB, what etcd takes of one object."""
+"""Maximum bytes of canonical JSON: 1.5 MiB, the limit of etcd for one object."""
 
 SECRET_NAMES = frozenset({"serviceaccount", "kubeconfig", "credentials", "userdata"})
-"""Fields that hold credentials though their names do not end like one of a secret."""
+"""Field names of credentials without the suffix of a secret."""
 
 HARMLESS_NAMES = frozenset({"idempotencytoken", "continuetoken", "nextpagetoken"})
-"""Fields that hold none though their names end so."""
+"""Field names with the suffix of a secret that hold no credentials."""
 
 
 def canonical(value: Any) -> bytes:
-    """The same bytes for equal values: sorted keys, no blanks, UTF-8, no NaN."""
+    """Encode a value as canonical JSON: sorted keys, no white space, UTF-8, no NaN."""
     text = json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
@@ -42,16 +42,16 @@ def canonical(value: Any) -> bytes:
 
 
 def prepared(obj: Mapping[str, Any], *, sensitive: bool = False) -> bytes:
-    """Look through an object before anything is written; its canonical bytes.
+    """Validate an object before a write, and return its canonical bytes.
 
     Args:
-        obj: as the API server writes it.
-        sensitive: it is known to be encrypted, and may look like a secret.
+        obj: the object as returned by the API server.
+        sensitive: whether the object is encrypted and may look like a secret; skips that check.
 
     Raises:
-        InvalidObject: it lacks a name, or is not JSON.
-        ObjectTooLarge: it has more than `LARGEST` bytes.
-        SensitiveObjectRefused: it holds a secret.
+        InvalidObject: the object lacks kind or name, is nested too deeply, or is not JSON.
+        ObjectTooLarge: the object has more than `LARGEST` bytes.
+        SensitiveObjectRefused: the object contains a secret.
     """
     obj = dict(obj)
     _check_json(obj)
@@ -68,33 +68,33 @@ def prepared(obj: Mapping[str, Any], *, sensitive: bool = False) -> bytes:
 
 
 def named(obj: Mapping[str, Any]) -> tuple[GVK, str, str]:
-    """What an object says it is: kind, namespace and name.
+    """Return kind, namespace and name of an object.
 
     Raises:
-        InvalidObject: not enough.
+        InvalidObject: a field is missing or invalid.
     """
     if not isinstance(obj, Mapping):
         raise InvalidObject("an object must be a mapping")
     metadata = obj.get("metadata")
     inner = metadata if isinstance(metadata, dict) else {}
-    found = {
+    fields = {
         "apiVersion": obj.get("apiVersion"),
         "kind": obj.get("kind"),
         "metadata.name": inner.get("name"),
         "metadata.namespace": inner.get("namespace") or "_",
     }
-    for field, value in found.items():
+    for field, value in fields.items():
         if not isinstance(value, str) or not value:
             raise InvalidObject(f"the object needs {field}, a text that is not empty")
-    kind = GVK.of(str(found["apiVersion"]), str(found["kind"]))
+    kind = GVK.of(str(fields["apiVersion"]), str(fields["kind"]))
     if kind.group == "core" or not kind.version or "/" in kind.group:
         raise InvalidObject("apiVersion must be a version, or a group and a version")
     namespace = inner.get("namespace") or ""
-    return kind, namespace, str(found["metadata.name"])
+    return kind, namespace, str(fields["metadata.name"])
 
 
 def _check_json(obj: Any) -> None:
-    """Without recursion: the object may be deeper than the stack."""
+    """Check types and nesting, without recursion: the object may be deeper than the stack."""
     level: list[Any] = [obj]
     for _ in range(DEEPEST + 1):
         level = [inner for value in level for inner in _inside(value)]
@@ -133,7 +133,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _texts(value: Any, path: tuple[str, ...] = ("",)) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Each text and the names that lead to it; what stands in `value:` has the name above it."""
+    """Yield each string with its path; the field `value` is left out of the path, as in `env`."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping):
@@ -145,7 +145,7 @@ def _texts(value: Any, path: tuple[str, ...] = ("",)) -> Iterator[tuple[tuple[st
 
 
 LONGEST = 200
-"""Characters of a segment; a longer one is replaced by its digest. File systems take 255."""
+"""Maximum characters of a segment (file systems allow 255); a longer one becomes its digest."""
 
 CLUSTER_SCOPE = "_"
 CORE = "core"
@@ -157,40 +157,40 @@ _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789.-")
 _SEGMENT = r"(?:~[0-9a-f]{64}|(?:[a-z0-9-]|%[0-9A-F]{2})(?:[a-z0-9.-]|%[0-9A-F]{2})*)"
 _KEY = re.compile(rf"({CLUSTER_SCOPE}|{_SEGMENT})/({_SEGMENT})")
 INSTANCE = re.compile(r"[a-z][a-z0-9]*-[0-9a-f]{16}")
-"""What the name of an instance looks like."""
+"""Format of instance names."""
 
 
 class Place(NamedTuple):
-    """Where an object belongs."""
+    """Storage location of an object: its kind and key."""
 
     kind: GVK
     key: ObjectKey
 
     @property
     def path(self) -> str:
-        """Below the cluster's own folder."""
+        """File path relative to the cluster's folder."""
         return f"{folder(self.kind)}/{self.key}{SUFFIX}"
 
 
 def encode(text: str) -> str:
-    """One segment of a key or a path."""
+    """Encode a name as a segment of a key or path."""
     raw = text.encode()
-    found = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
-    if found.startswith("."):
-        found = "%2E" + found[1:]
-    return found if len(found) <= LONGEST else f"~{hashlib.sha256(raw).hexdigest()}"
+    encoded = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
+    if encoded.startswith("."):
+        encoded = "%2E" + encoded[1:]
+    return encoded if len(encoded) <= LONGEST else f"~{hashlib.sha256(raw).hexdigest()}"
 
 
 def key_of(namespace: str, name: str) -> ObjectKey:
-    """The key of an object; an empty namespace is the cluster."""
+    """Build the key of an object; an empty namespace means the cluster scope."""
     return ObjectKey(f"{encode(namespace) if namespace else CLUSTER_SCOPE}/{encode(name)}")
 
 
 def place_of(obj: Mapping[str, Any]) -> Place:
-    """Where an object belongs.
+    """Return the place of an object.
 
     Raises:
-        InvalidObject: it does not say enough.
+        InvalidObject: kind or name is missing or invalid.
     """
     kind, namespace, name = named(obj)
     try:
@@ -200,29 +200,29 @@ def place_of(obj: Mapping[str, Any]) -> Place:
 
 
 def checked(key: str) -> ObjectKey:
-    """A key that may be looked for.
+    """Validate a key.
 
     Raises:
-        InvalidObject: it was not made by `key_of`.
+        InvalidObject: the key was not built by `key_of`.
     """
-    if not (found := _KEY.fullmatch(key)):
+    if not (match := _KEY.fullmatch(key)):
         raise InvalidObject("that is no key: keys come from put_object")
-    if any(len(part) > LONGEST for part in found.groups()):
+    if any(len(part) > LONGEST for part in match.groups()):
         raise InvalidObject("that is no key: it is too long")
     return ObjectKey(key)
 
 
 def folder(kind: GVK) -> str:
-    """Of all objects of a kind, below the cluster's own."""
+    """Return the folder of a kind, relative to the cluster's folder."""
     parts = (kind.group or CORE, kind.version, kind.kind)
     return "/".join((FORMAT, *map(encode, parts)))
 
 
 def instance_name(kind: str, identity: Mapping[str, Any]) -> str:
-    """The same for the same storage, in every process and on every host.
+    """Derive the name of an instance; equal for the same storage in every process and host.
 
     Args:
-        kind: the type of storage: lower-case letters and digits.
-        identity: what makes it that storage: never a credential, a time limit or a TLS setting.
+        kind: type of storage: lower-case letters and digits.
+        identity: settings that identify the storage; no credentials, time-outs or TLS settings.
     """
     return f"{kind}-{hashlib.sha256(canonical(identity)).hexdigest()[:16]}"

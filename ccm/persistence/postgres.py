@@ -1,7 +1,7 @@
-"""A table of a PostgreSQL database; clusters share it, each sees its own rows.
+"""Store in a table of a PostgreSQL database; clusters can share it, each sees only its own rows.
 
-Each write is a transaction that also holds the cluster's row with the epoch: whoever led before
-changes nothing once a newer leader has opened it. What does not flush to disk is refused.
+Each write transaction also locks the cluster's row with the epoch: once a newer leader has opened
+the store, a former leader can no longer write. A server that does not flush to disk is rejected.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ POOL = 4
 CONNECT_S = 5.0
 COMMAND_S = 10.0
 LOCK = 0x63636D31
-"""Of the schema's creation: `ccm1`."""
+"""Advisory lock ID for the creation of the schema: `ccm1` in ASCII."""
 
 _TABLE = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _SCHEMA = """
@@ -68,7 +68,7 @@ _ADVICE = {
     "3D000": "there is no such database",
     "42501": "the user must be allowed to make tables, or find them made",
 }
-"""SQLSTATE -> what to do about it."""
+"""SQLSTATE -> advice for the error message."""
 
 
 class PostgresConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,18 +90,20 @@ class PostgresConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
     def identity(self) -> dict[str, str | int]:
-        """What makes it this storage."""
-        return {one: getattr(self, one) for one in ("host", "port", "database", "table")}
+        """Return the settings that identify the storage."""
+        return {
+            setting: getattr(self, setting) for setting in ("host", "port", "database", "table")
+        }
 
 
 class PostgresStore:
-    """A store in a table.
+    """Store in a table.
 
     Args:
-        config: where it is.
+        config: settings of the database.
 
     Raises:
-        BackendDead: the table's name is none.
+        BackendDead: the name of the table is invalid.
     """
 
     def __init__(self, config: PostgresConfig) -> None:
@@ -208,13 +210,14 @@ class PostgresStore:
             "reset": _keep,
         }
         if config.password_file:
-            options["password"] = partial(text_of, config.password_file)  # it may change
+            # Read for each connection, because the file may change.
+            options["password"] = partial(text_of, config.password_file)
         if not (config.allow_insecure or config.host.startswith("/")):
             options["ssl"] = _verified(config.ca_file)
         return options
 
     async def _durable(self, db: Any) -> None:
-        """See that what is acknowledged is on disk."""
+        """Check that the server flushes acknowledged writes to disk; enable it for a connection."""
         if await db.fetchval("SHOW fsync") != "on":
             raise BackendDead(f"{self._name}: fsync is off there, so that nothing is durable")
         if await db.fetchval("SHOW synchronous_commit") != "remote_apply":
@@ -232,7 +235,7 @@ class PostgresStore:
         await db.execute(self._sql(update), claim.cluster_uid, claim.epoch)
 
     async def _lead(self, db: Any, epoch: int) -> None:
-        """Nobody newer may begin before this transaction has ended."""
+        """Check the epoch, and lock it: a newer leader can claim only after this transaction."""
         query = "SELECT epoch FROM {table}_instance WHERE cluster_uid = $1 FOR SHARE"
         held = await db.fetchval(self._sql(query), self._cluster)
         check_epoch(held, epoch)
@@ -247,7 +250,7 @@ class PostgresStore:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raise errors of the library in our words, without what was sent."""
+        """Convert errors of the library to BackendUnavailable, without the data that was sent."""
         try:
             yield
         except asyncpg.PostgresError as error:
@@ -259,7 +262,7 @@ class PostgresStore:
         except OSError as error:
             why = files.reason(error) or type(error).__name__
         except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-            # Its text may hold what was sent.
+            # The text of these errors may contain the data that was sent.
             why = type(error).__name__
         else:
             return
@@ -267,12 +270,11 @@ class PostgresStore:
 
 
 async def _keep(db: object) -> None:
-    """What was set for a connection holds as long as it does: asyncpg would reset even how
-    durable its writes are."""
+    """Keep a connection's session settings: asyncpg's reset would undo `synchronous_commit`."""
 
 
 def _verified(ca_file: Path | None) -> ssl.SSLContext:
-    """It checks the certificate and its name: what libpq calls verify-full."""
+    """Build a TLS context that verifies certificate and host name, like libpq's verify-full."""
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:
@@ -283,5 +285,5 @@ def _verified(ca_file: Path | None) -> ssl.SSLContext:
 @backend(config=PostgresConfig)
 def storage(given: Sequence[PostgresConfig], context: Context) -> StoreProvider:
     """Build the provider of the backend `postgres`."""
-    stores = [(one.identity(), PostgresStore(one)) for one in given]
+    stores = [(config.identity(), PostgresStore(config)) for config in given]
     return provider("postgres", stores, context.writer)

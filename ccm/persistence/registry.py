@@ -1,4 +1,4 @@
-"""How a backend is found: by an entry point of `ccm.persistence` or `ccm.secret_persistence`.
+"""Registry of backends: entry points of `ccm.persistence` and `ccm.secret_persistence`.
 
 ```toml
 [project.entry-points."ccm.persistence"]
@@ -11,8 +11,8 @@ def storage(given, context):
     return AcmeProvider([config.bucket for config in given], writer=context.writer)
 ```
 
-`Config` is a msgspec Struct; `given` holds one for each instance of that backend in the file.
-Only the backends that the file names are imported.
+`Config` is a msgspec Struct; `given` contains one for each instance of that backend in the file.
+Only backends named in the file are imported.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ccm.persistence.errors import BackendDead
 
 OBJECTS = "ccm.persistence"
 SECRETS = "ccm.secret_persistence"
-"""The entry-point groups."""
+"""Entry-point groups of object and secret backends."""
 
 
 class Requests(Protocol):
-    """The API server, for what is kept there."""
+    """Client of the API server, for backends that store objects there."""
 
     async def request(
         self,
@@ -46,26 +46,31 @@ class Requests(Protocol):
         body: bytes | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        """Send a request and return the body of the answer; an error has its `status`."""
+        """Send a request and return the body of the response.
+
+        An exception for an HTTP error has the attribute `status`.
+        """
 
 
 def _converted(declared: type[msgspec.Struct], given: dict[str, Any], where: str) -> Any:
     try:
-        return msgspec.convert(given, declared, strict=False, dec_hook=lambda kind, one: kind(one))
+        return msgspec.convert(
+            given, declared, strict=False, dec_hook=lambda kind, value: kind(value)
+        )
     except msgspec.ValidationError as error:
         raise BackendDead(f"{where}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a backend is made with.
+    """Input for the construction of a backend.
 
     Attributes:
-        writer: asked at each write who leads.
-        requests: the API server; None where there is none.
-        namespace: of the daemon.
-        read: makes settings of what stands in a file, for a backend that holds another one;
-            told where it stands.
+        writer: returns the current writer; called at each write.
+        requests: client of the API server; None without one.
+        namespace: namespace of the daemon.
+        read: converts a mapping from the config file to a settings Struct, for a backend that
+            contains another one; its third argument is the position for error messages.
     """
 
     writer: Callable[[], Writer] = nobody
@@ -79,52 +84,54 @@ Maker = Callable[[Sequence[Any], Context], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class backend:  # noqa: N801 - a decorator
-    """Makes a function from configurations and a context to a provider a backend.
+    """Decorator that turns a factory function into a backend.
+
+    The function takes the settings of all instances and a `Context`, and returns a provider.
 
     Attributes:
-        config: settings of one instance.
+        config: Struct with the settings of one instance.
     """
 
     config: type[msgspec.Struct]
 
     def __call__(self, make: Maker) -> Maker:
-        """The function as a backend."""
+        """Attach this declaration to the function."""
         make.declared = self  # type: ignore[attr-defined]
         return make
 
 
 def available(group: str = OBJECTS) -> Mapping[str, EntryPoint]:
-    """The installed backends by name; imports none.
+    """Return the installed backends by name, without importing them.
 
     Raises:
-        BackendDead: two distributions offer one name.
+        BackendDead: two distributions register the same name.
     """
-    found: dict[str, EntryPoint] = {}
+    backends: dict[str, EntryPoint] = {}
     for entry in entry_points(group=group):
-        other = found.get(entry.name)
+        other = backends.get(entry.name)
         if other is not None and other.value != entry.value:
             raise BackendDead(
                 f"persistence backend {entry.name!r} is offered twice, as {other.value} and as "
                 f"{entry.value}; uninstall one of them"
             )
-        found[entry.name] = entry
-    return found
+        backends[entry.name] = entry
+    return backends
 
 
 def load(name: str, group: str = OBJECTS) -> tuple[type[msgspec.Struct], Maker]:
-    """Import a backend: its settings, and what makes a provider of them.
+    """Import a backend; return its settings Struct and its factory.
 
     Raises:
-        BackendDead: there is none of that name, or it cannot be imported.
+        BackendDead: the name is unknown, the import failed, or the factory lacks the decorator.
     """
-    found = available(group)
-    entry = found.get(name)
+    backends = available(group)
+    entry = backends.get(name)
     if entry is None:
-        near = difflib.get_close_matches(name, found, n=1)
+        near = difflib.get_close_matches(name, backends, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise BackendDead(
             f"unknown persistence backend {name!r}{hint or '.'} "
-            f"Installed are {', '.join(sorted(found))}"
+            f"Installed are {', '.join(sorted(backends))}"
         )
     try:
         make = entry.load()
@@ -133,9 +140,9 @@ def load(name: str, group: str = OBJECTS) -> tuple[type[msgspec.Struct], Maker]:
             f"persistence backend {name!r} needs the package {error.name}: install "
             f"kube-ccm[{name}] beside the daemon, in the same environment or image"
         ) from error
-    if not isinstance(said := getattr(make, "declared", None), backend):
+    if not isinstance(declaration := getattr(make, "declared", None), backend):
         raise BackendDead(
             f"persistence backend {name!r}: {entry.value} is not decorated with "
             "@persistence.backend(config=...)"
         )
-    return said.config, make
+    return declaration.config, make

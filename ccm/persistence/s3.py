@@ -1,13 +1,15 @@
-"""A bucket of an S3-compatible service, one object for each of ours.
+"""Store in a bucket of an S3-compatible service, with one S3 object per stored object.
 
-Conditions are tried out when it is opened, not assumed: a store that takes what it must refuse
-loses the capabilities that rest on them. With them every write is conditional on what was there
-before, so that a request which was cut and arrives late changes nothing, and a newer leader's
-object is never replaced; and each time before it is asked who leads. A deletion first writes a
-tombstone on condition, then looks at both again and removes it. That knows no condition: what is
-written in its place while it is under way goes with it, and only versions of the bucket keep it.
+Support for conditional writes is tested at `open`, not assumed; without it, the store lacks the
+capabilities `CAS` and `FENCING`. With it, every write has the version read before as its
+precondition. So a cancelled request that arrives late changes nothing, and an object of a newer
+leader is never replaced. Before each write the store also checks the leader's epoch.
 
-Whether a write came through that was never answered is seen by its id.
+A deletion first writes a tombstone conditionally, then checks tombstone and epoch again, then
+deletes the tombstone. The last step is unconditional: an object written at that moment is
+deleted too, and only bucket versioning keeps it.
+
+If the response to a write is lost, its unique version shows whether it succeeded.
 """
 
 from __future__ import annotations
@@ -39,11 +41,11 @@ from ccm.persistence.registry import Context, backend
 from ccm.persistence.store import Claim, Page, Record, check_epoch, check_expected
 
 AT_ONCE = 16
-"""Objects that are read at the same time."""
+"""Maximum concurrent reads of a listing."""
 
 PAGE = 200
 ATTEMPTS = 8
-"""Rounds against others who write the same object."""
+"""Maximum attempts of a write with concurrent writers of the same object."""
 
 _TOMBSTONE = b'{"deleted":true,'
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -55,7 +57,7 @@ _SIGNS = {
     "tcp connect error": "nobody answers there; see endpoint",
     "operation timed out": "it did not answer in time",
 }
-"""Words of the library -> ours; what else it says may hold what was sent."""
+"""Pattern in the library's error -> our error text; other texts may contain sent data."""
 
 
 class S3Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,18 +87,22 @@ class S3Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
     def identity(self) -> dict[str, str]:
-        """What makes it this storage."""
-        return {one: getattr(self, one) for one in ("endpoint", "region", "bucket", "prefix")}
+        """Return the settings that identify the storage."""
+        return {
+            setting: getattr(self, setting)
+            for setting in ("endpoint", "region", "bucket", "prefix")
+        }
 
 
 class S3Store:
-    """A store in a bucket.
+    """Store in a bucket.
 
     Args:
-        config: where it is.
+        config: settings of the bucket.
 
     Raises:
-        BackendDead: it would be read over the network in the clear, or through no HTTP proxy.
+        BackendDead: the endpoint is no URL or is not encrypted, or a variable does not name an
+            HTTP proxy.
     """
 
     def __init__(self, config: S3Config) -> None:
@@ -134,7 +140,7 @@ class S3Store:
             await self._claim(claim)
 
     async def probe(self) -> None:
-        """As `Store.probe`; keys that were mounted anew are taken with it."""
+        """See `Store.probe`; also reloads changed key files."""
         self._connect()
         async with self._asking():
             await self._put(f"{self._base}/.ccm-probe", b"probe", None)
@@ -142,10 +148,10 @@ class S3Store:
     async def read(self, place: Place) -> Record | None:
         """See `Store.read`."""
         async with self._asking():
-            found = await self._got(self._path(place))
-        if found is None or found[0].startswith(_TOMBSTONE):
+            stored = await self._got(self._path(place))
+        if stored is None or stored[0].startswith(_TOMBSTONE):
             return None
-        return Record(found[0], Version(found[1]))
+        return Record(stored[0], Version(stored[1]))
 
     async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
         """See `Store.write`."""
@@ -164,8 +170,8 @@ class S3Store:
                     return
                 tombstone = _tombstone(epoch)
                 await self._replace(path, tombstone, None)
-                # A deletion knows no condition: whatever was written in the place of ours stays,
-                # and so does the tombstone where a newer leader may be about to write.
+                # The deletion below is unconditional. So skip it if our tombstone was replaced, or
+                # if a newer leader exists, which may be about to write.
                 if await self._ours(path, tombstone) is None:
                     return
                 await self._lead(epoch)
@@ -176,8 +182,8 @@ class S3Store:
         prefix = f"{self._base}/{objects.folder(kind)}/"
         paths: list[str] = []
         async with self._asking():
-            async for some in obstore.list(self._bucket, prefix, chunk_size=1000):
-                paths += [each["path"] for each in some]
+            async for chunk in obstore.list(self._bucket, prefix, chunk_size=1000):
+                paths += [item["path"] for item in chunk]
         for start in range(0, len(paths), PAGE):
             yield await self._page(kind, prefix, paths[start : start + PAGE])
 
@@ -186,7 +192,7 @@ class S3Store:
         self._bucket = None
 
     def _connect(self) -> None:
-        """Make the client, anew only where files changed: each one proves anew who we are."""
+        """Create the client; replace it only if files changed, as each new one authenticates."""
         mounted = _read(self._config)
         if self._bucket is None or mounted != self._mounted:
             self._bucket = _bucket(self._config, mounted, self._proxies)
@@ -196,38 +202,38 @@ class S3Store:
         return f"{self._base}/{place.path}"
 
     async def _page(self, kind: GVK, prefix: str, paths: Sequence[str]) -> Page:
-        found: list[tuple[Place, Record]] = []
+        records: list[tuple[Place, Record]] = []
 
         async def read(path: str) -> None:
             key = ObjectKey(path.removeprefix(prefix).removesuffix(objects.SUFFIX))
             record = await self.read(Place(kind, key))
-            if record is not None:  # it may be gone since it was listed
-                found.append((Place(kind, key), record))
+            if record is not None:  # it may have been deleted after the listing
+                records.append((Place(kind, key), record))
 
         try:
             await bounded(paths, read, limit=AT_ONCE, name="persistence-s3")
         except ExceptionGroup as group:
             raise BackendUnavailable(f"{self._name} cannot be listed") from group
-        return found
+        return records
 
     async def _claim(self, claim: Claim) -> None:
-        """Mark it as ours, and say who leads; whoever led before writes nothing any more."""
+        """Write the marker with the cluster and the leader's epoch; this fences former leaders."""
         path = f"{self._base}/{objects.MARKER}"
         for _ in range(ATTEMPTS):
-            found = await self._got(path)
-            said = found[0] if found else envelope.marker(claim.cluster_uid)
-            envelope.check_marker(said, claim.cluster_uid, self._name)
-            led = _led(said) if found else -1
+            stored = await self._got(path)
+            marker = stored[0] if stored else envelope.marker(claim.cluster_uid)
+            envelope.check_marker(marker, claim.cluster_uid, self._name)
+            led = _led(marker) if stored else -1
             if FENCING in self.capabilities:
                 check_epoch(led, claim.epoch)
-            elif found:
+            elif stored:
                 return
             if led == claim.epoch:
                 return
-            marked = json.dumps(json.loads(said) | {"epoch": claim.epoch}).encode()
+            marked = json.dumps(json.loads(marker) | {"epoch": claim.epoch}).encode()
             try:
-                # On condition, unless there are none here.
-                tag = None if CAS not in self.capabilities else found[1] if found else ""
+                # Conditional, unless the service does not support it.
+                tag = None if CAS not in self.capabilities else stored[1] if stored else ""
                 await self._put(path, marked, tag)
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
                 continue
@@ -235,25 +241,26 @@ class S3Store:
         raise BackendUnavailable(f"{self._name}: somebody else goes on claiming it")
 
     async def _lead(self, epoch: int) -> None:
-        """See that nobody newer leads. Asked after the look at an object and before the write that
-        depends on it, in each round: a newer leader may still claim the bucket in between, but what
-        it then writes or deletes is not what we saw, and the condition fails. Only where nothing
-        was, and nothing is again, a write of ours that was under way comes through.
+        """Check that no newer leader has claimed the bucket.
+
+        Called in each attempt after the read of an object and before the dependent write. A newer
+        leader may claim the bucket in between. If it writes or deletes the object, the precondition
+        of our write fails. Our write succeeds only if the object was absent and is still absent.
 
         Raises:
-            Fenced: somebody does.
+            Fenced: a newer leader has claimed the bucket.
         """
-        found = await self._got(f"{self._base}/{objects.MARKER}")
-        check_epoch(_led(found[0]) if found else 0, epoch)
+        marker = await self._got(f"{self._base}/{objects.MARKER}")
+        check_epoch(_led(marker[0]) if marker else 0, epoch)
 
     async def _replace(self, path: str, entry: Entry, expect: Expected) -> Version:
-        """Write on the condition that nobody else does meanwhile."""
+        """Write an entry if the object is unchanged since our read; retry after a conflict."""
         for _ in range(ATTEMPTS):
-            found = await self._got(path)
+            stored = await self._got(path)
             await self._lead(entry.epoch)
             tag: str | None = None
-            if found is not None:
-                body, tag = found
+            if stored is not None:
+                body, tag = stored
                 check_epoch(envelope.head(body).epoch, entry.epoch)
                 is_gone = body.startswith(_TOMBSTONE)
                 check_expected(expect, None if is_gone else Version(tag))
@@ -268,16 +275,16 @@ class S3Store:
                     raise error
                 return ours
             if (ours := await self._ours(path, entry)) is not None:
-                return ours  # an earlier try came through, only its answer was lost
+                return ours  # the library's earlier attempt succeeded, but its response was lost
         raise VersionConflict("somebody else goes on writing the object")
 
     async def _ours(self, path: str, entry: Entry) -> Version | None:
-        found = await self._got(path)
-        is_ours = found is not None and envelope.head(found[0]).version == entry.version
-        return Version(found[1]) if found is not None and is_ours else None
+        stored = await self._got(path)
+        is_ours = stored is not None and envelope.head(stored[0]).version == entry.version
+        return Version(stored[1]) if stored is not None and is_ours else None
 
     async def _got(self, path: str) -> tuple[bytes, str] | None:
-        """The bytes and their tag."""
+        """Return the bytes and the ETag of an S3 object; None if it is absent."""
         try:
             answer = await obstore.get_async(self._bucket, path)
             return bytes(await answer.bytes_async()), str(answer.meta["e_tag"])
@@ -287,9 +294,15 @@ class S3Store:
             return None
 
     async def _put(self, path: str, body: bytes, tag: str | None) -> str:
-        """Write; a tag is a condition, and the empty one that nothing is there."""
+        """Write an S3 object and return its ETag.
+
+        Args:
+            path: key of the S3 object.
+            body: its content.
+            tag: ETag as precondition; empty = must not exist; None = unconditional.
+        """
         mode: Any = "overwrite" if tag is None else {"e_tag": tag} if tag else "create"
-        done = await obstore.put_async(
+        result = await obstore.put_async(
             self._bucket,
             path,
             body,
@@ -297,10 +310,10 @@ class S3Store:
             use_multipart=False,
             attributes={"Content-Type": "application/json"},
         )
-        return str(done["e_tag"])
+        return str(result["e_tag"])
 
     async def _conditions(self) -> frozenset[str]:
-        """What the service really refuses."""
+        """Test conditional writes; return the capabilities that depend on them."""
         path = f"{self._base}/.ccm-probe-{uuid.uuid4()}"
         await self._put(path, b"one", "")
         try:
@@ -323,7 +336,7 @@ class S3Store:
 
     @asynccontextmanager
     async def _asking(self) -> AsyncIterator[None]:
-        """Whatever the library raises, in our words and without what was sent."""
+        """Convert errors of the library to BackendUnavailable, without the data that was sent."""
         if self._bucket is None:
             raise BackendUnavailable(f"{self._name} is not open")
         try:
@@ -337,29 +350,29 @@ def _why(error: Exception) -> str:
     if (code := _CODE.search(text)) and code[1] in _NAMES:
         return code[1]
     for sign, words in _SIGNS.items():
-        if found := re.search(sign, text):
-            return found.expand(words)
+        if match := re.search(sign, text):
+            return match.expand(words)
     return type(error).__name__
 
 
 def _read(config: S3Config) -> Mapping[str, str]:
-    """What the files hold that are named, by the library's words."""
-    found = {}
+    """Read the configured files; return their contents by the library's option names."""
+    contents = {}
     if config.access_key_id_file and config.secret_access_key_file:
-        found["access_key_id"] = text_of(config.access_key_id_file)
-        found["secret_access_key"] = text_of(config.secret_access_key_file)
+        contents["access_key_id"] = text_of(config.access_key_id_file)
+        contents["secret_access_key"] = text_of(config.secret_access_key_file)
     if config.ca_file:
-        found["root_certificate"] = text_of(config.ca_file, secret=False)
-    return found
+        contents["root_certificate"] = text_of(config.ca_file, secret=False)
+    return contents
 
 
 def _proxies(config: S3Config) -> Mapping[str, str]:
-    """Name the proxy of the environment to the library, which otherwise goes by rules of its own.
+    """Return the proxy of the environment as options of the library.
 
-    By those it would also ask the metadata service for credentials through the proxy.
+    The library's own rules would also send metadata requests for credentials through the proxy.
 
     Raises:
-        ValueError: a variable names no HTTP proxy.
+        ValueError: a variable does not name an HTTP proxy.
     """
     url = config.endpoint or f"https://s3.{config.region}.amazonaws.com"
     known = proxies.Proxies.of()
@@ -397,7 +410,7 @@ def _tombstone(epoch: int) -> Entry:
 
 
 def _led(marker: bytes) -> int:
-    """Which epoch leads; what is damaged says nothing, and each object has its own."""
+    """Return the epoch in the marker; 0 if damaged, because each object has its own epoch."""
     try:
         return int(json.loads(marker)["epoch"])
     except (KeyError, TypeError, ValueError):
@@ -407,4 +420,6 @@ def _led(marker: bytes) -> int:
 @backend(config=S3Config)
 def storage(given: Sequence[S3Config], context: Context) -> StoreProvider:
     """Build the provider of the backend `s3`."""
-    return provider("s3", [(one.identity(), S3Store(one)) for one in given], context.writer)
+    return provider(
+        "s3", [(config.identity(), S3Store(config)) for config in given], context.writer
+    )

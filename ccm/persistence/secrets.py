@@ -1,7 +1,7 @@
-"""Secrets: the same life as objects, other values; and a store that seals them.
+"""Storage of secrets on top of object storage.
 
-The default is the cluster's own Secrets (`kubesecrets`). `EncryptedSecretStore` is for copies
-elsewhere: it seals values before any other store sees them. Names are not secret.
+The default uses the cluster's own Secrets (`kubesecrets`). `EncryptedSecretStore` is for copies
+elsewhere: it seals (encrypts) values before it passes them to another store. Names are not secret.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ SEALED = GVK("secrets.ccm", "v1", "SealedSecret")
 SALT = GVK("secrets.ccm", "v1", "Salt")
 FORMAT = 1
 LARGEST = 1 << 20
-"""Bytes of a secret's values, as the API server takes them."""
+"""Maximum bytes of a secret's values, the limit of the API server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationReport:
-    """What a rotation did.
+    """Result of a key rotation.
 
     Attributes:
-        rewritten: sealed anew.
-        current: sealed with the active key before.
-        left: damaged, or changed meanwhile; while it is not 0 the old key is still needed.
+        rewritten: number of secrets sealed again with the active key.
+        current: number of secrets that needed no change, or were deleted meanwhile.
+        left: number of secrets that are damaged or were changed concurrently; while it is not 0,
+            the old key is still needed.
     """
 
     rewritten: int = 0
@@ -64,11 +65,11 @@ class RotationReport:
 
 
 class SecretStore:
-    """What every secret store does alike, over a provider of objects.
+    """Base class of secret stores, on top of an object provider.
 
     Args:
-        inner: where objects are kept.
-        kind: of the objects.
+        inner: the object provider.
+        kind: kind of the stored objects.
     """
 
     def __init__(self, inner: Any, kind: GVK) -> None:
@@ -86,54 +87,54 @@ class SecretStore:
 
     def instances(self) -> Sequence[str]:
         """See `PersistenceProvider.instances`."""
-        found: Sequence[str] = self._inner.instances()
-        return found
+        names: Sequence[str] = self._inner.instances()
+        return names
 
     async def instance_status(self, instance: str) -> PersistenceProviderStatus:
         """See `PersistenceProvider.instance_status`."""
-        found: PersistenceProviderStatus = await self._inner.instance_status(instance)
-        return found
+        status: PersistenceProviderStatus = await self._inner.instance_status(instance)
+        return status
 
     async def put_secret(self, instance: str, name: str, data: Mapping[str, bytes]) -> ObjectKey:
-        """Store a secret in the place of what was there."""
+        """Store a secret, replacing the former one."""
         if self._machine is None:
             raise NotInitialized("initialize comes first")
         if self._closed:
             raise Closed("the store is closed")
         packed = _packed(data)
-        # Sealed in its turn: sealing takes a thread, and threads overtake each other.
+        # Sealed under the lock: sealing runs in a thread, and threads may finish out of order.
         async with self._turns.of((instance, objects.key_of("", name))):
             obj = await self._object(instance, name, packed)
             key: ObjectKey = await self._inner.put_object(instance, obj)
         return key
 
     async def get_secret(self, instance: str, key: ObjectKey) -> Mapping[str, bytes] | None:
-        """Return the values of a secret; None: it is absent."""
+        """Return the values of a secret; None if it is absent."""
         obj = await self._inner.get_object(instance, self._kind, key)
         return None if obj is None else _unpacked(await self._value(instance, key, obj))
 
     async def delete_secret(self, instance: str, key: ObjectKey) -> None:
-        """Remove a secret; silent if it is absent."""
+        """Delete a secret; succeed if it is absent."""
         async with self._turns.of((instance, key)):
             await self._inner.delete_object(instance, self._kind, key)
 
     async def list_secrets(self, instance: str) -> list[ObjectKey]:
-        """Return the keys of all secrets, never a value."""
-        found = await self._inner.get_all_objects(instance, self._kind)
-        return [objects.key_of("", obj["metadata"]["name"]) for obj in found]
+        """Return the object keys of all secrets, without values."""
+        stored = await self._inner.get_all_objects(instance, self._kind)
+        return [objects.key_of("", obj["metadata"]["name"]) for obj in stored]
 
     async def rotate(self, instance: str) -> RotationReport:
-        """Seal with the active key what is sealed with another; may be cut and called again."""
+        """Seal all secrets with the active key; may be cancelled and repeated."""
         rewritten = current = left = 0
         for key in await self.list_secrets(instance):
             try:
                 async with self._turns.of((instance, key)):
-                    done = await self._anew(instance, key)
+                    was_rewritten = await self._anew(instance, key)
             except (CorruptObject, VersionConflict):
                 left += 1
                 continue
-            rewritten += done
-            current += not done
+            rewritten += was_rewritten
+            current += not was_rewritten
         return RotationReport(rewritten=rewritten, current=current, left=left)
 
     async def close(self) -> None:
@@ -143,21 +144,21 @@ class SecretStore:
         await self._inner.close()
 
     async def _anew(self, instance: str, key: ObjectKey) -> bool:
-        """Write a secret anew; False: it needs that not, or is gone."""
+        """Rewrite a secret with the active key; return False if not needed, or if it is gone."""
         has_versions = CAS in getattr(self._inner, "capabilities", lambda _: frozenset())(instance)
         if has_versions:
-            found = await self._inner.get_versioned(instance, self._kind, key)
-            obj, expect = found or (None, None)
+            stored = await self._inner.get_versioned(instance, self._kind, key)
+            obj, expect = stored or (None, None)
         else:
             obj, expect = await self._inner.get_object(instance, self._kind, key), None
         if obj is None or await self._is_current(instance, obj):
             return False
         value = await self._value(instance, key, obj)
-        anew = await self._object(instance, obj["metadata"]["name"], value)
+        resealed = await self._object(instance, obj["metadata"]["name"], value)
         if has_versions:
-            await self._inner.put_versioned(instance, anew, expect=expect)
+            await self._inner.put_versioned(instance, resealed, expect=expect)
         else:
-            await self._inner.put_object(instance, anew)
+            await self._inner.put_object(instance, resealed)
         return True
 
     async def _object(self, instance: str, name: str, value: bytes) -> dict[str, Any]:
@@ -182,13 +183,13 @@ SECRET_METHODS = tuple(name for name in vars(SecretStore) if not name.startswith
 
 
 class EncryptedSecretStore(SecretStore):
-    """Seals values before the other provider sees them.
+    """Secret store that seals values before it passes them to another provider.
 
     Args:
-        inner: where sealed objects are kept.
-        ring: its keys.
-        phrases: passphrases that further keys are derived from, after those of the ring; their
-            salt is kept in each instance.
+        inner: provider for the sealed objects.
+        ring: keys of the keyring; the first one seals.
+        phrases: passphrases from which further keys are derived, appended to the ring; each
+            instance stores their salt.
     """
 
     def __init__(self, inner: Any, ring: Sequence[bytes], phrases: Sequence[bytes] = ()) -> None:
@@ -197,14 +198,14 @@ class EncryptedSecretStore(SecretStore):
         self._phrases = tuple(phrases)
         self._rings: dict[str, Keyring] = {}
         if not phrases:
-            Keyring(ring)  # see now that it is one
+            Keyring(ring)  # validates the keys at construction
 
     def __repr__(self) -> str:
         return f"EncryptedSecretStore({self._inner!r})"
 
     @property
     def has_old_keys(self) -> bool:
-        """Whether something may be sealed with a key that is to go."""
+        """Whether a secret may be sealed with a key other than the first one."""
         return len(self._ring) + len(self._phrases) > 1
 
     async def _sealed(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:
@@ -239,26 +240,26 @@ class EncryptedSecretStore(SecretStore):
         return self._rings[instance]
 
     async def _salt(self, instance: str) -> bytes:
-        """Made once; whoever comes second takes that of the first."""
-        made = {
+        """Return the salt of an instance; create it once. A concurrent creation wins."""
+        created = {
             "apiVersion": SALT.api_version,
             "kind": SALT.kind,
             "metadata": {"name": "salt"},
             "spec": {"salt": os.urandom(keyring.SALT_BYTES).hex()},
         }
         key = objects.key_of("", "salt")
-        found = await self._inner.get_object(instance, SALT, key)
-        if found is None:
+        stored = await self._inner.get_object(instance, SALT, key)
+        if stored is None:
             try:
-                await self._inner.put_versioned(instance, made, expect=ABSENT)
+                await self._inner.put_versioned(instance, created, expect=ABSENT)
             except (AttributeError, VersionConflict) as error:
-                found = await self._inner.get_object(instance, SALT, key)
-                if found is None:
+                stored = await self._inner.get_object(instance, SALT, key)
+                if stored is None:
                     raise BackendDead(
                         "a passphrase needs storage that keeps conditions; give it a key file"
                     ) from error
-            found = found or made
-        return bytes.fromhex(found["spec"]["salt"])
+            stored = stored or created
+        return bytes.fromhex(stored["spec"]["salt"])
 
 
 def _packed(data: Any) -> bytes:
@@ -273,8 +274,8 @@ def _packed(data: Any) -> bytes:
 
 def _unpacked(raw: bytes) -> dict[str, bytes]:
     try:
-        found = json.loads(raw)
-        return {str(name): base64.b64decode(value) for name, value in found.items()}
+        encoded = json.loads(raw)
+        return {str(name): base64.b64decode(value) for name, value in encoded.items()}
     except (ValueError, AttributeError, TypeError):
         raise CorruptObject("what is stored is no secret") from None
 

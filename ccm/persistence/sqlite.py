@@ -1,8 +1,8 @@
-"""One SQLite file; one connection, in a thread of its own.
+"""Store in one SQLite file, with one connection in its own thread.
 
-Every write is a transaction that also compares the epoch: whoever led before changes nothing once
-a newer leader has opened the file. `synchronous=FULL` is set and read back: with less, what was
-acknowledged may be lost with the power.
+Every write transaction also checks the epoch: once a newer leader has opened the file, a former
+leader can no longer write. `synchronous=FULL` is set and read back: with a lower level, a power
+failure can lose acknowledged writes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ccm.persistence.registry import Context, backend
 from ccm.persistence.store import Claim, Page, Record, check_epoch, check_expected
 
 APPLICATION_ID = 0x63636D31
-"""Of our files: `ccm1`."""
+"""SQLite application ID of our files: `ccm1` in ASCII."""
 
 SCHEMA = 1
 PAGE = 200
@@ -56,10 +56,10 @@ class SqliteConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SqliteStore:
-    """A store in a SQLite file.
+    """Store in a SQLite file.
 
     Args:
-        path: the file.
+        path: absolute path of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -111,7 +111,7 @@ class SqliteStore:
     def _open(self, claim: Claim) -> None:
         self._close()
         local.private_folder(self._path.parent)
-        # SQLite gives its further files the mode that this one has.
+        # Create the file first: SQLite copies its mode to the additional files.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         os.close(os.open(self._path, flags, local.FILE_MODE))
         local.check_private(self._path, is_folder=False)
@@ -132,9 +132,9 @@ class SqliteStore:
                 self._make_tables(claim)
             if self._pragma("application_id") != APPLICATION_ID:
                 raise BackendDead(f"{self._path} is a database of another program")
-            if (found := self._pragma("user_version")) > SCHEMA:
+            if (version := self._pragma("user_version")) > SCHEMA:
                 raise BackendDead(
-                    f"{self._path}: written with schema {found}, this version knows {SCHEMA}; "
+                    f"{self._path}: written with schema {version}, this version knows {SCHEMA}; "
                     "upgrade, or give it another file"
                 )
             marker, epoch = self._db.execute("SELECT marker, epoch FROM instance").fetchone()
@@ -143,7 +143,7 @@ class SqliteStore:
             self._db.execute("UPDATE instance SET epoch = ?", (claim.epoch,))
 
     def _durable_mode(self) -> None:
-        """A log beside the file, or where that cannot be, a journal."""
+        """Enable a durable journal: write-ahead log, or a rollback journal where unsupported."""
         mode = self._db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
         wanted = 2 if mode == "wal" else 3  # FULL, EXTRA
         if mode != "wal":
@@ -155,8 +155,8 @@ class SqliteStore:
     def _make_tables(self, claim: Claim) -> None:
         for statement in filter(str.strip, _TABLES.split(";")):
             self._db.execute(statement)
-        made = (envelope.marker(claim.cluster_uid), claim.epoch)
-        self._db.execute("INSERT INTO instance(marker, epoch) VALUES(?, ?)", made)
+        row = (envelope.marker(claim.cluster_uid), claim.epoch)
+        self._db.execute("INSERT INTO instance(marker, epoch) VALUES(?, ?)", row)
         self._db.execute(f"PRAGMA application_id={APPLICATION_ID}")
         self._db.execute(f"PRAGMA user_version={SCHEMA}")
 
@@ -180,15 +180,15 @@ class SqliteStore:
 
     def _read(self, place: Place) -> Record | None:
         query = f"SELECT body, write_id FROM objects {_WHERE} = ?"  # noqa: S608 - all of it is ours
-        found = self._db.execute(query, (*place.kind, place.key)).fetchone()
-        return None if found is None else Record(bytes(found[0]), Version(found[1]))
+        row = self._db.execute(query, (*place.kind, place.key)).fetchone()
+        return None if row is None else Record(bytes(row[0]), Version(row[1]))
 
     def _write(self, place: Place, entry: Entry, expect: Expected) -> Version:
         with self._transaction():
             self._lead(entry.epoch)
             if expect is not None:
-                found = self._read(place)
-                check_expected(expect, found and found.version)
+                record = self._read(place)
+                check_expected(expect, record and record.version)
             row = (*place.kind, place.key, entry.version, entry.epoch, entry.body)
             self._db.execute(_UPSERT, row)
         return entry.version
@@ -218,7 +218,7 @@ class SqliteStore:
 
 
 def _words(error: Exception) -> str:
-    """Why, without what was being written."""
+    """Return an error text without the data that was written."""
     name = getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None)
     return f"SQLite could not do it: {name or type(error).__name__}"
 
@@ -226,5 +226,5 @@ def _words(error: Exception) -> str:
 @backend(config=SqliteConfig)
 def storage(given: Sequence[SqliteConfig], context: Context) -> StoreProvider:
     """Build the provider of the backend `sqlite`."""
-    stores = [({"path": str(one.path)}, SqliteStore(one.path)) for one in given]
+    stores = [({"path": str(config.path)}, SqliteStore(config.path)) for config in given]
     return provider("sqlite", stores, context.writer)
