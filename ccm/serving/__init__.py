@@ -2,7 +2,7 @@
 
 From the bottom up:
 
-* `minting` makes certificates, in a process of its own; the only module that imports
+* `minting` makes certificates, in a process of its own; the only module here that imports
   `cryptography`.
 * `policy` defines the accepted TLS versions, cipher suites and groups.
 * `tls` loads and reloads certificates and builds TLS contexts.

@@ -1,4 +1,4 @@
-"""Makes certificates, and reads the names in them; the only module that imports `cryptography`.
+"""Makes certificates and reads names in them; only this module of `serving` uses `cryptography`.
 
 It runs in a process of its own, `python -m ccm.serving.minting`. The daemon needs the package only
 at its start, but would keep its 14 MiB of memory for ever.
