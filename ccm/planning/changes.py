@@ -224,8 +224,8 @@ def tidied(found: Iterable[Change]) -> Sequence[Change]:
     """
     merged: dict[tuple[Subject, str, Action, str | None, str | None], Change] = {}
     for change in found:
-        again = change.what in (BALANCER, MEMBERS)
-        values = (None, None) if again else (change.old, change.new)
+        is_balancer = change.what in (BALANCER, MEMBERS)
+        values = (None, None) if is_balancer else (change.old, change.new)
         key = (change.subject, change.what, change.action, *values)
         # The time of the first occurrence, the values of the last.
         merged[key] = replace(change, after_s=merged[key].after_s) if key in merged else change

@@ -39,7 +39,7 @@ NEW_DENIED_S = 900.0
 
 MOST_DENIED = 3
 DENIED_SHARE = 3
-"""Denials of more than `MOST_DENIED` nodes and 1/`DENIED_SHARE` of all are implausible."""
+"""More denials than `MOST_DENIED` and than 1/`DENIED_SHARE` of all nodes are implausible."""
 
 DOUBT_S = 1800.0
 """Seconds of denial after which an implausible denial is trusted."""
@@ -488,6 +488,7 @@ class Census:
         if known is not None:
             return (known,)
         count = min(1 + self.tally().ready_denied, MOST_WITNESSES)
+        # Nodes that were witnesses never or longest ago come first.
         return heapq.nsmallest(count, ready, key=lambda name: ready[name].witnessed)
 
     def _entry(self, node: Node) -> _Entry | None:

@@ -208,7 +208,7 @@ class RouteChanges:
             self._ended(change)
 
     def _ended(self, change: Change) -> None:
-        """Free the slot of a call, schedule a comparison if the call blocked changes."""
+        """Free the slot of a call, and schedule a comparison if calls blocked changes."""
         self._under_way[change] -= 1
         if not self._under_way[change]:
             del self._under_way[change]

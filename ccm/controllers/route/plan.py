@@ -226,16 +226,16 @@ def ours(
         is_foreign: whether a node belongs to another manager.
     """
     known = list(nodes)
-    others = {node.name: node for node in known if is_foreign(node)}
-    mine = [node for node in known if node.name not in others]
+    foreign = {node.name: node for node in known if is_foreign(node)}
+    own = [node for node in known if node.name not in foreign]
     # A blackhole names no node: it belongs to the node with its target address.
-    claimed = {entry.address for node in others.values() for entry in node.addresses}
-    claimed -= {entry.address for node in mine for entry in node.addresses}
+    claimed = {entry.address for node in foreign.values() for entry in node.addresses}
+    claimed -= {entry.address for node in own for entry in node.addresses}
 
     def leads_to_others(route: Route) -> bool:
-        return route.target_node in others or any(end in claimed for end in _ends(route))
+        return route.target_node in foreign or any(end in claimed for end in _ends(route))
 
-    return mine, [route for route in routes if not leads_to_others(route)]
+    return own, [route for route in routes if not leads_to_others(route)]
 
 
 def compare(

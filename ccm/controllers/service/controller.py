@@ -1,9 +1,9 @@
 """Service controller: reconciles load balancers after changes of Services and nodes.
 
 Handlers of the shared informers queue the keys of Services. A worker compares the current Service
-with the controller's record of it, and runs the one operation that is due: ensure, update of the
-members, removal, or repair of the finalizer and status. So operations on one Service never overlap,
-and always use the newest state.
+with the controller's record of it, and runs the due operations one after the other: ensure, update
+of the members, removal, repair of the finalizer and status. So operations on one Service never
+overlap, and always use the newest state.
 
 Changes of Services take priority over most requests from a start, a change of nodes or a drift
 check, which wait in the background of the queue. Changes of nodes are debounced. After a start, one
@@ -310,7 +310,7 @@ class ServiceController:
             self.controller.queue.add(service.key, background=True)
 
     async def _serve_anyway(self, service: Service, record: Record, error: Exception) -> None:
-        """After a failed ensure, update members if due, and write the error's partial Status."""
+        """Update due members after a failed ensure, and write the error's partial Status."""
         service = self._writer.newest(service)
         waits = self._updates.waits(service.key, clock.monotonic())
         if self._are_due(record) and self._members.are_known() and not waits:
@@ -357,7 +357,7 @@ class ServiceController:
         counted = (missing, len(self._records))
         if counted != self._counted:
             self._counted = counted
-            self._may_exist = sum(known.may_exist for known in self._records.values())
+            self._may_exist = sum(entry.may_exist for entry in self._records.values())
         settled = self._may_exist
         wait_s = self._guard.wait_s(missing, settled, clock.monotonic())
         if wait_s and self._guard.in_doubt:

@@ -109,11 +109,11 @@ def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
         service, record, action = services.decide(key)
         if action is Action.NOTHING and record is not None and record.failing:
             action = Action.ENSURE  # after its back-off
-        theirs = ""
+        foreign = ""
         if service is not None and is_foreign(service, classes):
-            theirs = f"it asks for a load balancer of class {service.spec.load_balancer_class}"
+            foreign = f"it asks for a load balancer of class {service.spec.load_balancer_class}"
         plan = "" if action is Action.NOTHING else f"{action.value} its load balancer"
-        return Facts(plan=plan, foreign=theirs)
+        return Facts(plan=plan, foreign=foreign)
 
     services.controller.explains["service"] = facts
     return services.controller

@@ -284,6 +284,7 @@ class Members:
             if self.by_health and not pool:
                 for node in self._cache.store.list():
                     if is_member(node) and node.ready == names.STATUS_UNKNOWN:
+                        # First as fit, because `put` does not add an unfit node.
                         pool.put(node)
                         pool.put(node, fit=False)
 
@@ -372,12 +373,12 @@ class Members:
         """
         store = self._cache.store
         missing = sum(key not in store for key in self._cache.undecodable)
-        known = missing * 3 <= missing + len(store)
-        if known:
+        is_known = missing * 3 <= missing + len(store)
+        if is_known:
             self._undecodable.is_over()
         else:
             self._undecodable.goes_on(missing=missing)
-        return known
+        return is_known
 
     def end_burst(self) -> bool:
         """End a burst of changes; return whether members differ from those after the last one."""

@@ -207,8 +207,8 @@ def decide(
         return Action.NOTHING if was_foreign and not served else Action.REMOVE
     if service.is_deleting or not wants_balancer(service, rules.classes):
         return Action.REMOVE if served else Action.NOTHING
-    given = Action.UPDATE if members_known else Action.WAIT
-    update = given if members_due else Action.NOTHING
+    member_action = Action.UPDATE if members_known else Action.WAIT
+    update = member_action if members_due else Action.NOTHING
     if record is None or record.state in (State.PENDING, State.REMOVED):
         if not ensure_waits:
             return Action.ENSURE
@@ -257,8 +257,8 @@ def wants_balancer(service: Service, classes: Collection[str]) -> bool:
     """Return whether the Service asks for a load balancer without a class or of a served one."""
     if service.type != TYPE_LOAD_BALANCER:
         return False
-    given = service.spec.load_balancer_class
-    return given is None or given in classes
+    balancer_class = service.spec.load_balancer_class
+    return balancer_class is None or balancer_class in classes
 
 
 def is_foreign(service: Service, classes: Collection[str]) -> bool:
