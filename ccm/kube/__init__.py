@@ -1,11 +1,16 @@
-"""L2: the API-server client; the only code that speaks to the API server.
+"""L2: client of the API server; only this package communicates with the API server.
 
-From the bottom up: `config` and `credentials` say where the server is and who we are;
-`connections` are kept, and carry one request each at a time; `transport` sends bytes (TLS,
-retries, metrics); `client` turns bytes into typed objects, one `Client` per controller with its
-own rate limit; `informer` keeps a copy of a kind; `workqueue` holds keys;
-`leader` elects; `events` tells people what happened.
+From the bottom up:
 
-What may enter: HTTP, JSON, Kubernetes' API conventions. What must never: a word of any
-cloud, a rule of any controller, a command-line flag.
+- `config` and `credentials`: address of the server, and identity
+- `connections`: kept connections, each with one request at a time
+- `transport`: bytes, with TLS, retries and metrics
+- `client`: typed objects; one `Client` per controller, with its own rate limit
+- `informer`: cache of a kind
+- `workqueue`: keys for workers
+- `leader`: leader election
+- `events`: event recorder
+
+The package knows HTTP, JSON and the API conventions of Kubernetes. The package must not contain a
+term of a cloud, a rule of a controller, or a command-line flag.
 """

@@ -1,13 +1,14 @@
 """Typed calls to the API server: one `Client` per controller, one `Resource` per kind.
 
-A client has a name (the end of its user agent) and a rate limiter of its own; all
-clients share one transport. Objects are decoded into the narrow types of `ccm.model`;
-therefore changes are written as patches, and only kinds that are modelled completely
-may be replaced.
+A client has a name (the end of its user agent) and its own rate limiter; all clients share one
+transport. Objects are decoded into the partial types of `ccm.model`. Changes are therefore written
+as patches, and only kinds that are modelled completely may be replaced.
 
-Texts in messages that are written to the API server lose their secrets and are cut (`encode`).
+In messages that are written to the API server, secrets are masked and long texts are cut
+(`encode`).
 
-Every call may raise `errors.ApiError` or `errors.Unreachable`, and nothing else.
+Every call may raise `errors.ApiError` or `errors.Unreachable`; a write through a read-only
+transport raises `errors.WriteRefused`.
 """
 
 from __future__ import annotations
@@ -34,11 +35,10 @@ __all__ = ["PAGE_SIZE", "Client", "Page", "Resource", "WatchEvent"]
 T = TypeVar("T", bound=KubeObject)
 
 PAGE_SIZE = 500
-"""Objects per page; decoding one page stalls the event loop for a few milliseconds
-only (the chunk size of client-go's pager)."""
+"""Objects per page (chunk size of client-go's pager): decoding it takes a few milliseconds only."""
 
 IDLE_GRACE_S = 30.0
-"""How much longer than the server's own time limit a watch may be silent."""
+"""Seconds that a watch may be silent beyond the server's own time limit."""
 
 _JSON = "application/json"
 _STRATEGIC = "application/strategic-merge-patch+json"
@@ -48,16 +48,16 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class Client:
-    """Calls in the name of one controller.
+    """Calls of one controller.
 
     Args:
-        transport: the wire, shared by all clients of the process.
-        name: suffix of the user agent, such as `node-controller`; empty for none.
-        limiter: waits before each attempt of each request; unlimited by default.
-        timeout_s: limit of one attempt of one call, in seconds; watches have none.
-        graceful: whether a stop lets what changes something come to its end, with all attempts:
-            a request cut on its way may still be carried out, when somebody else leads already.
-        urgent: whether its calls wait behind no other request; for the Lease.
+        transport: transport, shared by all clients of the process.
+        name: suffix of the user agent, such as `node-controller`; empty = none.
+        limiter: rate limiter, awaited before each attempt of each request; None = unlimited.
+        timeout_s: time limit of one attempt of one call, in seconds; watches have none.
+        graceful: whether a drain lets writes finish, with all attempts. The server may still
+            execute a cancelled request when another replica already leads.
+        urgent: whether calls bypass the concurrency limit and the lease guard; for the Lease.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class Client:
         self.user_agent = f"{transport.user_agent}/{name}" if name else transport.user_agent
 
     def resource(self, kind: Kind[T]) -> Resource[T]:
-        """Calls about one kind."""
+        """Return the calls for one kind."""
         return Resource(self, kind)
 
     def server_time(self) -> datetime:
-        """What time it is at the API server, whatever our own clock says."""
+        """Return the time at the API server, independent of the local clock."""
         return self._transport.clock.now()
 
     async def raw(
@@ -96,7 +96,7 @@ class Client:
         content_type: str = _JSON,
         retry: bool = True,
     ) -> bytes:
-        """Any request, such as `GET /version` or a review; `path` is encoded already."""
+        """Send any request, such as `GET /version` or a review; `path` must be encoded."""
         changes = self._graceful and method != "GET"
         async with drain.change() if changes else contextlib.nullcontext():
             return await self._transport.do(
@@ -115,7 +115,7 @@ class Client:
     def lines(
         self, path: str, *, query: Mapping[str, str], idle_timeout_s: float
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """A streamed GET, line by line."""
+        """Send a GET and stream the response line by line."""
         return self._transport.stream(
             path,
             query=query,
@@ -126,10 +126,10 @@ class Client:
 
 
 class Resource(Generic[T]):
-    """Calls about one kind of object; build it with `Client.resource`.
+    """Calls for one kind of object; create it with `Client.resource`.
 
-    For a namespaced kind every call about one object needs a namespace; a list or a
-    watch without one covers all namespaces.
+    For a namespaced kind, every call about one object needs a namespace. A list or a watch without
+    a namespace covers all namespaces.
     """
 
     def __init__(
@@ -141,15 +141,15 @@ class Resource(Generic[T]):
         self.kind = kind
 
     def within(self, namespace: str) -> Resource[T]:
-        """Return the objects of one namespace, to be listed and watched."""
+        """Return the resource of one namespace, to list and watch."""
         return Resource(self._client, self.kind, namespace=namespace)
 
     def where(self, field_selector: str) -> Resource[T]:
-        """Return the objects with these fields, in all namespaces, to be listed and watched."""
+        """Return the resource of objects with these fields, all namespaces, to list and watch."""
         return Resource(self._client, self.kind, field_selector=field_selector)
 
     async def get(self, name: str, *, namespace: str = "") -> T:
-        """Read one object as it is now."""
+        """Read the current state of one object."""
         return await self._call("GET", self._path(name, namespace))
 
     async def list_page(
@@ -163,10 +163,10 @@ class Resource(Generic[T]):
         """Read one page of the newest state.
 
         Args:
-            namespace: empty for all.
-            limit: most objects in the answer.
-            continue_: the token of the page before; empty for the first.
-            field_selector: as in kubectl.
+            namespace: empty = all.
+            limit: maximum number of objects in the page.
+            continue_: token of the previous page; empty = first page.
+            field_selector: field selector as in kubectl.
         """
         fields = field_selector or self._field_selector
         query = {"limit": str(limit), "continue": continue_, "fieldSelector": fields}
@@ -177,7 +177,7 @@ class Resource(Generic[T]):
     async def pages(
         self, *, namespace: str = "", field_selector: str = ""
     ) -> AsyncIterator[Page[T]]:
-        """All pages, one after the other; a token that expires in between raises Gone."""
+        """Yield all pages in order; raise Gone if a token expires in between."""
         token = ""
         while True:
             page = await self.list_page(
@@ -191,7 +191,7 @@ class Resource(Generic[T]):
     async def create(self, obj: T | Mapping[str, Any], *, namespace: str = "") -> T:
         """Create an object; apiVersion and kind are filled in.
 
-        The namespace is taken from the object's metadata if it is not given.
+        The namespace defaults to that in the object's metadata.
         """
         content = self._content(obj)
         where = namespace or str((content.get("metadata") or {}).get("namespace") or "")
@@ -200,7 +200,7 @@ class Resource(Generic[T]):
         return await self._call("POST", path, body=content)
 
     async def replace(self, obj: T, *, subresource: str = "") -> T:
-        """Write an object as a whole (PUT), guarded by its resourceVersion.
+        """Write an object as a whole (PUT), with its resourceVersion as precondition.
 
         Raises:
             TypeError: the kind is not modelled completely, so a PUT would erase fields.
@@ -213,14 +213,14 @@ class Resource(Generic[T]):
     async def patch_strategic(
         self, name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
     ) -> T:
-        """Strategic merge patch: lists with a merge key are merged; built-in kinds only."""
+        """Send a strategic merge patch: lists with a merge key are merged; built-in kinds only."""
         path = self._path(name, namespace, subresource)
         return await self._call("PATCH", path, body=patch, content_type=_STRATEGIC)
 
     async def patch_merge(
         self, name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
     ) -> T:
-        """JSON merge patch (RFC 7386): lists are replaced, None removes a field."""
+        """Send a JSON merge patch (RFC 7386), which replaces lists; None removes a field."""
         path = self._path(name, namespace, subresource)
         return await self._call("PATCH", path, body=patch, content_type=_MERGE)
 
@@ -236,15 +236,13 @@ class Resource(Generic[T]):
         """Delete an object.
 
         Args:
-            name: of the object.
-            namespace: of the object.
-            uid: delete it only if it has this UID.
-            resource_version: delete it only if it has this version.
-            grace_period_s: how long a Pod may take to end; None = as it says itself.
+            uid: UID as precondition; None = any.
+            resource_version: version as precondition; None = any.
+            grace_period_s: grace period of a Pod; None = the Pod's own.
 
         Raises:
-            errors.Conflict: the object has another UID, or another version, than the one given.
-            errors.NotFound: there is no such object.
+            errors.Conflict: the object has another UID or version.
+            errors.NotFound: the object does not exist.
         """
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         only = {"uid": uid, "resourceVersion": resource_version}
@@ -257,12 +255,12 @@ class Resource(Generic[T]):
         await self._client.raw("DELETE", path, body=_ENCODER.encode(options))
 
     async def evict(self, name: str, *, namespace: str, uid: str) -> None:
-        """Ask for a Pod to be deleted as far as its disruption budget allows it now; tried once.
+        """Evict a Pod if its disruption budget allows that now; sent only once.
 
         Raises:
-            errors.TooManyRequests: not now.
+            errors.TooManyRequests: the budget does not allow the eviction now.
             errors.Conflict: the Pod has another UID.
-            errors.NotFound: there is no such Pod.
+            errors.NotFound: the Pod does not exist.
         """
         body = {
             "apiVersion": "policy/v1",
@@ -272,7 +270,7 @@ class Resource(Generic[T]):
         }
         path = self._path(name, namespace, "eviction")
         metrics.writes("pods/eviction").inc()
-        # A refusal is an answer, which whoever asked has to know at once.
+        # No retries: the caller must learn of a refusal at once.
         await self._client.raw("POST", path, body=_ENCODER.encode(body), retry=False)
 
     @contextlib.asynccontextmanager
@@ -286,20 +284,20 @@ class Resource(Generic[T]):
         field_selector: str = "",
         idle_timeout_s: float | None = None,
     ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
-        """Follow changes; the iterator ends when the server ends the watch.
+        """Watch changes; the iterator ends when the server ends the watch.
 
         Args:
-            namespace: empty for all.
-            resource_version: where to start; empty: now, with the present state first.
-            timeout_s: seconds after which the server shall end the watch.
-            send_initial_events: begin with the present objects as ADDED events, ended by
-                a bookmark with `initial_events_end`.
-            field_selector: as in kubectl.
-            idle_timeout_s: longest silence; by default a little above `timeout_s`.
+            namespace: empty = all.
+            resource_version: version to start from; empty = the existing objects, then changes.
+            timeout_s: seconds after which the server should end the watch.
+            send_initial_events: whether the existing objects come first as ADDED events, ended by a
+                bookmark with `initial_events_end`.
+            field_selector: field selector as in kubectl.
+            idle_timeout_s: maximum silence; None = a little above `timeout_s`.
 
         Raises:
-            errors.ApiError: the server refused, or sent an ERROR event (410: Gone).
-            errors.Unreachable: the connection was cut, was silent, or carried garbage.
+            errors.ApiError: the server refused the watch, or sent an ERROR event (410: Gone).
+            errors.Unreachable: the connection was cut, was silent, or carried undecodable bytes.
         """
         query = {
             "watch": "true",
@@ -358,7 +356,7 @@ class Resource(Generic[T]):
 
 
 def _filled(query: Mapping[str, str]) -> dict[str, str]:
-    """The parameters that say something."""
+    """Return the parameters that are not empty."""
     return {name: value for name, value in query.items() if value}
 
 
@@ -369,26 +367,26 @@ _ANY = re.compile(rb'"(?:error|hostname|message|note)":"')
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
-    """An object or a patch as JSON; what people read in it is fit for everybody."""
+    """Encode an object or a patch as JSON, with messages masked and cut."""
     try:
         sent = _ENCODER.encode(body)
-    except UnicodeEncodeError:  # half a character in somebody's words, which are mended
+    except UnicodeEncodeError:  # a lone surrogate in a foreign text, which masking replaces
         return _ENCODER.encode(_public("", body))
-    # Most writes hold no such text, and are many.
+    # Fast path: most writes contain no such text.
     return _ENCODER.encode(_public("", body)) if _ANY.search(sent) else sent
 
 
 def _public(name: str, value: Any) -> Any:
-    if isinstance(value, str):  # most are
+    if isinstance(value, str):  # the most frequent case
         if name in _TEXTS or (name == "hostname" and not _HOST.fullmatch(value)):
             return redact.public(value)
         return value
     if isinstance(value, Mapping):
-        # What people name themselves, such as an annotation "note", is no text of ours.
+        # Keys that users choose, such as an annotation "note", name no messages.
         return {
-            key: one if key in _NAMED_BY_OTHERS else _public(str(key), one)
-            for key, one in value.items()
+            key: item if key in _NAMED_BY_OTHERS else _public(str(key), item)
+            for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_public(name, one) for one in value]
+        return [_public(name, item) for item in value]
     return value

@@ -1,12 +1,12 @@
-"""Where the API server is and who we are: from inside the cluster, or from a kubeconfig.
+"""Address of the API server and identity: from inside the cluster, or from a kubeconfig.
 
-`load` reads everything at once and names the files it read, so that whoever follows them can
-load anew, and try what was found before it is used. Every setting of a kubeconfig is
-either honoured or refused by name: an ignored proxy or impersonation would send requests
-where, or as whom, nobody wants them.
+`load` reads everything at once and returns the names of the files it read. A caller that watches
+these files can load again, and test the result before use. Every setting of a kubeconfig is either
+honoured or rejected by name. An ignored proxy or impersonation would send requests to the wrong
+server or under the wrong identity.
 
-The package `kubernetes` would take any YAML for a kubeconfig, and load models of the whole API: ten
-times the CPU of the rest of a start.
+The package `kubernetes` is not used, because it accepts any YAML as a kubeconfig. It also loads
+models of the whole API, which costs ten times the CPU of the rest of a start.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ T = TypeVar("T")
 
 
 class ConfigError(Exception):
-    """The configuration is missing, unreadable or not supported; the message says where."""
+    """The configuration is missing, unreadable or not supported; the message has the place."""
 
 
 class Kubeconfig:
-    """Kubeconfig files, merged as kubectl does: the first that has a name counts.
+    """Kubeconfig files, merged as in kubectl: the first file with a name takes precedence.
 
     Args:
-        paths: the files, joined by the path separator; missing ones are skipped.
+        paths: files, joined by the path separator; missing ones are skipped.
 
     Raises:
-        ConfigError: there is none, or one is no kubeconfig.
+        ConfigError: all files are missing, or one is no kubeconfig.
     """
 
     def __init__(self, paths: str) -> None:
@@ -54,14 +54,14 @@ class Kubeconfig:
 
     @property
     def current_context(self) -> str:
-        """The name of the current context; raises ConfigError if none is set."""
+        """Name of the current context; raises ConfigError if none is set."""
         for content in self._files.values():
             if content.get("current-context"):
                 return str(content["current-context"])
         raise ConfigError(f"{self._paths}: current-context: is not set")
 
     def section(self, kind: str, name: str) -> Section:
-        """Return the `cluster`, `context` or `user` of that name; ConfigError: there is none."""
+        """Return the `cluster`, `context` or `user` of a name; raise ConfigError if missing."""
         for path, content in self._files.items():
             for entry in content.get(f"{kind}s") or ():
                 if entry["name"] == name:
@@ -73,43 +73,44 @@ class Kubeconfig:
 
 
 def _content(path: Path) -> Mapping[str, Any]:
-    """Return the content of a kubeconfig; raises ConfigError for any other file."""
-    # A daemon inside a cluster needs no reader of YAML.
+    """Return the content of a kubeconfig; raise ConfigError for any other file."""
+    # Imported late: a daemon inside a cluster needs no YAML parser.
     from ccm.base import strict_yaml
 
     try:
         with path.open(encoding="utf-8") as file:
-            found = strict_yaml.load(file)
+            content = strict_yaml.load(file)
     except OSError as problem:
         raise ConfigError(f"{path}: cannot be read: {reason(problem)}") from problem
     except strict_yaml.FAULTS as error:
         raise ConfigError(f"{path}: is not valid YAML: {strict_yaml.reason(error)}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigError(f"{path}: is not a kubeconfig: it must be a mapping with clusters")
     for kind in ("clusters", "contexts", "users"):
-        entries = found.get(kind) or []
+        entries = content.get(kind) or []
         if not isinstance(entries, list) or not all(
-            isinstance(one, dict) and "name" in one for one in entries
+            isinstance(entry, dict) and "name" in entry for entry in entries
         ):
             raise ConfigError(
                 f"{path}: is not a kubeconfig: {kind} must be a list of mappings, each with a name"
             )
-    return found
+    return content
 
 
 class Parts:
-    """Reads files, and remembers how they looked before."""
+    """Reads files and records their signatures."""
 
     def __init__(self) -> None:
         self.seen: dict[Path, Signature] = {}
 
     def read(self, path: Path) -> bytes:
-        """The content of a file; raises OSError."""
+        """Return the content of a file; raise OSError."""
+        # The signature comes first, so that a change during the read is noticed later.
         self.seen[path] = signature(path)
         return path.read_bytes()
 
     def token(self, path: Path) -> str:
-        """The token in a file, without surrounding white space; raises OSError, ValueError."""
+        """Return the token in a file, stripped; raise OSError or ValueError."""
         token = self.read(path).decode(errors="replace").strip()
         if not token:
             raise ValueError("it is empty")
@@ -118,37 +119,37 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of a kubeconfig with its place, so that every complaint can name it."""
+    """Section of a kubeconfig, with its place for error messages."""
 
     file: Path
     name: str
     fields: Mapping[str, Any]
 
     def fault(self, field: str, words: str) -> ConfigError:
-        """What is wrong with a field, to be raised."""
+        """Return the error about a field."""
         return ConfigError(f"{self.file}: {self.name}: {field}: {words}")
 
     def refuse_others(self, honoured: set[str]) -> None:
-        """Raise for a field that would be ignored."""
+        """Raise ConfigError for a field that would be ignored."""
         for name, value in self.fields.items():
             if name not in honoured and value not in (None, "", False, [], {}):
                 raise self.fault(str(name), "is not supported")
 
     def text(self, field: str) -> str:
-        """A string; empty if it is not set."""
+        """Return a string; empty = not set."""
         return self._typed(field, str, "a string")
 
     def flag(self, field: str) -> bool:
-        """A truth value; False if it is not set."""
+        """Return a boolean; False if it is not set."""
         return self._typed(field, bool, "true or false")
 
     def path(self, field: str) -> Path | None:
-        """A path, relative to the file; None if it is not set."""
+        """Return a path, relative to the folder of the file; None = not set."""
         value = self.text(field)
         return self.file.parent / value if value else None
 
     def data(self, field: str) -> bytes | None:
-        """Bytes given in base64; None if they are not set."""
+        """Return decoded base64 data; None = not set."""
         value = self.text(field)
         if not value:
             return None
@@ -158,7 +159,7 @@ class Section:
             raise self.fault(field, f"is not base64: {problem}") from problem
 
     def content(self, field: str, parts: Parts) -> bytes | None:
-        """Inline data wins over a file, as in client-go."""
+        """Return inline data or the content of a file; inline data wins, as in client-go."""
         inline = self.data(f"{field}-data")
         file = self.path(field)
         if inline is not None or file is None:
@@ -169,7 +170,7 @@ class Section:
             raise self.fault(field, f"{file} cannot be read: {reason(problem)}") from problem
 
     def items(self, field: str) -> list[Any]:
-        """A list; empty if it is not set."""
+        """Return a list; empty if it is not set."""
         return self._typed(field, list, "a list")
 
     def _typed(self, field: str, kind: type[T], words: str) -> T:
@@ -182,7 +183,7 @@ class Section:
 
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a Pod finds its token, its cluster's authority and its namespace."""
+"""Folder with a Pod's token, its cluster's certificate authority and its namespace."""
 
 __all__ = ["ClusterConfig", "ConfigError", "load"]
 
@@ -223,17 +224,17 @@ _EXEC_FIELDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """How to reach one API server.
+    """Access to one API server.
 
     Attributes:
-        server: its URL, without a slash at the end; may have a path.
-        credentials: who we are.
-        tls: whom we trust, and our certificate.
-        namespace: the one we run in, or the context's.
-        disable_compression: ask for answers uncompressed.
-        source: where all this comes from, for messages.
-        files: those it was read from beside the kubeconfig, as they looked before that; not
-            those that a program reads.
+        server: URL, without a slash at the end; may have a path.
+        credentials: source of credentials.
+        tls: trusted authorities, and the client certificate.
+        namespace: namespace of this Pod, or of the context.
+        disable_compression: whether to request uncompressed responses.
+        source: origin of the configuration, for messages.
+        files: files that were read apart from the kubeconfig, with signatures taken before that;
+            without the files that a program reads.
     """
 
     server: str
@@ -252,14 +253,13 @@ def load(
     environ: Mapping[str, str] | None = None,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> ClusterConfig:
-    """Find the API server; blocking, call it once at start.
+    """Load the access to the API server; blocking.
 
     Args:
-        kubeconfig: file, or several joined by the path separator, of which those that
-            exist are merged. Empty together with `master`: we run inside the cluster.
-        master: server URL that overrides the kubeconfig's; alone: anonymous access.
-        environ: environment to look into and to hand to exec plugins; the process' own
-            by default.
+        kubeconfig: file, or several joined by the path separator; existing ones are merged. Empty
+            together with `master` = inside the cluster.
+        master: server URL that overrides that of the kubeconfig; alone: anonymous access.
+        environ: environment to read and to pass to exec plugins; None = that of the process.
         service_account: folder with token, ca.crt and namespace.
 
     Raises:
@@ -308,7 +308,7 @@ def _in_cluster_tls(parts: Parts, authority: Path) -> TlsSettings:
         settings = TlsSettings(authorities=parts.read(authority))
         build_context(settings)
     except (OSError, ValueError) as problem:
-        # As client-go does; a server with a publicly trusted certificate still works.
+        # As in client-go: a server with a publicly trusted certificate still works.
         logger("kube").warning(
             "cluster authority is unusable, the system's are trusted instead",
             file=str(authority),
@@ -451,14 +451,14 @@ def _exec_plugin(
     args = section.items("args")
     if not all(isinstance(arg, str) for arg in args):
         raise section.fault("args", "must be strings")
-    told = _cluster_info(cluster, server, settings) if section.flag("provideClusterInfo") else None
+    info = _cluster_info(cluster, server, settings) if section.flag("provideClusterInfo") else None
     return ExecPlugin(
         ExecSettings(
             api_version=version,
             command=command,
             args=tuple(args),
             environ={**environ, **_exec_environ(section)},
-            cluster=told,
+            cluster=info,
             install_hint=section.text("installHint").strip(),
         )
     )
@@ -491,8 +491,8 @@ def _exec_environ(section: Section) -> dict[str, str]:
 
 
 def _cluster_info(cluster: Section, server: str, settings: TlsSettings) -> Mapping[str, Any]:
-    """What an exec plugin is told about the cluster (client authentication API)."""
-    told: dict[str, Any] = {
+    """Return the cluster information for an exec plugin (client authentication API)."""
+    info: dict[str, Any] = {
         "server": server,
         "tls-server-name": settings.server_name,
         "insecure-skip-tls-verify": settings.insecure,
@@ -501,5 +501,5 @@ def _cluster_info(cluster: Section, server: str, settings: TlsSettings) -> Mappi
     }
     for extension in cluster.items("extensions"):
         if isinstance(extension, Mapping) and extension.get("name") == names.EXTENSION_EXEC:
-            told["config"] = extension.get("extension")
-    return {field: value for field, value in told.items() if value}
+            info["config"] = extension.get("extension")
+    return {field: value for field, value in info.items() if value}

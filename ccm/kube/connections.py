@@ -1,12 +1,12 @@
-"""Connections to the API server, and one request over one of them.
+"""Connections to the API server, and the exchange of one request on a connection.
 
-aiohttp's pool opens the connections and keeps them, and its parser reads the answers. Its
-session is left out: for what we never use (redirects, cookies, proxies, bodies of all kinds)
-it makes a URL, maps of headers, a task that writes and a response anew each time, which costs
-a third of a request's CPU. What we send is a head and bytes, at once.
+aiohttp's pool opens and keeps the connections, and its parser reads the responses. aiohttp's
+session is not used: for each request it creates a URL, header maps, a writer task and a response
+object. That costs a third of a request's CPU, for features that are not needed here (redirects,
+cookies, proxies, bodies of all kinds). This module sends head and body in one write.
 
-A session is a pool made of TLS settings; when they change, new requests get a new one, and the old
-one is closed when its last request, possibly a long watch, has ended.
+A session is a pool with certain TLS settings. When the settings change, new requests use a new
+session. The old session is closed when its last request, possibly a long watch, has ended.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from ccm.kube.credentials import Credential
 CONNECT_TIMEOUT_S = 10.0
 
 READ_BUFFER = 2 * 1024 * 1024
-"""Bytes read ahead per connection; a whole object in one go."""
+"""Bytes read ahead per connection: a whole object at once."""
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-"""A dead peer is noticed in a minute, also by a watch that is silent by right."""
+"""Settings that detect a dead peer within a minute, even on a watch that is rightly silent."""
 
 _WAITS = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S)
-"""Of the rest the limits are the caller's."""
+"""Time limit for connecting; the caller sets all other limits."""
 
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
-"""Methods that may be sent twice (RFC 9110, 9.2.2): the server may have closed a connection that
-was kept, just when it is used again."""
+"""Methods that may be sent twice (RFC 9110, 9.2.2): the server may close a kept connection at the
+moment of its next use."""
 
 _INTERIM = frozenset({100, 102, 103})
-"""What a server may say before it answers."""
+"""Statuses of interim responses, which precede the final one."""
 
 _LINE_ENDS = re.compile(r"[\r\n\0]")
 
 
 class Response:
-    """The head of an answer, and its content as it comes; `read` it, or `close` it.
+    """Head of a response, and its body as a stream; `read` or `close` it.
 
     Attributes:
-        status: as the server said.
-        headers: by name, in any case of letters.
-        content: the body, decompressed.
+        status: HTTP status.
+        headers: headers by case-insensitive name.
+        content: decompressed body.
     """
 
     __slots__ = ("_connection", "content", "headers", "status")
@@ -73,28 +73,28 @@ class Response:
         self._connection = connection
 
     async def read(self) -> bytes:
-        """The whole body; the connection is free again, or closed if the answer was cut."""
+        """Return the whole body; the connection becomes free, or closed if the response was cut."""
         try:
-            # A short one came with the head.
+            # A short body arrived together with the head.
             if self.content.is_eof():
                 return self.content.read_nowait()
             return await self.content.read()
         finally:
-            # The pool closes one that was not read to the end.
+            # The pool closes a connection whose response was not read to the end.
             self._connection.release()
 
     def close(self) -> None:
-        """Read no further."""
+        """Close the connection without reading the rest."""
         self._connection.close()
 
 
 class Connections:
-    """Connections to one server, kept for later requests.
+    """Pool of connections to one server.
 
     Args:
-        server: its URL; only scheme, host and port count.
-        context: of TLS; None where the server speaks none.
-        server_name: name expected in the server's certificate; empty: the host's.
+        server: URL of the server; only scheme, host and port count.
+        context: TLS context; None = the server has no TLS.
+        server_name: name expected in the server's certificate; empty = the host's.
     """
 
     def __init__(self, server: str, context: ssl.SSLContext | None, server_name: str) -> None:
@@ -102,17 +102,17 @@ class Connections:
         self._server = server
         self._host = origin.host_port_subcomponent
         self._pool = aiohttp.TCPConnector(
-            limit=0,  # our own limiters limit
+            limit=0,  # the rate and concurrency limiters apply instead
             ssl=context if context is not None else True,
             socket_factory=_open_socket,
         )
-        # Says where to connect to, and is never sent.
+        # Tells the pool where to connect; never sent.
         self._where = aiohttp.ClientRequest(
             "GET", origin, loop=asyncio.get_running_loop(), server_hostname=server_name or None
         )
 
     async def close(self) -> None:
-        """Close all of them, used or not."""
+        """Close all connections, used or not."""
         await self._pool.close()
 
     async def send(
@@ -124,22 +124,22 @@ class Connections:
         *,
         silence_s: float | None = None,
     ) -> Response:
-        """Send a request and wait for the head of its answer.
+        """Send a request and wait for the head of its response.
 
         Args:
             method: HTTP method, not HEAD.
-            target: path and query, encoded already.
-            headers: what to send beside the host and the length.
-            body: what to send.
-            silence_s: longest time without a byte of the answer; None = any.
+            target: encoded path and query.
+            headers: headers without Host and Content-Length.
+            silence_s: maximum time without a byte of the response; None = unlimited.
 
         Raises:
-            aiohttp.ClientError, HttpProcessingError: there was no answer.
-            ValueError: a header would end its line.
+            aiohttp.ClientError, HttpProcessingError: there was no response.
+            ValueError: the path or a header contains a line break.
         """
         sent = self._head(method, target, headers, body) + (body or b"")
         try:
             return await self._exchange(sent, silence_s)
+        # A failure to connect is final: only a kept connection can be stale.
         except aiohttp.ClientConnectorError:
             raise
         except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
@@ -198,7 +198,7 @@ def _open_socket(info: tuple[Any, ...]) -> socket.socket:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PooledSession:
-    """A session, the TLS settings it was made of, and how many requests use it."""
+    """Session, the TLS settings it was made with, and the number of requests that use it."""
 
     connections: Connections
     settings: credentials.TlsSettings
@@ -207,10 +207,10 @@ class PooledSession:
 
 
 class Sessions:
-    """The sessions towards one server.
+    """Sessions to one server.
 
     Args:
-        config: where the server is, and the TLS settings; replaced by `adopt`.
+        config: address of the server and TLS settings; replaced by `adopt`.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -231,10 +231,10 @@ class Sessions:
             await self._open.pop().connections.close()
 
     async def acquire(self, credential: Credential) -> PooledSession:
-        """The session for a credential, a new one if the TLS settings changed.
+        """Return the session for a credential; create one if the TLS settings changed.
 
         Raises:
-            errors.Unreachable: nothing can be made of the TLS settings.
+            errors.Unreachable: the TLS settings are unusable.
         """
         wanted = self._config.tls
         if credential.certificate is not None:
@@ -246,13 +246,14 @@ class Sessions:
         return newest
 
     async def release(self, pooled: PooledSession) -> None:
-        """End one use of a session; a retired one is closed by its last user."""
+        """End one use of a session; the last user of a retired session closes it."""
         pooled.users -= 1
         await self._close_unused(pooled)
 
     async def _exchanged(self, wanted: credentials.TlsSettings) -> PooledSession:
         async with self._changing:
             old = self._newest
+            # Another request may have created the session while this one waited for the lock.
             if old is not None and old.settings == wanted:
                 return old
             server, context = self._config.server, None
@@ -279,17 +280,20 @@ class Sessions:
 
 
 CONCURRENCY = 8
-"""The limit while answers come fast."""
+"""Number of concurrent requests while responses are fast."""
 
 PATIENCE_S = 0.1
-"""After how many seconds in which somebody waited and few answers came the limit rises by one."""
+"""Seconds with waiting requests and few responses after which the limit rises by one."""
 
 MANY = 20
-"""Answers in that time which are not few: a server that gives 200 a second is busy, not slow."""
+"""Responses in that time that are not few: a server with 200 a second is busy, not slow."""
 
 
 class ConcurrencyLimiter:
-    """Lets so many in at once, for as long as its `async with` block; others wait in order."""
+    """Semaphore for requests, first come, first served; slow responses raise its limit.
+
+    The limit returns to its initial value when no request is in flight.
+    """
 
     def __init__(self) -> None:
         self._limit = CONCURRENCY
@@ -302,14 +306,14 @@ class ConcurrencyLimiter:
         if self._busy < self._limit:
             self._busy += 1
             return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        slot = asyncio.get_running_loop().create_future()
+        self._waiting.append(slot)
         self._watch()
         try:
-            await turn
+            await slot
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._leave()  # the turn came in the same breath: pass it on
+            if slot.done() and not slot.cancelled():
+                self._leave()  # granted and cancelled at the same time: pass the slot on
             raise
 
     async def __aexit__(self, *_: object) -> None:
@@ -324,10 +328,10 @@ class ConcurrencyLimiter:
 
     def _let_in(self) -> None:
         while self._waiting and self._busy < self._limit:
-            turn = self._waiting.popleft()
-            if not turn.done():
+            slot = self._waiting.popleft()
+            if not slot.done():
                 self._busy += 1
-                turn.set_result(None)
+                slot.set_result(None)
 
     def _watch(self) -> None:
         if self._timer is None:

@@ -1,11 +1,10 @@
-"""From the server's bytes to typed objects, one malformed object at a time.
+"""Decoding of the server's bytes to typed objects, with malformed objects left out.
 
-A page or a watch must not be lost because one object in it cannot be decoded: such an
-object is counted, logged and left out. Bytes that are no list and no event at all are
-trouble with the connection.
+One object that cannot be decoded must not cost the rest of a page or a watch: it is counted, logged
+and left out. Bytes that are no list or no event at all count as a failure of the connection.
 
-The API server stores objects of some 10,000 levels, the decoder takes about 1,000: deeper ones are
-taken apart at their first level, so that the rest of a list or watch is read.
+The API server stores objects of some 10,000 levels, but the decoder accepts about 1,000. Deeper
+objects are split at their first level, so that the rest of a list or watch is read.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ _RAW_LIST = msgspec.json.Decoder(RawList)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
-    """One page of a list.
+    """Page of a list.
 
     Attributes:
-        items: the objects that could be decoded.
-        resource_version: the version the list shows; where a watch may start.
-        continue_: token of the next page; empty on the last one.
-        malformed_keys: of each item that was left out because it could not be decoded,
-            the key; an empty one where not even the name could be read.
+        items: objects that could be decoded.
+        resource_version: version of the list, from which a watch may start.
+        continue_: token of the next page; empty = this is the last page.
+        malformed_keys: keys of the items that could not be decoded; an empty key = not even the
+            name was readable.
     """
 
     items: Sequence[T]
@@ -53,16 +52,16 @@ class Page(Generic[T]):
 
 
 class WatchEvent(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One event of a watch.
+    """Event of a watch.
 
     Attributes:
-        type: MALFORMED stands for an object that could not be decoded; it was counted
-            and logged already. It must not stop the watch.
+        type: MALFORMED = the object could not be decoded; it was already counted and logged. The
+            watch must continue.
         object: the object; None for BOOKMARK and MALFORMED.
-        resource_version: where to resume after this event; empty when unreadable.
-        initial_events_end: True for the bookmark that ends the initial events.
-        key: the object's key; readable for most malformed objects too.
-        wire_type: the type the server sent; tells a malformed deletion from the rest.
+        resource_version: version to resume from after this event; empty = unreadable.
+        initial_events_end: whether this is the bookmark that ends the initial events.
+        key: key of the object; readable for most malformed objects, too.
+        wire_type: type that the server sent; identifies a malformed deletion.
     """
 
     type: EventType
@@ -74,10 +73,10 @@ class WatchEvent(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 def decode_object(kind: Kind[T], body: bytes) -> T:
-    """One object.
+    """Decode an object.
 
     Raises:
-        errors.Unreachable: the bytes are no such object; nothing useful was answered.
+        errors.Unreachable: the bytes are no such object, so the response is useless.
     """
     try:
         return kind.decode(body)
@@ -86,15 +85,15 @@ def decode_object(kind: Kind[T], body: bytes) -> T:
 
 
 def decode_page(kind: Kind[T], body: bytes) -> Page[T]:
-    """A page, strictly first; if that fails item by item, leaving the bad ones out.
+    """Decode a page; if that fails, decode it item by item and leave the malformed ones out.
 
     Raises:
         errors.Unreachable: the bytes are no list.
     """
     try:
         page = kind.page.decode(body)
-        # Conversion walks what an object holds: one that is nested too deeply is left out alone.
-        items = [kind.converted(one) for one in page.items or ()]
+        # Conversion is recursive: an object that is nested too deeply must be left out alone.
+        items = [kind.converted(document) for document in page.items or ()]
     except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
         return _decode_items(kind, body)
     except UNDECODABLE as problem:
@@ -107,10 +106,10 @@ def decode_page(kind: Kind[T], body: bytes) -> Page[T]:
 
 
 def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
-    """One line of a watch.
+    """Decode a line of a watch.
 
     Raises:
-        errors.ApiError: the line is an ERROR event; built from its Status.
+        errors.ApiError: the line is an ERROR event; the error is built from its Status.
         errors.Unreachable: the line is no event.
     """
     try:
@@ -128,7 +127,7 @@ def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
 
 
 def _decode_rarity(kind: Kind[T], line: bytes, fault: Exception) -> WatchEvent[T]:
-    """A line that is no change of a well-formed object; `fault` says why."""
+    """Decode a line that is no change of a well-formed object; `fault` is the reason."""
     try:
         envelope = _envelope(line)
         if envelope.type == "ERROR":
@@ -168,7 +167,7 @@ def _decode_items(kind: Kind[T], body: bytes) -> Page[T]:
 
 
 def _note_malformed(kind: Kind[T], raw: msgspec.Raw, problem: Exception) -> NameMeta:
-    """Count and log an object we cannot decode; its name as far as readable."""
+    """Count and log a malformed object; return its metadata as far as readable."""
     try:
         head = _name(raw)
     except UNDECODABLE:
@@ -187,19 +186,19 @@ def _raw_list(body: bytes) -> RawList:
     try:
         return _RAW_LIST.decode(body)
     except RecursionError:
-        found = members(body)
-        items = split(found.get(b'"items"', b""))
-        metadata = msgspec.json.decode(found.get(b'"metadata"', b""), type=ListMeta)
-        return RawList(metadata=metadata, items=[msgspec.Raw(one) for one in items])
+        fields = members(body)
+        items = split(fields.get(b'"items"', b""))
+        metadata = msgspec.json.decode(fields.get(b'"metadata"', b""), type=ListMeta)
+        return RawList(metadata=metadata, items=[msgspec.Raw(item) for item in items])
 
 
 def _envelope(line: bytes) -> Envelope:
     try:
         return _ENVELOPE.decode(line)
     except RecursionError:
-        found = members(line)
-        kind = msgspec.json.decode(found.get(b'"type"', b""), type=str)
-        return Envelope(type=kind, object=msgspec.Raw(found.get(b'"object"', b"")))
+        fields = members(line)
+        kind = msgspec.json.decode(fields.get(b'"type"', b""), type=str)
+        return Envelope(type=kind, object=msgspec.Raw(fields.get(b'"object"', b"")))
 
 
 def _name(raw: msgspec.Raw) -> NameMeta:
@@ -231,7 +230,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{},:]', re.DOTALL)
 
 
 def split(text: bytes) -> list[bytes]:
-    """Return the items of an array, or the keys and values of an object in turn, undecoded."""
+    """Return the items of an array, or keys and values of an object in turn, undecoded."""
     parts, depth, start = list[bytes](), 0, 0
     for token in _TOKEN.finditer(text):
         match token[0]:
@@ -250,6 +249,6 @@ def split(text: bytes) -> list[bytes]:
 
 
 def members(text: bytes) -> Mapping[bytes, bytes]:
-    """Return the members of an object, undecoded; the names have their quotes."""
+    """Return the members of an object, undecoded; the names keep their quotes."""
     parts = split(text)
     return dict(zip(parts[::2], parts[1::2], strict=False))

@@ -1,20 +1,20 @@
-"""What can go wrong when talking to the API server, as one tree.
+"""Errors of calls to the API server, as one tree.
 
 ```text
 KubeError
-├─ ApiError(status, reason, message)   the server answered: no
-│  ├─ Unauthorized 401                 credentials were refreshed once already
+├─ ApiError(status, reason, message)   the server answered with an error
+│  ├─ Unauthorized 401                 even with refreshed credentials
 │  ├─ Forbidden 403
-│  ├─ NotFound 404                      an answer, often a welcome one
+│  ├─ NotFound 404                     often the expected answer
 │  ├─ Conflict 409                     read again, then repeat the write
 │  │  └─ AlreadyExists                 reason AlreadyExists
 │  ├─ Gone 410                         list again
 │  ├─ Invalid 422                      do not repeat unchanged
-│  ├─ TooManyRequests 429                      obey `retry_after`
+│  ├─ TooManyRequests 429              wait for `retry_after`
 │  └─ ServerError 5xx                  back off
-├─ Unreachable(kind)                   no answer of the API server: back off
-│  └─ NoCredentials                    nothing was sent: no credential to send
-└─ WriteRefused                        nothing was sent: this program only looks
+├─ Unreachable(kind)                   no response of the API server: back off
+│  └─ NoCredentials                    not sent: no credential available
+└─ WriteRefused                        not sent: this program is read-only
 ```
 """
 
@@ -31,11 +31,19 @@ from ccm.base.decoding import UNDECODABLE
 from ccm.model.meta import Wire
 
 Trouble = Literal["refused", "reset", "timeout", "silent", "garbage", "tls", "credentials"]
-"""Why there was no answer: nothing listens or no route; cut in the middle; too slow;
-a watch without a byte for too long; bytes that make no sense; no trust; no credential."""
+"""Reason for a missing response.
+
+- refused: nothing listens, or there is no route
+- reset: cut in the middle
+- timeout: too slow
+- silent: a watch without a byte for too long
+- garbage: undecodable bytes
+- tls: no trust
+- credentials: no credential
+"""
 
 REASON_RESOURCE_VERSION_TOO_LARGE = "ResourceVersionTooLarge"
-"""Cause in a 504 Status: the server has not yet seen the requested version."""
+"""Cause in a 504 Status: the server has not seen the requested version yet."""
 
 _BODY_SHOWN = 200
 
@@ -55,11 +63,11 @@ _REASONS = {
     503: "ServiceUnavailable",
     504: "Timeout",
 }
-"""The reason of an answer that carries none (client-go, generic server response)."""
+"""Reason of a response that has none (client-go, generic server response)."""
 
 
 class Cause(Wire, frozen=True, kw_only=True):
-    """One of several faults behind an answer; `field` is a path such as `spec.taints`."""
+    """Cause of an error; `field` is a path such as `spec.taints`."""
 
     reason: str = ""
     message: str = ""
@@ -67,14 +75,14 @@ class Cause(Wire, frozen=True, kw_only=True):
 
 
 class StatusDetails(Wire, frozen=True, kw_only=True):
-    """What an answer is about."""
+    """Details of a Status."""
 
     causes: list[Cause] | None = None
     retry_after_seconds: int | None = None
 
 
 class Status(Wire, frozen=True, kw_only=True):
-    """The API server's answer when it has no object to give."""
+    """Response of the API server without an object."""
 
     kind: str = ""
     status: str = ""
@@ -88,18 +96,18 @@ STATUS = msgspec.json.Decoder(Status)
 
 
 class KubeError(Exception):
-    """Anything that may come out of a call to the API server, cancellation apart."""
+    """Any error of a call to the API server, cancellation apart."""
 
 
 class ApiError(KubeError):
-    """The server answered with an error.
+    """Error response of the API server.
 
     Attributes:
-        status: HTTP status, or the code of a Status sent inside a watch.
+        status: HTTP status, or the code of a Status inside a watch.
         reason: Kubernetes' machine-readable reason, such as `NotFound`.
-        message: for people.
-        retry_after: seconds the server asks us to wait, if it does; at most 5 minutes.
-        details: what the answer is about, if the server said so.
+        message: text for users.
+        retry_after: seconds that the server asks to wait, at most 5 minutes; None = not given.
+        details: details of the Status, if the server sent any.
     """
 
     def __init__(
@@ -120,24 +128,24 @@ class ApiError(KubeError):
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """The single faults behind the answer; often empty."""
+        """Single causes of the error; often empty."""
         return tuple(self.details.causes or ()) if self.details else ()
 
     def has_cause(self, reason: str) -> bool:
-        """Whether one of the causes has this reason."""
+        """Return whether one of the causes has this reason."""
         return any(cause.reason == reason for cause in self.causes)
 
 
 class Unauthorized(ApiError):
-    """401: the server does not know us, also with refreshed credentials."""
+    """401: the server rejects the credentials, even refreshed ones."""
 
 
 class Forbidden(ApiError):
-    """403: we may not do this; a role is missing."""
+    """403: the identity lacks a role for this request."""
 
 
 class NotFound(ApiError):
-    """404: no such object, or no such resource."""
+    """404: the object, or the resource, does not exist."""
 
 
 class Conflict(ApiError):
@@ -145,7 +153,7 @@ class Conflict(ApiError):
 
 
 class AlreadyExists(Conflict):
-    """409 with reason AlreadyExists: an object of that name is there."""
+    """409 with reason AlreadyExists: an object of that name exists."""
 
 
 class Gone(ApiError):
@@ -153,21 +161,21 @@ class Gone(ApiError):
 
 
 class Invalid(ApiError):
-    """422: the server refuses the object as it is."""
+    """422: the server rejects the content of the object."""
 
 
 class TooManyRequests(ApiError):
-    """429: the server is busy, or an eviction would break a disruption budget."""
+    """429: the server is busy, or an eviction would violate a disruption budget."""
 
 
 class ServerError(ApiError):
-    """Any 5xx: the server, or a proxy before it, failed."""
+    """Any 5xx: the server, or a proxy in front of it, failed."""
 
 
 class Unreachable(KubeError):
-    """No answer of the API server; whether it acted on the request is unknown.
+    """No response of the API server; whether it processed the request is unknown.
 
-    The cause is chained. `kind` says what happened.
+    The cause is chained; `kind` is its category.
     """
 
     def __init__(self, message: str, *, kind: Trouble) -> None:
@@ -176,14 +184,17 @@ class Unreachable(KubeError):
 
 
 class NoCredentials(Unreachable):
-    """The request was not sent: the credential it needs could not be obtained."""
+    """The request was not sent, because its credential could not be obtained."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, kind="credentials")
 
 
 class WriteRefused(KubeError):
-    """The request was not sent: it would write, and its wire only reads. Never in the daemon."""
+    """The request was not sent, because it would write through a read-only transport.
+
+    The daemon's transport is not read-only.
+    """
 
 
 _BY_STATUS: dict[int, type[ApiError]] = {
@@ -198,22 +209,22 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def from_response(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """The error for an HTTP answer of 300 or more.
+    """Return the error for an HTTP response with a status of 300 or more.
 
-    The body is a Status if the API server wrote it; a proxy's page is not shown, a
-    short plain text is.
+    The API server sends a Status. Other bodies come from a proxy: the beginning of plain text is
+    quoted, a page is not.
     """
-    said = _parse_status(body) or Status(message=_plain_message(status, headers, body))
-    return _build(said, status, retry_after_seconds(headers))
+    parsed = _parse_status(body) or Status(message=_plain_message(status, headers, body))
+    return _build(parsed, status, retry_after_seconds(headers))
 
 
 def from_status(status: Status) -> ApiError:
-    """The error for a Status that came inside a watch; its own code counts."""
+    """Return the error for a Status inside a watch, with the code of that Status."""
     return _build(status, status.code or 500, None)
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
-    """The Retry-After header if it is a number of seconds, at most 5 minutes; no date counts."""
+    """Return the seconds of the Retry-After header, at most 5 minutes; None for a date."""
     text = headers.get("Retry-After", "").strip()
     return _believed(float(text)) if text.isascii() and text.isdigit() else None
 
@@ -225,11 +236,11 @@ def _believed(seconds: float | None) -> float | None:
 def _build(status: Status, code: int, retry_after: float | None) -> ApiError:
     if retry_after is None and status.details is not None:
         retry_after = _believed(status.details.retry_after_seconds)
-    found = _BY_STATUS.get(code, ServerError if code >= 500 else ApiError)
+    error_type = _BY_STATUS.get(code, ServerError if code >= 500 else ApiError)
     reason = status.reason or _REASONS.get(code, "InternalError" if code >= 500 else "Unknown")
-    if found is Conflict and reason == "AlreadyExists":
-        found = AlreadyExists
-    return found(
+    if error_type is Conflict and reason == "AlreadyExists":
+        error_type = AlreadyExists
+    return error_type(
         status=code,
         reason=reason,
         message=status.message or f"the server answered {code}",
@@ -250,7 +261,7 @@ def _plain_message(status: int, headers: Mapping[str, str], body: bytes) -> str:
     head = f"the server answered {status} without a Status"
     if not headers.get("Content-Type", "").startswith("text/plain"):
         return head
-    # Masked before it is cut: half of a secret is known to nobody.
+    # Mask before the cut: half of a secret would not be recognised.
     text = " ".join(redact.words(body.decode(errors="replace")).split())
     shown = "".join(letter for letter in text if letter.isprintable())[:_BODY_SHOWN]
     return f"{head}: {shown}" if shown else head

@@ -1,11 +1,11 @@
-"""The event recorder: tells people what happened, without ever being in the way.
+"""Event recorder: reports events to users without delaying the caller.
 
-`event` puts an event into a bounded queue and returns; a task writes them one after the
-other. What cannot be queued or written is dropped and counted: events are a courtesy.
-Rules and limits are client-go's (tools/record). Similar events (all the same but for the message)
-are combined once ten different messages came within ten minutes. An event that was written before
-is counted up. A token bucket for each source, object and type keeps one broken object from flooding
-the API server. Each of the three remembers a bounded number of keys.
+`event` puts an event into a bounded queue and returns; a task writes the events one after another.
+Events that cannot be queued or written are dropped and counted, because they are best effort. Rules
+and limits are client-go's (tools/record). Similar events (equal except for the message) are
+combined after ten different messages within ten minutes. An event that was written before gets a
+higher count. A token bucket for each source, object and type keeps one broken object from flooding
+the API server. Each of the three steps remembers a bounded number of keys.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from ccm.model.times import format_time
 V = TypeVar("V")
 
 COMBINED_PREFIX = "(combined from similar events): "
-"""Begins the message of an event that stands for several similar ones (client-go)."""
+"""Prefix of the message of an event that stands for several similar ones (client-go)."""
 
 SIMILAR_LIMIT = 10
 SIMILAR_WINDOW_S = 600.0
-"""So many different messages, none later than this after the one before, are combined."""
+"""Number of different messages that are combined, and the maximum seconds between two of them."""
 
 SPAM_BURST = 25
 SPAM_QPS = 1 / 300
 """Events per source, object and type: at once, and then per second (client-go)."""
 
 MEMORY = 4096
-"""Keys each step remembers (client-go)."""
+"""Maximum number of keys that each step remembers (client-go)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What to write.
+    """Event to write.
 
     Attributes:
-        event: the event; the name is that of the existing one if `repeated`.
-        repeated: it was written before: patch count, time and message.
-        key: give it back with `Correlator.written`.
+        event: the event; if `repeated`, with the name of the existing one.
+        repeated: whether it was written before, so that count, time and message are patched.
+        key: argument for `Correlator.written`.
     """
 
     event: Event
@@ -66,7 +66,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Similar:
-    """Messages of similar events, and when the last one came."""
+    """Messages of similar events, and the time of the last one."""
 
     last: datetime
     messages: list[str] = field(default_factory=list)
@@ -74,7 +74,7 @@ class _Similar:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The event as it was last written."""
+    """Event as it was last written."""
 
     name: str
     count: int
@@ -82,10 +82,10 @@ class _Seen:
 
 
 class Correlator:
-    """Decides about one event after the other.
+    """Decides how to write each event.
 
     Args:
-        memory: keys each step remembers.
+        memory: maximum number of keys that each step remembers.
     """
 
     def __init__(self, *, memory: int = MEMORY) -> None:
@@ -95,7 +95,7 @@ class Correlator:
         self._buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
 
     def judge(self, event: Event, now: datetime) -> Verdict | None:
-        """Decide about an event with count 1; None leaves it out as spam."""
+        """Decide about an event with count 1; None = drop it as spam."""
         origin = _origin(event)
         event, key = self._combine(event, origin, now)
         counted, repeated = self._count(event, key)
@@ -106,7 +106,7 @@ class Correlator:
         return Verdict(event=counted, repeated=repeated, key=key)
 
     def written(self, key: Hashable, event: Event) -> None:
-        """Remember how the server has the event now."""
+        """Record how the server has the event now."""
         self._remember(self._seen, key, _Seen(event.name, event.count, event.first_timestamp))
 
     def _combine(
@@ -122,7 +122,8 @@ class Correlator:
             similar.messages.append(event.message)
         if len(similar.messages) < SIMILAR_LIMIT:
             return event, (kin, event.message)
-        # Never more than the limit: one that differs from the next keeps the list full.
+        # Keep the list one below the limit: the next new message is combined again, and the list
+        # cannot grow.
         similar.messages.pop()
         combined = msgspec.structs.replace(event, message=COMBINED_PREFIX + event.message)
         return combined, kin
@@ -140,7 +141,7 @@ class Correlator:
         return event, seen is not None
 
     def _remember(self, values: OrderedDict[Hashable, V], key: Hashable, value: V) -> None:
-        """Keep a value as the one that was used last; the one used longest ago makes room."""
+        """Store a value as the most recently used; beyond the limit, drop the least recent one."""
         values[key] = value
         values.move_to_end(key)
         if len(values) > self._memory:
@@ -148,13 +149,13 @@ class Correlator:
 
 
 def stamped(event: Event, now: datetime) -> Event:
-    """The event as if it happened for the first time now."""
+    """Return the event as a first occurrence at the time `now`."""
     moment = format_time(now)
     return msgspec.structs.replace(event, count=1, first_timestamp=moment, last_timestamp=moment)
 
 
 def _origin(event: Event) -> tuple[str, ...]:
-    """Who reports about what."""
+    """Return the source and the object of an event."""
     about = event.involved_object
     return (
         event.source.component,
@@ -169,15 +170,15 @@ def _origin(event: Event) -> tuple[str, ...]:
 
 
 QUEUE_SIZE = 1000
-"""Events that may wait to be written; more are dropped (client-go)."""
+"""Maximum number of events that wait to be written; more are dropped (client-go)."""
 
 TRIES = 12
 RETRY_PAUSE_S = 10.0
-"""Tries to write one event while the server cannot be reached, and the pause between
-them; the first pause is a random part of it (client-go)."""
+"""Attempts to write one event while the server is unreachable, and the delay between them; the
+first delay is a random part of it (client-go)."""
 
 DEFAULT_NAMESPACE = "default"
-"""Where events about cluster-scoped objects go (client-go)."""
+"""Namespace of events about cluster-scoped objects (client-go)."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -193,12 +194,12 @@ _OUTCOMES = ("created", "counted", "spam", "overflow", "rejected", "undelivered"
 
 
 class EventRecorder:
-    """Records events in the name of one component.
+    """Records the events of one component.
 
     Args:
-        sink: where events are written; its client has a rate limit of its own.
-        component: the reporting component.
-        rng: where the first pause comes from.
+        sink: resource of Events; its client has its own rate limit.
+        component: reporting component.
+        rng: source of the random first delay.
     """
 
     def __init__(
@@ -219,15 +220,14 @@ class EventRecorder:
         self._counts = {outcome: _outcomes.labels(component, outcome) for outcome in _OUTCOMES}
 
     def event(self, reference: ObjectReference, type_: str, reason: str, message: str) -> None:
-        """Record that something happened to an object; returns at once, never fails.
+        """Record an event about an object; returns at once and never fails.
 
         Args:
-            reference: the object.
             type_: `Normal` or `Warning`.
-            reason: CamelCase, for machines.
-            message: for people; secrets in it are masked, and what is too long is cut.
+            reason: machine-readable reason in CamelCase.
+            message: text for users; secrets are masked, and a long text is cut.
         """
-        # Its controller says the same in a line of its own.
+        # At verbosity 2 only: the controller logs the same fact itself.
         self._log.v(2).info(
             "event",
             object=f"{reference.namespace}/{reference.name}".lstrip("/"),
@@ -254,7 +254,7 @@ class EventRecorder:
             self._counts["overflow"].inc()
 
     async def run(self) -> None:
-        """Write events until cancelled; call `flush` first to lose none."""
+        """Write events until cancelled; call `flush` before, to lose none."""
         while True:
             event = await self._queue.get()
             try:
@@ -266,7 +266,7 @@ class EventRecorder:
                 self._queue.task_done()
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait, while `run` is running, until all is written; False when that took longer."""
+        """Wait until `run` has written all events; False = that took longer than `timeout_s`."""
         try:
             await tasks.within(timeout_s, self._queue.join(), name="events-flush")
         except TimeoutError:
@@ -304,7 +304,7 @@ class EventRecorder:
                 "lastTimestamp": event.last_timestamp,
                 "message": event.message,
             }
-            with contextlib.suppress(errors.NotFound):  # it expired: it is made anew
+            with contextlib.suppress(errors.NotFound):  # it expired, and is created again
                 written = await self._sink.patch_strategic(
                     event.name, patch, namespace=event.namespace
                 )
@@ -314,7 +314,7 @@ class EventRecorder:
         self._correlator.written(verdict.key, written)
 
     def _name(self, subject: str) -> str:
-        """`<object>.<unix nanoseconds in hex>`, a UUID where that is no valid name."""
+        """Return `<object>.<unix nanoseconds in hex>`, or a UUID if that is no valid name."""
         microseconds = (clock.now() - _EPOCH) // timedelta(microseconds=1)
         # The clock is coarser than a nanosecond; two events must not share a name.
         self._last_ns = max(self._last_ns + 1, microseconds * 1000)

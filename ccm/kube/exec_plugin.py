@@ -1,9 +1,9 @@
-"""Credentials from a program, as kubeconfig's `exec` describes it.
+"""Credentials from a program, as in the `exec` section of a kubeconfig.
 
-The program gets the question in the environment variable KUBERNETES_EXEC_INFO and
-prints an ExecCredential. Its answer is kept until it expires, and asked for anew once
-after a 401. A program that is missing, fails or prints nonsense is an error: no request
-is ever sent anonymously in its place.
+The program receives its request in the environment variable KUBERNETES_EXEC_INFO and prints an
+ExecCredential. The credential is cached until it expires, and requested once more after a 401. A
+program that is missing, fails or prints nonsense is an error: no request is ever sent anonymously
+instead.
 """
 
 from __future__ import annotations
@@ -34,18 +34,20 @@ API_VERSIONS = (
     "client.authentication.k8s.io/v1",
     "client.authentication.k8s.io/v1beta1",
 )
-"""The versions of the protocol that are spoken."""
+"""Supported versions of the protocol."""
 
 PLUGIN_TIMEOUT_S = 60.0
-"""How long a program may take; it may have to ask a cloud."""
+"""Time limit of the program, which may have to call a cloud."""
 
 MAX_OUTPUT = 1 << 20
-"""Bytes that a program may print; a credential is a few KiB."""
+"""Maximum bytes of a program's output; a credential has a few KiB."""
 
 _PIPE_HOLDS = 1 << 20
-"""Bytes at most that lie in a pipe (Linux, fs.pipe-max-size)."""
+"""Maximum bytes in a pipe (Linux, fs.pipe-max-size)."""
 
 _LOOK_S = 0.05
+"""Seconds between two checks whether the program has ended."""
+
 _STDERR_KEPT = 64 << 10
 _NAME_SHOWN = 64
 _STDERR_SHOWN = 300
@@ -53,15 +55,15 @@ _STDERR_SHOWN = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecSettings:
-    """Which program to ask, and how.
+    """Program that provides credentials, and its arguments.
 
     Attributes:
         api_version: one of `API_VERSIONS`.
-        command: a program on PATH, or a path.
-        args: its arguments.
-        environ: its whole environment, KUBERNETES_EXEC_INFO apart.
-        cluster: what it is told about the cluster; None: nothing.
-        install_hint: shown when the program is missing.
+        command: program on PATH, or a path.
+        args: arguments of the program.
+        environ: whole environment of the program, except for KUBERNETES_EXEC_INFO.
+        cluster: information about the cluster for the program; None = none.
+        install_hint: text for the error if the program cannot be started.
     """
 
     api_version: str
@@ -73,7 +75,7 @@ class ExecSettings:
 
 
 class ExecStatus(Wire, frozen=True, kw_only=True):
-    """The credential as the program prints it; certificate and key are PEM."""
+    """Credential as printed by the program; certificate and key are PEM."""
 
     token: str = ""
     client_certificate_data: str = ""
@@ -82,7 +84,7 @@ class ExecStatus(Wire, frozen=True, kw_only=True):
 
 
 class ExecCredential(Wire, frozen=True, kw_only=True):
-    """What the program prints."""
+    """Output of the program."""
 
     api_version: str = ""
     kind: str = ""
@@ -93,7 +95,7 @@ _DECODER = msgspec.json.Decoder(ExecCredential)
 
 
 class ExecPlugin:
-    """A source of credentials that runs a program when it has none that is valid."""
+    """Source of credentials that runs a program whenever it has no valid credential."""
 
     def __init__(self, settings: ExecSettings, *, timeout_s: float = PLUGIN_TIMEOUT_S) -> None:
         self._settings = settings
@@ -109,10 +111,10 @@ class ExecPlugin:
         self._running = asyncio.Lock()
 
     async def current(self) -> Credential:
-        """The cached credential, or a new one if it expired.
+        """Return the cached credential, or a new one if it expired.
 
         Raises:
-            NoCredentials: the program did not give one.
+            NoCredentials: the program provided none.
         """
         async with self._running:
             has_expired = self._expires is not None and clock.now() >= self._expires
@@ -122,7 +124,10 @@ class ExecPlugin:
             return self._credential
 
     async def rejected(self, credential: Credential, sent_at: float) -> bool:
-        """Run the program again unless that has happened since the request began."""
+        """Run the program again, unless it ran since the request began.
+
+        Return whether the credential now differs from the rejected one.
+        """
         async with self._running:
             if self._credential == credential and self._obtained_at <= sent_at:
                 try:
@@ -148,9 +153,9 @@ class ExecPlugin:
                 f"exec plugin {self._settings.command} printed more than {MAX_OUTPUT >> 20} MiB"
             )
         if program.returncode != 0:
-            # Masked before it is cut: half of a secret is known to nobody.
-            said = redact.words(noise.decode(errors="replace"), _STDERR_KEPT)
-            words = " ".join(said.split())[-_STDERR_SHOWN:]
+            # Mask before the cut: half of a secret would not be recognised.
+            text = redact.words(noise.decode(errors="replace"), _STDERR_KEPT)
+            words = " ".join(text.split())[-_STDERR_SHOWN:]
             raise NoCredentials(
                 f"exec plugin {self._settings.command} failed with code {program.returncode}:"
                 f" {words}"
@@ -160,7 +165,7 @@ class ExecPlugin:
     def _start(self) -> subprocess.Popen[bytes]:
         settings = self._settings
         try:
-            return subprocess.Popen(  # noqa: S603 - whoever wrote the kubeconfig chose it
+            return subprocess.Popen(  # noqa: S603 - the kubeconfig names it
                 [settings.command, *settings.args],
                 env={**settings.environ, "KUBERNETES_EXEC_INFO": question(settings)},
                 stdin=subprocess.DEVNULL,
@@ -176,7 +181,7 @@ class ExecPlugin:
             ) from problem
 
     async def _heard(self, program: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-        """What it printed; nothing of it goes on when nobody waits any longer."""
+        """Return the program's output; kill the program if the caller no longer waits."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await asyncio.to_thread(_listen, program)
@@ -185,15 +190,15 @@ class ExecPlugin:
                 f"exec plugin {self._settings.command} gave no answer in {self._timeout_s:g} s"
             ) from problem
         finally:
-            # The thread reaps it. It is not waited for here: a caller who gives up goes at once.
+            # The thread reaps the program. Waiting here would delay a cancelled caller.
             if program.returncode is None:
                 _kill(program)
 
 
 def _listen(program: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-    """Both outputs of a program until it ends, the end of the second; blocking.
+    """Return stdout and the end of stderr of a program once it ends; blocking.
 
-    One that prints more than it may is killed: no more of it is ever held.
+    A program that prints too much is killed, so that memory use stays bounded.
     """
     output, noise = bytearray(), bytearray()
     assert program.stdout is not None
@@ -203,8 +208,8 @@ def _listen(program: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
         streams.register(program.stderr, selectors.EVENT_READ, noise)
         has_ended = False
         while not has_ended:
-            # In this order: what it said before its end lies in the pipes. They may stay open,
-            # held by a child that it left behind.
+            # Check for the end first: after it, the pipes contain all output of the program. A
+            # child process of the program may keep them open.
             has_ended = program.poll() is not None
             for key, _ in streams.select(0 if has_ended else _LOOK_S):
                 chunk = os.read(key.fd, _PIPE_HOLDS)
@@ -226,7 +231,7 @@ def _kill(program: subprocess.Popen[bytes]) -> None:
 
 
 def question(settings: ExecSettings) -> str:
-    """The value of KUBERNETES_EXEC_INFO; a daemon is never interactive."""
+    """Return the value of KUBERNETES_EXEC_INFO; a daemon is never interactive."""
     spec: dict[str, Any] = {"interactive": False}
     if settings.cluster is not None:
         spec["cluster"] = settings.cluster
@@ -235,10 +240,10 @@ def question(settings: ExecSettings) -> str:
 
 
 def parse_answer(output: bytes, settings: ExecSettings) -> tuple[Credential, datetime | None]:
-    """The credential in a program's output and when it expires (None: never).
+    """Return the credential in a program's output, and its expiry (None = never).
 
     Raises:
-        NoCredentials: the output is no complete ExecCredential of the asked version.
+        NoCredentials: the output is no complete ExecCredential of the requested version.
     """
     name = f"exec plugin {settings.command}"
     try:

@@ -1,17 +1,17 @@
-"""Informers: one copy of a kind for the whole process, and who wants to hear of changes.
+"""Informers: one cache per kind for the whole process, with event handlers.
 
-Handlers are plain functions that put a key into a queue and return; they run one after
-the other, after the store changed, so a handler that looks into the store sees the new
-state. A handler that fails is logged and stops nobody. Counterpart in client-go:
-SharedIndexInformer and SharedInformerFactory.
+Handlers are plain functions that put a key into a work queue and return. Handlers run one after
+another after the store changed, so each sees the new state in the store. A handler that fails is
+logged and does not stop the others. Counterpart in client-go: SharedIndexInformer and
+SharedInformerFactory.
 
-A reflector keeps the content equal to what the API server has. It opens a watch that begins with
-the present objects (watch-list). Where the server refuses that, or does not understand it, it lists
-in pages instead and watches from there, and remembers. A watch that ends is resumed at the last
-version seen, bookmarks included; only an expired version (410), or a watch that gets nowhere
-several times in a row, leads to a new list. After a new list handlers hear of real differences:
-objects that are gone, new ones, and changed ones as updates. All failures go through one back-off.
-An outage is logged when it starts and when it ends, and not in between.
+A reflector keeps the store equal to the API server. First it opens a watch that begins with the
+existing objects (watch-list). If the server refuses or ignores that, the reflector remembers it,
+lists in pages, and watches from there. A watch that ends is resumed at the last version seen,
+bookmarks included. Only an expired version (410), or several watches in a row without progress,
+lead to a new list. After a new list, handlers receive real differences: deleted objects, new ones,
+and changed ones as updates. Failures share one back-off; expired versions have another. An outage
+is logged at its start, every few minutes, and at its end.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ T = TypeVar("T", bound=KubeObject)
 
 
 class Store(Generic[T]):
-    """Local copy of one kind: frozen objects by key. Only its informer writes to it."""
+    """Cache of one kind: frozen objects by key. Only its informer writes to it."""
 
     def __init__(self) -> None:
         self._objects: dict[str, T] = {}
 
     def get(self, key: str) -> T | None:
-        """The object with that key, if there is one."""
+        """Return the object with that key, or None."""
         return self._objects.get(key)
 
     def list(self) -> builtins.list[T]:
-        """All objects, in no particular order; a copy the caller may keep."""
+        """Return all objects, in no particular order; the list is a copy."""
         return list(self._objects.values())
 
     def keys(self) -> Collection[str]:
-        """All keys; a live view, so copy it before awaiting."""
+        """Return all keys as a live view; copy it before awaiting."""
         return self._objects.keys()
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class Store(Generic[T]):
         self._objects[obj.key] = obj
 
     def pop(self, key: str) -> T | None:
-        """Remove an object; returns it if it was there."""
+        """Remove an object and return it; None = it did not exist."""
         return self._objects.pop(key, None)
 
 
@@ -92,19 +92,19 @@ _failures = metrics.counter(
 )
 
 _REFUSALS = frozenset({400, 405, 406, 415, 422, 501})
-"""Statuses by which a server says that it does not know watch-list. Not 404: that is said of
-a kind that is not there, such as one whose definition is still to come."""
+"""Statuses with which a server refuses watch-list. Not 404, which is the answer for a kind that
+does not exist, for example because its CRD is yet to be created."""
 
 _FRUITLESS_LIMIT = 3
-"""So many watches in a row that brought nothing lead to a new list: some servers close
-a watch of an expired version without saying so."""
+"""Number of watches in a row without progress that leads to a new list: some servers close a watch
+of an expired version without an error."""
 
 
 class Source(Protocol[T]):
-    """What a reflector needs of a `Resource`."""
+    """Part of `Resource` that a reflector needs."""
 
     async def list_page(self, *, limit: int, continue_: str = "") -> Page[T]:
-        """One page of the newest state."""
+        """Return one page of the newest state."""
 
     def watch(
         self,
@@ -114,7 +114,7 @@ class Source(Protocol[T]):
         send_initial_events: bool = False,
         idle_timeout_s: float | None = None,
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]:
-        """Changes since a version, or the present state and then changes."""
+        """Watch changes since a version, or first the existing objects and then changes."""
 
 
 _BACKOFF = Exponential(base_s=0.8, factor=2.0, cap_s=30.0, jitter=1.0)
@@ -122,23 +122,23 @@ _BACKOFF = Exponential(base_s=0.8, factor=2.0, cap_s=30.0, jitter=1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a reflector behaves; the defaults are client-go's where it has any.
+    """Settings of a reflector; the defaults are client-go's where it has any.
 
     Attributes:
-        watch_list: try a watch that begins with the present objects.
-        watch_timeout_s: shortest and longest time after which a watch is renewed; the
-            server is asked to end it after a random time in between.
-        open_limit_s: longest time until the server begins to answer a watch.
-        silence_s: longest time without a byte before a watch is given up; None: a little
-            more than the watch's own time.
-        overtime_s: how much longer than it was asked to a server may keep a watch open.
-        initial_silence_s: a watch-list that says nothing for so long before its initial
-            events are complete is taken for a server that does not know it.
-        initial_limit_s: the same for initial events that take so long altogether.
-        short_watch_s: a watch that ends sooner, and without progress, is a failure.
-        page_size: objects per page, and per step between two yields to the event loop.
-        backoff: pauses after failures.
-        backoff_reset_s: a quiet time after which pauses are short again.
+        watch_list: whether to try a watch that begins with the existing objects.
+        watch_timeout_s: minimum and maximum duration of a watch; the server is asked to end it
+            after a random time in between.
+        open_limit_s: maximum time until the server begins to answer a watch.
+        silence_s: maximum time without a byte before a watch is aborted; None = a little more than
+            the duration of the watch.
+        overtime_s: maximum time that a server may keep a watch open beyond its duration.
+        initial_silence_s: maximum time without an event until the initial events are complete; a
+            server that exceeds it counts as one without watch-list.
+        initial_limit_s: maximum time for all initial events, with the same effect.
+        short_watch_s: minimum duration of a watch without progress; a shorter one is a failure.
+        page_size: objects per page.
+        backoff: delays after failures.
+        backoff_reset_s: time without failures after which the delays are short again.
     """
 
     watch_list: bool = True
@@ -157,26 +157,25 @@ class Settings:
 DEFAULTS = Settings()
 
 _CHUNK = 100
-"""Objects handled between two yields; some milliseconds of work."""
+"""Objects handled between two yields to the event loop; some milliseconds of work."""
 
 
 class _Fruitless(Exception):
-    """A watch was opened and ended without any progress."""
+    """A watch was opened and ended without progress."""
 
 
 class _Ignored(Exception):
-    """The server took a watch-list for a plain watch."""
+    """The server treated a watch-list as a plain watch."""
 
 
 class Reflector(Generic[T]):
-    """Feeds a sink from the API server until cancelled.
+    """Keeps a sink equal to the API server until cancelled.
 
     Args:
-        source: where to list and watch.
-        sink: what to keep up to date.
+        source: resource to list and watch.
+        sink: informer to keep up to date.
         resource: plural name, for logs and metrics.
-        settings: see `Settings`.
-        rng: where jitter comes from.
+        rng: source of jitter.
     """
 
     def __init__(
@@ -195,23 +194,24 @@ class Reflector(Generic[T]):
         self._rng = rng or random.Random()
         self._log = logger("reflector", resource=resource)
         self._streak = self._new_streak()
-        # A server that says 410 is well: no long pause is left over from an outage.
+        # Separate, because a 410 comes from a healthy server: no long delay may remain from an
+        # outage.
         self._expiries = self._new_streak()
         self._watch_list = settings.watch_list
         self.version: str | None = None
-        """The last version seen; None before the first list and after an expiry."""
+        """Last version seen; None before the first list and after an expiry."""
         self.undecodable: set[str] = set()
-        """Keys of the objects whose newest state could not be decoded; "": one without a name."""
+        """Keys of the objects whose newest state could not be decoded; "" = one without a name."""
         self._unseen: set[str] | None = None
-        """What the sink holds and a new list did not show yet: in the end, what is gone."""
+        """Keys in the sink that a new list has not shown yet; those left at its end are deleted."""
         self._unreadable: set[str] = set()
-        """Keys of objects that the new list has and that could not be decoded."""
+        """Keys of objects in the new list that could not be decoded."""
         self._fruitless = 0
         self._progress = False
         self.last_contact: float | None = None
-        """Monotonic time of the last sign of life of the server; None before the first.
+        """Monotonic time of the last message of the server; None before the first.
 
-        A quiet but healthy watch gives one at least with each bookmark (about a minute).
+        A quiet but healthy watch receives at least bookmarks, about one per minute.
         """
         self.trouble = Outage(
             logger("reflector", resource=resource),
@@ -224,19 +224,19 @@ class Reflector(Generic[T]):
 
     @property
     def trouble_since(self) -> float | None:
-        """Monotonic time since when lists or watches fail; None while all is well."""
+        """Monotonic start time of the current outage of lists or watches; None = no outage."""
         return self.trouble.since
 
     @property
     def _is_initial(self) -> bool:
-        """Whether not all of a new list came yet."""
+        """Whether a new list is incomplete."""
         return self._unseen is not None
 
     async def run(self) -> None:
-        """List and watch for ever; ends only by cancellation."""
+        """List and watch until cancelled."""
         while True:
             try:
-                # One watch or one list; the next may follow without a pause.
+                # One watch or one list per round; after a success the next follows without a delay.
                 if self.version is not None:
                     await self._watch(self.version)
                 else:
@@ -256,11 +256,13 @@ class Reflector(Generic[T]):
         )
 
     async def _start(self) -> None:
-        """Read everything: by a watch-list where the server knows it, else in pages."""
+        """Read all objects: by watch-list if the server supports it, else in pages."""
         self._unseen, self._unreadable = set(self._sink.store.keys()), set()
         try:
             await (self._watch("") if self._watch_list else self._list())
         except errors.ApiError as refusal:
+            # After its initial events the watch is a plain one: an error then is no refusal of
+            # watch-list.
             if not (self._watch_list and self._is_initial) or refusal.status not in _REFUSALS:
                 raise
             self._fall_back(str(refusal))
@@ -291,14 +293,14 @@ class Reflector(Generic[T]):
             await asyncio.sleep(0)
 
     async def _finish_initial(self, version: str) -> None:
-        # Of objects without a readable name each may be one that seems to be gone: rather keep one
-        # that is gone than report one gone that is not.
+        # An object without a readable name may be any of those that seem deleted. A deleted object
+        # in the cache does less harm than the false report of a deletion.
         gone = () if "" in self._unreadable else tuple(self._unseen or ())
         for number, key in enumerate(gone, start=1):
             self._sink.remove(key)
             if number % _CHUNK == 0:
                 await asyncio.sleep(0)
-        # Those this list had, and which were not decoded since.
+        # Keep the keys that this list had and that were not decoded since.
         self.undecodable &= self._unreadable
         self._undecodable.set(len(self.undecodable))
         self.version = version
@@ -333,7 +335,7 @@ class Reflector(Generic[T]):
         self._judge(opened_at)
 
     async def _open(self, entering: Coroutine[Any, Any, V]) -> V:
-        """Wait until the server begins to answer; a watch may be silent only after that."""
+        """Wait until the server begins to answer; only then a watch may be silent."""
         limit_s = self._settings.open_limit_s
         try:
             return await tasks.within(limit_s, entering, name=f"open-watch-{self._resource}")
@@ -343,7 +345,7 @@ class Reflector(Generic[T]):
             ) from None
 
     def _judge(self, opened_at: float) -> None:
-        """Decide what the end of a watch without an error means."""
+        """Decide whether the end of a watch without an error is a failure."""
         if self._is_initial:
             raise _Fruitless("the watch ended before its initial events were complete")
         lasted = clock.monotonic() - opened_at
@@ -353,7 +355,7 @@ class Reflector(Generic[T]):
         self.trouble.is_over()
 
     async def _watchdog(self, timeout_s: float) -> None:
-        """End the watch when its initial events do not come, or when it overstays."""
+        """End a watch whose initial events do not arrive, or that exceeds its duration."""
         opened_at = clock.monotonic()
         while self._is_initial:
             left = (
@@ -366,6 +368,7 @@ class Reflector(Generic[T]):
             if left <= 0:
                 raise _Ignored("the initial events of a watch were not completed in time")
             await asyncio.sleep(left)
+        # A watch that lasts longer than a failing one proves that the outage has ended.
         await asyncio.sleep(self._settings.short_watch_s)
         self.trouble.is_over()
         await asyncio.sleep(timeout_s + self._settings.overtime_s)
@@ -383,6 +386,7 @@ class Reflector(Generic[T]):
                 await asyncio.sleep(0)
 
     def _take_event(self, event: WatchEvent[T]) -> None:
+        # The deletion of a malformed object is known by its key.
         is_gone = event.type == "DELETED" or (event.wire_type == "DELETED" and event.key != "")
         if event.type != "BOOKMARK":
             self._saw(event.key, readable=event.object is not None or is_gone)
@@ -390,15 +394,15 @@ class Reflector(Generic[T]):
             self._sink.remove(event.key, event.object)
         elif event.object is not None:
             self._sink.upsert(event.object)
-        # A bookmark among the initial events is no place to go on from: what was not told yet would
-        # be missing, and what is gone would stay.
+        # Do not resume from a bookmark among the initial events: objects that were not sent yet
+        # would be missing, and deleted ones would stay.
         version = event.resource_version
         if self._unseen is None and version and version != self.version:
             self.version = version
             self._progress = True
 
     def _saw(self, key: str, *, readable: bool) -> None:
-        """Note that the server has or had this object; an empty key: one without a name."""
+        """Record that the server has or had an object; an empty key = one without a name."""
         if self._unseen is not None:
             self._unseen.discard(key)
             if not readable:
@@ -408,20 +412,21 @@ class Reflector(Generic[T]):
             self._undecodable.set(len(self.undecodable))
 
     async def _recover(self, problem: Exception) -> None:
-        """Count and log a failure, decide where to go on, and pause."""
+        """Count and log a failure, decide where to resume, and wait."""
         self._failures.inc()
         self.trouble.goes_on(error=str(problem))
+        # Only failures that the requested version may have caused count towards a new list.
         if not self._progress and not _is_about_the_way(problem):
             self._fruitless += 1
-        answer = problem if isinstance(problem, errors.ApiError) else None
-        is_too_large = answer and answer.has_cause(errors.REASON_RESOURCE_VERSION_TOO_LARGE)
+        api_error = problem if isinstance(problem, errors.ApiError) else None
+        is_too_large = api_error and api_error.has_cause(errors.REASON_RESOURCE_VERSION_TOO_LARGE)
         if self._fruitless >= _FRUITLESS_LIMIT or is_too_large:
             self._start_over(str(problem))
-        asked = answer.retry_after if answer else None
-        await asyncio.sleep(max(self._streak.next(clock.monotonic()), asked or 0.0))
+        retry_after_s = api_error.retry_after if api_error else None
+        await asyncio.sleep(max(self._streak.next(clock.monotonic()), retry_after_s or 0.0))
 
     def _start_over(self, why: str) -> None:
-        """Getting nowhere: list anew; if that is what got nowhere, list in pages."""
+        """Discard the version to list again; in pages, if the failed attempt was a watch-list."""
         self._fruitless = 0
         if self.version is None and self._watch_list:
             self._fall_back(why)
@@ -432,7 +437,7 @@ class Reflector(Generic[T]):
 
 
 def _is_about_the_way(problem: Exception) -> bool:
-    """Whether the failure says nothing about the version we asked for."""
+    """Return whether a failure says nothing about the requested version."""
     if isinstance(problem, errors.Unreachable):
         return problem.kind in ("refused", "timeout", "tls", "credentials")
     if isinstance(problem, errors.ServerError):
@@ -445,7 +450,7 @@ _RESYNC_CHUNK = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Handler(Generic[T]):
-    """What one listener wants to hear; see `Informer.add_handler`."""
+    """Callbacks of one listener; see `Informer.add_handler`."""
 
     name: str
     on_add: Callable[[T, bool], object] | None = None
@@ -454,15 +459,15 @@ class Handler(Generic[T]):
 
 
 class Informer(Generic[T]):
-    """The copy of one kind.
+    """Cache of one kind, with event handlers.
 
     Args:
-        source: where to list and watch.
+        source: resource to list and watch.
         resource: plural name, for logs and metrics.
-        resync_s: shortest time after which everything is delivered again as an update
-            of itself, stretched by a random factor in [1, 2); 0 = never.
-        settings: of the reflector.
-        rng: where jitter comes from.
+        resync_s: minimum time between resyncs, which deliver every object as an update of itself;
+            stretched by a random factor in [1, 2). 0 = never.
+        settings: settings of the reflector.
+        rng: source of jitter.
     """
 
     def __init__(
@@ -476,7 +481,7 @@ class Informer(Generic[T]):
     ) -> None:
         self.resource = resource
         self.store: Store[T] = Store()
-        """The objects; complete once `has_synced`."""
+        """Cached objects; complete once `has_synced`."""
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self._log = logger("informer", resource=resource)
@@ -488,38 +493,38 @@ class Informer(Generic[T]):
 
     @classmethod
     def nowhere(cls, kind: Kind[T]) -> Informer[T]:
-        """Of a kind that there is no server for: complete, and empty for ever; never run."""
-        source = cast("Source[T]", None)  # which nobody asks
-        found = cls(source, resource=kind.plural)
-        found.complete()
-        return found
+        """Return an informer for a kind without a server: synced and empty; never run."""
+        source = cast("Source[T]", None)  # never called
+        informer = cls(source, resource=kind.plural)
+        informer.complete()
+        return informer
 
     @property
     def has_synced(self) -> bool:
-        """Whether everything there was at the start has been delivered to the handlers."""
+        """Whether all objects that existed at the start were delivered to the handlers."""
         return self._synced.is_set()
 
     @property
     def last_contact(self) -> float | None:
-        """Monotonic time of the server's last sign of life; None before the first."""
+        """Monotonic time of the last message of the server; None before the first."""
         return self._reflector.last_contact
 
     @property
     def trouble_since(self) -> float | None:
-        """Monotonic time since when the server cannot be followed; None: all is well."""
+        """Monotonic start time of the current outage; None = no outage."""
         return self._reflector.trouble_since
 
     @property
     def last_trouble(self) -> tuple[float, float]:
-        """From when to when, monotonic, the server could not be followed last; (0, 0): never."""
+        """Monotonic start and end of the last outage that ended; (0, 0) = none."""
         return self._reflector.trouble.last
 
     @property
     def undecodable(self) -> Collection[str]:
-        """Keys of objects that are there and whose newest state could not be decoded.
+        """Keys of existing objects whose newest state could not be decoded.
 
-        The store has them as they were before, or not at all: nothing may be deleted because
-        of that. An empty key stands for objects whose name could not be read either.
+        The store has an earlier state of these objects, or none: nothing may be deleted because of
+        that. An empty key stands for objects without a readable name.
         """
         return self._reflector.undecodable
 
@@ -531,16 +536,16 @@ class Informer(Generic[T]):
         on_update: Callable[[T, T], object] | None = None,
         on_delete: Callable[[T, bool], object] | None = None,
     ) -> Handler[T]:
-        """Listen to changes; what is there already is delivered at once as added.
+        """Add callbacks for changes; cached objects are delivered at once as added.
 
         Args:
-            name: for logs.
-            on_add: object, and whether it belongs to the initial content.
-            on_update: old and new; the same object twice at a resync. The UIDs differ
-                if an object was deleted and made anew while nobody was watching.
-            on_delete: the last known state, and whether the object was seen to be deleted: an event
-                said so, or its deletion had begun. Otherwise a new list merely lacks it. The
-                store has it no more.
+            name: name in logs.
+            on_add: called with the object, and whether it belongs to the initial content.
+            on_update: called with the old and the new object; both are the same in a resync. The
+                UIDs differ if the object was recreated while no watch was open.
+            on_delete: called with the last known state, and whether the deletion was observed: an
+                event reported it, or it had begun. Otherwise a new list merely lacks the object.
+                The store no longer has the object.
         """
         handler = Handler(name=name, on_add=on_add, on_update=on_update, on_delete=on_delete)
         self._handlers.append(handler)
@@ -549,15 +554,16 @@ class Informer(Generic[T]):
         return handler
 
     def remove_handler(self, handler: Handler[T]) -> None:
-        """Stop listening; safe to repeat."""
+        """Remove callbacks; idempotent."""
         if handler in self._handlers:
             self._handlers.remove(handler)
 
-    # --- what the reflector tells ---------------------------------------------------------------
+    # --- called by the reflector -----------------------------------------------------------------
 
     def upsert(self, obj: T) -> None:
-        """The server has this object."""
+        """Store an object of the server and call the handlers."""
         old = self.store.get(obj.key)
+        # A new list repeats objects that did not change.
         if old is not None and old.resource_version == obj.resource_version != "":
             return
         self.store.put(obj)
@@ -569,7 +575,7 @@ class Informer(Generic[T]):
             self._call(handler, handler.on_add, obj, initial)
 
     def remove(self, key: str, last: T | None = None) -> None:
-        """The object is gone; `last`: as it was when an event said so."""
+        """Remove a deleted object and call the handlers; `last` = its state in the event."""
         old = self.store.pop(key)
         if old is None:
             return
@@ -578,7 +584,7 @@ class Informer(Generic[T]):
             self._call(handler, handler.on_delete, last or old, seen)
 
     def complete(self) -> None:
-        """Everything that was there at the start was told."""
+        """Mark the initial content as complete."""
         if not self.has_synced:
             self._synced.set()
             self._log.debug("cache complete", count=len(self.store))
@@ -593,20 +599,20 @@ class Informer(Generic[T]):
         try:
             if function is not None:
                 function(*facts)
-        except Exception:  # noqa: BLE001 - one listener's fault must not reach the others
+        except Exception:  # noqa: BLE001 - a failing handler must not affect the others
             self._log.error("event handler failed", handler=handler.name, exc_info=True)
 
     async def wait_synced(self, timeout_s: float) -> None:
         """Wait until `has_synced`.
 
         Raises:
-            TimeoutError: it took longer.
+            TimeoutError: the time limit was exceeded.
         """
         if not await tasks.wait_for(self._synced, timeout_s):
             raise TimeoutError(f"the cache of {self.resource} is not complete yet")
 
     async def run(self) -> None:
-        """Follow the API server until cancelled."""
+        """Keep the cache up to date until cancelled."""
         async with tasks.Group() as group:
             group.start(self._reflector.run(), name=f"reflector-{self.resource}")
             if self._resync_s > 0:
@@ -624,12 +630,12 @@ class Informer(Generic[T]):
 
 
 class Informers:
-    """One informer per kind, made when first asked for.
+    """Informers by kind, created on first use.
 
     Args:
-        client: the client that all informers share.
+        client: client that all informers share.
         resync_s: see `Informer`.
-        settings: of the reflectors.
+        settings: settings of the reflectors.
     """
 
     def __init__(
@@ -646,7 +652,7 @@ class Informers:
         self._group: tasks.Group | None = None
 
     def of(self, kind: Kind[T], *, namespace: str = "") -> Informer[T]:
-        """The informer of a kind, of one namespace or of all; started if the others run already."""
+        """Return the informer of a kind, for one namespace or all; started if the others run."""
         known = self._informers.get((kind, namespace))
         if known is None:
             resource = self._client.resource(kind)
@@ -663,26 +669,27 @@ class Informers:
 
     @property
     def all(self) -> Collection[Informer[Any]]:
-        """Every informer asked for so far."""
+        """Informers that were created so far."""
         return tuple(self._informers.values())
 
     @property
     def has_synced(self) -> bool:
-        """Whether every informer is complete."""
+        """Whether every informer has synced."""
         return all(informer.has_synced for informer in self._informers.values())
 
     async def wait_synced(self, timeout_s: float) -> None:
-        """Wait until every informer is complete.
+        """Wait until every informer has synced.
 
         Raises:
-            TimeoutError: it took longer; the message names one that is not complete.
+            TimeoutError: the time limit was exceeded; the message names an informer that has not
+                synced.
         """
         deadline = clock.monotonic() + timeout_s
         for informer in self.all:
             await informer.wait_synced(deadline - clock.monotonic())
 
     async def run(self) -> None:
-        """Run all informers, those asked for later included, until cancelled."""
+        """Run all informers, later ones included, until cancelled."""
         async with tasks.Group() as group:
             self._group = group
             try:

@@ -1,25 +1,25 @@
-"""Leader election: of all replicas one works, the others stand by.
+"""Leader election: one replica is active, the others stand by.
 
-Rules and wire format of a single try (`LeaseLock`) are client-go's, so that its replicas and ours
-may share a Lease. Clocks of other replicas are never trusted: a lease runs out when its record has
-not changed for as long as the record says, counted from the local moment of the last change. Unlike
-client-go, times are not compared in whole seconds: a leader that renews more often than once a
-second would be taken for silent up to a second early.
+The rules and the wire format of one attempt (`LeaseLock`) are client-go's, so that replicas of both
+may share a Lease. The clocks of other replicas are never trusted. A lease expires when its record
+has not changed for the duration in the record, measured from the local time of the last observed
+change. Unlike in client-go, times are not compared in whole seconds: a leader that renews more than
+once per second would seem silent up to a second too early.
 
-`LeaderElector` is the loop around it. Standing by: try, then wait for the first of three. The
-Lease is watched, and an empty holder or a missing Lease is tried at once. A holder that falls
-silent is challenged at the moment its lease runs out. Where the watch says nothing, the Lease is
-read again every retry period, stretched by a random factor in [1, 2.2). Leading: renew every retry
-period; without a success for the renew deadline the leadership is lost, whatever the API server is
-doing meanwhile.
+`LeaderElector` is the loop around the attempts. A standby makes an attempt, then waits for the
+first of three events. If the watch shows an empty holder or no Lease, the standby makes an attempt
+at once. If the holder is silent, the standby makes an attempt when the lease expires. If the watch
+shows nothing, the standby reads the Lease every retry period, stretched by a random factor in [1,
+2.2). A leader renews every retry period. Without success within the renew deadline the leadership
+is lost, whatever the API server does meanwhile.
 
-Counterpart in client-go: tools/leaderelection. Beyond it: the lease is given back when
-the work has ended in an orderly way, standbys watch, the renew deadline is counted from
-the last success, and a leader that sees another holder stops at once.
+Counterpart in client-go: tools/leaderelection. Beyond it, the lease is released after an orderly
+end of the work, and standbys watch the Lease. The renew deadline counts from the last success, and
+a leader that sees another holder stops at once.
 
-A standby watches the Lease and nothing else. Caches that it kept warm would cost the API server
-a second watch of every node and Service and the standby their memory, all the time, to save one
-listing per hand-over, which takes tenths of a second.
+A standby watches only the Lease. Warm caches would cost the API server a second watch of every node
+and Service, and the standby their memory, all the time. Warm caches would save one list per change
+of the leader, which takes tenths of a second.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ from ccm.model.objects import Lease, LeaseSpec
 from ccm.model.times import format_micro_time, parse_time
 
 _RELEASED_S = 1
-"""Duration written into a released lease; the API server refuses zero (client-go)."""
+"""Duration in a released lease; the API server rejects zero (client-go)."""
 
 _RELEASE_PAUSE_S = 0.25
+"""Delay between attempts to release the lease."""
 
 _MOST_TRANSITIONS = (1 << 31) - 1
-"""The API server's int32: a larger count is refused, and with it the lease."""
+"""Maximum of the API server's int32: a larger count, and the lease with it, is rejected."""
 
 _slowpath = metrics.counter(
     "leader_election_slowpath_total",
@@ -63,24 +64,24 @@ _slowpath = metrics.counter(
 )
 
 JITTER = 1.2
-"""Retry periods are stretched by up to this fraction (client-go, JitterFactor)."""
+"""Maximum fraction by which retry periods are stretched (client-go, JitterFactor)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderElectionConfig:
-    """What all replicas agree on, and who we are.
+    """Settings that all replicas share, and the identity of this replica.
 
     Attributes:
-        namespace: of the Lease.
-        name: of the Lease.
-        identity: who we are; no two replicas may have the same, see `new_identity`.
-        lease_duration_s: how long standbys wait once the leader falls silent; written in
-            whole seconds, rounded up.
-        renew_deadline_s: how long a leader tries to renew before it gives up.
-        retry_period_s: time between two tries.
+        namespace: namespace of the Lease.
+        name: name of the Lease.
+        identity: identity of this replica; must be unique, see `new_identity`.
+        lease_duration_s: time that standbys wait after the leader falls silent; written in whole
+            seconds, rounded up.
+        renew_deadline_s: time after which a leader that cannot renew stops leading.
+        retry_period_s: time between two attempts.
 
     Raises:
-        ValueError: the values contradict each other; the message names all faults.
+        ValueError: the values contradict each other; the message has all faults.
     """
 
     namespace: str
@@ -96,7 +97,7 @@ class LeaderElectionConfig:
 
     @property
     def request_timeout_s(self) -> float:
-        """The limit for one request about the Lease: two must fit into the deadline."""
+        """Time limit for one request about the Lease: two must fit into the renew deadline."""
         return max(1.0, self.renew_deadline_s / 2)
 
     def _faults(self) -> Iterator[str]:
@@ -117,16 +118,16 @@ class LeaderElectionConfig:
 
 
 def new_identity(hostname: str) -> str:
-    """A name for this process that no other replica has: `<hostname>_<random UUID>`."""
+    """Return a name of this process that no other replica has: `<hostname>_<random UUID>`."""
     return f"{hostname}_{uuid.uuid4()}"
 
 
 class LeaseLock:
-    """What this replica knows of the Lease, and its tries to hold it.
+    """Last observed state of the Lease, and attempts to hold it.
 
     Args:
-        leases: where to read and write.
-        config: which Lease, for how long, and who we are.
+        leases: resource of Leases.
+        config: name and duration of the Lease, and the identity of this replica.
     """
 
     def __init__(self, leases: Resource[Lease], config: LeaderElectionConfig) -> None:
@@ -138,35 +139,35 @@ class LeaseLock:
         self._lease: Lease | None = None
         self._record: LeaseSpec | None = None
         self.observed_at = -math.inf
-        """Monotonic time when the record was last seen to change."""
+        """Monotonic time at which a change of the record was last observed."""
         self.in_doubt = False
-        """Whether a write of ours may have been carried out without our knowing."""
+        """Whether a write with an unknown outcome may have succeeded."""
         self._slowpath = _slowpath.labels(config.name)
 
     @property
     def holder(self) -> str:
-        """Who held the Lease when it was last seen; empty for nobody."""
+        """Last observed holder; empty = none."""
         return (self._lease.spec.holder_identity or "") if self._lease is not None else ""
 
     @property
     def transitions(self) -> int:
-        """How often it changed hands, as far as we know."""
+        """Last observed number of changes of the holder."""
         return (self._lease.spec.lease_transitions or 0) if self._lease is not None else 0
 
     @property
     def is_ours(self) -> bool:
-        """Whether we held the Lease when it was last seen."""
+        """Whether this replica is the last observed holder."""
         return self.holder == self._identity
 
     @property
     def expires_at(self) -> float:
-        """Monotonic time from when on the record no longer protects its holder."""
+        """Monotonic time at which the record stops protecting its holder."""
         duration = self._lease.spec.lease_duration_seconds if self._lease is not None else 0
         return self.observed_at + (duration or 0)
 
     @property
     def reference(self) -> ObjectReference:
-        """The Lease, for events."""
+        """Reference to the Lease, for events."""
         metadata = self._lease.metadata if self._lease is not None else ObjectMeta()
         return ObjectReference(
             kind="Lease",
@@ -178,7 +179,7 @@ class LeaseLock:
         )
 
     def observe(self, lease: Lease) -> None:
-        """Take note of the Lease as somebody wrote it."""
+        """Record the observed state of the Lease."""
         self._lease = lease
         record = lease.spec
         if record != self._record:
@@ -186,18 +187,18 @@ class LeaseLock:
             self.observed_at = clock.monotonic()
 
     def observe_absence(self) -> None:
-        """Take note that there is no Lease."""
+        """Record that the Lease does not exist."""
         self._lease = None
         self._record = None
 
     async def attempt(self) -> bool:
-        """Try once to take or to renew the lease; False when somebody else holds it.
+        """Try once to take or to renew the lease; return False if another replica holds it.
 
         Raises:
-            errors.KubeError: the try failed; who holds the lease may have changed.
+            errors.KubeError: the attempt failed; the holder may have changed.
         """
         if self._lease is not None and self.is_ours and self._is_valid():
-            with contextlib.suppress(errors.KubeError):  # what we wrote last, without reading it
+            with contextlib.suppress(errors.KubeError):  # fast path: write without a read
                 await self._write(self._lease, self._claim(self._lease.spec))
                 return True
         try:
@@ -215,14 +216,15 @@ class LeaseLock:
         return True
 
     async def release(self) -> bool:
-        """Give the lease back, so that a successor need not wait; False if not ours.
+        """Release the lease, so that a successor need not wait; return False if it is not ours.
 
-        Repeats itself on conflicts and while the server cannot be reached: the caller
-        sets the limit.
+        Conflicts and an unreachable server lead to further attempts: the caller sets the time
+        limit.
 
         Raises:
-            errors.ApiError: the server refuses.
+            errors.ApiError: the server rejects the write.
         """
+        # After a write with an unknown outcome the last observed version may be outdated.
         lease = None if self.in_doubt else self._lease
         while True:
             try:
@@ -251,6 +253,7 @@ class LeaseLock:
         await self._written(self._leases.replace(msgspec.structs.replace(lease, spec=spec)))
 
     async def _written(self, writing: Awaitable[Lease]) -> None:
+        # Cancellation or a lost response leaves the outcome unknown.
         self.in_doubt = True
         try:
             lease = await writing
@@ -258,14 +261,14 @@ class LeaseLock:
             self.in_doubt = False
             raise
         self.in_doubt = False
-        self._record = None  # our own write always counts as a change
+        self._record = None  # a successful write always counts as a change
         self.observe(lease)
 
     def _is_valid(self) -> bool:
         return self.expires_at > clock.monotonic()
 
     def _claim(self, old: LeaseSpec | None) -> LeaseSpec:
-        """The record that makes us the holder; a term of ours that runs is continued."""
+        """Return the record that makes this replica the holder; a current term is continued."""
         now = clock.now()
         transitions = 0
         acquired = format_micro_time(now)
@@ -296,13 +299,14 @@ class LeaseLock:
 
 
 HEALTH_TOLERANCE_S = 20.0
-"""How long beyond its own end a leader's lease may go unnoticed until the health check
-fails (cloud-controller-manager)."""
+"""Seconds that a leader may miss the end of its lease before the health check fails
+(cloud-controller-manager)."""
 
 _WATCH_TIMEOUT_S = 300
 _WATCH_BACKOFF = Exponential(base_s=1.0, factor=2.0, cap_s=60.0, jitter=0.5)
 _SHORT_WATCH_S = 1.0
 _JUST_AFTER_S = 0.001
+"""Delay of an attempt after the expiry of a lease, so that the lease has expired for certain."""
 
 _master_status = metrics.gauge(
     "leader_election_master_status",
@@ -314,25 +318,25 @@ _master_status = metrics.gauge(
 
 
 class LostLease(Exception):
-    """We led and could not renew; another replica may lead now."""
+    """The leader could not renew its lease; another replica may lead now."""
 
 
 class LeaderElector:
-    """Competes for a Lease and works while it holds it.
+    """Competes for a Lease and works while it holds the Lease.
 
     Args:
-        leases: the resource of Leases; its client must not wait for a rate limiter and
-            should have a timeout of `LeaderElectionConfig.request_timeout_s`.
+        leases: resource of Leases. Its client must have no rate limiter, and should have the time
+            limit `LeaderElectionConfig.request_timeout_s`.
         config: see `LeaderElectionConfig`.
-        recorder: gets an event when we begin and when we stop to lead.
-        on_renewed: called when the lease was taken or renewed, with the time at which the request
-            for that began: a successor counts from a later one.
-        on_lost: called when the lease is lost, before the work is cancelled: from then on
-            a successor may lead after the lease duration less the renew deadline.
-        before_release: awaited when the work has ended and before the lease is given back; it
-            sets a limit to itself, because a successor waits meanwhile. False: something of the
-            work has not ended after all, and the lease has to run out.
-        rng: where jitter comes from.
+        recorder: records an event when this replica becomes leader or stops leading.
+        on_renewed: called when the lease was taken or renewed, with the start time of that request:
+            a successor measures from a later time.
+        on_lost: called when the lease is lost, before the work is cancelled. From then on, a
+            successor may lead after the lease duration less the renew deadline.
+        before_release: awaited after the work has ended and before the lease is released. It must
+            limit its own time, because a successor waits meanwhile. False = some work has not ended
+            after all, so the lease must expire instead.
+        rng: source of jitter.
     """
 
     def __init__(
@@ -358,7 +362,7 @@ class LeaderElector:
         self._status = _master_status.labels(config.name)
         self._status.set(0)
         self.is_leader = False
-        """Whether the work runs under a lease of ours now."""
+        """Whether the work runs under a lease of this replica now."""
         self._renewed_at = -math.inf
         self._reported = ""
         self._unreachable = Outage(
@@ -371,12 +375,12 @@ class LeaderElector:
 
     @property
     def holder(self) -> str:
-        """Who held the Lease when it was last seen; empty for nobody."""
+        """Last observed holder; empty = none."""
         return self._lock.holder
 
     @property
     def trouble(self) -> str:
-        """What keeps us from renewing a lease of ours; empty: nothing."""
+        """Reason why this leader cannot renew its lease; empty = none."""
         if not (self.is_leader and self._unreachable):
             return ""
         silent_s = clock.monotonic() - self._lock.observed_at
@@ -387,13 +391,13 @@ class LeaderElector:
 
     @property
     def transitions(self) -> int:
-        """How often the lease changed hands."""
+        """Last observed number of changes of the holder."""
         return self._lock.transitions
 
     def check(self, now_s: float | None = None) -> str | None:
-        """What is wrong, for a health check; None while all is well.
+        """Return what is wrong, for a health check; None = healthy.
 
-        Only a leader can be unhealthy: one that did not notice the end of its lease.
+        Only a leader can be unhealthy, if it did not notice the end of its lease.
         """
         now = clock.monotonic() if now_s is None else now_s
         silent_s = now - self._lock.observed_at
@@ -402,11 +406,10 @@ class LeaderElector:
         return f"failed election to renew leadership on lease {self._config.name}"
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Stand by until we lead, then run `lead` for as long as we do.
+        """Stand by until elected, then run `lead` for as long as this replica leads.
 
-        When `lead` ends, its result or exception is ours, after the lease was given
-        back. When this is cancelled, `lead` is cancelled, joined, and the lease given
-        back.
+        After the end of `lead` and the release of the lease, its result or exception is passed on.
+        When this method is cancelled, it cancels and joins `lead`, and releases the lease.
 
         Raises:
             LostLease: the lease could not be renewed; `lead` was cancelled and joined.
@@ -414,6 +417,7 @@ class LeaderElector:
         try:
             await self._acquire()
         except asyncio.CancelledError:
+            # The last attempt may have taken the lease.
             if self._lock.in_doubt or self._lock.is_ours:
                 await self._release()
             raise
@@ -447,7 +451,7 @@ class LeaderElector:
             await tasks.cancel_and_join(watcher)
 
     async def _wait_for_turn(self) -> None:
-        """Wait until the next try is due, or the watch shows that nobody leads."""
+        """Wait until the next attempt is due, or the watch shows a Lease without a holder."""
         tried_at = clock.monotonic()
         period_s = jittered(self._config.retry_period_s, JITTER, self._rng)
         while True:
@@ -461,7 +465,7 @@ class LeaderElector:
     def _next_try(self, tried_at: float, period_s: float) -> float:
         poll_at = tried_at + period_s
         if self._heard_at is not None:
-            # While the watch delivers the leader's renewals there is nothing to read.
+            # No read is needed while the watch delivers the leader's renewals.
             quiet_from = max(tried_at, self._heard_at) + self._config.retry_period_s
             poll_at = quiet_from + period_s
         expiry = self._lock.expires_at + _JUST_AFTER_S
@@ -504,7 +508,7 @@ class LeaderElector:
         self._news.set()
 
     async def _attempt(self, limit_s: float) -> bool:
-        """One try that never takes longer than the limit; failures are no exceptions."""
+        """Make one attempt within the time limit; failures are logged, not raised."""
         started = clock.monotonic()
         try:
             held = await tasks.within(limit_s, self._lock.attempt(), name="lease-try")
@@ -535,10 +539,11 @@ class LeaderElector:
                 return
 
     async def _renew(self) -> bool:
-        """Renew once, trying until the deadline; False when the leadership is lost."""
+        """Renew once, with attempts until the deadline; False = the leadership is lost."""
         while (left := self._renewed_at + self._config.renew_deadline_s - clock.monotonic()) > 0:
             if await self._attempt(left):
                 return True
+            # Another replica holds the lease, so the leadership is lost before the deadline.
             if self._lock.holder and not self._lock.is_ours:
                 return False
             left = self._renewed_at + self._config.renew_deadline_s - clock.monotonic()
@@ -552,7 +557,7 @@ class LeaderElector:
         self._tell("became leader")
 
     async def _end(self, work: asyncio.Task[None], renewal: asyncio.Task[None]) -> None:
-        """End the work, still renewing; then give the lease back, if it is ours."""
+        """End the work, still renewing; then release the lease, if it is still held."""
         may_release = False
         try:
             await tasks.cancel_and_join(work)

@@ -1,6 +1,6 @@
-"""Metrics of the API client, with the names, labels and borders of the Go components.
+"""Metrics of the API client, with the names, labels and buckets of the Go components.
 
-Children are cached per label set, because they sit on the path of every request.
+Children are cached per label set, because every request needs them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import cache
 from ccm.base import metrics
 
 ERROR_CODE = "<error>"
-"""Value of the label `code` when there was no answer (client-go)."""
+"""Value of the label `code` for a request without a response (client-go)."""
 
 _SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 _BYTES = (
@@ -64,25 +64,25 @@ _malformed = metrics.counter(
 
 
 request_duration = cache(_request_duration.labels)
-"""(verb, host): seconds from sending a request to its whole answer."""
+"""(verb, host): seconds from sending a request to the end of its response."""
 
 limiter_duration = cache(_limiter_duration.labels)
-"""(verb, host): seconds a request waited for its rate limiter."""
+"""(verb, host): seconds that a request waited for its rate limiter."""
 
 request_size = cache(_request_size.labels)
 """(verb, host): bytes of request bodies."""
 
 response_size = cache(_response_size.labels)
-"""(verb, host): bytes of answer bodies, uncompressed."""
+"""(verb, host): bytes of response bodies, uncompressed."""
 
 requests = cache(_requests.labels)
-"""(code, method, host): attempts, the first of a call and its repetitions."""
+"""(code, method, host): attempts, the first of a call and its retries."""
 
 retries = cache(_retries.labels)
 """(code, verb, host): attempts after the first one of a call, by their own outcome."""
 
 malformed = cache(_malformed.labels)
-"""(resource): objects that were left out because they could not be decoded."""
+"""(resource): objects that were skipped because they could not be decoded."""
 
 writes = cache(_writes.labels)
-"""(resource): calls that change something about a resource."""
+"""(resource): calls that change a resource."""

@@ -1,11 +1,12 @@
-"""A port of a Pod, reached through the API server, as `kubectl port-forward` does.
+"""Port-forward to a Pod through the API server, as `kubectl port-forward` does.
 
-What is sent to a port of our loopback goes through a WebSocket to the API server, from there to the
-kubelet of the Pod's node, and there to the Pod's own loopback. The wire is `v4.channel.k8s.io`: in
-each binary message the first byte is the channel, 0 for data and 1 for the kubelet's words about
-an error; the first message of each channel is the number of the port in two bytes. It knows no
-half-closed connection. The bytes are passed on as they are: TLS inside of it is between the two
-ends, client certificates included.
+Bytes sent to a port on the local loopback travel through a WebSocket to the API server. The API
+server passes them to the kubelet of the Pod's node, and the kubelet to the Pod's own loopback.
+
+The protocol is `v4.channel.k8s.io`. The first byte of each binary message is the channel: 0 for
+data, 1 for error texts of the kubelet. The first message of each channel is the port number in two
+bytes. There are no half-closed connections. The bytes are passed on unchanged: TLS, client
+certificates included, is end to end.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _CLOSE_S = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class Forward:
-    """The way to a Pod's port while it is open.
+    """Port-forward while it is open.
 
     Attributes:
-        port: of our loopback, that leads there.
-        troubles: what was said about connections that failed.
+        port: local port.
+        troubles: errors of failed connections.
     """
 
     port: int = 0
@@ -49,18 +50,18 @@ class Forward:
 async def forwarded(
     config: ClusterConfig, *, namespace: str, pod: str, port: int
 ) -> AsyncIterator[Forward]:
-    """Open the way; it is closed with the block.
+    """Open a port-forward for the duration of the block.
 
     Raises:
-        errors.ApiError: the API server refuses; it needs `create`, and by `get` the same, of
+        errors.ApiError: the API server refuses; the rights needed are `create` and `get` of
             pods/portforward.
-        errors.Unreachable: it does not answer, or not as it should.
+        errors.Unreachable: the API server does not answer, or not with a WebSocket.
     """
     path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/portforward?ports={port}"
-    found = Forward()
+    forward = Forward()
     async with contextlib.AsyncExitStack() as exits:
         session = await exits.enter_async_context(await _session(config))
-        # The first connection is made before anybody waits for it: it tells whether we may.
+        # Connect once in advance: a refusal must be raised here, not at the first use.
         ready = [await _connected(session, config, path)]
         exits.push_async_callback(_closed, ready)
         serving: list[asyncio.Task[None]] = []
@@ -69,12 +70,12 @@ async def forwarded(
             try:
                 socket = ready.pop() if ready else await _connected(session, config, path)
                 try:  # both directions, until one of them ends
-                    both = (_receive(socket, writer, found), _send(reader, socket))
+                    both = (_receive(socket, writer, forward), _send(reader, socket))
                     await first_of(*both, name="port-forward")
                 finally:
                     await socket.close()
             except (errors.KubeError, aiohttp.ClientError, OSError) as problem:
-                found.troubles.append(str(problem))
+                forward.troubles.append(str(problem))
             finally:
                 writer.close()
 
@@ -83,8 +84,8 @@ async def forwarded(
 
         server = await asyncio.start_server(accept, LOOPBACK, 0)
         try:
-            found.port = server.sockets[0].getsockname()[1]
-            yield found
+            forward.port = server.sockets[0].getsockname()[1]
+            yield forward
         finally:
             server.close()
             await cancel_and_join(*serving)
@@ -137,7 +138,7 @@ async def _send(reader: asyncio.StreamReader, socket: aiohttp.ClientWebSocketRes
 
 
 async def _receive(
-    socket: aiohttp.ClientWebSocketResponse, writer: asyncio.StreamWriter, found: Forward
+    socket: aiohttp.ClientWebSocketResponse, writer: asyncio.StreamWriter, forward: Forward
 ) -> None:
     is_open = set[int]()
     async for message in socket:
@@ -145,14 +146,14 @@ async def _receive(
             continue
         channel, content = message.data[0], message.data[1:]
         if channel not in is_open:
-            # The number of the port; nobody says that nothing may follow in the same message.
+            # Skip the port number; the protocol allows data after it in the same message.
             is_open.add(channel)
             content = content[2:]
         if channel == _DATA:
             writer.write(content)
             await writer.drain()
         elif channel == _ERROR and content:
-            found.troubles.append(content.decode(errors="replace").strip())
+            forward.troubles.append(content.decode(errors="replace").strip())
 
 
 async def _closed(sockets: list[aiohttp.ClientWebSocketResponse]) -> None:

@@ -1,6 +1,6 @@
-"""The table of kinds we talk about: where each lives on the server and how it is decoded.
+"""Kinds of objects: their paths on the API server and their decoders.
 
-A new kind is one line here and one type in `ccm.model`.
+A new kind needs one line here and one type in `ccm.model`.
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ T = TypeVar("T", bound=KubeObject)
 
 
 class ListMeta(Wire, frozen=True, kw_only=True):
-    """What a list says about itself."""
+    """Metadata of a list."""
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
 
 
 class RawList(Wire, frozen=True, kw_only=True):
-    """A page whose items are left undecoded."""
+    """Page of a list with undecoded items."""
 
     metadata: ListMeta = ListMeta()
     items: list[msgspec.Raw] | None = None
 
 
 class ItemList(Wire, Generic[T], frozen=True, kw_only=True):
-    """A page of decoded items."""
+    """Page of a list with decoded items."""
 
     metadata: ListMeta = ListMeta()
     items: list[T] | None = None
 
 
 class Change(Wire, Generic[T], frozen=True, kw_only=True):
-    """One line of a watch about an object; ends and faults of a watch have other types."""
+    """Line of a watch about an object; bookmarks and errors have other types."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED"]
     object: T
 
 
 class Envelope(Wire, frozen=True, kw_only=True):
-    """One line of a watch; the object stays undecoded until the type is known."""
+    """Line of a watch; the object stays undecoded until the type is known."""
 
     type: str
     object: msgspec.Raw
 
 
 class Bookmark(Wire, frozen=True, kw_only=True):
-    """The object of a bookmark: a version, and perhaps an annotation."""
+    """Object of a bookmark: a version, and perhaps an annotation."""
 
     metadata: ObjectMeta = ObjectMeta()
 
 
 class NameMeta(Wire, frozen=True, kw_only=True):
-    """The little metadata that is still read of an object we cannot decode."""
+    """Metadata that is still read of an object that cannot be decoded."""
 
     name: str = ""
     namespace: str = ""
@@ -83,32 +83,32 @@ class NameMeta(Wire, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """`namespace/name`, or `name` without a namespace; empty without a name."""
+        """Key `namespace/name`, or `name` without a namespace; empty without a name."""
         return f"{self.namespace}/{self.name}" if self.namespace and self.name else self.name
 
 
 class Named(Wire, frozen=True, kw_only=True):
-    """An object reduced to its name and version."""
+    """Object reduced to its name and version."""
 
     metadata: NameMeta = NameMeta()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kind(Generic[T]):
-    """One kind of object.
+    """Kind of objects.
 
     Attributes:
         group: API group; empty for the core group.
         version: API version, such as `v1`.
         plural: resource name in paths, such as `nodes`.
-        kind: as written in `kind:`.
+        kind: value of `kind:`, such as `Node`.
         namespaced: whether objects live in a namespace.
-        type: the type that controllers use.
-        document: the type of the JSON document, where it is another.
+        type: type that controllers use.
+        document: type of the JSON document, if it differs from `type`.
         convert: converts a document to `type`, as Kubernetes converts the versions of an API group
             to one internal type.
-        complete: True when `type` names every field of the kind, so that an object may
-            be written back as a whole (PUT) without erasing what we did not read.
+        complete: whether `type` has every field of the kind, so that replacing an object (PUT)
+            erases no field that was not decoded.
     """
 
     group: str = ""
@@ -126,26 +126,26 @@ class Kind(Generic[T]):
 
     def __post_init__(self) -> None:
         document = self.document or self.type
-        page_type, change_type = (cast("Any", one)[document] for one in (ItemList, Change))
+        page_type, change_type = (cast("Any", wrapper)[document] for wrapper in (ItemList, Change))
         object.__setattr__(self, "one", msgspec.json.Decoder(document))
         object.__setattr__(self, "page", msgspec.json.Decoder(page_type))
         object.__setattr__(self, "change", msgspec.json.Decoder(change_type))
 
     def decode(self, body: bytes | msgspec.Raw) -> T:
-        """Decode one object, and convert it."""
+        """Decode and convert one object."""
         return self.converted(self.one.decode(body))
 
     def converted(self, document: Any) -> T:
-        """Return a decoded document as the type that controllers use."""
+        """Convert a decoded document to the type that controllers use."""
         return cast("T", document) if self.convert is None else self.convert(document)
 
     @property
     def api_version(self) -> str:
-        """As written in `apiVersion:`."""
+        """Value of `apiVersion:`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def reference(self, obj: KubeObject) -> ObjectReference:
-        """Return the reference by which an Event names an object of the kind."""
+        """Return the reference from an Event to an object of the kind."""
         return ObjectReference(
             kind=self.kind,
             api_version=self.api_version,
@@ -155,9 +155,9 @@ class Kind(Generic[T]):
         )
 
     def path(self, *, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The encoded path of a collection, an object or a subresource.
+        """Return the encoded path of a collection, an object or a subresource.
 
-        An empty namespace means all of them, or a kind that has none.
+        An empty namespace stands for all namespaces, or for a cluster-scoped kind.
         """
         root = f"/apis/{self.group}" if self.group else "/api"
         parts = [f"{root}/{self.version}"]
@@ -174,7 +174,7 @@ class Kind(Generic[T]):
 def _kind(
     type_: type[T], plural: str, *, group: str = "", namespaced: bool = True, complete: bool = False
 ) -> Kind[T]:
-    """Return the kind that has the name of its type."""
+    """Return a kind with the name of its type."""
     return Kind(
         group=group,
         plural=plural,
@@ -193,7 +193,7 @@ EVENTS = _kind(Event, "events")
 NAMESPACES = _kind(Namespace, "namespaces", namespaced=False)
 SECRETS = _kind(Secret, "secrets")
 NODE_VOLUMES = Kind(plural="nodes", kind="Node", namespaced=False, type=NodeVolumes)
-"""Nodes again, with the volumes of each."""
+"""Nodes, reduced to their volumes."""
 
 PODS = _kind(Pod, "pods")
 CLAIMS = _kind(PersistentVolumeClaim, "persistentvolumeclaims")

@@ -1,9 +1,9 @@
-"""Credentials of another service account, asked for with our own.
+"""Credentials of another service account, requested with our own.
 
-With separate accounts each controller acts as `kube-system/<name>`, so that the API server's
-audit log tells them apart and each has no more rights than it needs. The account is made if it
-does not exist; its token is asked for, kept, and asked for anew when most of its life is over.
-Counterpart in client-go: the token source of the dynamic client builder.
+With separate accounts, each controller acts as `kube-system/<name>`: the API server's audit log
+distinguishes them, and each has only the rights it needs. A missing account is created. Its token
+is requested, cached, and renewed when most of its lifetime has passed. Counterpart in client-go:
+the token source of the dynamic client builder.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from ccm.model import times
 from ccm.model.meta import Wire
 
 EXPIRATION_S = 3600
-"""Lifetime that is asked for (cloud-provider, dynamic client builder)."""
+"""Requested lifetime of a token (cloud-provider, dynamic client builder)."""
 
 SHORTEST_LIFE_S = 600.0
-"""A token that seems to live shorter is believed to live as long; clocks may differ."""
+"""Assumed minimum lifetime of a token: a shorter one may result from clock differences."""
 
 REFRESH_AT = 0.8
-"""Part of a token's life after which a new one is asked for."""
+"""Fraction of a token's lifetime after which it is renewed."""
 
 TRIES = 4
 FIRST_PAUSE_S = 0.5
-"""How often the first token is asked for, and the first pause, which then doubles."""
+"""Attempts for the first token, and the delay after the first of them, which then doubles."""
 
 RETRY_S = 10.0
-"""Pause between tries while the old token can still be used."""
+"""Delay between attempts while the old token is still usable."""
 
 
 class TokenStatus(Wire, frozen=True, kw_only=True):
-    """The part of a TokenRequest that the server fills in."""
+    """Status of a TokenRequest, which the server fills in."""
 
     token: str = ""
     expiration_timestamp: str = ""
 
 
 class TokenRequest(Wire, frozen=True, kw_only=True):
-    """The server's answer to a request for a token."""
+    """Response to a request for a token."""
 
     status: TokenStatus | None = None
 
@@ -58,12 +58,12 @@ _DECODER = msgspec.json.Decoder(TokenRequest)
 
 
 class ServiceAccount:
-    """A source of credentials for one service account.
+    """Source of credentials of one service account.
 
     Args:
-        client: calls with our own credentials.
-        namespace: of the account.
-        name: of the account.
+        client: client with our own credentials.
+        namespace: namespace of the account.
+        name: name of the account.
     """
 
     def __init__(self, client: Client, *, namespace: str, name: str) -> None:
@@ -83,16 +83,17 @@ class ServiceAccount:
 
     @property
     def user(self) -> str:
-        """How the API server calls the account."""
+        """User name of the account in the API server."""
         return f"system:serviceaccount:{self._namespace}:{self._name}"
 
     async def current(self) -> Credential:
-        """The account's token.
+        """Return the account's token.
 
         Raises:
-            NoCredentials: none could be obtained.
+            NoCredentials: no token could be obtained.
         """
         known = self._credential
+        # During a renewal, other requests use the old token.
         if known is not None and (clock.monotonic() < self._refresh_at or self._asking.locked()):
             return known
         async with self._asking:
@@ -103,7 +104,10 @@ class ServiceAccount:
             return self._credential
 
     async def rejected(self, credential: Credential, sent_at: float) -> bool:
-        """Ask for another token unless that has happened since the request began."""
+        """Renew the token, unless that happened since the request began.
+
+        Return whether the token now differs from the rejected one.
+        """
         async with self._asking:
             if self._credential == credential and self._obtained_at <= sent_at:
                 await self._renew()
@@ -124,7 +128,7 @@ class ServiceAccount:
         raise AssertionError("unreachable")
 
     async def _renew(self) -> None:
-        """Ask once; a failure leaves the old token in use."""
+        """Request a token once; after a failure the old token stays in use."""
         try:
             await self._obtain()
         except (errors.KubeError, ValueError, msgspec.MsgspecError) as problem:
@@ -179,6 +183,6 @@ class ServiceAccount:
 
 
 def acting_as(config: ClusterConfig, credentials: Credentials) -> ClusterConfig:
-    """The same server for somebody else: our own client certificate is left out."""
+    """Return the configuration for another identity, without our own client certificate."""
     tls = replace(config.tls, certificate=None)
     return replace(config, credentials=credentials, tls=tls)

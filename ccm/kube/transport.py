@@ -1,11 +1,11 @@
-"""The wire to the API server: bytes in, bytes out.
+"""Transport to the API server: bytes in, bytes out.
 
-One `Transport` per process, shared by all clients. Each attempt of a request takes a
-turn at the client's rate limiter, asks for the current credential, is sent, and is
-counted. Repeated are only (client-go's rules): answers 429 and 5xx with a numeric
-Retry-After header, a GET that was cut, and once any request whose rejected credential
-could be renewed. There are no redirects, cookies or proxies. Beside `connections` no other
-module of this package sends or reads by aiohttp.
+A process has one `Transport`, shared by all clients. Each attempt of a request waits for the
+client's rate limiter, gets the current credential, is sent, and is counted. Requests are repeated
+only by client-go's rules: after 429 and 5xx with a numeric Retry-After header, and a GET that was
+cut. A request is also repeated once if its rejected credential could be renewed. There are no
+redirects, cookies or proxies. In this package, only this module, `connections` and `portforward`
+send and read with aiohttp.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ from ccm.kube.credentials import Credential
 from ccm.kube.errors import Trouble
 
 MAX_RETRIES = 10
-"""Repetitions of one request (client-go, rest request)."""
+"""Maximum retries of one request (client-go, rest request)."""
 
 CUT_RETRY_S = 1.0
-"""Pause before a GET that was cut is sent again (client-go, rest request)."""
+"""Delay before a GET that was cut is sent again (client-go, rest request)."""
 
 WATCH_START_TIMEOUT_S = 30.0
+"""Time limit for the head of the response to a streamed GET."""
 
 MAX_LINE = 32 * 1024 * 1024
-"""Bytes of one watch line; an object is at most a few MiB, so more is garbage."""
+"""Maximum bytes of a watch line; an object has at most a few MiB, so a longer line is garbage."""
 
 _SLOW_TURN_S = 0.05
-"""A wait for the rate limiter above this is logged (client-go)."""
+"""Minimum wait for the rate limiter that is logged (client-go)."""
 
 _UNLIMITED = contextlib.nullcontext()
 _READS_ONLY = "this program only looks, and never writes"
@@ -53,9 +54,9 @@ _READS_ONLY = "this program only looks, and never writes"
 _TROUBLE = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen, which costs at each request
+@dataclass(slots=True, kw_only=True)  # not frozen: that would cost time at each request
 class _Call:
-    """One request, apart from its credential."""
+    """Request without its credential."""
 
     method: str
     path: str
@@ -71,19 +72,19 @@ class _Call:
 
 
 _Answer = tuple[Response, bytes, PooledSession]
-"""What came back, and the body; a stream that was accepted keeps its response and its session."""
+"""Response, body and session; an accepted stream keeps its response and its session open."""
 
 
 class Transport:
-    """The wire; use it as an async context manager.
+    """Transport to the API server; use it as an async context manager.
 
     Args:
-        config: where the server is and who we are.
-        user_agent: the process' name for the server's logs; clients append their own.
-        reads_only: refuse to send anything but GET, which lists and watches are too.
+        config: address of the server, and the identity.
+        user_agent: user agent of the process in the server's logs; clients append their names.
+        reads_only: whether to refuse all methods but GET, which includes lists and watches.
 
     Attributes:
-        clock: the server's.
+        clock: clock of the server.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Transport:
         await self._sessions.close()
 
     def adopt(self, config: ClusterConfig) -> None:
-        """Use other credentials and TLS material from the next request on; the server stays."""
+        """Use other credentials and TLS settings from the next request on, for the same server."""
         assert config.server == self.config.server
         self.config = config
         self._sessions.adopt(config)
@@ -127,24 +128,22 @@ class Transport:
         retry: bool = True,
         urgent: bool = False,
     ) -> bytes:
-        """Send a request and return the body of its answer.
+        """Send a request and return the body of its response.
 
         Args:
-            method: HTTP method.
-            path: encoded already.
+            path: encoded path.
             query: parameters, not encoded.
-            body: what to send.
-            content_type: type of the body.
-            timeout_s: limit of each attempt.
-            limiter: waits for a turn before each attempt.
-            user_agent: instead of the process' own.
-            retry: False: one attempt, apart from a renewed credential.
-            urgent: waits behind no other request, and for no lease that holds: it is about one.
+            timeout_s: time limit of each attempt.
+            limiter: rate limiter, awaited before each attempt.
+            user_agent: replacement for that of the process.
+            retry: False = one attempt, apart from a renewed credential.
+            urgent: whether the request bypasses the concurrency limit and the lease guard; for
+                requests about the Lease itself.
 
         Raises:
             errors.ApiError: the server answered with an error.
-            errors.Unreachable: there was no answer.
-            errors.WriteRefused: it would write, and this wire only reads.
+            errors.Unreachable: there was no response.
+            errors.WriteRefused: the request would write, and this transport is read-only.
         """
         headers = self._headers(user_agent, self._encoding)
         if body is not None:
@@ -172,13 +171,13 @@ class Transport:
         idle_timeout_s: float,
         user_agent: str | None = None,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a GET and read its answer line by line, for as long as the server sends.
+        """Open a GET and read its response line by line, for as long as the server sends.
 
-        `idle_timeout_s` is the longest silence. Leaving the context closes the connection.
+        `idle_timeout_s` is the maximum silence. Leaving the context closes the connection.
 
         Raises:
             errors.ApiError: the server answered with an error.
-            errors.Unreachable: there was no answer, it was cut, or it fell silent.
+            errors.Unreachable: there was no response, or it was cut, or silent for too long.
         """
         call = _Call(
             method="GET",
@@ -200,10 +199,10 @@ class Transport:
             await self._sessions.release(pooled)
 
     async def _run(self, call: _Call) -> _Answer:
-        """Attempts until one succeeds or the rules say no."""
+        """Attempt a request until it succeeds or must not be repeated."""
         if self._reads_only and call.method != "GET":
             raise errors.WriteRefused(f"{call.method} {call.path} is not sent: {_READS_ONLY}")
-        # A stream would hold its slot for ever.
+        # A stream would hold its slot forever.
         slot = _UNLIMITED if call.streamed or call.urgent else self._concurrency
         renewed = False
         attempt = 0
@@ -228,6 +227,7 @@ class Transport:
                 problem = errors.from_response(response.status, response.headers, body)
                 may_repeat = response.status == 429 or response.status >= 500
                 delay = errors.retry_after_seconds(response.headers) if may_repeat else None
+            # Once per request: a second 401 rejects the renewed credential, too.
             is_rejected = isinstance(problem, errors.Unauthorized) and not renewed
             if is_rejected and await self.config.credentials.rejected(credential, sent_at):
                 renewed = True
@@ -240,10 +240,10 @@ class Transport:
             attempt += 1
 
     async def _exchange(self, call: _Call, credential: Credential, *, is_retry: bool) -> _Answer:
-        """One attempt, counted.
+        """Make one attempt and count it.
 
         Raises:
-            errors.Unreachable: there was no whole answer.
+            errors.Unreachable: there was no complete response.
         """
         pooled = await self._sessions.acquire(credential)
         code, started, is_kept = metrics.ERROR_CODE, clock.monotonic(), False
@@ -282,7 +282,7 @@ class Transport:
             metrics.retries(code, method, self.host).inc()
 
     async def _lines(self, response: Response) -> AsyncGenerator[bytes, None]:
-        """The lines of a stream; a last one without its end is handed on as it is."""
+        """Yield the lines of a stream; the last one may lack its line break."""
         parts: list[bytes] = []
         size = 0
         try:
@@ -324,13 +324,13 @@ def _encoded(query: Mapping[str, str] | None) -> str:
 
 
 def _limit(call: _Call) -> AbstractAsyncContextManager[object]:
-    """The limit of one attempt: what changes something ends with our lease too."""
+    """Return the time limit of one attempt; a write also ends with the lease."""
     free = call.urgent or call.method == "GET"
     return asyncio.timeout(call.timeout_s) if free else lease_guard.limit(call.timeout_s)
 
 
 def trouble_kind(problem: BaseException) -> Trouble:
-    """What happened, told from the exception."""
+    """Return the category of a failed exchange."""
     if isinstance(problem, aiohttp.ClientSSLError | ssl.SSLError) or isinstance(
         problem.__cause__, ssl.SSLError
     ):
@@ -351,29 +351,29 @@ def trouble_kind(problem: BaseException) -> Trouble:
 
 
 EVERY_S = 1.0
-"""A later answer than that is read again; the times in them have no smaller step."""
+"""Minimum seconds between two readings of the `Date` header, which has this resolution."""
 
 
 class ServerClock:
-    """The server's clock; our own, until the server has said anything."""
+    """Clock of the API server; the local clock until the first response."""
 
     def __init__(self) -> None:
         self._told: tuple[datetime, float] | None = None
 
     def note(self, date: str | None) -> None:
-        """The header `Date` of an answer that has just come; one that says nothing is left."""
+        """Read the `Date` header of a response that has just arrived; ignore an unusable one."""
         now = clock.monotonic()
         if not date or (self._told is not None and now - self._told[1] < EVERY_S):
             return
         try:
-            told = parsedate_to_datetime(date)
+            server_time = parsedate_to_datetime(date)
         except ValueError:
             return
-        self._told = (told if told.tzinfo else told.replace(tzinfo=UTC), now)
+        self._told = (server_time if server_time.tzinfo else server_time.replace(tzinfo=UTC), now)
 
     def now(self) -> datetime:
-        """The time at the server."""
+        """Return the time at the server."""
         if self._told is None:
             return clock.now()
-        told, at = self._told
-        return told + timedelta(seconds=clock.monotonic() - at)
+        server_time, read_at = self._told
+        return server_time + timedelta(seconds=clock.monotonic() - read_at)

@@ -1,19 +1,19 @@
-"""The work queue: keys only, each at most once, never in two hands at once.
+"""Work queue of keys: a key waits at most once, and one worker at a time processes it.
 
-The semantics are client-go's. A key that waits already is not queued again. A key that
-is added while a worker holds it comes back as soon as the worker is done. Delayed keys
-wait aside; of several delays for one key the earliest wins, and a plain `add` neither
-waits for nor removes a delay. After `shut_down` nothing is taken in, what is queued is
-still handed out, and then `get` raises `ShutDown`.
+The semantics are client-go's. A key that already waits is not queued again. A key that is added
+while a worker processes it is queued when the worker is done. Delayed keys wait separately. Of
+several delays for one key the earliest wins; a plain `add` neither waits for a delay nor removes
+it. After `shut_down` the queue accepts no more keys and hands out those it has; then `get` raises
+`ShutDown`.
 
-Ours beside that: keys wait in lanes that are served in turns, the foreground more often, so that
-none starves. In the background wait those that were added so, and all that were delayed, most of
-them because they failed; one that is added once more without delay comes to the foreground. A
-key set apart, because work on it hung, waits in a third lane, and only a worker that can be spared
-gets it. Within a lane the namespaces take turns, small ones more often: a crowd of objects in one
-holds up no other.
+Beyond client-go, keys wait in lanes that are served in turns, the foreground more often, so that no
+lane starves. The background has keys that were added to it, and all delayed keys, most of them
+because of failures. A key that is added again without a delay moves to the foreground. A key that
+was set apart, because its processing hung, waits in a third lane, from which only a spare worker is
+served. Within a lane the namespaces take turns, small ones more often: many objects in one
+namespace do not delay the others.
 
-All methods but `get` return at once; none of them may be called from another thread.
+All methods but `get` return at once; none may be called from another thread.
 """
 
 from __future__ import annotations
@@ -65,29 +65,29 @@ _retries = metrics.counter(
 
 
 def longest_running() -> Mapping[str, float]:
-    """Seconds of the longest work in progress, by queue."""
+    """Return the seconds of the longest running work of each queue."""
     (family,) = _longest.collect()
     return {sample.labels["name"]: sample.value for sample in family.samples}
 
 
 FOREGROUND_TURNS = 3
-"""Turns of the foreground for one of each other lane."""
+"""Turns of the foreground for one turn of each other lane."""
 
 
 SMALL_TURNS = 3
-"""Turns that small namespaces may take in a row before a large one."""
+"""Maximum turns of small namespaces in a row before a large one."""
 
 
 class ShutDown(Exception):
-    """The queue was shut down and has nothing left to hand out."""
+    """The queue was shut down and is empty."""
 
 
 class WorkQueue(Generic[K]):
-    """A queue of keys for a set of workers.
+    """Work queue for a set of workers.
 
     Args:
         name: value of the label `name` of its metrics.
-        can_spare: whether whoever asks now may be given a key that was set apart.
+        can_spare: returns whether the caller of `get` may receive a key that was set apart.
     """
 
     def __init__(self, name: str, *, can_spare: Callable[[], bool] = lambda: True) -> None:
@@ -95,16 +95,16 @@ class WorkQueue(Generic[K]):
         self._can_spare = can_spare
         self._ready: _Lanes[K] = _Lanes()
         self._dirty: dict[K, float] = {}
-        """Keys that wait for work, and since when."""
+        """Keys that need processing, and the time at which they were added."""
         self._unhurried: set[K] = set()
         self._apart: set[K] = set()
         self._processing: dict[K, float] = {}
-        """Keys that workers have in hand, and since when."""
+        """Keys that workers process, and the start of the processing."""
         self._getters: deque[asyncio.Future[None]] = deque()
         self._delayed: _Delayed[K] = _Delayed()
         self._timer: asyncio.TimerHandle | None = None
         self._shutting_down = False
-        # A later queue of the same name takes the series over.
+        # A later queue of the same name takes over the series.
         self._depth = _depth.labels(name)
         self._adds = _adds.labels(name)
         self._waited = _waited.labels(name)
@@ -119,19 +119,19 @@ class WorkQueue(Generic[K]):
         return [now - started for started in self._processing.values()]
 
     def __len__(self) -> int:
-        """Keys that could be handed out now."""
+        """Return the number of keys that are ready."""
         return len(self._ready)
 
     def add(self, key: K, *, background: bool = False) -> None:
-        """Queue a key, now, unless it waits already.
+        """Queue a key now, unless it already waits.
 
         Args:
-            key: what to queue.
-            background: let it wait in the background.
+            background: whether the key may wait in the background.
         """
         if self._shutting_down:
             return
         if key in self._dirty:
+            # An add without delay moves a key from the background to the foreground.
             if not background and key in self._unhurried:
                 self._unhurried.discard(key)
                 self._ready.hurry(key)
@@ -141,11 +141,12 @@ class WorkQueue(Generic[K]):
         self._dirty[key] = clock.monotonic()
         if background:
             self._unhurried.add(key)
+        # A key in process is queued by `done`: two workers must not process it at once.
         if key not in self._processing:
             self._queue(key)
 
     def add_after(self, key: K, delay_s: float) -> None:
-        """Queue a key in the background after a delay, unless it is due earlier already."""
+        """Queue a key in the background after a delay, unless it is due earlier."""
         if self._shutting_down:
             return
         self._retries.inc()
@@ -158,36 +159,36 @@ class WorkQueue(Generic[K]):
             self._wake_at(due)
 
     def is_processing(self, key: K) -> bool:
-        """Whether a worker has the key in hand."""
+        """Return whether a worker processes the key."""
         return key in self._processing
 
     def is_queued(self, key: K) -> bool:
-        """Whether the key waits for a worker, or for the one that has it in hand."""
+        """Return whether the key waits for a worker, or for the end of its processing."""
         return key in self._dirty
 
     def due_s(self, key: K) -> float | None:
-        """Seconds until a delayed key is queued; None: it is not delayed."""
+        """Return the seconds until a delayed key is queued; None = it is not delayed."""
         due = self._delayed.due(key)
         return None if due is None else max(0.0, due - asyncio.get_running_loop().time())
 
     @property
     def in_work(self) -> Collection[K]:
-        """The keys that workers have in hand."""
+        """Keys that workers process."""
         return tuple(self._processing)
 
     def is_apart(self, key: K) -> bool:
-        """Whether the key was set apart."""
+        """Return whether the key was set apart."""
         return key in self._apart
 
     def set_apart(self, key: K, apart: bool) -> None:
-        """Say how a key in work is to wait from now on: apart from the others, or among them."""
+        """Set whether a key waits apart from the others; applies when it is queued next."""
         if apart:
             self._apart.add(key)
         else:
             self._apart.discard(key)
 
     async def get(self) -> K:
-        """Take the next key; `done` must follow, whatever happens to the work.
+        """Return the next key; `done` must follow, whatever the result of the work.
 
         Raises:
             ShutDown: the queue was shut down and is empty.
@@ -204,18 +205,18 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """Give a key back; it is queued at once if it was added meanwhile."""
+        """End the processing of a key; it is queued at once if it was added meanwhile."""
         started = self._processing.pop(key, None)
         if started is not None:
             self._worked.observe(clock.monotonic() - started)
         if key in self._dirty:
             self._queue(key)
         if self._ready.apart:
-            # The worker that had this key may be the one that can be spared for one of those.
+            # The worker of this key may now be the spare one for a key that was set apart.
             self._wake_getter()
 
     def shut_down(self) -> None:
-        """Take nothing in any more; drop delayed keys; let workers empty the queue."""
+        """Accept no more keys and drop delayed ones; workers process the rest."""
         self._shutting_down = True
         self._delayed.clear()
         self._wake_at(None)
@@ -238,7 +239,7 @@ class WorkQueue(Generic[K]):
         try:
             await getter
         except asyncio.CancelledError:
-            # Woken and cancelled in the same breath: pass the turn on, or a key is stuck.
+            # Woken and cancelled at the same time: wake another worker, or a key is stuck.
             if getter.done() and not getter.cancelled() and self._ready:
                 self._wake_getter()
             raise
@@ -262,7 +263,7 @@ class WorkQueue(Generic[K]):
 
     def _release_delayed(self) -> None:
         """Queue the delayed keys that are due."""
-        # A timer fires up to one tick of the loop's clock early.
+        # A timer may fire up to one tick of the loop's clock early.
         due = self._delayed.next_due()
         assert due is not None
         for key in self._delayed.pop_due(max(due, asyncio.get_running_loop().time())):
@@ -271,7 +272,7 @@ class WorkQueue(Generic[K]):
 
 
 class _Lane(Generic[K]):
-    """Keys, each once: one of each namespace in turn, in the order of their arrival there."""
+    """Lane of unique keys; namespaces take turns, and each is in order of arrival."""
 
     def __init__(self) -> None:
         self._spaces: OrderedDict[str, OrderedDict[K, None]] = OrderedDict()
@@ -282,15 +283,16 @@ class _Lane(Generic[K]):
         return self._count
 
     def push(self, key: K) -> None:
-        """Put a key at the end of its namespace."""
+        """Append a key to its namespace."""
         space = self._spaces.setdefault(_namespace(key), OrderedDict())
         self._count += key not in space
         space[key] = None
 
     def pop(self) -> K:
-        """Take the first key of the namespace whose turn it is.
+        """Remove and return the first key of the namespace whose turn it is.
 
-        The next one goes before it, a few times in a row, while that has not half of its keys.
+        The following namespace goes first while it has at most half as many keys, but only
+        `SMALL_TURNS` times in a row.
         """
         name, space = self._spaces.popitem(last=False)
         following = next(iter(self._spaces.items()), (name, space))
@@ -309,7 +311,7 @@ class _Lane(Generic[K]):
         return key
 
     def remove(self, key: K) -> bool:
-        """Take a key out; False: it is not there."""
+        """Remove a key; return whether it was there."""
         name = _namespace(key)
         space = self._spaces.get(name)
         if space is None or key not in space:
@@ -322,12 +324,12 @@ class _Lane(Generic[K]):
 
 
 def _namespace(key: Hashable) -> str:
-    """The namespace of a key `namespace/name`; empty for one without."""
+    """Return the namespace of a key `namespace/name`; empty for a key without one."""
     return key.rpartition("/")[0] if isinstance(key, str) else ""
 
 
 class _Lanes(Generic[K]):
-    """Keys in lanes that are served in turns."""
+    """Lanes that are served in turns."""
 
     def __init__(self) -> None:
         self.foreground: _Lane[K] = _Lane()
@@ -339,10 +341,10 @@ class _Lanes(Generic[K]):
         return len(self.foreground) + len(self.background) + len(self.apart)
 
     def next_lane(self, *, apart: bool) -> _Lane[K] | None:
-        """The lane with keys whose turn it is; None: there is none.
+        """Return the next lane with keys; None = all are empty.
 
         Args:
-            apart: whether that with the keys set apart may be served.
+            apart: whether the lane of keys that were set apart may be served.
         """
         for turn, lane in enumerate(self._turns):
             if lane and (apart or lane is not self.apart):
@@ -352,13 +354,13 @@ class _Lanes(Generic[K]):
         return None
 
     def hurry(self, key: K) -> None:
-        """Move a key out of the background, if it waits there."""
+        """Move a key from the background to the foreground, if it waits there."""
         if self.background.remove(key):
             self.foreground.push(key)
 
 
 class _Delayed(Generic[K]):
-    """Keys with the time they fall due; the earliest time of a key wins."""
+    """Delayed keys with their due times; the earliest time of a key wins."""
 
     def __init__(self) -> None:
         self._due: dict[K, float] = {}
@@ -366,7 +368,7 @@ class _Delayed(Generic[K]):
         self._order = itertools.count()
 
     def push(self, key: K, due: float) -> bool:
-        """Remember a key; True when it is now the first of all to fall due."""
+        """Add a key; return whether it is now the first to fall due."""
         known = self._due.get(key)
         if known is not None and known <= due:
             return False
@@ -375,11 +377,12 @@ class _Delayed(Generic[K]):
         return self._heap[0][2] == key
 
     def due(self, key: K) -> float | None:
-        """When a key falls due; None: it is not delayed."""
+        """Return the due time of a key; None = it is not delayed."""
         return self._due.get(key)
 
     def next_due(self) -> float | None:
-        """When the first key falls due, if there is one."""
+        """Return the due time of the first key; None = there is none."""
+        # Drop outdated entries: the key got an earlier time, or is no longer delayed.
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -394,6 +397,5 @@ class _Delayed(Generic[K]):
         return ready
 
     def clear(self) -> None:
-        """Drop everything."""
         self._due.clear()
         self._heap.clear()
