@@ -300,13 +300,13 @@ class MachineOvershootController:
         is_set = isinstance(obj, MachineSet)
         kind: Kind[Any] = codec.machine_sets if is_set else codec.machine_deployments
         word = reasons.REASON_FROZE_SET if frozen else reasons.REASON_UNFROZE_SET
-        what = "frozen" if frozen else "thawed"
+        state = "frozen" if frozen else "thawed"
         if frozen:
             self._log.warning("no more machines are made", key=obj.key, reason=f"{reason}: {text}")
         else:
             self._log.info("machines are made again", key=obj.key)
         level = WARNING if frozen else NORMAL
-        message = f"{kind.kind} {obj.name} {what}: {reason}, {text}"
+        message = f"{kind.kind} {obj.name} {state}: {reason}, {text}"
         self._events.event(kind.reference(obj), level, word, message)
 
     # --- triggers ---------------------------------------------------------------------------
@@ -343,9 +343,9 @@ class MachineOvershootController:
         changed = new or old
         if changed is None:
             return False
-        was, is_ = (None if version is None else version.is_frozen for version in (old, new))
+        before, after = (None if version is None else version.is_frozen for version in (old, new))
         key = controller_key(changed, self._codec.machine_deployments.kind)
-        if key and was is not is_:
+        if key and before is not after:
             self._add(_DEPLOYMENT, key)
         if new is None:
             self._sets.forget(changed.key)

@@ -136,7 +136,7 @@ class MachineSafetyController:
             self._outage.is_over()
 
     async def _look_over(
-        self, obj: MachineClass, made_of: ResolvedClass
+        self, obj: MachineClass, resolved: ResolvedClass
     ) -> tuple[Judgement, Decision]:
         """Check the VMs of one class, and delete the orphans.
 
@@ -146,11 +146,11 @@ class MachineSafetyController:
         """
         # A shared listing is good enough, if it began after the deletion that triggered the pass.
         since = asyncio.get_running_loop().time() - SOON_S
-        listing = await self._vms.listings.of(made_of, since=since)
+        listing = await self._vms.listings.of(resolved, since=since)
         machines = self._caches.machines.store.list()
         by_name = self._driver.finds_by_name
         # With a driver that marks VMs, a VM without marks is never ours.
-        gone = self._gone.of(made_of.name, made_of.origin) if by_name else {}
+        gone = self._gone.of(resolved.name, resolved.origin) if by_name else {}
         judgement = orphans.judge(
             listing.records,
             machines,
@@ -162,7 +162,7 @@ class MachineSafetyController:
         )
         self._sightings[obj.key] = dict(judgement.sightings)
         listed = {record.identity.name for record in listing.records}
-        early = self._gone.settle(made_of.name, listed, listing.began)
+        early = self._gone.settle(resolved.name, listed, listing.began)
         self._recheck_soon |= by_name and (early or bool(judgement.waiting))
         decision = Decision()
         if judgement.candidates and not self._caches.machines.undecodable:
@@ -172,14 +172,14 @@ class MachineSafetyController:
         for record in decision.due:
             identity = record.identity if record.identity.cluster else gone[record.identity.name]
             try:
-                await self._delete(obj, made_of, identity, record.info.provider_id)
+                await self._delete(obj, resolved, identity, record.info.provider_id)
             except CloudError as error:
                 failed = failed or error
         if failed is not None:
             raise failed
         return judgement, decision
 
-    async def _decide(self, found: Judgement) -> Decision:
+    async def _decide(self, judgement: Judgement) -> Decision:
         """Compare candidates with a live list of the Machines.
 
         Raises:
@@ -190,8 +190,8 @@ class MachineSafetyController:
         except Forbidden:
             # The shipped Role grants our namespace only.
             machines = await self._live(self._caches.namespace)
-            return orphans.decide(found, machines, all_namespaces=False)
-        return orphans.decide(found, machines, all_namespaces=True)
+            return orphans.decide(judgement, machines, all_namespaces=False)
+        return orphans.decide(judgement, machines, all_namespaces=True)
 
     async def _live(self, namespace: str) -> Sequence[Machine]:
         """Return a live list of the Machines of a namespace; empty = of all namespaces.
@@ -207,12 +207,12 @@ class MachineSafetyController:
         return machines
 
     async def _delete(
-        self, obj: MachineClass, made_of: ResolvedClass, identity: Identity, provider_id: str
+        self, obj: MachineClass, resolved: ResolvedClass, identity: Identity, provider_id: str
     ) -> None:
         request = MachineRequest(
             identity=identity,
-            provider_spec=made_of.provider_spec,
-            credentials=made_of.credentials,
+            provider_spec=resolved.provider_spec,
+            credentials=resolved.credentials,
             provider_id=provider_id,
         )
         try:
@@ -226,9 +226,9 @@ class MachineSafetyController:
             self._class_kind.reference(obj), NORMAL, reasons.REASON_ORPHAN_DELETED, text
         )
 
-    def _tell(self, obj: MachineClass, found: Judgement, decision: Decision) -> None:
+    def _tell(self, obj: MachineClass, judgement: Judgement, decision: Decision) -> None:
         """Record events about VMs that are not deleted, once while the texts stay the same."""
-        texts = dict(_left_alone(found, decision, obj.namespace))
+        texts = dict(_left_alone(judgement, decision, obj.namespace))
         before, self._told[obj.key] = self._told.get(obj.key, set()), set(texts)
         for text in sorted(texts.keys() - before):
             self._log.warning("VMs are left alone", key=obj.key, reason=text)
@@ -297,7 +297,9 @@ class MachineSafetyController:
         raise AssertionError("this controller has passes, and no keys")
 
 
-def _left_alone(found: Judgement, decision: Decision, namespace: str) -> Iterator[tuple[str, str]]:
+def _left_alone(
+    judgement: Judgement, decision: Decision, namespace: str
+) -> Iterator[tuple[str, str]]:
     """Yield texts about VMs that are not deleted, each with the reason of its event."""
     if decision.held:
         text = (
@@ -313,19 +315,19 @@ def _left_alone(found: Judgement, decision: Decision, namespace: str) -> Iterato
             "service account to list machines in all namespaces to have orphans among them deleted"
         )
         yield text, reasons.REASON_ORPHAN_UNCONFIRMED
-    for record in found.strangers:
+    for record in judgement.strangers:
         # VMs of another cluster or namespace are reported by its own controller.
         if not record.identity.cluster:
-            who = f"VM {record.info.provider_id} ({record.identity.name})"
-            yield f"{who} bears no marker: left alone", reasons.REASON_STRANGER
+            vm = f"VM {record.info.provider_id} ({record.identity.name})"
+            yield f"{vm} bears no marker: left alone", reasons.REASON_STRANGER
 
 
-def _count(found: Sequence[tuple[Judgement, Decision]]) -> None:
+def _count(results: Sequence[tuple[Judgement, Decision]]) -> None:
     for kind, count in (
-        ("ours", sum(judgement.ours for judgement, _ in found)),
-        ("waiting", sum(len(judgement.waiting) for judgement, _ in found)),
-        ("held", sum(len(decision.held) + len(decision.unconfirmed) for _, decision in found)),
-        ("stranger", sum(len(judgement.strangers) for judgement, _ in found)),
+        ("ours", sum(judgement.ours for judgement, _ in results)),
+        ("waiting", sum(len(judgement.waiting) for judgement, _ in results)),
+        ("held", sum(len(decision.held) + len(decision.unconfirmed) for _, decision in results)),
+        ("stranger", sum(len(judgement.strangers) for judgement, _ in results)),
     ):
         metrics.VMS.labels(kind).set(count)
 

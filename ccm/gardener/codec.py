@@ -162,13 +162,13 @@ class GardenerCodec(Codec):
         template: documents.MachineTemplateSpec = owner.template.source
         if spec == replace(template.spec, provider_id=spec.provider_id) and not _timeout(template):
             return None  # The usual case, so it is checked first, at little cost.
-        goal, has = (
+        goal, present = (
             _without_nulls(document)
             for document in (_machine_spec(template), msgspec.to_builtins(spec))
         )
         is_final = obj.is_deleting or obj.phase in (Phase.FAILED, Phase.TERMINATING)
         before, after = (
-            {key: fields[key] for key in _PUSHED if key in fields} for fields in (has, goal)
+            {key: fields[key] for key in _PUSHED if key in fields} for fields in (present, goal)
         )
         changes = {} if is_final else merge_changes(before, after)
         kind = template.spec.class_.kind

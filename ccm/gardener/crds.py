@@ -175,8 +175,8 @@ def _struct(struct: wire.Type) -> Schema:
             for field in struct.fields
         }
     schema["required"] = [field.encode_name for field in struct.fields if field.required]
-    about = (inspect.getdoc(struct.cls) or "").partition("\n")[0]
-    return _described(about, {key: value for key, value in schema.items() if value})
+    description = (inspect.getdoc(struct.cls) or "").partition("\n")[0]
+    return _described(description, {key: value for key, value in schema.items() if value})
 
 
 def _attributes(kind: type) -> Iterator[tuple[str, str]]:
@@ -190,14 +190,14 @@ def _described(text: str, schema: Schema) -> Schema:
     return {"description": text, **schema} if text else schema
 
 
-def _schema(found: wire.Type) -> Schema:
-    match found:
+def _schema(kind: wire.Type) -> Schema:
+    match kind:
         case wire.Metadata(type=inner, extra_json_schema=more):
             return _schema(inner) | dict(more or {})
         case wire.UnionType(types=types):
             return _union(types)
         case wire.StructType():
-            return _struct(found)
+            return _struct(kind)
         case wire.ListType(item_type=item):
             return {"type": "array", "items": _schema(item)}
         case wire.DictType(value_type=wire.AnyType()):
@@ -213,7 +213,7 @@ def _schema(found: wire.Type) -> Schema:
             return {"type": "integer"}
         case wire.BoolType():
             return {"type": "boolean"}
-    raise TypeError(f"no schema for {found}")
+    raise TypeError(f"no schema for {kind}")
 
 
 def _union(types: tuple[wire.Type, ...]) -> Schema:

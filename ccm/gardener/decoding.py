@@ -131,7 +131,7 @@ DEPLOYMENT_STATUS = {
 
 def machine(obj: documents.Machine) -> Machine:
     """Convert a document."""
-    spec, template, made_of = obj.spec, obj.spec.node_template.metadata or {}, obj.spec.class_
+    spec, template, class_ = obj.spec, obj.spec.node_template.metadata or {}, obj.spec.class_
     unhealthy = tuple(
         condition_type.strip()
         for condition_type in spec.node_conditions.split(",")
@@ -142,8 +142,8 @@ def machine(obj: documents.Machine) -> Machine:
     return Machine(
         metadata=obj.metadata,
         created=moment(obj.metadata.creation_timestamp) or NEVER,
-        class_name=made_of.name if made_of.kind == names.CLASS_KIND else "",
-        class_reference=(made_of.api_group, made_of.kind, made_of.name),
+        class_name=class_.name if class_.kind == names.CLASS_KIND else "",
+        class_reference=(class_.api_group, class_.kind, class_.name),
         provider_id=spec.provider_id,
         node_name=obj.labels.get(names.LABEL_NODE, ""),
         status=_status(obj),
@@ -301,7 +301,7 @@ def machine_set(obj: documents.MachineSet) -> MachineSet:
             conditions=_conditions(status.conditions),
             last=_operation(status.last_operation),
             failed=_failed(status.failed_machines),
-            **{ours: getattr(status, theirs) for ours, theirs in SET_STATUS.items()},
+            **{hub_field: getattr(status, field) for hub_field, field in SET_STATUS.items()},
         ),
     )
 
@@ -327,7 +327,7 @@ def machine_deployment(obj: documents.MachineDeployment) -> MachineDeployment:
         status=DeploymentStatus(
             conditions=_conditions(status.conditions),
             failed=_failed(status.failed_machines),
-            **{ours: getattr(status, theirs) for ours, theirs in DEPLOYMENT_STATUS.items()},
+            **{hub_field: getattr(status, field) for hub_field, field in DEPLOYMENT_STATUS.items()},
         ),
     )
 
@@ -360,9 +360,9 @@ def _template(template: documents.MachineTemplateSpec, settings: Sequence[int]) 
     metadata = filled(template.metadata or {})
     marks = {key: text for key, text in labels.items() if key != names.LABEL_TEMPLATE_HASH}
     spec = filled(msgspec.to_builtins(template.spec))
-    made_of = dict(spec.pop("class", {}))
-    kind = made_of.pop("kind", "")
-    decides = [metadata | {"labels": marks}, made_of, spec.pop("providerID", "")]
+    class_fields = dict(spec.pop("class", {}))
+    kind = class_fields.pop("kind", "")
+    decides = [metadata | {"labels": marks}, class_fields, spec.pop("providerID", "")]
     return Template(
         essence=_ORDERED.encode(decides).decode(),
         rest=_ORDERED.encode([kind, spec, *settings]).decode(),
@@ -384,10 +384,10 @@ def _faults(
     if spec.replicas < 0:
         yield f"spec.replicas is {spec.replicas}; it has to be 0 or more"
     yield from _selector_faults(spec.selector, labels_of(spec.template))
-    made_of = spec.template.spec.class_
-    if made_of.kind != names.CLASS_KIND:
-        yield f"spec.template.spec.class.kind is {made_of.kind!r}; it has to be {names.CLASS_KIND}"
-    if not made_of.name:
+    class_ = spec.template.spec.class_
+    if class_.kind != names.CLASS_KIND:
+        yield f"spec.template.spec.class.kind is {class_.kind!r}; it has to be {names.CLASS_KIND}"
+    if not class_.name:
         yield f"spec.template.spec.class.name is empty; say which {names.CLASS_KIND}"
 
 

@@ -129,13 +129,13 @@ def node_patch(node: Node, mark: NodeMark, names: Names) -> Patch | None:
 
 
 def _marks(
-    found: PopulatedSet, settings: Settings, *, holds: bool, is_old: bool | None
+    machine_set: PopulatedSet, settings: Settings, *, holds: bool, is_old: bool | None
 ) -> Iterator[NodeMark]:
-    for member in found.live:
+    for member in machine_set.live:
         if member.node is None or member.node.is_deleting:
             continue
-        held = _hold(member, settings, holds=holds)
-        mark = NodeMark(node=member.node, is_old=is_old, is_held=held)
+        is_held = _hold(member, settings, holds=holds)
+        mark = NodeMark(node=member.node, is_old=is_old, is_held=is_held)
         if node_patch(member.node, mark, settings.names) is not None:
             yield mark
 

@@ -194,6 +194,7 @@ class Caches:
         Args:
             kinds: further kinds that have to be served.
         """
+        # Every controller waits here, and the first one does the work.
         async with self._opening:
             if not self._is_ready:
                 await self._until(self._open)

@@ -29,7 +29,7 @@ class ResolvedClass(MachineClass, frozen=True, kw_only=True):
         lacking: those of the faults that also prevent every other call to the cloud.
         origin: short hash of credentials and region: VMs of another origin may be in another
             project.
-        version: value that changes with every field above.
+        version: value that changes with UID, provider spec, Secret data, imports or faults.
     """
 
     credentials: Credentials
@@ -66,17 +66,17 @@ def resolve(
     data: dict[str, bytes] = {}
     lacking: list[str] = []
     for namespace, name in obj.secrets:
-        who = f"Secret {namespace}/{name}, to which MachineClass {obj.name} refers,"
+        prefix = f"Secret {namespace}/{name}, to which MachineClass {obj.name} refers,"
         credentials_secret = secret(namespace, name)
         if namespace != obj.namespace:
-            lacking.append(f"{who} has to be in the namespace of the class, {obj.namespace}")
+            lacking.append(f"{prefix} has to be in the namespace of the class, {obj.namespace}")
         elif credentials_secret is None:
-            lacking.append(f"{who} does not exist; create it")
+            lacking.append(f"{prefix} does not exist; create it")
         else:
             contents = credentials_secret.data or {}
             data |= contents
             lacking += (
-                f"{who} has {len(value)} bytes in {key}; a credential has at most {MOST_BYTES}"
+                f"{prefix} has {len(value)} bytes in {key}; a credential has at most {MOST_BYTES}"
                 for key, value in contents.items()
                 if key != USER_DATA and len(value) > MOST_BYTES
             )

@@ -159,6 +159,7 @@ class CRDGuard:
         """
         time, before = asyncio.get_running_loop().time, self._reads
         async with self._lock:
+            # Otherwise a read began while this call waited for the lock, and serves it, too.
             if self._reads == before:
                 await asyncio.sleep(max(0, self._read_at + INTERVAL_S - time()))
                 for _ in range(GATHER_TURNS):
@@ -205,12 +206,12 @@ class CRDGuard:
             text = f"{cause(self._kind)}; {advice(self._kind)}"
             _log.warning("deletions blocked, their CRD was deleted", crd=crd.name)
             self._events.event(CRDS.reference(crd), WARNING, REASON_DELETION_HELD, text)
-        self._blocked[obj.uid] = about = self._kind.reference(obj)
-        self._holds.hold(about, REASON, "")
+        self._blocked[obj.uid] = reference = self._kind.reference(obj)
+        self._holds.hold(reference, REASON, "")
 
     def _release(self, uid: str) -> None:
-        if (about := self._blocked.pop(uid, None)) is not None:
-            self._holds.release(about)
+        if (reference := self._blocked.pop(uid, None)) is not None:
+            self._holds.release(reference)
 
 
 def cause(kind: Kind[Any]) -> str:

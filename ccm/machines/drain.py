@@ -212,17 +212,17 @@ def over(pod: Pod, budgets: Iterable[PodDisruptionBudget]) -> tuple[PodDisruptio
 
 def fault(pod: Pod, budgets: Collection[PodDisruptionBudget]) -> str:
     """Return why the eviction of a refused Pod can never succeed; empty = it may succeed later."""
-    who = f"Pod {pod.key} cannot be evicted"
+    text = f"Pod {pod.key} cannot be evicted"
     if len(budgets) > 1:
         listed = ", ".join(sorted(budget.key for budget in budgets))
         return (
-            f"{who}: it has {len(budgets)} PodDisruptionBudgets ({listed}), and evictions support "
+            f"{text}: it has {len(budgets)} PodDisruptionBudgets ({listed}), and evictions support "
             "one; remove the others, or change their selectors"
         )
     for budget in budgets:
         if budget.is_misconfigured:
             return (
-                f"{who}: its PodDisruptionBudget {budget.key} is misconfigured: it allows no "
+                f"{text}: its PodDisruptionBudget {budget.key} is misconfigured: it allows no "
                 f"disruption though all {budget.status.expected_pods} Pods are healthy; change its "
                 "minAvailable or maxUnavailable, or add Pods"
             )

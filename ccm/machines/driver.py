@@ -196,14 +196,14 @@ class ConfirmedVMs:
         finally:
             await self.listings.close()
 
-    async def _list(self, made_of: ResolvedClass) -> Sequence[MachineRecord]:
+    async def _list(self, machine_class: ResolvedClass) -> Sequence[MachineRecord]:
         records = await self._driver.call(
             MachineDriver.list_machines,
             ListMachinesRequest(
                 cluster=self._caches.settings.cluster,
-                pool=made_of.name,
-                provider_spec=made_of.provider_spec,
-                credentials=made_of.credentials,
+                pool=machine_class.name,
+                provider_spec=machine_class.provider_spec,
+                credentials=machine_class.credentials,
             ),
         )
         by_id = {listed.info.provider_id: listed for listed in records}
@@ -213,10 +213,10 @@ class ConfirmedVMs:
             if record is None:
                 continue
             self._learn(machine, [record])
-            is_alive = machine.class_name == made_of.name and not machine.is_deleting
-            if is_alive and machine.origins and made_of.origin not in machine.origins:
+            is_alive = machine.class_name == machine_class.name and not machine.is_deleting
+            if is_alive and machine.origins and machine_class.origin not in machine.origins:
                 # After a rotation, the new credentials show this VM for the first time.
-                self.new_origins[machine.uid] = made_of.origin
+                self.new_origins[machine.uid] = machine_class.origin
                 keys.append(machine.key)
         if keys:
             self.on_new_origins(keys)
@@ -317,6 +317,7 @@ class Listings:
                 pool.flight.add_done_callback(_noted)
             # Unlike await, wait() does not cancel the task if one waiter is cancelled.
             done, _ = await asyncio.wait({pool.flight})
+            # A listing that began too early is awaited, because only one per class is in flight.
             if is_new_enough:
                 return done.pop().result()
 
@@ -328,9 +329,9 @@ class Listings:
         """Cancel the listings in flight."""
         await cancel_and_join(*(pool.flight for pool in self._pools.values()))
 
-    async def _list(self, pool: _Pool, made_of: ResolvedClass, began: float) -> Listing:
+    async def _list(self, pool: _Pool, machine_class: ResolvedClass, began: float) -> Listing:
         try:
-            listing = Listing(began=began, records=tuple(await self._fetch(made_of)))
+            listing = Listing(began=began, records=tuple(await self._fetch(machine_class)))
             pool.last = listing
             return listing
         finally:

@@ -334,6 +334,7 @@ def _timed(machine: Machine, own: Settings, seen: Spell, now: Moment) -> Finding
     if timeout is None or limit_s is None:
         return Finding(cause=None, spell=seen)
     watched_s = now.steady_s - seen.began_s
+    # The timeout has to pass, and a minimum time of observation by this process.
     left_s = max(
         limit_s - seen.lasted_s(timeout, now),
         min(CONFIRM_S, limit_s) - watched_s,
@@ -391,36 +392,36 @@ def _joins(machine: Machine) -> bool:
 
 
 def _told(machine: Machine, node: Node | None, cause: Cause, now: Moment, own: Settings) -> str:
-    who = f"Machine {machine.name}"
+    prefix = f"Machine {machine.name}"
     if cause is Cause.HEALTHY:
         if not _joins(machine):
-            return f"{who} successfully re-joined the cluster"
+            return f"{prefix} successfully re-joined the cluster"
         took = timedelta(seconds=round(_since_s(machine.created, now)))
-        return f"{who} successfully joined the cluster in {format_duration(took)}"
+        return f"{prefix} successfully joined the cluster in {format_duration(took)}"
     if machine.phase in inplace.UNDER_WAY:
         return _told_in_place(machine, node, cause, own)
     if machine.phase is Phase.PENDING:
         limit = timedelta(seconds=own.creation_timeout_s)
-        return f"{who} failed to join the cluster in {format_duration(limit)}"
-    what = f"its node object {machine.node_name} is gone"
+        return f"{prefix} failed to join the cluster in {format_duration(limit)}"
+    reason = f"its node object {machine.node_name} is gone"
     if node is not None:
-        what = f"node {node.name} has {', '.join(ailments(node, own.unhealthy_conditions))}"
+        reason = f"node {node.name} has {', '.join(ailments(node, own.unhealthy_conditions))}"
     if cause is Cause.LATE:
         limit = timedelta(seconds=own.health_timeout_s or 0.0)
-        return f"{who} has not been healthy for {format_duration(limit)}: {what}"
-    return f"{who} is not healthy: {what}"
+        return f"{prefix} has not been healthy for {format_duration(limit)}: {reason}"
+    return f"{prefix} is not healthy: {reason}"
 
 
 def _told_in_place(machine: Machine, node: Node | None, cause: Cause, own: Settings) -> str:
     if cause is Cause.UPDATED:
         return f"Machine {machine.name} was successfully updated in place"
-    who = f"Machine {machine.name} could not be updated in place"
+    prefix = f"Machine {machine.name} could not be updated in place"
     if cause is Cause.NOT_UPDATED:
-        return f"{who}: {inplace.why_failed(node, own) or 'nobody said why'}"
+        return f"{prefix}: {inplace.why_failed(node, own) or 'nobody said why'}"
     if machine.phase is Phase.UPDATING:
-        return f"{who} in {format_duration(timedelta(seconds=own.update_timeout_s))}"
+        return f"{prefix} in {format_duration(timedelta(seconds=own.update_timeout_s))}"
     limit = timedelta(seconds=own.health_timeout_s or 0.0)
-    return f"{who}, and nobody mended that for {format_duration(limit)}"
+    return f"{prefix}, and nobody mended that for {format_duration(limit)}"
 
 
 def _since_s(moment: datetime, now: Moment) -> float:

@@ -158,20 +158,20 @@ class _Family:
 
     Args:
         prefix: prefix of the metric names.
-        what: name of the objects in help texts.
-        about: further labels of the info series.
+        kind_name: name of the kind in help texts.
+        info_labels: further labels of the info series.
         numbers: suffix of a gauge's name -> its help text; each object has one number per gauge.
     """
 
     def __init__(
-        self, prefix: str, what: str, about: Sequence[str], numbers: Mapping[str, str]
+        self, prefix: str, kind_name: str, info_labels: Sequence[str], numbers: Mapping[str, str]
     ) -> None:
         self.info = metrics.gauge(
-            f"{prefix}_info", f"1 for each {what}.", [*_OBJECT, "createdAt", *about]
+            f"{prefix}_info", f"1 for each {kind_name}.", [*_OBJECT, "createdAt", *info_labels]
         )
         self.condition = metrics.gauge(
             f"{prefix}_status_condition",
-            f"Conditions of a {what}: True 1, False 0, Unknown 2.",
+            f"Conditions of a {kind_name}: True 1, False 0, Unknown 2.",
             [*_OBJECT, "condition"],
         )
         self.failed = metrics.gauge(
@@ -180,27 +180,29 @@ class _Family:
             [*_OBJECT, *_FAILURE],
         )
         self.numbers = {
-            name: metrics.gauge(f"{prefix}_{name}", f"{text} of a {what}.", _OBJECT)
+            name: metrics.gauge(f"{prefix}_{name}", f"{text} of a {kind_name}.", _OBJECT)
             for name, text in numbers.items()
         }
 
     def series(
         self,
         obj: MachineSet | MachineDeployment,
-        about: Sequence[str],
+        info_values: Sequence[str],
         numbers: Mapping[str, float | None],
     ) -> Series:
         """Return the series of an object."""
-        who, status = (obj.name, obj.namespace), obj.status
-        series: Series = {(self.info, (*who, obj.metadata.creation_timestamp or "", *about)): 1}
+        object_labels, status = (obj.name, obj.namespace), obj.status
+        series: Series = {
+            (self.info, (*object_labels, obj.metadata.creation_timestamp or "", *info_values)): 1
+        }
         for name, value in numbers.items():
             if value is not None:
-                series[self.numbers[name], who] = value
+                series[self.numbers[name], object_labels] = value
         for machine in status.failed:
             last = machine.operation
             labels = (machine.name, machine.provider_id, machine.owner, last.state, last.kind)
-            series[self.failed, (*who, *labels)] = 1
-        return series | _of_conditions(self.condition, who, status.conditions)
+            series[self.failed, (*object_labels, *labels)] = 1
+        return series | _of_conditions(self.condition, object_labels, status.conditions)
 
 
 SETS = metrics.gauge("mcm_machine_set_items_total", "MachineSets there are.")
@@ -264,8 +266,8 @@ def failed_join(machine: Machine, made_of: ResolvedClass) -> None:
     FAILED_JOINS.labels(*_who(machine, made_of)).inc()
 
 
-def _who(machine: Machine, made_of: ResolvedClass) -> tuple[str, ...]:
-    return (machine.namespace, machine.deployment, *made_of.place)
+def _who(machine: Machine, machine_class: ResolvedClass) -> tuple[str, ...]:
+    return (machine.namespace, machine.deployment, *machine_class.place)
 
 
 def note_machine(old: Machine | None, new: Machine | None, *, total: int) -> None:
@@ -275,19 +277,19 @@ def note_machine(old: Machine | None, new: Machine | None, *, total: int) -> Non
 
 
 def _machine_series(obj: Machine) -> Series:
-    who = (obj.name, obj.namespace)
-    about = (
-        *who,
+    object_labels = (obj.name, obj.namespace)
+    info_values = (
+        *object_labels,
         obj.metadata.creation_timestamp or "",
         obj.provider_id,
         *obj.class_reference,
         obj.node_name,
     )
     series: Series = {
-        (PHASE, who): PHASES.get(obj.phase, 0),
-        (MACHINE_INFO, about): 1,
+        (PHASE, object_labels): PHASES.get(obj.phase, 0),
+        (MACHINE_INFO, info_values): 1,
     }
-    return series | _of_conditions(MACHINE_CONDITION, who, obj.status.conditions)
+    return series | _of_conditions(MACHINE_CONDITION, object_labels, obj.status.conditions)
 
 
 def note_set(old: MachineSet | None, new: MachineSet | None, *, total: int) -> None:
@@ -356,9 +358,11 @@ def _follow(old: T | None, new: T | None, series: Callable[[T], Series]) -> None
 
 
 def _of_conditions(
-    metric: metrics.Gauge, who: tuple[str, ...], conditions: Iterable[Condition | NodeCondition]
+    metric: metrics.Gauge,
+    object_labels: tuple[str, ...],
+    conditions: Iterable[Condition | NodeCondition],
 ) -> Series:
     return {
-        (metric, (*who, condition.type)): _CONDITIONS.get(condition.status, 2)
+        (metric, (*object_labels, condition.type)): _CONDITIONS.get(condition.status, 2)
         for condition in conditions
     }

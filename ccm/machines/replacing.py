@@ -142,7 +142,9 @@ class Replacements:
         """
         was_meltdown = self.is_meltdown
         before = self._known.pop(key, None)
-        held = (before is not None and before[1] is Standing.UNDER_WAY) or key in self._turns
+        was_blocking = (
+            before is not None and before[1] is Standing.UNDER_WAY
+        ) or key in self._turns
         after = None if machine is None else (machine.group, standing(machine))
         state = None if after is None else after[1]
         if state is not Standing.SICK:
@@ -160,7 +162,7 @@ class Replacements:
             before_state = before[1] if before is not None else None
             self._add(key, machine, before=before_state, now_s=now_s, age_s=age_s)
         holds = state is Standing.UNDER_WAY or key in self._turns
-        freed = (held and not holds) or (was_meltdown and not self.is_meltdown)
+        freed = (was_blocking and not holds) or (was_meltdown and not self.is_meltdown)
         return self._woken() if freed else ()
 
     def claim(self, machine: Machine, now_s: float) -> Obstacle | None:
@@ -236,7 +238,6 @@ class Replacements:
             group.others[key] = None
 
     def _drop(self, key: str, name: str) -> None:
-        """Remove a machine that is no longer under way."""
         group = self._group(name)
         group.replaced.pop(key, None)
         group.others.pop(key, None)

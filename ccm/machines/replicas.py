@@ -311,7 +311,7 @@ def counts(
         ),
         key=lambda machine: machine.key,
     )
-    found = SetStatus(
+    status = SetStatus(
         observed=max(wanted.metadata.generation, wanted.status.observed),
         replicas=len(all_members),
         labeled=sum(member.is_labeled for member in all_members),
@@ -327,7 +327,7 @@ def counts(
         last=wanted.status.last,
         failed=tuple(_failed(machine, wanted.name) for machine in failed),
     )
-    return found, min(later, default=None)
+    return status, min(later, default=None)
 
 
 def _failed(machine: Machine, owner: str) -> FailedMachine:

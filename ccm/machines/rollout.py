@@ -130,11 +130,11 @@ def plan(
         if not marks:
             rollout = _Rollout(seen, settings)
             result = rollout.planned(result, {*taken, *(machine_set.name for machine_set in sets)})
-    made = result.make.name if result.make is not None else None
-    seen = replace(seen, made=made.name if made is not None else "")
+    new_name = result.make.name if result.make is not None else None
+    seen = replace(seen, made=new_name.name if new_name is not None else "")
     status = progress.status(seen)
-    if made is not None and made.collisions:
-        status = replace(status, collisions=made.collisions)
+    if new_name is not None and new_name.collisions:
+        status = replace(status, collisions=new_name.collisions)
     return replace(result, status=status, after_s=progress.due_s(seen, status))
 
 
@@ -208,7 +208,6 @@ class _Rollout:
         )
 
     def _update(self) -> Update:
-        """Return the actions for in-place updates."""
         wanted = self.deployment
         if not self.is_in_place or wanted.is_paused:
             return inplace.ended(self.new, self.olds, self.fleet, self.names)

@@ -326,7 +326,6 @@ def _fitting(fleet: Fleet, sizes: Sizes, shrinking: Sized, wanted: int) -> int:
 
 
 def _changed(sizes: Sizes, fleet: Fleet) -> Sizes:
-    """Return only the sizes that differ."""
     return {
         machine_set.uid: sizes[machine_set.uid]
         for machine_set in fleet.sets

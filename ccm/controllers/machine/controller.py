@@ -130,6 +130,7 @@ class MachineController:
             return IDLE
         if (left_s := self.paused_s(machine)) > 0:
             return Result(after_s=left_s, idle=True)
+        # Deletions skip keys that are in work here; the `finally` queues them again.
         self._in_hand.add(key)
         try:
             async with Turn(self._free) as turn:
@@ -194,8 +195,8 @@ class MachineController:
 
     def _about(self, machine: Machine) -> object:
         """Return the value whose change ends a pause."""
-        made_of = self._caches.class_of(machine)
-        return (machine.spec, made_of.version, made_of.is_held)
+        machine_class = self._caches.class_of(machine)
+        return (machine.spec, machine_class.version, machine_class.is_held)
 
     def _retry(self) -> None:
         """End all pauses, because another provider answers from now on."""

@@ -63,10 +63,10 @@ class Creation:
             StaleObject: the object was replaced or deleted; its change brings the next pass.
             KubeError: a write failed.
         """
-        made_of = self._made_of
-        if made_of.faults:
-            return creation.impossible(self.machine, made_of.faults, clock.now())
-        if not made_of.is_held:
+        machine_class = self._made_of
+        if machine_class.faults:
+            return creation.impossible(self.machine, machine_class.faults, clock.now())
+        if not machine_class.is_held:
             # Wait until the class controller has set its finalizer: a class in use must not vanish.
             return Outcome(after_s=SHORT_S)
         initializing = False
@@ -196,23 +196,23 @@ class Creation:
         return MachineRecord(identity=request.identity, info=info)
 
     async def _create(self) -> None:
-        machine, made_of = self.machine, self._made_of
+        machine, machine_class = self.machine, self._made_of
         placeholders = {tokens.NAME: machine.name}
         try:
-            if creation.needs_token(made_of, self._settings):
+            if creation.needs_token(machine_class, self._settings):
                 token = await self._context.tokens.ensure(machine, self._settings)
                 placeholders[tokens.TOKEN] = token
         except Taken:
             await self._claim(Tokens.new_id())
             return
-        request = _filled(self._driver.request(machine, made_of), made_of, placeholders)
+        request = _filled(self._driver.request(machine, machine_class), machine_class, placeholders)
         started = clock.monotonic()
         try:
             info = await self._call(MachineDriver.create_machine, request)
         finally:
             loop = asyncio.get_running_loop()
             self._context.creations_ended[machine.uid] = loop.time()
-        metrics.took("create", machine, made_of, clock.monotonic() - started)
+        metrics.took("create", machine, machine_class, clock.monotonic() - started)
         self._context.log.info(
             "VM created", machine=machine.key, provider_id=info.provider_id, node=info.node_name
         )
@@ -264,10 +264,10 @@ def claim(context: Context, machine: Machine) -> Mapping[str, Any]:
     Empty if its class is unusable: such a machine has no VM, and our finalizer would only delay its
     deletion.
     """
-    made_of = context.caches.class_of(machine)
-    if made_of.faults or not made_of.is_held:
+    machine_class = context.caches.class_of(machine)
+    if machine_class.faults or not machine_class.is_held:
         return {}
-    token_id = _token_id(context, machine, made_of)
+    token_id = _token_id(context, machine, machine_class)
     patch = _claim_patch(context, machine, token_id) or {"metadata": {}}
     return {key: patch["metadata"][key] for key in patch["metadata"].keys() & _CLAIMS}
 
@@ -277,19 +277,19 @@ def _claim_patch(context: Context, machine: Machine, token_id: str) -> Patch | N
     return creation.claim(machine, context.settings.names, token_id, records=records)
 
 
-def _token_id(context: Context, machine: Machine, made_of: ResolvedClass) -> str:
+def _token_id(context: Context, machine: Machine, machine_class: ResolvedClass) -> str:
     """Return the ID of the machine's bootstrap token, new if missing; empty = no token needed."""
-    if not creation.needs_token(made_of, context.settings):
+    if not creation.needs_token(machine_class, context.settings):
         return ""
     known = machine.annotation(context.settings.names.token_id)
     return known if tokens.is_id(known) else Tokens.new_id()
 
 
 def _filled(
-    request: MachineRequest, made_of: ResolvedClass, placeholders: Mapping[str, str]
+    request: MachineRequest, machine_class: ResolvedClass, placeholders: Mapping[str, str]
 ) -> MachineRequest:
     """Return the request with the user data of the class, with placeholders replaced."""
-    of_secret, of_spec = made_of.user_data, made_of.spec_user_data
+    of_secret, of_spec = machine_class.user_data, machine_class.spec_user_data
     for placeholder, value in placeholders.items():
         of_secret = tokens.filled(of_secret, placeholder, value)
         of_spec = tokens.filled(of_spec, placeholder, value)

@@ -136,18 +136,18 @@ class Drainer:
     async def _run(self, entry: _Entry, before: asyncio.Task[None] | None) -> None:
         await cancel_and_join(before)
         started, evictions = clock.monotonic(), entry.evictions
-        state, said = DrainState.DONE, ""
+        state, text = DrainState.DONE, ""
         _log.info("drain begins", machine=entry.task.machine.key, node=entry.task.node_name)
         try:
             await evictions.run()
         except Failed as error:
-            state, said = DrainState.FAILED, str(error)
+            state, text = DrainState.FAILED, str(error)
         except Exception as error:  # noqa: BLE001 - a defect must not look like a drain under way
             _log.error("drain failed unexpectedly", exc_info=error)
-            state, said = DrainState.FAILED, f"- {error}"
+            state, text = DrainState.FAILED, f"- {error}"
         tally = evictions.tally
-        said = said or tally.said()
-        entry.progress = DrainProgress(state=state, said=said, forced=tally.forced)
+        text = text or tally.said()
+        entry.progress = DrainProgress(state=state, said=text, forced=tally.forced)
         self._ended(entry, clock.monotonic() - started)
 
     def _ended(self, entry: _Entry, took_s: float) -> None:

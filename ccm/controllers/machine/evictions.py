@@ -364,8 +364,8 @@ class Evictions:
         self.tally.volumes.pop(pod.key, None)
         self._changed()
 
-    def _waits(self, pod: Pod, what: str) -> None:
-        self.tally.volumes[pod.key] = what
+    def _waits(self, pod: Pod, reason: str) -> None:
+        self.tally.volumes[pod.key] = reason
         self._changed()
 
     def _is_gone(self, pod: Pod) -> bool:
@@ -395,6 +395,7 @@ class Evictions:
 
     async def _delete(self, pod: Pod, grace_s: int) -> None:
         resource = self._tools.client.resource(PODS)
+        # Retried without a limit: FORCE_S limits the forced drain, and force ends the graceful one.
         while True:
             try:
                 await resource.delete(
@@ -525,6 +526,7 @@ async def _until(informer: Informer[T], holds: Callable[[], bool]) -> None:
 
     handler = informer.add_handler(name="drain", on_add=note, on_update=note, on_delete=note)
     try:
+        # Waits without a limit: the callers set one (`_in_time`).
         while not informer.has_synced:
             with suppress(TimeoutError):
                 await informer.wait_synced(60.0)

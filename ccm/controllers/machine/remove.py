@@ -122,6 +122,7 @@ class Terminations:
             self._guard.forget(former)
             self._deletions.pop(self._uids.pop(key), None)
             await self._context.drains.stop(former)
+        # A key that the other queue is processing is added again when that pass ends.
         if cached is None or not cached.is_deleting or key in self._elsewhere:
             return IDLE
         machine = self._context.write.newest(cached)
@@ -149,8 +150,8 @@ class Terminations:
 
     def _about(self, machine: Machine) -> object:
         """Return the value whose change ends a pause."""
-        made_of = self._caches.class_to_delete_with(machine)
-        return (machine.spec, made_of.version, machine.force_deletion)
+        machine_class = self._caches.class_to_delete_with(machine)
+        return (machine.spec, machine_class.version, machine.force_deletion)
 
     def _retry(self) -> None:
         """End all pauses, because another provider answers from now on."""
@@ -236,8 +237,8 @@ class Deletion:
         the cloud does not name the owner and nothing else proves that the node is the machine's.
         """
         machine = self._machine
-        made_of = self._caches.class_to_delete_with(machine)
-        if not machine.provider_id or self._vms.owns_vm(machine) or made_of.lacking:
+        machine_class = self._caches.class_to_delete_with(machine)
+        if not machine.provider_id or self._vms.owns_vm(machine) or machine_class.lacking:
             return None
         is_proved = (
             machine.node_name not in self._caches.nodes.store
@@ -247,7 +248,7 @@ class Deletion:
             return None  # The VM is gone.
         try:
             async with self._turn.put_down():
-                await self._vms.confirm(machine, made_of)
+                await self._vms.confirm(machine, machine_class)
         except errors.NotOwned as error:
             await self._announce()
             self._tell(reasons.REASON_VM_NOT_OWNED, redact.public(str(error)))
@@ -257,7 +258,6 @@ class Deletion:
         return None
 
     async def _look(self) -> Event:
-        """Find the machine's node."""
         machine = self._machine
         if not self._settings.has_target:
             return Event(cause=Cause.NO_TARGET)
@@ -268,17 +268,17 @@ class Deletion:
         origin = ""
         if not vm.node_name:
             await self._announce()
-            made_of = self._caches.class_to_delete_with(machine)
-            if made_of.lacking:
+            machine_class = self._caches.class_to_delete_with(machine)
+            if machine_class.lacking:
                 if machine.force_deletion:
                     return Event(cause=Cause.KNOWN)
-                return deletion.impossible(made_of.lacking, cause=Cause.UNCLEAR)
+                return deletion.impossible(machine_class.lacking, cause=Cause.UNCLEAR)
             try:
-                vm = await self._state(self._driver.request(machine, made_of)) or vm
+                vm = await self._state(self._driver.request(machine, machine_class)) or vm
             except CloudError as error:
                 return deletion.refused(error, cause=Cause.UNCLEAR)
             # The origin replaces the record of the creation, as after a successful creation.
-            origin = made_of.origin if vm.provider_id else ""
+            origin = machine_class.origin if vm.provider_id else ""
         if vm.node_name:
             vm = replace(vm, provider_id=self._machine.provider_id or vm.provider_id)
             codec = self._context.codec
@@ -352,23 +352,25 @@ class Deletion:
 
     async def _delete_vm(self) -> Event:
         machine = self._machine
-        made_of = self._caches.class_to_delete_with(machine)
+        machine_class = self._caches.class_to_delete_with(machine)
         await self._announce()
-        if made_of.lacking:
+        if machine_class.lacking:
             # Force deletes a machine that never had a VM; any other machine waits for its class.
             if machine.force_deletion and not deletion.may_have_vm(machine):
                 return Event(cause=Cause.GONE)
-            return deletion.impossible(made_of.lacking)
+            return deletion.impossible(machine_class.lacking)
         try:
-            is_not_visible = await self._is_elsewhere(machine, made_of)
-            wait = await self._wait_for_credentials(made_of.origin) if is_not_visible else None
+            is_not_visible = await self._is_elsewhere(machine, machine_class)
+            wait = (
+                await self._wait_for_credentials(machine_class.origin) if is_not_visible else None
+            )
             if wait is not None:
                 return wait
             if not is_not_visible and self._progress.not_visible:
                 # The former credentials are back, so the next rotation gets the full time again.
                 self._note(not_visible="", not_visible_origin="")
                 await self._persist()
-            answer = await self._called(machine, made_of)
+            answer = await self._called(machine, machine_class)
         except CloudError as error:
             self._denied = 0.0
             return deletion.refused(error)
@@ -376,7 +378,7 @@ class Deletion:
             self._tell(
                 reasons.REASON_VM_PRESUMED_DELETED,
                 f"VM {machine.provider_id} counts as deleted: the credentials of class "
-                f"{made_of.name} were replaced, and the new ones have not shown it for "
+                f"{machine_class.name} were replaced, and the new ones have not shown it for "
                 f"{deletion.NOT_VISIBLE_S / 60:.0f} min; if it is still there, delete it by hand",
             )
         elif machine.provider_id:
@@ -399,8 +401,10 @@ class Deletion:
         self._denied = self._denied or now
         return now - self._denied >= deletion.DENIAL_S
 
-    async def _called(self, machine: Machine, made_of: ResolvedClass) -> DeleteMachineResponse:
-        request, called_at = self._driver.request(machine, made_of), clock.monotonic()
+    async def _called(
+        self, machine: Machine, machine_class: ResolvedClass
+    ) -> DeleteMachineResponse:
+        request, called_at = self._driver.request(machine, machine_class), clock.monotonic()
         if self._driver.finds_by_name and not self._vms.owns_vm(machine):
             # Such a driver does not check the owner of a provider ID, so the VM is deleted by name.
             # The VM of the provider ID is not the machine's, or is gone; a creation whose response
@@ -412,26 +416,26 @@ class Deletion:
                 answer = await self._driver.call(MachineDriver.delete_machine, request)
             except errors.NotFound:
                 return DeleteMachineResponse()
-        metrics.took("delete", machine, made_of, clock.monotonic() - called_at)
+        metrics.took("delete", machine, machine_class, clock.monotonic() - called_at)
         return answer
 
-    async def _is_elsewhere(self, machine: Machine, made_of: ResolvedClass) -> bool:
+    async def _is_elsewhere(self, machine: Machine, machine_class: ResolvedClass) -> bool:
         """Return whether the cloud would deny the VM only because of other credentials.
 
         Raises:
             CloudError: a call failed.
         """
-        if not deletion.is_elsewhere(machine, made_of.origin):
+        if not deletion.is_elsewhere(machine, machine_class.origin):
             return False
-        if await self._state(self._driver.request(machine, made_of)) is not None:
+        if await self._state(self._driver.request(machine, machine_class)) is not None:
             # Record the origin before the deletion: afterwards the cloud no longer shows the VM.
-            names, origin = self._settings.names, made_of.origin
+            names, origin = self._settings.names, machine_class.origin
             await self._save(lambda obj: creation.origin(obj, origin, names))
             return False
         trusted = deletion.witnesses(machine, self._caches.machines.store.list())
         async with self._turn.put_down():
             since = asyncio.get_running_loop().time()
-            listing = await self._vms.listings.of(made_of, since=since)
+            listing = await self._vms.listings.of(machine_class, since=since)
         return trusted.isdisjoint(record.info.provider_id for record in listing.records)
 
     async def _wait_for_credentials(self, origin: str) -> Event | None:

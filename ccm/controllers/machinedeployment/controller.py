@@ -142,16 +142,16 @@ class MachineDeploymentController:
                 return RECHECK
             await self._remove(obj)
             return DONE
-        held = (await self._calls.write.change(obj, Step(self._hold))).obj
-        if held is None:
+        updated = (await self._calls.write.change(obj, Step(self._hold))).obj
+        if updated is None:
             return DONE
-        if held.faults:
-            await self._refuse(held)
+        if updated.faults:
+            await self._refuse(updated)
             return DONE
         if self._caches.machines.undecodable or self._caches.machine_sets.undecodable:
             # Undecodable objects may belong to this deployment, and would not be counted.
             return Result(back_off=True)
-        return await self._roll(held)
+        return await self._roll(updated)
 
     async def _roll(self, obj: MachineDeployment) -> Result:
         sets = {machine_set.uid: machine_set for machine_set in await self._claimed(obj)}
@@ -268,7 +268,6 @@ class MachineDeploymentController:
         return controller_key(obj, self._codec.machine_deployments.kind)
 
     def _of_machine(self, machine: Machine | None, *, arrived: bool = False) -> None:
-        """Queue the deployment of a machine."""
         key = "" if machine is None else controller_key(machine, self._codec.machine_sets.kind)
         owner = self._caches.machine_sets.store.get(key)
         if owner is not None:
@@ -512,8 +511,7 @@ class Calls:
             ),
         )
 
-    async def _update(self, found: Update, sets: Mapping[str, MachineSet]) -> None:
-        """Carry out the next actions of in-place updates."""
+    async def _update(self, actions: Update, sets: Mapping[str, MachineSet]) -> None:
         names = self._settings.names
 
         async def step(node_step: tuple[Node, NodeStep]) -> None:
@@ -530,9 +528,9 @@ class Calls:
                 return None
             return {"metadata": same_object(machine) | {"labels": {names.update_result: None}}}
 
-        await _all(found.moves, move)
-        await _all(found.nodes, step)
-        await _all(found.arrived, lambda member: self._change_machine(member, arrived))
+        await _all(actions.moves, move)
+        await _all(actions.nodes, step)
+        await _all(actions.arrived, lambda member: self._change_machine(member, arrived))
 
     async def _move(self, piece: Member, old: MachineSet, new: MachineSet) -> None:
         kind = self._codec.machine_sets

@@ -131,10 +131,10 @@ class MachineSetController:
             if obj.faults:
                 await self._refuse(obj)
                 return DONE
-            held = (await self._write.change(obj, Step(self._hold))).obj
-            if held is None:
+            updated = (await self._write.change(obj, Step(self._hold))).obj
+            if updated is None:
                 return DONE
-            obj = held
+            obj = updated
         machines = {machine.key: machine for machine in await self._claimed(obj)}
         errors = () if obj.is_deleting else await self._push(obj, machines)
         await self._manage(obj, machines)
@@ -196,6 +196,7 @@ class MachineSetController:
         members: Sequence[Member] = [self._member(machine, labels) for machine in machines.values()]
         if not obj.is_deleting:
             members = await self._preserve(obj, members, machines)
+        # Decisions from a stale cache would create or delete machines twice.
         if not await self._is_current(obj):
             self._later(obj, self._expect.due_s(obj.uid))
             return
@@ -412,7 +413,6 @@ class MachineSetController:
         return False
 
     def _resume(self, keys: Iterable[str]) -> None:
-        """Requeue sets whose pause ended."""
         for key in keys:
             self._log.info("pause of machine set ended", key=key)
             self.controller.queue.add(key)
