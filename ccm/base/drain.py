@@ -132,6 +132,7 @@ class change:  # noqa: N801 - as `unit`; it wraps each request
         if drain is None:
             return
         work = _UNIT.get()
+        # A change outside a unit, or in a task that outlives its unit, is a unit of its own.
         self._is_own = work is None or not work.is_open
         if self._is_own or work is None:
             work = _Unit(drain)

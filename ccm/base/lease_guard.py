@@ -54,6 +54,7 @@ class LeaseGuard:
         """Record the loss of the lease and end all running operations at once."""
         self._until = -math.inf
         for limit in self._under_way:
+            # asyncio rejects a new deadline for a timeout that has expired.
             if not limit.expired():
                 limit.reschedule(-math.inf)
 

@@ -227,7 +227,7 @@ def _each(value: Any, *, is_hidden: bool) -> Any:
 
 
 def _known() -> dict[str, list[str]]:
-    global _needles, _spelled  # noqa: PLW0603 - the list is the process's, as its secrets are
+    global _needles, _spelled  # noqa: PLW0603 - the list belongs to the process, as the secrets do
     needles = _needles
     if needles is None:
         secrets = {

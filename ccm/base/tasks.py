@@ -118,6 +118,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, T], *, name: str) -> 
 async def wait_for(event: asyncio.Event, seconds: float) -> bool:
     """Wait at most some seconds until an event is set; return whether it is set."""
     if event.is_set() or seconds <= 0:
+        # Yield in any case, so that a loop of waits cannot block the event loop.
         await asyncio.sleep(0)
     else:
         with suppress(TimeoutError):

@@ -129,6 +129,7 @@ class ExecPlugin:
         Return whether the credential now differs from the rejected one.
         """
         async with self._running:
+            # Many requests may fail at once; only the first one runs the program.
             if self._credential == credential and self._obtained_at <= sent_at:
                 try:
                     await self._renew()

@@ -443,6 +443,7 @@ class LeaderElector:
         watcher = tasks.spawn(self._follow(), name="lease-watch")
         try:
             while True:
+                # Cleared before the attempt, so that a change during the attempt ends the wait.
                 self._news.clear()
                 if await self._attempt(self._config.renew_deadline_s):
                     return
@@ -560,6 +561,7 @@ class LeaderElector:
         """End the work, still renewing; then release the lease, if it is still held."""
         may_release = False
         try:
+            # Renewals continue meanwhile: no successor may start before the work has ended.
             await tasks.cancel_and_join(work)
             self._tell("stopped leading")
             if not renewal.done():

@@ -109,6 +109,7 @@ class ServiceAccount:
         Return whether the token now differs from the rejected one.
         """
         async with self._asking:
+            # Many requests may fail at once; only the first one requests a token.
             if self._credential == credential and self._obtained_at <= sent_at:
                 await self._renew()
             return self._credential != credential

@@ -193,6 +193,7 @@ class WorkQueue(Generic[K]):
         Raises:
             ShutDown: the queue was shut down and is empty.
         """
+        # Check again after each wake-up: another worker may have taken the key.
         while (lane := self._ready.next_lane(apart=self._can_spare())) is None:
             if self._shutting_down and not self._ready:
                 raise ShutDown(self.name)

@@ -34,7 +34,7 @@ class Phase(Enum):
     FAILED = "Failed"
     """The machine is to be replaced."""
     CRASH_LOOP = "CrashLoopBackOff"
-    """The VM could not be created; the creation is tried again."""
+    """The VM could not be created; the creation is retried."""
     TERMINATING = "Terminating"
     UPDATING = "InPlaceUpdating"
     UPDATED = "InPlaceUpdateSuccessful"

@@ -19,7 +19,7 @@ TAINT_SHUTDOWN = "node.cloudprovider.kubernetes.io/shutdown"
 EFFECT_NO_SCHEDULE = "NoSchedule"
 
 TAINT_AUTOSCALER_DELETION = "ToBeDeletedByClusterAutoscaler"
-"""On a node that the cluster autoscaler is about to remove; any value, any effect."""
+"""On a node that the cluster autoscaler is about to remove; any value and any effect match."""
 
 ANNOTATION_ALLOW_DELETION = "kube-ccm/allow-deletion"
 """On a node: `true` = a user allows its deletion although the state of its cloud is uncertain. On
@@ -42,7 +42,7 @@ ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
 """On a Pod that represents a static Pod of a kubelet."""
 
 ANNOTATION_PROVIDED_NODE_IP = "alpha.kubernetes.io/provided-node-ip"
-"""Written by a kubelet from its node IP setting: one IP, or an IPv4/IPv6 pair with a comma."""
+"""Written by a kubelet from its node IP setting: one IP, or a comma separated IPv4/IPv6 pair."""
 
 LABEL_ZONE_BETA = "failure-domain.beta.kubernetes.io/zone"
 LABEL_ZONE = "topology.kubernetes.io/zone"
