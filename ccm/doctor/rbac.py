@@ -1,9 +1,9 @@
 """RBAC roles of the machine commands, generated from the declarations of their controllers.
 
-`python -m ccm.doctor.rbac` writes them beside the manifests of each command: `control.yaml` for
-the cluster with Machines, `target.yaml` for the cluster that they join, and the component
-`bootstrap-tokens` for permissions that only some classes need there. With one cluster, all apply to
-it. The chart has the same roles. A test compares the files with the declarations.
+`python -m ccm.doctor.rbac` writes them beside the manifests of each command. `control.yaml` is for
+the cluster with Machines, `target.yaml` for the cluster that they join. The component
+`bootstrap-tokens` has the permissions that only some classes need there. With one cluster, all
+apply to it. The chart has the same roles. A test compares the files with the declarations.
 """
 
 from __future__ import annotations

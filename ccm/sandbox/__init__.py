@@ -1,12 +1,12 @@
 """Try the daemon without a cluster and without a cloud account.
 
-This package has the stand-ins for a cluster on one machine, beside the in-memory API server of
-`ccm.testing`: control of a real kube-apiserver and etcd (`realserver`), and simulated kubelets and
-Pods (`kubelet`). The settings of a sandbox are in this module, which imports little, so that the
-command line can import it at once.
+This package has the stand-ins for a cluster on one machine. `realserver` controls a real
+kube-apiserver and etcd, `kubelet` simulates kubelets and Pods. The in-memory API server is in
+`ccm.testing`. This module has the settings of a sandbox and imports little, so that the command
+line can import it at once.
 
 Allowed here: code that listens on loopback, starts and stops processes, and keeps its state in a
-folder that the caller names. It may use every lower layer.
+folder that the caller names. This package may use every lower layer.
 
 Not allowed: anything that the daemon needs in production. No other layer than the command line
 imports this package, and nothing here listens on an address other than loopback.

@@ -1,12 +1,12 @@
 """The processes of a sandbox: API server, cloud, daemon.
 
-Each is a context manager: it yields when the process is ready and stops the process on exit. They
+Each has a context manager that yields when the process is ready and stops it on exit. The processes
 are nested in that order and stop in reverse. The daemon stops first, so that it releases its lease
 and closes its connections. All files are in the folder that the caller names.
 
 Processes use this interpreter, isolated from the current folder and Python's environment variables,
-so that no file there is imported as a module. They get secrets by files, because every user of the
-machine can read command lines.
+so that no file there is imported as a module. Secrets are passed in files, because every user of
+the machine can read command lines.
 
 The cloud is the simulated one, the fake of a provider's cloud, or the user's own. A provider with a
 fake has a program `<its package>.testing`. With `--config FILE` it writes a cloud config, with

@@ -1,10 +1,10 @@
 """Simulated kubelets that register nodes and report their status, and a simulated life of Pods.
 
-Each node has a level-triggered reconcile. A running machine that has not registered since its boot
+The reconcile of a node is level-triggered. A running machine that has not registered since its boot
 gets its node. The Ready condition follows the state of the machine. The module also does three
-tasks of kube-controller-manager. It sets Ready to Unknown for a silent kubelet (at once, not after
-40 s). It removes the not-ready taint of a ready node. It gives each node a Pod range, if the cloud
-has routes.
+tasks of kube-controller-manager: Ready becomes Unknown for a silent kubelet (at once, not after
+40 s), a ready node loses the not-ready taint, and each node gets a Pod range if the cloud has
+routes.
 
 A new node looks as registered for an external cloud provider: tainted as uninitialized, with a
 Hostname address, and not ready. If the provider has no instances, the node is as without a cloud

@@ -1,8 +1,8 @@
 """Child processes that log to a file and never outlive this process.
 
-They use `subprocess.Popen` and polling instead of asyncio's processes: a child can then be started
-in one event loop and stopped in another, which a server shared by many tests needs. Output goes to
-a file, so that no full pipe can block the child.
+A child uses `subprocess.Popen` and polling instead of asyncio's processes. One event loop can then
+start it and another stop it, as servers shared by many tests need. Output goes to a file, so that
+no full pipe can block the child.
 
 A restarted server needs its old port. The kernel may use ports from 32768 on (Linux) for outgoing
 connections in the meantime, so that ours are below. A server listens some time after its port was

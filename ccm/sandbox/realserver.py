@@ -298,8 +298,8 @@ _AUDIT_POLICY = {
 def _new_signing_key() -> str:
     """Return a new P-256 private key (SEC 1, PEM) for service-account tokens.
 
-    A private key of this curve is a random number below the group's order, and the file may omit
-    the public key, so that no crypto library is needed.
+    No crypto library is needed: a private key of this curve is a random number below the group's
+    order, and the file may omit the public key.
     """
     number = (secrets.randbelow(_P256_ORDER - 1) + 1).to_bytes(32, "big")
     version = bytes.fromhex("020101")

@@ -1,11 +1,16 @@
 """An in-memory Kubernetes API server: for the sandbox, for `kube-ccm plan` and for tests.
 
-It serves custom resources and the built-in kinds that a cloud-controller-manager uses, with the
-semantics that clients rely on: optimistic locking, watches with history and expiry, bookmarks
-and watch-lists, the patch formats with their merge keys, status and scale subresources,
-finalizers, evictions, paging, selectors, discovery and tables. It has no managed fields, no
-authorization, no garbage collection by owner, no OpenAPI schemas and no CEL rules. Objects are
-validated by their schemas only, and error messages differ from kube-apiserver's.
+The server has custom resources and the built-in kinds that a cloud-controller-manager uses, with
+the semantics that clients rely on:
+
+- optimistic concurrency, finalizers, evictions, status and scale subresources;
+- watches with history and expiry, bookmarks and watch-lists;
+- all patch formats with their merge keys;
+- paging, selectors, discovery and tables.
+
+Managed fields, authorization, garbage collection by owner, OpenAPI schemas and CEL rules are
+missing. Objects are validated by their schemas only, and error messages differ from
+kube-apiserver's.
 
     kinds       served kinds, built-in and custom; kinds.toml has one row for each
     schema      types of objects: types.txt, or the schema of a CustomResourceDefinition

@@ -278,8 +278,8 @@ async def stream(
 def _frames(changes: Sequence[stores.Change], selector: Selector, renderer: Whole) -> list[bytes]:
     """Return the events of changes, as seen through the selector.
 
-    An object that begins to match is ADDED. One that no longer matches is DELETED, in its last
-    matching state and at the revision of the change.
+    An object that begins to match is ADDED. An object that no longer matches is DELETED, in its
+    last matching state and at the revision of the change.
     """
     frames = []
     for change in changes:

@@ -1,7 +1,8 @@
-"""Merge patches, strategic merge patches and JSON patches, without side effects elsewhere.
+"""Merge patches, strategic merge patches and JSON patches.
 
 Each function takes the decoded current object and the decoded patch and returns the
-patched object. It may change the current object: pass a fresh copy.
+patched object. The functions may modify the current object: pass a fresh copy. They have no
+other side effects.
 
 A strategic merge patch merges lists by the merge keys of the schema and obeys the
 directives `$patch` (merge, replace, delete), `$retainKeys`, `$setElementOrder/<list>` and

@@ -247,7 +247,7 @@ class _Draft:
         return number
 
     def _pick(self, size: int, band: int, number_at: Callable[[int], Number]) -> Number:
-        # Start above the band and wrap around, so that the band is used last.
+        # Start above the band; go below `start` only when all higher numbers are taken.
         start = random.randrange(band, size) if band < size else 0
         for place in itertools.chain(range(start, size), range(start)):
             number = number_at(place)
