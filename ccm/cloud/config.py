@@ -173,10 +173,10 @@ class Context:
             ConfigError: the file is malformed or settings are invalid; the message lists every
                 fault.
         """
-        given: Mapping[str, Any] = {}
+        variables: Mapping[str, Any] = {}
         if environment:
-            given = from_environment(declared, self.environ)
-        return self._fields({**given, **self._parsed(form)}).read(declared)
+            variables = from_environment(declared, self.environ)
+        return self._fields({**variables, **self._parsed(form)}).read(declared)
 
     def yaml(self) -> Fields:
         """Parse the configuration as a YAML mapping. Raises ConfigError."""

@@ -321,8 +321,8 @@ for _kind, _code in CODES.items():
 
 def code_of(error: CloudError) -> Code:
     """Return the code of an error; `Unknown` for a class without one."""
-    own = (CODES[base] for base in type(error).__mro__ if base in CODES)
-    return next(own, CODES[Unknown])
+    codes = (CODES[base] for base in type(error).__mro__ if base in CODES)
+    return next(codes, CODES[Unknown])
 
 
 def kind_of(code: object) -> type[CloudError] | None:

@@ -201,21 +201,21 @@ class FromGardener(Driver[Any]):
         return await self._call(method, request)
 
     async def _call(self, method: str, request: object) -> Any:
-        own = getattr(self.spi, method, None)
-        if own is None:
+        function = getattr(self.spi, method, None)
+        if function is None:
             raise errors.Unimplemented(f"this driver has no {method}")
         try:
-            return await _called(own, request)
+            return await _called(function, request)
         except errors.CloudError:
             raise
         except Exception as error:
             raise _understood(error) from error
 
 
-async def _called(own: Callable[[object], Any], request: object) -> Any:
-    if inspect.iscoroutinefunction(own):
-        return await own(request)
-    answer = await blocking(own, request)
+async def _called(function: Callable[[object], Any], request: object) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(request)
+    answer = await blocking(function, request)
     return await answer if isinstance(answer, Awaitable) else answer
 
 

@@ -54,15 +54,15 @@ def load_balancer_source_ranges(service: Service) -> frozenset[Network]:
         place = f"annotation {names.ANNOTATION_SOURCE_RANGES}"
         text = service.annotations.get(names.ANNOTATION_SOURCE_RANGES, "").strip()
         entries = (text or DEFAULT_SOURCE_RANGES).split(",")
-    found = set()
+    networks = set()
     for entry in entries:
         network = parse_cidr(entry.strip())
         if network is None:
             raise InvalidArgument(
                 f"{place}: {entry.strip()!r} is no CIDR; expected entries like 10.0.0.0/24"
             )
-        found.add(network)
-    return frozenset(found)
+        networks.add(network)
+    return frozenset(networks)
 
 
 def is_allow_all(ranges: Collection[Network]) -> bool:
@@ -132,8 +132,8 @@ def parse_provider_id(provider_id: str, scheme: str) -> str:
         InvalidArgument: scheme or instance ID is missing or wrong. Never NotFound, because a
             foreign provider ID does not mean absence.
     """
-    found, separator, instance_id = provider_id.partition(_SEPARATOR)
-    if not separator or found != scheme or not instance_id.strip("/"):
+    id_scheme, separator, instance_id = provider_id.partition(_SEPARATOR)
+    if not separator or id_scheme != scheme or not instance_id.strip("/"):
         raise InvalidArgument(
             f"provider ID {provider_id!r} is not of this cloud; expected {scheme}://<id>"
         )

@@ -511,17 +511,18 @@ def check_owner(req: MachineRequest, marks: Identity) -> Identity:
         NotOwned: the VM belongs to another machine, or has no marks. The daemon then neither
             drains nor deletes it, and reports the error in the Machine's status.
     """
-    who = req.identity
+    identity = req.identity
     is_unmarked = not (marks.cluster or marks.uid)
-    adopted = req.adopts_unmarked and is_unmarked and marks.name == who.name
-    if not (adopted or req.is_imported or is_owner(who, marks)):
+    adopted = req.adopts_unmarked and is_unmarked and marks.name == identity.name
+    if not (adopted or req.is_imported or is_owner(identity, marks)):
         owner = "has no marks of a machine"
         if not is_unmarked:
             owner = f"belongs to machine {marks.name} ({marks.uid}) of cluster {marks.cluster}"
         raise NotOwned(
-            f"VM {req.provider_id} {owner}, and is left alone; {CORRECT_OWNER.format(who.pool)}"
+            f"VM {req.provider_id} {owner}, and is left alone; "
+            f"{CORRECT_OWNER.format(identity.pool)}"
         )
-    return marks if marks.uid else who
+    return marks if marks.uid else identity
 
 
 MOST_DEPTH = 32

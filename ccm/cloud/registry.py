@@ -172,25 +172,25 @@ def load(name: str) -> Opener:
     return result
 
 
-def _check_sdk(name: str, entry: EntryPoint, wanted: str) -> None:
+def _check_sdk(name: str, entry: EntryPoint, version: str) -> None:
     try:
-        major, minor = (int(part) for part in wanted.split("."))
+        major, minor = (int(part) for part in version.split("."))
     except ValueError:
         raise ProviderError(
-            f"cloud provider {name!r} of {_origin(entry)} names SDK version {wanted!r}; "
+            f"cloud provider {name!r} of {_origin(entry)} names SDK version {version!r}; "
             f"it must look like {SDK_VERSION!r}"
         ) from None
     our_major, our_minor = (int(part) for part in SDK_VERSION.split("."))
     if 0 < major < our_major:
         steps = "; ".join(_TO_CHANGE[number] for number in range(major, our_major))
         raise ProviderError(
-            f"cloud provider {name!r} of {_origin(entry)} was made for SDK {wanted}, this is "
+            f"cloud provider {name!r} of {_origin(entry)} was made for SDK {version}, this is "
             f"{SDK_VERSION}. To change in it: {steps}; then decorate {entry.value} with "
             f'@cloud.provider(sdk="{SDK_VERSION}")'
         )
     if major != our_major or minor > our_minor:
         raise ProviderError(
-            f"cloud provider {name!r} of {_origin(entry)} needs SDK {wanted}, this is "
+            f"cloud provider {name!r} of {_origin(entry)} needs SDK {version}, this is "
             f"{SDK_VERSION}; install versions of both that fit together"
         )
 

@@ -236,14 +236,14 @@ class RestClient:
             headers: additional headers.
         """
         what = f"{method} {path}"
-        own = {**({"Content-Type": JSON} if data else {}), **(headers or {})}
-        authorization = await self._authorize(own)
-        response, body = await self._asked(what, method, path, query, data, own)
+        request_headers = {**({"Content-Type": JSON} if data else {}), **(headers or {})}
+        authorization = await self._authorize(request_headers)
+        response, body = await self._asked(what, method, path, query, data, request_headers)
         if response.status == 401 and self.authorizer and self.authorizer.refused(authorization):
-            authorization = await self._authorize(own)
-            response, body = await self._asked(what, method, path, query, data, own)
-        wanted = self.success[method]
-        allowed = (wanted,) if isinstance(wanted, int) else wanted
+            authorization = await self._authorize(request_headers)
+            response, body = await self._asked(what, method, path, query, data, request_headers)
+        success = self.success[method]
+        allowed = (success,) if isinstance(success, int) else success
         if response.status not in allowed:
             raise self._failure(what, response, body, authorization)
         if len(allowed) > 1 and not body and response.status != 204:
@@ -313,7 +313,7 @@ class RestClient:
         return bytes(body)
 
     def _failure(
-        self, what: str, response: aiohttp.ClientResponse, body: bytes, known: str
+        self, what: str, response: aiohttp.ClientResponse, body: bytes, authorization: str
     ) -> errors.CloudError:
         """Build the error for an unsuccessful response."""
         status = response.status
@@ -322,7 +322,7 @@ class RestClient:
         except UNDECODABLE:
             refusal = Refusal()
         suffix = f" {refusal.code}: {refusal.message}" if refusal.code else ""
-        text = _masked(f"{what}: HTTP {status}{suffix}", known)
+        text = _masked(f"{what}: HTTP {status}{suffix}", authorization)
         default = errors.Unavailable if status >= 500 else errors.Unknown
         kind = self.statuses.get(status, default)
         if kind is not errors.RetryAfter:

@@ -244,9 +244,9 @@ class FileStore:
                 places.append(Place(kind, key))
         return places
 
-    def _page(self, wanted: Sequence[Place]) -> Page:
+    def _page(self, places: Sequence[Place]) -> Page:
         records = []
-        for place in wanted:
+        for place in places:
             try:
                 record = self._read(self._path(place))
             except CorruptObject:

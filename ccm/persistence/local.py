@@ -91,10 +91,10 @@ def check_private(path: Path, *, is_folder: bool) -> None:
     if stat.S_ISDIR(status.st_mode) != is_folder:
         raise BackendDead(f"{path} must be a {'folder' if is_folder else 'file'}")
     if status.st_mode & _OTHERS:
-        wanted = FOLDER_MODE if is_folder else FILE_MODE
+        mode = FOLDER_MODE if is_folder else FILE_MODE
         raise BackendDead(
             f"{path} can be read or changed by others (mode {stat.S_IMODE(status.st_mode):o}); "
-            f"look who did, then `chmod {wanted:o}` it"
+            f"look who did, then `chmod {mode:o}` it"
         )
 
 

@@ -385,14 +385,14 @@ class Manager:
         refused: list[PersistenceError],
     ) -> None:
         """Await all writes of one copy; purge its tombstones if all members have the deletion."""
-        done = 0
+        acknowledgements = 0
         pending = set(writes)
         while pending:
             ended, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
                 error = task.exception()
                 if error is None:
-                    done += 1
+                    acknowledgements += 1
                     write.behind.discard(writes[task])
                 elif isinstance(error, _REFUSED):
                     refused.append(error)
@@ -400,14 +400,14 @@ class Manager:
                     writes[task].missed(place)
                 else:
                     raise error
-            if done >= self._needed and not refused:
+            if acknowledgements >= self._needed and not refused:
                 write.is_acknowledged = True
                 for acknowledged in self._readers:
                     acknowledged[place] = write.copy
                 enough.set()
         if self._newest.get(place) is write:
             del self._newest[place]
-            if write.copy.obj is None and done == len(self.members):
+            if write.copy.obj is None and acknowledgements == len(self.members):
                 await self._purge(place)
 
     async def _purge(self, place: Place) -> None:
@@ -439,12 +439,14 @@ class Manager:
         Without them a deleted object could reappear: the first instance may be read before its
         deletion, the last after its tombstone was purged.
         """
-        seen = {place: write.copy for place, write in self._newest.items() if write.is_acknowledged}
-        self._readers.append(seen)
+        written = {
+            place: write.copy for place, write in self._newest.items() if write.is_acknowledged
+        }
+        self._readers.append(written)
         try:
-            yield seen
+            yield written
         finally:
-            self._readers = [reader for reader in self._readers if reader is not seen]
+            self._readers = [reader for reader in self._readers if reader is not written]
 
     async def _compared(self, place: Place, up: Sequence[Member]) -> tuple[Stamped | None, bool]:
         """Return the newest readable copy, and whether all members were readable.

@@ -155,8 +155,8 @@ class PostgresStore:
             values = (*values, expect)
         async with self._transaction() as db:
             await self._lead(db, entry.epoch)
-            done = await db.fetchval(self._sql(f"{statement} RETURNING 1"), *values)
-        if done is None:
+            written = await db.fetchval(self._sql(f"{statement} RETURNING 1"), *values)
+        if written is None:
             raise VersionConflict("somebody else wrote the object meanwhile")
         return entry.version
 
@@ -237,8 +237,8 @@ class PostgresStore:
     async def _lead(self, db: Any, epoch: int) -> None:
         """Check the epoch, and lock it: a newer leader can claim only after this transaction."""
         query = "SELECT epoch FROM {table}_instance WHERE cluster_uid = $1 FOR SHARE"
-        held = await db.fetchval(self._sql(query), self._cluster)
-        check_epoch(held, epoch)
+        stored_epoch = await db.fetchval(self._sql(query), self._cluster)
+        check_epoch(stored_epoch, epoch)
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Any]:

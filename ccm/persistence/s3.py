@@ -271,11 +271,11 @@ class S3Store:
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
                 pass
             except exceptions.BaseError as error:
-                if (ours := await self._ours(path, entry)) is None:
+                if (written := await self._ours(path, entry)) is None:
                     raise error
-                return ours
-            if (ours := await self._ours(path, entry)) is not None:
-                return ours  # the library's earlier attempt succeeded, but its response was lost
+                return written
+            if (written := await self._ours(path, entry)) is not None:
+                return written  # the library's earlier attempt succeeded, but its response was lost
         raise VersionConflict("somebody else goes on writing the object")
 
     async def _ours(self, path: str, entry: Entry) -> Version | None:
@@ -375,27 +375,27 @@ def _proxies(config: S3Config) -> Mapping[str, str]:
         ValueError: a variable does not name an HTTP proxy.
     """
     url = config.endpoint or f"https://s3.{config.region}.amazonaws.com"
-    known = proxies.Proxies.of()
-    proxy = known.proxy_for(url)
+    environment = proxies.Proxies.of()
+    proxy = environment.proxy_for(url)
     if not proxy:
         return {"proxy_url": "http://localhost", "proxy_excludes": "*,0.0.0.0/0,::/0"}
-    return {"proxy_url": proxy, "proxy_excludes": f"{proxies.NEVER},{known.excluded}"}
+    return {"proxy_url": proxy, "proxy_excludes": f"{proxies.NEVER},{environment.excluded}"}
 
 
 def _bucket(config: S3Config, mounted: Mapping[str, str], through: Mapping[str, str]) -> Any:
-    given: dict[str, Any] = {"region": config.region}
+    settings: dict[str, Any] = {"region": config.region}
     if config.endpoint:
-        given |= {"endpoint": config.endpoint, "virtual_hosted_style_request": False}
+        settings |= {"endpoint": config.endpoint, "virtual_hosted_style_request": False}
     if config.server_side_encryption:
-        given["server_side_encryption"] = config.server_side_encryption
+        settings["server_side_encryption"] = config.server_side_encryption
     options: Any = {"connect_timeout": "5s", "timeout": "10s"}
     options |= {"allow_http": config.allow_insecure, **through}
     for name, text in mounted.items():
-        (options if name == "root_certificate" else given)[name] = text
+        (options if name == "root_certificate" else settings)[name] = text
     wait = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)}
     retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=25), "backoff": wait}
     try:
-        return Bucket(config.bucket, client_options=options, retry_config=retry, **given)
+        return Bucket(config.bucket, client_options=options, retry_config=retry, **settings)
     except (ValueError, exceptions.BaseError) as error:
         why = "see bucket, endpoint, region and server_side_encryption"
         if config.ca_file and isinstance(error, ValueError):

@@ -145,11 +145,11 @@ class SqliteStore:
     def _durable_mode(self) -> None:
         """Enable a durable journal: write-ahead log, or a rollback journal where unsupported."""
         mode = self._db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-        wanted = 2 if mode == "wal" else 3  # FULL, EXTRA
+        level = 2 if mode == "wal" else 3  # FULL, EXTRA
         if mode != "wal":
             self._db.execute("PRAGMA journal_mode=DELETE")
-        self._db.execute(f"PRAGMA synchronous={wanted}")
-        if self._pragma("synchronous") != wanted:
+        self._db.execute(f"PRAGMA synchronous={level}")
+        if self._pragma("synchronous") != level:
             raise BackendDead(f"{self._path}: SQLite does not promise durability here")
 
     def _make_tables(self, claim: Claim) -> None:
@@ -199,9 +199,9 @@ class SqliteStore:
             self._db.execute(f"DELETE FROM objects {_WHERE} = ?", (*place.kind, place.key))  # noqa: S608
 
     def _lead(self, epoch: int) -> None:
-        held = self._db.execute("SELECT epoch FROM instance").fetchone()[0]
-        check_epoch(held, epoch)
-        if held < epoch:
+        stored_epoch = self._db.execute("SELECT epoch FROM instance").fetchone()[0]
+        check_epoch(stored_epoch, epoch)
+        if stored_epoch < epoch:
             self._db.execute("UPDATE instance SET epoch = ?", (epoch,))
 
     def _page(self, kind: GVK, after: str) -> Page:

@@ -313,24 +313,25 @@ def _without(text: str, source: str) -> str:
         places = grams[source[place : place + _GRAM]]
         if len(places) < _PLACES:
             places.append(place)
-    parts, done, at = [], 0, 0
-    while at <= len(text) - _GRAM:
+    parts, masked_until, position = [], 0, 0
+    while position <= len(text) - _GRAM:
         runs = [
-            _run(text, source, at, place, done) for place in grams.get(text[at : at + _GRAM], ())
+            _run(text, source, position, place, masked_until)
+            for place in grams.get(text[position : position + _GRAM], ())
         ]
-        start, end = max(runs, key=lambda run: run[1] - run[0], default=(at, at))
+        start, end = max(runs, key=lambda run: run[1] - run[0], default=(position, position))
         if end - start >= PIECE:
-            parts += [text[done:start], redact.MASK]
-            done = at = end
+            parts += [text[masked_until:start], redact.MASK]
+            masked_until = position = end
         else:
-            at += 1
-    return "".join((*parts, text[done:]))
+            position += 1
+    return "".join((*parts, text[masked_until:]))
 
 
-def _run(text: str, source: str, at: int, place: int, least: int) -> tuple[int, int]:
+def _run(text: str, source: str, position: int, place: int, least: int) -> tuple[int, int]:
     """Return start and end of the common substring around a gram; the start is at least `least`."""
-    start, end = at, at + _GRAM
-    shift = place - at
+    start, end = position, position + _GRAM
+    shift = place - position
     while start > least and start + shift > 0 and text[start - 1] == source[start - 1 + shift]:
         start -= 1
     while end < len(text) and end + shift < len(source) and text[end] == source[end + shift]:

@@ -47,9 +47,9 @@ _PLAIN = {bool: "True or False", str: "text", int: "a number"}
 class InvalidResponse(Exception):
     """A response of the wrong type; the message contains the value and the expected type."""
 
-    def __init__(self, answer: object, place: str, wanted: str) -> None:
+    def __init__(self, answer: object, place: str, expected: str) -> None:
         shown = reprlib.repr(answer) + (f" as {place}" if place else "")
-        super().__init__(f"{shown}, not {wanted}")
+        super().__init__(f"{shown}, not {expected}")
 
 
 def verify(method: Callable[..., Any], answer: Any) -> None:
@@ -195,8 +195,8 @@ def bound(cloud: Cloud, method: Callable[..., Any]) -> Callable[..., Any]:
     implementation = offered(cloud, face)
     if implementation is None:
         raise Unimplemented(f"this cloud does not offer {CAPABILITIES[face][1]}")
-    own: Callable[..., Any] = getattr(implementation, method.__name__)
-    return own
+    attribute: Callable[..., Any] = getattr(implementation, method.__name__)
+    return attribute
 
 
 def incomplete(cloud: Cloud) -> Sequence[str]:
@@ -226,20 +226,22 @@ def _is_called(method: Callable[..., Any]) -> bool:
 
 
 def _fault(implementation: object, method: Callable[..., Any]) -> str:
-    name, own = method.__name__, getattr(implementation, method.__name__, None)
-    if not callable(own):
-        others = {attribute for attribute in dir(implementation) if not attribute.startswith("_")}
+    name, implemented = method.__name__, getattr(implementation, method.__name__, None)
+    if not callable(implemented):
+        others = {
+            public_name for public_name in dir(implementation) if not public_name.startswith("_")
+        }
         near = difflib.get_close_matches(name, others - _NAMES, n=1)
         hint = f"; is {near[0]} misspelt?" if near else "; write it"
         return f"{name} is missing{hint}"
     if inspect.iscoroutinefunction(method):
-        if not _is_async(own):
+        if not _is_async(implemented):
             return f"{name} cannot be awaited; write `async def`"
-    elif inspect.iscoroutinefunction(own):
+    elif inspect.iscoroutinefunction(implemented):
         return f"{name} has to be awaited; write `def`"
     parameters = [*inspect.signature(method).parameters][1:]
     try:
-        inspect.signature(own).bind(*parameters)
+        inspect.signature(implemented).bind(*parameters)
     except TypeError:
         return f"{name} does not take its arguments; they are ({', '.join(parameters)})"
     except ValueError:  # functions written in C may have no signature
@@ -247,7 +249,7 @@ def _fault(implementation: object, method: Callable[..., Any]) -> str:
     return ""
 
 
-def _is_async(own: Any) -> bool:
+def _is_async(function: Any) -> bool:
     """Return whether a call is awaitable, including decorated functions and callable objects."""
-    forms = (own, inspect.unwrap(own), type(own).__call__)
+    forms = (function, inspect.unwrap(function), type(function).__call__)
     return any(inspect.iscoroutinefunction(form) for form in forms)
