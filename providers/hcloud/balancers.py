@@ -1,11 +1,11 @@
 """Load balancers of the Hetzner Cloud, over its client.
 
 A load balancer is found by the label with its Service's UID. A load balancer without that label,
-such as one created by Terraform, is adopted if it has the name that the Service asks for. One with
-another UID is never adopted. Adopted load balancers are labelled as such, and released with their
-Service instead of deleted. Every call first reads the load balancer, so that it continues after an
-interrupted call. While the cloud works on a load balancer, calls raise `RetryAfter`; the next call
-first reads the results of the pending actions.
+such as one created by Terraform, is adopted if it has the name that the Service asks for. A label
+with another UID prevents adoption. Adopted load balancers are labelled as such, and released with
+their Service instead of deleted. Every call first reads the load balancer, so that it continues
+after an interrupted call. While the cloud works on a load balancer, calls raise `RetryAfter`; the
+next call first reads the results of the pending actions.
 """
 
 from __future__ import annotations

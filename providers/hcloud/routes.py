@@ -1,8 +1,8 @@
 """Routes to Pods in the private network of the cluster.
 
-A route sends a CIDR to a gateway, the private address of a server. One request returns all routes
-of a network and the IDs of its servers, but not their names or addresses. A network accepts one
-change at a time.
+A route sends a CIDR to a gateway, the private address of a server. The API returns all routes of a
+network and the IDs of its servers, but not their names or addresses. A network accepts one change
+at a time.
 
 Routes have no labels, so only the CIDR shows which cluster owns a route. A route outside of the
 cluster's Pod CIDRs is therefore never deleted.

@@ -86,7 +86,7 @@ CODES: Mapping[str, type[cloud.CloudError]] = {
 
 
 class Address(msgspec.Struct, frozen=True):
-    """One address. Unknown kinds are possible."""
+    """Address of an instance. Unknown kinds are possible."""
 
     kind: str
     value: str
@@ -172,7 +172,7 @@ class Order(Recipe, frozen=True, kw_only=True):
 
 
 class Ingress(msgspec.Struct, frozen=True):
-    """One address of a load balancer."""
+    """Address of a load balancer."""
 
     family: str
     ip: str

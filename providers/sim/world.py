@@ -89,7 +89,7 @@ def applied(present: S, change: msgspec.Struct) -> S:
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One address of an instance."""
+    """Address of an instance."""
 
     kind: AddressKind
     value: str

@@ -42,7 +42,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Ingress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One address of a load balancer."""
+    """Address of a load balancer."""
 
     family: Family
     ip: str
