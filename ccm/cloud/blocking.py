@@ -55,7 +55,7 @@ class _Pool:
     def submit(self, call: Callable[[], T]) -> Future[T]:
         with self._lock:
             self.taken += 1
-            if self.taken == THREADS:
+            if self.taken == THREADS:  # exhausted from now on, see `exhausted`
                 self.moved_at = clock.monotonic()
         running = self._threads.submit(call)
         running.add_done_callback(self._ended)

@@ -210,6 +210,7 @@ class SharedInventory:
             if not serves and (is_slow or not self._worth_it(single_requests)):
                 return None
             if self._flight is None:
+                # It starts after a delay (`PACE_S`), so until then it can serve every lookup.
                 self._began = math.inf
                 self._flight = spawn(self._refresh(), name="inventory-listing")
                 serves = True

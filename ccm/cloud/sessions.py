@@ -113,7 +113,7 @@ class Sessions(Generic[T]):
         finally:
             session.users -= 1
             session.used_at = monotonic()
-            if session.client is None and not session.users:
+            if session.client is None and not session.users:  # the opener failed
                 self._sessions.pop(key, None)
             await self._close(self._idle())
 
@@ -128,6 +128,7 @@ class Sessions(Generic[T]):
                 raise RetryAfter(f"{self._most} clients of this cloud are in use", seconds=1.0)
             self._sessions[key] = _Session()
             await self._close(free[: max(0, excess)])
+        # `_close` awaits: a concurrent call may have evicted the new, still unused session.
         return self._sessions.setdefault(key, _Session())
 
     def _hold(self, pool: str, key: Hashable) -> None:

@@ -314,6 +314,7 @@ class StoreProvider:
         self._closed = True
         if self._closing is None:
             self._closing = spawn(self._close(), name=f"persistence-close-{self._backend}")
+        # Shielded: a cancelled caller must not leave stores half closed.
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:

@@ -187,7 +187,7 @@ class FileStore:
         """Write a file atomically. Raises FileExistsError if it exists."""
         temporary = self._temporary(path.parent, body)
         try:
-            os.link(temporary, path)
+            os.link(temporary, path)  # unlike a rename, fails if the path exists
         finally:
             _unlink(temporary)
         local.sync_folder(path.parent)

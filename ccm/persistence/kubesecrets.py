@@ -41,6 +41,7 @@ LARGEST = 1_000_000
 """Maximum bytes of an envelope: the API server accepts 1 MiB for all fields of a Secret."""
 
 ATTEMPTS = 4
+"""Maximum attempts of a write or deletion with concurrent writers of the same Secret."""
 
 
 class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True):
