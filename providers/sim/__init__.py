@@ -5,10 +5,10 @@ Cloud config  YAML, see `client.Config`
 Annotations   of Services, see `balancers`
 Machines      see `machines`
 
-This package holds two programs that meet only over HTTP. `client`, `instances`, `balancers`,
-`routes` and `machines` are the provider, written as a model for your own. All others are the cloud
-itself, started by `python -m providers.sim`: `worlds` with `world` and `world_balancers` what it
-holds, `server` how it is reached. The provider imports none of them.
+This package contains two programs that communicate over HTTP only. `client`, `instances`,
+`balancers`, `routes` and `machines` are the provider, a model for other providers. The other
+modules are the cloud, started by `python -m providers.sim`: `worlds`, `world` and `world_balancers`
+hold its state, `server` has its API. The provider imports none of them.
 """
 
 from __future__ import annotations
