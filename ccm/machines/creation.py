@@ -155,8 +155,9 @@ def failed(
 ) -> Outcome:
     """Return the outcome of a pass in which a call to the cloud failed.
 
-    A `RetryAfter` is no failure: only the driver's state is written. The machine fails at once, to
-    be replaced, if its stored VM is reported as failed during its initialisation.
+    A `RetryAfter` is no failure: only the driver's state is written. The machine is marked Failed,
+    to be replaced, once its creation timeout has passed, or if its stored VM failed during
+    initialisation.
     """
     info = known(error)
     known_state = info.last_known_state

@@ -35,8 +35,7 @@ restore a Secret that was replaced by mistake. Without a limit, a rollout would 
 VM was lost."""
 
 QUICK_S = 5.0
-"""Longest wait that is not written when it is the first of its stage: the next pass will write
-more."""
+"""Longest first wait at a stage whose status is not written: the next pass will write more."""
 
 DENIAL_S = 3.0
 """Time between two answers of the cloud that deny a VM whose creation was started and whose
@@ -328,7 +327,7 @@ def asked_at(machine: Machine) -> datetime | None:
 
 
 def is_impatient(machine: Machine, now: datetime, settings: Settings) -> bool:
-    """Return whether a failed drain must not delay the deletion: forced by a user, or timed out."""
+    """Return whether the deletion ignores a failed drain: forced by a user, or timed out."""
     limit = timedelta(seconds=settings.of(machine).drain_timeout_s)
     return machine.force_deletion or now > (asked_at(machine) or now) + limit
 

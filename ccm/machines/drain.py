@@ -117,7 +117,7 @@ EVICT_RETRY_S = 20.0
 """Time between two evictions of a refused Pod, unless its budget allows one earlier."""
 
 TRIES = 3
-"""Number of evictions that fit into the shortest drain timeout. The reference makes none below 20
+"""Minimum number of evictions before a short drain timeout ends. The reference makes none below 20
 s."""
 
 END_BUFFER_S = 30.0

@@ -134,7 +134,8 @@ class ConfirmedVMs:
     def owns_node(self, machine: Machine, node: Node) -> bool:
         """Return whether a node is that of the machine's VM.
 
-        A label with the machine's name proves it, because only confirmed nodes get the label.
+        A label with the machine's name proves it: this controller sets the label on confirmed nodes
+        only.
         """
         if not deletion.is_its_node(machine, node):
             return False

@@ -189,7 +189,8 @@ def _grown(
 ) -> Update | None:
     """Return the actions that enlarge the new set; None = no action.
 
-    Updated machines are moved before additional ones are created.
+    Missing machines are created first, then updated ones are moved, then additional ones are
+    created.
     """
     if new.replicas == fleet.replicas:
         return None
