@@ -121,7 +121,7 @@ class Uninitialized(CloudError):
 
 
 class Unimplemented(CloudError):
-    """This provider does not offer the operation."""
+    """The provider does not offer the operation."""
 
 
 class ImplementedElsewhere(CloudError):
@@ -131,8 +131,8 @@ class ImplementedElsewhere(CloudError):
 class RetryAfter(CloudError):
     """The operation is still in progress; the daemon requeues the object after `seconds`.
 
-    It counts as no failure and causes no event, unless it lasts (see `Retry.AFTER`). A negative
-    time counts as 0. The constructor raises ValueError for NaN and infinity.
+    The error counts as no failure and causes no event, unless it lasts (see `Retry.AFTER`). A
+    negative time counts as 0. The constructor raises ValueError for NaN and infinity.
     """
 
     def __init__(self, message: str, *, seconds: float) -> None:

@@ -3,7 +3,7 @@
 `from_gardener(driver)` turns an object with Gardener's methods, in snake case, into a
 `MachineDriver`:
 
-* Each method takes a `GardenerRequest` with `machine`, `machine_class` and `secret`. It returns an
+* Each method takes a `GardenerRequest` with `machine`, `machine_class` and `secret`, and returns an
   object or a mapping with `provider_id`, `node_name`, `last_known_state` and `addresses`.
 * `get_volume_ids` takes a `GardenerVolumeRequest`.
 * `list_machines` returns a mapping from provider ID to machine name.

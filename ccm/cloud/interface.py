@@ -184,9 +184,9 @@ class Instances(Protocol):
     async def instance_exists_by_provider_id(self, provider_id: str) -> bool:
         """Return whether the instance exists; True for a stopped one.
 
-        Called like `InstancesV2.instance_exists`; False deletes the Node in the same way. An
-        error keeps the node and is retried with back-off. This includes `NotFound`, which does
-        not mean absence here.
+        Called like `InstancesV2.instance_exists`; False deletes the Node in the same way. Any
+        error keeps the node and is retried with back-off, even `NotFound`, which does not mean
+        absence here.
         """
 
     @operation()
@@ -225,8 +225,8 @@ class Zones(Protocol):
 class Inventory(Protocol):
     """Optional bulk listing, which saves cloud requests in large clusters.
 
-    The daemon shares one listing between initialisation, address updates and lifecycle checks. It
-    uses the listing only if that takes fewer cloud requests than single calls. An instance missing
+    The daemon shares one listing between initialisation, address updates and lifecycle checks, but
+    uses it only if that takes fewer cloud requests than single calls. An instance missing
     from a listing is always looked up by a single call before the daemon acts on its absence.
     """
 
@@ -351,7 +351,7 @@ class LoadBalancerDigests(Protocol):
     """Optional on the same object as `LoadBalancer`: a start without needless calls.
 
     After a start every Service must be reconciled once. With this capability the daemon
-    makes one listing and computes the wanted digest of each Service. It calls
+    makes one listing, computes the wanted digest of each Service, and calls
     `ensure_load_balancer` only where the digests differ or the load balancer is missing.
 
     A digest is any text that is equal exactly if `ensure_load_balancer` would change
@@ -401,9 +401,9 @@ class LoadBalancerRemoval(Protocol):
 class Routes(Protocol):
     """Routes to the Pods of each node, for clusters without an overlay network.
 
-    Called by the route controller. It compares the listed routes with the Pod ranges of the nodes
-    on every node change, and periodically. It makes at most `Limits.concurrent_routes` concurrent
-    changes, never two about overlapping ranges.
+    The route controller compares the listed routes with the Pod ranges of the nodes on every node
+    change, and periodically. At most `Limits.concurrent_routes` changes run concurrently, never two
+    about overlapping ranges.
 
     `RetryAfter` delays the next call, without an event in the first minute. The delay grows the
     longer it lasts, up to 5 min. Any other error delays only its route, according to the error

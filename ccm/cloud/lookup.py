@@ -4,9 +4,9 @@
 and the fallbacks of the Go reference. If the provider has an inventory, all controllers share one
 bulk listing, used only where it saves cloud requests.
 
-A listing saves requests if more single requests are waiting than the last listing took. It proves
-presence only: an instance missing from it is looked up by a single call. After a failed listing, or
-one that served fewer lookups than it took requests, bulk listing is paused.
+A listing saves requests if more single requests are waiting than the last listing took. A listing
+proves presence only: an instance missing from it is looked up by a single call. After a failed
+listing, or one that served fewer lookups than it took requests, bulk listing is paused.
 
 The data of a listing may be as old as its start, so its age counts from there. A node without
 provider ID is looked up by its name, which another machine may have had before. So it needs a
@@ -210,7 +210,7 @@ class SharedInventory:
             if not serves and (is_slow or not self._worth_it(single_requests)):
                 return None
             if self._flight is None:
-                # It starts after a delay (`PACE_S`), so until then it can serve every lookup.
+                # The listing starts after a delay (`PACE_S`); until then all lookups can share it.
                 self._began = math.inf
                 self._flight = spawn(self._refresh(), name="inventory-listing")
                 serves = True

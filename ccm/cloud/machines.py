@@ -18,10 +18,10 @@ Rules in addition to those of `ccm.cloud.interface`:
 * An invalid provider spec stops creation and initialisation, never a lookup or a deletion: VMs
   created with an older spec must still be found and removed.
 * An error of a creation, whatever its class, means "unknown": the VM may exist. The controller
-  records a creation on the Machine before it calls `create_machine`. It calls `delete_machine` for
-  every machine with a recorded creation.
+  records a creation on the Machine before it calls `create_machine`. To delete a machine with a
+  recorded creation, the controller always calls `delete_machine`.
 * An error can carry a partial result: `raise Uninitialized("…").carrying(info)`.
-  From other errors only `last_known_state` is used; it is stored before the next call.
+  From errors other than `Uninitialized`, only `last_known_state` is kept, before the next call.
 
 `ccm.cloud.sessions` manages the clients per credentials. `ccm.cloud.gardener` adapts a driver with
 Gardener's method signatures.
@@ -487,7 +487,7 @@ def found(records: Iterable[MachineRecord], identity: Identity) -> MachineRecord
 def is_owner(who: Identity, marks: Identity) -> bool:
     """Return whether a VM with these marks belongs to a machine.
 
-    Cluster and UID must agree. A restored Machine has another UID than its VM's mark. It owns the
+    Cluster and UID must agree. A restored Machine has another UID than its VM's mark, but owns the
     VM if cluster, namespace, pool and name agree, because Machine names are unique in a namespace.
     Without a UID mark, all fields must be equal. An identity without a cluster owns nothing.
     """
@@ -526,7 +526,7 @@ def check_owner(req: MachineRequest, marks: Identity) -> Identity:
 
 
 MOST_DEPTH = 32
-"""Maximum nesting of lists and mappings in a field; no cloud needs more. It bounds recursion."""
+"""Maximum nesting of lists and mappings in a field; bounds recursion, no cloud needs more."""
 
 
 def without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:

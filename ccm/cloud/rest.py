@@ -81,8 +81,8 @@ class Refusal(NamedTuple):
         code: the cloud's error code.
         message: the cloud's error message.
         headers: headers of the response, names in lower case; set by the client.
-        body: body of the response, cut at `REFUSAL_LIMIT`; set by the client. It may quote
-            credentials.
+        body: body of the response, cut at `REFUSAL_LIMIT`; set by the client; may
+            quote credentials.
     """
 
     code: str = ""
@@ -253,7 +253,7 @@ class RestClient:
     async def _authorize(self, headers: dict[str, str]) -> str:
         """Add the current credentials to the headers of a request, and return them.
 
-        They are no session headers, because a proxy receives those too.
+        Session headers must not contain credentials, because a proxy receives those too.
         """
         authorization = self.authorization
         if self.authorizer is not None:

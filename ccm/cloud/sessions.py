@@ -49,7 +49,7 @@ class Sessions(Generic[T]):
     """Pool of clients, opened on demand and closed when idle or replaced.
 
     Args:
-        opener: function from endpoint and credentials to the client's context manager. It may be
+        opener: function from endpoint and credentials to the client's context manager, which may be
             entered in one task and exited in another.
         idle_s: seconds without a call after which a client is closed.
         most: maximum number of open clients.

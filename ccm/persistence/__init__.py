@@ -2,9 +2,9 @@
 
 Storage holds copies only: the API server and the cloud stay the only sources of truth, and the
 daemon works without any storage. This package contains the interface of a store, the code that all
-stores share, and one module per backend. It must not contain controller terms, the client
-of the API server, or decisions based on a stored object alone. It is imported only with
-`--persistence-config`, and a third-party package only by its backend. `README.md` is the guide.
+stores share, and one module per backend. Controller terms, the client of the API server, and
+decisions based on a stored object alone do not belong here. The package is imported only with
+`--persistence-config`, and a third-party package only with its backend. `README.md` is the guide.
 
     interface   interface of a provider, and its values
     errors      error classes

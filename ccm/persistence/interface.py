@@ -66,7 +66,7 @@ class GVK(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineId:
-    """Identity of an installation. It contains no Pod or host, so that the next leader shares it.
+    """Identity of an installation, without Pod or host, so that the next leader has the same.
 
     Attributes:
         cluster_uid: UID of the namespace `kube-system`.

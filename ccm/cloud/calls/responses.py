@@ -1,8 +1,8 @@
 """Checks of a provider against the interfaces: its methods and its responses. Pure.
 
 Python does not enforce type hints, so this module checks every response, field by field. A
-response of the wrong type is an error of the provider: a forgotten `return` must not mean "gone"
-or "no addresses", and must not become a provider ID.
+response of the wrong type is an error of the provider. Otherwise a forgotten `return` could mean
+"gone" or "no addresses", or become a provider ID.
 """
 
 from __future__ import annotations
