@@ -15,7 +15,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PAGES = ("README.md", "providers/README.md", "manifests/README.md", "ccm/README.md")
+PAGES = (
+    "README.md",
+    "manifests/guides/commands.md",
+    "providers/README.md",
+    "manifests/README.md",
+    "ccm/README.md",
+)
 """In the order in which a newcomer meets them."""
 
 MARKS = (
