@@ -42,6 +42,8 @@ class Tokens:
         self._known: dict[str, None] = {}
         self._uids: dict[str, str] = {}
         """UID of a machine -> UID of its Secret; empty once the Secret is deleted."""
+        self._forbidden: set[str] = set()
+        """UIDs of machines whose token could not be deleted at the first attempt."""
 
     @staticmethod
     def new_id() -> str:
@@ -89,7 +91,8 @@ class Tokens:
     async def delete(self, machine: Machine, settings: Settings) -> None:
         """Delete the machine's token; a Secret of another owner is kept.
 
-        A token that may not be deleted expires by itself, and blocks nothing.
+        A 403 may pass, such as while RBAC rules or admission policies are replaced: the first one
+        is raised, for a retry. After the second one the token expires, and blocks nothing.
 
         Raises:
             KubeError: the request failed.
@@ -113,6 +116,9 @@ class Tokens:
             self._uids.pop(machine.uid, None)
             raise
         except Forbidden as error:
+            if machine.uid not in self._forbidden:
+                self._forbidden.add(machine.uid)
+                raise
             _log.warning(
                 "bootstrap token not deleted", machine=machine.key, secret=name, error=str(error)
             )
@@ -121,6 +127,7 @@ class Tokens:
     def forget(self, uid: str) -> None:
         """Forget a deleted machine."""
         self._uids.pop(uid, None)
+        self._forbidden.discard(uid)
         self._release(uid)
 
     def _release(self, uid: str) -> None:

@@ -705,6 +705,20 @@ async def test_a_token_that_may_not_be_deleted_holds_up_neither_joining_nor_dele
     assert (world.get(), world.driver.vms) == ({}, {})
 
 
+async def test_a_token_is_deleted_although_the_first_attempt_was_forbidden(world: Ready) -> None:
+    async with world.running(*MAKE):
+        world.machine()
+        await advance(1)
+        errors = [Forbidden(status=403, reason="x", message="no")]
+        world.server.refuse = lambda method, path: (
+            errors.pop() if errors and method == "DELETE" and TOKENS in path else None
+        )
+        world.node()
+        await advance(1)
+
+    assert (world.phase(), listed(world), errors) == ("Running", [], [])
+
+
 async def test_a_token_that_was_found_again_is_deleted_though_one_was_before(world: Ready) -> None:
     """The answer to its creation was lost, and a former token of the machine had served."""
     api, other = (Tokens(world.server.client().resource(SECRETS)) for _ in range(2))
