@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from ccm.base.tasks import Group
+from ccm.base.tasks import NamedTaskGroup
 
 
 @dataclass(kw_only=True)
@@ -43,7 +43,7 @@ class ForwardProxy:
                 # The next request on the connection would not be looked at.
                 plain = head.replace(url, path, 1).removesuffix("\r\n")
                 sink.write(f"{plain}Connection: close\r\n\r\n".encode())
-            async with Group() as group:
+            async with NamedTaskGroup() as group:
                 group.start(_pump(reader, sink), name="proxy-up")
                 group.start(_pump(server, writer), name="proxy-down")
         except (asyncio.IncompleteReadError, ConnectionError):

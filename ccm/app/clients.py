@@ -21,7 +21,7 @@ import ccm
 from ccm.app import reload
 from ccm.app.options import Options, names
 from ccm.app.provider import Misconfigured
-from ccm.base.tasks import Group, cancel_and_join, spawn
+from ccm.base.tasks import NamedTaskGroup, cancel_and_join, spawn
 from ccm.base.throttle import Limiter, TokenBucket, Unlimited
 from ccm.cloud import registry
 from ccm.cloud.config import READER, Context
@@ -31,9 +31,9 @@ from ccm.cloud.registry import Opener
 from ccm.kube import config as kube_config
 from ccm.kube.client import Client
 from ccm.kube.events import EventRecorder
-from ccm.kube.informer import Informers
+from ccm.kube.informer import SharedInformers
 from ccm.kube.resources import EVENTS as EVENT_RESOURCE
-from ccm.kube.serviceaccount import ServiceAccount, acting_as
+from ccm.kube.serviceaccount import ServiceAccount, with_credentials
 from ccm.kube.transport import Transport
 from ccm.machines.flags import CONTROL, IN_CLUSTER, NO_TARGET, TARGET
 from ccm.runtime.manifest import ClusterContext
@@ -49,7 +49,7 @@ DELETIONS = "deletions"
 ACCOUNTS_NAMESPACE = "kube-system"
 """Namespace of the service accounts (Go cloud-provider)."""
 
-_ALWAYS_OURSELVES = frozenset({INFORMERS, EVENTS, LEADER_ELECTION, DELETIONS, READER})
+_DAEMON_CLIENTS = frozenset({INFORMERS, EVENTS, LEADER_ELECTION, DELETIONS, READER})
 """Clients that never act under a service account of their own."""
 
 
@@ -64,7 +64,7 @@ def platform_name() -> str:
     return f"{platform.system().lower()}/{machine}"
 
 
-class Accounts(AsyncExitStack):
+class AccountTransports(AsyncExitStack):
     """One transport for each service account in use; leaving the context closes them.
 
     Args:
@@ -74,26 +74,28 @@ class Accounts(AsyncExitStack):
     def __init__(self, own: Transport) -> None:
         super().__init__()
         self._own = own
-        self._wires: dict[str, tuple[Transport, ServiceAccount]] = {}
+        self._transports: dict[str, tuple[Transport, ServiceAccount]] = {}
 
-    def of(self, name: str) -> tuple[Transport, str]:
+    def get(self, name: str) -> tuple[Transport, str]:
         """Return the transport of an account, and its name in user agents."""
-        if name not in self._wires:
+        if name not in self._transports:
             client = Client(self._own, name=name, limiter=Unlimited())
             account = ServiceAccount(client, namespace=ACCOUNTS_NAMESPACE, name=name)
-            wire = Transport(acting_as(self._own.config, account), user_agent=self._own.user_agent)
+            wire = Transport(
+                with_credentials(self._own.config, account), user_agent=self._own.user_agent
+            )
             self.push_async_exit(wire)
-            self._wires[name] = wire, account
-        wire, account = self._wires[name]
+            self._transports[name] = wire, account
+        wire, account = self._transports[name]
         return wire, account.user
 
-    def follow(self) -> None:
+    def update_tls(self) -> None:
         """Apply changed TLS material to the transports of all accounts."""
-        for wire, account in self._wires.values():
-            wire.adopt(acting_as(self._own.config, account))
+        for wire, account in self._transports.values():
+            wire.adopt(with_credentials(self._own.config, account))
 
 
-class Clients:
+class ClientFactory:
     """Factory of API clients over one transport.
 
     Args:
@@ -108,7 +110,7 @@ class Clients:
         transport: Transport,
         rate: tuple[float, int] | None,
         *,
-        accounts: Accounts | None = None,
+        accounts: AccountTransports | None = None,
     ) -> None:
         self._transport = transport
         self._accounts = accounts
@@ -116,11 +118,11 @@ class Clients:
 
     def named(self, name: str) -> Client:
         """Return a client with its own rate limiter, and its own service account if enabled."""
-        if name in _ALWAYS_OURSELVES:
+        if name in _DAEMON_CLIENTS:
             return Client(self._transport, name=name, limiter=self._limiter())
         wire, user = self._transport, name
         if self._accounts is not None:
-            wire, user = self._accounts.of(name)
+            wire, user = self._accounts.get(name)
         return Client(wire, name=user, limiter=self._limiter(), graceful=True)
 
     def lease(self, renew_deadline_s: float) -> Client:
@@ -176,19 +178,19 @@ class ProviderClient:
         )
 
 
-def load(name: str) -> Opener:
+def load_provider(name: str) -> Opener:
     """Import the provider of this name and return its opener.
 
     Raises:
         Misconfigured: the provider is unknown or unusable.
     """
     try:
-        return registry.load(name)
+        return registry.load_provider(name)
     except registry.ProviderError as error:
         raise Misconfigured(str(error)) from error
 
 
-def opener(options: Options) -> Opener:
+def provider_opener(options: Options) -> Opener:
     """Return the opener of the provider that the flags name.
 
     Without a cloud config this is the provider's machine driver alone, if no enabled controller
@@ -200,13 +202,17 @@ def opener(options: Options) -> Opener:
     if not options.cloud_provider:
         # The daemon requires the flag; `machine-controller-manager` needs no cloud.
         return no_cloud
-    provider_opener = load(options.cloud_provider)
-    machines = registry.declared(provider_opener).machines
+    provider_opener = load_provider(options.cloud_provider)
+    machines = registry.declaration_of(provider_opener).machines
     if machines is None or options.cloud_config:
         return provider_opener
     alone = Cloud(name=options.cloud_provider, machines=cast("MachineDriver", object()))
     running = names.enabled(options.controllers)
-    return provider_opener if any(manifest.lacks(alone) for manifest in running) else machines
+    return (
+        provider_opener
+        if any(manifest.missing_interface(alone) for manifest in running)
+        else machines
+    )
 
 
 @asynccontextmanager
@@ -222,7 +228,7 @@ HURRIED_FLUSH_S = 0.5
 """The same before the lease is released; remaining events are delivered afterwards."""
 
 
-class Events:
+class EventRecorders:
     """Event recorders of a cluster: one client for all, one recorder for each component.
 
     Recorders deliver events while the context is open. Leaving it delivers the remaining ones,
@@ -233,7 +239,7 @@ class Events:
         others: events of other clusters, which are flushed and abandoned with these.
     """
 
-    def __init__(self, client: Client, others: Sequence[Events] = ()) -> None:
+    def __init__(self, client: Client, others: Sequence[EventRecorders] = ()) -> None:
         self._resource = client.resource(EVENT_RESOURCE)
         self._others = others
         self._recorders: dict[str, EventRecorder] = {}
@@ -259,13 +265,13 @@ class Events:
 
     async def flush(self, limit_s: float = FLUSH_S) -> None:
         """Deliver the recorded events, for at most `limit_s` seconds."""
-        async with Group() as group:
+        async with NamedTaskGroup() as group:
             for component, recorder in self._recorders.items():
                 group.start(recorder.flush(limit_s), name=f"events-flush-{component}")
             for events in self._others:
                 group.start(events.flush(limit_s), name="events-flush-others")
 
-    async def __aenter__(self) -> Events:
+    async def __aenter__(self) -> EventRecorders:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -276,17 +282,17 @@ class Events:
             await cancel_and_join(*self._tasks)
 
 
-OWN = ""
+OWN_CLUSTER = ""
 """Role of the daemon's cluster for a controller that uses no other cluster."""
 
 
 def counts_deletions(options: Options) -> bool:
     """Return whether an enabled controller works on the daemon's cluster: only there they count."""
     running = names.enabled(options.controllers)
-    return any(OWN in manifest.roles(options, "", "") for manifest in running)
+    return any(OWN_CLUSTER in manifest.roles(options, "", "") for manifest in running)
 
 
-def elsewhere(options: Options) -> Mapping[str, str]:
+def remote_kubeconfigs(options: Options) -> Mapping[str, str]:
     """Return role -> kubeconfig of the clusters other than the daemon's."""
     own = options.kubeconfig or ("" if options.master else IN_CLUSTER)
     target = options.target_kubeconfig or own
@@ -296,7 +302,7 @@ def elsewhere(options: Options) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class RemoteCluster:
     """A cluster other than the daemon's.
 
     Attributes:
@@ -305,64 +311,64 @@ class Cluster:
         clients: factory of API clients.
         events: factory of event recorders.
         source: its kubeconfig, watched for changes.
-        since: file signatures of the kubeconfig before it was read.
+        signatures: file signatures of the kubeconfig before it was read.
     """
 
     roles: Sequence[str]
     transport: Transport
-    clients: Clients
-    events: Events
-    source: reload.Source
-    since: reload.Signatures
+    clients: ClientFactory
+    events: EventRecorders
+    source: reload.ReloadSource
+    signatures: reload.Signatures
 
     def context(self, resync_s: float) -> ClusterContext:
         """Return the context for controllers, with informers of this cluster."""
         return ClusterContext(
             client=self.clients.named,
             recorder=self.events.recorder,
-            informers=Informers(self.clients.named(INFORMERS), resync_s=resync_s),
+            informers=SharedInformers(self.clients.named(INFORMERS), resync_s=resync_s),
         )
 
 
 @asynccontextmanager
 async def other_clusters(
     options: Options, environ: Mapping[str, str]
-) -> AsyncIterator[Sequence[Cluster]]:
+) -> AsyncIterator[Sequence[RemoteCluster]]:
     """Connect to all other clusters until the block ends.
 
     Raises:
         Misconfigured: a kubeconfig cannot be used.
     """
     by_file: dict[str, list[str]] = {}
-    for role, file in elsewhere(options).items():
+    for role, file in remote_kubeconfigs(options).items():
         by_file.setdefault(file, []).append(role)
     async with AsyncExitStack() as stack:
         yield [
-            await _opened(stack, file, roles, options, environ) for file, roles in by_file.items()
+            await _connect(stack, file, roles, options, environ) for file, roles in by_file.items()
         ]
 
 
-async def _opened(
+async def _connect(
     stack: AsyncExitStack,
     file: str,
     roles: Sequence[str],
     options: Options,
     environ: Mapping[str, str],
-) -> Cluster:
+) -> RemoteCluster:
     path = "" if file == IN_CLUSTER else file
     name, since = f"{roles[0]}-kubeconfig", reload.signatures(path)
     try:
         config = await asyncio.to_thread(kube_config.load, path, environ=environ)
-    except kube_config.ConfigError as error:
+    except kube_config.ClusterConfigError as error:
         raise Misconfigured(f"--{name}={error}") from error
     wire = Transport(config, user_agent=user_agent(options.program))
     await stack.enter_async_context(wire)
-    clients = Clients(wire, options.api_rate)
-    return Cluster(
+    clients = ClientFactory(wire, options.api_rate)
+    return RemoteCluster(
         roles=roles,
         transport=wire,
         clients=clients,
-        events=await stack.enter_async_context(Events(clients.named(EVENTS))),
-        source=reload.Kubeconfig(path, wire, environ=environ, name=name),
-        since=since,
+        events=await stack.enter_async_context(EventRecorders(clients.named(EVENTS))),
+        source=reload.KubeconfigSource(path, wire, environ=environ, name=name),
+        signatures=since,
     )

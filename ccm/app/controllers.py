@@ -13,44 +13,44 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ccm.app import metrics
-from ccm.app.clients import DELETIONS, INFORMERS, Cluster, counts_deletions
+from ccm.app.clients import DELETIONS, INFORMERS, RemoteCluster, counts_deletions
 from ccm.app.election import Election
-from ccm.app.health import Vitals
+from ccm.app.health import DaemonState
 from ccm.app.options import Options, gates, migration, names
 from ccm.app.options.names import MANIFESTS
-from ccm.app.provider import answers, knows_nodes
+from ccm.app.provider import check_knows_nodes, check_reachable
 from ccm.base import log
 from ccm.base.backoff import jittered
-from ccm.base.tasks import Group
-from ccm.cloud.calls.handle import Handle
+from ccm.base.tasks import NamedTaskGroup
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.interface import Cloud, Inventory
 from ccm.cloud.lookup import NodeOwnership, SharedInventory
 from ccm.kube.client import Client
-from ccm.kube.informer import Informer, Informers
+from ccm.kube.informer import Informer, SharedInformers
 from ccm.kube.resources import CONFIG_MAPS, NODES
 from ccm.model import Node
-from ccm.runtime.controller import Runnable, until_synced
+from ccm.runtime.controller import Runnable, wait_for_sync
 from ccm.runtime.deletions import DeletionRecord
 from ccm.runtime.manifest import ClusterContext, ControllerContext, Manifest
 from ccm.runtime.writer import Recorder
 
-NO_MIGRATION = migration.Plan(leader_name="")
+NO_MIGRATION = migration.LeaderMigration(leader_name="")
 
 PREPARE_AFTER_S = 1.0
 """Delay before a standby imports the controllers. Its first requests are sent by then, and a
 leader has imported its controllers already."""
 
 
-class Clients(Protocol):
-    """Factory of API clients (`ccm.app.clients.Clients`)."""
+class NamedClients(Protocol):
+    """Factory of API clients (`ccm.app.clients.NamedClients`)."""
 
     def named(self, name: str) -> Client:
         """Return the client of a service account, by the account's name."""
         ...
 
 
-class Events(Protocol):
-    """Factory of event recorders (`ccm.app.clients.Events`)."""
+class NamedRecorders(Protocol):
+    """Factory of event recorders (`ccm.app.clients.NamedRecorders`)."""
 
     def recorder(self, component: str) -> Recorder:
         """Return the recorder of a component."""
@@ -79,7 +79,7 @@ class NodeCache:
         return self._nodes.store.get(name)
 
 
-class Controllers:
+class ControllerRunner:
     """Runner of the leader's controllers.
 
     Args:
@@ -94,12 +94,12 @@ class Controllers:
     def __init__(
         self,
         options: Options,
-        clients: Clients,
-        events: Events,
-        vitals: Vitals,
-        plan: migration.Plan | None = None,
+        clients: NamedClients,
+        events: NamedRecorders,
+        vitals: DaemonState,
+        plan: migration.LeaderMigration | None = None,
         *,
-        others: Sequence[Cluster] = (),
+        others: Sequence[RemoteCluster] = (),
     ) -> None:
         self._options = options
         self._clients = clients
@@ -107,42 +107,42 @@ class Controllers:
         self._vitals = vitals
         self._plan = plan or NO_MIGRATION
         self._others = others
-        self._nodes: Informer[Node] | None = None
-        self._handle: Handle | None = None
+        self._node_informer: Informer[Node] | None = None
+        self._handle: CloudClient | None = None
         self._inventory: SharedInventory | None = None
         self._running: list[Runnable] = []
 
-    async def accept(self, cloud: Cloud) -> None:
+    async def check_provider(self, cloud: Cloud) -> None:
         """Check a new provider with a first call, and give it the shared Node cache.
 
         Raises:
             CloudError: the provider does not answer, or knows none of the nodes that the old
                 provider knows.
         """
-        nodes = self._nodes.store.list() if self._nodes is not None else []
+        nodes = self._node_informer.store.list() if self._node_informer is not None else []
         own_nodes = self._options.own_nodes
-        ownership = NodeOwnership.at(cloud, own_nodes)
+        ownership = NodeOwnership.for_cloud(cloud, own_nodes)
         ours = (node for node in nodes if not ownership.is_foreign(node))
-        await answers(cloud, next(ours, None))
+        await check_reachable(cloud, next(ours, None))
         if self._handle is not None:
-            await knows_nodes(cloud, self._handle, nodes, own_nodes=own_nodes)
-        self._introduce(cloud)
+            await check_knows_nodes(cloud, self._handle, nodes, own_nodes=own_nodes)
+        self._set_informers(cloud)
 
     def retry_now(self) -> None:
         """Retry all failed keys at once, because another provider is in use."""
         if self._inventory is not None:
-            self._inventory.drop()
+            self._inventory.invalidate()
         for controller in self._running:
             controller.retry_now()
 
-    async def prepare(self) -> None:
+    async def preload_modules(self) -> None:
         """Import the controllers ahead of time, so that a later take-over is fast."""
         await asyncio.sleep(PREPARE_AFTER_S)
         for manifest in names.enabled(self._options.controllers):
             importlib.import_module(manifest.modules[0])
             await asyncio.sleep(0)  # imports block; let leader election run between them
 
-    async def run(self, handle: Handle, election: Election | None) -> None:
+    async def run(self, handle: CloudClient, election: Election | None) -> None:
         """Run the leader's caches and controllers until cancelled.
 
         Args:
@@ -150,20 +150,20 @@ class Controllers:
             election: competes for the second lease; None runs its controllers without one.
         """
         resync_s = self._options.min_resync_period.total_seconds()
-        informers = Informers(self._clients.named(INFORMERS), resync_s=resync_s)
+        informers = SharedInformers(self._clients.named(INFORMERS), resync_s=resync_s)
         others = {cluster.roles[0]: cluster.context(resync_s) for cluster in self._others}
         by_role = {
             role: others[cluster.roles[0]] for cluster in self._others for role in cluster.roles
         }
-        self._nodes = _nodes(self._options, informers, by_role)
-        self._introduce(handle.cloud)
+        self._node_informer = _node_informer(self._options, informers, by_role)
+        self._set_informers(handle.cloud)
         self._handle = handle
-        self._inventory = inventory = self._shared_inventory(handle, self._nodes)
+        self._inventory = inventory = self._shared_inventory(handle, self._node_informer)
         context = ControllerContext(
             client=self._clients.named,
             recorder=self._events.recorder,
             informers=informers,
-            handle=handle,
+            cloud_client=handle,
             inventory=inventory,
             gates=gates.values(self._options.feature_gates),
             deletions=self._deletions(),
@@ -171,17 +171,17 @@ class Controllers:
         )
         vitals = self._vitals
         vitals.informers, vitals.deletions = informers, context.deletions
-        vitals.others = {role: cluster.informers for role, cluster in others.items()}
+        vitals.other_informers = {role: cluster.informers for role, cluster in others.items()}
         try:
-            async with Group() as group:
-                for informer_set in (informers, *vitals.others.values()):
+            async with NamedTaskGroup() as group:
+                for informer_set in (informers, *vitals.other_informers.values()):
                     group.start(informer_set.run(), name="informers")
                     group.start(_settle(informer_set), name="settle")
                 if counts_deletions(self._options):
                     group.start(context.deletions.run(), name="deletions")
                 if self._plan is not NO_MIGRATION:
-                    group.start(self._run_shared(context, election), name="migration")
-                await self._run_those(context, migration.Runs.MAIN)
+                    group.start(self._run_migrated(context, election), name="migration")
+                await self._run_lease_controllers(context, migration.LeaseAssignment.MAIN)
         finally:
             self._running.clear()
             self._handle = self._inventory = None
@@ -189,25 +189,29 @@ class Controllers:
             if inventory is not None:
                 await inventory.close()
 
-    async def _run_shared(self, context: ControllerContext, election: Election | None) -> None:
+    async def _run_migrated(self, context: ControllerContext, election: Election | None) -> None:
         """Run the migrated controllers while this process holds the shared lease."""
 
         async def run() -> None:
-            await self._run_those(context, migration.Runs.MIGRATED)
+            await self._run_lease_controllers(context, migration.LeaseAssignment.MIGRATED)
 
         if election is None:
             await run()
         else:
-            await election.hold(self._plan.leader_name, run)
+            await election.run_lease(self._plan.leader_name, run)
 
-    async def _run_those(self, context: ControllerContext, runs: migration.Runs) -> None:
+    async def _run_lease_controllers(
+        self, context: ControllerContext, runs: migration.LeaseAssignment
+    ) -> None:
         """Run the enabled controllers of one lease: the daemon's, or the shared one."""
         options = self._options
-        among = [manifest for manifest in MANIFESTS if self._plan.of(manifest.name) is runs]
+        among = [manifest for manifest in MANIFESTS if self._plan.assignment(manifest.name) is runs]
         interval_s = options.controller_start_interval.total_seconds()
         started = []
-        async with Group() as group:
-            for manifest, controller in enabled(options, context, among, self._vitals.left_out):
+        async with NamedTaskGroup() as group:
+            for manifest, controller in build_enabled(
+                options, context, among, self._vitals.skipped
+            ):
                 self._running.append(controller)
                 group.start(self._run(manifest, controller), name=manifest.name)
                 started.append(manifest.name)
@@ -228,12 +232,12 @@ class Controllers:
             owner=options.leader_elect_resource_name,
         )
 
-    def _introduce(self, cloud: Cloud) -> None:
-        if cloud.set_informers is not None and self._nodes is not None:
-            cloud.set_informers(NodeCache(self._nodes))
+    def _set_informers(self, cloud: Cloud) -> None:
+        if cloud.set_informers is not None and self._node_informer is not None:
+            cloud.set_informers(NodeCache(self._node_informer))
 
     def _shared_inventory(
-        self, handle: Handle, nodes: Informer[Node] | None
+        self, handle: CloudClient, nodes: Informer[Node] | None
     ) -> SharedInventory | None:
         if handle.cloud.inventory is None or nodes is None:
             return None
@@ -242,15 +246,15 @@ class Controllers:
             population=lambda: len(nodes.store),
             max_age_s=self._options.inventory_max_age.total_seconds(),
         )
-        NodeCache(nodes).on_node(inventory.note, name="inventory")
+        NodeCache(nodes).on_node(inventory.on_node_event, name="inventory")
         return inventory
 
 
-def enabled(
+def build_enabled(
     options: Options,
     context: ControllerContext,
     among: Collection[Manifest[Any]] = MANIFESTS,
-    left_out: Callable[[str, str], object] = lambda _name, _why: None,
+    on_skipped: Callable[[str, str], object] = lambda _name, _why: None,
 ) -> Iterator[tuple[Manifest[Any], Runnable]]:
     """Yield the controllers that will run, in start order; build each when it is taken.
 
@@ -258,7 +262,7 @@ def enabled(
         options: the flags.
         context: inputs of the controllers.
         among: manifests to choose from.
-        left_out: callback with (name, reason) for an enabled controller that will not run.
+        on_skipped: callback with (name, reason) for an enabled controller that will not run.
     """
     logger = log.logger("daemon")
     wanted = names.enabled(options.controllers)
@@ -268,19 +272,21 @@ def enabled(
             level = logger.info if manifest.off_by_default else logger.warning
             level("controller is disabled", controller=manifest.name)
     for manifest in (candidate for candidate in among if candidate in wanted):
-        if reason := manifest.turned_off(options) or manifest.lacks(context.handle.cloud):
+        if reason := manifest.disabled_by(options) or manifest.missing_interface(
+            context.cloud_client.cloud
+        ):
             logger.info("controller is skipped", controller=manifest.name, reason=reason)
-            left_out(manifest.name, reason)
-        elif fault := manifest.wrong(options):
+            on_skipped(manifest.name, reason)
+        elif fault := manifest.config_fault(options):
             # The other controllers still run; the Go reference exits here.
             logger.error("controller cannot start", controller=manifest.name, error=fault)
-            left_out(manifest.name, fault)
+            on_skipped(manifest.name, fault)
         else:
             yield manifest, manifest.build(context, options)
 
 
-def _nodes(
-    options: Options, informers: Informers, others: Mapping[str, ClusterContext]
+def _node_informer(
+    options: Options, informers: SharedInformers, others: Mapping[str, ClusterContext]
 ) -> Informer[Node] | None:
     """Return the Node informer of the enabled controllers; None if none of them watches Nodes.
 
@@ -289,17 +295,17 @@ def _nodes(
     roles = {
         role
         for manifest in names.enabled(options.controllers)
-        if NODES.plural in manifest.follows
+        if NODES.plural in manifest.watched
         for role in manifest.roles(options, NODES.plural, "")
     }
     if not roles:
         return None
     own = roles - others.keys()
-    return (informers if own else others[min(roles)].informers).of(NODES)
+    return (informers if own else others[min(roles)].informers).informer_for(NODES)
 
 
-async def _settle(informers: Informers) -> None:
+async def _settle(informers: SharedInformers) -> None:
     """Freeze the synced caches: the garbage collector would scan them in every full collection."""
-    await until_synced(informers, who="daemon")
+    await wait_for_sync(informers, component="daemon")
     gc.collect()
     gc.freeze()

@@ -21,36 +21,36 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ccm
-from ccm.app import http, metrics, provider, reload, stopping
+from ccm.app import http, metrics, provider, reload, shutdown
 from ccm.app.clients import (
     EVENTS,
-    Accounts,
-    Clients,
-    Cluster,
-    Events,
-    opener,
+    AccountTransports,
+    ClientFactory,
+    EventRecorders,
+    RemoteCluster,
     other_clusters,
+    provider_opener,
     user_agent,
 )
-from ccm.app.controllers import Controllers
-from ccm.app.election import Election, migration_plan
-from ccm.app.health import Vitals
+from ccm.app.controllers import ControllerRunner
+from ccm.app.election import Election, load_migration
+from ccm.app.health import DaemonState
 from ccm.app.http import ServerContext, serving
 from ccm.app.options import Options, migration
 from ccm.base import log
 from ccm.base.drain import Drain
 from ccm.base.lease_guard import Watchdog
-from ccm.base.tasks import Group, cancel_and_join, spawn
+from ccm.base.tasks import NamedTaskGroup, cancel_and_join, spawn
 from ccm.kube import config as kube_config
 from ccm.kube.transport import Transport
 
 if TYPE_CHECKING:
-    from ccm.app.persistence import Stores
+    from ccm.app.persistence import PersistenceStores
 
 Serve = Callable[[ServerContext], AbstractAsyncContextManager[asyncio.Task[None]]]
 """Context manager of the HTTP server; the yielded task ends only with an exception."""
 
-LEAVE_S = 2.0
+FORCED_EXIT_DELAY_S = 2.0
 """Time for an orderly end while a provider call ignores its cancellation."""
 
 
@@ -66,30 +66,30 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
         Misconfigured: a configuration error.
     """
     since = reload.signatures(options.kubeconfig, options.cloud_config, options.config)
-    opened = opener(options)
+    opened = provider_opener(options)
     try:
         cluster = await asyncio.to_thread(
             kube_config.load, options.kubeconfig, options.master, environ=environ
         )
-    except kube_config.ConfigError as error:
+    except kube_config.ClusterConfigError as error:
         given = "--kubeconfig=" if options.kubeconfig else ""
         raise provider.Misconfigured(f"{given}{error}") from error
-    plan = migration_plan(options)
+    plan = load_migration(options)
     async with (
-        _told(options, cluster) as closed,
+        _logged_lifetime(options, cluster) as closed,
         Transport(cluster, user_agent=user_agent(options.program)) as transport,
-        Accounts(transport) as accounts,
+        AccountTransports(transport) as accounts,
         other_clusters(options, environ) as others,
     ):
         acting = accounts if options.use_service_account_credentials else None
-        clients = Clients(transport, options.api_rate, accounts=acting)
+        clients = ClientFactory(transport, options.api_rate, accounts=acting)
         configured = provider.ConfiguredProvider(options, opened, clients)
-        kubeconfig = reload.Kubeconfig(
+        kubeconfig = reload.KubeconfigSource(
             options.kubeconfig,
             transport,
             environ=environ,
             master=options.master,
-            adopted=accounts.follow,
+            on_adopted=accounts.update_tls,
         )
         daemon = Daemon(
             options,
@@ -98,11 +98,11 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
             plan=plan,
             kubeconfig=kubeconfig,
             others=others,
-            since=since,
-            over=closed,
+            signatures=since,
+            closed=closed,
         )
         if options.persistence_config:
-            await asyncio.to_thread(daemon.persist, clients)
+            await asyncio.to_thread(daemon.load_persistence, clients)
         context = ServerContext(
             options=options,
             vitals=daemon.vitals,
@@ -111,11 +111,11 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
             others={role: other.transport for other in others for role in other.roles[:1]},
         )
         async with serve(context) as served:
-            return await _live(daemon, served, options)
+            return await _run_until_stopped(daemon, served, options)
 
 
 @asynccontextmanager
-async def _told(
+async def _logged_lifetime(
     options: Options, cluster: kube_config.ClusterConfig
 ) -> AsyncIterator[threading.Event]:
     """Log the start and, once all is closed, the end; set the yielded event at the end."""
@@ -135,10 +135,10 @@ async def _told(
         closed.set()
 
 
-async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options) -> int:
+async def _run_until_stopped(daemon: Daemon, served: asyncio.Task[None], options: Options) -> int:
     """Run until a signal, the end of the work or a server failure; return the exit code."""
     logger, fault = log.logger("daemon"), None
-    with stopping.signals() as stop:
+    with shutdown.signals() as stop:
         work = spawn(daemon.run(), name="daemon")
         stop_signal = spawn(stop.wait(), name="stop-signal")
         period_s = options.log_flush_frequency.total_seconds()
@@ -149,13 +149,13 @@ async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options) ->
                 served.result()
             if not work.done():
                 logger.info("stopping")
-                await stopping.wind_down(
+                await shutdown.wind_down(
                     work,
                     drain=daemon.drain,
                     grace_s=options.shutdown_grace_period.total_seconds(),
-                    last_resort=daemon.last_resort,
+                    watchdog=daemon.watchdog,
                 )
-            return work.result() if work.done() else stopping.EXIT_OK
+            return work.result() if work.done() else shutdown.EXIT_OK
         except BaseException as error:
             fault = error
             raise
@@ -167,8 +167,8 @@ async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options) ->
             if fault is not None and (stop.is_set() or daemon.abandoned_calls):
                 # Logged here, because a hanging call may keep `main` from logging it.
                 logger.error("the daemon failed", exc_info=fault)
-            code = stopping.EXIT_LOST_LEASE if fault is None else stopping.EXIT_DEFECT
-            daemon.let_go(stopping.EXIT_OK if stop.is_set() else code)
+            code = shutdown.EXIT_LOST_LEASE if fault is None else shutdown.EXIT_DEFECT
+            daemon.finish(shutdown.EXIT_OK if stop.is_set() else code)
 
 
 class Daemon:
@@ -181,43 +181,43 @@ class Daemon:
         plan: leader migration, the controllers of the second lease; None means no migration.
         kubeconfig: credentials of the API server, watched for changes.
         others: clusters other than the daemon's.
-        since: signatures of the files that were read already.
-        over: event that is set when everything is closed.
+        signatures: signatures of the files that were read already.
+        closed: event that is set when everything is closed.
     """
 
     def __init__(
         self,
         options: Options,
-        clients: Clients,
+        clients: ClientFactory,
         configured: provider.ConfiguredProvider,
         *,
-        plan: migration.Plan | None,
-        kubeconfig: reload.Source,
-        others: Sequence[Cluster] = (),
-        since: reload.Signatures,
-        over: threading.Event,
+        plan: migration.LeaderMigration | None,
+        kubeconfig: reload.ReloadSource,
+        others: Sequence[RemoteCluster] = (),
+        signatures: reload.Signatures,
+        closed: threading.Event,
     ) -> None:
         self.drain = Drain()
-        self.last_resort = Watchdog()
-        self.vitals = Vitals()
-        self.vitals.stopping = lambda: self.drain.begun
+        self.watchdog = Watchdog()
+        self.vitals = DaemonState()
+        self.vitals.stopping = lambda: self.drain.has_begun
         self._options = options
         self._configured = configured
         self._kubeconfig = kubeconfig
         self._others = others
-        self._since = {
-            **since,
-            **{path: was for cluster in others for path, was in cluster.since.items()},
+        self._signatures = {
+            **signatures,
+            **{path: was for cluster in others for path, was in cluster.signatures.items()},
         }
-        self._over = over
-        self._stores: Stores | None = None
-        self._events = Events(clients.named(EVENTS), [cluster.events for cluster in others])
-        self._election = Election(options, clients, self._events, self.vitals, self.last_resort)
-        self._controllers = Controllers(
+        self._closed = closed
+        self._stores: PersistenceStores | None = None
+        self._events = EventRecorders(clients.named(EVENTS), [cluster.events for cluster in others])
+        self._election = Election(options, clients, self._events, self.vitals, self.watchdog)
+        self._controllers = ControllerRunner(
             options, clients, self._events, self.vitals, plan, others=others
         )
         self._holder = provider.ProviderHolder(
-            make=partial(provider.handle, options), exchanged=self._controllers.retry_now
+            make=partial(provider.make_handle, options), on_exchanged=self._controllers.retry_now
         )
 
     async def run(self) -> int:
@@ -225,7 +225,9 @@ class Daemon:
         async with self._events:
             try:
                 # Watch credentials from the start: to open, a provider may need the API server.
-                return await _beside(self._reloader(*self._sources()).run(), self._serve())
+                return await _run_beside(
+                    self._reloader(*self._initial_sources()).run(), self._serve()
+                )
             finally:
                 await self._holder.close()
 
@@ -234,29 +236,29 @@ class Daemon:
         """Number of cloud calls that still run although they were cancelled."""
         return self.vitals.handle.abandoned_calls if self.vitals.handle is not None else 0
 
-    def let_go(self, code: int) -> None:
+    def finish(self, code: int) -> None:
         """Call off the watchdog after all work has ended; exit by force if cloud calls hang."""
         if hanging_calls := self.abandoned_calls:
             log.logger("daemon").warning(
                 "cloud calls do not end, leaving without them", calls=hanging_calls
             )
-            threading.Thread(target=_leave, args=(self._over, code), daemon=True).start()
+            threading.Thread(target=_force_exit, args=(self._closed, code), daemon=True).start()
         else:
-            self.last_resort.call_off()
+            self.watchdog.cancel()
 
     async def _serve(self) -> int:
         if name := self._options.cloud_provider:
             self._configured.events = self._events.recorder(f"{name}-{migration.COMPONENT}")
         handle = await self._holder.open(lambda: self._configured.opened(self.vitals.not_opened))
         self.vitals.opened(handle)
-        return await _beside(self._follow(), self._election.run(self._lead))
+        return await _run_beside(self._watch_provider(), self._election.run(self._lead))
 
     async def _lead(self) -> None:
         """Run the work of the leader until cancelled.
 
         Storage opens after the lease is acquired, and closes before it is released.
         """
-        self.drain.govern()
+        self.drain.activate()
         async with (
             nullcontext()
             if self._stores is None
@@ -264,52 +266,52 @@ class Daemon:
         ):
             await self._controllers.run(self._holder.handle, self._election)
 
-    def persist(self, clients: Clients) -> None:
+    def load_persistence(self, clients: ClientFactory) -> None:
         """Read the persistence configuration. Raises Misconfigured."""
         from ccm.app import persistence  # imported only where it is used: it loads the backends
 
-        self._stores = persistence.Stores(
+        self._stores = persistence.PersistenceStores(
             self._options.persistence_config,
             clients.named(persistence.CLIENT),
             namespace=self._options.leader_elect_resource_namespace,
-            tell=self._election.tell,
+            record_event=self._election.record_event,
         )
         self.vitals.persistence = self._stores.health
 
-    async def _follow(self) -> None:
+    async def _watch_provider(self) -> None:
         """Watch the provider and its files, serve webhooks; end only with an exception."""
-        async with Group() as group:
-            if self._options.cloud_config or self._configured.followed:
-                file, accept = self._options.cloud_config, self._controllers.accept
-                source = reload.CloudConfig(file, self._configured, self._holder, accept)
+        async with NamedTaskGroup() as group:
+            if self._options.cloud_config or self._configured.watched_files:
+                file, accept = self._options.cloud_config, self._controllers.check_provider
+                source = reload.CloudConfigSource(file, self._configured, self._holder, accept)
                 group.start(self._reloader(source).run(), name="reload-provider")
-            group.start(self._controllers.prepare(), name="prepare")
-            group.start(self._holder.until_crash(), name="provider-watch")
-            serving = http.serve(self._options, lambda: self._holder.handle.cloud)
+            group.start(self._controllers.preload_modules(), name="prepare")
+            group.start(self._holder.wait_for_crash(), name="provider-watch")
+            serving = http.serve_webhooks(self._options, lambda: self._holder.handle.cloud)
             group.start(serving, name="webhooks")
 
-    def _sources(self) -> list[reload.Source]:
+    def _initial_sources(self) -> list[reload.ReloadSource]:
         """Return the files to watch from the start, before the provider is open."""
         options, sources = self._options, [cluster.source for cluster in self._others]
         if options.kubeconfig or not options.master:
             sources.append(self._kubeconfig)
         if options.config:
-            sources.append(reload.Configuration(options))
+            sources.append(reload.DaemonConfigSource(options))
         return sources
 
-    def _reloader(self, *sources: reload.Source) -> reload.Reloader:
-        return reload.Reloader(sources, self._election.tell, since=self._since)
+    def _reloader(self, *sources: reload.ReloadSource) -> reload.Reloader:
+        return reload.Reloader(sources, self._election.record_event, since=self._signatures)
 
 
-def _leave(closed: threading.Event, code: int) -> None:
-    """End the process once everything is closed, at the latest after `LEAVE_S`."""
-    if not closed.wait(LEAVE_S):
+def _force_exit(closed: threading.Event, code: int) -> None:
+    """End the process once everything is closed, at the latest after `FORCED_EXIT_DELAY_S`."""
+    if not closed.wait(FORCED_EXIT_DELAY_S):
         log.logger("daemon").info("stopped", **metrics.summary())
     log.flush()
     os._exit(code)
 
 
-async def _beside(follow: Coroutine[Any, Any, None], serve: Coroutine[Any, Any, int]) -> int:
+async def _run_beside(follow: Coroutine[Any, Any, None], serve: Coroutine[Any, Any, int]) -> int:
     """Run both until `serve` ends, and return its exit code; a failure of `follow` ends both."""
     following, work = spawn(follow, name="follow"), spawn(serve, name="serve")
     try:

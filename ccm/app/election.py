@@ -12,20 +12,20 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ccm.app.clients import HURRIED_FLUSH_S, Clients, Events
-from ccm.app.health import Vitals
+from ccm.app.clients import HURRIED_FLUSH_S, ClientFactory, EventRecorders
+from ccm.app.health import DaemonState
 from ccm.app.options import Options, migration
 from ccm.app.options.documents import DocumentError
-from ccm.app.options.generic import GUARDED
+from ccm.app.options.generic import GUARDED_FRACTION
 from ccm.app.provider import Misconfigured
-from ccm.app.stopping import EXIT_LOST_LEASE, EXIT_OK
+from ccm.app.shutdown import EXIT_LOST_LEASE, EXIT_OK
 from ccm.base import clock, log
 from ccm.base.lease_guard import LeaseGuard, Watchdog
 from ccm.kube.leader import LeaderElectionConfig, LeaderElector, LostLease, new_identity
 from ccm.kube.resources import LEASES
 from ccm.model.meta import ObjectReference
 
-LAST_MOMENT = 0.8
+KILL_FRACTION = 0.8
 """Fraction of the time from losing the lease to its expiry, after which the process is ended."""
 
 Lead = Callable[[], Coroutine[Any, Any, None]]
@@ -40,23 +40,23 @@ class Election:
         clients: factory of the client that writes leases.
         events: records leader changes.
         vitals: receives the electors, for health checks.
-        last_resort: watchdog, armed while this process holds a lease.
+        watchdog: watchdog, armed while this process holds a lease.
     """
 
     def __init__(
         self,
         options: Options,
-        clients: Clients,
-        events: Events,
-        vitals: Vitals,
-        last_resort: Watchdog,
+        clients: ClientFactory,
+        events: EventRecorders,
+        vitals: DaemonState,
+        watchdog: Watchdog,
     ) -> None:
         self._options = options
         self._renew_deadline_s = options.leader_elect_renew_deadline.total_seconds()
         self._leases = clients.lease(self._renew_deadline_s).resource(LEASES)
         self._events = events
         self._vitals = vitals
-        self._last_resort = last_resort
+        self._watchdog = watchdog
         self._identity = new_identity(socket.gethostname())
         self._log = log.logger("daemon")
 
@@ -66,7 +66,7 @@ class Election:
             await lead()
             return EXIT_OK
         try:
-            await self.hold(self._options.leader_elect_resource_name, lead)
+            await self.run_lease(self._options.leader_elect_resource_name, lead)
         except LostLease as error:
             self._log.error("leaderelection lost", error=str(error))
             return EXIT_LOST_LEASE
@@ -78,7 +78,7 @@ class Election:
             return EXIT_LOST_LEASE
         return EXIT_OK
 
-    async def hold(self, lease: str, lead: Lead) -> None:
+    async def run_lease(self, lease: str, lead: Lead) -> None:
         """Compete for one lease, and lead while this process holds it.
 
         Raises:
@@ -87,7 +87,7 @@ class Election:
         options, guard = self._options, LeaseGuard()
 
         async def guarded() -> None:
-            guard.govern()
+            guard.activate()
             await lead()
 
         elector = LeaderElector(
@@ -101,9 +101,9 @@ class Election:
                 retry_period_s=options.leader_elect_retry_period.total_seconds(),
             ),
             recorder=self._events.recorder(options.program),
-            on_renewed=lambda began: self._renewed(lease, guard, began),
-            on_lost=lambda: self._lost(guard),
-            before_release=self._ready_to_release,
+            on_renewed=lambda began: self._on_renewed(lease, guard, began),
+            on_lost=lambda: self._on_lost(guard),
+            before_release=self._may_release,
         )
         self._vitals.electors[lease] = elector
         try:
@@ -111,14 +111,14 @@ class Election:
         finally:
             # A lease that was not released keeps the watchdog armed: expiry must end the process.
             if elector.holder != self._identity:
-                self._last_resort.call_off(lease)
+                self._watchdog.cancel(lease)
 
     def writer(self) -> tuple[str, int]:
         """Return the identity and the number of leader transitions (0 without an election)."""
         elector = self._vitals.electors.get(self._options.leader_elect_resource_name)
         return self._identity, elector.transitions if elector is not None else 0
 
-    def tell(self, kind: str, reason: str, message: str) -> None:
+    def record_event(self, kind: str, reason: str, message: str) -> None:
         """Record an event about the Lease, which represents the daemon."""
         about = ObjectReference(
             api_version=LEASES.api_version,
@@ -128,23 +128,23 @@ class Election:
         )
         self._events.recorder(self._options.program).event(about, kind, reason, message)
 
-    def _renewed(self, lease: str, guard: LeaseGuard, began: float) -> None:
+    def _on_renewed(self, lease: str, guard: LeaseGuard, began: float) -> None:
         duration_s = self._options.leader_elect_lease_duration.total_seconds()
-        until = began + GUARDED * duration_s
+        until = began + GUARDED_FRACTION * duration_s
         guard.extend(until)
-        self._last_resort.arm(lease, until - clock.monotonic())
+        self._watchdog.arm(lease, until - clock.monotonic())
 
-    def _lost(self, guard: LeaseGuard) -> None:
+    def _on_lost(self, guard: LeaseGuard) -> None:
         """End all work before a successor may lead; the watchdog also ends hanging threads."""
-        guard.lapse()
+        guard.expire()
         self._events.abandon()
         log.flush()
         remaining = (
             self._options.leader_elect_lease_duration - self._options.leader_elect_renew_deadline
         )
-        self._last_resort.arm("lost lease", LAST_MOMENT * remaining.total_seconds())
+        self._watchdog.arm("lost lease", KILL_FRACTION * remaining.total_seconds())
 
-    async def _ready_to_release(self) -> bool:
+    async def _may_release(self) -> bool:
         """Flush events; return whether the lease may be released for a successor now."""
         await self._events.flush(HURRIED_FLUSH_S)
         handle = self._vitals.handle
@@ -156,7 +156,7 @@ class Election:
         return not hanging_calls
 
 
-def migration_plan(options: Options) -> migration.Plan | None:
+def load_migration(options: Options) -> migration.LeaderMigration | None:
     """Return the leader migration, which assigns controllers to leases; None without one.
 
     Raises:

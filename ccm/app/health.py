@@ -28,45 +28,45 @@ from typing import Any
 
 import msgspec
 
+from ccm.app.delegated_auth import RawClient
 from ccm.app.options import Options
-from ccm.app.trust import Raw
 from ccm.base import clock, redact
-from ccm.cloud.blocking import exhausted
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.blocking import exhausted_pools
+from ccm.cloud.calls.client import CloudClient
 from ccm.kube import errors, workqueue
-from ccm.kube.informer import Informer, Informers
+from ccm.kube.informer import Informer, SharedInformers
 from ccm.kube.leader import LeaderElector
-from ccm.runtime.account import Answer
 from ccm.runtime.controller import Runnable
 from ccm.runtime.deletions import DeletionRecord
-from ccm.serving.health import PING, WELL, Check, Finding, wrong
+from ccm.runtime.object_status import ExplainResponse
+from ccm.serving.health import PASSED, PING, CheckResult, HealthCheck, failed
 from ccm.serving.http import JSON, Handler, Request, Response, text
 from ccm.serving.ttl_cache import TTLCache
 
-LATE_BEATS = 5
+MAX_LATE_BEATS = 5
 """Late beats in a row after which the event loop is unhealthy. One burst of work is tolerated, and
 a blocked loop answers no probe at all."""
 
-STUCK_S = 3600.0
+HUNG_WORKER_S = 3600.0
 """Time on one key after which a worker counts as hanging. Each of its calls has a time-out, of 15
 minutes at most."""
 
-NO_THREAD_S = 300.0
+HUNG_THREADS_S = 300.0
 """Time without a free thread after which all their calls hang; only a restart ends a thread."""
 
-SILENT_S = 900.0
+WATCH_SILENCE_S = 900.0
 """Silence after which a watch is unhealthy; every watch is renewed within ten minutes."""
 
-LOST_S = 10.0
+WATCH_FAILURE_TOLERANCE_S = 10.0
 """Time for which a failing watch is tolerated."""
 
-REFUSED_CALLS = 3
+MAX_FAILED_CALLS = 3
 """Failed cloud calls in a row after which the cloud is unhealthy."""
 
-ASKED_S = 2.0
+API_RESULT_TTL_S = 2.0
 """Time for which the API server's answer about its own health is cached."""
 
-NO_OTHERS: Mapping[str, Raw] = MappingProxyType({})
+NO_OTHERS: Mapping[str, RawClient] = MappingProxyType({})
 
 
 class Checks:
@@ -78,85 +78,101 @@ class Checks:
         others: clients of the API servers of other clusters, by cluster role.
     """
 
-    def __init__(self, vitals: Vitals, api: Raw, others: Mapping[str, Raw] = NO_OTHERS) -> None:
+    def __init__(
+        self, vitals: DaemonState, api: RawClient, others: Mapping[str, RawClient] = NO_OTHERS
+    ) -> None:
         self._vitals = vitals
-        self._asked: TTLCache[str, Finding] = TTLCache(lambda _finding: ASKED_S, name="health")
-        self._alive = (
-            PING,
-            Check(name="event-loop", look=self._loop),
-            Check(name="workers", look=_workers),
+        self._api_results: TTLCache[str, CheckResult] = TTLCache(
+            lambda _finding: API_RESULT_TTL_S, name="health"
         )
-        self._threads_alive = Check(name="cloud-threads", look=partial(_threads, NO_THREAD_S))
-        self._able = (
+        self._liveness = (
+            PING,
+            HealthCheck(name="event-loop", probe=self._loop),
+            HealthCheck(name="workers", probe=_workers),
+        )
+        self._threads_alive = HealthCheck(
+            name="cloud-threads", probe=partial(_threads, HUNG_THREADS_S)
+        )
+        self._readiness = (
             *(
-                Check(
+                HealthCheck(
                     name="-".join(filter(None, ("api-server", role))),
-                    look=partial(self._asked.get, role, partial(_asked, client)),
+                    probe=partial(self._api_results.get, role, partial(_check_api_server, client)),
                 )
                 for role, client in {"": api, **others}.items()
             ),
-            Check(name="cloud", look=self._cloud),
-            Check(name="cloud-threads", look=partial(_threads, 0.0)),
-            Check(name="caches", look=self._caches),
+            HealthCheck(name="cloud", probe=self._cloud),
+            HealthCheck(name="cloud-threads", probe=partial(_threads, 0.0)),
+            HealthCheck(name="caches", probe=self._caches),
             # Informational: unauthenticated callers do not keep the daemon from its work.
-            Check(name="authentication", look=lambda: Finding(detail=vitals.waiting())),
+            HealthCheck(
+                name="authentication", probe=lambda: CheckResult(detail=vitals.pending_reason())
+            ),
         )
 
-    def healthz(self) -> Sequence[Check]:
+    def healthz(self) -> Sequence[HealthCheck]:
         """Return the checks of `/healthz`: those of `/livez`, with the reference's names first."""
-        return (*self._elections(), *self._alive, self._threads_alive, *self._controllers())
+        return (*self._elections(), *self._liveness, self._threads_alive, *self._controllers())
 
-    def livez(self) -> Sequence[Check]:
+    def livez(self) -> Sequence[HealthCheck]:
         """Return the checks of `/livez`: faults that a restart repairs."""
-        return (*self._alive, self._threads_alive, *self._elections(), *self._controllers())
+        return (*self._liveness, self._threads_alive, *self._elections(), *self._controllers())
 
-    def readyz(self) -> Sequence[Check]:
+    def readyz(self) -> Sequence[HealthCheck]:
         """Return the checks of `/readyz`: whether the daemon can work."""
         persistence = self._vitals.persistence
-        stored = () if persistence is None else (Check(name="persistence", look=persistence),)
-        return (*self._alive, *self._elections(), *self._able, *stored, *self._controllers())
+        stored = (
+            () if persistence is None else (HealthCheck(name="persistence", probe=persistence),)
+        )
+        return (
+            *self._liveness,
+            *self._elections(),
+            *self._readiness,
+            *stored,
+            *self._controllers(),
+        )
 
     async def close(self) -> None:
         """Cancel running requests to the API servers."""
-        await self._asked.close()
+        await self._api_results.close()
 
-    def _elections(self) -> Sequence[Check]:
+    def _elections(self) -> Sequence[HealthCheck]:
         if not self._vitals.electors:
             return ()
-        return (Check(name="leaderElection", look=self._election),)
+        return (HealthCheck(name="leaderElection", probe=self._election),)
 
-    def _controllers(self) -> Sequence[Check]:
+    def _controllers(self) -> Sequence[HealthCheck]:
         findings = self._vitals.controllers
         return [
             # A controller that was removed since this list was made passes.
-            Check(name=name, look=lambda name=name: findings.get(name, WELL))  # type: ignore[misc]
+            HealthCheck(name=name, probe=lambda name=name: findings.get(name, PASSED))  # type: ignore[misc]
             for name in findings
         ]
 
-    def _loop(self) -> Finding:
+    def _loop(self) -> CheckResult:
         late = self._vitals.late_beats
-        if late < LATE_BEATS:
-            return WELL
-        return wrong(f"the event loop was late by more than {LATE_S:g}s {late} times in a row")
+        if late < MAX_LATE_BEATS:
+            return PASSED
+        return failed(f"the event loop was late by more than {LATE_S:g}s {late} times in a row")
 
-    def _election(self) -> Finding:
-        return _together(elector.check() or "" for elector in self._vitals.electors.values())
+    def _election(self) -> CheckResult:
+        return _combine(elector.check() or "" for elector in self._vitals.electors.values())
 
-    def _cloud(self) -> Finding:
+    def _cloud(self) -> CheckResult:
         vitals = self._vitals
-        if vitals.opening:
-            return wrong(vitals.opening)
-        trouble = vitals.handle.trouble if vitals.handle is not None else None
-        if trouble is None or trouble.calls < REFUSED_CALLS:
-            return WELL
-        return wrong(f"{trouble.calls} calls in a row failed, the last one: {trouble.error}")
+        if vitals.not_open_reason:
+            return failed(vitals.not_open_reason)
+        trouble = vitals.handle.call_failures if vitals.handle is not None else None
+        if trouble is None or trouble.calls < MAX_FAILED_CALLS:
+            return PASSED
+        return failed(f"{trouble.calls} calls in a row failed, the last one: {trouble.error}")
 
-    def _caches(self) -> Finding:
+    def _caches(self) -> CheckResult:
         informers = self._vitals.informers
         if informers is None:
-            return Finding(detail="none, standing by")
-        by_role = {"": informers, **self._vitals.others}
-        return _together(
+            return CheckResult(detail="none, standing by")
+        by_role = {"": informers, **self._vitals.other_informers}
+        return _combine(
             self._cache(informer, role)
             for role, informers_of_role in by_role.items()
             for informer in informers_of_role.all
@@ -166,44 +182,44 @@ class Checks:
         now, resource = clock.monotonic(), informer.resource
         if role:
             resource = f"{resource} of the {role} cluster"
-        since = informer.trouble_since
-        if since is not None and now - since > LOST_S:
+        since = informer.outage_since
+        if since is not None and now - since > WATCH_FAILURE_TOLERANCE_S:
             return f"{resource} cannot be followed for {now - since:.0f}s"
         if not informer.has_synced:
             return f"{resource} are not complete yet"
         contact = informer.last_contact
-        if contact is not None and now - contact > SILENT_S:
+        if contact is not None and now - contact > WATCH_SILENCE_S:
             return f"nothing is heard of {resource} for {now - contact:.0f}s"
         return ""
 
 
-async def _asked(api: Raw) -> Finding:
+async def _check_api_server(api: RawClient) -> CheckResult:
     try:
         await api.raw("GET", "/readyz", retry=False)
     except (errors.Forbidden, errors.NotFound):
-        return Finding(detail="reached")  # any answer proves that the server is reachable
+        return CheckResult(detail="reached")  # any answer proves that the server is reachable
     except errors.KubeError as error:
-        return wrong(str(error))
-    return WELL
+        return failed(str(error))
+    return PASSED
 
 
-def _threads(limit_s: float) -> Finding:
-    return _together(
+def _threads(limit_s: float) -> CheckResult:
+    return _combine(
         f"no thread for {kind} became free for {seconds:.0f}s" if seconds >= limit_s else ""
-        for kind, seconds in exhausted().items()
+        for kind, seconds in exhausted_pools().items()
     )
 
 
-def _workers() -> Finding:
-    return _together(
-        f"{name} works on one key for {seconds:.0f}s" if seconds > STUCK_S else ""
+def _workers() -> CheckResult:
+    return _combine(
+        f"{name} works on one key for {seconds:.0f}s" if seconds > HUNG_WORKER_S else ""
         for name, seconds in workqueue.longest_running().items()
     )
 
 
-def _together(troubles: Iterable[str]) -> Finding:
+def _combine(troubles: Iterable[str]) -> CheckResult:
     messages = [trouble for trouble in troubles if trouble]
-    return wrong("; ".join(messages)) if messages else WELL
+    return failed("; ".join(messages)) if messages else PASSED
 
 
 BEAT_S = 1.0
@@ -211,39 +227,39 @@ LATE_S = 2.0
 """Interval of the beats of the event loop, and the delay from which a beat is late."""
 
 
-class Vitals:
+class DaemonState:
     """State of the daemon, for health checks and `/explain`.
 
     Attributes:
-        opening: reason why the provider is not open yet; empty once it is.
+        not_open_reason: reason why the provider is not open yet; empty once it is.
         handle: handle to the cloud, once the provider is open.
         informers: shared caches, while this replica leads.
-        others: shared caches of other clusters, by cluster role.
-        waiting: returns which settings the HTTPS server still waits for; empty if none.
+        other_informers: shared caches of other clusters, by cluster role.
+        pending_reason: returns which settings the HTTPS server still waits for; empty if none.
         stopping: returns whether the process is stopping.
         late_beats: number of late beats of the event loop in a row.
         electors: leader electors, by lease name.
-        at_work: running controllers, by name.
+        running_controllers: running controllers, by name.
         deletions: record of blocked deletions, while this replica leads.
         controllers: health of each controller that was started or skipped as leader, by name.
         persistence: health check of storage; None if none is configured.
     """
 
     def __init__(self) -> None:
-        self.opening = "the provider is not open yet"
-        self.handle: Handle | None = None
-        self.informers: Informers | None = None
-        self.others: Mapping[str, Informers] = {}
-        self.waiting: Callable[[], str] = str
+        self.not_open_reason = "the provider is not open yet"
+        self.handle: CloudClient | None = None
+        self.informers: SharedInformers | None = None
+        self.other_informers: Mapping[str, SharedInformers] = {}
+        self.pending_reason: Callable[[], str] = str
         self.stopping: Callable[[], bool] = bool
         self.late_beats = 0
         self.electors: dict[str, LeaderElector] = {}
-        self.controllers: dict[str, Finding] = {}
-        self.at_work: dict[str, Runnable] = {}
+        self.controllers: dict[str, CheckResult] = {}
+        self.running_controllers: dict[str, Runnable] = {}
         self.deletions: DeletionRecord | None = None
-        self.persistence: Callable[[], Awaitable[Finding]] | None = None
+        self.persistence: Callable[[], Awaitable[CheckResult]] | None = None
 
-    async def beat(self) -> None:
+    async def measure_loop_lag(self) -> None:
         """Count late beats of the event loop, until cancelled."""
         while True:
             due = clock.monotonic() + BEAT_S
@@ -251,40 +267,40 @@ class Vitals:
             late = clock.monotonic() - due > LATE_S
             self.late_beats = self.late_beats + 1 if late else 0
 
-    def opened(self, handle: Handle) -> None:
+    def opened(self, handle: CloudClient) -> None:
         """Record that the provider is open."""
-        self.opening = ""
+        self.not_open_reason = ""
         self.handle = handle
 
     def not_opened(self, error: Exception) -> None:
         """Record a failed attempt to open the provider."""
-        self.opening = f"the provider cannot be opened: {error}"
+        self.not_open_reason = f"the provider cannot be opened: {error}"
 
     def stand_by(self) -> None:
         """Forget caches and controllers, because this replica no longer leads."""
         self.informers = self.deletions = None
-        self.others = {}
+        self.other_informers = {}
         self.controllers.clear()
 
     @contextmanager
     def running(self, name: str, controller: Runnable) -> Iterator[None]:
         """Report a controller as running inside the block, and as failed if it returns."""
-        self.controllers[name] = WELL
-        self.at_work[name] = controller
+        self.controllers[name] = PASSED
+        self.running_controllers[name] = controller
         try:
             yield
         finally:
-            del self.at_work[name]
-        self.controllers[name] = wrong("it ended unexpectedly")
+            del self.running_controllers[name]
+        self.controllers[name] = failed("it ended unexpectedly")
 
-    def left_out(self, name: str, why: str) -> None:
+    def skipped(self, name: str, reason: str) -> None:
         """Record a controller that is skipped; this fails no check."""
-        self.controllers[name] = Finding(detail=f"not running: {why}")
+        self.controllers[name] = CheckResult(detail=f"not running: {reason}")
 
 
 KINDS = ("node", "service", "machine", "machineset", "machinedeployment")
 
-_HELD_OF = {"node": ("Node", "Route"), "service": ("Service",)}
+_DELETION_KINDS = {"node": ("Node", "Route"), "service": ("Service",)}
 """Kind of `/explain` -> related kinds in the deletion record."""
 
 _USAGE = (
@@ -293,29 +309,29 @@ _USAGE = (
 )
 
 
-def page(options: Options, vitals: Vitals) -> Handler:
+def explain_page(options: Options, vitals: DaemonState) -> Handler:
     """Return the handler of `/explain`."""
 
     async def answer(request: Request) -> Response:
         kind, name = request.query.get("kind", ""), request.query.get("name", "")
         if kind not in KINDS or not name:
             return text(_USAGE, 400)
-        knowledge = about(kind, name, options, vitals)
+        knowledge = explain_object(kind, name, options, vitals)
         return Response(body=msgspec.json.encode(knowledge), content_type=JSON)
 
     return answer
 
 
-def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
+def explain_object(kind: str, name: str, options: Options, vitals: DaemonState) -> ExplainResponse:
     """Return the daemon's knowledge of an object; makes no calls."""
     electors = vitals.electors.values()
     accounts = [
         msgspec.structs.replace(account, controller=controller)
-        for controller, work in vitals.at_work.items()
-        if (account := work.account(kind, name)) is not None
+        for controller, work in vitals.running_controllers.items()
+        if (account := work.object_status(kind, name)) is not None
     ]
     deletions = vitals.deletions
-    return Answer(
+    return ExplainResponse(
         kind=kind,
         name=name,
         provider=options.cloud_provider,
@@ -323,25 +339,25 @@ def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
         leads=any(candidate.is_leader for candidate in electors)
         if electors
         else vitals.informers is not None,
-        lease="; ".join(elector.trouble for elector in electors if elector.trouble),
-        opening=redact.words(vitals.opening),
-        api="; ".join(_unfollowed(vitals)),
+        lease="; ".join(elector.renewal_problem for elector in electors if elector.renewal_problem),
+        opening=redact.mask_text(vitals.not_open_reason),
+        api="; ".join(_failing_watches(vitals)),
         accounts=accounts,
         absent={
-            controller: redact.words(finding.detail)
+            controller: redact.mask_text(finding.detail)
             for controller, finding in vitals.controllers.items()
             if finding.detail
         },
         held=[
             deletion
-            for deletion_kind in _HELD_OF.get(kind, ())
-            for deletion in (deletions.held(deletion_kind) if deletions is not None else ())
+            for deletion_kind in _DELETION_KINDS.get(kind, ())
+            for deletion in (deletions.blocked(deletion_kind) if deletions is not None else ())
             if deletion.key == name
         ],
     )
 
 
-def _unfollowed(vitals: Vitals) -> list[str]:
+def _failing_watches(vitals: DaemonState) -> list[str]:
     """Return a message for each failing watch."""
     if vitals.informers is None:
         return []
@@ -349,5 +365,5 @@ def _unfollowed(vitals: Vitals) -> list[str]:
     return [
         f"{informer.resource} cannot be followed for {now - since:.0f} s"
         for informer in vitals.informers.all
-        if (since := informer.trouble_since) is not None
+        if (since := informer.outage_since) is not None
     ]

@@ -6,7 +6,7 @@ authentication settings are loaded while the daemon starts.
 
 The webhook `service-annotations` checks the annotations of Services against
 `Cloud.service_annotation_schema`, the schema that the provider declares. To add a webhook, add its
-name to `names.WEBHOOKS` and its factory to `_MAKERS`. Standbys serve webhooks too, once their
+name to `names.WEBHOOKS` and its factory to `_FACTORIES`. Standbys serve webhooks too, once their
 provider is open. Until then an API server with `failurePolicy: Ignore` admits every Service.
 """
 
@@ -22,16 +22,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ccm.app import health, reload, trust
+from ccm.app import delegated_auth, health, reload
 from ccm.app import metrics as own_metrics
 from ccm.app.clients import platform_name, user_agent
-from ccm.app.health import Checks, Vitals
+from ccm.app.delegated_auth import DynamicClientCA, ReviewClient
+from ccm.app.health import Checks, DaemonState
 from ccm.app.options import FLAGS, PROGRAM, Options, config, gates, migration, names
 from ccm.app.provider import Misconfigured
-from ccm.app.trust import DynamicClientCA, Reviews
 from ccm.base import log, metrics, redact
 from ccm.base.parsing import format_duration
-from ccm.base.tasks import Group, cancel_and_join, spawn
+from ccm.base.tasks import NamedTaskGroup, cancel_and_join, spawn
 from ccm.base.throttle import Unlimited
 from ccm.cloud.interface import Cloud
 from ccm.controllers.service import plan
@@ -39,15 +39,15 @@ from ccm.kube import config as kube_config
 from ccm.kube.client import Client
 from ccm.kube.transport import Transport
 from ccm.model import Service
-from ccm.runtime.account import PATH
+from ccm.runtime.object_status import EXPLAIN_PATH
 from ccm.serving import acceptor, admission, http, tls
-from ccm.serving.admission import Schema, ServiceAnnotations, Webhook
+from ccm.serving.admission import AnnotationSchema, ServiceAnnotations, Webhook
 from ccm.serving.authentication import Authenticator, Trust
-from ccm.serving.handler_chain import Authorizer, HandlerChain, Paths
-from ccm.serving.health import Health, Slis
+from ccm.serving.handler_chain import DelegatingAuthorizer, HandlerChain, PathSet
+from ccm.serving.health import HealthEndpoint, Slis
 from ccm.serving.http import JSON, Handler, Request, Response
-from ccm.serving.policy import TlsError, policy
-from ccm.serving.ttl_cache import Shelf
+from ccm.serving.policy import TlsError, parse_policy
+from ccm.serving.ttl_cache import LRUStore
 
 HEALTH = "health"
 """User-agent suffix of the client that checks the API server's own health."""
@@ -68,17 +68,17 @@ class ServerContext:
     """
 
     options: Options
-    vitals: Vitals
+    vitals: DaemonState
     transport: Transport
     environ: Mapping[str, str]
     others: Mapping[str, Transport] = field(default_factory=dict)
 
     def checks(self) -> Checks:
-        others = {role: _looking(wire) for role, wire in self.others.items()}
-        return Checks(self.vitals, _looking(self.transport), others)
+        others = {role: _health_client(wire) for role, wire in self.others.items()}
+        return Checks(self.vitals, _health_client(self.transport), others)
 
 
-def _looking(wire: Transport) -> Client:
+def _health_client(wire: Transport) -> Client:
     return Client(wire, name=HEALTH, limiter=Unlimited(), timeout_s=HEALTH_TIMEOUT_S)
 
 
@@ -119,13 +119,13 @@ async def _serve(context: ServerContext, port: socket.socket | None) -> None:
     options, vitals = context.options, context.vitals
     async with AsyncExitStack() as stack:
         stack.callback(port.close)
-        reloader = cert_reloader(options, SERVER)
+        reloader = cert_reloader(options, SERVER_PREFIX)
         tokens, access = await _reviewers(stack, context)
-        shelf = Shelf()
+        shelf = LRUStore()
         authenticator = Authenticator(
-            Reviews(tokens).review_token if tokens else None,
+            ReviewClient(tokens).review_token if tokens else None,
             token_ttl_s=options.authentication_token_webhook_cache_ttl.total_seconds(),
-            shelf=shelf,
+            store=shelf,
         )
         client_ca = await _client_ca(context, tokens, authenticator, reloader)
         checks = context.checks()
@@ -141,10 +141,10 @@ async def _serve(context: ServerContext, port: socket.socket | None) -> None:
         await server.start(port)
         host, number = port.getsockname()[:2]
         log.logger("serving").info("serving", address=f"{host}:{number}")
-        async with Group() as group:
+        async with NamedTaskGroup() as group:
             group.start(reloader.run(), name="certificates")
             group.start(client_ca.run(), name="client-authorities")
-            group.start(vitals.beat(), name="beat")
+            group.start(vitals.measure_loop_lag(), name="beat")
 
 
 async def _client_ca(
@@ -160,7 +160,7 @@ async def _client_ca(
         authenticator.trust = trust
 
     client_ca = DynamicClientCA(context.options, client, adopt)
-    context.vitals.waiting = lambda: client_ca.waiting
+    context.vitals.pending_reason = lambda: client_ca.pending_reason
     await client_ca.start()
     try:
         await reloader.start()
@@ -169,21 +169,21 @@ async def _client_ca(
     return client_ca
 
 
-def pages(options: Options, checks: Checks, vitals: Vitals) -> dict[str, http.Handler]:
+def pages(options: Options, checks: Checks, vitals: DaemonState) -> dict[str, http.Handler]:
     """Return the handlers of all pages, by path."""
     slis = Slis()
     handlers: dict[str, http.Handler] = {
-        "/metrics": exposition,
+        "/metrics": metrics_page,
         "/metrics/slis": slis.page,
-        "/configz": page(options),
-        PATH: health.page(options, vitals),
+        "/configz": configz_page(options),
+        EXPLAIN_PATH: health.explain_page(options, vitals),
     }
     for name in ("healthz", "livez", "readyz"):
-        handlers |= Health(name, getattr(checks, name), slis=slis).pages
+        handlers |= HealthEndpoint(name, getattr(checks, name), slis=slis).pages
     return handlers
 
 
-async def exposition(_request: http.Request) -> http.Response:
+async def metrics_page(_request: http.Request) -> http.Response:
     """Serve all metrics."""
     return http.Response(body=metrics.exposition(), content_type=metrics.CONTENT_TYPE)
 
@@ -203,8 +203,8 @@ async def _reviewers(
     if access is None:
         logger.info("callers get the always allowed paths only: no --authorization-kubeconfig")
     return (
-        trust.client(tokens, "authentication") if tokens else None,
-        trust.client(access, "authorization") if access else None,
+        delegated_auth.client(tokens, "authentication") if tokens else None,
+        delegated_auth.client(access, "authorization") if access else None,
     )
 
 
@@ -219,33 +219,33 @@ async def _transport(stack: AsyncExitStack, flag: str, context: ServerContext) -
     since = reload.signatures(kubeconfig)
     try:
         cluster = await asyncio.to_thread(kube_config.load, kubeconfig, environ=environ)
-    except kube_config.ConfigError as error:
+    except kube_config.ClusterConfigError as error:
         raise Misconfigured(f"--{flag}={error}" if kubeconfig else str(error)) from error
     # No events for this file: only the leader may record them. Changes are logged.
     wire = await stack.enter_async_context(
         Transport(cluster, user_agent=user_agent(options.program))
     )
-    source = reload.Kubeconfig(kubeconfig, wire, environ=environ, name=flag)
+    source = reload.KubeconfigSource(kubeconfig, wire, environ=environ, name=flag)
     follower = reload.Reloader([source], since=since)
     stack.push_async_callback(cancel_and_join, spawn(follower.run(), name=f"reload-{flag}"))
     return wire
 
 
-def _authorizer(options: Options, client: Client | None, shelf: Shelf) -> Authorizer:
-    return Authorizer(
-        Reviews(client).review_access if client else None,
-        Paths(options.authorization_always_allow_paths),
+def _authorizer(options: Options, client: Client | None, shelf: LRUStore) -> DelegatingAuthorizer:
+    return DelegatingAuthorizer(
+        ReviewClient(client).review_access if client else None,
+        PathSet(options.authorization_always_allow_paths),
         allowed_ttl_s=options.authorization_webhook_cache_authorized_ttl.total_seconds(),
         denied_ttl_s=options.authorization_webhook_cache_unauthorized_ttl.total_seconds(),
-        shelf=shelf,
+        store=shelf,
     )
 
 
-SERVER = ""
-WEBHOOKS = "webhook-"
+SERVER_PREFIX = ""
+WEBHOOK_PREFIX = "webhook-"
 """Prefix of the flags of each server."""
 
-PAIR_NAMES = {SERVER: PROGRAM, WEBHOOKS: f"{PROGRAM}-webhook"}
+PAIR_NAMES = {SERVER_PREFIX: PROGRAM, WEBHOOK_PREFIX: f"{PROGRAM}-webhook"}
 """Base names of the certificate files in `--cert-dir`, as in the Go reference."""
 
 
@@ -260,36 +260,36 @@ def cert_reloader(options: Options, prefix: str) -> tls.CertReloader:
         return options.get(prefix + name)
 
     try:
-        rules = policy(
+        rules = parse_policy(
             get("tls-min-version"), get("tls-cipher-suites"), get("tls-curve-preferences")
         )
     except TlsError as error:
         raise Misconfigured(f"--{prefix}tls-...: {error}") from error
     named = [
-        tls.Named(
+        tls.SniCertificate(
             source=tls.files(
                 Path(entry.cert_file),
                 Path(entry.key_file),
-                called=(f"--{prefix}tls-sni-cert-key: ", f"--{prefix}tls-sni-cert-key: "),
+                labels=(f"--{prefix}tls-sni-cert-key: ", f"--{prefix}tls-sni-cert-key: "),
             ),
             names=entry.names,
         )
         for entry in get("tls-sni-cert-key")
     ]
-    callers = options.webhook_client_ca_file if prefix == WEBHOOKS else ""
+    callers = options.webhook_client_ca_file if prefix == WEBHOOK_PREFIX else ""
     return tls.CertReloader(
         rules,
-        tls.Certificates(_main(get, prefix), named),
-        callers=Path(callers) if callers else None,
+        tls.CertificateSources(_main(get, prefix), named),
+        client_ca_file=Path(callers) if callers else None,
     )
 
 
-def _main(get: Callable[[str], Any], prefix: str) -> tls.Source:
+def _main(get: Callable[[str], Any], prefix: str) -> tls.KeyPairSource:
     if get("tls-cert-file"):
         return tls.files(
             Path(get("tls-cert-file")),
             Path(get("tls-private-key-file")),
-            called=(f"--{prefix}tls-cert-file=", f"--{prefix}tls-private-key-file="),
+            labels=(f"--{prefix}tls-cert-file=", f"--{prefix}tls-private-key-file="),
         )
     hosts = tls.hosts_of(get("bind-address"))
     if get("cert-dir"):
@@ -300,7 +300,7 @@ def _main(get: Callable[[str], Any], prefix: str) -> tls.Source:
 _GROUP = config.GROUP_VERSION.partition("/")[0]
 
 
-def document(options: Options) -> dict[str, Any]:
+def configz(options: Options) -> dict[str, Any]:
     """Return the content of `/configz`."""
     content: dict[str, Any] = {"kind": config.KIND, "apiVersion": config.GROUP_VERSION}
     for path in config.UNUSED:
@@ -309,7 +309,7 @@ def document(options: Options) -> dict[str, Any]:
     config.put(content, "Generic.Address", "0.0.0.0")  # noqa: S104 - an unused field of the API
     for path, name in config.FIELDS.items():
         config.put(
-            content, path, _plain(options.get(name), is_list=FLAGS[name].kind.join is not None)
+            content, path, _plain(options.get(name), is_list=FLAGS[name].kind.merge is not None)
         )
     plan = options.leader_migration
     if plan is not None:
@@ -317,11 +317,11 @@ def document(options: Options) -> dict[str, Any]:
     return {_GROUP: content}
 
 
-def page(options: Options) -> Handler:
+def configz_page(options: Options) -> Handler:
     """Return the handler of `/configz`, which serves the settings in effect."""
 
     async def answer(_request: Request) -> Response:
-        return Response(body=json.dumps(document(options)).encode(), content_type=JSON)
+        return Response(body=json.dumps(configz(options)).encode(), content_type=JSON)
 
     return answer
 
@@ -333,46 +333,49 @@ def _plain(value: Any, *, is_list: bool) -> Any:
         return [_plain(item, is_list=False) for item in value] or None
     if isinstance(value, bool | int | float) or value is None:
         return value
-    return redact.words(str(value))
+    return redact.mask_text(str(value))
 
 
-def enabled(options: Options) -> tuple[str, ...]:
+def enabled_webhooks(options: Options) -> tuple[str, ...]:
     """Return the webhooks to serve; none without the feature gate or without a port.
 
     `Deviation:` without the gate, the Go reference opens the port but never answers.
     """
-    return () if _obstacle(options) else _named(options)
+    return () if _unserved_cause(options) else _requested_webhooks(options)
 
 
-def unserved(options: Options) -> str:
+def unserved_reason(options: Options) -> str:
     """Return why the webhooks of `--webhooks` are not served; empty if they are."""
-    obstacle = _obstacle(options) if _named(options) else ""
+    obstacle = _unserved_cause(options) if _requested_webhooks(options) else ""
     return f"--webhooks={','.join(options.webhooks)} has no effect: {obstacle}" if obstacle else ""
 
 
-def _named(options: Options) -> tuple[str, ...]:
+def _requested_webhooks(options: Options) -> tuple[str, ...]:
     return tuple(name for name in names.WEBHOOKS if names.is_enabled(name, options.webhooks))
 
 
-def _obstacle(options: Options) -> str:
+def _unserved_cause(options: Options) -> str:
     """Return why no webhook can be served; empty if they can."""
     if not gates.values(options.feature_gates)[gates.WEBHOOK]:
         return f"it needs --feature-gates={gates.WEBHOOK}=true"
     return "" if options.webhook_secure_port else "--webhook-secure-port is 0"
 
 
-async def serve(options: Options, cloud: Callable[[], Cloud]) -> None:
+async def serve_webhooks(options: Options, cloud: Callable[[], Cloud]) -> None:
     """Serve the enabled webhooks until cancelled; return at once if there are none.
 
     Raises:
         Misconfigured: the port cannot be opened, or a certificate is unusable.
     """
-    hooks = [Webhook(name=name, handle=_MAKERS[name](options, cloud)) for name in enabled(options)]
+    hooks = [
+        Webhook(name=name, handle=_FACTORIES[name](options, cloud))
+        for name in enabled_webhooks(options)
+    ]
     if not hooks:
-        if why := unserved(options):
+        if why := unserved_reason(options):
             log.logger("webhook").warning("webhooks are not served", reason=why)
         return
-    reloader = cert_reloader(options, WEBHOOKS)
+    reloader = cert_reloader(options, WEBHOOK_PREFIX)
     endpoint = acceptor.Endpoint(
         address=options.webhook_bind_address, port=options.webhook_secure_port
     )
@@ -380,7 +383,7 @@ async def serve(options: Options, cloud: Callable[[], Cloud]) -> None:
         admission.Webhooks(hooks).handle,
         name="webhook",
         context=reloader.context,
-        bodies=admission.BODIES,
+        bodies=admission.BODY_LIMITS,
     )
     try:
         await reloader.start()
@@ -398,9 +401,11 @@ async def serve(options: Options, cloud: Callable[[], Cloud]) -> None:
 def _service_annotations(options: Options, cloud: Callable[[], Cloud]) -> admission.Handler:
     classes = frozenset(options.load_balancer_classes)
 
-    def schema() -> Schema:
+    def schema() -> AnnotationSchema:
         now = cloud()
-        return Schema(rules=now.service_annotation_schema, prefixes=now.service_annotations or ())
+        return AnnotationSchema(
+            rules=now.service_annotation_schema, prefixes=now.service_annotations or ()
+        )
 
     def concerns(service: Service) -> bool:
         return plan.wants_balancer(service, classes)
@@ -408,6 +413,6 @@ def _service_annotations(options: Options, cloud: Callable[[], Cloud]) -> admiss
     return ServiceAnnotations(schema, concerns)
 
 
-_MAKERS: Mapping[str, Callable[[Options, Callable[[], Cloud]], admission.Handler]] = {
+_FACTORIES: Mapping[str, Callable[[Options, Callable[[], Cloud]], admission.Handler]] = {
     names.SERVICE_ANNOTATIONS: _service_annotations,
 }

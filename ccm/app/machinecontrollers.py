@@ -16,11 +16,11 @@ from ccm.runtime.manifest import ControllerContext, Manifest
 
 if TYPE_CHECKING:
     from ccm.kube.informer import Informer
-    from ccm.kube.resources import Kind
+    from ccm.kube.resources import ResourceKind
     from ccm.machines.crdguard import CRDGuard
-    from ccm.machines.driver import Shared
-    from ccm.runtime.account import Facts
+    from ccm.machines.driver import SharedComponents
     from ccm.runtime.controller import Runnable
+    from ccm.runtime.object_status import ControllerFacts
 
 F = TypeVar("F", bound=SharedFlags)
 
@@ -71,15 +71,15 @@ def _reads_crd(plural: str) -> tuple[tuple[str, str, str], ...]:
 # --- constructors -------------------------------------------------------------------------------
 
 
-def _shared(context: ControllerContext, given: SharedFlags) -> Shared:
+def _shared(context: ControllerContext, given: SharedFlags) -> SharedComponents:
     """Return the state that machine controllers share; the first call makes it."""
     from ccm.gardener.codec import CODEC
-    from ccm.machines.caches import Caches, Target
-    from ccm.machines.driver import Shared
-    from ccm.machines.settings import Settings
+    from ccm.machines.caches import Caches, TargetCluster
+    from ccm.machines.driver import SharedComponents
+    from ccm.machines.settings import MachineSettings
 
-    control, target = context.at(CONTROL), context.at(TARGET)
-    settings = Settings(
+    control, target = context.cluster(CONTROL), context.cluster(TARGET)
+    settings = MachineSettings(
         names=CODEC.names,
         cluster=given.cluster_id,
         has_target=given.target_kubeconfig != NO_TARGET,
@@ -95,45 +95,45 @@ def _shared(context: ControllerContext, given: SharedFlags) -> Shared:
         token_groups=given.bootstrap_token_auth_extra_groups,
     )
 
-    def make() -> Shared:
+    def make() -> SharedComponents:
         caches = Caches(
             codec=CODEC,
             informers=control.informers,
             client=control.client(ACCOUNT),
             namespace=given.namespace,
             settings=settings,
-            providers=lambda: context.handle.cloud.machine_providers,
-            target=Target(informers=target.informers, client=target.client(ACCOUNT)),
+            providers=lambda: context.cloud_client.cloud.machine_providers,
+            target=TargetCluster(informers=target.informers, client=target.client(ACCOUNT)),
         )
-        return Shared.of(caches, context.handle)
+        return SharedComponents.of(caches, context.cloud_client)
 
-    return context.once(Shared, make)
+    return context.shared_instance(SharedComponents, make)
 
 
-class _Parts:
+class _Inputs:
     """Inputs of one machine controller."""
 
     def __init__(self, context: ControllerContext, given: SharedFlags) -> None:
         self.shared = _shared(context, given)
         self.caches = self.shared.caches
         self.codec = self.caches.codec
-        self.recorder = context.at(CONTROL).recorder
-        self._crds = context.at(CONTROL).client(ACCOUNT).resource
+        self.recorder = context.cluster(CONTROL).recorder
+        self._crds = context.cluster(CONTROL).client(ACCOUNT).resource
         self._deletions = context.deletions
 
-    def guard(self, kind: Kind[Any], component: str) -> CRDGuard:
+    def guard(self, kind: ResourceKind[Any], component: str) -> CRDGuard:
         from ccm.kube.resources import CRDS
         from ccm.machines.crdguard import CRDGuard
 
         return CRDGuard(kind, self._crds(CRDS), self.recorder(component), self._deletions)
 
-    def facts(self, guard: CRDGuard, informer: Informer[Any], key: str) -> Facts:
+    def facts(self, guard: CRDGuard, informer: Informer[Any], key: str) -> ControllerFacts:
         """Return the facts of an object for `/explain`."""
         return guard.facts(informer.store.get(key), key, namespace=self.caches.namespace)
 
 
 def _lazily(
-    make: Callable[[_Parts, F], Runnable], *, fleet: bool
+    make: Callable[[_Inputs, F], Runnable], *, fleet: bool
 ) -> Callable[[ControllerContext, F], Runnable]:
     """Return a `Manifest.build` whose controller is made once the API server serves its kinds.
 
@@ -143,7 +143,7 @@ def _lazily(
     def build(context: ControllerContext, given: F) -> Runnable:
         from ccm.runtime.lazy import LazyController
 
-        parts = _Parts(context, given)
+        parts = _Inputs(context, given)
         codec = parts.codec
         kinds = (codec.machine_sets, codec.machine_deployments) if fleet else ()
         return LazyController(lambda: parts.caches.ready(*kinds), lambda: make(parts, given))
@@ -151,14 +151,14 @@ def _lazily(
     return build
 
 
-def _machine(parts: _Parts, given: flags.MachineFlags) -> Runnable:
+def _machine(parts: _Inputs, given: flags.MachineFlags) -> Runnable:
     from ccm.controllers.machine.controller import MachineController
     from ccm.controllers.machine.drain import Drainer
-    from ccm.machines.drain import Settings
+    from ccm.machines.drain import DrainSettings
 
     kind, events = parts.codec.machines, parts.recorder(reasons.COMPONENT)
     guard = parts.guard(kind, reasons.COMPONENT)
-    settings = Settings(
+    settings = DrainSettings(
         max_evict_retries=given.machine_max_evict_retries,
         detach_timeout_s=given.machine_pv_detach_timeout.total_seconds(),
         reattach_timeout_s=given.machine_pv_reattach_timeout.total_seconds(),
@@ -173,27 +173,27 @@ def _machine(parts: _Parts, given: flags.MachineFlags) -> Runnable:
         turns=given.machine_concurrent_syncs,
     )
 
-    def facts(key: str) -> Facts:
+    def facts(key: str) -> ControllerFacts:
         obj = parts.caches.machines.store.get(key)
         object_facts = parts.facts(guard, parts.caches.machines, key)
         return (
             object_facts
             if obj is None
-            else replace(object_facts, next_s=controller.paused_s(obj) or None)
+            else replace(object_facts, next_s=controller.remaining_pause_s(obj) or None)
         )
 
-    controller.controller.explains["machine"] = facts
+    controller.controller.facts_functions["machine"] = facts
     return controller.controller
 
 
-def _machine_class(parts: _Parts, _given: flags.MachineClassFlags) -> Runnable:
+def _machine_class(parts: _Inputs, _given: flags.MachineClassFlags) -> Runnable:
     from ccm.controllers.machineclass import MachineClassController
 
     events = parts.recorder(reasons.COMPONENT)
     return MachineClassController(shared=parts.shared, events=events).controller
 
 
-def _machine_safety(parts: _Parts, given: flags.MachineSafetyFlags) -> Runnable:
+def _machine_safety(parts: _Inputs, given: flags.MachineSafetyFlags) -> Runnable:
     from ccm.controllers.machinesafety import MachineSafetyController
 
     return MachineSafetyController(
@@ -203,7 +203,7 @@ def _machine_safety(parts: _Parts, given: flags.MachineSafetyFlags) -> Runnable:
     ).controller
 
 
-def _machine_set(parts: _Parts, given: flags.MachineSetFlags) -> Runnable:
+def _machine_set(parts: _Inputs, given: flags.MachineSetFlags) -> Runnable:
     from ccm.controllers.machineset.controller import MachineSetController
 
     caches, kind = parts.caches, parts.codec.machine_sets
@@ -214,11 +214,13 @@ def _machine_set(parts: _Parts, given: flags.MachineSetFlags) -> Runnable:
         events=parts.recorder(reasons.COMPONENT_SETS),
         workers=given.machine_set_concurrent_syncs,
     ).controller
-    controller.explains["machineset"] = lambda key: parts.facts(guard, caches.machine_sets, key)
+    controller.facts_functions["machineset"] = lambda key: parts.facts(
+        guard, caches.machine_sets, key
+    )
     return controller
 
 
-def _machine_deployment(parts: _Parts, given: flags.MachineDeploymentFlags) -> Runnable:
+def _machine_deployment(parts: _Inputs, given: flags.MachineDeploymentFlags) -> Runnable:
     from ccm.controllers.machinedeployment.controller import MachineDeploymentController
 
     caches, kind = parts.caches, parts.codec.machine_deployments
@@ -228,17 +230,18 @@ def _machine_deployment(parts: _Parts, given: flags.MachineDeploymentFlags) -> R
         guard=guard,
         events=parts.recorder(reasons.COMPONENT_MANAGER),
         settings=replace(
-            caches.settings, holds_nodes=given.autoscaler_scaledown_annotation_during_rollout
+            caches.settings,
+            disables_scale_down=given.autoscaler_scaledown_annotation_during_rollout,
         ),
         workers=given.machine_deployment_concurrent_syncs,
     ).controller
-    controller.explains["machinedeployment"] = lambda key: parts.facts(
+    controller.facts_functions["machinedeployment"] = lambda key: parts.facts(
         guard, caches.machine_deployments, key
     )
     return controller
 
 
-def _machine_overshoot(parts: _Parts, given: flags.MachineOvershootFlags) -> Runnable:
+def _machine_overshoot(parts: _Inputs, given: flags.MachineOvershootFlags) -> Runnable:
     from ccm.controllers.machineovershoot import MachineOvershootController, Margins
 
     return MachineOvershootController(
@@ -255,7 +258,7 @@ def _machine_overshoot(parts: _Parts, given: flags.MachineOvershootFlags) -> Run
 def _manifest(
     name: str,
     alias: str,
-    make: Callable[[_Parts, F], Runnable],
+    make: Callable[[_Inputs, F], Runnable],
     *,
     fleet: bool = False,
     **more: Any,
@@ -263,20 +266,20 @@ def _manifest(
     """Return a manifest; `fleet`: it needs MachineSets and MachineDeployments, but no cloud."""
     if fleet:
         # These controllers make no VMs, so they need nothing of the provider.
-        more["lacks"] = lambda _cloud: ""
+        more["missing_interface"] = lambda _cloud: ""
     common: dict[str, Any] = {
         "client": ACCOUNT,
         "metric": alias,
         "groups": _GROUPS,
         "roles": _roles,
-        "acts": _acts("get namespaces"),
+        "permissions": _acts("get namespaces"),
         # Another program may manage the same objects already; two managers would conflict.
         "off_by_default": True,
-        "lacks": lambda cloud: (
+        "missing_interface": lambda cloud: (
             "" if cloud.machines is not None else "the provider offers no machines"
         ),
-        "meters": "ccm.machines.metrics",
-        "code": f"ccm.controllers.{alias}",
+        "metrics_module": "ccm.machines.metrics",
+        "controller_module": f"ccm.controllers.{alias}",
     }
     build = _lazily(make, fleet=fleet)
     return Manifest(name=name, alias=alias, build=build, **(common | more))
@@ -286,13 +289,13 @@ MACHINE = _manifest(
     "machine-controller",
     "machine",
     _machine,
-    code="ccm.controllers.machine.controller",
+    controller_module="ccm.controllers.machine.controller",
     groups={
         **_GROUPS,
         "poddisruptionbudgets": "policy",
         "volumeattachments": "storage.k8s.io",
     },
-    acts=_acts(
+    permissions=_acts(
         "get namespaces",
         # A drain watches the attached volumes in the status of its node.
         "get,list,watch,patch nodes",
@@ -305,10 +308,12 @@ MACHINE = _manifest(
         "get persistentvolumes",
         "list,watch,delete volumeattachments",
     ),
-    named=_reads_crd("machines"),
-    local=_local("get,patch machines", "patch machines/status", "delete machines"),
+    named_permissions=_reads_crd("machines"),
+    namespaced_permissions=_local("get,patch machines", "patch machines/status", "delete machines"),
     # Only some classes need bootstrap tokens.
-    optional=tuple((verb, "secrets", _TOKENS) for verb in ("create", "patch", "delete")),
+    optional_permissions=tuple(
+        (verb, "secrets", _TOKENS) for verb in ("create", "patch", "delete")
+    ),
     faults=flags.machine_faults,
 )
 
@@ -317,24 +322,24 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
         "machineclass-controller",
         "machineclass",
         _machine_class,
-        local=_local("get,patch machineclasses", "get,patch secrets"),
+        namespaced_permissions=_local("get,patch machineclasses", "get,patch secrets"),
     ),
     flags.MachineFlags: MACHINE,
     flags.MachineSafetyFlags: _manifest(
         "machine-safety-controller",
         "machinesafety",
         _machine_safety,
-        acts=_acts("get namespaces", "get,patch nodes"),
-        local=_local(),
+        permissions=_acts("get namespaces", "get,patch nodes"),
+        namespaced_permissions=_local(),
     ),
     flags.MachineSetFlags: _manifest(
         "machine-set-controller",
         "machineset",
         _machine_set,
         fleet=True,
-        code="ccm.controllers.machineset.controller",
-        named=_reads_crd("machinesets"),
-        local=_local(
+        controller_module="ccm.controllers.machineset.controller",
+        named_permissions=_reads_crd("machinesets"),
+        namespaced_permissions=_local(
             "get,patch machinesets",
             "patch machinesets/status",
             "get,create,patch,delete machines",
@@ -347,10 +352,10 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
         "machinedeployment",
         _machine_deployment,
         fleet=True,
-        code="ccm.controllers.machinedeployment.controller",
-        acts=_acts("get namespaces", "get,patch nodes"),
-        named=_reads_crd("machinedeployments"),
-        local=_local(
+        controller_module="ccm.controllers.machinedeployment.controller",
+        permissions=_acts("get namespaces", "get,patch nodes"),
+        named_permissions=_reads_crd("machinedeployments"),
+        namespaced_permissions=_local(
             "get,patch machinedeployments",
             "patch machinedeployments/status",
             "get,create,patch,delete machinesets",
@@ -363,7 +368,7 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
         "machineovershoot",
         _machine_overshoot,
         fleet=True,
-        local=_local(
+        namespaced_permissions=_local(
             "get,patch machinesets",
             "patch machinesets/status",
             "get,patch machinedeployments",

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from ccm.app import daemon, options, stopping
+from ccm.app import daemon, options, shutdown
 from ccm.app.http import serving
 from ccm.app.options import Options, UsageError, config
-from ccm.app.provider import misconfigured
+from ccm.app.provider import find_misconfigured
 from ccm.base import log, redact
-from ccm.base.files import reason
+from ccm.base.files import describe_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +43,10 @@ class Program:
 
 def _read(words: Sequence[str]) -> Options | str:
     chosen = options.parse(words)
-    text = options.answer(chosen)
+    text = options.help_or_version(chosen)
     if text is not None:
         return text
-    chosen = config.effective(chosen)
+    chosen = config.with_config_file(chosen)
     options.check(chosen)
     return chosen
 
@@ -60,33 +60,33 @@ def main(argv: Sequence[str] | None = None, program: Program = DAEMON) -> int:
         chosen = program.read(sys.argv[1:] if argv is None else argv)
         if isinstance(chosen, str):
             sys.stdout.write(chosen)
-            return stopping.EXIT_OK
+            return shutdown.EXIT_OK
         if chosen.write_config_to:
             return _write_config(chosen)
     except UsageError as error:
-        return _refuse(error, program)
+        return _report_config_error(error, program)
     return _run(chosen, program)
 
 
-def _refuse(error: BaseException, program: Program) -> int:
+def _report_config_error(error: BaseException, program: Program) -> int:
     """Write a configuration error to stderr."""
     # Continuation lines are indented: text of a provider must not look like a log line.
-    lines = redact.words(f"{program.name}: {error}").splitlines()
+    lines = redact.mask_text(f"{program.name}: {error}").splitlines()
     sys.stderr.write("\n  ".join(map(str.strip, lines)) + "\n")
-    return stopping.EXIT_CONFIGURATION
+    return shutdown.EXIT_CONFIGURATION
 
 
 def _write_config(chosen: Options) -> int:
     text = config.write(chosen)
     if chosen.write_config_to == "-":
         sys.stdout.write(text)
-        return stopping.EXIT_OK
+        return shutdown.EXIT_OK
     try:
         Path(chosen.write_config_to).write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:
-        cause = f"cannot be written: {reason(error)}"
+        cause = f"cannot be written: {describe_error(error)}"
         raise UsageError([f"--write-config-to={chosen.write_config_to} {cause}"]) from error
-    return stopping.EXIT_OK
+    return shutdown.EXIT_OK
 
 
 def _set_up_logging(chosen: Options) -> None:
@@ -111,7 +111,7 @@ def _run(chosen: Options, program: Program) -> int:
     if chosen.v >= 1:
         for line in chosen.flag_lines():
             logger.info("flag", setting=line)
-    raise_limit()
+    raise_open_file_limit()
     # Imported modules stay for ever. A full collection over them would block the event loop
     # for tens of milliseconds.
     gc.freeze()
@@ -121,8 +121,8 @@ def _run(chosen: Options, program: Program) -> int:
     gc.enable()
     try:
         with (
-            stopping.at_once(),
-            stopping.without_those_left() as bound_exit,
+            shutdown.exit_on_signal(),
+            shutdown.bounded_exit() as bound_exit,
             asyncio.Runner(loop_factory=_loop_factory()) as runner,
         ):
             return bound_exit(_outcome(runner, chosen, program))
@@ -135,11 +135,11 @@ def _outcome(runner: asyncio.Runner, chosen: Options, program: Program) -> int:
     try:
         return runner.run(daemon.run(chosen, os.environ, program.serve))
     except (Exception, BaseExceptionGroup) as error:
-        if config_error := misconfigured(error):
-            return _refuse(config_error, program)
+        if config_error := find_misconfigured(error):
+            return _report_config_error(config_error, program)
         logger = log.logger("daemon")
         logger.error("the daemon failed unexpectedly", exc_info=error)
-        return stopping.EXIT_DEFECT
+        return shutdown.EXIT_DEFECT
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -151,7 +151,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def leave(code: int) -> None:
+def exit_process(code: int) -> None:
     """End the process, even while a thread of a vendor SDK hangs in a call."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -160,14 +160,14 @@ def leave(code: int) -> None:
     sys.exit(code)
 
 
-MOST = 65_536
+MAX_OPEN_FILES = 65_536
 """Maximum open files; a higher limit would only delay the discovery of a leak."""
 
 
-def raise_limit() -> None:
+def raise_open_file_limit() -> None:
     """Raise the soft limit of open files to the hard one; shells set 1,024. Go does the same."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         # A sandbox may forbid it; the daemon then runs with the lower limit.
         with contextlib.suppress(OSError, ValueError):

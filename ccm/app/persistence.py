@@ -26,18 +26,23 @@ from ccm.kube.client import Client
 from ccm.model import names
 from ccm.model.names import NORMAL, WARNING
 from ccm.persistence import registry
-from ccm.persistence.envelope import Writer
-from ccm.persistence.errors import BackendDead, BackendUnavailable, PersistenceError, Unreachable
+from ccm.persistence.envelope import WriterIdentity
+from ccm.persistence.errors import (
+    BackendDead,
+    BackendUnavailable,
+    NoInstanceReachable,
+    PersistenceError,
+)
 from ccm.persistence.interface import MachineId, new_machine_id
-from ccm.persistence.manager import Backend, Manager
+from ccm.persistence.manager import Backend, ReplicationManager
 from ccm.persistence.secrets import SECRET_METHODS
-from ccm.serving.health import WELL, Finding, wrong
+from ccm.serving.health import PASSED, CheckResult, failed
 
 FLAG = "--persistence-config"
 CLIENT = "persistence"
 """Name of the API client that reads the cluster's identity and stores Secrets."""
 
-CLUSTER = "/api/v1/namespaces/kube-system"
+CLUSTER_ID_PATH = "/api/v1/namespaces/kube-system"
 """Path of the object whose UID identifies the cluster; it never changes."""
 
 RETRY_S = 30.0
@@ -68,7 +73,7 @@ class PersistenceConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
-class Stores:
+class PersistenceStores:
     """All persistence backends that one file configures.
 
     Args:
@@ -76,7 +81,7 @@ class Stores:
         client: client of the API server.
         namespace: namespace of the daemon's Lease; Secrets are stored there unless the file
             names another one.
-        tell: records an event (type, reason, message) about the daemon.
+        record_event: records an event (type, reason, message) about the daemon.
 
     Raises:
         Misconfigured: the file is invalid.
@@ -88,14 +93,14 @@ class Stores:
         client: Client,
         *,
         namespace: str,
-        tell: Callable[[str, str, str], None] = lambda *_: None,
+        record_event: Callable[[str, str, str], None] = lambda *_: None,
     ) -> None:
         self._file = file
-        self._tell = tell
+        self._record_event = record_event
         self._client = client
-        self._writer = Writer()
+        self._writer = WriterIdentity()
         self._is_open = False
-        self._context = registry.Context(
+        self._context = registry.BackendContext(
             writer=lambda: self._writer,
             requests=ProviderClient(client),
             namespace=namespace,
@@ -103,13 +108,13 @@ class Stores:
         )
         with _named(file):
             config = _read(file)
-            self.manager = Manager(
+            self.manager = ReplicationManager(
                 list(self._backends(config)),
                 policy=config.write_policy,
                 when_down=config.when_unavailable,
                 writer=lambda: self._writer,
                 limit=config.repair_queue,
-                tell=partial(self._say, config.when_unavailable),
+                on_change=partial(self._record_availability, config.when_unavailable),
             )
             self._secrets = self._secret_store(config)
 
@@ -133,18 +138,18 @@ class Stores:
         Raises:
             Misconfigured: storage belongs to another cluster, or other users can read it.
         """
-        self._writer = Writer(identity=identity, epoch=epoch)
-        machine = await self._machine(name)
+        self._writer = WriterIdentity(identity=identity, epoch=epoch)
+        machine = await self._cluster_id(name)
         keeping = None
         try:
             with _named(self._file):
                 await self.manager.initialize(machine)
                 if self._secrets is not None:
                     await self._secrets.open(machine)
-                    keep = self._keep_secrets(self._secrets, machine, rotates=rotates)
+                    keep = self._rotate_secrets(self._secrets, machine, rotates=rotates)
                     keeping = spawn(keep, name="persistence-secrets")
             self._is_open = True
-            log.logger("persistence").info("persistence is open", count=len(self.manager.members))
+            log.logger("persistence").info("persistence is open", count=len(self.manager.replicas))
             yield
         finally:
             self._is_open = False
@@ -154,17 +159,17 @@ class Stores:
                 await self._secrets.close()
             log.logger("persistence").info("persistence is closed")
 
-    async def health(self) -> Finding:
+    async def health(self) -> CheckResult:
         """Return the health; failing only where creations need storage and none is up."""
         if not self._is_open:
-            return Finding(detail="closed, standing by")
-        down = [member.name for member in self.manager.members if not await member.is_up()]
+            return CheckResult(detail="closed, standing by")
+        down = [member.name for member in self.manager.replicas if not await member.is_up()]
         down += [
             name for name, latency in (await self.secret_latencies()).items() if latency is None
         ]
         if not await self.manager.may_create():
-            return wrong("no instance is up, and nothing is created without one")
-        return Finding(detail=f"down: {', '.join(down)}") if down else WELL
+            return failed("no instance is up, and nothing is created without one")
+        return CheckResult(detail=f"down: {', '.join(down)}") if down else PASSED
 
     async def secret_latencies(self) -> Mapping[str, float | None]:
         """Return the mean write time of secrets in seconds, by instance; None means down."""
@@ -174,24 +179,24 @@ class Stores:
             latencies[name] = status.mean_persist_latency if status.status else None
         return latencies
 
-    def _say(self, when_down: str, is_up: bool) -> None:
+    def _record_availability(self, when_down: str, is_up: bool) -> None:
         if is_up:
-            self._tell(NORMAL, names.REASON_PERSISTENCE_UP, "storage works again")
+            self._record_event(NORMAL, names.REASON_PERSISTENCE_UP, "storage works again")
             return
         consequence = (
             "what is made is not recorded" if when_down == "degrade" else "nothing is created"
         )
-        self._tell(
+        self._record_event(
             WARNING,
             names.REASON_PERSISTENCE_DOWN,
             f"no instance of storage works; until one does, {consequence}",
         )
 
-    async def _machine(self, name: str) -> MachineId:
-        namespace = msgspec.json.decode(await self._client.raw("GET", CLUSTER))
+    async def _cluster_id(self, name: str) -> MachineId:
+        namespace = msgspec.json.decode(await self._client.raw("GET", CLUSTER_ID_PATH))
         return new_machine_id(namespace["metadata"]["uid"], name)
 
-    async def _keep_secrets(self, store: Backend, machine: MachineId, *, rotates: bool) -> None:
+    async def _rotate_secrets(self, store: Backend, machine: MachineId, *, rotates: bool) -> None:
         """Retry opening the secret store, then seal every old secret with the first key."""
         logger = log.logger("persistence")
         try:
@@ -222,7 +227,7 @@ class Stores:
         logger = log.logger("persistence")
         try:
             rotation = await store.provider.rotate(name)
-        except (Unreachable, BackendUnavailable) as error:
+        except (NoInstanceReachable, BackendUnavailable) as error:
             logger.warning(
                 "secrets cannot be sealed with the first key yet",
                 instance=name,
@@ -235,7 +240,7 @@ class Stores:
             instance=name,
             rewritten=rotation.rewritten,
             current=rotation.current,
-            left=rotation.left,
+            left=rotation.failed,
         )
         return True
 
@@ -243,12 +248,12 @@ class Stores:
         """Yield one backend for each name; all instances of that name share its provider."""
         by_name: dict[str, list[dict[str, Any]]] = {}
         for at, instance in enumerate(config.instances):
-            name, settings = _only(instance, f"instances[{at}]")
+            name, settings = _single_entry(instance, f"instances[{at}]")
             by_name.setdefault(name, []).append(settings)
         if not by_name:
             raise BackendDead("instances is empty; name storage, or leave the flag out")
         for name, raw_settings in by_name.items():
-            declared, make = registry.load(name)
+            declared, make = registry.load_backend(name)
             parsed = [_settings(declared, raw, name) for raw in raw_settings]
             backend = Backend(name, partial(make, parsed, self._context))
             if len(backend.instances) < len(parsed):
@@ -258,8 +263,8 @@ class Stores:
     def _secret_store(self, config: PersistenceConfig) -> Backend | None:
         if config.secrets is None:
             return None
-        name, settings = _only(config.secrets, "secrets")
-        declared, make = registry.load(name, registry.SECRETS)
+        name, settings = _single_entry(config.secrets, "secrets")
+        declared, make = registry.load_backend(name, registry.SECRETS)
         parsed = [_settings(declared, settings, f"secrets.{name}")]
         return Backend(name, partial(make, parsed, self._context), SECRET_METHODS)
 
@@ -277,11 +282,11 @@ def _read(file: str) -> PersistenceConfig:
     try:
         body = Path(file).read_bytes()
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot be read: {files.reason(error)}") from error
+        raise ConfigError(f"cannot be read: {files.describe_error(error)}") from error
     return Document(config=body, source="the file").settings(PersistenceConfig)
 
 
-def _only(given: Mapping[str, Any], place: str) -> tuple[str, dict[str, Any]]:
+def _single_entry(given: Mapping[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     """Return the only key of a mapping and its settings; ConfigError for anything else."""
     if len(given) != 1:
         raise ConfigError(

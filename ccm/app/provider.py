@@ -22,16 +22,16 @@ from typing import Any
 
 from ccm.app.options import Options
 from ccm.base import log
-from ccm.base.backoff import Exponential, Streak
+from ccm.base.backoff import ExponentialBackoff, FailureStreak
 from ccm.base.clock import monotonic
-from ccm.base.files import Signature, reason
+from ccm.base.files import Signature, describe_error
 from ccm.base.log import Outage
-from ccm.base.tasks import cancel_and_join, leaves, spawn
+from ccm.base.tasks import cancel_and_join, leaf_exceptions, spawn
 from ccm.base.throttle import TokenBucket
-from ccm.cloud.calls.handle import Handle
-from ccm.cloud.calls.responses import incomplete
+from ccm.cloud.calls.client import CloudClient
+from ccm.cloud.calls.responses import find_interface_errors
 from ccm.cloud.config import ClientBuilder, Context, EventSink
-from ccm.cloud.errors import CloudError, FailedPrecondition, NotFound, Unimplemented, normalized
+from ccm.cloud.errors import CloudError, FailedPrecondition, NotFound, Unimplemented, normalize
 from ccm.cloud.interface import Cloud, InstancesV2, Inventory
 from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.cloud.registry import Opener, ProviderError
@@ -40,10 +40,10 @@ from ccm.model import Node
 from ccm.model.cidr import parse_ranges
 from ccm.model.names import STATUS_TRUE
 
-OPEN_BACK_OFF = Exponential(base_s=1.0, factor=2.0, cap_s=30.0, jitter=0.2)
+OPEN_BACK_OFF = ExponentialBackoff(base_s=1.0, factor=2.0, cap_s=30.0, jitter=0.2)
 """Back-off between attempts to open the provider."""
 
-SAMPLE = 8
+NODE_SAMPLE_SIZE = 8
 """Maximum number of nodes for which a new provider is checked."""
 
 OPEN_LIMIT_S = 120.0
@@ -58,7 +58,7 @@ CLOSE_S = 30.0
 NO_FILE = "no --cloud-config"
 """Source of the configuration in messages, where no file is given."""
 
-Opening = Callable[[], AbstractAsyncContextManager[Cloud]]
+ProviderFactory = Callable[[], AbstractAsyncContextManager[Cloud]]
 """Context manager that opens the provider with its current configuration."""
 
 
@@ -66,12 +66,12 @@ class Misconfigured(Exception):
     """Configuration error that only the operator can correct; the process exits with 1."""
 
 
-def misconfigured(error: BaseException) -> Misconfigured | None:
+def find_misconfigured(error: BaseException) -> Misconfigured | None:
     """Return the configuration error in an exception; a provider's task group may wrap it."""
-    return next((leaf for leaf in leaves(error) if isinstance(leaf, Misconfigured)), None)
+    return next((leaf for leaf in leaf_exceptions(error) if isinstance(leaf, Misconfigured)), None)
 
 
-class Crashed(Exception):
+class ProviderCrashed(Exception):
     """The provider's task ended while in use; `__cause__` is the reason."""
 
 
@@ -90,7 +90,9 @@ def context(
     try:
         content = Path(file).read_bytes() if file else b""
     except OSError as error:
-        raise Misconfigured(f"--cloud-config={file} cannot be read: {reason(error)}") from error
+        raise Misconfigured(
+            f"--cloud-config={file} cannot be read: {describe_error(error)}"
+        ) from error
     return Context(
         config=content,
         source=file or NO_FILE,
@@ -113,21 +115,21 @@ async def opened_once(name: str, opener: Opener, given: Context) -> AsyncIterato
         try:
             # Entered and left in the same task: a provider may open a task group.
             async with asyncio.timeout(OPEN_LIMIT_S):
-                cloud = await stack.enter_async_context(_entered_by(opener, given))
+                cloud = await stack.enter_async_context(_enter(opener, given))
         except Exception as error:
             # A retry would fail the same way. A task group of the provider may wrap the error.
-            for leaf in leaves(error):
-                if mistake := _mistake(name, given, leaf):
+            for leaf in leaf_exceptions(error):
+                if mistake := _config_error(name, given, leaf):
                     raise Misconfigured(mistake) from leaf
             raise
-        fault = _fault(name, cloud)
+        fault = _sdk_violation(name, cloud)
         if not fault:
             yield cloud
     if fault:  # raised after the stack has closed the provider
         raise Misconfigured(fault)
 
 
-def _entered_by(opener: Opener, given: Context) -> AbstractAsyncContextManager[Cloud]:
+def _enter(opener: Opener, given: Context) -> AbstractAsyncContextManager[Cloud]:
     manager: object = opener(given)
     if not isinstance(manager, AbstractAsyncContextManager):
         raise ProviderError(
@@ -137,7 +139,7 @@ def _entered_by(opener: Opener, given: Context) -> AbstractAsyncContextManager[C
     return manager
 
 
-def _mistake(name: str, given: Context, error: BaseException) -> str:
+def _config_error(name: str, given: Context, error: BaseException) -> str:
     """Describe a configuration error; empty for an error that may be temporary."""
     if isinstance(error, ConfigError):
         refused = f"cloud provider {name!r} refuses --cloud-config={given.source}"
@@ -152,21 +154,23 @@ def _mistake(name: str, given: Context, error: BaseException) -> str:
     return ""
 
 
-def _fault(name: str, cloud: object) -> str:
+def _sdk_violation(name: str, cloud: object) -> str:
     """Describe why the yielded object is not a usable Cloud; empty if it is."""
     if not isinstance(cloud, Cloud):
         return f"cloud provider {name!r} yields a {type(cloud).__name__}, not a Cloud"
-    faults = incomplete(cloud)
+    faults = find_interface_errors(cloud)
     return "\n  ".join([f"cloud provider {name!r} is incomplete:", *faults]) if faults else ""
 
 
-def handle(options: Options, cloud: Cloud, *, make: Callable[..., Handle] = Handle) -> Handle:
+def make_handle(
+    options: Options, cloud: Cloud, *, make: Callable[..., CloudClient] = CloudClient
+) -> CloudClient:
     """Return the handle to a provider, with the deadline and rate limit of the flags.
 
     Args:
         options: the flags.
         cloud: the open provider.
-        make: constructor with the signature of `Handle`.
+        make: constructor with the signature of `CloudClient`.
     """
     rate = options.cloud_rate
     return make(
@@ -189,12 +193,12 @@ class ConfiguredProvider:
     one.
 
     Attributes:
-        followed: files that the provider watches, with their signatures before they were read.
+        watched_files: files that the provider watches, with their signatures before they were read.
         events: destination of the provider's events; None until the daemon sets it.
     """
 
     def __init__(self, options: Options, opener: Opener, clients: ClientBuilder) -> None:
-        self.followed: dict[Path, Signature] = {}
+        self.watched_files: dict[Path, Signature] = {}
         self.events: EventSink | None = None
         self._options = options
         self._opener = opener
@@ -202,36 +206,36 @@ class ConfiguredProvider:
 
     @asynccontextmanager
     async def opened(
-        self, told: Callable[[Exception], object] = lambda _error: None
+        self, on_failure: Callable[[Exception], object] = lambda _error: None
     ) -> AsyncIterator[Cloud]:
         """Open the provider for the block; retry temporary failures with back-off for ever.
 
         Args:
-            told: callback for the error of each failed attempt.
+            on_failure: callback for the error of each failed attempt.
 
         Raises:
             Misconfigured: a configuration error.
         """
         outage = Outage(
             log.logger("provider", provider=self._options.cloud_provider),
-            begins="provider cannot be opened, retrying",
-            ends="provider opened",
+            start_message="provider cannot be opened, retrying",
+            end_message="provider opened",
         )
-        streak = Streak(policy=OPEN_BACK_OFF, rng=random.Random())
+        streak = FailureStreak(policy=OPEN_BACK_OFF, rng=random.Random())
         async with AsyncExitStack() as stack:
             while True:
                 try:
                     cloud = await stack.enter_async_context(self.opened_once())
                     break
                 except Exception as error:  # noqa: BLE001 - a provider may fail in any way
-                    if refusal := misconfigured(error):
+                    if refusal := find_misconfigured(error):
                         # Not chained to the exception group: the error's own cause is the reason.
                         raise refusal from refusal.__cause__
-                    delay, fault = streak.next(monotonic()), normalized(error)
-                    outage.goes_on(error=str(fault))
-                    told(fault)
+                    delay, fault = streak.next_delay(monotonic()), normalize(error)
+                    outage.record_failure(error=str(fault))
+                    on_failure(fault)
                 await asyncio.sleep(delay)
-            outage.is_over(attempt=streak.failures + 1)
+            outage.record_success(attempt=streak.failures + 1)
             yield cloud
 
     @asynccontextmanager
@@ -242,7 +246,7 @@ class ConfiguredProvider:
             file=self._options.cloud_config,
             cluster_name=self._options.cluster_name,
             clients=self._clients,
-            followed=self.followed,
+            followed=self.watched_files,
             pod_ranges=parse_ranges(routed) if routed else (),
             events=self.events,
         )
@@ -262,14 +266,14 @@ class ConfiguredProvider:
         log.logger("daemon").warning("cloud has no cluster ID", error=detail)
 
 
-async def answers(cloud: Cloud, node: Node | None) -> None:
+async def check_reachable(cloud: Cloud, node: Node | None) -> None:
     """Check that the cloud answers a read-only call; raises CloudError if it does not.
 
     Args:
         cloud: the open provider.
         node: any node, for providers without an inventory; None skips their check.
     """
-    handle = Handle(cloud)
+    handle = CloudClient(cloud)
     with suppress(NotFound, Unimplemented):
         if cloud.inventory is not None:
             await handle.call(Inventory.list_instances)
@@ -277,8 +281,8 @@ async def answers(cloud: Cloud, node: Node | None) -> None:
             await handle.call(InstancesV2.instance_exists, node)
 
 
-async def knows_nodes(
-    new: Cloud, old: Handle, nodes: Sequence[Node], *, own_nodes: str = ""
+async def check_knows_nodes(
+    new: Cloud, old: CloudClient, nodes: Sequence[Node], *, own_nodes: str = ""
 ) -> None:
     """Reject a provider that knows none of the nodes that the provider in use knows.
 
@@ -288,13 +292,15 @@ async def knows_nodes(
     Raises:
         CloudError: the new provider knows none of the nodes, or does not answer.
     """
-    before = NodeOwnership.at(old.cloud, own_nodes)
-    after = NodeOwnership.at(new, own_nodes)
+    before = NodeOwnership.for_cloud(old.cloud, own_nodes)
+    after = NodeOwnership.for_cloud(new, own_nodes)
     ours = [node for node in nodes if node.provider_id or node.uid in old.confirmed]
     ours = [node for node in ours if not before.is_foreign(node)]
     # Ready nodes first: they certainly have an instance.
-    sampled = sorted(random.sample(ours, len(ours)), key=lambda node: not _is_ready(node))[:SAMPLE]
-    asked_new, asked_old = InstanceLookup(Handle(new)), InstanceLookup(old)
+    sampled = sorted(random.sample(ours, len(ours)), key=lambda node: not _is_ready(node))[
+        :NODE_SAMPLE_SIZE
+    ]
+    asked_new, asked_old = InstanceLookup(CloudClient(new)), InstanceLookup(old)
     with suppress(Unimplemented):
         for node in sampled:
             # A node of another cloud is unknown to the new provider without a call.
@@ -338,10 +344,10 @@ class _OpenProvider:
         if not self.task.cancelled():
             self.task.result()
 
-    def crash(self) -> Crashed:
+    def crash_error(self) -> ProviderCrashed:
         """Return the error for a provider whose task ended while in use."""
         fault = None if self.task.cancelled() else self.task.exception()
-        error = Crashed(f"the provider ended by itself: {fault!r}")
+        error = ProviderCrashed(f"the provider ended by itself: {fault!r}")
         error.__cause__ = fault
         return error
 
@@ -351,45 +357,47 @@ class ProviderHolder:
 
     Args:
         make: makes the handle to the first provider.
-        exchanged: callback after another provider has replaced the old one.
+        on_exchanged: callback after another provider has replaced the old one.
     """
 
     def __init__(
         self,
         *,
-        make: Callable[[Cloud], Handle] = Handle,
-        exchanged: Callable[[], None] = lambda: None,
+        make: Callable[[Cloud], CloudClient] = CloudClient,
+        on_exchanged: Callable[[], None] = lambda: None,
     ) -> None:
         self._make = make
-        self._exchanged = exchanged
+        self._on_exchanged = on_exchanged
         self._log = log.logger("provider")
-        self._handle: Handle | None = None
+        self._handle: CloudClient | None = None
         self._current: _OpenProvider | None = None
         self._crashed: asyncio.Future[_OpenProvider] = asyncio.get_running_loop().create_future()
         self._retiring: dict[asyncio.Task[None], _OpenProvider] = {}
 
     @property
-    def handle(self) -> Handle:
+    def handle(self) -> CloudClient:
         """The handle, which survives an exchange of the provider; call `open` first."""
         assert self._handle is not None
         return self._handle
 
-    async def open(self, opening: Opening) -> Handle:
+    async def open(self, opening: ProviderFactory) -> CloudClient:
         """Open the first provider; raises the error of opening."""
-        self._use(await _opened(opening))
+        self._use(await _open(opening))
         return self.handle
 
-    async def exchange(self, opening: Opening, accept: Callable[[Cloud], Awaitable[None]]) -> None:
+    async def exchange(
+        self, opening: ProviderFactory, accept: Callable[[Cloud], Awaitable[None]]
+    ) -> None:
         """Open another provider, and use it if `accept` does not raise.
 
         Raises:
             Exception: the error of opening or accepting; the old provider stays in use.
         """
-        old, new = self._current, await _opened(opening)
+        old, new = self._current, await _open(opening)
         try:
             await accept(new.cloud)
             if new.task.done():  # the new provider crashed during `accept`
-                raise new.crash()
+                raise new.crash_error()
         except BaseException:
             await self._close(new)
             raise
@@ -398,16 +406,16 @@ class ProviderHolder:
             task = spawn(self._retire(old), name="provider-drain")
             self._retiring[task] = old
             task.add_done_callback(self._retiring.pop)
-        self._exchanged()
+        self._on_exchanged()
 
-    async def until_crash(self) -> None:
+    async def wait_for_crash(self) -> None:
         """Wait until the task of the provider in use ends.
 
         Raises:
             Crashed: the task has ended.
         """
         # Shielded: a cancelled waiter must not cancel the shared future.
-        raise (await asyncio.shield(self._crashed)).crash()
+        raise (await asyncio.shield(self._crashed)).crash_error()
 
     async def close(self) -> None:
         """Close the provider in use, and replaced ones that still drain."""
@@ -438,7 +446,7 @@ class ProviderHolder:
     async def _retire(self, old: _OpenProvider) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
-                await self.handle.ended(old.cloud)
+                await self.handle.wait_for_calls(old.cloud)
         await self._close(old)
 
     async def _close(self, provider: _OpenProvider) -> None:
@@ -449,10 +457,10 @@ class ProviderHolder:
             self._log.warning("closing the provider failed", error=str(error))
 
 
-async def _opened(opening: Opening) -> _OpenProvider:
+async def _open(opening: ProviderFactory) -> _OpenProvider:
     ready: asyncio.Future[Cloud] = asyncio.get_running_loop().create_future()
     release = asyncio.Event()
-    task = spawn(_hold(opening, ready, release), name="provider")
+    task = spawn(_own_provider(opening, ready, release), name="provider")
     try:
         waited: set[asyncio.Future[Any]] = {task, ready}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -464,7 +472,9 @@ async def _opened(opening: Opening) -> _OpenProvider:
     return _OpenProvider(cloud=ready.result(), task=task, release=release)
 
 
-async def _hold(opening: Opening, ready: asyncio.Future[Cloud], release: asyncio.Event) -> None:
+async def _own_provider(
+    opening: ProviderFactory, ready: asyncio.Future[Cloud], release: asyncio.Event
+) -> None:
     async with opening() as cloud:
         ready.set_result(cloud)
         await release.wait()

@@ -18,11 +18,11 @@ from typing import Protocol
 
 from ccm.app import options
 from ccm.app.options import FLAGS, Options, UsageError, config
-from ccm.app.provider import ConfiguredProvider, ProviderHolder, misconfigured
+from ccm.app.provider import ConfiguredProvider, ProviderHolder, find_misconfigured
 from ccm.base import clock, log, metrics, redact
 from ccm.base.files import Signature, signature
-from ccm.base.tasks import Group
-from ccm.cloud.errors import normalized
+from ccm.base.tasks import NamedTaskGroup
+from ccm.cloud.errors import normalize
 from ccm.cloud.interface import Cloud
 from ccm.kube import config as kube_config
 from ccm.kube import errors as kube_errors
@@ -35,10 +35,10 @@ CHECK_S = 1.0
 RETRY_S = 30.0
 """Interval between retries of the same content."""
 
-GONE_LOOKS = 30
+MISSING_FILE_CHECKS = 30
 """Checks in a row with a missing file, as during a replacement, until that is an error."""
 
-LIVE = frozenset({"v", "vmodule"})
+LIVE_SETTINGS = frozenset({"v", "vmodule"})
 """Settings of the configuration file that apply without a restart."""
 
 Signatures = Mapping[Path, Signature]
@@ -53,7 +53,7 @@ _OUTCOMES = metrics.counter(
 )
 
 
-class Refused(Exception):
+class ContentRejected(Exception):
     """The new content is unusable.
 
     Attributes:
@@ -62,10 +62,10 @@ class Refused(Exception):
 
     def __init__(self, message: str, *, final: bool = True) -> None:
         super().__init__(message)
-        self.final = final
+        self.is_permanent = final
 
 
-class Source(Protocol):
+class ReloadSource(Protocol):
     """A watched file."""
 
     name: str
@@ -75,13 +75,13 @@ class Source(Protocol):
     """Path of the file."""
 
     @property
-    def more(self) -> Signatures:
+    def dependencies(self) -> Signatures:
         """Further files that the content in use depends on, with their signatures before the
         last read.
         """
         ...
 
-    async def use(self) -> str:
+    async def reload(self) -> str:
         """Test and apply the current content; return a description of the change.
 
         Raises:
@@ -90,7 +90,7 @@ class Source(Protocol):
         ...
 
 
-Tell = Callable[[str, str, str], None]
+RecordEvent = Callable[[str, str, str], None]
 """Callback that records an event: (type, reason, message)."""
 
 
@@ -99,24 +99,24 @@ class Reloader:
 
     Args:
         sources: the watched files.
-        tell: records events.
+        record_event: records events.
         since: signatures of the files before their content was first read.
     """
 
     def __init__(
         self,
-        sources: Sequence[Source],
-        tell: Tell = lambda *_: None,
+        sources: Sequence[ReloadSource],
+        record_event: RecordEvent = lambda *_: None,
         *,
         since: Signatures = NO_FILES,
     ) -> None:
         self._sources = sources
-        self._tell = tell
+        self._record_event = record_event
         self._log = log.logger("reload")
         self._used = {
             source.name: {
                 source.path: since.get(source.path, signature(source.path)),
-                **source.more,
+                **source.dependencies,
             }
             for source in sources
         }
@@ -126,41 +126,41 @@ class Reloader:
 
     async def run(self) -> None:
         """Watch all files until cancelled."""
-        async with Group() as group:
+        async with NamedTaskGroup() as group:
             for source in self._sources:
-                group.start(self._follow(source), name=f"reload-{source.name}")
+                group.start(self._watch(source), name=f"reload-{source.name}")
 
-    async def _follow(self, source: Source) -> None:
+    async def _watch(self, source: ReloadSource) -> None:
         seen = used = self._used[source.name]
         unchanged_checks = 0
         retry_at: float | None = None
         while True:
             await asyncio.sleep(CHECK_S)
-            before, seen = seen, await asyncio.to_thread(_look, used)
+            before, seen = seen, await asyncio.to_thread(_read_signatures, used)
             unchanged_checks = unchanged_checks + 1 if seen == before else 0
-            settled = unchanged_checks >= (GONE_LOOKS if None in seen.values() else 1)
+            settled = unchanged_checks >= (MISSING_FILE_CHECKS if None in seen.values() else 1)
             due = retry_at is not None and clock.monotonic() >= retry_at
             if settled and (seen != used or due):
-                retry = await self._use(source, said=seen == used)
+                retry = await self._reload(source, is_retry=seen == used)
                 retry_at = clock.monotonic() + RETRY_S if retry else None
-                used = {source.path: seen[source.path], **source.more}
+                used = {source.path: seen[source.path], **source.dependencies}
                 # Keep signatures from before the read: a change during the read counts as new.
                 seen = {**used, **{path: seen[path] for path in used if path in seen}}
 
-    async def _use(self, source: Source, *, said: bool) -> bool:
+    async def _reload(self, source: ReloadSource, *, is_retry: bool) -> bool:
         """Apply the content; return whether the same content is worth a retry."""
         facts = {"file": str(source.path), "setting": source.name}
         try:
-            changed = await source.use()
-        except Refused as refusal:
-            message = redact.words(str(refusal))
+            changed = await source.reload()
+        except ContentRejected as refusal:
+            message = redact.mask_text(str(refusal))
             _OUTCOMES.labels(source.name, "failure").inc()
-            if not said:
+            if not is_retry:
                 self._log.warning(
                     "changed file rejected, keeping the previous content", error=message, **facts
                 )
-                self._tell("Warning", "ConfigRejected", f"{source.name}: {message}")
-            return not refusal.final
+                self._record_event("Warning", "ConfigRejected", f"{source.name}: {message}")
+            return not refusal.is_permanent
         except Exception as error:  # noqa: BLE001 - one file must not end the watch of the others
             _OUTCOMES.labels(source.name, "failure").inc()
             self._log.error(
@@ -171,20 +171,20 @@ class Reloader:
             return False
         _OUTCOMES.labels(source.name, "success").inc()
         self._log.info("changed file is in use", detail=changed, **facts)
-        self._tell("Normal", "ConfigReloaded", f"{source.name}: {changed}")
+        self._record_event("Normal", "ConfigReloaded", f"{source.name}: {changed}")
         return False
 
 
 def signatures(*files: str) -> Signatures:
     """Return the signature of each file; empty names are ignored."""
-    return _look(Path(file) for file in files if file)
+    return _read_signatures(Path(file) for file in files if file)
 
 
-def _look(paths: Iterable[Path]) -> dict[Path, Signature]:
+def _read_signatures(paths: Iterable[Path]) -> dict[Path, Signature]:
     return {path: signature(path) for path in paths}
 
 
-class CloudConfig:
+class CloudConfigSource:
     """Source for the provider's configuration; a change opens the provider anew.
 
     Files that the provider watches count as part of the configuration. Without `--cloud-config`
@@ -206,29 +206,29 @@ class CloudConfig:
         holder: ProviderHolder,
         accept: Callable[[Cloud], Awaitable[None]],
     ) -> None:
-        self.path = Path(file) if file else next(iter(configured.followed))
-        self.more = configured.followed
+        self.path = Path(file) if file else next(iter(configured.watched_files))
+        self.dependencies = configured.watched_files
         self._opening = configured.opened_once
         self._holder = holder
         self._accept = accept
 
-    async def use(self) -> str:
+    async def reload(self) -> str:
         """Exchange the provider. Raises Refused."""
-        before = dict(self.more)
-        self.more.clear()
+        before = dict(self.dependencies)
+        self.dependencies.clear()
         try:
             await self._holder.exchange(self._opening, self._accept)
         except Exception as error:
             # The old provider stays. Keep its files watched too: a missing one may appear.
-            self.more.update({**before, **self.more})
-            config_error = misconfigured(error)
-            raise Refused(
-                str(config_error or normalized(error)), final=config_error is not None
+            self.dependencies.update({**before, **self.dependencies})
+            config_error = find_misconfigured(error)
+            raise ContentRejected(
+                str(config_error or normalize(error)), final=config_error is not None
             ) from error
         return "the provider was opened again"
 
 
-class Kubeconfig:
+class KubeconfigSource:
     """Source for the API server's credentials; a change replaces them in the transport.
 
     Files that the kubeconfig names count as part of it. Inside a cluster the files of the service
@@ -236,53 +236,55 @@ class Kubeconfig:
 
     Args:
         file: path of the kubeconfig; empty inside a cluster.
-        wire: transport in use.
+        transport: transport in use.
         environ: environment for exec plugins.
         master: value of `--master`.
-        adopted: callback after the transport has new credentials.
+        on_adopted: callback after the transport has new credentials.
         name: label value; empty means `kubeconfig` or `service-account`.
     """
 
     def __init__(
         self,
         file: str,
-        wire: Transport,
+        transport: Transport,
         *,
         environ: Mapping[str, str],
         master: str = "",
-        adopted: Callable[[], None] = lambda: None,
+        on_adopted: Callable[[], None] = lambda: None,
         name: str = "",
     ) -> None:
         self.name = name or ("kubeconfig" if file else "service-account")
-        self.more = wire.config.files
-        token = next(iter(self.more), kube_config.SERVICE_ACCOUNT / "token")
+        self.dependencies = transport.config.files
+        token = next(iter(self.dependencies), kube_config.SERVICE_ACCOUNT / "token")
         self.path = Path(file) if file else token
         self._read = partial(kube_config.load, file, master, environ=environ)
-        self._wire = wire
-        self._adopted = adopted
+        self._transport = transport
+        self._on_adopted = on_adopted
 
-    async def use(self) -> str:
+    async def reload(self) -> str:
         """Test the new credentials, then adopt them. Raises Refused."""
         try:
             new_config = await asyncio.to_thread(self._read)
-        except kube_config.ConfigError as error:
-            raise Refused(str(error)) from error
-        self.more = new_config.files
-        if new_config.server != self._wire.config.server:
-            raise Refused(f"it names another server, {new_config.server}; restart to use it")
+        except kube_config.ClusterConfigError as error:
+            raise ContentRejected(str(error)) from error
+        self.dependencies = new_config.files
+        if new_config.server != self._transport.config.server:
+            raise ContentRejected(
+                f"it names another server, {new_config.server}; restart to use it"
+            )
         try:
-            async with Transport(new_config, user_agent=self._wire.user_agent) as wire:
+            async with Transport(new_config, user_agent=self._transport.user_agent) as wire:
                 # Forbidden is a success: the server has authenticated the caller.
                 with suppress(kube_errors.Forbidden):
                     await Client(wire).raw("GET", "/api/v1", retry=False)
         except kube_errors.KubeError as error:
-            raise Refused(str(error), final=False) from error
-        self._wire.adopt(new_config)
-        self._adopted()
+            raise ContentRejected(str(error), final=False) from error
+        self._transport.adopt(new_config)
+        self._on_adopted()
         return "new credentials are in use"
 
 
-class Configuration:
+class DaemonConfigSource:
     """Source for the daemon's configuration file; only log levels change without a restart.
 
     Args:
@@ -293,21 +295,21 @@ class Configuration:
 
     def __init__(self, given: Options) -> None:
         self.path = Path(given.config)
-        self.more = NO_FILES
+        self.dependencies = NO_FILES
         self._given = given
-        self._now = given
+        self._current = given
 
-    async def use(self) -> str:
+    async def reload(self) -> str:
         """Read the file and apply its log levels. Raises Refused."""
         try:
             settings = await asyncio.to_thread(config.reread, self._given)
             options.check(settings)
         except UsageError as error:
-            raise Refused(str(error)) from error
-        changed = [name for name in FLAGS if settings.get(name) != self._now.get(name)]
-        self._now = settings
-        log.change(settings.v, settings.vmodule)
-        at_restart = [name for name in changed if name not in LIVE]
+            raise ContentRejected(str(error)) from error
+        changed = [name for name in FLAGS if settings.get(name) != self._current.get(name)]
+        self._current = settings
+        log.set_verbosity(settings.v, settings.vmodule)
+        at_restart = [name for name in changed if name not in LIVE_SETTINGS]
         if at_restart:
             return f"at the next start: {', '.join(at_restart)}"
         return f"changed: {', '.join(changed) or 'nothing'}"

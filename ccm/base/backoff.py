@@ -21,7 +21,7 @@ def jittered(delay_s: float, fraction: float, rng: random.Random) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exponential:
+class ExponentialBackoff:
     """Delay that grows with consecutive failures, up to a cap."""
 
     base_s: float
@@ -31,29 +31,29 @@ class Exponential:
 
     def delay(self, failures: int, rng: random.Random) -> float:
         """Return the seconds to wait after `failures` earlier failures (0 = first failure)."""
-        return jittered(self.even_delay(failures), self.jitter, rng)
+        return jittered(self.delay_without_jitter(failures), self.jitter, rng)
 
-    def even_delay(self, failures: int) -> float:
+    def delay_without_jitter(self, failures: int) -> float:
         """Return the delay without jitter."""
         # Bound the exponent: a float would overflow, and the cap applies long before.
         return min(self.base_s * self.factor ** min(failures, 64), self.cap_s)
 
 
 @dataclass(slots=True, kw_only=True)
-class Streak:
+class FailureStreak:
     """Consecutive failures of one operation, and the delay before its next attempt.
 
     After `reset_after_s` without a failure the count restarts, so that one failure a day never
     leads to a long delay.
     """
 
-    policy: Exponential
+    policy: ExponentialBackoff
     reset_after_s: float | None = None
     rng: random.Random = field(default_factory=random.Random)
     failures: int = 0
     _last: float | None = None
 
-    def next(self, now_s: float) -> float:
+    def next_delay(self, now_s: float) -> float:
         """Record a failure at `now_s` (monotonic) and return the delay before the next attempt."""
         quiet = None if self._last is None else now_s - self._last
         if self.reset_after_s is not None and quiet is not None and quiet > self.reset_after_s:

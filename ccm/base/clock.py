@@ -33,19 +33,19 @@ _steady: Callable[[], float] = time.monotonic
 
 @contextmanager
 def replaced(
-    wall: Callable[[], datetime], steady: Callable[[], float], *, here: bool = False
+    wall: Callable[[], datetime], steady: Callable[[], float], *, this_thread_only: bool = False
 ) -> Iterator[None]:
     """Replace both clocks inside the block, for virtual time.
 
     Args:
         wall: replacement for `now`.
         steady: replacement for `monotonic`.
-        here: replace the clocks for this thread only.
+        this_thread_only: replace the clocks for this thread only.
     """
     global _wall, _steady
     before = _wall, _steady
     _wall, _steady = wall, steady
-    if here:
+    if this_thread_only:
         _wall, _steady = _in_this_thread(wall, before[0]), _in_this_thread(steady, before[1])
     try:
         yield

@@ -10,34 +10,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-MOST_BYTES = 64 << 10
+MAX_BYTES = 64 << 10
 """Maximum bytes of a credential; keys in JSON or PEM have 4 KiB, kubeconfigs 16 KiB."""
 
-HEADER_BYTES = 16 << 10
+MAX_HEADER_BYTES = 16 << 10
 """Maximum bytes of a credential in a header. Identity providers issue tokens of up to 12 KiB, and
 common proxies accept at most 16 KiB of headers."""
 
 
-def checked(text: str) -> str:
+def check_size(text: str) -> str:
     """Return a credential after a check of its size.
 
     Raises:
         ValueError: the credential is too long; the message has its size, not its text.
     """
-    if len(text) > MOST_BYTES // 4 and (size := len(text.encode(errors="replace"))) > MOST_BYTES:
-        raise ValueError(f"must have at most {MOST_BYTES} bytes, as a credential, and has {size}")
+    if len(text) > MAX_BYTES // 4 and (size := len(text.encode(errors="replace"))) > MAX_BYTES:
+        raise ValueError(f"must have at most {MAX_BYTES} bytes, as a credential, and has {size}")
     return text
 
 
-def header_value(text: str) -> str:
+def check_header_value(text: str) -> str:
     """Return a credential after a check that a header can carry it.
 
     Raises:
         ValueError: no header can carry it; the message has the rule and the size, not the text.
     """
-    if len(text) > HEADER_BYTES or not (text.isascii() and text.isprintable()):
+    if len(text) > MAX_HEADER_BYTES or not (text.isascii() and text.isprintable()):
         raise ValueError(
-            f"must be one line of printable ASCII with at most {HEADER_BYTES} bytes, for it goes "
+            f"must be one line of printable ASCII with at most {MAX_HEADER_BYTES} bytes, "
+            "for it goes "
             f"into a header, and has {len(text.encode(errors='replace'))}"
         )
     return text
@@ -51,9 +52,9 @@ def read(path: Path) -> str:
         ValueError: the content is not UTF-8, or too long.
     """
     with path.open("rb") as file:
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"it has more than {MOST_BYTES} bytes, and a credential has fewer")
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES} bytes, and a credential has fewer")
     return data.decode().strip()
 
 

@@ -3,7 +3,7 @@
 Work consists of units, such as one reconcile. A unit that has only read so far can be cancelled at
 any moment. A unit that has changed something should finish, so that its next step (a status, a
 finalizer) is not left to a successor. Once a drain has begun, no unit starts, and a unit that has
-changed nothing may not begin a change. `drained` waits for the units with changes.
+changed nothing may not begin a change. `drain` waits for the units with changes.
 
 The current drain and the current unit are context variables. The code of a unit (`unit`) and that
 of a change (`change`) therefore need not know each other. Without a drain both do nothing.
@@ -21,34 +21,34 @@ class Drain:
     """Work in progress, and whether more may start.
 
     Attributes:
-        under_way: number of units that have changed something and have not ended.
-        begun: whether the drain has begun, so that nothing new may start.
+        units_in_progress: number of units that have changed something and have not ended.
+        has_begun: whether the drain has begun, so that nothing new may start.
     """
 
     def __init__(self) -> None:
-        self.under_way = 0
+        self.units_in_progress = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self.begun = False
+        self.has_begun = False
 
-    def govern(self) -> None:
+    def activate(self) -> None:
         """Make this the drain of the current task and of tasks it starts later."""
         _DRAIN.set(self)
 
-    async def drained(self, grace_s: float) -> bool:
+    async def drain(self, grace_s: float) -> bool:
         """Begin the drain and wait for work in progress; False: that took longer than `grace_s`."""
-        self.begun = True
+        self.has_begun = True
         return await tasks.wait_for(self._idle, grace_s)
 
     def enter(self) -> None:
         """Count a unit as in progress."""
-        self.under_way += 1
+        self.units_in_progress += 1
         self._idle.clear()
 
     def leave(self) -> None:
         """Count a unit as ended."""
-        self.under_way -= 1
-        if not self.under_way:
+        self.units_in_progress -= 1
+        if not self.units_in_progress:
             self._idle.set()
 
 
@@ -60,7 +60,7 @@ class _Unit:
         self.is_open = True
         self.changed = False
         self._changing = 0
-        self._may_be_cut = False
+        self._is_cancellable = False
 
     def begin_change(self) -> None:
         self._changing += 1
@@ -70,20 +70,20 @@ class _Unit:
 
     def end_change(self) -> None:
         self._changing -= 1
-        self._let_go()
+        self._leave_if_done()
 
-    def give_up(self) -> None:
+    def allow_cancellation(self) -> None:
         """Allow cancellation once no change of this unit is in progress."""
-        self._may_be_cut = True
-        self._let_go()
+        self._is_cancellable = True
+        self._leave_if_done()
 
     def end(self) -> None:
         """End the unit, though tasks that it started may still run."""
         self.is_open = False
-        self.give_up()
+        self.allow_cancellation()
 
-    def _let_go(self) -> None:
-        if self.changed and self._may_be_cut and not self._changing:
+    def _leave_if_done(self) -> None:
+        if self.changed and self._is_cancellable and not self._changing:
             self.changed = False
             self._drain.leave()
 
@@ -102,8 +102,8 @@ class unit:  # noqa: N801 - reads like a function; no generator, because it wrap
         drain = _DRAIN.get()
         if drain is None:
             return
-        if drain.begun:
-            await _never()
+        if drain.has_begun:
+            await _wait_for_cancellation()
         self._work = _Unit(drain)
         self._token = _UNIT.set(self._work)
 
@@ -136,9 +136,9 @@ class change:  # noqa: N801 - as `unit`; it wraps each request
         self._is_own = work is None or not work.is_open
         if self._is_own or work is None:
             work = _Unit(drain)
-        if drain.begun and (self._long or not work.changed):
-            work.give_up()
-            await _never()
+        if drain.has_begun and (self._long or not work.changed):
+            work.allow_cancellation()
+            await _wait_for_cancellation()
         work.begin_change()
         self._work = work
 
@@ -149,6 +149,6 @@ class change:  # noqa: N801 - as `unit`; it wraps each request
                 self._work.end()
 
 
-async def _never() -> None:
+async def _wait_for_cancellation() -> None:
     """Wait for cancellation, which the owner of the drain causes."""
     await asyncio.get_running_loop().create_future()

@@ -19,7 +19,7 @@ def signature(path: Path) -> Signature:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def reason(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return why a file cannot be used, without error numbers and without its path."""
     text = getattr(error, "strerror", None) or str(error)
     plain = _TLS_PLACE.sub("", text)

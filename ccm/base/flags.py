@@ -1,6 +1,6 @@
 """Command line flags: value kinds, declarations, common checks and feature gates.
 
-A flag is a field of a frozen dataclass, declared through a `Section`. The declaration has all
+A flag is a field of a frozen dataclass, declared through a `FlagSection`. The declaration has all
 properties of the flag: kind, default, meaning, unit, checks beyond the kind, and path in the
 configuration file. Booleans, durations and lists use Go's syntax; numbers are decimal.
 """
@@ -30,25 +30,25 @@ _FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 <<
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind(Generic[T]):
+class FlagKind(Generic[T]):
     """Kind of flag value.
 
     Attributes:
         word: name of the kind in help, such as `duration`.
-        wants: description of a valid value, to complete the sentence "it takes ...".
+        expected: description of a valid value, to complete the sentence "it takes ...".
         parse: converts text to a value; raises ValueError for invalid text.
         write: converts a value to text that `parse` accepts, except for the brackets of lists.
-        bare: text that the flag alone stands for. A kind with such a text never takes the next word
-            of the command line as its value.
-        join: combines the values of repeated flags; None = the last value wins.
+        bare_value: text that the flag alone stands for. A kind with such a text never takes the
+            next word of the command line as its value.
+        merge: combines the values of repeated flags; None = the last value wins.
     """
 
     word: str
-    wants: str
+    expected: str
     parse: Callable[[str], T]
     write: Callable[[T], str]
-    bare: str | None = None
-    join: Callable[[T, T], T] | None = None
+    bare_value: str | None = None
+    merge: Callable[[T, T], T] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ def _write_list(value: tuple[object, ...]) -> str:
     return f"[{','.join(map(str, value))}]"
 
 
-def _whole(low: int, high: int) -> Callable[[str], int]:
+def _int_parser(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         value = int(text) if _INTEGER.fullmatch(text) else low - 1
         if not low <= value <= high:
@@ -173,90 +173,94 @@ def _write_certificate(value: NamedCertificate) -> str:
     return f"{value.cert_file},{value.key_file}{names}"
 
 
-_INT32 = _whole(-(2**31), 2**31 - 1)
+_INT32 = _int_parser(-(2**31), 2**31 - 1)
 
-BOOL = Kind(word="bool", wants="true or false", parse=parse_bool, write=write_bool, bare="true")
-STRING = Kind(word="string", wants="any text", parse=str, write=str)
-INT = Kind(
+BOOL = FlagKind(
+    word="bool", expected="true or false", parse=parse_bool, write=write_bool, bare_value="true"
+)
+STRING = FlagKind(word="string", expected="any text", parse=str, write=str)
+INT = FlagKind(
     word="int",
-    wants="a whole number",
-    parse=_whole(-(2**63), 2**63 - 1),
+    expected="a whole number",
+    parse=_int_parser(-(2**63), 2**63 - 1),
     write=str,
 )
-INT32 = Kind(
+INT32 = FlagKind(
     word="int32",
-    wants="a whole number from -2147483648 to 2147483647",
+    expected="a whole number from -2147483648 to 2147483647",
     parse=_INT32,
     write=str,
 )
-LIMIT: Kind[int | None] = Kind(
+LIMIT: FlagKind[int | None] = FlagKind(
     word="auto or int32",
-    wants="auto, or a whole number from -2147483648 to 2147483647",
+    expected="auto, or a whole number from -2147483648 to 2147483647",
     parse=lambda text: None if text == "auto" else _INT32(text),
     write=lambda value: "auto" if value is None else str(value),
 )
-LEVEL = Kind(
+LEVEL = FlagKind(
     word="level",
-    wants="a whole number from 0 to 2147483647",
-    parse=_whole(0, 2**31 - 1),
+    expected="a whole number from 0 to 2147483647",
+    parse=_int_parser(0, 2**31 - 1),
     write=str,
 )
-FLOAT = Kind(
+FLOAT = FlagKind(
     word="float",
-    wants="a number such as 20 or 0.5",
+    expected="a number such as 20 or 0.5",
     parse=_parse_float,
     write=lambda value: repr(value).removesuffix(".0"),
 )
-DURATION = Kind(
+DURATION = FlagKind(
     word="duration",
-    wants="a duration such as 300ms, 10s or 1h30m",
+    expected="a duration such as 300ms, 10s or 1h30m",
     parse=_parse_duration,
     write=parsing.format_duration,
 )
-ADDRESS: Kind[Address] = Kind(
-    word="ip", wants="an IPv4 or IPv6 address", parse=_parse_address, write=str
+ADDRESS: FlagKind[Address] = FlagKind(
+    word="ip", expected="an IPv4 or IPv6 address", parse=_parse_address, write=str
 )
-STRINGS = Kind(
+STRINGS = FlagKind(
     word="strings",
-    wants="a comma separated list without quotes",
+    expected="a comma separated list without quotes",
     parse=parse_list,
     write=_write_list,
-    join=lambda earlier, later: earlier + later,
+    merge=lambda earlier, later: earlier + later,
 )
-NUMBERS = Kind(
+NUMBERS = FlagKind(
     word="int32s",
-    wants="whole numbers separated by commas",
+    expected="whole numbers separated by commas",
     parse=lambda text: tuple(map(_INT32, text.split(","))) if text else (),
     write=_write_list,
-    join=lambda earlier, later: earlier + later,
+    merge=lambda earlier, later: earlier + later,
 )
-GATES = Kind(
+GATES = FlagKind(
     word="Name=bool,...",
-    wants="pairs such as Name=true,Other=false",
+    expected="pairs such as Name=true,Other=false",
     parse=parse_gates,
     write=lambda value: ",".join(f"{name}={write_bool(value[name])}" for name in sorted(value)),
-    join=lambda earlier, later: MappingProxyType({**earlier, **later}),
+    merge=lambda earlier, later: MappingProxyType({**earlier, **later}),
 )
-LEVELS = Kind(
+LEVELS = FlagKind(
     word="pattern=N,...",
-    wants="pairs such as node*=4 with a level above 0",
+    expected="pairs such as node*=4 with a level above 0",
     parse=parse_levels,
     write=lambda value: ",".join(f"{pattern}={level}" for pattern, level in value),
 )
-QUANTITY = Kind(word="quantity", wants="a size such as 64Ki or 1M", parse=parse_quantity, write=str)
-CERTIFICATES = Kind(
+QUANTITY = FlagKind(
+    word="quantity", expected="a size such as 64Ki or 1M", parse=parse_quantity, write=str
+)
+CERTIFICATES = FlagKind(
     word="cert,key[:names]",
-    wants="a certificate file and a key file, then host names if wanted: a.crt,a.key:a.example",
+    expected="a certificate file and a key file, then host names if wanted: a.crt,a.key:a.example",
     parse=parse_named_certificate,
     write=lambda value: f"[{';'.join(map(_write_certificate, value))}]",
-    join=lambda earlier, later: earlier + later,
+    merge=lambda earlier, later: earlier + later,
 )
-VERSION = Kind(
+VERSION = FlagKind(
     word="version",
-    wants="true, false, raw or a version such as v1.2.3",
+    expected="true, false, raw or a version such as v1.2.3",
     parse=parse_version,
     write=str,
-    bare="true",
+    bare_value="true",
 )
 
 Check = Callable[[T], str]
@@ -265,10 +269,10 @@ Check = Callable[[T], str]
 The text follows the value in a message, such as "must be 1 or more".
 """
 
-Fault = tuple[str, str]
+FlagViolation = tuple[str, str]
 """Name of a flag, and the requirement that its value violates."""
 
-_USUAL: Mapping[type, Kind[Any]] = {
+_DEFAULT_KINDS: Mapping[type, FlagKind[Any]] = {
     bool: BOOL,
     float: FLOAT,
     int: INT32,
@@ -279,7 +283,7 @@ _USUAL: Mapping[type, Kind[Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class FlagSection:
     """Titled group of flags; `flag` declares a flag of the group.
 
     Attributes:
@@ -295,7 +299,7 @@ class Section:
         default: T,
         text: str,
         *,
-        kind: Kind[T] | None = None,
+        kind: FlagKind[T] | None = None,
         check: Check[T] | None = None,
         **more: str,
     ) -> T:
@@ -305,7 +309,7 @@ class Section:
         `kind` defaults to the usual kind for the type of the default. `more` takes the `unit`,
         `path`, `short` and `deprecated` of `Flag`.
         """
-        kind = kind or _USUAL[type(default)]
+        kind = kind or _DEFAULT_KINDS[type(default)]
         facts = {"kind": kind, "section": self, "text": text, "check": check, **more}
         return field(default_factory=lambda: default, metadata={"flag": facts})
 
@@ -328,8 +332,8 @@ class Flag:
     """
 
     name: str
-    section: Section
-    kind: Kind[Any]
+    section: FlagSection
+    kind: FlagKind[Any]
     default: Any
     text: str
     unit: str = ""
@@ -338,16 +342,16 @@ class Flag:
     short: str = ""
     deprecated: str = ""
 
-    def wrong(self, value: Any) -> str:
+    def violation(self, value: Any) -> str:
         """Return the requirement that a value violates; empty = the value is valid."""
         return self.check(value) if self.check is not None else ""
 
-    def fault(self, value: Any, right: str) -> str:
+    def error_message(self, value: Any, right: str) -> str:
         """Return the error message for an invalid value."""
         return f"--{self.name}={self.kind.write(value)}: {right}"
 
 
-def table(declared: type) -> dict[str, Flag]:
+def flags_of(declared: type) -> dict[str, Flag]:
     """Return all flags that a dataclass declares or inherits, by name and sorted."""
     fields = (entry for entry in dataclasses.fields(declared) if "flag" in entry.metadata)
     flags = (
@@ -411,12 +415,12 @@ def qualified(what: str) -> Callable[[Iterable[str]], str]:
 
     def check(entries: Iterable[str]) -> str:
         wrong = next((entry for entry in entries if not _QUALIFIED.fullmatch(entry)), None)
-        return "" if wrong is None else f"{wrong!r} is no {what}; it must look like {_LIKE}"
+        return "" if wrong is None else f"{wrong!r} is no {what}; it must look like {_EXAMPLES}"
 
     return check
 
 
-_LIKE = "internal or example.com/internal"
+_EXAMPLES = "internal or example.com/internal"
 
 
 def is_object_name(text: str) -> bool:
@@ -435,7 +439,7 @@ Stage = Literal["ALPHA", "BETA", "GA", "DEPRECATED"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class FeatureGate:
     """Feature gate.
 
     Attributes:
@@ -451,7 +455,7 @@ class Gate:
     help: str
 
 
-def gate_values(known: Collection[Gate], settings: Mapping[str, bool]) -> dict[str, bool]:
+def gate_values(known: Collection[FeatureGate], settings: Mapping[str, bool]) -> dict[str, bool]:
     """Return the effective value of each gate.
 
     Raises:

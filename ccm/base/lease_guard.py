@@ -21,7 +21,7 @@ from types import TracebackType
 from ccm.base import clock
 
 
-class Lapsed(TimeoutError):
+class LeaseExpired(TimeoutError):
     """The lease may have expired, so the operation did not start; callers treat it as a timeout."""
 
 
@@ -30,47 +30,48 @@ class LeaseGuard:
 
     def __init__(self) -> None:
         self._until = -math.inf
-        self._end: asyncio.TimerHandle | None = None
-        self._under_way: set[asyncio.Timeout] = set()
+        self._expiry_timer: asyncio.TimerHandle | None = None
+        self._operations: set[asyncio.Timeout] = set()
 
     @property
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds during which operations may still start; 0 or less = none."""
         return self._until - clock.monotonic()
 
-    def govern(self) -> None:
+    def activate(self) -> None:
         """Make this the guard of the current task and of tasks it starts later."""
         _GUARD.set(self)
 
     def extend(self, until: float) -> None:
         """Extend the lease to a time of `clock.monotonic`; running operations may last as long."""
         self._until = until
-        if self._end is not None:
-            self._end.cancel()
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
         # One timer for all operations: there are many more requests than renewals.
-        self._end = asyncio.get_running_loop().call_later(self.left_s, self.lapse)
+        self._expiry_timer = asyncio.get_running_loop().call_later(self.remaining_s, self.expire)
 
-    def lapse(self) -> None:
+    def expire(self) -> None:
         """Record the loss of the lease and end all running operations at once."""
         self._until = -math.inf
-        for limit in self._under_way:
+        for limit in self._operations:
             # asyncio rejects a new deadline for a timeout that has expired.
             if not limit.expired():
                 limit.reschedule(-math.inf)
 
     def check(self) -> None:
-        """Raise `Lapsed` unless operations may start."""
-        if self.left_s <= 0:
-            raise Lapsed("not begun, because the lease may have run out")
+        """Raise `LeaseExpired` unless operations may start."""
+        if self.remaining_s <= 0:
+            raise LeaseExpired("not begun, because the lease may have run out")
 
-    def begin(self, limit: asyncio.Timeout) -> None:
-        """Register an operation that the lease limits; raise `Lapsed` if it must not start."""
+    def register(self, limit: asyncio.Timeout) -> None:
+        """Register an operation that the lease limits; raise `LeaseExpired` if it must not
+        start."""
         self.check()
-        self._under_way.add(limit)
+        self._operations.add(limit)
 
-    def ended(self, limit: asyncio.Timeout) -> None:
-        """Unregister an operation that `begin` registered."""
-        self._under_way.discard(limit)
+    def unregister(self, limit: asyncio.Timeout) -> None:
+        """Unregister an operation that `register` registered."""
+        self._operations.discard(limit)
 
 
 _GUARD: ContextVar[LeaseGuard | None] = ContextVar("lease_guard", default=None)
@@ -108,7 +109,7 @@ class limit:  # noqa: N801 - used as `asyncio.timeout` is
 
     async def __aenter__(self) -> None:
         if self._guard is not None:
-            self._guard.begin(self._timeout)
+            self._guard.register(self._timeout)
         await self._timeout.__aenter__()
 
     async def __aexit__(
@@ -118,14 +119,14 @@ class limit:  # noqa: N801 - used as `asyncio.timeout` is
         trace: TracebackType | None,
     ) -> None:
         if self._guard is not None:
-            self._guard.ended(self._timeout)
+            self._guard.unregister(self._timeout)
         await self._timeout.__aexit__(kind, error, trace)
 
 
 _STDERR = 2
 """File descriptor of the log; a number, because `sys.stderr` may have been replaced."""
 
-_AT_ONCE_S = 0.001
+_MIN_DELAY_S = 0.001
 """Delay for a deadline that has passed: faulthandler requires a positive one."""
 
 
@@ -142,22 +143,22 @@ class Watchdog:
     """
 
     def __init__(self) -> None:
-        self._ends: dict[str, float] = {}
+        self._deadlines: dict[str, float] = {}
 
-    def arm(self, why: str, seconds: float) -> None:
+    def arm(self, reason: str, seconds: float) -> None:
         """End the process after some seconds; replaces the deadline with the same reason."""
-        self._ends[why] = time.monotonic() + seconds
+        self._deadlines[reason] = time.monotonic() + seconds
         self._set()
 
-    def call_off(self, *reasons: str) -> None:
+    def cancel(self, *reasons: str) -> None:
         """Cancel the deadlines with these reasons, or all if none is given; idempotent."""
-        for why in reasons or tuple(self._ends):
-            self._ends.pop(why, None)
+        for why in reasons or tuple(self._deadlines):
+            self._deadlines.pop(why, None)
         self._set()
 
     def _set(self) -> None:
-        if not self._ends:
+        if not self._deadlines:
             faulthandler.cancel_dump_traceback_later()
             return
-        left = min(self._ends.values()) - time.monotonic()
-        faulthandler.dump_traceback_later(max(left, _AT_ONCE_S), exit=True, file=_STDERR)
+        left = min(self._deadlines.values()) - time.monotonic()
+        faulthandler.dump_traceback_later(max(left, _MIN_DELAY_S), exit=True, file=_STDERR)

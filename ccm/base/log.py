@@ -31,7 +31,7 @@ from ccm.base import clock, log_render, redact
 DEBUG = 4
 """Level of `debug` lines: each decision."""
 
-LIBRARIES = 8
+LIBRARY_DEBUG = 8
 """Level from which libraries log more than warnings."""
 
 
@@ -66,7 +66,7 @@ class Levels:
         self.verbosity = verbosity
         self.ceiling = max((verbosity, *(level for _, level in self.patterns)))
 
-    def appears(self, level: int, module: str) -> bool:
+    def is_enabled(self, level: int, module: str) -> bool:
         """Return whether to write a line of this level from this module (dotted name)."""
         return level <= self.verbosity or level <= self._of(module)
 
@@ -92,7 +92,7 @@ class Stream(Protocol):
     def flush(self) -> None: ...
 
 
-class Out:
+class LineWriter:
     """Writer of log lines.
 
     Args:
@@ -106,39 +106,39 @@ class Out:
     ) -> None:
         self._errors = errors
         self._infos = infos or errors
-        self._room = buffer_bytes if infos is not None else 0
-        self._held: list[bytes] = []
+        self._buffer_bytes = buffer_bytes if infos is not None else 0
+        self._buffered: list[bytes] = []
         self._size = 0
         self._lock = threading.Lock()
 
     def write(self, level: str, line: bytes) -> None:
         """Write a line, given without its line break."""
         if level in ("error", "critical"):
-            _put(self._errors, line + b"\n")
-        elif self._room == 0:
-            _put(self._infos, line + b"\n")
+            _write_bytes(self._errors, line + b"\n")
+        elif self._buffer_bytes == 0:
+            _write_bytes(self._infos, line + b"\n")
         else:
-            self._hold(line + b"\n")
+            self._buffer(line + b"\n")
 
     def flush(self) -> None:
         """Write the buffered lines."""
         with self._lock:
-            self._empty()
+            self._write_buffered()
 
-    def _hold(self, line: bytes) -> None:
+    def _buffer(self, line: bytes) -> None:
         with self._lock:
-            self._held.append(line)
+            self._buffered.append(line)
             self._size += len(line)
-            if self._size >= self._room:
-                self._empty()
+            if self._size >= self._buffer_bytes:
+                self._write_buffered()
 
-    def _empty(self) -> None:
-        held, self._held, self._size = self._held, [], 0
+    def _write_buffered(self) -> None:
+        held, self._buffered, self._size = self._buffered, [], 0
         if held:
-            _put(self._infos, b"".join(held))
+            _write_bytes(self._infos, b"".join(held))
 
 
-def _put(stream: Stream, data: bytes) -> None:
+def _write_bytes(stream: Stream, data: bytes) -> None:
     # A closed pipe or a full disk: there is no other place to report it.
     with contextlib.suppress(OSError, ValueError):
         stream.write(data)
@@ -155,8 +155,8 @@ class _State:
 
     def __init__(self) -> None:
         self.levels = Levels()
-        self.render: log_render.Render = log_render.text
-        self.out: Out | None = None
+        self.render: log_render.Render = log_render.render_text
+        self.out: LineWriter | None = None
 
 
 _STATE = _State()
@@ -164,7 +164,7 @@ _LEVELS = _STATE.levels
 _BOUND: ContextVar[Mapping[str, Any]] = ContextVar("bound", default=MappingProxyType({}))
 
 
-class _Finish:
+class _Sink:
     """Last step of structlog: one method per level that writes a rendered line."""
 
     def __init__(self) -> None:
@@ -212,11 +212,11 @@ class Logger(structlog.BoundLoggerBase):
     def _leveled(
         self, method: str, event: str, facts: dict[str, Any], level: int, frame: FrameType
     ) -> None:
-        if _LEVELS.appears(level, frame.f_globals.get("__name__", "")):
+        if _LEVELS.is_enabled(level, frame.f_globals.get("__name__", "")):
             self._emit(method, event, {"v": level, **facts}, frame)
 
     def _emit(self, method: str, event: str, facts: dict[str, Any], frame: FrameType) -> None:
-        self._proxy_to_logger(method, event, _caller=_place(frame), **facts)
+        self._proxy_to_logger(method, event, _caller=_call_site(frame), **facts)
 
 
 class Verbose:
@@ -275,13 +275,13 @@ def setup(
     """
     flush()
     target = stream if stream is not None else sys.stderr.buffer
-    _STATE.out = Out(target, info_stream, buffer_bytes=buffer_bytes)
+    _STATE.out = LineWriter(target, info_stream, buffer_bytes=buffer_bytes)
     if colours is None:
         isatty = getattr(target, "isatty", None)
         colours = isatty is not None and bool(isatty())
-    _STATE.render = log_render.json if fmt == "json" else log_render.text
+    _STATE.render = log_render.render_json if fmt == "json" else log_render.render_text
     if fmt == "dev":
-        _STATE.render = partial(log_render.development, colours=colours)
+        _STATE.render = partial(log_render.render_development, colours=colours)
     _LEVELS.set(verbosity, vmodule)
     root = logging.getLogger()
     root.handlers = [_Forward()]
@@ -315,7 +315,7 @@ def verbosity() -> int:
     return _LEVELS.verbosity
 
 
-def change(level: int, vmodule: Iterable[tuple[str, int]]) -> None:
+def set_verbosity(level: int, vmodule: Iterable[tuple[str, int]]) -> None:
     """Change the verbosity of the running process and of single modules."""
     _LEVELS.set(level, vmodule)
     _set_libraries(level)
@@ -335,10 +335,10 @@ async def flush_every(period_s: float) -> None:
 
 
 def _set_libraries(level: int) -> None:
-    logging.getLogger().setLevel(logging.DEBUG if level >= LIBRARIES else logging.WARNING)
+    logging.getLogger().setLevel(logging.DEBUG if level >= LIBRARY_DEBUG else logging.WARNING)
 
 
-def _place(frame: FrameType) -> str:
+def _call_site(frame: FrameType) -> str:
     path = frame.f_code.co_filename
     return f"{path[path.rfind('/') + 1 :]}:{frame.f_lineno}"
 
@@ -350,8 +350,8 @@ def _merge_bound(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMap
 
 
 def _write(level: str, line: bytes) -> None:
-    out = _STATE.out or Out(sys.stderr.buffer)
-    out.write(level, redact.line(line))
+    out = _STATE.out or LineWriter(sys.stderr.buffer)
+    out.write(level, redact.mask_log_line(line))
 
 
 class _Forward(logging.Handler):
@@ -370,7 +370,7 @@ class _Forward(logging.Handler):
         )
 
 
-_FINISH = _Finish()
+_FINISH = _Sink()
 # One list for all loggers: tests that capture lines change it in place.
 _PROCESSORS: list[Any] = [
     _merge_bound,
@@ -384,7 +384,7 @@ structlog.configure(
     cache_logger_on_first_use=False,
 )
 
-REPEAT_S = 300.0
+REPEAT_WARNING_S = 300.0
 """Minimum seconds between two warnings about one outage."""
 
 
@@ -393,39 +393,39 @@ class Outage:
 
     Args:
         log: logger of the lines.
-        begins: message at the start, a warning. While the outage lasts, the message is repeated: as
-            a warning every `REPEAT_S`, otherwise as `debug`.
-        ends: message at the end, an `info` line with the duration.
+        start_message: message at the start, a warning. While the outage lasts, the message is
+            repeated: as a warning every `REPEAT_WARNING_S`, otherwise as `debug`.
+        end_message: message at the end, an `info` line with the duration.
     """
 
-    def __init__(self, log: Logger, *, begins: str, ends: str) -> None:
+    def __init__(self, log: Logger, *, start_message: str, end_message: str) -> None:
         self._log = log
-        self._begins = begins
-        self._ends = ends
+        self._begins = start_message
+        self._ends = end_message
         self.since: float | None = None
         """Monotonic start time; None = no outage."""
         self._warned_at = 0.0
-        self.last = (0.0, 0.0)
+        self.last_period = (0.0, 0.0)
         """Monotonic start and end of the last outage that ended; zeros = none."""
 
     def __bool__(self) -> bool:
         """Return whether the outage lasts."""
         return self.since is not None
 
-    def goes_on(self, **facts: Any) -> None:
+    def record_failure(self, **facts: Any) -> None:
         """Record a failure: start the outage, or continue it."""
         now = clock.monotonic()
-        if self.since is not None and now < self._warned_at + REPEAT_S:
+        if self.since is not None and now < self._warned_at + REPEAT_WARNING_S:
             self._log.debug(self._begins, **facts)
             return
         self.since = now if self.since is None else self.since
         self._warned_at = now
         self._log.warning(self._begins, **facts)
 
-    def is_over(self, **facts: Any) -> None:
+    def record_success(self, **facts: Any) -> None:
         """Record a success: end the outage, if there is one."""
         if self.since is not None:
-            self.last = self.since, clock.monotonic()
-            lasted_s = round(self.last[1] - self.last[0], 1)
+            self.last_period = self.since, clock.monotonic()
+            lasted_s = round(self.last_period[1] - self.last_period[0], 1)
             self.since = None
             self._log.info(self._ends, after_s=lasted_s, **facts)

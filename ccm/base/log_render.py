@@ -25,11 +25,11 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 _COLOURS = {"debug": "36", "info": "32", "warning": "33", "error": "31", "critical": "1;31"}
 _MESSAGE_COLUMNS = 36
 
-LONGEST = 64 << 10
+MAX_CHARACTERS = 64 << 10
 """Maximum characters of one fact, message or traceback in the log: masking costs time."""
 
 
-def text(level: str, event: Event) -> bytes:
+def render_text(level: str, event: Event) -> bytes:
     """Render klog's text: `I1231 23:59:59.123456     123 file.py:12] "message" key="value"`."""
     now = datetime.now()  # noqa: TID251, DTZ005 - a log line carries the real, local time
     when = now.isoformat(" ", "microseconds")  # several times faster than strftime
@@ -40,11 +40,11 @@ def text(level: str, event: Event) -> bytes:
     event.pop("v", None)
     message = _quote(event.pop("event", ""))
     trace = event.pop("exception", None)
-    facts = "".join(f" {name}={_quoted(value)}" for name, value in _ordered(event))
+    facts = "".join(f" {name}={_format_value(value)}" for name, value in _iter_facts(event))
     return _with_trace(f"{head} {message}{facts}", trace)
 
 
-def json(level: str, event: Event) -> bytes:
+def render_json(level: str, event: Event) -> bytes:
     """Render one JSON object: ts (milliseconds), caller, msg, v, logger, err, the facts, level."""
     line: dict[str, Any] = {
         "ts": round(time.time() * 1000, 3),  # noqa: TID251 - a log line carries the real time
@@ -54,7 +54,7 @@ def json(level: str, event: Event) -> bytes:
     verbosity = event.pop("v", 0)
     if level in ("debug", "info"):
         line["v"] = verbosity
-    line.update(_ordered(event))
+    line.update(_iter_facts(event))
     # klog writes no level. Without this key, warnings and info lines would look the same.
     line["level"] = level
     try:
@@ -62,18 +62,20 @@ def json(level: str, event: Event) -> bytes:
     # Lone surrogates cannot be encoded, so all texts are escaped first.
     except UnicodeEncodeError:
         line = {
-            name: value if isinstance(value, int | float) else _sound(_cut(str(value)))
+            name: value
+            if isinstance(value, int | float)
+            else _escape_surrogates(_truncate(str(value)))
             for name, value in line.items()
         }
         written = msgspec.json.encode(line)
-    if len(written) > LONGEST:
+    if len(written) > MAX_CHARACTERS:
         return msgspec.json.encode(
             {name: _short(value) for name, value in line.items()}, enc_hook=str
         )
     return written
 
 
-def development(level: str, event: Event, *, colours: bool) -> bytes:
+def render_development(level: str, event: Event, *, colours: bool) -> bytes:
     """Render time, level, message, facts and call site, for a developer's terminal."""
 
     def paint(words: str, colour: str) -> str:
@@ -83,9 +85,11 @@ def development(level: str, event: Event, *, colours: bool) -> bytes:
     caller = event.pop("_caller", "?")
     event.pop("v", None)
     name = event.pop("logger", "")
-    message = visible(_cut(str(event.pop("event", "")))).ljust(_MESSAGE_COLUMNS)
+    message = escape_control(_truncate(str(event.pop("event", "")))).ljust(_MESSAGE_COLUMNS)
     trace = event.pop("exception", None)
-    facts = " ".join(f"{paint(key, '36')}={_quoted(value)}" for key, value in _ordered(event))
+    facts = " ".join(
+        f"{paint(key, '36')}={_format_value(value)}" for key, value in _iter_facts(event)
+    )
     parts = [
         paint(f"{now:%H:%M:%S}.{now.microsecond // 1000:03d}", "2"),
         paint(f"{level:8}", _COLOURS[level]),
@@ -99,12 +103,12 @@ def development(level: str, event: Event, *, colours: bool) -> bytes:
 def _with_trace(line: str, trace: str | None) -> bytes:
     if trace:
         # A traceback may contain line breaks: only log lines may begin in the first column.
-        rows = redact.words(trace, LONGEST).split("\n")
-        line = "\n\t".join((line, *map(visible, rows)))
+        rows = redact.mask_text(trace, MAX_CHARACTERS).split("\n")
+        line = "\n\t".join((line, *map(escape_control, rows)))
     return line.encode(errors="backslashreplace")
 
 
-def _ordered(event: Event) -> Iterator[tuple[str, Any]]:
+def _iter_facts(event: Event) -> Iterator[tuple[str, Any]]:
     """Yield the facts under klog's names: the logger first, then the error."""
     if "logger" in event:
         yield "logger", event.pop("logger")
@@ -113,38 +117,38 @@ def _ordered(event: Event) -> Iterator[tuple[str, Any]]:
     yield from event.items()
 
 
-def _quoted(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    words = _cut(str(value))
+    words = _truncate(str(value))
     if words and not isinstance(value, str) and _PLAIN.issuperset(words):
         return words
     return _quote(words)
 
 
 def _quote(words: Any) -> str:
-    text = _cut(str(words))
+    text = _truncate(str(words))
     if text.isprintable():
         return msgspec.json.encode(text).decode()
-    return visible(msgspec.json.encode(_sound(text)).decode())
+    return escape_control(msgspec.json.encode(_escape_surrogates(text)).decode())
 
 
-def _cut(words: str) -> str:
-    return words if len(words) <= LONGEST else redact.words(words, LONGEST)
+def _truncate(words: str) -> str:
+    return words if len(words) <= MAX_CHARACTERS else redact.mask_text(words, MAX_CHARACTERS)
 
 
 def _short(value: Any) -> Any:
-    """Return the fact, or the start of its JSON if that exceeds `LONGEST`."""
+    """Return the fact, or the start of its JSON if that exceeds `MAX_CHARACTERS`."""
     if isinstance(value, str):
-        return _cut(value)
+        return _truncate(value)
     written = msgspec.json.encode(value, enc_hook=str)
-    if len(written) <= LONGEST:
+    if len(written) <= MAX_CHARACTERS:
         return value
     decoded = msgspec.json.decode(written)
-    return _cut(decoded if isinstance(decoded, str) else written.decode())
+    return _truncate(decoded if isinstance(decoded, str) else written.decode())
 
 
-def visible(words: str) -> str:
+def escape_control(words: str) -> str:
     """Escape characters that would move a terminal's cursor or end its line."""
     if words.isprintable():
         return words
@@ -153,6 +157,6 @@ def visible(words: str) -> str:
     )
 
 
-def _sound(words: str) -> str:
+def _escape_surrogates(words: str) -> str:
     """Escape lone surrogates, which no encoding can write."""
     return words.encode(errors="backslashreplace").decode()

@@ -21,18 +21,18 @@ def parse_bool(text: str) -> bool | None:
     return _WORDS.get(text)
 
 
-MOST = 2**63 - 1
+MAX_INT64 = 2**63 - 1
 """Largest number that Kubernetes, Go and the clouds' APIs have in common."""
 
-_LONGEST = len(str(MOST))
+_MAX_DIGITS = len(str(MAX_INT64))
 
 
-def parse_digits(text: str, *, most: int = MOST) -> int | None:
-    """Return the number from 0 to `most` that ASCII digits stand for; None for other text."""
-    if not (len(text) <= _LONGEST and text.isascii() and text.isdigit()):
+def parse_digits(text: str, *, maximum: int = MAX_INT64) -> int | None:
+    """Return the number from 0 to `maximum` that ASCII digits stand for; None for other text."""
+    if not (len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit()):
         return None
     number = int(text)
-    return number if number <= most else None
+    return number if number <= maximum else None
 
 
 _UNITS_NS = {
@@ -46,7 +46,7 @@ _UNITS_NS = {
     "h": 3600 * 1_000_000_000,
 }
 _PART = re.compile(r"(?=\.?[0-9])([0-9]{0,40})(?:\.([0-9]{0,40}))?(ns|us|µs|μs|ms|s|m|h)")
-_LONGEST_NS = 2**63 - 1
+_MAX_NS = 2**63 - 1
 """Maximum of Go, which counts nanoseconds in 64 bits: about 292 years."""
 
 
@@ -76,7 +76,7 @@ def parse_duration(text: str) -> timedelta:
         position = match.end()
     if not body or position != len(body):
         raise ValueError(f"{text!r} is not a duration; write it like 300ms, 1.5h or 2h45m")
-    if total_ns > _LONGEST_NS:
+    if total_ns > _MAX_NS:
         raise ValueError(f"{text!r} is too long; a duration has at most 2562047 hours")
     return timedelta(microseconds=sign * (total_ns // 1_000))
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from ccm.base import redact
 from ccm.base.parsing import parse_digits
 
-NEVER = "localhost,127.0.0.0/8,::1,169.254.0.0/16,fe80::/10,fd00:ec2::254"
+NO_PROXY_HOSTS = "localhost,127.0.0.0/8,::1,169.254.0.0/16,fe80::/10,fd00:ec2::254"
 """Hosts without a proxy, in NO_PROXY syntax: loopback, link-local and metadata services.
 
 A metadata service returns the credentials of the machine that sends the request.
@@ -28,27 +28,27 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Proxies:
+class ProxySettings:
     """Proxy settings of an environment.
 
     Attributes:
         http: proxy for `http` URLs, with its credentials; empty = none.
         https: proxy for `https` URLs, with its credentials; empty = none.
-        excluded: hosts without a proxy, in NO_PROXY syntax.
+        no_proxy: hosts without a proxy, in NO_PROXY syntax.
     """
 
     http: str
     https: str
-    excluded: str
+    no_proxy: str
 
     @classmethod
-    def of(cls, environ: Mapping[str, str] = os.environ) -> Proxies:
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> ProxySettings:
         """Read the environment variables; upper-case names take precedence."""
 
         def read(name: str) -> str:
             return (environ.get(name.upper()) or environ.get(name) or "").strip()
 
-        return cls(http=read("http_proxy"), https=read("https_proxy"), excluded=read("no_proxy"))
+        return cls(http=read("http_proxy"), https=read("https_proxy"), no_proxy=read("no_proxy"))
 
     def proxy_for(self, url: str) -> str:
         """Return the URL of the proxy for requests to a server; empty = no proxy.
@@ -69,11 +69,11 @@ class Proxies:
         if not is_usable:
             name = f"{parts.scheme.upper()}_PROXY"
             raise ValueError(
-                f"{name}: {shown(proxy)!r} is no HTTP proxy; give a URL such as "
+                f"{name}: {without_credentials(proxy)!r} is no HTTP proxy; give a URL such as "
                 "http://proxy.example:3128, or unset it"
             )
         try:
-            redact.know(unquote(parsed.password or ""))
+            redact.register(unquote(parsed.password or ""))
         except ValueError as problem:
             raise ValueError(f"{parts.scheme.upper()}_PROXY: its password {problem}") from None
         return proxy
@@ -81,11 +81,11 @@ class Proxies:
     def _excludes(self, host: str, port: int) -> bool:
         host = host.rstrip(".").lower()
         address = _address(host)
-        entries = re.split(r"[,\s]+", f"{NEVER},{self.excluded.lower()}")
+        entries = re.split(r"[,\s]+", f"{NO_PROXY_HOSTS},{self.no_proxy.lower()}")
         return any(_matches(entry, host, port, address) for entry in entries if entry)
 
 
-def shown(proxy: str) -> str:
+def without_credentials(proxy: str) -> str:
     """Return a proxy's URL without user and password, for messages."""
     scheme, separator, rest = proxy.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"

@@ -1,7 +1,7 @@
 """Masking of secrets in everything that leaves the process: log, events, statuses, HTTP answers.
 
-Secrets that are registered with `know` or `hold` are found by literal search: as they are, in JSON,
-in Python's `repr`, and in base64. Other secrets are found by their form:
+Secrets that are registered with `register` or `set_owner_secrets` are found by literal search: as
+they are, in JSON, in Python's `repr`, and in base64. Other secrets are found by their form:
 
 1. headers `Authorization` and `Cookie`, and `Bearer x` or `Basic x` anywhere
 2. user and password in a URL
@@ -18,8 +18,8 @@ Text may be quoted in text, so a quote may have backslashes before it. In a log 
 quote without a backslash ends a string, and no value extends beyond it. Repetitions are bounded or
 possessive, so the time is linear in the length of the text.
 
-`line` is for the log, `words` for other texts, and `public` for texts that are sent to the API
-server, where many users can read them.
+`line` is for the log, `mask_text` for other texts, and `mask_for_api` for texts that are sent to
+the API server, where many users can read them.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from ccm.base import credentials
 MASK = "[redacted]"
 """Replacement for a secret."""
 
-SHORTEST = 6
+MIN_SECRET_CHARACTERS = 6
 """Minimum characters of a registered secret; a shorter one would also mask ordinary words."""
 
-PUBLIC_BYTES = 1024
+MAX_PUBLIC_BYTES = 1024
 """Maximum bytes of a text for the API server: its limit for the message of an Event."""
 
-LONGEST = 16 << 10
+MAX_CHARACTERS = 16 << 10
 """Maximum characters of a text that are searched, because each costs time; the rest is dropped."""
 
-HALF = 512
+CUT_MARGIN = 512
 """Characters dropped before a cut: they may hold part of a secret, which has no known form."""
 
-LASTING, TRANSIENT = 256, 8
+MAX_LASTING, MAX_TRANSIENT = 256, 8
 """Maximum number of secrets of either kind; the newest stay. Each costs time in every line."""
 
 _MASK = MASK.encode()
@@ -72,115 +72,115 @@ _SETTING = re.compile(
 )
 
 _lasting: dict[str, None] = {}
-_transient: deque[str] = deque(maxlen=TRANSIENT)
+_transient: deque[str] = deque(maxlen=MAX_TRANSIENT)
 _held: dict[Hashable, tuple[str, ...]] = {}
 _spelled: dict[str, frozenset[str]] = {}
 _needles: dict[str, list[str]] | None = {}
 """All spellings of all secrets, by their rarest letter; None = to be rebuilt."""
 
 
-def know(secret: str, *, lasting: bool = True) -> None:
-    """Mask a text from now on; texts below `SHORTEST` are ignored.
+def register(secret: str, *, lasting: bool = True) -> None:
+    """Mask a text from now on; texts below `MIN_SECRET_CHARACTERS` are ignored.
 
     Args:
-        secret: text of at most `credentials.MOST_BYTES`.
-        lasting: False for a token that is replaced from time to time; only the newest `TRANSIENT`
-            of those are masked.
+        secret: text of at most `credentials.MAX_BYTES`.
+        lasting: False for a token that is replaced from time to time; only the newest
+            `MAX_TRANSIENT` of those are masked.
 
     Raises:
         ValueError: the text is longer.
     """
-    credentials.checked(secret)
+    credentials.check_size(secret)
     if lasting:
         _lasting.pop(secret, None)
         _lasting[secret] = None
-        if len(_lasting) > LASTING:
+        if len(_lasting) > MAX_LASTING:
             del _lasting[next(iter(_lasting))]
     elif secret not in _transient:
         _transient.append(secret)
-    _change()
+    _invalidate_needles()
 
 
-def hold(owner: Hashable, *secrets: str) -> None:
-    """Mask texts until `release`, in place of those held for the owner before.
+def set_owner_secrets(owner: Hashable, *secrets: str) -> None:
+    """Mask texts until `remove_owner`, in place of those held for the owner before.
 
     The caller must bound the number of owners.
 
     Raises:
-        ValueError: a text is longer than `credentials.MOST_BYTES`.
+        ValueError: a text is longer than `credentials.MAX_BYTES`.
     """
     for secret in secrets:
-        credentials.checked(secret)
+        credentials.check_size(secret)
     if _held.get(owner) != secrets:
         _held[owner] = secrets
-        _change()
+        _invalidate_needles()
 
 
-def release(owner: Hashable) -> None:
+def remove_owner(owner: Hashable) -> None:
     """Stop masking the texts that are held for an owner."""
     if _held.pop(owner, None) is not None:
-        _change()
+        _invalidate_needles()
 
 
 @contextmanager
-def held(*secrets: str) -> Iterator[None]:
+def registered(*secrets: str) -> Iterator[None]:
     """Mask texts inside the block."""
     owner = object()
-    hold(owner, *secrets)
+    set_owner_secrets(owner, *secrets)
     try:
         yield
     finally:
-        release(owner)
+        remove_owner(owner)
 
 
-def forget(secret: str) -> None:
-    """Stop masking a text that was registered with `know`."""
+def unregister(secret: str) -> None:
+    """Stop masking a text that was registered with `register`."""
     _lasting.pop(secret, None)
     if secret in _transient:
         _transient.remove(secret)
-    _change()
+    _invalidate_needles()
 
 
-def is_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Return whether a setting holds a secret, judged by the end of its name."""
     return _SETTING.search(name) is not None
 
 
-def line(text: bytes) -> bytes:
+def mask_log_line(text: bytes) -> bytes:
     """Return a log line without secrets; JSON stays JSON."""
     masked = _masked(text, encoded=True)
     if masked == text or not text.startswith(b"{") or _decoded(masked) is not None:
         return masked
     facts = _decoded(text)
-    return masked if facts is None else msgspec.json.encode(_each(facts, is_hidden=False))
+    return masked if facts is None else msgspec.json.encode(_mask_value(facts, is_hidden=False))
 
 
-def words(text: str, longest: int = LONGEST) -> str:
+def mask_text(text: str, max_characters: int = MAX_CHARACTERS) -> str:
     """Return a text without secrets, for output other than the log.
 
     Args:
-        longest: maximum characters that are searched; the end of a longer text is dropped.
+        max_characters: maximum characters that are searched; the end of a longer text is dropped.
     """
-    masked = _masked(text[:longest].encode(errors="replace"), encoded=False)
-    if len(text) <= longest:
+    masked = _masked(text[:max_characters].encode(errors="replace"), encoded=False)
+    if len(text) <= max_characters:
         return masked.decode(errors="replace")
-    for needle in (spelling for group in _known().values() for spelling in group):
+    for needle in (spelling for group in _current_needles().values() for spelling in group):
         # Complete secrets are masked already: a remaining beginning was cut.
         probe = needle[:_PROBE].encode("latin-1")
         start = masked.find(probe, max(0, len(masked) - len(needle)))
         masked = masked if start < 0 else masked[:start]
-    return masked[:-HALF].decode(errors="ignore")[: longest - len(_CUT)] + _CUT
+    return masked[:-CUT_MARGIN].decode(errors="ignore")[: max_characters - len(_CUT)] + _CUT
 
 
-def public(text: str) -> str:
-    """Return a foreign text for the API server: without secrets, at most `PUBLIC_BYTES`.
+def mask_for_api(text: str) -> str:
+    """Return a foreign text for the API server: without secrets, at most `MAX_PUBLIC_BYTES`.
 
     Secrets are masked before the text is cut: half of one would not be recognised.
     """
-    masked = words(text)
-    if len(masked) * 4 <= PUBLIC_BYTES or len(raw := masked.encode()) <= PUBLIC_BYTES:
+    masked = mask_text(text)
+    if len(masked) * 4 <= MAX_PUBLIC_BYTES or len(raw := masked.encode()) <= MAX_PUBLIC_BYTES:
         return masked
-    return raw[: PUBLIC_BYTES - len(_CUT)].decode(errors="ignore") + _CUT
+    return raw[: MAX_PUBLIC_BYTES - len(_CUT)].decode(errors="ignore") + _CUT
 
 
 def _masked(text: bytes, *, encoded: bool) -> bytes:
@@ -188,7 +188,7 @@ def _masked(text: bytes, *, encoded: bool) -> bytes:
     searched = text.decode("latin-1")
     matching = [
         needle
-        for letter, needles in _known().items()
+        for letter, needles in _current_needles().items()
         if letter in searched
         for needle in needles
         if needle in searched
@@ -196,7 +196,7 @@ def _masked(text: bytes, *, encoded: bool) -> bytes:
     # Longest first: one secret may be part of another.
     for needle in sorted(matching, key=len, reverse=True):
         text = text.replace(needle.encode("latin-1"), _MASK)
-    return without_forms(text, _MASK, encoded=encoded)
+    return mask_known_forms(text, _MASK, encoded=encoded)
 
 
 def _decoded(line: bytes) -> Any:
@@ -207,26 +207,26 @@ def _decoded(line: bytes) -> Any:
         return None
 
 
-def _each(value: Any, *, is_hidden: bool) -> Any:
+def _mask_value(value: Any, *, is_hidden: bool) -> Any:
     """Mask secrets in a decoded value; below the name of a secret, mask every value."""
     if isinstance(value, dict):
         return {
-            words(name): _each(item, is_hidden=is_hidden or is_secret(name))
+            mask_text(name): _mask_value(item, is_hidden=is_hidden or is_secret_name(name))
             for name, item in value.items()
         }
     if isinstance(value, list):
-        return [_each(item, is_hidden=is_hidden) for item in value]
+        return [_mask_value(item, is_hidden=is_hidden) for item in value]
     if value is None or isinstance(value, bool):
         return value
     if is_hidden and value != "":
         return MASK
     if isinstance(value, str):
-        return words(value, len(value))
+        return mask_text(value, len(value))
     written = msgspec.json.encode(value).decode()
-    return value if words(written) == written else MASK
+    return value if mask_text(written) == written else MASK
 
 
-def _known() -> dict[str, list[str]]:
+def _current_needles() -> dict[str, list[str]]:
     global _needles, _spelled  # noqa: PLW0603 - the list belongs to the process, as the secrets do
     needles = _needles
     if needles is None:
@@ -235,7 +235,7 @@ def _known() -> dict[str, list[str]]:
             *_transient,
             *(item for group in list(_held.values()) for item in group),
         }
-        known = [secret for secret in secrets if len(secret) >= SHORTEST]
+        known = [secret for secret in secrets if len(secret) >= MIN_SECRET_CHARACTERS]
         _spelled = {secret: _spelled.get(secret) or _spellings(secret) for secret in known}
         needles = {}
         for needle in frozenset[str]().union(*_spelled.values()):
@@ -245,7 +245,7 @@ def _known() -> dict[str, list[str]]:
     return needles
 
 
-def _change() -> None:
+def _invalidate_needles() -> None:
     global _needles  # noqa: PLW0603 - as above
     _needles = None
 
@@ -352,7 +352,7 @@ _ITS_SECRET = re.compile(rb"\.[a-z0-9]{16}(?![\w-])")
 """Second half of a bootstrap token; begins with a literal, which rules out most lines fast."""
 
 
-def without_forms(text: bytes, mask: bytes, *, encoded: bool) -> bytes:
+def mask_known_forms(text: bytes, mask: bytes, *, encoded: bool) -> bytes:
     """Return a text without secrets that have a known form.
 
     Args:

@@ -12,7 +12,7 @@ from typing import IO, Any
 import yaml
 from yaml import YAMLError
 
-__all__ = ["FAULTS", "YAMLError", "load", "load_all", "reason"]
+__all__ = ["LOAD_ERRORS", "YAMLError", "describe_error", "load", "load_all"]
 
 _QUOTED = re.compile(r"'(.+)'")
 _HARMLESS = re.compile(r"<[a-z ]+>|\\.|.")
@@ -23,25 +23,25 @@ class _DuplicateName(ValueError):
     """A name occurs twice; the message has the name and its line."""
 
 
-FAULTS = (YAMLError, ValueError, OverflowError, RecursionError)
+LOAD_ERRORS = (YAMLError, ValueError, OverflowError, RecursionError)
 """Errors that `load` raises for an unreadable document."""
 
 
-def load(data: bytes | IO[str], *, any_case: bool = False) -> Any:
-    """Return the content of a document; raise one of `FAULTS`.
+def load(data: bytes | IO[str], *, case_insensitive: bool = False) -> Any:
+    """Return the content of a document; raise one of `LOAD_ERRORS`.
 
     Args:
-        any_case: whether names that differ only in case are duplicates.
+        case_insensitive: whether names that differ only in case are duplicates.
     """
-    return yaml.load(data, _AnyCase if any_case else _Strict)  # noqa: S506 - safe, only stricter
+    return yaml.load(data, _CaseInsensitive if case_insensitive else _Strict)  # noqa: S506 - safe, only stricter
 
 
 def load_all(data: bytes | IO[str]) -> list[Any]:
-    """Return the contents of all documents in a file; raise one of `FAULTS`."""
+    """Return the contents of all documents in a file; raise one of `LOAD_ERRORS`."""
     return list(yaml.load_all(data, _Strict))
 
 
-def reason(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return what is wrong with a document and where, without quotes: it may hold a secret."""
     if isinstance(error, _DuplicateName):
         return str(error)
@@ -69,7 +69,7 @@ class _Strict(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            name = self.same(key.value)
+            name = self.canonical_name(key.value)
             if name in seen:
                 line = key.start_mark.line + 1
                 raise _DuplicateName(f"{key.value} is given twice, again in line {line}")
@@ -77,7 +77,7 @@ class _Strict(yaml.SafeLoader):
         return node
 
     @staticmethod
-    def same(name: str) -> str:
+    def canonical_name(name: str) -> str:
         """Return a text that is equal for names that are duplicates."""
         return name
 
@@ -95,9 +95,9 @@ def _whole_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 _Strict.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
-class _AnyCase(_Strict):
+class _CaseInsensitive(_Strict):
     """Strict loader for which names that differ only in case are duplicates."""
 
     @staticmethod
-    def same(name: str) -> str:
+    def canonical_name(name: str) -> str:
         return name.lower()

@@ -1,8 +1,8 @@
 """The only module that starts asyncio tasks: named, supervised and joined.
 
-A `Group` owns its tasks: the first failure cancels the others, and leaving the group waits for all
-of them. `bounded` runs many small jobs with a limit. `cancel_and_join` ends a task and waits for
-its end. `within` and `wait_for` wait with a deadline.
+A `NamedTaskGroup` owns its tasks: the first failure cancels the others, and leaving the group waits
+for all of them. `run_bounded` runs many small jobs with a limit. `cancel_and_join` ends a task and
+waits for its end. `with_timeout` and `wait_for` wait with a deadline.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def spawn(coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
     return asyncio.get_running_loop().create_task(coroutine, name=name)
 
 
-class Group(asyncio.TaskGroup):
+class NamedTaskGroup(asyncio.TaskGroup):
     """Task group whose tasks must have a name.
 
     Leaving the group waits for every task. The first exception of a task cancels the others and is
@@ -32,11 +32,11 @@ class Group(asyncio.TaskGroup):
         return self.create_task(coroutine, name=name)
 
 
-def leaves(error: BaseException) -> Iterator[BaseException]:
+def leaf_exceptions(error: BaseException) -> Iterator[BaseException]:
     """Yield the exceptions inside nested exception groups, in order."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from leaves(inner)
+            yield from leaf_exceptions(inner)
     else:
         yield error
 
@@ -58,7 +58,7 @@ async def cancel_and_join(*tasks: asyncio.Task[Any] | None) -> None:
             task.exception()  # mark as retrieved: the owner chose to drop it
 
 
-async def bounded(
+async def run_bounded(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], *, limit: int, name: str
 ) -> None:
     """Run `work` for every item, at most `limit` at once, and wait for all.
@@ -76,7 +76,7 @@ async def bounded(
         for item in queue:
             await work(item)
 
-    async with Group() as group:
+    async with NamedTaskGroup() as group:
         for number in range(limit):
             group.start(worker(), name=f"{name}-{number}")
 
@@ -96,7 +96,7 @@ async def first_of(*waits: Coroutine[Any, Any, Any], name: str) -> None:
         await cancel_and_join(*tasks)
 
 
-async def within(seconds: float, work: Coroutine[Any, Any, T], *, name: str) -> T:
+async def with_timeout(seconds: float, work: Coroutine[Any, Any, T], *, name: str) -> T:
     """Run a coroutine with a time limit and return its result.
 
     After the limit the coroutine is cancelled and has ended before this function returns.

@@ -106,7 +106,7 @@ class TokenBucket:
             while not self._bucket.take(now := clock.monotonic()):  # noqa: ASYNC110 - time refills it
                 await asyncio.sleep(self._bucket.missing_s(now))
         finally:
-            self._hand_over()
+            self._wake_next()
         return clock.monotonic() - started
 
     async def _queue_up(self) -> None:
@@ -119,12 +119,12 @@ class TokenBucket:
             await ticket
         except asyncio.CancelledError:
             if self._waiters[0] is ticket:
-                self._hand_over()
+                self._wake_next()
             else:
                 self._waiters.remove(ticket)
             raise
 
-    def _hand_over(self) -> None:
+    def _wake_next(self) -> None:
         """Pass the head of the queue to the next waiter.
 
         A waiter that was cancelled but has not run since passes it on when it runs.
@@ -134,7 +134,7 @@ class TokenBucket:
             self._waiters[0].set_result(None)
 
 
-def bucket(qps: float, burst: int) -> Limiter:
+def client_go_limiter(qps: float, burst: int) -> Limiter:
     """Return the limiter for a qps/burst pair as in client-go: negative qps = no limit.
 
     Zero stands for client-go's defaults of 5 (qps) and 10 (burst).

@@ -71,8 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return the exit status; 2 means that the command line is wrong."""
     try:
         words = sys.argv[1:] if argv is None else argv
-        if words[:1] == [completion.ASK] and words[2:]:
-            return completion.answer(build_parser(), words[1:])
+        if words[:1] == [completion.COMPLETE_COMMAND] and words[2:]:
+            return completion.print_completions(build_parser(), words[1:])
         options = build_parser().parse_args(words)
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)

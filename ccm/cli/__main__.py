@@ -12,7 +12,7 @@ from ccm.cli import main as run
 
 def complete() -> None:
     """Print the completions of a `kubectl ccm` command line, which kubectl passes on Tab."""
-    sys.exit(run([completion.ASK, "kube-ccm", *sys.argv[1:]]))
+    sys.exit(run([completion.COMPLETE_COMMAND, "kube-ccm", *sys.argv[1:]]))
 
 
 def main() -> None:

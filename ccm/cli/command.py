@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ccm.base.flags import Flag, Section, table
-from ccm.doctor import Refused
+from ccm.base.flags import Flag, FlagSection, flags_of
+from ccm.doctor import ExaminationError
 
 if TYPE_CHECKING:
     from ccm.app.options import Options
@@ -28,22 +28,22 @@ EXIT_USAGE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ParsedCommand:
     """A parsed command line.
 
     Attributes:
         options: the daemon's settings, including those from `--config`.
-        own: values of the command's own flags, by name.
-        words: positional arguments.
+        own_flags: values of the command's own flags, by name.
+        arguments: positional arguments.
     """
 
     options: Options
-    own: Mapping[str, Any]
-    words: Sequence[str] = ()
+    own_flags: Mapping[str, Any]
+    arguments: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class DaemonCommand:
     """A command that takes the daemon's flags, in the daemon's syntax, and some of its own.
 
     Attributes:
@@ -51,10 +51,10 @@ class Command:
         summary: one line for the list of commands.
         introduction: help text above the flags.
         own: a dataclass that declares the command's own flags.
-        act: executes a request and returns the exit status; raises Refused.
+        execute: executes a request and returns the exit status; raises Refused.
         used: names of the daemon's flags that the help lists; empty = all.
         needs_provider: whether a missing `--cloud-provider` is an error.
-        faults: returns the errors of the positional arguments, one sentence each.
+        check_arguments: returns the errors of the positional arguments, one sentence each.
         exit_usage: exit status for a wrong command line.
     """
 
@@ -62,17 +62,17 @@ class Command:
     summary: str
     introduction: str
     own: type
-    act: Callable[[Request, TextIO], int]
+    execute: Callable[[ParsedCommand, TextIO], int]
     used: Collection[str] = ()
     needs_provider: bool = True
-    faults: Callable[[Sequence[str], Mapping[str, Any]], Iterable[str]] = lambda words, _own: (
-        f"{word!r} is no flag" for word in words
+    check_arguments: Callable[[Sequence[str], Mapping[str, Any]], Iterable[str]] = (
+        lambda words, _own: (f"{word!r} is no flag" for word in words)
     )
     exit_usage: int = EXIT_USAGE
 
     def own_flags(self) -> Mapping[str, Flag]:
         """Return the flags that the daemon does not have, by name."""
-        return table(self.own)
+        return flags_of(self.own)
 
     def add(self, commands: Any) -> None:
         """Register the command; argparse passes its arguments on unparsed."""
@@ -102,35 +102,35 @@ class Command:
             return self.exit_usage
         with _logging_at(request.options.v):
             try:
-                return self.act(request, out)
-            except Refused as error:
+                return self.execute(request, out)
+            except ExaminationError as error:
                 fail(self.name, str(error))
                 return EXIT_FAILED
 
-    def read(self, words: Sequence[str]) -> Request:
+    def read(self, words: Sequence[str]) -> ParsedCommand:
         """Parse the arguments of the command.
 
         Raises:
             UsageError: the arguments are invalid; the message lists every error.
         """
-        from ccm.app.options import FLAGS, IDLE, Options, argv, config, faults
+        from ccm.app.options import FLAGS, NO_EFFECT, Options, argv, config, faults
 
         flags = self.own_flags()
-        parsed = argv.parse({**FLAGS, **flags}, words, IDLE)
+        parsed = argv.parse({**FLAGS, **flags}, words, NO_EFFECT)
         given = {name: value for name, value in parsed.values.items() if name not in flags}
         own = {name: parsed.values.get(name, flag.default) for name, flag in flags.items()}
-        wrong = [*self.faults(parsed.arguments, own)]
+        wrong = [*self.check_arguments(parsed.arguments, own)]
         wrong += [
-            flag.fault(own[name], right)
+            flag.error_message(own[name], right)
             for name, flag in flags.items()
-            if (right := flag.wrong(own[name]))
+            if (right := flag.violation(own[name]))
         ]
-        options = config.effective(Options.given(given, parsed.idle))
+        options = config.with_config_file(Options.from_values(given, parsed.no_effect))
         provider = options.cloud_provider or ("" if self.needs_provider else "none")
         wrong += faults(replace(options, cloud_provider=provider))
         if wrong:
             raise argv.UsageError(wrong)
-        return Request(options=options, own=own, words=parsed.arguments)
+        return ParsedCommand(options=options, own_flags=own, arguments=parsed.arguments)
 
     def _flags_help(self) -> str:
         from ccm.app.options import FLAGS, SECTIONS, argv
@@ -150,7 +150,7 @@ def add_parser(commands: Any, name: str, text: str, **more: str) -> argparse.Arg
     return parser
 
 
-def output(section: Section, for_people: str) -> str:
+def output(section: FlagSection, for_people: str) -> str:
     """Declare the flag `--output`, with a human-readable format as default, and json."""
     return section.flag(
         for_people,
@@ -175,9 +175,9 @@ def _logging_at(verbosity: int) -> Iterator[None]:
 
 def show(out: TextIO, lines: Iterable[str]) -> None:
     """Write each text as one line; escape control characters."""
-    from ccm.base.log_render import visible
+    from ccm.base.log_render import escape_control
 
-    out.writelines(f"{visible(line)}\n" for line in lines)
+    out.writelines(f"{escape_control(line)}\n" for line in lines)
     out.flush()
 
 

@@ -22,7 +22,7 @@ from ccm.cli import command, doctor, explain, orphans, plan, rollout
 if TYPE_CHECKING:
     from ccm.base.flags import Flag
 
-ASK = "__complete"
+COMPLETE_COMMAND = "__complete"
 """Hidden command that shell scripts call."""
 
 NO_SPACE = 2
@@ -106,7 +106,8 @@ end
 """
 
 SCRIPTS: Mapping[str, str] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-"""Shell -> script template; `ASK` stands for the completion command, `PROGRAMS` for programs."""
+"""Shell -> script template; `COMPLETE_COMMAND` stands for the completion command, `PROGRAMS` for
+programs."""
 
 _COMMANDS = {module.NAME: module.COMMAND for module in (doctor, explain, orphans, plan, rollout)}
 """Commands that take the daemon's flags."""
@@ -137,12 +138,12 @@ def _run(options: argparse.Namespace) -> int:
 def script(shell: str) -> str:
     """Return the completion script of a shell."""
     # Completion must not run code from the current folder.
-    asking = shlex.join(interpreter.command("ccm.cli", ASK))
+    asking = shlex.join(interpreter.command("ccm.cli", COMPLETE_COMMAND))
     programs = " ".join(("kube-ccm", *DAEMONS))
     return SCRIPTS[shell].replace("PROGRAMS", programs).replace("ASK", asking)
 
 
-def answer(whole: argparse.ArgumentParser, typed: Sequence[str]) -> int:
+def print_completions(whole: argparse.ArgumentParser, typed: Sequence[str]) -> int:
     """Print the completions; return the exit status.
 
     Args:
@@ -151,7 +152,7 @@ def answer(whole: argparse.ArgumentParser, typed: Sequence[str]) -> int:
             cursor, which may be empty.
     """
     *before, last = typed
-    offered, directive = _offer(place(whole, before), before[-1], last)
+    offered, directive = _offer(completion_context(whole, before), before[-1], last)
     lines = [f"{word}\t{text}" if text else word for word, text in offered.items()]
     sys.stdout.writelines(f"{line}\n" for line in (*lines, f":{directive}"))
     return 0
@@ -188,7 +189,7 @@ class Option:
         """Whether files are offered as values."""
         return not self.words and self.name.endswith(_FILE_ENDS)
 
-    def known(self) -> Sequence[str]:
+    def values(self) -> Sequence[str]:
         """Return the known values, including names of providers."""
         if self.name not in ("name", "provider", "cloud-provider"):
             return self.words
@@ -198,14 +199,14 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CompletionContext:
     """What can be completed at the cursor: flags, and words with their descriptions."""
 
     options: Sequence[Option]
     words: Mapping[str, str] = field(default_factory=dict)
 
 
-def place(whole: argparse.ArgumentParser, before: Sequence[str]) -> Place:
+def completion_context(whole: argparse.ArgumentParser, before: Sequence[str]) -> CompletionContext:
     """Return what can be completed after these words.
 
     Args:
@@ -214,25 +215,27 @@ def place(whole: argparse.ArgumentParser, before: Sequence[str]) -> Place:
     """
     program, *typed = before
     if (daemon := PurePath(program).name) in DAEMONS:
-        return Place(options=[*_of_daemon(daemon)])
+        return CompletionContext(options=[*_of_daemon(daemon)])
     name, parser = "", whole
     for word in typed:
         if entry := _commands(parser).get(word):
             name, parser = word, entry[1]
     if name in _COMMANDS:
         own = map(_of_flag, _COMMANDS[name].own_flags().values())
-        return Place(options=[*own, *_of_daemon(DAEMON)], words=_FIRST_WORDS.get(name, {}))
+        return CompletionContext(
+            options=[*own, *_of_daemon(DAEMON)], words=_FIRST_WORDS.get(name, {})
+        )
     options = [_of_action(action) for action in _actions(parser)]
     positional = (option for option in options if not option.names[0].startswith("-"))
-    words = dict.fromkeys((word for option in positional for word in option.known()), "")
+    words = dict.fromkeys((word for option in positional for word in option.values()), "")
     words |= {name: text for name, (text, _) in _commands(parser).items()}
-    return Place(
+    return CompletionContext(
         options=[option for option in options if option.names[0].startswith("-")],
         words=words,
     )
 
 
-def _offer(here: Place, previous: str, last: str) -> tuple[Mapping[str, str], int]:
+def _offer(here: CompletionContext, previous: str, last: str) -> tuple[Mapping[str, str], int]:
     """Return the matching words with their descriptions, and the directives.
 
     After `--flag=`, the words are values without the flag.
@@ -257,7 +260,7 @@ def _values(option: Option, begun: str) -> tuple[Mapping[str, str], int]:
     if option.is_file:
         return {}, 0
     before, comma, last = begun.rpartition(",") if option.is_list else ("", "", begun)
-    matches = [f"{before}{comma}{word}" for word in option.known() if word.startswith(last)]
+    matches = [f"{before}{comma}{word}" for word in option.values() if word.startswith(last)]
     return dict.fromkeys(matches, ""), NO_FILES | (NO_SPACE if option.is_list else 0)
 
 
@@ -302,7 +305,7 @@ def _of_daemon(name: str) -> Iterator[Option]:
 
 
 def _of_flag(flag: Flag) -> Option:
-    is_bare, words = flag.kind.bare is not None, list[str]()
+    is_bare, words = flag.kind.bare_value is not None, list[str]()
     if is_bare:
         words = ["true", "false"]
     elif flag.name == "controllers":

@@ -13,14 +13,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TextIO
 
 from ccm.base import flags as checks
-from ccm.base.flags import Section
+from ccm.base.flags import FlagSection
 from ccm.cli import command
-from ccm.cli.command import EXIT_FAILED, EXIT_OK, Request
-from ccm.doctor import LIMIT_S
+from ccm.cli.command import EXIT_FAILED, EXIT_OK, ParsedCommand
+from ccm.doctor import CHECK_LIMIT_S
 
 if TYPE_CHECKING:
-    from ccm.doctor.case import Result
-    from ccm.doctor.examination import Check
+    from ccm.doctor.case import CheckResult
+    from ccm.doctor.examination import DoctorCheck
 
 _INTRODUCTION = """\
 Looks at the API server, the permissions, the daemon's Deployment and who leads, the provider, the
@@ -48,14 +48,14 @@ NAME = "doctor"
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 _SHOW_CURSOR = "\x1b[?25h"
-_SECTION = Section(NAME, ours=True)
+_SECTION = FlagSection(NAME, ours=True)
 
 
 @dataclass(frozen=True)
 class _Own:
     output: str = command.output(_SECTION, "table")
     timeout: timedelta = _SECTION.flag(  # noqa: RUF009 - it is `dataclasses.field`
-        timedelta(seconds=LIMIT_S),
+        timedelta(seconds=CHECK_LIMIT_S),
         "Longest time that one check may take.",
         check=checks.positive,
     )
@@ -67,8 +67,8 @@ class _Own:
     )
 
 
-async def answer(
-    request: Request,
+async def examine_and_show(
+    request: ParsedCommand,
     out: TextIO,
     *,
     environ: Mapping[str, str] = os.environ,
@@ -88,14 +88,14 @@ async def answer(
     examined = case.Case(
         options=request.options,
         environ=environ,
-        account=request.own["as"],
-        limit_s=request.own["timeout"].total_seconds(),
+        impersonated_user=request.own_flags["as"],
+        limit_s=request.own_flags["timeout"].total_seconds(),
     )
-    is_json = request.own["output"] == "json"
+    is_json = request.own_flags["output"] == "json"
     console = terminal.console(sys.stderr, os.environ)
     progress = console.status("") if console is not None else None
 
-    def about_to(check: Check) -> None:
+    def about_to(check: DoctorCheck) -> None:
         watch(check.name)
         if progress is not None:
             progress.update(f"{check.name}: {check.title}")
@@ -122,7 +122,7 @@ async def answer(
     return EXIT_FAILED if case.failed(results) else EXIT_OK
 
 
-def _show(result: Result, out: TextIO) -> None:
+def _show(result: CheckResult, out: TextIO) -> None:
     from ccm.base import terminal
     from ccm.doctor import case
 
@@ -130,7 +130,7 @@ def _show(result: Result, out: TextIO) -> None:
     console = terminal.console(out, os.environ)
     if lines and console is not None:
         verdict, lines[0] = lines[0][:4], lines[0][4:]
-        console.print(verdict, style=_STYLES[result.finding.verdict.value], end="")
+        console.print(verdict, style=_STYLES[result.finding.severity.value], end="")
     command.show(out, lines)
 
 
@@ -164,17 +164,17 @@ def _watchdog(limit_s: float) -> Iterator[Callable[[str], None]]:
         stop()
 
 
-def _act(request: Request, out: TextIO) -> int:
-    with _watchdog(request.own["timeout"].total_seconds()) as watch:
-        return asyncio.run(answer(request, out, watch=watch))
+def _act(request: ParsedCommand, out: TextIO) -> int:
+    with _watchdog(request.own_flags["timeout"].total_seconds()) as watch:
+        return asyncio.run(examine_and_show(request, out, watch=watch))
 
 
-COMMAND = command.Command(
+COMMAND = command.DaemonCommand(
     name=NAME,
     summary="look for what keeps the daemon from working, and say what to do about it",
     introduction=_INTRODUCTION,
     own=_Own,
-    act=_act,
+    execute=_act,
     needs_provider=False,  # a check reports a missing provider, and the other checks still run
 )
 add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ccm.base import flags as checks
-from ccm.base.flags import Section
+from ccm.base.flags import FlagSection
 from ccm.base.parsing import parse_digits
 from ccm.cli import command
-from ccm.cli.command import EXIT_OK, Request
-from ccm.doctor import LIMIT_S, Refused
+from ccm.cli.command import EXIT_OK, ParsedCommand
+from ccm.doctor import CHECK_LIMIT_S, ExaminationError
 
 _INTRODUCTION = """\
 Says in its first line why a node is not initialised or not deleted, a Service has no load balancer,
@@ -65,22 +65,22 @@ _SHORT = {
     "mcs": "machineset",
     "mcd": "machinedeployment",
 }
-_SECTION = Section(NAME, ours=True)
+_SECTION = FlagSection(NAME, ours=True)
 
 
 def _wrong_address(word: str) -> str:
     host, _, port = word.rpartition(":")
-    is_right = not word or (host and parse_digits(port, most=0xFFFF))
+    is_right = not word or (host and parse_digits(port, maximum=0xFFFF))
     return "" if is_right else "must be HOST:PORT"
 
 
 def _wrong_file(file: str) -> str:
-    from ccm.base.files import reason
+    from ccm.base.files import describe_error
 
     try:
         _authorities(file)
     except OSError as error:
-        return f"cannot be read: {reason(error)}"
+        return f"cannot be read: {describe_error(error)}"
     return ""
 
 
@@ -107,7 +107,7 @@ class _Own:
         "was given one. Whoever answers there sees your token.",
     )
     timeout: timedelta = _SECTION.flag(  # noqa: RUF009 - it is `dataclasses.field`
-        timedelta(seconds=LIMIT_S),
+        timedelta(seconds=CHECK_LIMIT_S),
         "Longest time that one request may take.",
         check=checks.positive,
     )
@@ -133,42 +133,44 @@ def _faults(words: Sequence[str], own: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> int:
+async def explain_object(
+    request: ParsedCommand, out: TextIO, *, environ: Mapping[str, str] = os.environ
+) -> int:
     """Explain the object; return the exit status.
 
     Raises:
         Refused: a request to the cluster failed.
     """
     from ccm.base import redact
-    from ccm.doctor import asking, explain, reach
+    from ccm.doctor import explain, explain_facts, reach
     from ccm.doctor.case import Case
     from ccm.kube.credentials import TlsSettings
     from ccm.kube.errors import KubeError
 
-    own, (kind, name) = request.own, request.words
+    own, (kind, name) = request.own_flags, request.arguments
     trust = TlsSettings(authorities=_authorities(own["ca"]), insecure=own["insecure"])
     case = Case(options=request.options, environ=environ, limit_s=own["timeout"].total_seconds())
     try:
-        await reach.connected(case)
-        subject = await asking.subject(case, kind_of(kind), name, own["address"], trust)
+        await reach.connect(case)
+        subject = await explain_facts.gather_facts(case, kind_of(kind), name, own["address"], trust)
     except KubeError as error:
-        raise Refused(redact.words(f"{case.cluster.server}: {error}")) from error
+        raise ExaminationError(redact.mask_text(f"{case.cluster.server}: {error}")) from error
     finally:
-        await case.exits.aclose()
-    verdict = explain.judge(subject)
+        await case.exit_stack.aclose()
+    verdict = explain.find_cause(subject)
     if own["output"] == "json":
         command.show_json(out, explain.document(subject, verdict))
     else:
         command.show(out, explain.lines(subject, verdict))
-    return EXIT_OK if verdict.is_well else EXIT_STUCK
+    return EXIT_OK if verdict.is_healthy else EXIT_STUCK
 
 
-COMMAND = command.Command(
+COMMAND = command.DaemonCommand(
     name=NAME,
     summary="say why a node, a Service or machines are as they are, and what to do about it",
     introduction=_INTRODUCTION,
     own=_Own,
-    act=lambda request, out: asyncio.run(answer(request, out)),
+    execute=lambda request, out: asyncio.run(explain_object(request, out)),
     used=(
         "kubeconfig",
         "master",
@@ -178,6 +180,6 @@ COMMAND = command.Command(
         "config",
     ),
     needs_provider=False,
-    faults=_faults,
+    check_arguments=_faults,
 )
 add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from ccm.base.flags import Section
+from ccm.base.flags import FlagSection
 from ccm.cli import command
-from ccm.cli.command import EXIT_OK, Request
-from ccm.doctor import Refused
+from ccm.cli.command import EXIT_OK, ParsedCommand
+from ccm.doctor import ExaminationError
 
 if TYPE_CHECKING:
-    from ccm.cloud.calls.handle import Handle
+    from ccm.cloud.calls.client import CloudClient
     from ccm.cloud.types import LoadBalancerRecord
     from ccm.doctor.case import Case
     from ccm.model import Service
@@ -37,7 +37,7 @@ exit status: 0 done, 1 not possible, 2 the command line is wrong
 """
 
 NAME = "orphans"
-_SECTION = Section(NAME, ours=True)
+_SECTION = FlagSection(NAME, ours=True)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ class _Own:
     )
 
 
-async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> int:
+async def show_or_delete(
+    request: ParsedCommand, out: TextIO, *, environ: Mapping[str, str] = os.environ
+) -> int:
     """Show the orphans, or delete one.
 
     Raises:
@@ -59,7 +61,7 @@ async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = 
     from ccm.kube.errors import KubeError
 
     case = Case(options=request.options, environ=environ)
-    name = request.own["delete"]
+    name = request.own_flags["delete"]
     try:
         handle = await _opened(case)
         orphans = await _orphans(case, handle)
@@ -74,28 +76,28 @@ async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = 
             ]
         command.show(out, lines or ["every load balancer of this cluster belongs to a Service"])
     except (CloudError, KubeError) as error:
-        raise Refused(redact.words(f"{type(error).__name__}: {error}")) from error
+        raise ExaminationError(redact.mask_text(f"{type(error).__name__}: {error}")) from error
     finally:
-        await case.exits.aclose()
+        await case.exit_stack.aclose()
     return EXIT_OK
 
 
-async def _opened(case: Case) -> Handle:
+async def _opened(case: Case) -> CloudClient:
     """Connect `case` to the API server and the cloud; return the cloud client."""
-    from ccm.cloud.calls.handle import Handle
+    from ccm.cloud.calls.client import CloudClient
     from ccm.cloud.interface import LoadBalancerDigests
     from ccm.doctor import provider
 
-    await provider.opened(case)
-    handle = Handle(case.cloud, cluster_name=case.options.cluster_name)
+    await provider.open_provider(case)
+    handle = CloudClient(case.cloud, cluster_name=case.options.cluster_name)
     if not handle.offers(LoadBalancerDigests):
-        raise Refused(f"provider {handle.name} cannot list load balancers")
+        raise ExaminationError(f"provider {handle.name} cannot list load balancers")
     return handle
 
 
-async def _orphans(case: Case, handle: Handle) -> Sequence[LoadBalancerRecord]:
+async def _orphans(case: Case, handle: CloudClient) -> Sequence[LoadBalancerRecord]:
     from ccm.cloud.interface import LoadBalancerDigests
-    from ccm.controllers.service.listing import unowned
+    from ccm.controllers.service.listing import find_orphans
     from ccm.kube.resources import SERVICES
 
     listing = await handle.call(LoadBalancerDigests.list_load_balancers, handle.cluster_name)
@@ -105,28 +107,32 @@ async def _orphans(case: Case, handle: Handle) -> Sequence[LoadBalancerRecord]:
         services += page.items
         if page.malformed_keys:
             unreadable = ", ".join(key or "one without a name" for key in page.malformed_keys)
-            raise Refused(f"Services that cannot be decoded may own load balancers: {unreadable}")
-    return unowned(handle, listing, services)
+            raise ExaminationError(
+                f"Services that cannot be decoded may own load balancers: {unreadable}"
+            )
+    return find_orphans(handle, listing, services)
 
 
-async def _delete(handle: Handle, name: str, orphans: Sequence[LoadBalancerRecord]) -> None:
+async def _delete(handle: CloudClient, name: str, orphans: Sequence[LoadBalancerRecord]) -> None:
     from ccm.cloud.interface import LoadBalancerRemoval
 
     if name not in {record.name for record in orphans}:
-        raise Refused(f"{name} is no load balancer of this cluster, or belongs to a Service")
+        raise ExaminationError(
+            f"{name} is no load balancer of this cluster, or belongs to a Service"
+        )
     if not handle.offers(LoadBalancerRemoval):
-        raise Refused(
+        raise ExaminationError(
             f"provider {handle.name} cannot delete a load balancer by its name; delete {name} with "
             "the tools of the cloud"
         )
     await handle.call(LoadBalancerRemoval.delete_load_balancer, handle.cluster_name, name)
 
 
-COMMAND = command.Command(
+COMMAND = command.DaemonCommand(
     name=NAME,
     summary="show load balancers of this cluster that belong to no Service, or delete one",
     introduction=_INTRODUCTION,
     own=_Own,
-    act=lambda request, out: asyncio.run(answer(request, out)),
+    execute=lambda request, out: asyncio.run(show_or_delete(request, out)),
 )
 add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
-from ccm.base.flags import Section
+from ccm.base.flags import FlagSection
 from ccm.cli import command
-from ccm.cli.command import EXIT_FAILED, EXIT_OK, Request
+from ccm.cli.command import EXIT_FAILED, EXIT_OK, ParsedCommand
 
 _INTRODUCTION = """\
 Shows what the daemon would change if it were started now with these flags: nodes, Services, load
@@ -71,7 +71,7 @@ NAME = "plan"
 EXIT_CHANGES = 2
 
 _STYLES = {"+": "green", "~": "yellow", "-": "red", "!": "bold magenta"}
-_SECTION = Section(NAME, ours=True)
+_SECTION = FlagSection(NAME, ours=True)
 
 
 @dataclass(frozen=True)
@@ -84,26 +84,30 @@ class _Own:
     )
 
 
-async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> int:
+async def show_plan(
+    request: ParsedCommand, out: TextIO, *, environ: Mapping[str, str] = os.environ
+) -> int:
     """Show the plan; return the exit status.
 
     Raises:
         Refused: the plan cannot be computed.
     """
     from ccm.base import terminal
-    from ccm.base.log_render import visible
-    from ccm.doctor import outlook
+    from ccm.base.log_render import escape_control
+    from ccm.doctor import start_forecast
     from ccm.planning import changes
 
-    forecast = await outlook.forecast_of(request.options, environ, wait=request.own["wait"])
-    if request.own["output"] == "json":
+    forecast = await start_forecast.forecast_of(
+        request.options, environ, wait=request.own_flags["wait"]
+    )
+    if request.own_flags["output"] == "json":
         command.show_json(out, changes.document(forecast))
     else:
         console = terminal.console(out, os.environ)
         for line in changes.lines(forecast):
             style = _STYLES.get(line.lstrip()[:1])
             if console is not None and style is not None:
-                console.print(visible(line), style=style, soft_wrap=True)
+                console.print(escape_control(line), style=style, soft_wrap=True)
             else:
                 command.show(out, [line])
         command.show(out, [changes.summary(forecast)])
@@ -112,19 +116,19 @@ async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = 
     return EXIT_CHANGES if forecast.changes else EXIT_OK
 
 
-def _act(request: Request, out: TextIO) -> int:
-    from ccm.planning.timeloop import HurryingLoop
+def _act(request: ParsedCommand, out: TextIO) -> int:
+    from ccm.planning.timeloop import FastForwardLoop
 
-    with asyncio.Runner(loop_factory=HurryingLoop) as runner:
-        return runner.run(answer(request, out))
+    with asyncio.Runner(loop_factory=FastForwardLoop) as runner:
+        return runner.run(show_plan(request, out))
 
 
-COMMAND = command.Command(
+COMMAND = command.DaemonCommand(
     name=NAME,
     summary="show what the daemon would do to this cluster and its cloud, and do nothing of it",
     introduction=_INTRODUCTION,
     own=_Own,
-    act=_act,
+    execute=_act,
     exit_usage=EXIT_FAILED,  # 2 means changes
 )
 add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

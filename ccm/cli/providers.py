@@ -77,7 +77,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         try:
             document = asyncio.run(describe(options.name, cloud_config=options.cloud_config))
         except Exception as error:  # noqa: BLE001 - a provider may fail in any way
-            command.fail("providers", redact.words(str(error) or type(error).__name__))
+            command.fail("providers", redact.mask_text(str(error) or type(error).__name__))
             return EXIT_FAILED
         lines = _page(document)
     else:
@@ -107,7 +107,7 @@ def _installed(entry: EntryPoint) -> Document:
 
     fault = ""
     try:
-        registry.load(entry.name)
+        registry.load_provider(entry.name)
     except registry.ProviderError as error:
         fault = str(error)
     return {
@@ -137,8 +137,8 @@ async def describe(name: str, *, cloud_config: str = "") -> Document:
     from ccm.cloud import registry, settings
     from ccm.doctor.provider import OFFERS, offers
 
-    opener = registry.load(name)
-    declared = registry.declared(opener)
+    opener = registry.load_provider(name)
+    declared = registry.declaration_of(opener)
     offered = declared.offers and [OFFERS.get(item, item) for item in declared.offers]
     source: registry.provider | Cloud = declared
     if cloud_config:

@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ccm.base import flags as checks
-from ccm.base.flags import Section
+from ccm.base.flags import FlagSection
 from ccm.cli import command
-from ccm.cli.command import EXIT_FAILED, EXIT_OK, Request
-from ccm.doctor import Refused
+from ccm.cli.command import EXIT_FAILED, EXIT_OK, ParsedCommand
+from ccm.doctor import ExaminationError
 
 if TYPE_CHECKING:
     from ccm.kube.client import Client, Resource
@@ -58,7 +58,7 @@ ACTIONS = {
 _KINDS = ("machinedeployment", "machinedeployments", "mcd", "machinedeployment.machine.sapcloud.io")
 _REQUEST_S = 15.0
 _WATCH_S = 60
-_SECTION = Section(NAME, ours=True)
+_SECTION = FlagSection(NAME, ours=True)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class _Own:
     )
 
 
-def target(words: Sequence[str]) -> tuple[str, str]:
+def parse_target(words: Sequence[str]) -> tuple[str, str]:
     """Return the action and the name of the deployment; both are empty for invalid words."""
     action, *objects = words or ("",)
     kind, _, name = "/".join(objects).partition("/")
@@ -86,12 +86,14 @@ def target(words: Sequence[str]) -> tuple[str, str]:
 
 
 def _faults(words: Sequence[str], _own: Mapping[str, Any]) -> Iterator[str]:
-    if not target(words)[1]:
+    if not parse_target(words)[1]:
         shown, actions = " ".join(words) or "nothing", ", ".join(ACTIONS)
         yield f"say what: one of {actions}, then machinedeployment/NAME, not {shown!r}"
 
 
-async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> int:
+async def show_or_change(
+    request: ParsedCommand, out: TextIO, *, environ: Mapping[str, str] = os.environ
+) -> int:
     """Show or change the rollout; return the exit status.
 
     Raises:
@@ -100,53 +102,53 @@ async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = 
     from ccm.base import redact
     from ccm.doctor import reach
     from ccm.doctor.case import Case
-    from ccm.gardener.rolloutstatus import CannotBeDone
+    from ccm.gardener.rolloutstatus import RolloutRequestError
     from ccm.kube.errors import KubeError
 
     case = Case(options=request.options, environ=environ, limit_s=_REQUEST_S)
     try:
-        await reach.connected(case)
-        if target(request.words)[0] == "status":
+        await reach.connect(case)
+        if parse_target(request.arguments)[0] == "status":
             return await _status(case.client, request, out)
-        return await _steer(case.client, request, out)
-    except CannotBeDone as error:
-        raise Refused(str(error)) from error
+        return await _change_rollout(case.client, request, out)
+    except RolloutRequestError as error:
+        raise ExaminationError(str(error)) from error
     except KubeError as error:
-        raise Refused(redact.words(f"{case.cluster.server}: {error}")) from error
+        raise ExaminationError(redact.mask_text(f"{case.cluster.server}: {error}")) from error
     finally:
-        await case.exits.aclose()
+        await case.exit_stack.aclose()
 
 
-async def _status(client: Client, request: Request, out: TextIO) -> int:
-    from ccm.gardener.rolloutstatus import progress_of
+async def _status(client: Client, request: ParsedCommand, out: TextIO) -> int:
+    from ccm.gardener.rolloutstatus import rollout_progress
 
-    limit_s = request.own["timeout"].total_seconds()
-    _, name = target(request.words)
+    limit_s = request.own_flags["timeout"].total_seconds()
+    _, name = parse_target(request.arguments)
     text = ""
     try:
         async with asyncio.timeout(limit_s or None):
             async for obj in _states(_deployments(client), request, name):
-                progress = progress_of(obj)
+                progress = rollout_progress(obj)
                 if progress.failed:
-                    raise Refused(progress.text)
+                    raise ExaminationError(progress.text)
                 if progress.text != text:
                     command.show(out, [progress.text])
                 text = progress.text
-                if progress.done or not request.own["watch"]:
+                if progress.done or not request.own_flags["watch"]:
                     return EXIT_OK
     except TimeoutError as error:
-        raise Refused(f"not done within {limit_s:g}s; it goes on nevertheless") from error
-    raise Refused(f'"{name}" was deleted')
+        raise ExaminationError(f"not done within {limit_s:g}s; it goes on nevertheless") from error
+    raise ExaminationError(f'"{name}" was deleted')
 
 
 async def _states(
-    deployments: Resource[MachineDeployment], request: Request, name: str
+    deployments: Resource[MachineDeployment], request: ParsedCommand, name: str
 ) -> AsyncIterator[MachineDeployment]:
     """Yield the current deployment and each later state until its deletion. Raises KubeError."""
     namespace = request.options.namespace
     while True:
         yield await deployments.get(name, namespace=namespace)
-        if not request.own["watch"]:
+        if not request.own_flags["watch"]:
             return
         watching = deployments.watch(
             namespace=namespace, timeout_s=_WATCH_S, field_selector=f"metadata.name={name}"
@@ -159,13 +161,13 @@ async def _states(
                     yield event.object
 
 
-async def _steer(client: Client, request: Request, out: TextIO) -> int:
+async def _change_rollout(client: Client, request: ParsedCommand, out: TextIO) -> int:
     from ccm.gardener import rolloutstatus
     from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINE_SETS
     from ccm.model.owners import controller_uid
 
     deployments, namespace = _deployments(client), request.options.namespace
-    action, name = target(request.words)
+    action, name = parse_target(request.arguments)
     obj = await deployments.get(name, namespace=namespace)
     shown = f"{MACHINE_DEPLOYMENTS.kind.lower()}.{MACHINE_DEPLOYMENTS.group}/{name}"
     if action == "undo":
@@ -176,9 +178,9 @@ async def _steer(client: Client, request: Request, out: TextIO) -> int:
             for machine_set in page.items
             if controller_uid(machine_set) == obj.uid
         ]
-        revert = rolloutstatus.way_back(obj, sets, request.own["to-revision"])
+        revert = rolloutstatus.find_rollback(obj, sets, request.own_flags["to-revision"])
         if revert.is_same:
-            command.show(out, [f"{shown} stays as it is: {revert.why_not}"])
+            command.show(out, [f"{shown} stays as it is: {revert.error}"])
             return EXIT_OK
         patch = rolloutstatus.rollback_patch(obj, revert.revision)
         done = f"goes back to revision {revert.revision}"
@@ -196,15 +198,15 @@ def _deployments(client: Client) -> Resource[MachineDeployment]:
     return client.resource(MACHINE_DEPLOYMENTS)
 
 
-COMMAND = command.Command(
+COMMAND = command.DaemonCommand(
     name=NAME,
     summary="show how far a MachineDeployment is rolled out; pause, resume or undo it",
     introduction=_INTRODUCTION,
     own=_Own,
-    act=lambda request, out: asyncio.run(answer(request, out)),
+    execute=lambda request, out: asyncio.run(show_or_change(request, out)),
     used=("kubeconfig", "master", "namespace", "v"),
     needs_provider=False,
-    faults=_faults,
+    check_arguments=_faults,
     exit_usage=EXIT_FAILED,
 )
 add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

@@ -63,7 +63,7 @@ while one runs:
   kube-ccm sandbox poweroff node-0001            also poweron, delete, and add for a new node
 """
 
-_ACTS = {
+_ACTIONS = {
     "poweroff": "power the machine of a node off: its node gets the shutdown taint",
     "poweron": "power it on again",
     "delete": "delete the machine of a node: its node goes when the cloud has denied it twice",
@@ -83,7 +83,9 @@ def add(commands: Any) -> None:
         "--nodes",
         type=partial(_number, least=1, most=settings.MAX_NODES),
         metavar="N",
-        help=f"how many nodes to register, as node-0001 and so on (default {settings.NODES})",
+        help=(
+            f"how many nodes to register, as node-0001 and so on (default {settings.DEFAULT_NODES})"
+        ),
     )
     option(
         "--node-names",
@@ -96,7 +98,7 @@ def add(commands: Any) -> None:
         type=partial(_number, least=0, most=settings.MAX_SERVICES),
         metavar="N",
         help="how many Services of type LoadBalancer to create, as web-1 and so on "
-        f"(default {settings.SERVICES}; with --provider 0, for they may cost money)",
+        f"(default {settings.DEFAULT_SERVICES}; with --provider 0, for they may cost money)",
     )
     option(
         "--machines",
@@ -166,16 +168,16 @@ def add(commands: Any) -> None:
         metavar="FILE",
         help="at the end, draw the table into this file, as SVG (needs the extra cli)",
     )
-    _add_acts(parser)
+    _add_actions(parser)
 
 
-def _add_acts(parser: argparse.ArgumentParser) -> None:
+def _add_actions(parser: argparse.ArgumentParser) -> None:
     acts = parser.add_subparsers(
         title="while a sandbox runs", metavar="ACT", prog="kube-ccm sandbox"
     )
-    for name, text in _ACTS.items():
+    for name, text in _ACTIONS.items():
         act = acts.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        act.set_defaults(run=partial(_act, name))
+        act.set_defaults(run=partial(_run_action, name))
         help_text = "as `kubectl get nodes` names it"
         act.add_argument("node", type=_node_name, metavar="NODE", help=help_text)
         act.add_argument(
@@ -187,17 +189,17 @@ def _add_acts(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def _act(name: str, options: argparse.Namespace) -> int:
+def _run_action(name: str, options: argparse.Namespace) -> int:
     """Run an action on a machine of a running sandbox; return the exit status."""
     import asyncio
 
     from ccm.sandbox import cloud
 
     try:
-        running = cloud.find(options.folder, os.environ.get("KUBECONFIG", ""))
-        print(asyncio.run(cloud.carry_out(name, options.node, running)))
-    except (cloud.Refused, cloud.CloudTrouble) as error:
-        whose = "the simulated cloud: " if isinstance(error, cloud.CloudTrouble) else ""
+        running = cloud.find_sandbox(options.folder, os.environ.get("KUBECONFIG", ""))
+        print(asyncio.run(cloud.run_action(name, options.node, running)))
+    except (cloud.ActionError, cloud.AdminError) as error:
+        whose = "the simulated cloud: " if isinstance(error, cloud.AdminError) else ""
         print(f"kube-ccm sandbox {name}: {whose}{error}", file=sys.stderr)
         return 1
     return 0
@@ -210,7 +212,9 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     return main.run(wanted, out=sys.stdout)
 
 
-def read(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> settings.Settings:
+def read(
+    options: argparse.Namespace, refuse: Callable[[str], NoReturn]
+) -> settings.SandboxSettings:
     """Convert parsed arguments to settings; call `refuse` with a message if they conflict."""
     if options.nodes is not None and options.node_names is not None:
         refuse("--nodes and --node-names exclude each other")
@@ -219,12 +223,12 @@ def read(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> sett
     provider = _read_provider(options, refuse)
     # With Machines in a real cloud, the default is no simulated node.
     is_own = provider is not None and not provider.fake
-    count = options.nodes or (0 if options.machines and is_own else settings.NODES)
+    count = options.nodes or (0 if options.machines and is_own else settings.DEFAULT_NODES)
     names = options.node_names or tuple(f"node-{number:04d}" for number in range(1, count + 1))
     timeout_s = settings.TIMEOUT_S if options.timeout is None else options.timeout.total_seconds()
-    services = 0 if is_own else settings.SERVICES
+    services = 0 if is_own else settings.DEFAULT_SERVICES
     assets = os.environ.get(ASSETS_VARIABLE)
-    return settings.Settings(
+    return settings.SandboxSettings(
         node_names=names,
         services=services if options.services is None else options.services,
         machines=options.machines,
@@ -240,7 +244,7 @@ def read(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> sett
 
 def _read_provider(
     options: argparse.Namespace, refuse: Callable[[str], NoReturn]
-) -> settings.Provider | None:
+) -> settings.SandboxProvider | None:
     file: Path | None = options.provider_config
     if options.provider is None:
         for flag, given in (
@@ -257,18 +261,18 @@ def _read_provider(
     from ccm.sandbox import cluster
 
     try:
-        opener = registry.load(options.provider)
+        opener = registry.load_provider(options.provider)
     except registry.ProviderError as error:
         refuse(f"--cloud-provider: {error}")
-    offers = registry.declared(opener).offers
-    fake = cluster.fake_of(opener) if file is None else ""
+    offers = registry.declaration_of(opener).offers
+    fake = cluster.fake_module(opener) if file is None else ""
     if options.routes and offers is not None and "routes" not in offers:
         refuse(f"--routes: the provider {options.provider} says that it has none")
     if options.machines and offers is not None and "machines" not in offers:
         refuse(f"--machines: the provider {options.provider} says that it has none")
     if file is not None and not os.access(file, os.R_OK):
         refuse(f"--cloud-config: {file} is not there or cannot be read")
-    return settings.Provider(
+    return settings.SandboxProvider(
         name=options.provider,
         config=file and file.absolute(),
         routes=options.routes,
@@ -291,7 +295,7 @@ def _read_class(
     from ccm.sandbox import machines
 
     try:
-        return machines.read(file.read_bytes())
+        return machines.read_machine_class(file.read_bytes())
     except OSError:
         refuse(f"--machine-class: {file} is not there or cannot be read")
     except ValueError as error:
@@ -309,7 +313,7 @@ def _picture(file: Path | None, refuse: Callable[[str], NoReturn]) -> Path | Non
 
 
 def _number(text: str, *, least: int, most: int) -> int:
-    number = parse_digits(text, most=most)
+    number = parse_digits(text, maximum=most)
     if number is None or number < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
     return number

@@ -18,9 +18,9 @@ from ccm.model import Service
 
 T = TypeVar("T")
 
-_SHOWN_LENGTH = 80
+_MAX_SHOWN = 80
 
-_REFUSALS = (ValueError, ArithmeticError)
+_PARSE_ERRORS = (ValueError, ArithmeticError)
 """Errors `parse` may raise. `timedelta` and `Decimal` raise ArithmeticError for a number out of
 range."""
 
@@ -57,20 +57,20 @@ class ServiceAnnotation(Generic[T]):
             return self.default
         try:
             return self.parse(text.strip())
-        except _REFUSALS as error:
-            raise InvalidArgument(self._complaint(text)) from error
+        except _PARSE_ERRORS as error:
+            raise InvalidArgument(self._error_message(text)) from error
 
     def fault(self, text: str) -> str:
         """Return the error message for an annotation value; empty for a valid one."""
         try:
             self.parse(text.strip())
-        except _REFUSALS:
-            return self._complaint(text)
+        except _PARSE_ERRORS:
+            return self._error_message(text)
         return ""
 
-    def _complaint(self, text: str) -> str:
-        text = redact.words(text)
-        shown = text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "..."
+    def _error_message(self, text: str) -> str:
+        text = redact.mask_text(text)
+        shown = text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
         return f"annotation {self.name}: {shown!r} is not understood; expected {self.expects}"
 
 

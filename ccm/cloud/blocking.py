@@ -22,59 +22,63 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-THREADS = 32
+MAX_THREADS = 32
 """Maximum concurrent calls of one operation; further calls wait for a thread. Twice the number
 that hung objects of one controller can occupy, so that other objects are still served."""
 
-KIND: contextvars.ContextVar[str] = contextvars.ContextVar("kind", default="other")
+OPERATION: contextvars.ContextVar[str] = contextvars.ContextVar("kind", default="other")
 """Operation of the current call. The daemon sets it for each call to a provider."""
 
-OUTLASTED: contextvars.ContextVar[bool] = contextvars.ContextVar("outlasted", default=False)
+WAIT_FOR_THREAD: contextvars.ContextVar[bool] = contextvars.ContextVar("outlasted", default=False)
 """Whether a cancelled caller waits for its thread to end. True in the daemon's calls to a
 provider: their own caller stops waiting at the deadline (see `ccm.cloud.calls.inflight`)."""
 
 
 @functools.cache
-def _free() -> Gauge:
+def _free_threads() -> Gauge:
     from ccm.base import metrics  # only the daemon needs it, and every provider imports this
 
     text = "Threads for a synchronous cloud library that are free, by operation; at 0 calls wait."
     return metrics.gauge("ccm_cloud_threads_free", text, ["operation"])
 
 
-class _Pool:
+class _OperationPool:
     """Thread pool of one operation."""
 
     def __init__(self, kind: str) -> None:
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"cloud-{kind}")
+        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix=f"cloud-{kind}")
         self._lock = threading.Lock()  # done callbacks run in the pool's threads
-        self.taken = 0
-        self.moved_at = clock.monotonic()
-        _free().labels(kind).set_function(lambda: max(0, THREADS - self.taken))
+        self.busy = 0
+        self.last_progress_at = clock.monotonic()
+        _free_threads().labels(kind).set_function(lambda: max(0, MAX_THREADS - self.busy))
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
         with self._lock:
-            self.taken += 1
-            if self.taken == THREADS:  # exhausted from now on, see `exhausted`
-                self.moved_at = clock.monotonic()
+            self.busy += 1
+            if self.busy == MAX_THREADS:  # exhausted from now on, see `exhausted_pools`
+                self.last_progress_at = clock.monotonic()
         running = self._threads.submit(call)
-        running.add_done_callback(self._ended)
+        running.add_done_callback(self._on_done)
         return running
 
-    def _ended(self, call: Future[Any]) -> None:
+    def _on_done(self, call: Future[Any]) -> None:
         with self._lock:
-            self.taken -= 1
+            self.busy -= 1
             if not call.cancelled():  # a cancelled call never occupied a thread
-                self.moved_at = clock.monotonic()
+                self.last_progress_at = clock.monotonic()
 
 
-_pools: dict[str, _Pool] = {}
+_pools: dict[str, _OperationPool] = {}
 
 
-def exhausted() -> Mapping[str, float]:
+def exhausted_pools() -> Mapping[str, float]:
     """Return each operation whose pool is exhausted, with the seconds since its last progress."""
     now = clock.monotonic()
-    return {kind: now - pool.moved_at for kind, pool in _pools.items() if pool.taken >= THREADS}
+    return {
+        kind: now - pool.last_progress_at
+        for kind, pool in _pools.items()
+        if pool.busy >= MAX_THREADS
+    }
 
 
 async def blocking(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -85,25 +89,27 @@ async def blocking(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwarg
     about the same Service or route are rejected until the function returns. So give the vendor's
     client its own timeout. Once the leader lease may have expired, no function is started.
     """
-    call = functools.partial(contextvars.copy_context().run, _begin, function, *args, **kwargs)
-    kind = KIND.get()
-    pool = _pools.get(kind) or _pools.setdefault(kind, _Pool(kind))
+    call = functools.partial(
+        contextvars.copy_context().run, _run_checked, function, *args, **kwargs
+    )
+    kind = OPERATION.get()
+    pool = _pools.get(kind) or _pools.setdefault(kind, _OperationPool(kind))
     running = pool.submit(call)
     try:
         return await asyncio.wrap_future(running)
     except asyncio.CancelledError:
-        if OUTLASTED.get():
-            await _end_of(running)
+        if WAIT_FOR_THREAD.get():
+            await _wait_for(running)
         raise
 
 
-def _begin(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+def _run_checked(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     # The lease may have expired while the call waited for a thread.
     lease_guard.check()
     return function(*args, **kwargs)
 
 
-async def _end_of(running: Future[Any]) -> None:
+async def _wait_for(running: Future[Any]) -> None:
     """Wait until the function has returned, ignoring further cancellations."""
     if running.cancelled():
         return

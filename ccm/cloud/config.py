@@ -28,7 +28,7 @@ Form = Literal["YAML", "JSON", "TOML", "INI"]
 READER = "provider-reader"
 """Name of the API client that reads objects for providers, with the daemon's own permissions."""
 
-_PLACE = re.compile(r"line \d+, column \d+|byte \d+")
+_POSITION = re.compile(r"line \d+, column \d+|byte \d+")
 
 
 class ApiClient(Protocol):
@@ -154,10 +154,10 @@ class Context:
         except UnicodeDecodeError as error:
             raise ConfigError(f"{file} cannot be read: not text in UTF-8") from error
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{file} cannot be read: {files.reason(error)}") from error
+            raise ConfigError(f"{file} cannot be read: {files.describe_error(error)}") from error
         if not text:
             raise ConfigError(f"{file} is empty")
-        redact.know(text)
+        redact.register(text)
         return text
 
     def settings(self, declared: type[S], *, form: Form = "YAML", environment: bool = False) -> S:
@@ -202,7 +202,9 @@ class Context:
         try:
             parsed = _parse(form, self.config)
         except Exception as error:  # parsers raise many classes; all mean a malformed file
-            raise ConfigError(f"{self.source} is not valid {form}: {_why(form, error)}") from error
+            raise ConfigError(
+                f"{self.source} is not valid {form}: {_syntax_error(form, error)}"
+            ) from error
         if not isinstance(parsed, dict | None):
             kind = "a list" if isinstance(parsed, list) else "one value"
             raise ConfigError(f"{self.source} must be a mapping of names to values, not {kind}")
@@ -228,17 +230,17 @@ def _parse(form: Form, config: bytes) -> Any:
     return {name: dict(parser[name]) for name in parser.sections()}
 
 
-def _why(form: Form, error: Exception) -> str:
+def _syntax_error(form: Form, error: Exception) -> str:
     """Return the position of a syntax error without quoting the line: it may hold a secret."""
     if form == "YAML":
         from ccm.base import strict_yaml
 
-        return strict_yaml.reason(error)
+        return strict_yaml.describe_error(error)
     lines = getattr(error, "errors", ())
     line = lines[0][0] if lines else getattr(error, "lineno", None)
     if line is not None:
         return f"line {line}"
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start} is not UTF-8"
-    position = _PLACE.search(str(error))
+    position = _POSITION.search(str(error))
     return position[0] if position else "nested too deeply or not valid"

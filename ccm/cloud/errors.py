@@ -208,7 +208,7 @@ def policy_for(error: CloudError) -> Retry:
     return next((POLICY[base] for base in type(error).__mro__ if base in POLICY), Retry.BACK_OFF)
 
 
-def normalized(error: BaseException) -> CloudError:
+def normalize(error: BaseException) -> CloudError:
     """Convert any exception of a provider to a `CloudError`.
 
     A `RetryAfter`, `Unimplemented` or `ImplementedElsewhere` among the causes is returned
@@ -222,38 +222,38 @@ def normalized(error: BaseException) -> CloudError:
     has the longest delay. The error carries the first partial result among its members.
     """
     if isinstance(error, BaseExceptionGroup):
-        return _of_group(error)
-    for cause in _chain(error):
+        return _normalize_group(error)
+    for cause in _causes(error):
         if isinstance(cause, RetryAfter | Unimplemented | ImplementedElsewhere):
             return cause
     if isinstance(error, CloudError):
         return error
     wrapper = DeadlineExceeded if isinstance(error, TimeoutError) else Internal
-    return _wrapped(wrapper, _said(error), error)
+    return _wrap(wrapper, _describe(error), error)
 
 
-def _of_group(group: BaseExceptionGroup[BaseException]) -> CloudError:
-    members = [normalized(member) for member in group.exceptions]
+def _normalize_group(group: BaseExceptionGroup[BaseException]) -> CloudError:
+    members = [normalize(member) for member in group.exceptions]
     partial = next((member.partial for member in members if member.partial is not None), None)
     text = f"{group.message}: {'; '.join(map(str, members))}"
     kinds = {type(member) for member in members}
     if kinds == {RetryAfter}:
         seconds = max(member.seconds for member in members if isinstance(member, RetryAfter))
-        again = _wrapped(lambda message: RetryAfter(message, seconds=seconds), text, group)
+        again = _wrap(lambda message: RetryAfter(message, seconds=seconds), text, group)
         return again.carrying(partial)
     kind = kinds.pop() if len(kinds) == 1 else Internal
     if kind not in POLICY or kind is NotFound:
         kind = Internal
-    return _wrapped(kind, text, group).carrying(partial)
+    return _wrap(kind, text, group).carrying(partial)
 
 
-def _wrapped(make: Callable[[str], CloudError], text: str, original: BaseException) -> CloudError:
+def _wrap(make: Callable[[str], CloudError], text: str, original: BaseException) -> CloudError:
     error = make(text)
     error.__cause__ = original
     return error
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """Return class name and text of a foreign exception."""
     kind = type(error).__name__
     try:
@@ -263,7 +263,7 @@ def _said(error: BaseException) -> str:
     return f"{kind}: {text}" if text else kind
 
 
-def _chain(error: BaseException) -> list[BaseException]:
+def _causes(error: BaseException) -> list[BaseException]:
     """Return the error and its explicit causes, nearest first; stops at a cycle."""
     chain: list[BaseException] = []
     current: BaseException | None = error
@@ -313,10 +313,10 @@ CODES: Mapping[type[CloudError], Code] = MappingProxyType(
 )
 """Class -> code; a subclass inherits that of its base. A code is read as the first class listed."""
 
-_KINDS: dict[int | str, type[CloudError]] = {}
+_CLASSES: dict[int | str, type[CloudError]] = {}
 for _kind, _code in CODES.items():
-    _KINDS.setdefault(_code.number, _kind)
-    _KINDS.setdefault(_code.name, _kind)
+    _CLASSES.setdefault(_code.number, _kind)
+    _CLASSES.setdefault(_code.name, _kind)
 
 
 def code_of(error: CloudError) -> Code:
@@ -325,11 +325,11 @@ def code_of(error: CloudError) -> Code:
     return next(codes, CODES[Unknown])
 
 
-def kind_of(code: object) -> type[CloudError] | None:
+def class_of(code: object) -> type[CloudError] | None:
     """Return the class of a code given as number, name or enum member; None for an unknown code."""
     if isinstance(code, Enum):
-        return kind_of(code.value) or kind_of(code.name)
-    return _KINDS.get(code) if isinstance(code, int | str) else None
+        return class_of(code.value) or class_of(code.name)
+    return _CLASSES.get(code) if isinstance(code, int | str) else None
 
 
 def format_error(error: CloudError) -> str:
@@ -338,7 +338,7 @@ def format_error(error: CloudError) -> str:
     Unbalanced square brackets would break the format, so they become round ones.
     """
     message = str(error)
-    if [*_groups(f"[{message}]")] != [message]:
+    if [*_bracket_groups(f"[{message}]")] != [message]:
         message = message.replace("[", "(").replace("]", ")")
     return f"{PREFIX} code = [{code_of(error).name}] message = [{message}]"
 
@@ -349,14 +349,14 @@ def parse_error(text: str) -> CloudError | None:
     `PREFIX` is followed by two groups in square brackets, which may contain nested groups: code
     and message. An unknown code becomes `Unknown`, and so does OK, which is no error.
     """
-    match [*_groups(text.partition(PREFIX)[2])]:
+    match [*_bracket_groups(text.partition(PREFIX)[2])]:
         case [name, message]:
-            return (kind_of(name) or Unknown)(message)
+            return (class_of(name) or Unknown)(message)
         case _:
             return None
 
 
-def _groups(text: str) -> Iterator[str]:
+def _bracket_groups(text: str) -> Iterator[str]:
     """Yield the content of each top-level group in square brackets."""
     depth = start = 0
     for position, letter in enumerate(text):

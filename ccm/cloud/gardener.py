@@ -138,11 +138,11 @@ class FromGardener(Driver[Any]):
                 f"the creation of {req.identity.name} is not recorded: a VM of that name may be "
                 "another's; ask for its status first, then record the creation"
             )
-        return _info(await self._ask("create_machine", req))
+        return _to_machine_info(await self._call_for_machine("create_machine", req))
 
     async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
         """Call the driver's method."""
-        return _info(await self._ask("initialize_machine", req))
+        return _to_machine_info(await self._call_for_machine("initialize_machine", req))
 
     async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
         """Return the VM of the provider ID, or of the name if a creation is recorded.
@@ -152,13 +152,13 @@ class FromGardener(Driver[Any]):
         """
         if not req.provider_id and not req.creation_started:
             raise errors.NotFound(f"no VM of {req.identity.name} was ordered yet")
-        return _info(await self._ask("get_machine_status", req))
+        return _to_machine_info(await self._call_for_machine("get_machine_status", req))
 
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
         """Delete by provider ID, or by name if a creation is recorded; else do nothing."""
         if not req.provider_id and not req.creation_started:
             return DeleteMachineResponse()
-        answer = await self._ask("delete_machine", req)
+        answer = await self._call_for_machine("delete_machine", req)
         return DeleteMachineResponse(last_known_state=_state(answer))
 
     async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
@@ -187,7 +187,7 @@ class FromGardener(Driver[Any]):
         """Call the driver's method."""
         await self._call("generate_machine_class_for_migration", req)
 
-    async def _ask(self, method: str, req: MachineRequest) -> Any:
+    async def _call_for_machine(self, method: str, req: MachineRequest) -> Any:
         machine = GardenerMachine(
             metadata=GardenerMetadata(name=req.identity.name, uid=req.identity.uid),
             spec=GardenerMachineSpec(provider_id=req.provider_id),
@@ -205,31 +205,31 @@ class FromGardener(Driver[Any]):
         if function is None:
             raise errors.Unimplemented(f"this driver has no {method}")
         try:
-            return await _called(function, request)
+            return await _invoke(function, request)
         except errors.CloudError:
             raise
         except Exception as error:
-            raise _understood(error) from error
+            raise _to_cloud_error(error) from error
 
 
-async def _called(function: Callable[[object], Any], request: object) -> Any:
+async def _invoke(function: Callable[[object], Any], request: object) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(request)
     answer = await blocking(function, request)
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-def _understood(error: Exception) -> errors.CloudError:
+def _to_cloud_error(error: Exception) -> errors.CloudError:
     """Convert a driver's exception to a `CloudError`, with the partial result it carries."""
     message = str(error)
     parsed = errors.parse_error(message)
-    kind = errors.kind_of(getattr(error, "code", None))
+    kind = errors.class_of(getattr(error, "code", None))
     if kind is not None:
         cloud_error = kind(str(parsed) if parsed else message)
     else:
-        cloud_error = parsed or errors.normalized(error)
+        cloud_error = parsed or errors.normalize(error)
     carried = getattr(error, "response", None)
-    info = _info(error if carried is None else carried)
+    info = _to_machine_info(error if carried is None else carried)
     return cloud_error if info == MachineInfo() else cloud_error.carrying(info)
 
 
@@ -242,11 +242,11 @@ def _secret(credentials: Credentials, user_data: bytes = b"") -> GardenerSecret:
     return GardenerSecret(data=data | {USER_DATA: user_data} if user_data else data)
 
 
-def _info(answer: Any) -> MachineInfo:
+def _to_machine_info(answer: Any) -> MachineInfo:
     return MachineInfo(
         provider_id=str(_field(answer, "provider_id") or ""),
         node_name=str(_field(answer, "node_name") or ""),
-        addresses=tuple(_address(address) for address in _field(answer, "addresses") or ()),
+        addresses=tuple(_to_address(address) for address in _field(answer, "addresses") or ()),
         phase=Phase.UNKNOWN,
         last_known_state=_state(answer),
     )
@@ -257,14 +257,14 @@ def _state(answer: Any) -> str | None:
     return None if state is None else str(state)
 
 
-def _address(value: Any) -> NodeAddress:
+def _to_address(value: Any) -> NodeAddress:
     if isinstance(value, NodeAddress):
         return value
     return NodeAddress(type=str(_field(value, "type")), address=str(_field(value, "address")))
 
 
-def _field(answer: Any, name: str, otherwise: Any = None) -> Any:
+def _field(answer: Any, name: str, default: Any = None) -> Any:
     """Return a field of an object or a mapping."""
     if isinstance(answer, Mapping):
-        return answer.get(name, otherwise)
-    return getattr(answer, name, otherwise)
+        return answer.get(name, default)
+    return getattr(answer, name, default)

@@ -54,11 +54,11 @@ def _service_uid(service: Service, **_: object) -> str:
     return service.uid
 
 
-def _name(name: str, **_: object) -> str:
+def _name_subject(name: str, **_: object) -> str:
     return name
 
 
-def _destination(route: Route, **_: object) -> str:
+def _destination_subject(route: Route, **_: object) -> str:
     return route.destination_cidr
 
 
@@ -386,7 +386,7 @@ class LoadBalancerRemoval(Protocol):
     The daemon never calls it; `kube-ccm orphans --delete=NAME` does.
     """
 
-    @operation(deadline_s=BALANCER_S, change=True, subject=_name)
+    @operation(deadline_s=BALANCER_S, change=True, subject=_name_subject)
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
         """Delete a load balancer listed by `list_load_balancers`, with all its parts.
 
@@ -421,7 +421,7 @@ class Routes(Protocol):
         one minute. Routes outside `--cluster-cidr` are left alone.
         """
 
-    @operation(deadline_s=ROUTE_S, change=True, subject=_destination)
+    @operation(deadline_s=ROUTE_S, change=True, subject=_destination_subject)
     async def create_route(self, cluster_name: str, name_hint: str, route: Route) -> None:
         """Create a route; `name_hint` may become part of its name.
 
@@ -437,7 +437,7 @@ class Routes(Protocol):
             ResourceExhausted: the route table is full.
         """
 
-    @operation(deadline_s=ROUTE_S, change=True, subject=_destination)
+    @operation(deadline_s=ROUTE_S, change=True, subject=_destination_subject)
     async def delete_route(self, cluster_name: str, route: Route) -> None:
         """Delete a route as returned by `list_routes`; succeed if it is gone.
 

@@ -27,7 +27,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.errors import CloudError, FailedPrecondition, NotFound, Unimplemented
 from ccm.cloud.helpers import format_provider_id, is_foreign
 from ccm.cloud.interface import Cloud, Instances, InstanceStates, InstancesV2, Zones
-from ccm.cloud.operation import Caller
+from ccm.cloud.operation import ProviderClient
 from ccm.cloud.types import (
     InstanceListing,
     InstanceMetadata,
@@ -47,26 +47,29 @@ class NodeOwnership:
 
     Attributes:
         schemes: provider ID schemes of our cloud.
-        others: prefixes of provider IDs with these schemes that belong to another controller.
+        foreign_prefixes: prefixes of provider IDs with these schemes that belong to another
+            controller.
         selector: label selector of our nodes; empty = any node may be ours.
     """
 
     schemes: Collection[str]
-    others: Collection[str] = ()
+    foreign_prefixes: Collection[str] = ()
     selector: tuple[Requirement, ...] = ()
 
     @classmethod
-    def of(cls, schemes: Collection[str], own_nodes: str) -> NodeOwnership:
+    def from_flag(cls, schemes: Collection[str], own_nodes: str) -> NodeOwnership:
         """Build from the value of `--own-nodes`. Raises BadSelectorError."""
         return cls(schemes=tuple(schemes), selector=parse_labels(own_nodes))
 
     @classmethod
-    def at(cls, cloud: Cloud, own_nodes: str) -> NodeOwnership:
+    def for_cloud(cls, cloud: Cloud, own_nodes: str) -> NodeOwnership:
         """Build from a provider and the value of `--own-nodes`. Raises BadSelectorError."""
-        return replace(cls.of(cloud.provider_schemes, own_nodes), others=cloud.foreign_ids)
+        return replace(
+            cls.from_flag(cloud.provider_schemes, own_nodes), foreign_prefixes=cloud.foreign_ids
+        )
 
     @property
-    def is_explicit(self) -> bool:
+    def has_selector(self) -> bool:
         """Whether a label selector is configured."""
         return bool(self.selector)
 
@@ -76,35 +79,35 @@ class NodeOwnership:
             term.matches(node.labels) for term in self.selector
         )
 
-    def may_touch(self, node: Node, *, is_claimed: bool) -> bool:
+    def may_change(self, node: Node, *, is_confirmed: bool) -> bool:
         """Return whether a node may be changed without a lookup in the cloud.
 
         The owner of a node is unknown if it has neither provider ID nor uninitialized taint.
 
         Args:
             node: the node.
-            is_claimed: whether the current provider session has confirmed its instance.
+            is_confirmed: whether the current provider session has confirmed its instance.
         """
-        says_ours = node.provider_id or is_uninitialized(node) or self.is_explicit
-        return (bool(says_ours) or is_claimed) and not self.is_foreign(node)
+        says_ours = node.provider_id or is_uninitialized(node) or self.has_selector
+        return (bool(says_ours) or is_confirmed) and not self.is_foreign(node)
 
     def has_foreign_id(self, node: Node) -> bool:
         """Return whether the node's provider ID belongs to another cloud or controller."""
-        return is_foreign(node.provider_id, self.schemes, self.others)
+        return is_foreign(node.provider_id, self.schemes, self.foreign_prefixes)
 
 
-PAGE_GUESS = 50
+ASSUMED_PAGE_SIZE = 50
 """Instances per cloud request, assumed before the first listing; a small common page size."""
 
-PATIENCE_S = 60.0
+LISTING_WAIT_S = 60.0
 """Maximum wait for a listing, then a single call follows. So a hanging listing delays a node no
 longer than a hanging call."""
 
-PACE_S = 1.0
+LISTING_INTERVAL_S = 1.0
 """Minimum time between the starts of two listings. New nodes appear one after another; those that
 appear in this time share the next listing, which reads all instances again."""
 
-PAUSE_S = 60.0
+LISTING_PAUSE_S = 60.0
 """Pause of bulk listing after a listing that failed or saved no requests."""
 
 _LISTINGS = metrics.counter(
@@ -112,7 +115,7 @@ _LISTINGS = metrics.counter(
     "Bulk listings by outcome.",
     ["outcome"],
 )
-_ANSWERS = metrics.counter(
+_LOOKUPS = metrics.counter(
     "ccm_cloud_inventory_lookups",
     "Questions put to the shared listing: answered by it, or left to a single call.",
     ["source"],
@@ -142,12 +145,12 @@ class SharedInventory:
         self._log = log.logger("inventory")
         self._index: _Index | None = None
         self._paused_until = -math.inf
-        self._flight: asyncio.Task[_Index | None] | None = None
+        self._listing_task: asyncio.Task[_Index | None] | None = None
         self._is_outdated = False
-        self._began = -math.inf
+        self._started_at = -math.inf
         self._without_id_since: dict[str, float] = {}
 
-    def note(self, old: Node | None, new: Node | None) -> None:
+    def on_node_event(self, old: Node | None, new: Node | None) -> None:
         """Handle a node event: record since when a node without provider ID is known.
 
         Args:
@@ -170,80 +173,84 @@ class SharedInventory:
                 including this one.
         """
         since = -math.inf if node.provider_id else self._without_id_since.get(node.uid, math.inf)
-        index = await self._usable(since, single_requests)
+        index = await self._valid_index(since, single_requests)
         record = index.find(node) if index is not None else None
-        _ANSWERS.labels("listing" if record is not None else "single").inc()
+        _LOOKUPS.labels("listing" if record is not None else "single").inc()
         return record
 
-    def drop(self) -> None:
+    def invalidate(self) -> None:
         """Discard all listings, including one in flight, after the provider was replaced."""
         self._index = None
         self._paused_until = -math.inf
-        self._is_outdated = self._flight is not None
+        self._is_outdated = self._listing_task is not None
 
     async def close(self) -> None:
         """Cancel a listing in flight."""
-        await cancel_and_join(self._flight)
-        self._flight = None
+        await cancel_and_join(self._listing_task)
+        self._listing_task = None
 
     def _is_fresh(self, began: float, since: float) -> bool:
         """Return whether a listing that started at `began` is valid for a node seen at `since`."""
         return began >= since and monotonic() < began + self._max_age_s
 
-    async def _usable(self, since: float, single_requests: int) -> _Index | None:
-        if self._index is not None and self._is_fresh(self._index.began, since):
+    async def _valid_index(self, since: float, single_requests: int) -> _Index | None:
+        if self._index is not None and self._is_fresh(self._index.started_at, since):
             return self._index
         if since == math.inf:
             return None
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await self._awaited(since, single_requests)
+            async with asyncio.timeout(LISTING_WAIT_S):
+                return await self._await_listing(since, single_requests)
         except TimeoutError:
             return None
 
-    async def _awaited(self, since: float, single_requests: int) -> _Index | None:
+    async def _await_listing(self, since: float, single_requests: int) -> _Index | None:
         while not self._is_outdated:
-            serves = self._flight is not None and self._is_fresh(self._began, since)
+            serves = self._listing_task is not None and self._is_fresh(self._started_at, since)
             # A lookup that the listing in flight cannot serve shares the next one, unless the
             # one in flight is slow: then a single call is faster.
-            is_slow = self._flight is not None and monotonic() >= self._began + PACE_S
-            if not serves and (is_slow or not self._worth_it(single_requests)):
+            is_slow = (
+                self._listing_task is not None
+                and monotonic() >= self._started_at + LISTING_INTERVAL_S
+            )
+            if not serves and (is_slow or not self._saves_requests(single_requests)):
                 return None
-            if self._flight is None:
-                # The listing starts after a delay (`PACE_S`); until then all lookups can share it.
-                self._began = math.inf
-                self._flight = spawn(self._refresh(), name="inventory-listing")
+            if self._listing_task is None:
+                # The listing starts after a delay (`LISTING_INTERVAL_S`); until then all lookups
+                # can share it.
+                self._started_at = math.inf
+                self._listing_task = spawn(self._refresh(), name="inventory-listing")
                 serves = True
             # Shielded, because other lookups wait for the same listing.
-            index = await asyncio.shield(self._flight)
+            index = await asyncio.shield(self._listing_task)
             if serves or index is None:
                 return index
         return None
 
-    def _worth_it(self, single_requests: int) -> bool:
+    def _saves_requests(self, single_requests: int) -> bool:
         now = monotonic()
         last = self._index
         # A listing is judged only once it has expired: one that is merely too old for a new node
         # may still serve more lookups.
-        if last is not None and not last.judged and now >= last.began + self._max_age_s:
-            last.judged = True
+        if last is not None and not last.is_judged and now >= last.started_at + self._max_age_s:
+            last.is_judged = True
             if last.hits < last.requests:
-                self._paused_until = now + PAUSE_S
+                self._paused_until = now + LISTING_PAUSE_S
         if now < self._paused_until:
             return False
-        expected = last.requests if last else math.ceil(self._population() / PAGE_GUESS)
+        expected = last.requests if last else math.ceil(self._population() / ASSUMED_PAGE_SIZE)
         return single_requests > max(1, expected)
 
     async def _refresh(self) -> _Index | None:
         try:
             if self._index is not None:
-                await asyncio.sleep(self._index.began + PACE_S - monotonic())
-            began = self._began = monotonic()
+                await asyncio.sleep(self._index.started_at + LISTING_INTERVAL_S - monotonic())
+            began = self._started_at = monotonic()
             listing = await self._fetch()
         except CloudError as error:
             if self._is_outdated:
                 return None
-            self._paused_until = monotonic() + PAUSE_S
+            self._paused_until = monotonic() + LISTING_PAUSE_S
             _LISTINGS.labels("error").inc()
             self._log.warning("bulk listing failed, asking one by one", error=str(error))
             return None
@@ -254,17 +261,17 @@ class SharedInventory:
             self._index = _Index(listing, began)
             return self._index
         finally:
-            self._flight, self._is_outdated = None, False
+            self._listing_task, self._is_outdated = None, False
 
 
 class _Index:
     """Index of a listing by provider ID and by name. A duplicate key has no match."""
 
     def __init__(self, listing: InstanceListing, began: float) -> None:
-        self.began = began
+        self.started_at = began
         self.requests = listing.requests
         self.hits = 0
-        self.judged = False
+        self.is_judged = False
         self._by_id: dict[str, InstanceRecord | None] = {}
         self._by_name: dict[str, InstanceRecord | None] = {}
         for record in listing.instances:
@@ -289,31 +296,31 @@ class InstanceLookup:
     """Lookup of the instance behind a node.
 
     Args:
-        handle: client of the cloud.
+        client: client of the cloud.
         inventory: the shared listing; None if the provider has no inventory.
     """
 
-    def __init__(self, handle: Caller, inventory: SharedInventory | None = None) -> None:
-        self._handle = handle
+    def __init__(self, client: ProviderClient, inventory: SharedInventory | None = None) -> None:
+        self._client = client
         self._inventory = inventory
 
     @property
-    def by_node(self) -> bool:
+    def uses_v2(self) -> bool:
         """Whether the provider implements `InstancesV2`."""
-        return self._handle.offers(InstancesV2)
+        return self._client.offers(InstancesV2)
 
     @property
-    def opening(self) -> int:
+    def provider_session(self) -> int:
         """Number of the provider session; changes when the provider is replaced."""
-        return self._handle.opening
+        return self._client.provider_session
 
     def confirmed(self, node: Node) -> bool:
         """Return whether this provider session confirmed the instance of a node without ID."""
-        return node.uid in self._handle.confirmed
+        return node.uid in self._client.confirmed
 
     def forget(self, node: Node) -> None:
         """Drop the state of a deleted node."""
-        self._handle.confirmed.discard(node.uid)
+        self._client.confirmed.discard(node.uid)
 
     async def metadata(self, node: Node, *, waiting: int = 1) -> InstanceMetadata | None:
         """Return the metadata for the initialisation of a node; None = not available yet.
@@ -325,19 +332,19 @@ class InstanceLookup:
         Raises:
             CloudError: the lookup failed.
         """
-        opening = self.opening
+        opening = self.provider_session
         instance = await self._metadata(node, waiting)
-        self._note(node, opening, exists=instance is not None)
+        self._record_confirmation(node, opening, exists=instance is not None)
         return instance
 
     async def addresses(self, node: Node, *, waiting: int = 1) -> Sequence[NodeAddress] | None:
         """Return the current addresses; None = not available yet. Raises CloudError."""
-        if self.by_node:
+        if self.uses_v2:
             metadata = await self.metadata(node, waiting=waiting)
             return None if metadata is None else metadata.addresses
-        opening = self.opening
-        addresses = await self._old_addresses(node.provider_id, node.name)
-        self._note(node, opening, exists=bool(addresses))
+        opening = self.provider_session
+        addresses = await self._v1_addresses(node.provider_id, node.name)
+        self._record_confirmation(node, opening, exists=bool(addresses))
         return addresses
 
     async def state(self, node: Node, *, waiting: int = 1) -> InstanceState:
@@ -346,9 +353,9 @@ class InstanceLookup:
         Raises:
             CloudError: existence or power state is unknown; the node must be left unchanged.
         """
-        opening = self.opening
+        opening = self.provider_session
         instance_state = await self._state(node, waiting)
-        self._note(node, opening, exists=instance_state.exists)
+        self._record_confirmation(node, opening, exists=instance_state.exists)
         return instance_state
 
     async def confirmed_gone(self, node: Node) -> bool:
@@ -357,66 +364,66 @@ class InstanceLookup:
         Raises:
             CloudError: existence is unknown; the node must be kept.
         """
-        if not self.by_node:
-            return await self._existing(node) is None
-        return not await self._handle.call(InstancesV2.instance_exists, node)
+        if not self.uses_v2:
+            return await self._existing_provider_id(node) is None
+        return not await self._client.call(InstancesV2.instance_exists, node)
 
     async def _state(self, node: Node, waiting: int) -> InstanceState:
-        if not self.by_node:
-            return await self._old_state(node)
-        combined = self._handle.offers(InstanceStates)
-        record = await self._listed(node, single_requests=waiting * (1 if combined else 2))
+        if not self.uses_v2:
+            return await self._v1_state(node)
+        combined = self._client.offers(InstanceStates)
+        record = await self._find_in_listing(node, single_requests=waiting * (1 if combined else 2))
         if record is not None:
             return InstanceState(exists=True, power=record.power)
         if combined:
-            return await self._handle.call(InstanceStates.instance_state, node)
-        if not await self._handle.call(InstancesV2.instance_exists, node):
+            return await self._client.call(InstanceStates.instance_state, node)
+        if not await self._client.call(InstancesV2.instance_exists, node):
             return GONE
-        return await _powered(self._handle.call(InstancesV2.instance_shutdown, node))
+        return await _power_state(self._client.call(InstancesV2.instance_shutdown, node))
 
     async def _metadata(self, node: Node, waiting: int) -> InstanceMetadata | None:
-        if not self.by_node:
-            return await self._old_metadata(node)
-        record = await self._listed(node, single_requests=waiting)
+        if not self.uses_v2:
+            return await self._v1_metadata(node)
+        record = await self._find_in_listing(node, single_requests=waiting)
         if record is not None:
             return record.metadata
-        return await self._handle.call(InstancesV2.instance_metadata, node)
+        return await self._client.call(InstancesV2.instance_metadata, node)
 
-    def _note(self, node: Node, opening: int, *, exists: bool) -> None:
+    def _record_confirmation(self, node: Node, provider_session: int, *, exists: bool) -> None:
         """Record that the cloud confirmed a node without provider ID, unless it was replaced."""
-        if exists and not node.provider_id and self.opening == opening:
-            self._handle.confirmed.add(node.uid)
+        if exists and not node.provider_id and self.provider_session == provider_session:
+            self._client.confirmed.add(node.uid)
 
-    async def _listed(self, node: Node, *, single_requests: int) -> InstanceRecord | None:
+    async def _find_in_listing(self, node: Node, *, single_requests: int) -> InstanceRecord | None:
         if self._inventory is None:
             return None
         return await self._inventory.find(node, single_requests=single_requests)
 
-    async def _old_state(self, node: Node) -> InstanceState:
-        provider_id = await self._existing(node)
+    async def _v1_state(self, node: Node) -> InstanceState:
+        provider_id = await self._existing_provider_id(node)
         if provider_id is None:
             return GONE
         ask = Instances.instance_shutdown_by_provider_id
-        return await _powered(self._handle.call(ask, provider_id))
+        return await _power_state(self._client.call(ask, provider_id))
 
-    async def _old_metadata(self, node: Node) -> InstanceMetadata:
+    async def _v1_metadata(self, node: Node) -> InstanceMetadata:
         provider_id = node.provider_id
         if not provider_id:
             try:
                 provider_id = await self._provider_id(node)
             except Unimplemented:
                 _warn("provider cannot tell instance IDs", node)
-        addresses = await self._old_addresses(provider_id, node.name)
+        addresses = await self._v1_addresses(provider_id, node.name)
         instance_type = await self._first_of(
-            lambda: self._handle.call(Instances.instance_type_by_provider_id, provider_id),
-            lambda: self._handle.call(Instances.instance_type, node.name),
+            lambda: self._client.call(Instances.instance_type_by_provider_id, provider_id),
+            lambda: self._client.call(Instances.instance_type, node.name),
             what="instance type",
         )
         zone = Zone()
-        if self._handle.offers(Zones):
+        if self._client.offers(Zones):
             zone = await self._first_of(
-                lambda: self._handle.call(Zones.get_zone_by_provider_id, provider_id),
-                lambda: self._handle.call(Zones.get_zone_by_node_name, node.name),
+                lambda: self._client.call(Zones.get_zone_by_provider_id, provider_id),
+                lambda: self._client.call(Zones.get_zone_by_node_name, node.name),
                 what="zone",
             )
         return InstanceMetadata(
@@ -427,7 +434,7 @@ class InstanceLookup:
             region=zone.region,
         )
 
-    async def _existing(self, node: Node) -> str | None:
+    async def _existing_provider_id(self, node: Node) -> str | None:
         """Return the provider ID of the instance if it exists, else None."""
         provider_id = node.provider_id
         if not provider_id:
@@ -437,21 +444,21 @@ class InstanceLookup:
                 return None
         # A NotFound from here on is an ordinary error: only False means "gone".
         try:
-            exists = await self._handle.call(Instances.instance_exists_by_provider_id, provider_id)
+            exists = await self._client.call(Instances.instance_exists_by_provider_id, provider_id)
         except NotFound as error:
             raise FailedPrecondition(f"existence of {provider_id} is unclear: {error}") from error
         return provider_id if exists else None
 
-    async def _old_addresses(self, provider_id: str, name: str) -> Sequence[NodeAddress]:
+    async def _v1_addresses(self, provider_id: str, name: str) -> Sequence[NodeAddress]:
         return await self._first_of(
-            lambda: self._handle.call(Instances.node_addresses_by_provider_id, provider_id),
-            lambda: self._handle.call(Instances.node_addresses, name),
+            lambda: self._client.call(Instances.node_addresses_by_provider_id, provider_id),
+            lambda: self._client.call(Instances.node_addresses, name),
             what="addresses",
         )
 
     async def _provider_id(self, node: Node) -> str:
-        instance_id = await self._handle.call(Instances.instance_id, node.name)
-        return format_provider_id(self._handle.name, instance_id)
+        instance_id = await self._client.call(Instances.instance_id, node.name)
+        return format_provider_id(self._client.name, instance_id)
 
     async def _first_of(
         self, first: Callable[[], Awaitable[T]], second: Callable[[], Awaitable[T]], *, what: str
@@ -463,10 +470,10 @@ class InstanceLookup:
                 return await second()
             except CloudError as by_name:
                 text = f"{what}: by provider ID: {by_id}; by name: {by_name}"
-                raise _retold(by_name, text) from by_name
+                raise _with_message(by_name, text) from by_name
 
 
-async def _powered(is_off: Awaitable[bool]) -> InstanceState:
+async def _power_state(is_off: Awaitable[bool]) -> InstanceState:
     """Return the state of an existing instance; RUNNING if the cloud reports no power state."""
     try:
         return SHUTDOWN if await is_off else RUNNING
@@ -474,7 +481,7 @@ async def _powered(is_off: Awaitable[bool]) -> InstanceState:
         return RUNNING
 
 
-def _retold(error: CloudError, text: str) -> CloudError:
+def _with_message(error: CloudError, text: str) -> CloudError:
     """Copy an error with another text; class and attributes, and so the retry policy, stay.
 
     The original must not change, because a provider may raise one error object repeatedly.

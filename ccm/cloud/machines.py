@@ -39,7 +39,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from ccm.base.credentials import header_value
+from ccm.base.credentials import check_header_value
 from ccm.cloud.errors import CloudError, InvalidArgument, NotOwned, Unimplemented
 from ccm.cloud.operation import LISTING_S, operation
 from ccm.model import NodeAddress
@@ -107,7 +107,7 @@ def token_of(credentials: Mapping[str, bytes], key: str) -> str:
         InvalidArgument: the value is invalid in a header; the message names its key and size.
     """
     try:
-        return header_value(credentials.get(key, b"").decode(errors="replace").strip())
+        return check_header_value(credentials.get(key, b"").decode(errors="replace").strip())
     except ValueError as error:
         raise InvalidArgument(f"{key} of the credentials {error}") from None
 
@@ -142,13 +142,13 @@ class Marks:
     name: str
     uid: str
 
-    def of(self, who: Identity) -> dict[str, str]:
+    def to_labels(self, owner: Identity) -> dict[str, str]:
         """Return an identity as labels."""
         return {
-            getattr(self, field_name): getattr(who, field_name) for field_name in self.__slots__
+            getattr(self, field_name): getattr(owner, field_name) for field_name in self.__slots__
         }
 
-    def identity(self, labels: Mapping[str, Any] | None, vm_name: str) -> Identity:
+    def to_identity(self, labels: Mapping[str, Any] | None, vm_name: str) -> Identity:
         """Return the identity in a VM's labels; without a name mark, the name is the VM's own."""
         values = {
             field_name: (labels or {}).get(getattr(self, field_name))
@@ -159,11 +159,11 @@ class Marks:
         }
         return Identity(**{**texts, "name": texts["name"] or vm_name})
 
-    def bear(self, labels: Mapping[str, Any] | None, who: Identity) -> bool:
+    def match(self, labels: Mapping[str, Any] | None, owner: Identity) -> bool:
         """Return whether labels have cluster and UID of an identity; both marks must be set."""
-        identity = self.identity(labels, "")
+        identity = self.to_identity(labels, "")
         is_marked = bool(identity.cluster and identity.uid)
-        return is_marked and (identity.cluster, identity.uid) == (who.cluster, who.uid)
+        return is_marked and (identity.cluster, identity.uid) == (owner.cluster, owner.uid)
 
 
 class Phase(Enum):
@@ -301,7 +301,7 @@ class Problem:
         return f"{self.field}: {self.message}" if self.field else self.message
 
 
-def _machine(req: MachineRequest) -> str:
+def _machine_subject(req: MachineRequest) -> str:
     # The deletion of an orphaned VM has a provider ID but no UID.
     return req.identity.uid or req.provider_id or req.identity.name
 
@@ -309,7 +309,7 @@ def _machine(req: MachineRequest) -> str:
 class MachineDriver(Protocol):
     """Creation, deletion and lookup of VMs. Calls about one machine never overlap."""
 
-    @operation(deadline_s=CHANGE_S, change=True, subject=_machine)
+    @operation(deadline_s=CHANGE_S, change=True, subject=_machine_subject)
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         """Create the VM, or return the VM that an earlier call created.
 
@@ -325,7 +325,7 @@ class MachineDriver(Protocol):
             RetryAfter: the creation is in progress; the call is repeated after the delay.
         """
 
-    @operation(deadline_s=CHANGE_S, change=True, subject=_machine)
+    @operation(deadline_s=CHANGE_S, change=True, subject=_machine_subject)
     async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
         """Set up properties that need an existing VM: network settings, volumes.
 
@@ -340,7 +340,7 @@ class MachineDriver(Protocol):
                 machine is marked failed, and its MachineSet replaces it.
         """
 
-    @operation(deadline_s=CHANGE_S, change=True, subject=_machine)
+    @operation(deadline_s=CHANGE_S, change=True, subject=_machine_subject)
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
         """Delete the VM and all resources created with it; succeed if nothing exists.
 
@@ -462,7 +462,7 @@ class Driver(Generic[S]):
         raise Unimplemented("this driver has no classes to migrate from")
 
 
-def known(error: CloudError) -> MachineInfo:
+def partial_info(error: CloudError) -> MachineInfo:
     """Return the partial result of a driver's error as `MachineInfo`; empty if there is none."""
     match error.partial:
         case MachineInfo() as info:
@@ -473,7 +473,7 @@ def known(error: CloudError) -> MachineInfo:
             return MachineInfo()
 
 
-def found(records: Iterable[MachineRecord], identity: Identity) -> MachineRecord | None:
+def find_record(records: Iterable[MachineRecord], identity: Identity) -> MachineRecord | None:
     """Return the VM of an identity in a listing; None if there is none.
 
     Only cluster and UID are compared: names are reused, and older VMs have no namespace mark.
@@ -484,17 +484,17 @@ def found(records: Iterable[MachineRecord], identity: Identity) -> MachineRecord
     return None
 
 
-def is_owner(who: Identity, marks: Identity) -> bool:
+def is_owner(identity: Identity, marks: Identity) -> bool:
     """Return whether a VM with these marks belongs to a machine.
 
     Cluster and UID must agree. A restored Machine has another UID than its VM's mark, but owns the
     VM if cluster, namespace, pool and name agree, because Machine names are unique in a namespace.
     Without a UID mark, all fields must be equal. An identity without a cluster owns nothing.
     """
-    if not who.cluster or who.cluster != marks.cluster or not marks.uid:
-        return bool(who.cluster) and who == marks
-    restored = bool(marks.namespace) and replace(marks, uid=who.uid) == who
-    return marks.uid == who.uid or restored
+    if not identity.cluster or identity.cluster != marks.cluster or not marks.uid:
+        return bool(identity.cluster) and identity == marks
+    restored = bool(marks.namespace) and replace(marks, uid=identity.uid) == identity
+    return marks.uid == identity.uid or restored
 
 
 def check_owner(req: MachineRequest, marks: Identity) -> Identity:
@@ -525,7 +525,7 @@ def check_owner(req: MachineRequest, marks: Identity) -> Identity:
     return marks if marks.uid else identity
 
 
-MOST_DEPTH = 32
+MAX_DEPTH = 32
 """Maximum nesting of lists and mappings in a field; bounds recursion, no cloud needs more."""
 
 
@@ -534,26 +534,26 @@ def without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def converted(
-    given: Mapping[str, Any], declared: type[msgspec.Struct], *, knows_all: bool = True
+def convert_spec(
+    given: Mapping[str, Any], declared: type[msgspec.Struct], *, reject_unknown: bool = True
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Convert the fields of a spec; return the values by field name of the spec, and the errors.
 
     Args:
         given: the spec.
         declared: a Struct that declares the fields.
-        knows_all: whether an undeclared field is an error.
+        reject_unknown: whether an undeclared field is an error.
     """
     known = {field.encode_name: field for field in msgspec.structs.fields(declared)}
     stated = without_nulls(given)
     problems = [
         Problem(field=name, message=f"no such field; there are {', '.join(known)}")
         for name in stated
-        if knows_all and name not in known
+        if reject_unknown and name not in known
     ]
     values: dict[str, Any] = {}
     for name in known.keys() & stated.keys():
-        if message := _beyond_json(stated[name], MOST_DEPTH):
+        if message := _json_error(stated[name], MAX_DEPTH):
             problems.append(Problem(field=name, message=message))
             continue
         try:
@@ -563,13 +563,13 @@ def converted(
     return values, problems
 
 
-def _beyond_json(value: Any, levels: int) -> str:
+def _json_error(value: Any, levels: int) -> str:
     """Return why a value cannot be encoded as JSON; empty if it can."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return "must hold no number of more than 64 bits"
     if not isinstance(value, Mapping | list | tuple):
         return ""
     if not levels:
-        return f"must have at most {MOST_DEPTH} levels of lists and mappings"
+        return f"must have at most {MAX_DEPTH} levels of lists and mappings"
     inner = value.values() if isinstance(value, Mapping) else value
-    return next(filter(None, (_beyond_json(item, levels - 1) for item in inner)), "")
+    return next(filter(None, (_json_error(item, levels - 1) for item in inner)), "")

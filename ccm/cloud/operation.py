@@ -23,14 +23,14 @@ LISTING_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Declaration:
+class OperationDeclaration:
     """Properties of every call of one method.
 
     Attributes:
         parameters: names of the parameters, without `self`.
         deadline_s: deadline of a call, unless the provider sets its own (`Limits.deadlines_s`).
         change: whether the method changes cloud resources; a shutdown waits for such calls.
-        subject: function from the arguments to the subject of a call; see `Operation`.
+        subject: function from the arguments to the subject of a call; see `ProviderCall`.
     """
 
     parameters: tuple[str, ...]
@@ -40,7 +40,7 @@ class Declaration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class ProviderCall:
     """One call, as a value.
 
     Attributes:
@@ -59,29 +59,29 @@ class Operation:
     change: bool
 
 
-class Caller(Protocol):
-    """Client of a provider, such as `ccm.cloud.calls.handle.Handle`."""
+class ProviderClient(Protocol):
+    """Client of a provider, such as `ccm.cloud.calls.client.Handle`."""
 
     @property
     def name(self) -> str:
         """The provider's name."""
 
     @property
-    def opening(self) -> int:
+    def provider_session(self) -> int:
         """Number of the provider session; changes when the provider is replaced."""
 
     @property
     def confirmed(self) -> set[str]:
         """UIDs of nodes without provider ID whose instance this provider session confirmed."""
 
-    def offers(self, face: type) -> bool:
+    def offers(self, interface: type) -> bool:
         """Return whether the provider implements an interface."""
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
         """Call a method, given as an attribute of its interface class. Raises CloudError."""
 
 
-DECLARED: dict[str, Declaration] = {}
+DECLARATIONS: dict[str, OperationDeclaration] = {}
 """Every operation by name, filled when the interface modules are imported."""
 
 
@@ -91,7 +91,8 @@ def operation(
     change: bool = False,
     subject: Callable[..., str] = lambda **_: "",
 ) -> Callable[[M], M]:
-    """Declare a method of an interface; see `Declaration`. `subject` gets keyword arguments.
+    """Declare a method of an interface; see `OperationDeclaration`. `subject` gets keyword
+    arguments.
 
     Raises:
         ValueError: a method of that name has another declaration; names must be unambiguous,
@@ -100,8 +101,8 @@ def operation(
 
     def declare(method: M) -> M:
         parameters = tuple(inspect.signature(method).parameters)[1:]
-        declared = Declaration(parameters, deadline_s, change, subject)
-        if DECLARED.setdefault(method.__name__, declared) != declared:
+        declared = OperationDeclaration(parameters, deadline_s, change, subject)
+        if DECLARATIONS.setdefault(method.__name__, declared) != declared:
             raise ValueError(f"operation {method.__name__!r} is declared already, and otherwise")
         return method
 

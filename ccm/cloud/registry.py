@@ -34,10 +34,10 @@ GROUP = "ccm.providers"
 SDK_VERSION = "2.0"
 """Version of the provider interfaces; a new major version requires changes in providers."""
 
-_OLDEST = "1.0"
+_UNDECLARED_VERSION = "1.0"
 """SDK version assumed for a provider without the `provider` decorator."""
 
-_TO_CHANGE = {
+_MIGRATION_STEPS = {
     1: "give every LoadBalancerRecord the status that get_load_balancer would answer; raise "
     "NotFound from update_load_balancer where there is no load balancer; make the digest of a load "
     "balancer change with each node_port; set Cloud.has_cluster_id where the cloud's objects carry "
@@ -90,14 +90,14 @@ class provider:  # noqa: N801 - a decorator
     def __call__(self, function: Callable[[Context], AsyncIterator[Cloud]]) -> Opener:
         """Convert the function to an opener with this declaration."""
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-            raise _does_not_yield(function)
+            raise _not_a_generator(function)
 
         # A plain function may return another function's async generator: check the result.
         @wraps(function)
         def clouds(context: Context) -> AsyncIterator[Cloud]:
             result = function(context)
             if not isinstance(result, AsyncIterator):
-                raise _does_not_yield(function)
+                raise _not_a_generator(function)
             return result
 
         opener = asynccontextmanager(clouds)
@@ -105,7 +105,7 @@ class provider:  # noqa: N801 - a decorator
         return opener
 
 
-def _does_not_yield(function: Callable[..., object]) -> ProviderError:
+def _not_a_generator(function: Callable[..., object]) -> ProviderError:
     name = getattr(function, "__qualname__", repr(function))
     return ProviderError(
         f"{name} is no async generator function; write `async def`, and `yield` one Cloud instead "
@@ -113,13 +113,13 @@ def _does_not_yield(function: Callable[..., object]) -> ProviderError:
     )
 
 
-def declared(opener: Opener) -> provider:
+def declaration_of(opener: Opener) -> provider:
     """Return the declaration of a provider; for SDK 1.0 where it has none."""
-    declaration: provider = getattr(opener, "declared", provider(sdk=_OLDEST))
+    declaration: provider = getattr(opener, "declared", provider(sdk=_UNDECLARED_VERSION))
     return declaration
 
 
-def available() -> Mapping[str, EntryPoint]:
+def installed_providers() -> Mapping[str, EntryPoint]:
     """Return the installed providers by name, without importing them.
 
     Raises:
@@ -128,16 +128,16 @@ def available() -> Mapping[str, EntryPoint]:
     providers: dict[str, EntryPoint] = {}
     for entry in entry_points(group=GROUP):
         other = providers.get(entry.name)
-        if other is not None and _origin(other) != _origin(entry):
+        if other is not None and _distribution(other) != _distribution(entry):
             raise ProviderError(
-                f"cloud provider {entry.name!r} is offered twice, by {_origin(other)} and by "
-                f"{_origin(entry)}; uninstall one of them"
+                f"cloud provider {entry.name!r} is offered twice, by {_distribution(other)} and by "
+                f"{_distribution(entry)}; uninstall one of them"
             )
         providers[entry.name] = entry
     return providers
 
 
-def load(name: str) -> Opener:
+def load_provider(name: str) -> Opener:
     """Import the provider of that name.
 
     Raises:
@@ -145,17 +145,19 @@ def load(name: str) -> Opener:
             written for an incompatible SDK version, returns instead of yielding, or declares an
             unknown capability.
     """
-    providers = available()
+    providers = installed_providers()
     entry = providers.get(name)
     if entry is None:
-        raise ProviderError(_unknown(name, providers))
+        raise ProviderError(_unknown_message(name, providers))
     try:
         opener = entry.load()
     except ProviderError as error:
-        raise ProviderError(f"cloud provider {name!r} of {_origin(entry)}: {error}") from error
+        raise ProviderError(
+            f"cloud provider {name!r} of {_distribution(entry)}: {error}"
+        ) from error
     except Exception as error:
         raise ProviderError(
-            f"cloud provider {name!r} of {_origin(entry)} cannot be imported: "
+            f"cloud provider {name!r} of {_distribution(entry)} cannot be imported: "
             f"{type(error).__name__}: {error}"
         ) from error
     if not callable(opener):
@@ -166,9 +168,9 @@ def load(name: str) -> Opener:
             f'one Cloud and be decorated with @cloud.provider(sdk="{SDK_VERSION}")'
         )
     result: Opener = opener
-    _check_sdk(name, entry, str(declared(result).sdk))
-    offers = declared(result).offers or ()
-    check_fields(offers, where=f"cloud provider {name!r} of {_origin(entry)}: offers")
+    _check_sdk(name, entry, str(declaration_of(result).sdk))
+    offers = declaration_of(result).offers or ()
+    check_fields(offers, where=f"cloud provider {name!r} of {_distribution(entry)}: offers")
     return result
 
 
@@ -177,25 +179,26 @@ def _check_sdk(name: str, entry: EntryPoint, version: str) -> None:
         major, minor = (int(part) for part in version.split("."))
     except ValueError:
         raise ProviderError(
-            f"cloud provider {name!r} of {_origin(entry)} names SDK version {version!r}; "
+            f"cloud provider {name!r} of {_distribution(entry)} names SDK version {version!r}; "
             f"it must look like {SDK_VERSION!r}"
         ) from None
     our_major, our_minor = (int(part) for part in SDK_VERSION.split("."))
     if 0 < major < our_major:
-        steps = "; ".join(_TO_CHANGE[number] for number in range(major, our_major))
+        steps = "; ".join(_MIGRATION_STEPS[number] for number in range(major, our_major))
         raise ProviderError(
-            f"cloud provider {name!r} of {_origin(entry)} was made for SDK {version}, this is "
+            f"cloud provider {name!r} of {_distribution(entry)} was made for SDK {version}, "
+            "this is "
             f"{SDK_VERSION}. To change in it: {steps}; then decorate {entry.value} with "
             f'@cloud.provider(sdk="{SDK_VERSION}")'
         )
     if major != our_major or minor > our_minor:
         raise ProviderError(
-            f"cloud provider {name!r} of {_origin(entry)} needs SDK {version}, this is "
+            f"cloud provider {name!r} of {_distribution(entry)} needs SDK {version}, this is "
             f"{SDK_VERSION}; install versions of both that fit together"
         )
 
 
-def _unknown(name: str, providers: Mapping[str, EntryPoint]) -> str:
+def _unknown_message(name: str, providers: Mapping[str, EntryPoint]) -> str:
     close = difflib.get_close_matches(name, providers, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     if name == "external":
@@ -208,5 +211,5 @@ def _unknown(name: str, providers: Mapping[str, EntryPoint]) -> str:
     )
 
 
-def _origin(entry: EntryPoint) -> str:
+def _distribution(entry: EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value

@@ -27,8 +27,8 @@ from asyncio_throttle.throttler import Throttler
 from ccm.base import credentials, lease_guard, proxies, redact
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.clock import now
-from ccm.base.decoding import UNDECODABLE
-from ccm.base.wire import aiohttp, reason
+from ccm.base.decoding import DECODE_ERRORS
+from ccm.base.lazy_aiohttp import aiohttp, describe_error
 from ccm.cloud import errors
 from ccm.cloud.settings import ConfigError
 
@@ -67,11 +67,13 @@ If a method has several, a response must have a body unless its status is 204.
 ANSWER_LIMIT = 32 << 20
 """Maximum bytes of one response after decompression; the whole body is held in memory."""
 
-_PIECE = 64 << 10
+_CHUNK_BYTES = 64 << 10
 """Bytes read and decompressed at a time."""
 
 REFUSAL_LIMIT = 16384
 """Maximum bytes of a body, and maximum characters of headers, in a `Refusal`."""
+
+UNDECODABLE = DECODE_ERRORS  # alias for one release
 
 
 class Refusal(NamedTuple):
@@ -131,11 +133,11 @@ class QuotaLimiter:
             raise ValueError(f"a quota needs calls >= 1 and a period > 0, not {calls}/{period_s}")
         self._throttler = Throttler(rate_limit=calls, period=period_s)
         # The throttler serves its waiters in no order; the lock admits one waiter at a time.
-        self._line = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def acquire(self) -> None:
         """Wait until the window has room for a request."""
-        async with self._line, self._throttler:
+        async with self._lock, self._throttler:
             return
 
     def hear(self, status: int, headers: Mapping[str, str]) -> None:
@@ -169,7 +171,7 @@ class RestClient:
     async def get(self, path: str, answer: type[T], query: Mapping[str, str] | None = None) -> T:
         """Send a GET request and decode the response as type `answer`."""
         body = await self.request("GET", path, query=query)
-        return decoded(f"GET {path}", body, answer)
+        return decode_json(f"GET {path}", body, answer)
 
     async def send(
         self,
@@ -183,7 +185,7 @@ class RestClient:
         """Send `content` as JSON and decode the response as type `answer`."""
         data = msgspec.json.encode(content)
         body = await self.request(method, path, data=data, headers=headers)
-        return decoded(f"{method} {path}", body, answer)
+        return decode_json(f"{method} {path}", body, answer)
 
     async def pages(
         self,
@@ -238,14 +240,14 @@ class RestClient:
         what = f"{method} {path}"
         request_headers = {**({"Content-Type": JSON} if data else {}), **(headers or {})}
         authorization = await self._authorize(request_headers)
-        response, body = await self._asked(what, method, path, query, data, request_headers)
+        response, body = await self._send(what, method, path, query, data, request_headers)
         if response.status == 401 and self.authorizer and self.authorizer.refused(authorization):
             authorization = await self._authorize(request_headers)
-            response, body = await self._asked(what, method, path, query, data, request_headers)
+            response, body = await self._send(what, method, path, query, data, request_headers)
         success = self.success[method]
         allowed = (success,) if isinstance(success, int) else success
         if response.status not in allowed:
-            raise self._failure(what, response, body, authorization)
+            raise self._build_error(what, response, body, authorization)
         if len(allowed) > 1 and not body and response.status != 204:
             raise errors.Unknown(f"{what}: HTTP {response.status} without a body")
         return body
@@ -258,14 +260,14 @@ class RestClient:
         authorization = self.authorization
         if self.authorizer is not None:
             try:
-                authorization = _checked(await self.authorizer.header())
+                authorization = _check_header(await self.authorizer.header())
             except ValueError as error:
                 raise errors.Unauthenticated(f"{self.url}: the credentials {error}") from None
         if authorization:
             headers["Authorization"] = authorization
         return authorization
 
-    async def _asked(
+    async def _send(
         self,
         what: str,
         method: str,
@@ -291,9 +293,13 @@ class RestClient:
         except TimeoutError as error:
             raise errors.DeadlineExceeded(f"{what}: no answer in time") from error
         except aiohttp.ClientError as error:
-            through = f" through the proxy {proxies.shown(self.proxy)}" if self.proxy else ""
-            message = f"{what}: no answer from {self.url}{through}: {reason(error)}"
-            raise errors.Unavailable(_masked(message, headers.get("Authorization", ""))) from error
+            through = (
+                f" through the proxy {proxies.without_credentials(self.proxy)}"
+                if self.proxy
+                else ""
+            )
+            message = f"{what}: no answer from {self.url}{through}: {describe_error(error)}"
+            raise errors.Unavailable(_mask(message, headers.get("Authorization", ""))) from error
         if self.quota is not None:
             self.quota.hear(response.status, response.headers)
         return response, body
@@ -302,7 +308,7 @@ class RestClient:
         """Return the body, decompressed. Raises Unknown beyond the limit."""
         body = bytearray()
         # In pieces, because `response.read()` would decompress all received data before a check.
-        async for piece in response.content.iter_chunked(_PIECE):
+        async for piece in response.content.iter_chunked(_CHUNK_BYTES):
             body += piece
             if len(body) > self.answer_limit:
                 response.close()
@@ -312,17 +318,17 @@ class RestClient:
                 )
         return bytes(body)
 
-    def _failure(
+    def _build_error(
         self, what: str, response: aiohttp.ClientResponse, body: bytes, authorization: str
     ) -> errors.CloudError:
         """Build the error for an unsuccessful response."""
         status = response.status
         try:
             refusal = self.refusal(body)
-        except UNDECODABLE:
+        except DECODE_ERRORS:
             refusal = Refusal()
         suffix = f" {refusal.code}: {refusal.message}" if refusal.code else ""
-        text = _masked(f"{what}: HTTP {status}{suffix}", authorization)
+        text = _mask(f"{what}: HTTP {status}{suffix}", authorization)
         default = errors.Unavailable if status >= 500 else errors.Unknown
         kind = self.statuses.get(status, default)
         if kind is not errors.RetryAfter:
@@ -334,7 +340,9 @@ class RestClient:
             error: errors.CloudError = kind(text, seconds=seconds)
         else:
             error = kind(text)
-        error.refusal = refusal._replace(headers=_kept(response.headers), body=body[:REFUSAL_LIMIT])
+        error.refusal = refusal._replace(
+            headers=_limited_headers(response.headers), body=body[:REFUSAL_LIMIT]
+        )
         return error
 
 
@@ -382,17 +390,18 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
     """
     if authorization and "@" in urlsplit(url).netloc:
         raise ConfigError(
-            f"the URL of the cloud, {redact.words(url)}, holds a user or a password; leave them "
+            f"the URL of the cloud, {redact.mask_text(url)}, holds a user or a password; "
+            "leave them "
             "out, there are other credentials"
         )
     try:
-        proxy = proxies.Proxies.of().proxy_for(url)
+        proxy = proxies.ProxySettings.from_environ().proxy_for(url)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     try:
-        fixed = _checked(authorization) if isinstance(authorization, str) else ""
+        fixed = _check_header(authorization) if isinstance(authorization, str) else ""
     except ValueError as error:
-        raise ConfigError(f"the authorization for {redact.words(url)} {error}") from None
+        raise ConfigError(f"the authorization for {redact.mask_text(url)} {error}") from None
     timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_timeout_s)
     async with aiohttp.ClientSession(
         timeout=timeout,
@@ -400,7 +409,7 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
         trust_env=False,
         connector=aiohttp.TCPConnector(limit=connections),
     ) as session:
-        with redact.held(_secret(fixed)):
+        with redact.registered(_secret(fixed)):
             yield RestClient(
                 session=session,
                 url=url,
@@ -416,7 +425,7 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
             )
 
 
-def decoded(what: str, body: bytes, answer: type[T]) -> T:
+def decode_json(what: str, body: bytes, answer: type[T]) -> T:
     """Decode a response body from JSON.
 
     Args:
@@ -429,11 +438,14 @@ def decoded(what: str, body: bytes, answer: type[T]) -> T:
     """
     try:
         return msgspec.json.decode(body, type=answer)
-    except UNDECODABLE as error:
+    except DECODE_ERRORS as error:
         raise errors.Unknown(f"{what}: unreadable answer: {error}") from error
 
 
-def _kept(headers: Mapping[str, str]) -> Mapping[str, str]:
+decoded = decode_json  # alias for one release
+
+
+def _limited_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Return the first headers, up to `REFUSAL_LIMIT` characters, names in lower case."""
     kept: dict[str, str] = {}
     room = REFUSAL_LIMIT
@@ -445,10 +457,10 @@ def _kept(headers: Mapping[str, str]) -> Mapping[str, str]:
     return kept
 
 
-def _checked(authorization: str) -> str:
+def _check_header(authorization: str) -> str:
     """Return the header value. Raises ValueError if it is invalid in a header."""
     for part in authorization.partition(" "):
-        credentials.header_value(part)
+        credentials.check_header_value(part)
     return authorization
 
 
@@ -456,11 +468,11 @@ def _secret(authorization: str) -> str:
     return authorization.rpartition(" ")[2]
 
 
-def _masked(text: str, authorization: str) -> str:
+def _mask(text: str, authorization: str) -> str:
     """Mask credentials in a text: a cloud or proxy may quote them, and errors reach events."""
     if secret := _secret(authorization):
         text = text.replace(secret, redact.MASK)
-    return redact.words(text)
+    return redact.mask_text(text)
 
 
 def _retry_after_s(text: str) -> float:

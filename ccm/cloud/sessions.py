@@ -29,7 +29,7 @@ IDLE_S = 1800.0
 """Seconds without a call after which a client is closed: three passes of the search for orphaned
 VMs, which lists every pool (Gardener's period is ten minutes)."""
 
-MOST = 64
+MAX_SESSIONS = 64
 """Maximum number of open clients."""
 
 
@@ -60,13 +60,13 @@ class Sessions(Generic[T]):
         opener: Callable[[str, Credentials], AbstractAsyncContextManager[T]],
         *,
         idle_s: float = IDLE_S,
-        most: int = MOST,
+        most: int = MAX_SESSIONS,
     ) -> None:
         self._opener = opener
         self._idle_s = idle_s
         self._most = most
         self._sessions: dict[Hashable, _Session[T]] = {}
-        self._held: dict[str, Hashable] = {}
+        self._session_of_pool: dict[str, Hashable] = {}
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class Sessions(Generic[T]):
         """
         key = (endpoint, credentials.digest)
         session = await self._session(key)
-        self._hold(pool, key)
+        self._assign(pool, key)
         session.users += 1
         try:
             yield await self._client(session, endpoint, credentials)
@@ -115,7 +115,7 @@ class Sessions(Generic[T]):
             session.used_at = monotonic()
             if session.client is None and not session.users:  # the opener failed
                 self._sessions.pop(key, None)
-            await self._close(self._idle())
+            await self._close(self._closable())
 
     async def _session(self, key: Hashable) -> _Session[T]:
         if self._is_closed:
@@ -131,13 +131,13 @@ class Sessions(Generic[T]):
         # `_close` awaits: a concurrent call may have evicted the new, still unused session.
         return self._sessions.setdefault(key, _Session())
 
-    def _hold(self, pool: str, key: Hashable) -> None:
+    def _assign(self, pool: str, key: Hashable) -> None:
         self._sessions[key].is_replaced = False
-        former = self._held.get(pool)
+        former = self._session_of_pool.get(pool)
         if not pool or former == key:
             return
-        self._held[pool] = key
-        if former in self._sessions and former not in self._held.values():
+        self._session_of_pool[pool] = key
+        if former in self._sessions and former not in self._session_of_pool.values():
             self._sessions[former].is_replaced = True
 
     async def _client(self, session: _Session[T], endpoint: str, credentials: Credentials) -> T:
@@ -147,7 +147,7 @@ class Sessions(Generic[T]):
                 session.client = await session.stack.enter_async_context(opened)
             return session.client
 
-    def _idle(self) -> list[Hashable]:
+    def _closable(self) -> list[Hashable]:
         since = monotonic() - self._idle_s
         return [
             key
@@ -158,7 +158,9 @@ class Sessions(Generic[T]):
     async def _close(self, keys: list[Hashable]) -> None:
         # Remove all before the first await: a concurrent call must not get a closing client.
         closing = [self._sessions.pop(key) for key in keys]
-        self._held = {pool: key for pool, key in self._held.items() if key in self._sessions}
+        self._session_of_pool = {
+            pool: key for pool, key in self._session_of_pool.items() if key in self._sessions
+        }
         for session in closing:
             # The client was idle; an error while closing it must not fail the current call.
             with suppress(Exception):

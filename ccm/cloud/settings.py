@@ -108,7 +108,7 @@ class Fields:
                 known = (
                     f"known are {', '.join(sorted(self._seen))}" if self._seen else "leave it out"
                 )
-                self._fault(name, f"is unknown; {hint}{known}")
+                self._add_fault(name, f"is unknown; {hint}{known}")
         if self.faults:
             raise ConfigError(*self.faults)
 
@@ -134,20 +134,20 @@ class Fields:
             raise ConfigError(f"{self._where}{error}") from error
 
     def _field(self, name: str, kind: inspect.Type, default: T, *, required: bool = False) -> T:
-        is_section = isinstance(unwrapped(kind)[0], inspect.StructType)
+        is_section = isinstance(unwrap(kind)[0], inspect.StructType)
         if required and self._values.get(name) is None and is_section:
             # Report every missing setting of the section, not only the missing section.
             self._seen.add(name)
-            converted = self._made(kind, {}, f"{self._where}{name}", is_hidden=False)
+            converted = self._convert(kind, {}, f"{self._where}{name}", is_hidden=False)
             return default if converted is None else converted
-        value = self._given(name, unwrapped(kind)[1].get("file", ""), required=required)
+        value = self._raw_value(name, unwrap(kind)[1].get("file", ""), required=required)
         if value is None:
             return default
         place = f"{self._where}{name}"
-        converted = self._made(kind, value, place, is_hidden=is_secret(name, kind))
+        converted = self._convert(kind, value, place, is_hidden=is_secret(name, kind))
         return default if converted is None else converted
 
-    def _given(self, name: str, file_name: str, *, required: bool) -> object:
+    def _raw_value(self, name: str, file_name: str, *, required: bool) -> object:
         """Return the raw value, or the content of the file given instead; None if both are unset.
 
         A fault also returns None.
@@ -157,7 +157,7 @@ class Fields:
         is_missing = value is None or (value == "" and bool(required or file_name))
         file = self.text(file_name) if file_name else ""
         if file and not is_missing:
-            self._fault(name, f"is given beside {file_name}; one of the two is required")
+            self._add_fault(name, f"is given beside {file_name}; one of the two is required")
         elif file:
             assert self._secret_file is not None
             try:
@@ -168,35 +168,43 @@ class Fields:
                 return None
         elif is_missing and required:
             also = f", and so is {file_name}; one of the two" if file_name else "; it"
-            self._fault(name, f"is missing{also} is required")
+            self._add_fault(name, f"is missing{also} is required")
         return None if is_missing else value
 
-    def _fault(self, name: str, text: str) -> None:
+    def _add_fault(self, name: str, text: str) -> None:
         self.faults.append(f"{self._where}{name} {text}")
 
-    def _made(self, kind: inspect.Type, value: Any, place: str, *, is_hidden: bool) -> Any:
+    def _convert(self, kind: inspect.Type, value: Any, place: str, *, is_hidden: bool) -> Any:
         """Convert a value to its declared type; None after a fault."""
-        kind, more = unwrapped(kind)
+        kind, more = unwrap(kind)
         if isinstance(kind, inspect.StructType) and isinstance(value, dict):
             return self._section(kind.cls, value, place)
         if isinstance(kind, inspect.DictType) and isinstance(value, dict):
             return {
-                str(key): self._made(kind.value_type, item, f"{place}.{key}", is_hidden=is_hidden)
+                str(key): self._convert(
+                    kind.value_type, item, f"{place}.{key}", is_hidden=is_hidden
+                )
                 for key, item in value.items()
             }
         if isinstance(kind, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):
             items = [
-                self._made(kind.item_type, item, f"{place}[{index}]", is_hidden=is_hidden)
+                self._convert(kind.item_type, item, f"{place}[{index}]", is_hidden=is_hidden)
                 for index, item in enumerate(value)
             ]
             return items if isinstance(kind, inspect.ListType) else tuple(items)
         try:
             if is_hidden:
-                redact.know(str(value))
-            return more["parse"](_text(kind, value)) if more.get("parse") else _scalar(kind, value)
+                redact.register(str(value))
+            return (
+                more["parse"](_convert_text(kind, value))
+                if more.get("parse")
+                else _convert_scalar(kind, value)
+            )
         except ValueError as error:
             rule = f"must {more['expects']}" if more.get("expects") else error
-            self.faults.append(f"{place} is {_shown(kind, value, is_hidden=is_hidden)}; it {rule}")
+            self.faults.append(
+                f"{place} is {_format_invalid(kind, value, is_hidden=is_hidden)}; it {rule}"
+            )
             return None
 
     def _section(self, declared: type, values: Mapping[str, Any], place: str) -> Any:
@@ -223,7 +231,7 @@ def from_environment(
     """
     variables: dict[str, Any] = {}
     for field in fields_of(declared):
-        kind, more = unwrapped(field.type)
+        kind, more = unwrap(field.type)
         for name in (field.encode_name, more.get("file", "")):
             if text := environ.get(name):
                 variables[name] = text
@@ -233,7 +241,7 @@ def from_environment(
     return variables
 
 
-def unwrapped(kind: inspect.Type) -> tuple[inspect.Type, Mapping[str, Any]]:
+def unwrap(kind: inspect.Type) -> tuple[inspect.Type, Mapping[str, Any]]:
     """Return a type without its optional None, and its extra metadata from `setting`."""
     more: dict[str, Any] = {}
     while isinstance(kind, inspect.Metadata | inspect.UnionType):
@@ -247,9 +255,9 @@ def unwrapped(kind: inspect.Type) -> tuple[inspect.Type, Mapping[str, Any]]:
 
 def is_secret(name: str, kind: inspect.Type) -> bool:
     """Return whether a setting is a secret, by its declaration or by the suffix of its name."""
-    kind, more = unwrapped(kind)
+    kind, more = unwrap(kind)
     return more.get("secret", False) or (
-        isinstance(kind, inspect.StrType) and redact.is_secret(name)
+        isinstance(kind, inspect.StrType) and redact.is_secret_name(name)
     )
 
 
@@ -260,45 +268,45 @@ def choices(kind: inspect.Type) -> list[Any]:
     return list(kind.values) if isinstance(kind, inspect.LiteralType) else []
 
 
-def _scalar(kind: inspect.Type, value: Any) -> Any:
+def _convert_scalar(kind: inspect.Type, value: Any) -> Any:
     """Convert a scalar setting. Raises ValueError with the violated rule."""
-    if type(kind) not in _READERS:
+    if type(kind) not in _CONVERTERS:
         raise TypeError(f"a setting cannot be of type {kind}")
-    return _READERS[type(kind)](kind, value)
+    return _CONVERTERS[type(kind)](kind, value)
 
 
-def _text(_: Any, value: Any) -> str:
+def _convert_text(_: Any, value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("must be text in quotes")
     return value
 
 
-def _whole(kind: Any, value: Any) -> int:
+def _convert_int(kind: Any, value: Any) -> int:
     if not _INTEGER.fullmatch(str(value)):
         raise ValueError("must be a whole number")
-    return _limited(kind, int(value))
+    return _check_minimum(kind, int(value))
 
 
-def _number(kind: Any, value: Any) -> float:
+def _convert_float(kind: Any, value: Any) -> float:
     if not _NUMBER.fullmatch(str(value)):
         raise ValueError("must be a number")
-    return _limited(kind, float(value))
+    return _check_minimum(kind, float(value))
 
 
-def _limited(kind: Any, number: T) -> T:
+def _check_minimum(kind: Any, number: T) -> T:
     if kind.ge is not None and number < kind.ge:
         raise ValueError(f"must be at least {kind.ge}")
     return number
 
 
-def _truth(_: Any, value: Any) -> bool:
+def _convert_bool(_: Any, value: Any) -> bool:
     word = str(value).lower()
     if word not in ("true", "false"):
         raise ValueError("must be true or false")
     return word == "true"
 
 
-def _duration(_: Any, value: Any) -> timedelta:
+def _convert_duration(_: Any, value: Any) -> timedelta:
     try:
         parsed = parse_duration(str(value))
     except ValueError:
@@ -308,49 +316,49 @@ def _duration(_: Any, value: Any) -> timedelta:
     return parsed
 
 
-def _choice(kind: Any, value: Any) -> Any:
+def _convert_choice(kind: Any, value: Any) -> Any:
     known = choices(kind)
     if value not in known:
         raise ValueError(f"must be one of {', '.join(map(str, known))}")
     return kind.cls(value) if isinstance(kind, inspect.EnumType) else value
 
 
-def _custom(kind: Any, value: Any) -> Any:
+def _convert_custom(kind: Any, value: Any) -> Any:
     """Convert to a type constructed from a string, such as a path or an address."""
-    text = _text(kind, value)
+    text = _convert_text(kind, value)
     try:
         return kind.cls(text)
     except ValueError:
         raise ValueError(f"must be what {kind.cls.__name__} takes") from None
 
 
-def _list(_: Any, __: Any) -> Any:
+def _reject_list(_: Any, __: Any) -> Any:
     raise ValueError("must be a list")
 
 
-def _mapping(_: Any, __: Any) -> Any:
+def _reject_mapping(_: Any, __: Any) -> Any:
     raise ValueError("must be a mapping of names to values")
 
 
-_READERS: Mapping[type[inspect.Type], Callable[[Any, Any], Any]] = {
+_CONVERTERS: Mapping[type[inspect.Type], Callable[[Any, Any], Any]] = {
     inspect.AnyType: lambda _, value: value,
-    inspect.BoolType: _truth,
-    inspect.CustomType: _custom,
-    inspect.DictType: _mapping,
-    inspect.EnumType: _choice,
-    inspect.FloatType: _number,
-    inspect.IntType: _whole,
-    inspect.ListType: _list,
-    inspect.LiteralType: _choice,
-    inspect.StrType: _text,
-    inspect.StructType: _mapping,
-    inspect.TimeDeltaType: _duration,
-    inspect.VarTupleType: _list,
+    inspect.BoolType: _convert_bool,
+    inspect.CustomType: _convert_custom,
+    inspect.DictType: _reject_mapping,
+    inspect.EnumType: _convert_choice,
+    inspect.FloatType: _convert_float,
+    inspect.IntType: _convert_int,
+    inspect.ListType: _reject_list,
+    inspect.LiteralType: _convert_choice,
+    inspect.StrType: _convert_text,
+    inspect.StructType: _reject_mapping,
+    inspect.TimeDeltaType: _convert_duration,
+    inspect.VarTupleType: _reject_list,
 }
 """Type -> converter; it raises ValueError with the rule that a value breaks."""
 
 
-def _shown(kind: inspect.Type, value: Any, *, is_hidden: bool) -> str:
+def _format_invalid(kind: inspect.Type, value: Any, *, is_hidden: bool) -> str:
     """Return an invalid value for an error message, without anything that may be a secret.
 
     A number where text is expected may be a secret without its quotes. A collection may contain
@@ -448,12 +456,12 @@ def _rows(declared: type[msgspec.Struct], where: str) -> Iterator[Setting]:
         if section is not None:
             yield from _rows(section.cls, f"{name}{suffix}.")
             continue
-        more = unwrapped(field.type)[1]
+        more = unwrap(field.type)[1]
         file = more.get("file")
         yield Setting(
             name=name,
-            kind="secret" if _is_secret(field) else _words(field.type),
-            default="" if _is_secret(field) else _written(field.default),
+            kind="secret" if _is_secret(field) else _describe_type(field.type),
+            default="" if _is_secret(field) else _format_default(field.default),
             required=field.required and not file,
             help=more.get("description", ""),
         )
@@ -464,7 +472,7 @@ def _rows(declared: type[msgspec.Struct], where: str) -> Iterator[Setting]:
 
 def _section(kind: inspect.Type) -> tuple[inspect.StructType | None, str]:
     """Return the Struct in a type, also within lists and mappings, and the suffix of its name."""
-    kind, _ = unwrapped(kind)
+    kind, _ = unwrap(kind)
     if isinstance(kind, inspect.StructType):
         return kind, ""
     for inner, suffix in (("item_type", "[]"), ("value_type", ".*")):
@@ -478,21 +486,21 @@ def _is_secret(field: inspect.Field) -> bool:
     return is_secret(field.encode_name, field.type)
 
 
-def _words(kind: inspect.Type) -> str:
+def _describe_type(kind: inspect.Type) -> str:
     """Return a description of the values of a type."""
-    kind, _ = unwrapped(kind)
+    kind, _ = unwrap(kind)
     if isinstance(kind, inspect.DictType):
-        return f"names with {_words(kind.value_type)}"
+        return f"names with {_describe_type(kind.value_type)}"
     if hasattr(kind, "item_type"):
-        return f"list of {_words(kind.item_type)}"
+        return f"list of {_describe_type(kind.item_type)}"
     if isinstance(kind, inspect.CustomType):
         return "file" if issubclass(kind.cls, PurePath) else kind.cls.__name__
     least = getattr(kind, "ge", None)
-    known = " or ".join(map(str, choices(kind))) or _WORDS.get(type(kind), "any")
+    known = " or ".join(map(str, choices(kind))) or _TYPE_NAMES.get(type(kind), "any")
     return known if least is None else f"{known}, at least {least}"
 
 
-_WORDS: Mapping[type[inspect.Type], str] = {
+_TYPE_NAMES: Mapping[type[inspect.Type], str] = {
     inspect.StrType: "text",
     inspect.IntType: "whole number",
     inspect.FloatType: "number",
@@ -501,7 +509,7 @@ _WORDS: Mapping[type[inspect.Type], str] = {
 }
 
 
-def _written(value: Any) -> str:
+def _format_default(value: Any) -> str:
     """Return a default in the syntax of the config; empty if there is none."""
     if value in (None, msgspec.NODEFAULT, ()):
         return ""
@@ -510,5 +518,5 @@ def _written(value: Any) -> str:
     if isinstance(value, timedelta):
         return parsing.format_duration(value)
     if isinstance(value, tuple):
-        return ", ".join(map(_written, value))
+        return ", ".join(map(_format_default, value))
     return str(value.value if isinstance(value, Enum) else value)

@@ -9,7 +9,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Literal
 
-from ccm.cloud.operation import DECLARED
+from ccm.cloud.operation import DECLARATIONS
 from ccm.model import LoadBalancerIngress, NodeAddress
 from ccm.model.ip import parse_ip
 
@@ -230,11 +230,11 @@ class Limits:
     concurrent_routes: int = 200
 
     def __post_init__(self) -> None:
-        unknown = sorted(map(str, self.deadlines_s.keys() - DECLARED.keys()))
+        unknown = sorted(map(str, self.deadlines_s.keys() - DECLARATIONS.keys()))
         if unknown:
             raise ValueError(
                 f"deadlines_s names {', '.join(unknown)}; operations are: "
-                f"{', '.join(sorted(DECLARED))}"
+                f"{', '.join(sorted(DECLARATIONS))}"
             )
         for operation, seconds in self.deadlines_s.items():
             if not 0 < seconds < math.inf:

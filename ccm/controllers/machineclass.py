@@ -18,15 +18,15 @@ from ccm.cloud.machines import SpecValidation
 from ccm.kube.resources import SECRETS
 from ccm.machines import metrics, reasons
 from ccm.machines.classes import ResolvedClass
-from ccm.machines.driver import Shared
+from ccm.machines.driver import SharedComponents
 from ccm.model import Secret
 from ccm.model.machines import Condition, Machine, MachineClass
 from ccm.model.meta import KubeObject
 from ccm.model.names import STATUS_FALSE, STATUS_TRUE, WARNING
-from ccm.model.patches import Patch, add_finalizer, remove_finalizer
+from ccm.model.patches import Patch, add_finalizer_patch, remove_finalizer_patch
 from ccm.runtime.backoff import default_backoff
-from ccm.runtime.controller import DONE, Controller, Result, Watch
-from ccm.runtime.writer import Recorder, Step, Writer
+from ccm.runtime.controller import DONE, Controller, ReconcileResult, Watch
+from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 
 NAME = "machineclass"
 BACK_OFF_CAP_S = 60.0
@@ -48,7 +48,7 @@ class MachineClassController:
     def __init__(
         self,
         *,
-        shared: Shared,
+        shared: SharedComponents,
         events: Recorder,
         rng: random.Random | None = None,
     ) -> None:
@@ -62,7 +62,7 @@ class MachineClassController:
         self._log = log.logger(NAME)
         self._classes = caches.writer(kind, rng)
         secrets = caches.client.resource(SECRETS)
-        self._secrets = Writer(secrets, cache=caches.secrets.store, rng=rng)
+        self._secrets = ObjectWriter(secrets, cache=caches.secrets.store, rng=rng)
         self._checked: dict[str, Checked] = {}
         self._faults: dict[str, list[str] | None] = {}
         self._announced: dict[str, tuple[str, str]] = {}
@@ -86,7 +86,7 @@ class MachineClassController:
             rng=rng,
         )
 
-    async def sync(self, key: str) -> Result:
+    async def sync(self, key: str) -> ReconcileResult:
         """Reconcile one class or one Secret.
 
         Raises:
@@ -109,18 +109,20 @@ class MachineClassController:
         def held(machine_class: MachineClass) -> Patch | None:
             machines = self._caches.machines
             # An undecodable Machine may use the class.
-            if machines.undecodable and self._names.finalizer in machine_class.finalizers:
+            if machines.malformed_keys and self._names.finalizer in machine_class.finalizers:
                 return None
             is_used = any(
                 machine.class_name == machine_class.name for machine in machines.store.list()
             )
-            return _held(machine_class, self._names.finalizer, is_used=is_used, strategic=False)
+            return _finalizer_patch(
+                machine_class, self._names.finalizer, is_used=is_used, strategic=False
+            )
 
-        written = await self._classes.change(obj, Step(held))
+        written = await self._classes.change(obj, PatchStep(held))
         if written.obj is not None and not written.obj.is_deleting:
-            await self._judge(written.obj)
+            await self._validate(written.obj)
 
-    async def _judge(self, obj: MachineClass) -> None:
+    async def _validate(self, obj: MachineClass) -> None:
         view = self._caches.resolve(obj)
         faults = await self._faults_of(obj.key, view)
         wanted = _condition(faults, clock.now())
@@ -145,7 +147,7 @@ class MachineClassController:
             if not self._stores_status:
                 return before != self._announced[obj.key]
             written = await self._classes.change(
-                obj, Step(lambda obj: self._condition_patch(obj, wanted))
+                obj, PatchStep(lambda obj: self._condition_patch(obj, wanted))
             )
             if written.obj is not None and not _has_condition(written.obj, wanted.type):
                 self._stores_status = False
@@ -166,11 +168,11 @@ class MachineClassController:
             self._checked.pop(key, None)
             self._faults[key] = list(view.faults)
         elif self._checked.get(key) != (asked := (view.provider_spec, view.credentials.digest)):
-            self._faults[key] = await self._asked(view)
+            self._faults[key] = await self._validate_spec(view)
             self._checked[key] = asked
         return self._faults[key]
 
-    async def _asked(self, view: ResolvedClass) -> list[str] | None:
+    async def _validate_spec(self, view: ResolvedClass) -> list[str] | None:
         if not self._driver.caller.offers(SpecValidation):
             return None
         try:
@@ -188,12 +190,14 @@ class MachineClassController:
 
         def held(secret: Secret) -> Patch | None:
             classes = self._caches.classes
-            if classes.undecodable and self._names.secret_finalizer in secret.finalizers:
+            if classes.malformed_keys and self._names.secret_finalizer in secret.finalizers:
                 return None
             is_used = bool(self._caches.classes_with_secret(secret.name))
-            return _held(secret, self._names.secret_finalizer, is_used=is_used, strategic=True)
+            return _finalizer_patch(
+                secret, self._names.secret_finalizer, is_used=is_used, strategic=True
+            )
 
-        await self._secrets.change(self._secrets.newest(cached), Step(held))
+        await self._secrets.change(self._secrets.newest(cached), PatchStep(held))
 
     def _condition_patch(self, obj: MachineClass, wanted: Condition) -> Patch | None:
         known = {condition.type: condition for condition in obj.conditions}
@@ -251,12 +255,14 @@ class MachineClassController:
         self.controller.queue.add(f"{kind} {key}")
 
 
-def _held(obj: KubeObject, finalizer: str, *, is_used: bool, strategic: bool) -> Patch | None:
+def _finalizer_patch(
+    obj: KubeObject, finalizer: str, *, is_used: bool, strategic: bool
+) -> Patch | None:
     """Return the patch that sets or removes the finalizer, which only used objects have."""
     if not is_used:
-        return remove_finalizer(obj, finalizer, strategic=strategic)
+        return remove_finalizer_patch(obj, finalizer, strategic=strategic)
     # No finalizer can be added to an object in deletion.
-    return None if obj.is_deleting else add_finalizer(obj, finalizer, strategic=strategic)
+    return None if obj.is_deleting else add_finalizer_patch(obj, finalizer, strategic=strategic)
 
 
 def _condition(faults: Sequence[str] | None, now: datetime) -> Condition:
@@ -272,7 +278,7 @@ def _condition(faults: Sequence[str] | None, now: datetime) -> Condition:
         status=status,
         reason=reason,
         # Redacted as it will be stored, because the next pass compares it.
-        message=redact.public(text),
+        message=redact.mask_for_api(text),
         since=now,
     )
 

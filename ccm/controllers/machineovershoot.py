@@ -17,17 +17,17 @@ from functools import partial
 from typing import Any
 
 from ccm.base import clock, log
-from ccm.kube.resources import Kind
+from ccm.kube.resources import ResourceKind
 from ccm.machines import metrics, reasons, replicas
 from ccm.machines.caches import Caches
 from ccm.model.machines import Condition, Machine, MachineDeployment, MachineSet
 from ccm.model.names import NORMAL, STATUS_TRUE, WARNING
 from ccm.model.owners import controller_key, controller_uid
-from ccm.model.patches import Patch, same_object, same_version
+from ccm.model.patches import Patch, uid_precondition, version_precondition
 from ccm.runtime.backoff import default_backoff
-from ccm.runtime.controller import DONE, IDLE, Controller, Pass, Result, Watch
-from ccm.runtime.ownership import Index
-from ccm.runtime.writer import Recorder, Step, Writer
+from ccm.runtime.controller import DONE, IDLE, Controller, PeriodicTask, ReconcileResult, Watch
+from ccm.runtime.ownership import OwnerIndex
+from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 
 NAME = "machineovershoot"
 BACK_OFF_CAP_S = 60.0
@@ -51,7 +51,7 @@ class Margins:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stock:
+class SetState:
     """A set and its machines.
 
     Attributes:
@@ -60,63 +60,63 @@ class Stock:
         replicas: desired machines of the set.
         most: desired machines of its deployment, with the surge; None = it has no deployment.
         is_frozen: whether the set creates no machines.
-        is_told: whether the condition agrees with that.
-        asked: whether a user requests to unfreeze it.
-        is_pardoned: whether a user unfroze it, and no machine was created since.
+        has_condition: whether the condition agrees with that.
+        wants_unfreeze: whether a user requests to unfreeze it.
+        was_unfrozen: whether a user unfroze it, and no machine was created since.
     """
 
     count: int
     replicas: int
     most: int | None = None
     is_frozen: bool = False
-    is_told: bool = True
-    asked: bool = False
-    is_pardoned: bool = False
+    has_condition: bool = True
+    wants_unfreeze: bool = False
+    was_unfrozen: bool = False
 
 
-class Verdict(Enum):
+class FreezeAction(Enum):
     """Action for a set."""
 
-    STAY = "stay"
+    NONE = "stay"
     FREEZE = "freeze"
-    SAY = "say"
+    ADD_CONDITION = "say"
     """The set is frozen, and the condition is missing."""
-    UNSAY = "unsay"
+    REMOVE_CONDITION = "unsay"
     """The set is not frozen, but the condition says so."""
-    THAW = "thaw"
+    UNFREEZE = "thaw"
     """Few enough machines are left."""
-    THAW_ASKED = "thaw as asked"
+    UNFREEZE_REQUESTED = "thaw as asked"
     """A user requests it. The next machine may freeze the set again."""
 
 
-def limits(stock: Stock, margins: Margins) -> tuple[int, int]:
+def limits(stock: SetState, margins: Margins) -> tuple[int, int]:
     """Return the number of machines that freezes a set, and the number that unfreezes it."""
     base = 2 * stock.replicas if stock.most is None else stock.most
     higher = base + margins.up
     return higher, higher - margins.down
 
 
-def judge(stock: Stock, margins: Margins) -> Verdict:
+def decide(stock: SetState, margins: Margins) -> FreezeAction:
     """Return the action for a set."""
     higher, lower = limits(stock, margins)
-    if stock.asked:
-        return Verdict.THAW_ASKED
-    if not stock.is_frozen and stock.count >= higher and not stock.is_pardoned:
-        return Verdict.FREEZE
+    if stock.wants_unfreeze:
+        return FreezeAction.UNFREEZE_REQUESTED
+    if not stock.is_frozen and stock.count >= higher and not stock.was_unfrozen:
+        return FreezeAction.FREEZE
     if stock.is_frozen and stock.count <= lower:
-        return Verdict.THAW
-    if not stock.is_told:
-        return Verdict.SAY if stock.is_frozen else Verdict.UNSAY
-    return Verdict.STAY
+        return FreezeAction.UNFREEZE
+    if not stock.has_condition:
+        return FreezeAction.ADD_CONDITION if stock.is_frozen else FreezeAction.REMOVE_CONDITION
+    return FreezeAction.NONE
 
 
-_FREEZES = frozenset({Verdict.FREEZE, Verdict.SAY})
+_FREEZES = frozenset({FreezeAction.FREEZE, FreezeAction.ADD_CONDITION})
 _REASONS = {
-    Verdict.FREEZE: reasons.REASON_OVERSHOOT,
-    Verdict.SAY: reasons.REASON_OVERSHOOT,
-    Verdict.THAW: reasons.REASON_UNDERSHOOT,
-    Verdict.THAW_ASKED: reasons.REASON_UNFREEZE,
-    Verdict.UNSAY: reasons.REASON_UNDERSHOOT,
+    FreezeAction.FREEZE: reasons.REASON_OVERSHOOT,
+    FreezeAction.ADD_CONDITION: reasons.REASON_OVERSHOOT,
+    FreezeAction.UNFREEZE: reasons.REASON_UNDERSHOOT,
+    FreezeAction.UNFREEZE_REQUESTED: reasons.REASON_UNFREEZE,
+    FreezeAction.REMOVE_CONDITION: reasons.REASON_UNDERSHOOT,
 }
 
 
@@ -147,9 +147,9 @@ class MachineOvershootController:
         self._log = log.logger(NAME)
         self._sets = caches.writer(caches.codec.machine_sets, rng)
         self._deployments = caches.writer(caches.codec.machine_deployments, rng)
-        self._machines: Index[Machine] = Index()
-        self._members: Index[MachineSet] = Index()
-        self._pardoned: set[str] = set()
+        self._machines: OwnerIndex[Machine] = OwnerIndex()
+        self._members: OwnerIndex[MachineSet] = OwnerIndex()
+        self._unfrozen: set[str] = set()
         self.controller = Controller(
             NAME,
             queue=NAME,
@@ -160,11 +160,11 @@ class MachineOvershootController:
                 Watch(informer=caches.machine_deployments, changed=self._deployment_changed),
                 Watch(informer=caches.machine_sets, changed=self._set_changed),
             ],
-            passes=[Pass(work=self._look, period_s=period_s, jitter=JITTER)],
+            passes=[PeriodicTask(work=self._queue_all, period_s=period_s, jitter=JITTER)],
             rng=rng,
         )
 
-    async def sync(self, key: str) -> Result:
+    async def sync(self, key: str) -> ReconcileResult:
         """Freeze or unfreeze one set, or one deployment according to its sets.
 
         Raises:
@@ -174,40 +174,40 @@ class MachineOvershootController:
         if kind == _SET:
             if (machine_set := self._caches.machine_sets.store.get(name)) is None:
                 return IDLE
-            await self._judge(self._sets.newest(machine_set), asked=False)
+            await self._sync_set(self._sets.newest(machine_set), unfreeze_requested=False)
             return DONE
         if (deployment := self._caches.machine_deployments.store.get(name)) is None:
             return IDLE
-        await self._follow(self._deployments.newest(deployment))
+        await self._sync_deployment(self._deployments.newest(deployment))
         return DONE
 
-    async def _judge(self, obj: MachineSet, *, asked: bool) -> None:
+    async def _sync_set(self, obj: MachineSet, *, unfreeze_requested: bool) -> None:
         """Freeze or unfreeze a set; `asked` = a user requests to unfreeze its deployment."""
         if obj.is_deleting:
             return
-        stock = self._stock(obj, asked=asked)
-        verdict = judge(stock, self._margins)
-        if verdict is Verdict.STAY:
+        stock = self._state_of(obj, asked=unfreeze_requested)
+        verdict = decide(stock, self._margins)
+        if verdict is FreezeAction.NONE:
             return
         frozen, reason = verdict in _FREEZES, _REASONS[verdict]
         higher, lower = limits(stock, self._margins)
         text = f"{stock.count} machines; {higher} or more freeze the set, {lower} or less thaw it"
-        if verdict is Verdict.THAW_ASKED:
-            self._pardoned.add(obj.uid)
+        if verdict is FreezeAction.UNFREEZE_REQUESTED:
+            self._unfrozen.add(obj.uid)
         await self._write(self._sets, obj, frozen=frozen, reason=reason, message=text)
         if obj.is_frozen is not frozen:
             metrics.FREEZES.labels(reason).inc()
         if key := controller_key(obj, self._codec.machine_deployments.kind):
             self._add(_DEPLOYMENT, key)
 
-    async def _follow(self, obj: MachineDeployment) -> None:
+    async def _sync_deployment(self, obj: MachineDeployment) -> None:
         """Freeze a deployment while one of its sets is frozen."""
         if obj.is_deleting:
             return
         if obj.wants_unfreeze:
             # The annotation is removed only after every set was unfrozen.
             for machine_set in self._sets_of(obj):
-                await self._judge(machine_set, asked=True)
+                await self._sync_set(machine_set, unfreeze_requested=True)
         frozen = [machine_set for machine_set in self._sets_of(obj) if machine_set.is_frozen]
         reason, text = reasons.REASON_STATE_SYNC, "none of its sets is frozen"
         if frozen:
@@ -217,15 +217,15 @@ class MachineOvershootController:
         await self._write(self._deployments, obj, frozen=bool(frozen), reason=reason, message=text)
 
     async def _write(
-        self, writer: Writer[Any], obj: Freezable, *, frozen: bool, reason: str, message: str
+        self, writer: ObjectWriter[Any], obj: Freezable, *, frozen: bool, reason: str, message: str
     ) -> None:
         """Write condition and label, and record the event of a change."""
         condition = partial(self._condition_patch, frozen=frozen, reason=reason, message=message)
         labeled = partial(self._label_patch, frozen=frozen)
         # The label patch also removes the unfreeze annotation: last, so that a failure is retried.
-        await writer.change(obj, Step(condition, "status"), Step(labeled))
+        await writer.change(obj, PatchStep(condition, "status"), PatchStep(labeled))
         if obj.is_frozen is not frozen:
-            self._tell(obj, frozen=frozen, reason=reason, text=message)
+            self._report(obj, frozen=frozen, reason=reason, text=message)
 
     def _label_patch(self, obj: Freezable, *, frozen: bool) -> Patch | None:
         """Return the patch of the label; unfreezing also removes the user's annotation."""
@@ -234,13 +234,17 @@ class MachineOvershootController:
             changes["labels"] = {self._names.freeze: self._names.frozen if frozen else None}
         if not frozen and obj.wants_unfreeze:
             changes["annotations"] = {self._names.unfreeze: None}
-        return {"metadata": same_object(obj) | same_version(obj) | changes} if changes else None
+        return (
+            {"metadata": uid_precondition(obj) | version_precondition(obj) | changes}
+            if changes
+            else None
+        )
 
     def _condition_patch(
         self, obj: Freezable, *, frozen: bool, reason: str, message: str
     ) -> Patch | None:
         """Return the patch of the condition; an existing one is kept, whatever its reason."""
-        if _is_told(obj, frozen=frozen):
+        if _has_matching_condition(obj, frozen=frozen):
             return None
         others = [
             condition
@@ -262,21 +266,21 @@ class MachineOvershootController:
         status = replace(obj.status, conditions=conditions)
         return self._codec.deployment_status_patch(obj, status)
 
-    def _stock(self, obj: MachineSet, *, asked: bool) -> Stock:
+    def _state_of(self, obj: MachineSet, *, asked: bool) -> SetState:
         store, labels = self._caches.machines.store, obj.template.labels
         owned = (store.get(key) for key in self._machines.owned(obj.uid))
         deployment = self._deployment_of(obj)
-        return Stock(
+        return SetState(
             count=sum(
                 machine is not None and labels.items() <= machine.labels.items()
                 for machine in owned
             ),
             replicas=obj.replicas,
-            most=None if deployment is None else replicas.most(deployment),
+            most=None if deployment is None else replicas.max_machines(deployment),
             is_frozen=obj.is_frozen,
-            is_told=_is_told(obj, frozen=obj.is_frozen),
-            asked=asked or obj.wants_unfreeze,
-            is_pardoned=obj.uid in self._pardoned,
+            has_condition=_has_matching_condition(obj, frozen=obj.is_frozen),
+            wants_unfreeze=asked or obj.wants_unfreeze,
+            was_unfrozen=obj.uid in self._unfrozen,
         )
 
     def _deployment_of(self, obj: MachineSet) -> MachineDeployment | None:
@@ -295,10 +299,10 @@ class MachineOvershootController:
             if machine_set is not None
         ]
 
-    def _tell(self, obj: Freezable, *, frozen: bool, reason: str, text: str) -> None:
+    def _report(self, obj: Freezable, *, frozen: bool, reason: str, text: str) -> None:
         codec = self._codec
         is_set = isinstance(obj, MachineSet)
-        kind: Kind[Any] = codec.machine_sets if is_set else codec.machine_deployments
+        kind: ResourceKind[Any] = codec.machine_sets if is_set else codec.machine_deployments
         word = reasons.REASON_FROZE_SET if frozen else reasons.REASON_UNFROZE_SET
         state = "frozen" if frozen else "thawed"
         if frozen:
@@ -311,9 +315,9 @@ class MachineOvershootController:
 
     # --- triggers ---------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _queue_all(self) -> None:
         """Queue all sets and deployments."""
-        self._pardoned.clear()
+        self._unfrozen.clear()
         sets = self._caches.machine_sets.store.list()
         metrics.SETS_FROZEN.set(sum(machine_set.is_frozen for machine_set in sets))
         for machine_set in sets:
@@ -322,7 +326,7 @@ class MachineOvershootController:
             self._add(_DEPLOYMENT, deployment.key)
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
-        self._machines.note(old, new)
+        self._machines.update(old, new)
         before, after = (
             "" if machine is None else controller_key(machine, self._codec.machine_sets.kind)
             for machine in (old, new)
@@ -331,7 +335,7 @@ class MachineOvershootController:
             return False
         if after:
             if (owner := self._caches.machine_sets.store.get(after)) is not None:
-                self._pardoned.discard(owner.uid)
+                self._unfrozen.discard(owner.uid)
             self._add(_SET, after)
         former_owner = self._caches.machine_sets.store.get(before) if before else None
         if former_owner is not None and former_owner.is_frozen:
@@ -339,7 +343,7 @@ class MachineOvershootController:
         return False
 
     def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:
-        self._members.note(old, new)
+        self._members.update(old, new)
         changed = new or old
         if changed is None:
             return False
@@ -349,8 +353,8 @@ class MachineOvershootController:
             self._add(_DEPLOYMENT, key)
         if new is None:
             self._sets.forget(changed.key)
-            self._pardoned.discard(changed.uid)
-        elif _needs_a_look(new):
+            self._unfrozen.discard(changed.uid)
+        elif _needs_reconcile(new):
             self._add(_SET, new.key)
         return False
 
@@ -359,7 +363,7 @@ class MachineOvershootController:
     ) -> bool:
         if new is None and old is not None:
             self._deployments.forget(old.key)
-        elif new is not None and _needs_a_look(new):
+        elif new is not None and _needs_reconcile(new):
             self._add(_DEPLOYMENT, new.key)
         return False
 
@@ -372,7 +376,7 @@ def _condition_of(obj: Freezable) -> Condition | None:
     return next((condition for condition in obj.status.conditions if condition.type == kind), None)
 
 
-def _is_told(obj: Freezable, *, frozen: bool) -> bool:
+def _has_matching_condition(obj: Freezable, *, frozen: bool) -> bool:
     """Return whether the condition agrees with the frozen state."""
     condition = _condition_of(obj)
     if not frozen:
@@ -380,6 +384,6 @@ def _is_told(obj: Freezable, *, frozen: bool) -> bool:
     return condition is not None and condition.status == STATUS_TRUE
 
 
-def _needs_a_look(obj: Freezable) -> bool:
+def _needs_reconcile(obj: Freezable) -> bool:
     """Return whether an object needs a reconcile whatever the number of machines."""
-    return obj.wants_unfreeze or not _is_told(obj, frozen=obj.is_frozen)
+    return obj.wants_unfreeze or not _has_matching_condition(obj, frozen=obj.is_frozen)

@@ -20,18 +20,24 @@ from ccm.cloud.errors import CloudError, NotFound
 from ccm.cloud.machines import Identity, MachineDriver, MachineRequest
 from ccm.kube.errors import Forbidden, KubeError
 from ccm.kube.resources import NODES
-from ccm.machines import metrics, nodesync, orphans, reasons
+from ccm.machines import metrics, node_metadata, orphans, reasons
 from ccm.machines.classes import ResolvedClass
-from ccm.machines.driver import Shared
-from ccm.machines.orphans import Decision, GoneMachine, GoneMachines, Judgement, Sighting
-from ccm.machines.settings import Settings
+from ccm.machines.driver import SharedComponents
+from ccm.machines.orphans import (
+    DeletedMachine,
+    DeletedMachines,
+    OrphanCandidates,
+    OrphanDecision,
+    Sighting,
+)
+from ccm.machines.settings import MachineSettings
 from ccm.model import Node
 from ccm.model.machines import Machine, MachineClass
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.node import age_s
 from ccm.model.patches import Patch
-from ccm.runtime.controller import Controller, Result, Watch
-from ccm.runtime.writer import Recorder, Step, Writer
+from ccm.runtime.controller import Controller, ReconcileResult, Watch
+from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 
 NAME = "machinesafety"
 
@@ -62,7 +68,7 @@ class MachineSafetyController:
     def __init__(
         self,
         *,
-        shared: Shared,
+        shared: SharedComponents,
         events: Recorder,
         period_s: float,
         rng: random.Random | None = None,
@@ -76,25 +82,25 @@ class MachineSafetyController:
         self._events = events
         self._period_s = period_s
         self._rng = rng or random.Random()
-        self._write_nodes = Writer(nodes, cache=caches.nodes.store, rng=rng)
+        self._write_nodes = ObjectWriter(nodes, cache=caches.nodes.store, rng=rng)
         self._sightings: dict[str, dict[str, Sighting]] = {}
-        self._told: dict[str, set[str]] = {}
+        self._reported: dict[str, set[str]] = {}
         """Key of a class -> texts of the events of its last pass."""
-        self._gone = GoneMachines()
+        self._gone = DeletedMachines()
         self._imported: set[str] = set()
         """UIDs of Machines created with a provider ID: their VMs are never ours by name."""
         self._recheck_soon = False
-        self._asked = asyncio.Event()
+        self._triggered = asyncio.Event()
         self._log = log.logger(NAME)
         self._outage = Outage(
             self._log,
-            begins="VMs of a class cannot be looked over, retrying",
-            ends="VMs of all classes can be looked over again",
+            start_message="VMs of a class cannot be looked over, retrying",
+            end_message="VMs of all classes can be looked over again",
         )
         self.controller = Controller(
             NAME,
             queue=NAME,
-            reconcile=self._nothing,
+            reconcile=self._no_op,
             watches=[
                 Watch(informer=caches.secrets, changed=lambda _old, _new, _initial: False),
                 Watch(informer=caches.classes, changed=lambda _old, _new, _initial: False),
@@ -105,39 +111,39 @@ class MachineSafetyController:
                     deleted=self._machine_deleted,
                 ),
             ],
-            tasks={"passes": self._passes, "listings": shared.vms.tend},
+            tasks={"passes": self._passes, "listings": shared.vms.run_until_cancelled},
             rng=rng,
         )
 
-    async def look(self) -> None:
+    async def run_pass(self) -> None:
         """Run a pass over the VMs of all classes, and over all nodes."""
         classes = self._caches.classes.store.list()
         for gone in self._sightings.keys() - {machine_class.key for machine_class in classes}:
             del self._sightings[gone]
-            self._told.pop(gone, None)
+            self._reported.pop(gone, None)
         self._gone.keep({machine_class.name for machine_class in classes})
         self._recheck_soon = False
-        results, faults = list[tuple[Judgement, Decision]](), list[str]()
+        results, faults = list[tuple[OrphanCandidates, OrphanDecision]](), list[str]()
         for machine_class in classes:
             view = self._caches.resolve(machine_class)
             if view.faults:
                 continue
             try:
-                results.append(await self._look_over(machine_class, view))
+                results.append(await self._check_class(machine_class, view))
                 metrics.PASSES.labels("success").inc()
             except (CloudError, KubeError) as error:
                 metrics.PASSES.labels("error").inc()
                 faults.append(f"{machine_class.key}: {error}")
-        _count(results)
+        _set_vm_metrics(results)
         await self._mark_nodes(faults)
         if faults:
-            self._outage.goes_on(count=len(faults), error=faults[0])
+            self._outage.record_failure(count=len(faults), error=faults[0])
         else:
-            self._outage.is_over()
+            self._outage.record_success()
 
-    async def _look_over(
+    async def _check_class(
         self, obj: MachineClass, resolved: ResolvedClass
-    ) -> tuple[Judgement, Decision]:
+    ) -> tuple[OrphanCandidates, OrphanDecision]:
         """Check the VMs of one class, and delete the orphans.
 
         Raises:
@@ -151,7 +157,7 @@ class MachineSafetyController:
         by_name = self._driver.finds_by_name
         # With a driver that marks VMs, a VM without marks is never ours.
         gone = self._gone.of(resolved.name, resolved.origin) if by_name else {}
-        judgement = orphans.judge(
+        judgement = orphans.find_candidates(
             listing.records,
             machines,
             self._sightings.get(obj.key, {}),
@@ -164,12 +170,12 @@ class MachineSafetyController:
         listed = {record.identity.name for record in listing.records}
         early = self._gone.settle(resolved.name, listed, listing.began)
         self._recheck_soon |= by_name and (early or bool(judgement.waiting))
-        decision = Decision()
-        if judgement.candidates and not self._caches.machines.undecodable:
+        decision = OrphanDecision()
+        if judgement.candidates and not self._caches.machines.malformed_keys:
             decision = await self._decide(judgement)
-        self._tell(obj, judgement, decision)
+        self._report(obj, judgement, decision)
         failed: CloudError | None = None
-        for record in decision.due:
+        for record in decision.to_delete:
             identity = record.identity if record.identity.cluster else gone[record.identity.name]
             try:
                 await self._delete(obj, resolved, identity, record.info.provider_id)
@@ -179,21 +185,21 @@ class MachineSafetyController:
             raise failed
         return judgement, decision
 
-    async def _decide(self, judgement: Judgement) -> Decision:
+    async def _decide(self, judgement: OrphanCandidates) -> OrphanDecision:
         """Compare candidates with a live list of the Machines.
 
         Raises:
             KubeError: Machines cannot be read.
         """
         try:
-            machines = await self._live("")
+            machines = await self._list_live("")
         except Forbidden:
             # The shipped Role grants our namespace only.
-            machines = await self._live(self._caches.namespace)
-            return orphans.decide(judgement, machines, all_namespaces=False)
-        return orphans.decide(judgement, machines, all_namespaces=True)
+            machines = await self._list_live(self._caches.namespace)
+            return orphans.decide_deletions(judgement, machines, all_namespaces=False)
+        return orphans.decide_deletions(judgement, machines, all_namespaces=True)
 
-    async def _live(self, namespace: str) -> Sequence[Machine]:
+    async def _list_live(self, namespace: str) -> Sequence[Machine]:
         """Return a live list of the Machines of a namespace; empty = of all namespaces.
 
         Raises:
@@ -226,10 +232,12 @@ class MachineSafetyController:
             self._class_kind.reference(obj), NORMAL, reasons.REASON_ORPHAN_DELETED, text
         )
 
-    def _tell(self, obj: MachineClass, judgement: Judgement, decision: Decision) -> None:
+    def _report(
+        self, obj: MachineClass, judgement: OrphanCandidates, decision: OrphanDecision
+    ) -> None:
         """Record events about VMs that are not deleted, once while the texts stay the same."""
-        texts = dict(_left_alone(judgement, decision, obj.namespace))
-        before, self._told[obj.key] = self._told.get(obj.key, set()), set(texts)
+        texts = dict(_ignored_vms(judgement, decision, obj.namespace))
+        before, self._reported[obj.key] = self._reported.get(obj.key, set()), set(texts)
         for text in sorted(texts.keys() - before):
             self._log.warning("VMs are left alone", key=obj.key, reason=text)
             self._events.event(self._class_kind.reference(obj), WARNING, texts[text], text)
@@ -238,18 +246,18 @@ class MachineSafetyController:
 
     async def _mark_nodes(self, faults: list[str]) -> None:
         settings = self._caches.settings
-        if not settings.has_target or self._caches.machines.undecodable:
+        if not settings.has_target or self._caches.machines.malformed_keys:
             return
         by_node: dict[str, list[Machine]] = {}
         for machine in self._caches.machines.store.list():
             by_node.setdefault(machine.node_name, []).append(machine)
         for node in self._caches.nodes.store.list():
             try:
-                await self._mark(node, by_node.get(node.name, []))
+                await self._mark_node(node, by_node.get(node.name, []))
             except KubeError as error:
                 faults.append(f"{node.name}: {error}")
 
-    async def _mark(self, node: Node, machines: Sequence[Machine]) -> None:
+    async def _mark_node(self, node: Node, machines: Sequence[Machine]) -> None:
         settings = self._caches.settings
         if len(machines) > 1:
             self._log.warning("node belongs to several machines", node=node.name)
@@ -257,19 +265,19 @@ class MachineSafetyController:
         def marked(latest: Node) -> Patch | None:
             return _node_patch(latest, machines, self._caches.now(), settings)
 
-        await self._write_nodes.change(self._write_nodes.newest(node), Step(marked))
+        await self._write_nodes.change(self._write_nodes.newest(node), PatchStep(marked))
 
     # --- triggers ---------------------------------------------------------------------------
 
     async def _passes(self) -> None:
         while True:
-            self._asked.clear()
+            self._triggered.clear()
             try:
-                await self.look()
+                await self.run_pass()
             except Exception as error:  # noqa: BLE001 - one pass must not end the others
                 self._log.error("pass failed unexpectedly", exc_info=error)
             pause_s = min(AGAIN_S, self._period_s) if self._recheck_soon else self._period_s
-            if await tasks.wait_for(self._asked, jittered(pause_s, JITTER, self._rng)):
+            if await tasks.wait_for(self._triggered, jittered(pause_s, JITTER, self._rng)):
                 await asyncio.sleep(SOON_S)
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, initial: bool) -> bool:
@@ -280,8 +288,8 @@ class MachineSafetyController:
             if new.provider_id and not initial:
                 # Set by a user or a restore: the annotations prove nothing about this object.
                 self._imported.add(new.uid)
-        if _asks_for_a_pass(old, new):
-            self._asked.set()
+        if _triggers_pass(old, new):
+            self._triggered.set()
         return False
 
     def _machine_deleted(self, obj: Machine) -> None:
@@ -290,21 +298,22 @@ class MachineSafetyController:
             origins = obj.origins or (self._caches.class_of(obj).origin,)
             now = asyncio.get_running_loop().time()
             identity = self._caches.settings.identity(obj)
-            self._gone.add(GoneMachine(identity=identity, origins=origins, at=now))
+            self._gone.add(DeletedMachine(identity=identity, origins=origins, at=now))
 
     @staticmethod
-    async def _nothing(_key: str) -> Result:
+    async def _no_op(_key: str) -> ReconcileResult:
         raise AssertionError("this controller has passes, and no keys")
 
 
-def _left_alone(
-    judgement: Judgement, decision: Decision, namespace: str
+def _ignored_vms(
+    judgement: OrphanCandidates, decision: OrphanDecision, namespace: str
 ) -> Iterator[tuple[str, str]]:
     """Yield texts about VMs that are not deleted, each with the reason of its event."""
-    if decision.held:
+    if decision.over_limit:
         text = (
-            f"{len(decision.due) + len(decision.held)} VMs of this cluster belong to no Machine, "
-            f"at most {len(decision.due)} are deleted in one pass; are Machines missing?"
+            f"{len(decision.to_delete) + len(decision.over_limit)} VMs of this cluster "
+            "belong to no Machine, "
+            f"at most {len(decision.to_delete)} are deleted in one pass; are Machines missing?"
         )
         yield text, reasons.REASON_ORPHAN_HELD
     if decision.unconfirmed:
@@ -322,17 +331,20 @@ def _left_alone(
             yield f"{vm} bears no marker: left alone", reasons.REASON_STRANGER
 
 
-def _count(results: Sequence[tuple[Judgement, Decision]]) -> None:
+def _set_vm_metrics(results: Sequence[tuple[OrphanCandidates, OrphanDecision]]) -> None:
     for kind, count in (
-        ("ours", sum(judgement.ours for judgement, _ in results)),
+        ("ours", sum(judgement.owned_count for judgement, _ in results)),
         ("waiting", sum(len(judgement.waiting) for judgement, _ in results)),
-        ("held", sum(len(decision.held) + len(decision.unconfirmed) for _, decision in results)),
+        (
+            "held",
+            sum(len(decision.over_limit) + len(decision.unconfirmed) for _, decision in results),
+        ),
         ("stranger", sum(len(judgement.strangers) for judgement, _ in results)),
     ):
         metrics.VMS.labels(kind).set(count)
 
 
-def _asks_for_a_pass(old: Machine | None, new: Machine | None) -> bool:
+def _triggers_pass(old: Machine | None, new: Machine | None) -> bool:
     """Return whether a pass should run at once: a machine was deleted, or may have left a VM."""
     if new is None:
         return old is not None
@@ -343,7 +355,7 @@ def _asks_for_a_pass(old: Machine | None, new: Machine | None) -> bool:
 
 
 def _node_patch(
-    node: Node, machines: Collection[Machine], now: datetime, settings: Settings
+    node: Node, machines: Collection[Machine], now: datetime, settings: MachineSettings
 ) -> Patch | None:
     """Return the patch of a node, from the machines that name it; None = no change.
 
@@ -352,8 +364,8 @@ def _node_patch(
     if len(machines) > 1:
         return None
     if machines:
-        return nodesync.managed_patch(node, settings)
+        return node_metadata.managed_patch(node, settings)
     age = age_s(node, now)
     if age is None or age <= settings.creation_timeout_s:
         return None
-    return nodesync.unmanaged_patch(node, settings)
+    return node_metadata.unmanaged_patch(node, settings)

@@ -10,11 +10,11 @@ Allowed here: reads. Not allowed: a write to the cluster or the cloud; printing 
 line, which belong to `ccm.cli`.
 """
 
-LIMIT_S = 15.0
+CHECK_LIMIT_S = 15.0
 """Default time limit of one check, in seconds."""
 
 
-class Refused(Exception):
+class ExaminationError(Exception):
     """A command or an examination is not possible; the message has the reason and advice.
 
     Attributes:

@@ -16,7 +16,7 @@ from ccm.app.options import Options
 from ccm.cloud.interface import Cloud
 from ccm.cloud.registry import Opener
 from ccm.cloud.types import InstanceListing
-from ccm.doctor import LIMIT_S
+from ccm.doctor import CHECK_LIMIT_S
 from ccm.kube.client import Client
 from ccm.kube.config import SERVICE_ACCOUNT, ClusterConfig
 from ccm.kube.resources import NODES
@@ -30,7 +30,7 @@ SHOWN = 5
 """Maximum number of names in a message; further names are only counted."""
 
 
-class Verdict(Enum):
+class Severity(Enum):
     """Severity of a finding.
 
     WARN: the daemon works, but an operator should look at it. FAIL: the daemon, or a part of it,
@@ -44,60 +44,64 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckFinding:
     """Result of one check.
 
     Attributes:
-        verdict: severity.
-        found: one line about the result.
+        severity: severity.
+        message: one line about the result.
         details: further lines.
         advice: what to do next, a line each; empty = nothing.
         cause: the check whose finding prevents this check; empty = none.
-        without: the checks that this finding prevents.
+        prevented: the checks that this finding prevents.
     """
 
-    verdict: Verdict
-    found: str
+    severity: Severity
+    message: str
     details: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     cause: str = ""
-    without: tuple[str, ...] = ()
+    prevented: tuple[str, ...] = ()
 
     @property
     def is_usable(self) -> bool:
         """Whether dependent checks can run."""
-        return self.verdict in (Verdict.OK, Verdict.WARN)
+        return self.severity in (Severity.OK, Severity.WARN)
 
     def __str__(self) -> str:
-        return "; ".join((self.found, *self.details, *self.advice))
+        return "; ".join((self.message, *self.details, *self.advice))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class CheckResult:
     """A finding with the name of its check and its duration in seconds."""
 
     check: str
-    finding: Finding
+    finding: CheckFinding
     seconds: float = 0.0
 
 
-def ok(found: str, *details: str) -> Finding:
-    return Finding(verdict=Verdict.OK, found=found, details=details)
+def ok(message: str, *details: str) -> CheckFinding:
+    return CheckFinding(severity=Severity.OK, message=message, details=details)
 
 
-def warn(found: str, *advice: str, details: Sequence[str] = ()) -> Finding:
-    return Finding(verdict=Verdict.WARN, found=found, details=tuple(details), advice=advice)
+def warn(message: str, *advice: str, details: Sequence[str] = ()) -> CheckFinding:
+    return CheckFinding(
+        severity=Severity.WARN, message=message, details=tuple(details), advice=advice
+    )
 
 
-def fail(found: str, *advice: str, details: Sequence[str] = ()) -> Finding:
-    return Finding(verdict=Verdict.FAIL, found=found, details=tuple(details), advice=advice)
+def fail(message: str, *advice: str, details: Sequence[str] = ()) -> CheckFinding:
+    return CheckFinding(
+        severity=Severity.FAIL, message=message, details=tuple(details), advice=advice
+    )
 
 
-def skip(found: str, *, cause: str = "") -> Finding:
-    return Finding(verdict=Verdict.SKIP, found=found, cause=cause)
+def skip(message: str, *, cause: str = "") -> CheckFinding:
+    return CheckFinding(severity=Severity.SKIP, message=message, cause=cause)
 
 
-class User(Wire, frozen=True, kw_only=True):
+class AuthenticatedUser(Wire, frozen=True, kw_only=True):
     """The user as which the API server authenticates a client."""
 
     username: str = ""
@@ -111,44 +115,44 @@ class Case:
     Attributes:
         options: the daemon's flags.
         environ: the environment, for kubeconfig and exec plugins.
-        account: the user whose permissions are checked; empty = our own.
+        impersonated_user: the user whose permissions are checked; empty = our own.
         limit_s: time limit of one check.
         service_account: folder with the token of a Pod.
         reads_only: whether requests other than GET are refused, access reviews included.
-        exits: closes the resources that the checks opened.
+        exit_stack: closes the resources that the checks opened.
         findings: findings so far, by check.
         causes: skipped check -> the check whose finding is the cause.
         cluster: configuration of the API server; set by `kubeconfig`.
         client: client of the API server; set by `kubeconfig`.
         user: our user there; set by `identity`.
         skew_s: seconds by which the API server's clock is ahead of ours; set by `clock`.
-        holder: holder of the Lease; empty = none; None = unknown; set by `lease`.
+        lease_holder: holder of the Lease; empty = none; None = unknown; set by `lease`.
         opener: opens the provider; set by `provider`.
         cloud: the open provider; set by `cloud-config`.
         listing: all instances; None if the provider cannot list; set by `cloud`.
         without_instance: name of a node -> why it has no instance; set by `instances`.
-        others: role of another cluster -> its client, see `reach.at`.
+        role_clients: role of another cluster -> its client, see `reach.get_field`.
     """
 
     options: Options
     environ: Mapping[str, str]
-    account: str = ""
-    limit_s: float = LIMIT_S
+    impersonated_user: str = ""
+    limit_s: float = CHECK_LIMIT_S
     service_account: Path = SERVICE_ACCOUNT
     reads_only: bool = False
-    exits: AsyncExitStack = field(default_factory=AsyncExitStack)
-    findings: dict[str, Finding] = field(default_factory=dict)
+    exit_stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    findings: dict[str, CheckFinding] = field(default_factory=dict)
     causes: dict[str, str] = field(default_factory=dict)
     cluster: ClusterConfig = field(init=False)
     client: Client = field(init=False)
-    user: User = field(default_factory=User)
+    user: AuthenticatedUser = field(default_factory=AuthenticatedUser)
     skew_s: float | None = None
-    holder: str | None = None
+    lease_holder: str | None = None
     opener: Opener = field(init=False)
     cloud: Cloud = field(init=False)
     listing: InstanceListing | None = None
     without_instance: dict[str, str] = field(default_factory=dict)
-    others: dict[str, Client] = field(default_factory=dict)
+    role_clients: dict[str, Client] = field(default_factory=dict)
     _nodes: Sequence[Node] | None = None
 
     async def nodes(self) -> Sequence[Node]:
@@ -176,63 +180,63 @@ async def read(client: Client, path: str, **query: str) -> Any:
 
 async def items(client: Client, path: str, **query: str) -> Sequence[Any]:
     """Return the decoded items of the list at a path. Raises KubeError."""
-    return at(await read(client, path, **query), "items") or ()
+    return get_field(await read(client, path, **query), "items") or ()
 
 
-def at(obj: Any, path: str) -> Any:
+def get_field(obj: Any, path: str) -> Any:
     """Return the field of a decoded object at a dotted path; None if it is missing."""
     for name in path.split("."):
         obj = obj.get(name) if isinstance(obj, dict) else None
     return obj
 
 
-def text_at(obj: Any, path: str) -> str:
+def get_text_field(obj: Any, path: str) -> str:
     """Return a text field; empty if it is missing."""
-    return at(obj, path) or ""
+    return get_field(obj, path) or ""
 
 
 # --- findings as text ---------------------------------------------------------------------------
 
 
-def failed(results: Sequence[Result]) -> bool:
-    return any(result.finding.verdict is Verdict.FAIL for result in results)
+def failed(results: Sequence[CheckResult]) -> bool:
+    return any(result.finding.severity is Severity.FAIL for result in results)
 
 
-def text(result: Result) -> Iterator[str]:
+def text(result: CheckResult) -> Iterator[str]:
     """Yield the lines of a result; nothing if another finding is the cause."""
     finding = result.finding
     if finding.cause:
         return
-    yield f"{finding.verdict.value:<4}  {result.check}: {finding.found}"
+    yield f"{finding.severity.value:<4}  {result.check}: {finding.message}"
     yield from (f"      {line}" for line in finding.details)
     yield from (f"      next: {line}" for line in finding.advice)
-    if finding.without:
-        yield f"      not looked at without it: {', '.join(finding.without)}"
+    if finding.prevented:
+        yield f"      not looked at without it: {', '.join(finding.prevented)}"
 
 
-def summary(results: Sequence[Result]) -> str:
+def summary(results: Sequence[CheckResult]) -> str:
     """Return one line about all results."""
-    counts = Counter(result.finding.verdict for result in results)
-    parts = [f"{counts[Verdict.OK]} ok"]
+    counts = Counter(result.finding.severity for result in results)
+    parts = [f"{counts[Severity.OK]} ok"]
     for verdict, one, more in (
-        (Verdict.WARN, "warning", "warnings"),
-        (Verdict.FAIL, "failure", "failures"),
-        (Verdict.SKIP, "not made", "not made"),
+        (Severity.WARN, "warning", "warnings"),
+        (Severity.FAIL, "failure", "failures"),
+        (Severity.SKIP, "not made", "not made"),
     ):
         if counts[verdict]:
             parts.append(count(counts[verdict], one, more))
     return f"{count(len(results), 'check')}: {', '.join(parts)}"
 
 
-def document(results: Sequence[Result]) -> Mapping[str, object]:
+def document(results: Sequence[CheckResult]) -> Mapping[str, object]:
     """Return all results for the JSON output."""
     return {
         "healthy": not failed(results),
         "checks": [
             {
                 "check": result.check,
-                "verdict": result.finding.verdict.value,
-                "found": result.finding.found,
+                "verdict": result.finding.severity.value,
+                "found": result.finding.message,
                 "details": list(result.finding.details),
                 "advice": list(result.finding.advice),
                 "cause": result.finding.cause,

@@ -10,26 +10,37 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from ccm.app.http import enabled
+from ccm.app.http import enabled_webhooks
 from ccm.app.options import gates
 from ccm.app.options.names import WEBHOOKS
 from ccm.app.provider import Misconfigured
 from ccm.controllers.service import plan
 from ccm.controllers.service.manifest import MANIFEST
 from ccm.doctor import provider
-from ccm.doctor.case import Case, Finding, at, count, fail, items, ok, some, text_at, warn
-from ccm.doctor.daemons import START
+from ccm.doctor.case import (
+    Case,
+    CheckFinding,
+    count,
+    fail,
+    get_field,
+    get_text_field,
+    items,
+    ok,
+    some,
+    warn,
+)
+from ccm.doctor.daemons import START_ADVICE
 from ccm.kube import errors
 from ccm.kube.resources import CONFIG_MAPS, LEASES, SERVICES
 from ccm.model import names
 from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.runtime import deletions
-from ccm.runtime.deletions import GarbledRecord, held_back
+from ccm.runtime.deletions import MalformedRecord, blocked_deletions
 
 
-async def webhooks(case: Case) -> Finding:
+async def webhooks(case: Case) -> CheckFinding:
     """Compare the registered webhooks with the flags, and check that they have ready replicas."""
-    served = enabled(case.options)
+    served = enabled_webhooks(case.options)
     registered = await _registered(case)
     if unasked := [name for name in served if name not in {name for _, name in registered}]:
         return warn(
@@ -52,10 +63,10 @@ async def webhooks(case: Case) -> Finding:
     if empty:
         keys = {f"Service {_service(hook, 'namespace')}/{_service(hook, 'name')}" for hook in empty}
         problems.append(f"no ready replica behind {some(sorted(keys))}")
-        advice.append(START)
+        advice.append(START_ADVICE)
     # The default of `failurePolicy` is Fail.
     strict = [
-        text_at(hook, "name")
+        get_text_field(hook, "name")
         for hook, name in registered
         if (hook in empty or name in unserved) and hook.get("failurePolicy", "Fail") != "Ignore"
     ]
@@ -76,7 +87,7 @@ async def _registered(case: Case) -> list[tuple[Any, str]]:
     for hook in (
         hook for configuration in configurations for hook in configuration.get("webhooks") or ()
     ):
-        place = _service(hook, "path") or urlsplit(text_at(hook, "clientConfig.url")).path
+        place = _service(hook, "path") or urlsplit(get_text_field(hook, "clientConfig.url")).path
         name = PurePosixPath(place).name
         if name in WEBHOOKS and (hook, name) not in hooks:
             hooks.append((hook, name))
@@ -85,7 +96,7 @@ async def _registered(case: Case) -> list[tuple[Any, str]]:
 
 async def _has_replica(case: Case, hook: Any) -> bool:
     """Return whether the Service has a ready endpoint; True for a webhook with a URL."""
-    if at(hook, "clientConfig.service") is None:
+    if get_field(hook, "clientConfig.service") is None:
         return True
     slices = await items(
         case.client,
@@ -96,14 +107,14 @@ async def _has_replica(case: Case, hook: Any) -> bool:
     endpoints = (
         endpoint for endpoint_slice in slices for endpoint in endpoint_slice.get("endpoints") or ()
     )
-    return any(at(endpoint, "conditions.ready") is not False for endpoint in endpoints)
+    return any(get_field(endpoint, "conditions.ready") is not False for endpoint in endpoints)
 
 
 def _service(hook: Any, field: str) -> str:
-    return text_at(hook, f"clientConfig.service.{field}")
+    return get_text_field(hook, f"clientConfig.service.{field}")
 
 
-async def unclaimed(case: Case) -> Finding:
+async def unserved_services(case: Case) -> CheckFinding:
     """Find Services that wait for a load balancer and that no daemon of ours will serve."""
     pages = case.client.resource(SERVICES).pages()
     services = [service async for page in pages for service in page.items]
@@ -112,7 +123,7 @@ async def unclaimed(case: Case) -> Finding:
         key=lambda candidate: candidate.key,
     )
     claimed = frozenset(case.options.load_balancer_classes)
-    works = provider.works(case, MANIFEST)
+    works = provider.is_startable(case, MANIFEST)
     ours = sorted(
         candidate.key
         for candidate in services
@@ -129,11 +140,11 @@ async def unclaimed(case: Case) -> Finding:
         if not candidate.ingress and not (works and plan.wants_balancer(candidate, claimed))
     ]
     troubles, advice = list[str](), list[str]()
-    if ours and case.holder == "":
+    if ours and case.lease_holder == "":
         verb = "waits" if len(ours) == 1 else "wait"
         what = f"{count(len(ours), 'Service')} {verb} for a daemon, and none works"
         troubles.append(f"{what}: {some(ours)}")
-        advice.append(START)
+        advice.append(START_ADVICE)
     if waiting:
         classes = {candidate.key: candidate.spec.load_balancer_class for candidate in waiting}
         shown = [
@@ -154,17 +165,19 @@ async def unclaimed(case: Case) -> Finding:
     return ok(f"{count(len(balancers), 'Service')} of type LoadBalancer, each is claimed or served")
 
 
-async def deletions_held(case: Case) -> Finding:
+async def report_blocked_deletions(case: Case) -> CheckFinding:
     """Report the deletions that the daemon's record shows as blocked."""
     options = case.options
     namespace, owner = options.leader_elect_resource_namespace, options.leader_elect_resource_name
-    where = f"ConfigMap {namespace}/{deletions.NAME}"
+    where = f"ConfigMap {namespace}/{deletions.CONFIG_MAP_NAME}"
     try:
-        record = await case.client.resource(CONFIG_MAPS).get(deletions.NAME, namespace=namespace)
-        records = held_back(record, owner)
+        record = await case.client.resource(CONFIG_MAPS).get(
+            deletions.CONFIG_MAP_NAME, namespace=namespace
+        )
+        records = blocked_deletions(record, owner)
     except errors.NotFound:
         return ok("none is held back")
-    except GarbledRecord as error:
+    except MalformedRecord as error:
         return fail(f"{where}: {error}", "correct it, or delete it: the daemon makes a new one")
     if record.allows_deletion:
         return warn(
@@ -201,7 +214,7 @@ PROBE: Mapping[str, Any] = {
 }
 
 
-async def persistence(case: Case) -> Finding:
+async def persistence(case: Case) -> CheckFinding:
     """Open the storage of `--persistence-config`; write and delete an object."""
     options = case.options
     if not options.persistence_config:
@@ -210,21 +223,23 @@ async def persistence(case: Case) -> Finding:
 
     namespace, name = options.leader_elect_resource_namespace, options.leader_elect_resource_name
     try:
-        stores = wiring.Stores(options.persistence_config, case.client, namespace=namespace)
+        stores = wiring.PersistenceStores(
+            options.persistence_config, case.client, namespace=namespace
+        )
         try:
             lease = await case.client.resource(LEASES).get(name, namespace=namespace)
             epoch = lease.spec.lease_transitions or 0
         except errors.NotFound:
             epoch = 0
         async with stores.opened(options.cluster_name, "doctor", epoch, rotates=False):
-            return await _tried(stores)
+            return await _check_writable(stores)
     except Misconfigured as error:
-        if case.holder and "in use by another process" in str(error):
+        if case.lease_holder and "in use by another process" in str(error):
             return warn(f"not tried: {error}", "that is as it should be, if it is the daemon")
         return fail(str(error), "correct the file, or what it names")
 
 
-async def _tried(stores: Any) -> Finding:
+async def _check_writable(stores: Any) -> CheckFinding:
     from ccm.persistence.errors import PersistenceError
     from ccm.persistence.interface import GVK
 
@@ -232,10 +247,10 @@ async def _tried(stores: Any) -> Finding:
     try:
         key = await manager.put_object(PROBE)
         await manager.delete_object(GVK.of(PROBE["apiVersion"], PROBE["kind"]), key)
-        await manager.settled()
+        await manager.wait_for_writes()
     except PersistenceError as error:
         return fail(f"nothing can be written: {error}", "see that storage is there and not full")
-    latencies = {member.name: await member.latency() for member in manager.members}
+    latencies = {member.name: await member.latency() for member in manager.replicas}
     secrets = await stores.secret_latencies()
     shown = [
         f"{name}: {'down' if took is None else f'up, {1000 * took:.1f} ms for a write'}"

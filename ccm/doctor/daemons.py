@@ -20,7 +20,19 @@ from ccm.app.options import FLAGS
 from ccm.app.options import names as controllers
 from ccm.base import clock
 from ccm.base.parsing import parse_digits
-from ccm.doctor.case import Case, Finding, at, count, fail, items, ok, read, some, text_at, warn
+from ccm.doctor.case import (
+    Case,
+    CheckFinding,
+    count,
+    fail,
+    get_field,
+    get_text_field,
+    items,
+    ok,
+    read,
+    some,
+    warn,
+)
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.model import names, times
@@ -28,13 +40,13 @@ from ccm.model import names, times
 NAME = "cloud-controller-manager"
 """Label of our Deployments and default name of the Lease; also part of other managers' names."""
 
-START = (
+START_ADVICE = (
     "start the daemon with these flags; if it is started, see the findings deployment and lease, "
     "and its log"
 )
 """Advice if an object waits for a daemon and none works."""
 
-RECENT = timedelta(hours=1)
+RECENT_TERMINATION = timedelta(hours=1)
 """How long a container's termination counts as a problem."""
 
 DEFAULT_PORT = 10258
@@ -77,30 +89,30 @@ class Deployment:
 
     @property
     def namespace(self) -> str:
-        return text_at(self.body, "metadata.namespace")
+        return get_text_field(self.body, "metadata.namespace")
 
     @property
     def key(self) -> str:
-        return f"{self.namespace}/{text_at(self.body, 'metadata.name')}"
+        return f"{self.namespace}/{get_text_field(self.body, 'metadata.name')}"
 
     @property
     def ready(self) -> int:
         """Number of ready replicas."""
-        return at(self.body, "status.readyReplicas") or 0
+        return get_field(self.body, "status.readyReplicas") or 0
 
     @property
     def replicas(self) -> int:
-        given = at(self.body, "spec.replicas")
+        given = get_field(self.body, "spec.replicas")
         return 1 if given is None else given
 
     @property
     def selector(self) -> str:
         """Label selector of its Pods, as for `kubectl -l`."""
-        labels = at(self.body, "spec.selector.matchLabels") or {}
+        labels = get_field(self.body, "spec.selector.matchLabels") or {}
         return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
-async def ours(case: Case) -> Deployment | None:
+async def find_own_deployment(case: Case) -> Deployment | None:
     """Return the Deployment whose replicas compete for the Lease of the flags. Raises KubeError."""
     namespace = quote(case.options.leader_elect_resource_namespace)
     selector = f"{names.LABEL_APP}={NAME}"
@@ -110,25 +122,26 @@ async def ours(case: Case) -> Deployment | None:
         path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
         bodies = await items(case.client, path, labelSelector=selector)
     for body in bodies:
-        containers = at(body, "spec.template.spec.containers") or ()
+        containers = get_field(body, "spec.template.spec.containers") or ()
         if not containers:
             continue
         main = next(
-            (candidate for candidate in containers if flag(candidate, _PROVIDER)), containers[0]
+            (candidate for candidate in containers if flag_value(candidate, _PROVIDER)),
+            containers[0],
         )
-        lease = flag(main, "--leader-elect-resource-name") or NAME
+        lease = flag_value(main, "--leader-elect-resource-name") or NAME
         if lease == case.options.leader_elect_resource_name:
             return Deployment(body, main)
     return None
 
 
-async def deployment(case: Case) -> Finding:
+async def deployment(case: Case) -> CheckFinding:
     """Check the Deployment and its Pods."""
-    own = await ours(case)
+    own = await find_own_deployment(case)
     if own is None:
         return ok("no Deployment of this daemon: it runs elsewhere, or is not installed yet")
     name, kubectl = own.key.partition("/")[2], f"kubectl -n {own.namespace}"
-    ready, wanted, image = own.ready, own.replicas, text_at(own.container, "image")
+    ready, wanted, image = own.ready, own.replicas, get_text_field(own.container, "image")
     summary = f"{own.key}, image {image}: {ready} of {count(wanted, 'replica')} ready"
     if wanted == 0:
         return warn(summary, f"{kubectl} scale deployment {name} --replicas=2")
@@ -137,19 +150,19 @@ async def deployment(case: Case) -> Finding:
     details, advice = list[str](), dict[str, None]()
     for pod in pods:
         # Evicted Pods remain as Failed after the ReplicaSet has replaced them.
-        if ready >= wanted and at(pod, "status.phase") == "Failed":
+        if ready >= wanted and get_field(pod, "status.phase") == "Failed":
             continue
         for reason, message in troubles_of(pod, clock.now()):
-            pod_name = text_at(pod, "metadata.name")
+            pod_name = get_text_field(pod, "metadata.name")
             details.append(f"Pod {pod_name}: {reason}{message and f': {message}'}")
             advice[
                 _ADVICE.get(reason, _SEE).format(
                     namespace=own.namespace,
                     pod=pod_name,
-                    port=flag(own.container, "--secure-port") or FLAGS["secure-port"].default,
+                    port=flag_value(own.container, "--secure-port") or FLAGS["secure-port"].default,
                 )
             ] = None
-    provider = flag(own.container, _PROVIDER)
+    provider = flag_value(own.container, _PROVIDER)
     if provider not in ("", case.options.cloud_provider):
         details.append(f"it has --cloud-provider={provider}")
         advice["give this command the flags of the Deployment"] = None
@@ -162,44 +175,50 @@ async def deployment(case: Case) -> Finding:
 
 def troubles_of(pod: Any, now: datetime) -> Iterator[tuple[str, str]]:
     """Yield why a Pod does not work, or recently did not: reasons with messages."""
-    if at(pod, "metadata.deletionTimestamp"):
+    if get_field(pod, "metadata.deletionTimestamp"):
         return
-    if at(pod, "status.phase") == "Failed":
-        yield text_at(pod, "status.reason") or "Failed", text_at(pod, "status.message")
+    if get_field(pod, "status.phase") == "Failed":
+        yield (
+            get_text_field(pod, "status.reason") or "Failed",
+            get_text_field(pod, "status.message"),
+        )
         return
-    for condition in at(pod, "status.conditions") or ():
+    for condition in get_field(pod, "status.conditions") or ():
         if (condition.get("type"), condition.get("status")) == ("PodScheduled", "False"):
-            yield text_at(condition, "reason"), text_at(condition, "message")
-    for status in at(pod, "status.containerStatuses") or ():
-        waiting, ended = at(status, "state.waiting"), at(status, "lastState.terminated")
+            yield get_text_field(condition, "reason"), get_text_field(condition, "message")
+    for status in get_field(pod, "status.containerStatuses") or ():
+        waiting, ended = (
+            get_field(status, "state.waiting"),
+            get_field(status, "lastState.terminated"),
+        )
         ending = ""
         if ended is not None:
-            reason = text_at(ended, "reason")
+            reason = get_text_field(ended, "reason")
             why = f" ({reason})" if reason not in ("", "Error") else ""
             ending = f"ended with exit code {ended.get('exitCode', 0)}{why}"
         if waiting is not None:
-            yield text_at(waiting, "reason"), text_at(waiting, "message") or ending
+            yield get_text_field(waiting, "reason"), get_text_field(waiting, "message") or ending
         elif not status.get("ready"):
             yield "NotReady", "it runs and says that it is not ready"
-        elif ended is not None and _is_recent(text_at(ended, "finishedAt"), now):
+        elif ended is not None and _is_recent(get_text_field(ended, "finishedAt"), now):
             restarts = count(status.get("restartCount", 0), "restart")
-            yield text_at(ended, "reason"), f"{restarts}, the last time it {ending}"
+            yield get_text_field(ended, "reason"), f"{restarts}, the last time it {ending}"
 
 
 def _is_recent(moment: str, now: datetime) -> bool:
     try:
-        return now - times.parse_time(moment) < RECENT
+        return now - times.parse_time(moment) < RECENT_TERMINATION
     except ValueError:
         return False
 
 
-async def secrets(case: Case) -> Finding:
+async def secrets(case: Case) -> CheckFinding:
     """Check that the Secrets that the Pods mount and read exist."""
-    own = await ours(case)
+    own = await find_own_deployment(case)
     if own is None:
         return ok("no Deployment needs one")
-    namespace, config = own.namespace, flag(own.container, "--cloud-config")
-    mounts = at(own.container, "volumeMounts") or ()
+    namespace, config = own.namespace, flag_value(own.container, "--cloud-config")
+    mounts = get_field(own.container, "volumeMounts") or ()
     if config and not any(_holds(mount, config) for mount in mounts):
         return fail(
             f"--cloud-config={config} is on no volume of {own.key}",
@@ -226,35 +245,44 @@ async def secrets(case: Case) -> Finding:
     return ok(f"{shown} of {namespace} has what the Pods need" if shown else "none is needed")
 
 
-def needed_secrets(found: Deployment) -> Iterator[tuple[str, str, str]]:
+def needed_secrets(own: Deployment) -> Iterator[tuple[str, str, str]]:
     """Yield Secret, key (empty = any) and use of each Secret that the Pods need to start."""
-    config = flag(found.container, "--cloud-config")
-    volumes = at(found.body, "spec.template.spec.volumes") or ()
-    by_name = {text_at(volume, "name"): volume.get("secret") for volume in volumes}
-    for mount in at(found.container, "volumeMounts") or ():
-        secret, path = by_name.get(text_at(mount, "name")), text_at(mount, "mountPath")
+    config = flag_value(own.container, "--cloud-config")
+    volumes = get_field(own.body, "spec.template.spec.volumes") or ()
+    by_name = {get_text_field(volume, "name"): volume.get("secret") for volume in volumes}
+    for mount in get_field(own.container, "volumeMounts") or ():
+        secret, path = (
+            by_name.get(get_text_field(mount, "name")),
+            get_text_field(mount, "mountPath"),
+        )
         if secret is None or secret.get("optional"):
             continue
         key = ""
         if config and _holds(mount, config):
             below = PurePosixPath(config).relative_to(path)
-            file = PurePosixPath(text_at(mount, "subPath")) / below
-            renamed = {text_at(item, "path"): item.get("key") for item in secret.get("items") or ()}
+            file = PurePosixPath(get_text_field(mount, "subPath")) / below
+            renamed = {
+                get_text_field(item, "path"): item.get("key") for item in secret.get("items") or ()
+            }
             # The mount point of the whole volume is no key.
             name = "" if file == PurePosixPath() else str(file)
             key = renamed.get(name) or name
-        yield text_at(secret, "secretName"), key, path
-    for source in at(found.container, "envFrom") or ():
+        yield get_text_field(secret, "secretName"), key, path
+    for source in get_field(own.container, "envFrom") or ():
         if (ref := source.get("secretRef")) and not ref.get("optional"):
-            yield text_at(ref, "name"), "", "its environment"
-    for variable in at(found.container, "env") or ():
-        if (ref := at(variable, "valueFrom.secretKeyRef")) and not ref.get("optional"):
-            yield text_at(ref, "name"), text_at(ref, "key"), f"the variable {variable.get('name')}"
+            yield get_text_field(ref, "name"), "", "its environment"
+    for variable in get_field(own.container, "env") or ():
+        if (ref := get_field(variable, "valueFrom.secretKeyRef")) and not ref.get("optional"):
+            yield (
+                get_text_field(ref, "name"),
+                get_text_field(ref, "key"),
+                f"the variable {variable.get('name')}",
+            )
 
 
 def _holds(mount: Any, path: str) -> bool:
     """Return whether a file is on the mounted volume."""
-    return PurePosixPath(path).is_relative_to(text_at(mount, "mountPath"))
+    return PurePosixPath(path).is_relative_to(get_text_field(mount, "mountPath"))
 
 
 async def _keys(client: Client, namespace: str, name: str) -> Collection[str] | None:
@@ -266,7 +294,7 @@ async def _keys(client: Client, namespace: str, name: str) -> Collection[str] | 
     return (secret.get("data") or {}).keys()
 
 
-def flag(container: Any, name: str) -> str:
+def flag_value(container: Any, name: str) -> str:
     """Return the value of a flag, given with its dashes; the last one counts; empty if absent."""
     value = ""
     for word, following in pairwise([*_words(container), ""]):
@@ -279,14 +307,14 @@ def flag(container: Any, name: str) -> str:
 
 def _words(container: Any) -> Sequence[str]:
     """Return the command line, without the parts that come from the image."""
-    return [*(at(container, "command") or ()), *(at(container, "args") or ())]
+    return [*(get_field(container, "command") or ()), *(get_field(container, "args") or ())]
 
 
 # --- managers that run as Pods ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manager:
+class ManagerPod:
     """A Pod that runs a cloud-controller-manager.
 
     Attributes:
@@ -312,7 +340,7 @@ class Manager:
         return f"Pod {self.pod} ({self.image}{provider})"
 
 
-async def managers_of(case: Case, namespace: str) -> Sequence[Manager] | None:
+async def managers_of(case: Case, namespace: str) -> Sequence[ManagerPod] | None:
     """Return the managers among the Pods of a namespace; None if Pods may not be read."""
     try:
         pods = await items(case.client, f"/api/v1/namespaces/{namespace}/pods")
@@ -321,31 +349,31 @@ async def managers_of(case: Case, namespace: str) -> Sequence[Manager] | None:
     return list(in_pods(pods))
 
 
-def in_pods(pods: Sequence[Any]) -> Iterator[Manager]:
+def in_pods(pods: Sequence[Any]) -> Iterator[ManagerPod]:
     """Yield the managers among the containers of Pods."""
     for pod in pods:
-        if at(pod, "status.phase") in ("Succeeded", "Failed"):
+        if get_field(pod, "status.phase") in ("Succeeded", "Failed"):
             continue
-        name = text_at(pod, "metadata.name")
-        host = text_at(pod, "spec.nodeName") if at(pod, "spec.hostNetwork") else name
-        for container in at(pod, "spec.containers") or ():
-            provider, image = flag(container, _PROVIDER), text_at(container, "image")
+        name = get_text_field(pod, "metadata.name")
+        host = get_text_field(pod, "spec.nodeName") if get_field(pod, "spec.hostNetwork") else name
+        for container in get_field(pod, "spec.containers") or ():
+            provider, image = flag_value(container, _PROVIDER), get_text_field(container, "image")
             words = _words(container)
             is_known = any(NAME in word for word in (image, *words[:1]))
             if not is_known and provider in ("", _EXTERNAL):
                 continue
             program = PurePosixPath(next(iter(words), "")).name
-            ports = at(container, "ports") or ()
+            ports = get_field(container, "ports") or ()
             named = (entry.get("containerPort") for entry in ports if entry.get("name") == "https")
-            given = parse_digits(flag(container, "--secure-port"))
-            yield Manager(
+            given = parse_digits(flag_value(container, "--secure-port"))
+            yield ManagerPod(
                 pod=name,
                 host=host,
                 image=image,
                 provider=provider,
                 lease=_lease_of(container, program),
                 controllers=_controllers(
-                    program, flag(container, "--controllers") or controllers.ALL
+                    program, flag_value(container, "--controllers") or controllers.ALL
                 ),
                 port=next(named, DEFAULT_PORT) if given is None else given,
             )
@@ -353,18 +381,18 @@ def in_pods(pods: Sequence[Any]) -> Iterator[Manager]:
 
 def _lease_of(container: Any, program: str) -> str:
     """Return namespace and name of the Lease from the flags; empty without leader election."""
-    if flag(container, "--leader-elect") == "false":
+    if flag_value(container, "--leader-elect") == "false":
         return ""
     command = COMMANDS.get(program)
     known = command.flags if command is not None else FLAGS
     prefix = "leader-elect-resource-"
     name, namespace = (
-        flag(container, f"--{prefix}{part}") or known[f"{prefix}{part}"].default
+        flag_value(container, f"--{prefix}{part}") or known[f"{prefix}{part}"].default
         for part in ("name", "namespace")
     )
     if command is not None:
         name = name or command.name
-        namespace = namespace or flag(container, "--namespace") or known["namespace"].default
+        namespace = namespace or flag_value(container, "--namespace") or known["namespace"].default
     return f"{namespace}/{name}"
 
 
@@ -376,7 +404,7 @@ def _controllers(program: str, requested: str = controllers.ALL) -> Collection[s
     return [manifest.name for manifest in controllers.enabled(requested.split(","))]
 
 
-def pod_of(holder: str, pods: Sequence[Manager]) -> Manager | None:
+def pod_of(holder: str, pods: Sequence[ManagerPod]) -> ManagerPod | None:
     """Return the manager whose process holds a Lease under that identity."""
     host = holder.rpartition("_")[0] or holder
     return next((manager for manager in pods if manager.host == host), None)
@@ -385,7 +413,7 @@ def pod_of(holder: str, pods: Sequence[Manager]) -> Manager | None:
 # --- the Lease ----------------------------------------------------------------------------------
 
 
-async def lease(case: Case) -> Finding:
+async def lease(case: Case) -> CheckFinding:
     """Check the Lease that replicas of the daemon compete for."""
     options = case.options
     if not options.leader_elect:
@@ -398,15 +426,15 @@ async def lease(case: Case) -> Finding:
     try:
         body = await read(case.client, f"{_LEASES}/namespaces/{namespace}/leases/{quote(name)}")
     except errors.NotFound:
-        case.holder = ""
+        case.lease_holder = ""
         return await _absent(case, namespace, name)
-    holder, silent_s = text_at(body, "spec.holderIdentity"), _silence_s(case, body)
-    lasts_s = at(body, "spec.leaseDurationSeconds") or 0
-    case.holder = holder if _is_fresh(case, body) else ""
+    holder, silent_s = get_text_field(body, "spec.holderIdentity"), _silence_s(case, body)
+    lasts_s = get_field(body, "spec.leaseDurationSeconds") or 0
+    case.lease_holder = holder if _is_fresh(case, body) else ""
     if not holder:
         return await _free(case, f"{namespace}/{name} is free")
     held = f"{namespace}/{name} is held by {holder}"
-    if not case.holder:
+    if not case.lease_holder:
         since = "for an unknown time" if silent_s is None else f"for {silent_s:.0f} s"
         return warn(
             f"{held}, silent {since} (its lease lasts {lasts_s} s)",
@@ -435,7 +463,7 @@ async def lease(case: Case) -> Finding:
     return ok(f"{held}: {pod}, {renewed}")
 
 
-async def _absent(case: Case, namespace: str, name: str) -> Finding:
+async def _absent(case: Case, namespace: str, name: str) -> CheckFinding:
     try:
         await read(case.client, f"/api/v1/namespaces/{quote(namespace)}")
     except errors.NotFound:
@@ -448,10 +476,10 @@ async def _absent(case: Case, namespace: str, name: str) -> Finding:
     return await _free(case, f"{namespace}/{name} does not exist yet; the first daemon makes it")
 
 
-async def _free(case: Case, found: str) -> Finding:
+async def _free(case: Case, found: str) -> CheckFinding:
     """Return the finding for a free Lease, which is a problem only if a replica runs."""
     try:
-        own = await ours(case)
+        own = await find_own_deployment(case)
     except errors.Forbidden:
         own = None
     if own is None or not own.ready:
@@ -466,7 +494,7 @@ async def _free(case: Case, found: str) -> Finding:
 def _silence_s(case: Case, found: Any) -> float | None:
     """Return the seconds since the last renewal by the API server's clock; None = unknown."""
     try:
-        renewed = times.parse_time(text_at(found, "spec.renewTime"))
+        renewed = times.parse_time(get_text_field(found, "spec.renewTime"))
     except ValueError:
         return None
     return max(0.0, (clock.now() - renewed).total_seconds() + (case.skew_s or 0.0))
@@ -474,13 +502,13 @@ def _silence_s(case: Case, found: Any) -> float | None:
 
 def _is_fresh(case: Case, found: Any) -> bool:
     silent_s = _silence_s(case, found)
-    return silent_s is not None and silent_s <= (at(found, "spec.leaseDurationSeconds") or 0)
+    return silent_s is not None and silent_s <= (get_field(found, "spec.leaseDurationSeconds") or 0)
 
 
 # --- other managers -----------------------------------------------------------------------------
 
 
-async def managers(case: Case) -> Finding:
+async def managers(case: Case) -> CheckFinding:
     """Find other managers of the same controllers, by renewed Leases and by Pods."""
     namespace = case.options.leader_elect_resource_namespace
     pods = await managers_of(case, namespace)
@@ -491,7 +519,7 @@ async def managers(case: Case) -> Finding:
     ]
     known = list(pods or ())
     others = {
-        text_at(held_lease, "metadata.namespace")
+        get_text_field(held_lease, "metadata.namespace")
         for held_lease in held
         if _is_managers(case, held_lease)
     }
@@ -504,7 +532,9 @@ async def managers(case: Case) -> Finding:
         return ok(f"no other cloud-controller-manager in {namespace}")
     message = f"{len(rivals)} beside this daemon: {some([shown for shown, _, _ in rivals])}"
     details = [f"{shown}: runs {', '.join(shared)} too" for shown, _, shared in rivals]
-    if case.holder and any(provider == case.options.cloud_provider for _, provider, _ in rivals):
+    if case.lease_holder and any(
+        provider == case.options.cloud_provider for _, provider, _ in rivals
+    ):
         return fail(
             message,
             "stop one of them, or give both the same --leader-elect-resource-name and "
@@ -530,7 +560,7 @@ async def _leases(case: Case, namespace: str) -> Sequence[Any]:
 
 
 def _rivals(
-    case: Case, held: Sequence[Any], pods: Sequence[Manager]
+    case: Case, held: Sequence[Any], pods: Sequence[ManagerPod]
 ) -> Iterator[tuple[str, str, Sequence[str]]]:
     """Yield description, provider and shared controllers of each other active manager."""
     own = {manifest.name for manifest in controllers.enabled(case.options.controllers)}
@@ -541,9 +571,11 @@ def _rivals(
         if not (lease_pods or _is_managers(case, held_lease)):
             continue
         by_lease.append(key)
-        holder, program = text_at(held_lease, "spec.holderIdentity"), _renewed_by(held_lease)
+        holder, program = get_text_field(held_lease, "spec.holderIdentity"), _renewed_by(held_lease)
         pod = pod_of(holder, lease_pods) or next(iter(lease_pods), None)
-        command = next(filter(COMMANDS.get, (program, text_at(held_lease, "metadata.name"))), "")
+        command = next(
+            filter(COMMANDS.get, (program, get_text_field(held_lease, "metadata.name"))), ""
+        )
         by = f": {pod}" if pod else f", renewed by {program}" if program else ""
         if shared := sorted(own.intersection(pod.controllers if pod else _controllers(command))):
             yield f"Lease {key}, held by {holder}{by}", pod.provider if pod else "", shared
@@ -556,28 +588,28 @@ def _rivals(
 
 
 def _key(lease: Any) -> str:
-    return f"{text_at(lease, 'metadata.namespace')}/{text_at(lease, 'metadata.name')}"
+    return f"{get_text_field(lease, 'metadata.namespace')}/{get_text_field(lease, 'metadata.name')}"
 
 
 def _renewed_by(lease: Any) -> str:
     """Return the program that last renewed a Lease; empty = unknown."""
-    for entry in at(lease, "metadata.managedFields") or ():
-        if "f:renewTime" in (at(entry, "fieldsV1.f:spec") or {}):
-            return text_at(entry, "manager")
+    for entry in get_field(lease, "metadata.managedFields") or ():
+        if "f:renewTime" in (get_field(entry, "fieldsV1.f:spec") or {}):
+            return get_text_field(entry, "manager")
     return ""
 
 
 def _is_held_by_another(case: Case, lease: Any) -> bool:
     """Return whether a process other than the holder of our own Lease renews this one."""
-    options, holder = case.options, text_at(lease, "spec.holderIdentity")
+    options, holder = case.options, get_text_field(lease, "spec.holderIdentity")
     own = f"{options.leader_elect_resource_namespace}/{options.leader_elect_resource_name}"
     is_ours = options.leader_elect and _key(lease) == own
-    return bool(holder) and not is_ours and holder != case.holder and _is_fresh(case, lease)
+    return bool(holder) and not is_ours and holder != case.lease_holder and _is_fresh(case, lease)
 
 
 def _is_managers(case: Case, lease: Any) -> bool:
     """Return whether a manager uses the Lease, by the renewing program or the Lease's name."""
     # A machine command has its Lease in the namespace of its Machines: ignore other namespaces.
-    is_near = text_at(lease, "metadata.namespace") == case.options.namespace
-    words = (_renewed_by(lease), text_at(lease, "metadata.name"))
+    is_near = get_text_field(lease, "metadata.namespace") == case.options.namespace
+    words = (_renewed_by(lease), get_text_field(lease, "metadata.name"))
     return any(NAME in word or (is_near and word in COMMANDS) for word in words)

@@ -10,135 +10,155 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from ccm.base import clock, redact
-from ccm.base.tasks import leaves
+from ccm.base.tasks import leaf_exceptions
 from ccm.cloud import errors as cloud_errors
-from ccm.doctor import cluster, daemons, machines, nodes, outlook, provider, reach, rights
-from ccm.doctor.case import Case, Finding, Result, Verdict, fail, skip, warn
+from ccm.doctor import (
+    cluster,
+    daemons,
+    machines,
+    nodes,
+    permissions,
+    provider,
+    reach,
+    start_forecast,
+)
+from ccm.doctor.case import Case, CheckFinding, CheckResult, Severity, fail, skip, warn
 from ccm.kube import errors
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DoctorCheck:
     """A check.
 
     Attributes:
         name: stable name for users and programs.
         title: subject of the check, for the progress display.
-        make: runs the check.
+        run: runs the check.
         needs: checks that must succeed first.
-        told_by: later checks that report why this one could not run.
+        reported_by: later checks that report why this one could not run.
     """
 
     name: str
     title: str
-    make: Callable[[Case], Awaitable[Finding]]
+    run: Callable[[Case], Awaitable[CheckFinding]]
     needs: tuple[str, ...] = ()
-    told_by: tuple[str, ...] = ()
+    reported_by: tuple[str, ...] = ()
 
 
 _HERE, _THERE, _BOTH = ("identity",), ("cloud-config",), ("identity", "cloud-config")
 
 CHECKS = (
     # First, because operators must see it first. It opens its own clients.
-    Check(
+    DoctorCheck(
         "start",
         "what starting the daemon would delete",
-        outlook.start,
-        told_by=("kubeconfig", "server", "identity", "provider", "cloud-config", "cluster-id"),
+        start_forecast.deletions_at_start,
+        reported_by=("kubeconfig", "server", "identity", "provider", "cloud-config", "cluster-id"),
     ),
-    Check("flags", "the daemon's flags", provider.flags),
-    Check("kubeconfig", "how to reach the API server", reach.kubeconfig),
-    Check("server", "whether the API server answers", reach.server, ("kubeconfig",)),
-    Check("identity", "who we are there", reach.identity, ("server",)),
-    Check("clock", "whether clocks agree", reach.clock, _HERE),
-    Check("permissions", "what the daemon may do", rights.permissions, _HERE),
-    Check("deployment", "the daemon's Pods", daemons.deployment, _HERE),
-    Check("secrets", "the Secrets they need", daemons.secrets, _HERE),
-    Check("lease", "who leads", daemons.lease, _HERE),
-    Check("managers", "who else manages", daemons.managers, _HERE),
-    Check("webhooks", "admission webhooks", cluster.webhooks, _HERE),
-    Check("deletions", "what is not deleted", cluster.deletions_held, _HERE),
-    Check("provider", "the provider", provider.provider),
-    Check("cloud-config", "the provider's configuration", provider.cloud_config, ("provider",)),
-    Check("cluster-id", "how the cloud knows the cluster", provider.cluster_id, _THERE),
-    Check("cloud", "whether the cloud answers", provider.cloud, _THERE),
-    Check("controllers", "which controllers work", provider.controllers, _THERE),
-    Check("kubelets", "how nodes registered", nodes.kubelets, _HERE),
-    Check("provider-ids", "whose the nodes are", nodes.provider_ids, _BOTH),
-    Check("instances", "the nodes' instances", nodes.instances, ("identity", "cloud")),
-    Check("taints", "nodes that wait", nodes.taints, _HERE),
-    Check("pod-cidrs", "the nodes' Pod ranges", nodes.pod_cidrs, ("identity", "controllers")),
-    Check("persistence", "where copies are kept", cluster.persistence, _HERE),
-    Check("services", "unclaimed Services", cluster.unclaimed, _BOTH),
-    Check("machines", "how Machines are", machines.machines, _BOTH),
-    Check("machine-crds", "whether Machines stay", machines.crds, ("machines",)),
-    Check("machine-classes", "what Machines are made of", machines.classes, ("machines",)),
-    Check("machine-vms", "whose the VMs are", machines.vms, ("machines",)),
-    Check("bootstrap-tokens", "which Secrets the daemon may write", rights.bootstrap_tokens, _HERE),
+    DoctorCheck("flags", "the daemon's flags", provider.flags),
+    DoctorCheck("kubeconfig", "how to reach the API server", reach.kubeconfig),
+    DoctorCheck("server", "whether the API server answers", reach.server, ("kubeconfig",)),
+    DoctorCheck("identity", "who we are there", reach.identity, ("server",)),
+    DoctorCheck("clock", "whether clocks agree", reach.clock, _HERE),
+    DoctorCheck("permissions", "what the daemon may do", permissions.permissions, _HERE),
+    DoctorCheck("deployment", "the daemon's Pods", daemons.deployment, _HERE),
+    DoctorCheck("secrets", "the Secrets they need", daemons.secrets, _HERE),
+    DoctorCheck("lease", "who leads", daemons.lease, _HERE),
+    DoctorCheck("managers", "who else manages", daemons.managers, _HERE),
+    DoctorCheck("webhooks", "admission webhooks", cluster.webhooks, _HERE),
+    DoctorCheck("deletions", "what is not deleted", cluster.report_blocked_deletions, _HERE),
+    DoctorCheck("provider", "the provider", provider.provider),
+    DoctorCheck(
+        "cloud-config", "the provider's configuration", provider.cloud_config, ("provider",)
+    ),
+    DoctorCheck("cluster-id", "how the cloud knows the cluster", provider.cluster_id, _THERE),
+    DoctorCheck("cloud", "whether the cloud answers", provider.cloud, _THERE),
+    DoctorCheck("controllers", "which controllers work", provider.controllers, _THERE),
+    DoctorCheck("kubelets", "how nodes registered", nodes.kubelets, _HERE),
+    DoctorCheck("provider-ids", "whose the nodes are", nodes.provider_ids, _BOTH),
+    DoctorCheck("instances", "the nodes' instances", nodes.instances, ("identity", "cloud")),
+    DoctorCheck("taints", "nodes that wait", nodes.taints, _HERE),
+    DoctorCheck("pod-cidrs", "the nodes' Pod ranges", nodes.pod_cidrs, ("identity", "controllers")),
+    DoctorCheck("persistence", "where copies are kept", cluster.persistence, _HERE),
+    DoctorCheck("services", "unclaimed Services", cluster.unserved_services, _BOTH),
+    DoctorCheck("machines", "how Machines are", machines.machines, _BOTH),
+    DoctorCheck("machine-crds", "whether Machines stay", machines.crds, ("machines",)),
+    DoctorCheck("machine-classes", "what Machines are made of", machines.classes, ("machines",)),
+    DoctorCheck("machine-vms", "whose the VMs are", machines.vms, ("machines",)),
+    DoctorCheck(
+        "bootstrap-tokens",
+        "which Secrets the daemon may write",
+        permissions.bootstrap_tokens,
+        _HERE,
+    ),
 )
 """All checks, in order."""
 
-HIDDEN = "rights"
+FORBIDDEN_CAUSE = "rights"
 """Cause of the checks for which our user lacks permission; reported once, at the end."""
 
 
-async def examine(case: Case, about_to: Callable[[Check], None]) -> AsyncGenerator[Result, None]:
+async def examine(
+    case: Case, about_to: Callable[[DoctorCheck], None]
+) -> AsyncGenerator[CheckResult, None]:
     """Run all checks one after the other; close at the end what they opened.
 
     Args:
         about_to: called before each check.
     """
-    fault: Finding | None = None
+    fault: CheckFinding | None = None
     try:
         for check in CHECKS:
             about_to(check)
             began = clock.monotonic()
-            finding = _clean(await _make(check, case))
-            if not finding.is_usable and finding.cause in ("", HIDDEN):
-                finding = replace(finding, without=_lose(check.name, case))
+            finding = _clean(await _run_check(check, case))
+            if not finding.is_usable and finding.cause in ("", FORBIDDEN_CAUSE):
+                finding = replace(finding, prevented=_mark_prevented(check.name, case))
             case.findings[check.name] = finding
             seconds = clock.monotonic() - began
-            yield Result(check=check.name, finding=finding, seconds=seconds)
-        if hidden := [name for name, item in case.findings.items() if item.cause == HIDDEN]:
-            yield Result(check=HIDDEN, finding=_hidden(case, hidden))
+            yield CheckResult(check=check.name, finding=finding, seconds=seconds)
+        if hidden := [
+            name for name, item in case.findings.items() if item.cause == FORBIDDEN_CAUSE
+        ]:
+            yield CheckResult(check=FORBIDDEN_CAUSE, finding=_hidden(case, hidden))
     finally:
         try:
             async with asyncio.timeout(case.limit_s):
-                await case.exits.aclose()
+                await case.exit_stack.aclose()
         except Exception as error:  # noqa: BLE001 - a provider may fail in any way
             text = f"the provider does not close well: {type(error).__name__}: {error}"
             fault = _clean(warn(text))
     if fault is not None:
-        yield Result(check="end", finding=fault)
+        yield CheckResult(check="end", finding=fault)
 
 
-def _lose(name: str, case: Case) -> tuple[str, ...]:
+def _mark_prevented(name: str, case: Case) -> tuple[str, ...]:
     """Record and return the checks that a failed check prevents; earlier causes stay."""
     lost = [name]
     for check in CHECKS:
-        dependencies = (*check.needs, *check.told_by)
+        dependencies = (*check.needs, *check.reported_by)
         if check.name not in case.causes and not set(lost).isdisjoint(dependencies):
             case.causes[check.name] = name
             lost.append(check.name)
     return tuple(lost[1:])
 
 
-async def _make(check: Check, case: Case) -> Finding:
+async def _run_check(check: DoctorCheck, case: Case) -> CheckFinding:
     if cause := case.causes.get(check.name):
         return skip(f"not looked at without {cause}", cause=cause)
     try:
         async with asyncio.timeout(case.limit_s):
-            return await check.make(case)
+            return await check.run(case)
     except TimeoutError:
         return fail(
             f"not finished within {case.limit_s:g} s",
             "see what is slow, or give it more time with --timeout",
         )
     except Exception as error:  # noqa: BLE001 - the other checks still run
-        causes = list(leaves(error))
+        causes = list(leaf_exceptions(error))
     for cause_ in causes:
         if isinstance(cause_, errors.Forbidden):
-            return skip(f"not looked at: {cause_}", cause=HIDDEN)
+            return skip(f"not looked at: {cause_}", cause=FORBIDDEN_CAUSE)
         if isinstance(cause_, errors.KubeError):
             return fail(f"the API server does not answer as it should: {cause_}", "try again")
         if isinstance(cause_, cloud_errors.CloudError):
@@ -149,30 +169,30 @@ async def _make(check: Check, case: Case) -> Finding:
     )
 
 
-def _hidden(case: Case, checks: list[str]) -> Finding:
+def _hidden(case: Case, checks: list[str]) -> CheckFinding:
     """Return one finding for all checks for which our user lacks permission."""
-    skipped = [skipped for name in checks for skipped in (name, *case.findings[name].without)]
+    skipped = [skipped for name in checks for skipped in (name, *case.findings[name].prevented)]
     user = case.user.username or "the user of the kubeconfig"
-    return Finding(
-        verdict=Verdict.SKIP,
-        found=f"{user} may not look at everything; not looked at: {', '.join(skipped)}",
+    return CheckFinding(
+        severity=Severity.SKIP,
+        message=f"{user} may not look at everything; not looked at: {', '.join(skipped)}",
         details=tuple(
-            f"{name}: {case.findings[name].found.removeprefix('not looked at: ')}"
+            f"{name}: {case.findings[name].message.removeprefix('not looked at: ')}"
             for name in checks
         ),
         advice=("nothing, if that is the daemon's own user; else ask an administrator",),
     )
 
 
-def _clean(finding: Finding) -> Finding:
+def _clean(finding: CheckFinding) -> CheckFinding:
     """Return the finding with secrets redacted and each text on one line."""
 
     def line(text: str) -> str:
-        return " ".join(redact.words(text).split())
+        return " ".join(redact.mask_text(text).split())
 
     return replace(
         finding,
-        found=line(finding.found),
+        message=line(finding.message),
         details=tuple(map(line, finding.details)),
         advice=tuple(map(line, finding.advice)),
     )

@@ -16,7 +16,7 @@ from ccm.model import Event, Node, Service, names
 from ccm.model.machines import Machine, MachineDeployment, MachineSet, OperationState
 from ccm.model.node import is_uninitialized
 from ccm.model.service import TYPE_LOAD_BALANCER
-from ccm.runtime.account import Account, Answer
+from ccm.runtime.object_status import ControllerStatus, ExplainResponse
 
 NODE, SERVICE, MACHINE = "node", "service", "machine"
 SET, DEPLOYMENT = "machineset", "machinedeployment"
@@ -92,7 +92,7 @@ _ALLOW = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
+class NoAnswer:
     """Why no daemon answered.
 
     Attributes:
@@ -107,60 +107,60 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class ObjectFacts:
     """All facts about one object.
 
     Attributes:
         kind: `NODE`, `SERVICE`, `MACHINE`, `SET` or `DEPLOYMENT`.
         name: name with its namespace; nodes have none.
-        found: the object in the cluster; None = it does not exist.
+        obj: the object in the cluster; None = it does not exist.
         is_served: whether the API server has the resource.
         answer: the daemon's answer; None = no daemon answered.
-        silence: why no daemon answered.
+        no_answer: why no daemon answered.
         warnings: its Warning events, the newest last.
     """
 
     kind: str
     name: str
-    found: Object | None
+    obj: Object | None
     is_served: bool = True
-    answer: Answer | None = None
-    silence: Silence | None = None
+    answer: ExplainResponse | None = None
+    no_answer: NoAnswer | None = None
     warnings: Sequence[Event] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Explanation:
     """The cause as a first line, the advice, and whether nothing needs to be done."""
 
-    said: str
+    cause: str
     advice: tuple[str, ...] = ()
-    is_well: bool = False
+    is_healthy: bool = False
 
 
-def judge(subject: Subject) -> Verdict:
+def find_cause(subject: ObjectFacts) -> Explanation:
     is_of = state(subject)
     if (hindrance := next(_hindrances(subject), None)) is not None:
-        return Verdict(said=f"{is_of}: {hindrance[0]}", advice=hindrance[1:])
+        return Explanation(cause=f"{is_of}: {hindrance[0]}", advice=hindrance[1:])
     for rule in (_gone, _of_controllers, _of_object):
         if (verdict := rule(subject)) is not None:
             return verdict
     pending = next((account for account in _accounts(subject) if account.plan), None)
     if pending is not None:
-        return Verdict(said=f"{is_of}: the daemon is about to {pending.plan}{_then(pending)}")
-    return Verdict(said=f"{is_of}, and there is nothing for the daemon to do", is_well=True)
+        return Explanation(cause=f"{is_of}: the daemon is about to {pending.plan}{_then(pending)}")
+    return Explanation(cause=f"{is_of}, and there is nothing for the daemon to do", is_healthy=True)
 
 
-def _hindrances(subject: Subject) -> Iterator[tuple[str, str]]:
+def _hindrances(subject: ObjectFacts) -> Iterator[tuple[str, str]]:
     """Yield causes outside the object, each with advice."""
-    answer, silence = subject.answer, subject.silence
+    answer, silence = subject.answer, subject.no_answer
     if not subject.is_served:
         yield (
             f"the API server knows no {subject.kind}s, their definitions are missing",
             "kubectl apply -f manifests/crds.yaml; the daemon goes on by itself then",
         )
     why = next((candidate.foreign for candidate in _accounts(subject) if candidate.foreign), "")
-    if why and subject.found is not None:
+    if why and subject.obj is not None:
         advice = "nothing, if another daemon looks after that namespace; else give --namespace"
         yield f"it is not this daemon's: {why}", _FOREIGN.get(subject.kind, advice)
     if answer is None:
@@ -178,7 +178,7 @@ def _hindrances(subject: Subject) -> Iterator[tuple[str, str]]:
         )
     elif answer.lease or answer.api:
         yield f"the daemon is cut off: {answer.lease or answer.api}", _API
-    needed, wanted = _CONTROLLERS[subject.kind], subject.found
+    needed, wanted = _CONTROLLERS[subject.kind], subject.obj
     if wanted is None or (isinstance(wanted, Node) and not is_uninitialized(wanted)):
         return
     if all(account.controller != needed for account in answer.accounts):
@@ -189,50 +189,53 @@ def _hindrances(subject: Subject) -> Iterator[tuple[str, str]]:
         )
 
 
-def _gone(subject: Subject) -> Verdict | None:
+def _gone(subject: ObjectFacts) -> Explanation | None:
     answer = subject.answer
-    if subject.found is not None or answer is None:
+    if subject.obj is not None or answer is None:
         return None
     if answer.held:
         held = f"{state(subject)}: what belongs to it stays: {answer.held[0].reason}"
-        return Verdict(said=held, advice=(_ALLOW,))
+        return Explanation(cause=held, advice=(_ALLOW,))
     busy = [account for account in answer.accounts if account.plan]
     if any(account.last is not None and account.last.kind for account in busy):
         return None
     if busy:
         text = f"{state(subject)}: the daemon is about to {busy[0].plan}{_then(busy[0])}"
-        return Verdict(said=text)
-    return Verdict(said=f"{state(subject)}, and nothing is left to do about it", is_well=True)
+        return Explanation(cause=text)
+    return Explanation(
+        cause=f"{state(subject)}, and nothing is left to do about it", is_healthy=True
+    )
 
 
-def _of_controllers(subject: Subject) -> Verdict | None:
+def _of_controllers(subject: ObjectFacts) -> Explanation | None:
     for account in _accounts(subject):
         if (lasts_s := account.in_work_s or 0.0) >= SLOW_S:
-            return Verdict(
-                said=f"{state(subject)}: the daemon has been at it for {_span(lasts_s)}: a call to "
+            return Explanation(
+                cause=f"{state(subject)}: the daemon has been at it for {_span(lasts_s)}: a "
+                "call to "
                 "the cloud or the API server takes long, or waits for its turn",
                 advice=("look at the state of both; a call that is given up is tried again",),
             )
         if account.blocked:
-            return Verdict(said=f"{state(subject)}: {account.blocked}", advice=(_ALLOW,))
+            return Explanation(cause=f"{state(subject)}: {account.blocked}", advice=(_ALLOW,))
         last = account.last
         if last is not None and last.kind:
             again = f", {account.failures} times in a row" if account.failures > 1 else ""
             cause = f"{last.kind}: {last.text}, {_ago(last.ago_s)}{again}{_then(account)}"
             advice = _ADVICE.get(last.kind, _OTHER)
-            return Verdict(said=f"{state(subject)}: {cause}", advice=(advice,))
+            return Explanation(cause=f"{state(subject)}: {cause}", advice=(advice,))
         if last is not None and last.not_yet:
             text = f"{state(subject)}: the cloud has nothing to say about it yet{_then(account)}"
-            return Verdict(said=text, advice=("nothing, if it is new: it is asked again",))
+            return Explanation(cause=text, advice=("nothing, if it is new: it is asked again",))
     return None
 
 
-def _of_object(subject: Subject) -> Verdict | None:
+def _of_object(subject: ObjectFacts) -> Explanation | None:
     """Return the verdict from the status and conditions of a machine object."""
-    match obj := subject.found:
+    match obj := subject.obj:
         case Machine():
             last = obj.status
-            if obj.works and last.state != OperationState.FAILED.value:
+            if obj.counts_as_ready and last.state != OperationState.FAILED.value:
                 return None
             kind = last.code and f"{last.code}: "
             cause = f"{kind}{last.description}" if last.description else "its status says no cause"
@@ -248,18 +251,18 @@ def _of_object(subject: Subject) -> Verdict | None:
                     return None
                 cause, advice = f"{ready} of {replicas} machines run", _MACHINES
             else:
-                progress = rolloutstatus.progress_of(obj)
+                progress = rolloutstatus.rollout_progress(obj)
                 if progress.done and not progress.failed:
                     return None
                 cause, advice = progress.text, _MACHINES
         case _:
             return None
-    return Verdict(said=f"{state(subject)}: {cause}", advice=(advice,))
+    return Explanation(cause=f"{state(subject)}: {cause}", advice=(advice,))
 
 
-def state(subject: Subject) -> str:
+def state(subject: ObjectFacts) -> str:
     """Return the state of the object in the cluster: a clause without a full stop."""
-    obj, name = subject.found, subject.name
+    obj, name = subject.obj, subject.name
     match obj:
         case None:
             return f"{subject.kind} {name} does not exist"
@@ -280,7 +283,7 @@ def state(subject: Subject) -> str:
     return f"{name} is served at {where}" if where else f"{name} has no load balancer"
 
 
-def _then(account: Account) -> str:
+def _then(account: ControllerStatus) -> str:
     if account.in_work_s is not None:
         return "; it is being tried now"
     if account.next_s is None:
@@ -288,12 +291,12 @@ def _then(account: Account) -> str:
     return f"; next try in {_span(account.next_s)}" if account.next_s else "; next try at once"
 
 
-def _accounts(subject: Subject) -> Sequence[Account]:
+def _accounts(subject: ObjectFacts) -> Sequence[ControllerStatus]:
     """Return the accounts of the controllers, the most relevant first."""
     if subject.answer is None:
         return ()
     first = _CONTROLLERS[subject.kind]
-    if isinstance(subject.found, Node) and not is_uninitialized(subject.found):
+    if isinstance(subject.obj, Node) and not is_uninitialized(subject.obj):
         first = _WATCHES
     return sorted(subject.answer.accounts, key=lambda account: account.controller != first)
 
@@ -301,23 +304,23 @@ def _accounts(subject: Subject) -> Sequence[Account]:
 # --- rendering ----------------------------------------------------------------------------------
 
 
-def document(subject: Subject, verdict: Verdict) -> dict[str, object]:
+def document(subject: ObjectFacts, verdict: Explanation) -> dict[str, object]:
     """Return everything for the JSON output."""
     return {
         "kind": subject.kind,
         "name": subject.name,
-        "cause": verdict.said,
-        "isWell": verdict.is_well,
-        "exists": subject.found is not None,
+        "cause": verdict.cause,
+        "isWell": verdict.is_healthy,
+        "exists": subject.obj is not None,
         "advice": verdict.advice,
         "daemon": subject.answer,
-        "silence": subject.silence.why if subject.silence is not None else "",
+        "silence": subject.no_answer.why if subject.no_answer is not None else "",
     }
 
 
-def lines(subject: Subject, verdict: Verdict) -> Iterator[str]:
+def lines(subject: ObjectFacts, verdict: Explanation) -> Iterator[str]:
     """Yield the cause, then the facts behind it, and the advice."""
-    yield verdict.said
+    yield verdict.cause
     answer = subject.answer
     if answer is not None:
         provider = f" (provider {answer.provider})" if answer.provider else ""
@@ -333,7 +336,7 @@ def lines(subject: Subject, verdict: Verdict) -> Iterator[str]:
     yield from (f"  next: {advice}" for advice in verdict.advice)
 
 
-def _account(account: Account) -> Iterator[str]:
+def _account(account: ControllerStatus) -> Iterator[str]:
     if account.plan:
         yield f"plan: {account.plan}"
     if (last := account.last) is not None:

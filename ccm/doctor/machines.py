@@ -8,28 +8,28 @@ from typing import Any
 
 from ccm.app.machinecontrollers import MACHINE as MANIFEST
 from ccm.base import redact
-from ccm.base.tasks import bounded
+from ccm.base.tasks import run_bounded
 from ccm.cloud import errors
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.machines import ListMachinesRequest, MachineDriver, MachineRequest
-from ccm.doctor import provider, reach, rights
-from ccm.doctor.case import Case, Finding, count, fail, ok, some, warn, which
+from ccm.doctor import permissions, provider, reach
+from ccm.doctor.case import Case, CheckFinding, count, fail, ok, some, warn, which
 from ccm.gardener import names
 from ccm.gardener.codec import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.decoding import NAMES
 from ccm.kube.errors import Forbidden, NotFound, WriteRefused
-from ccm.kube.resources import CRDS, SECRETS, Kind
-from ccm.machines import crdguard, orphans, served, tokens
+from ccm.kube.resources import CRDS, SECRETS, ResourceKind
+from ccm.machines import crdguard, discovery, orphans, tokens
 from ccm.machines.caches import marker
-from ccm.machines.classes import ResolvedClass, refusals, resolve
+from ccm.machines.classes import ResolvedClass, driver_faults, resolve
 from ccm.machines.creation import needs_token
 from ccm.machines.flags import CONTROL, NO_TARGET, TARGET
-from ccm.machines.settings import Settings
+from ccm.machines.settings import MachineSettings
 from ccm.model import CustomResourceDefinition
 from ccm.model.machines import Machine, MachineClass, OperationState, Phase
 from ccm.model.names import ANNOTATION_ALLOW_DELETION, LABEL_MANAGED_BY
 
-MOST_ASKED = 50
+MAX_SINGLE_LOOKUPS = 50
 """Maximum number of Machines missing in listings that are checked by single calls."""
 
 CONCURRENCY = 8
@@ -52,11 +52,13 @@ _DISOWNED = "correct spec.providerID of these"
 _OFF = "no Machines are wanted: --controllers names no machine controller"
 
 
-async def machines(case: Case) -> Finding:
+async def machines(case: Case) -> CheckFinding:
     """Check that the API server has Machines, and report Machines in trouble."""
-    if not provider.works(case, MANIFEST):
+    if not provider.is_startable(case, MANIFEST):
         return ok(_OFF)
-    known = await served.resources(await reach.at(case, CONTROL), MACHINES.api_version)
+    known = await discovery.fetch_plurals(
+        await reach.client_of_role(case, CONTROL), MACHINES.api_version
+    )
     if missing := [item.plural for item in (MACHINES, MACHINE_CLASSES) if item.plural not in known]:
         return fail(
             f"the API server does not know {' and '.join(missing)} of {MACHINES.api_version}",
@@ -79,21 +81,21 @@ async def machines(case: Case) -> Finding:
         f"{some([item.key for item in bad])}",
         "kube-ccm explain machine NAMESPACE/NAME says of each what keeps it",
         details=[
-            f"{item.key}: {item.phase.value}: {redact.words(item.status.description)}"
+            f"{item.key}: {item.phase.value}: {redact.mask_text(item.status.description)}"
             for item in bad
         ],
     )
 
 
-async def crds(case: Case) -> Finding:
+async def crds(case: Case) -> CheckFinding:
     """Check whether the CRDs of Machines, and so all Machines, are safe from deletion."""
-    if not provider.works(case, MANIFEST):
+    if not provider.is_startable(case, MANIFEST):
         return ok(_OFF)
-    client = await reach.at(case, CONTROL)
+    client = await reach.client_of_role(case, CONTROL)
     definitions = list[CustomResourceDefinition]()
     for kind in (MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS, MACHINE_CLASSES):
         try:
-            definitions.append(await client.resource(CRDS).get(crdguard.name_of(kind)))
+            definitions.append(await client.resource(CRDS).get(crdguard.crd_name(kind)))
         except NotFound:
             continue
         except Forbidden:
@@ -123,16 +125,16 @@ async def crds(case: Case) -> Finding:
     return ok(f"{count(len(definitions), 'CustomResourceDefinition')}, none is being deleted")
 
 
-async def classes(case: Case) -> Finding:
+async def classes(case: Case) -> CheckFinding:
     """Check that VMs can be created from the MachineClasses."""
-    if not provider.works(case, MANIFEST):
+    if not provider.is_startable(case, MANIFEST):
         return ok(_OFF)
     resolved, faults = await _classes(case), dict[str, str]()
-    settings = Settings(names=NAMES, has_target=case.options.target_kubeconfig != NO_TARGET)
+    settings = MachineSettings(names=NAMES, has_target=case.options.target_kubeconfig != NO_TARGET)
     has_tokens = await _may_write_tokens(case)
     for obj, view in resolved:
-        if reasons := view.faults or refusals(obj):
-            faults[obj.name] = redact.words("; ".join(reasons))
+        if reasons := view.faults or driver_faults(obj):
+            faults[obj.name] = redact.mask_text("; ".join(reasons))
         elif not has_tokens and needs_token(view, settings):
             faults[obj.name] = f"the daemon may not write bootstrap tokens; {tokens.GRANT}"
     if not faults:
@@ -146,18 +148,27 @@ async def classes(case: Case) -> Finding:
 
 async def _may_write_tokens(case: Case) -> bool:
     """Return whether the daemon may write bootstrap tokens; True if the API refuses to tell."""
-    wanted = [need for need in rights.needs(case.options) if need.optional and not need.cluster]
+    wanted = [
+        need
+        for need in permissions.needed_permissions(case.options)
+        if need.optional and not need.cluster
+    ]
     try:
         return all(
-            [await rights.allowed(case.client, need, rights.subject(case, need)) for need in wanted]
+            [
+                await permissions.is_allowed(
+                    case.client, need, permissions.reviewed_user(case, need)
+                )
+                for need in wanted
+            ]
         )
     except (Forbidden, WriteRefused):
         return True
 
 
-async def vms(case: Case) -> Finding:
+async def vms(case: Case) -> CheckFinding:
     """Compare the VMs that the cloud lists with the Machines."""
-    if not provider.works(case, MANIFEST):
+    if not provider.is_startable(case, MANIFEST):
         return ok(_OFF)
     namespace = case.options.namespace
     try:
@@ -169,8 +180,8 @@ async def vms(case: Case) -> Finding:
         cluster=case.options.cluster_id or await _marker(case),
         namespace=namespace,
         machines=[machine for machine in machines if namespace in ("", machine.metadata.namespace)],
-        everywhere=everywhere,
-        handle=Handle(case.cloud),
+        all_machines=everywhere,
+        handle=CloudClient(case.cloud),
         adopts_unmarked=case.options.adopt_unmarked_machines,
     )
     unlisted = dict[str, str]()
@@ -179,17 +190,17 @@ async def vms(case: Case) -> Finding:
             try:
                 await comparison.add(machine_class)
             except errors.CloudError as error:
-                unlisted[machine_class.name] = redact.words(str(error))
+                unlisted[machine_class.name] = redact.mask_text(str(error))
     troubles = comparison.troubles()
     if not troubles and not unlisted:
-        seen = count(comparison.seen, "VM")
+        seen = count(comparison.listed_count, "VM")
         return ok(f"{seen}, each belongs to a Machine or to another cluster")
     message = "; ".join(text for text, _ in troubles) or "not all VMs can be listed"
     advice = [text for _, text in troubles]
     if unlisted:
         advice.append("look at the credentials in the Secrets of these classes, and the cloud")
     details = [f"class {name} cannot be listed: {why}" for name, why in unlisted.items()]
-    is_failure = comparison.lost or comparison.disowned or unlisted
+    is_failure = comparison.missing_vms or comparison.not_owned or unlisted
     return (fail if is_failure else warn)(message, *advice, details=details)
 
 
@@ -201,11 +212,11 @@ class _Comparison:
         cluster: the mark of this cluster's VMs.
         namespace: namespace of our Machines.
         machines: all Machines of that namespace.
-        everywhere: Machines of all namespaces; None = they may not be read.
+        all_machines: Machines of all namespaces; None = they may not be read.
         adopts_unmarked: the flag `--adopt-unmarked-machines`.
-        seen: number of listed VMs.
-        lost: Machines whose VMs do not exist, with their provider IDs.
-        disowned: Machines whose provider ID names a VM of another owner, with the reason.
+        listed_count: number of listed VMs.
+        missing_vms: Machines whose VMs do not exist, with their provider IDs.
+        not_owned: Machines whose provider ID names a VM of another owner, with the reason.
         ownerless: VMs with our mark and without a Machine.
         unconfirmed: like `ownerless`, but without a namespace mark, while Machines of other
             namespaces may not be read.
@@ -215,34 +226,34 @@ class _Comparison:
     cluster: str
     namespace: str
     machines: Sequence[Machine]
-    everywhere: Sequence[Machine] | None
-    handle: Handle
+    all_machines: Sequence[Machine] | None
+    handle: CloudClient
     adopts_unmarked: bool = False
-    seen: int = 0
-    lost: list[str] = field(default_factory=list)
-    disowned: list[str] = field(default_factory=list)
+    listed_count: int = 0
+    missing_vms: list[str] = field(default_factory=list)
+    not_owned: list[str] = field(default_factory=list)
     ownerless: list[str] = field(default_factory=list)
     unconfirmed: list[str] = field(default_factory=list)
     unmarked: list[str] = field(default_factory=list)
 
-    async def add(self, made_of: ResolvedClass) -> None:
+    async def add(self, machine_class: ResolvedClass) -> None:
         """Compare the VMs of one class. Raises CloudError if they cannot be listed."""
         request = ListMachinesRequest(
             cluster=self.cluster,
-            pool=made_of.name,
-            provider_spec=made_of.provider_spec,
-            credentials=made_of.credentials,
+            pool=machine_class.name,
+            provider_spec=machine_class.provider_spec,
+            credentials=machine_class.credentials,
         )
         records = await self.handle.call(MachineDriver.list_machines, request)
-        self.seen += len(records)
-        owners = orphans.Owners(self.machines if self.everywhere is None else self.everywhere)
+        self.listed_count += len(records)
+        owners = orphans.Owners(self.machines if self.all_machines is None else self.all_machines)
         for record in records:
             marks = record.identity
             is_foreign = marks.cluster not in ("", self.cluster)
-            if owners.has(record) or is_foreign or marks.namespace not in ("", self.namespace):
+            if owners.owns(record) or is_foreign or marks.namespace not in ("", self.namespace):
                 continue
             target = self.ownerless if marks.cluster else self.unmarked
-            if marks.cluster and not marks.namespace and self.everywhere is None:
+            if marks.cluster and not marks.namespace and self.all_machines is None:
                 target = self.unconfirmed
             target.append(f"{record.info.provider_id} ({marks.name})")
         # A listing may be incomplete: confirm each absence with a single call.
@@ -250,37 +261,37 @@ class _Comparison:
         unseen = [
             item
             for item in self.machines
-            if item.class_name == made_of.name
+            if item.class_name == machine_class.name
             and item.provider_id
             and item.provider_id not in listed
         ]
 
         async def check_vm(machine: Machine) -> None:
             request = MachineRequest(
-                identity=Settings(names=NAMES, cluster=self.cluster).identity(machine),
-                provider_spec=made_of.provider_spec,
-                credentials=made_of.credentials,
+                identity=MachineSettings(names=NAMES, cluster=self.cluster).identity(machine),
+                provider_spec=machine_class.provider_spec,
+                credentials=machine_class.credentials,
                 provider_id=machine.provider_id,
-                is_imported=machine.provider_id in made_of.imports,
+                is_imported=machine.provider_id in machine_class.imports,
                 adopts_unmarked=self.adopts_unmarked,
             )
             try:
                 await self.handle.call(MachineDriver.get_machine_status, request)
             except errors.NotFound:
-                self.lost.append(f"{machine.key} ({machine.provider_id})")
+                self.missing_vms.append(f"{machine.key} ({machine.provider_id})")
             except errors.NotOwned as error:
-                self.disowned.append(f"{machine.key}: {error}")
+                self.not_owned.append(f"{machine.key}: {error}")
             except errors.CloudError:
                 return  # the VM may exist
 
-        await bounded(unseen[:MOST_ASKED], check_vm, limit=CONCURRENCY, name="machines")
+        await run_bounded(unseen[:MAX_SINGLE_LOOKUPS], check_vm, limit=CONCURRENCY, name="machines")
 
     def troubles(self) -> Sequence[tuple[str, str]]:
         """Return each problem with its advice."""
         ours = "of this cluster without"
         table = (
-            (sorted(self.lost), "Machine", "without VM", _LOST),
-            (sorted(self.disowned), "Machine", "with the VM of another", _DISOWNED),
+            (sorted(self.missing_vms), "Machine", "without VM", _LOST),
+            (sorted(self.not_owned), "Machine", "with the VM of another", _DISOWNED),
             (self.ownerless, "VM", f"{ours} Machine", _RESTORE),
             (
                 self.unconfirmed,
@@ -299,9 +310,9 @@ class _Comparison:
 
 async def _marker(case: Case) -> str:
     """Return the mark of a cluster without `--cluster-id`."""
-    control, target = await reach.at(case, CONTROL), None
+    control, target = await reach.client_of_role(case, CONTROL), None
     if case.options.target_kubeconfig != NO_TARGET:
-        target = await reach.at(case, TARGET)
+        target = await reach.client_of_role(case, TARGET)
     return await marker(control, target, case.options.namespace)
 
 
@@ -326,7 +337,7 @@ async def _classes(case: Case) -> Sequence[tuple[MachineClass, ResolvedClass]]:
     ]
 
 
-async def _objects(case: Case, kind: Kind[Any], namespace: str) -> Sequence[Any]:
-    client = await reach.at(case, CONTROL)
+async def _objects(case: Case, kind: ResourceKind[Any], namespace: str) -> Sequence[Any]:
+    client = await reach.client_of_role(case, CONTROL)
     pages = client.resource(kind).pages(namespace=namespace)
     return [obj async for page in pages for obj in page.items]

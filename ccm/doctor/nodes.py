@@ -6,29 +6,29 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ccm.base import clock
-from ccm.base.tasks import bounded
+from ccm.base.tasks import run_bounded
 from ccm.cloud import errors
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.cloud.types import InstanceListing
 from ccm.controllers.route import plan as route_plan
 from ccm.controllers.route.manifest import MANIFEST
 from ccm.doctor import provider
-from ccm.doctor.case import Case, Finding, count, fail, ok, some, warn, which
-from ccm.doctor.daemons import START
+from ccm.doctor.case import Case, CheckFinding, count, fail, ok, some, warn, which
+from ccm.doctor.daemons import START_ADVICE
 from ccm.kube.errors import KubeError
 from ccm.kube.resources import EVENTS
 from ccm.model import Node, times
 from ccm.model.cidr import parse_cidr, parse_ranges
 from ccm.model.node import is_uninitialized
 
-MOST_ASKED = 100
+MAX_SINGLE_LOOKUPS = 100
 """Maximum number of nodes looked up by single calls."""
 
 CONCURRENCY = 8
 """Maximum number of concurrent lookups."""
 
-PATIENCE_S = 60.0
+LATE_AFTER_S = 60.0
 """How long a node may wait for initialisation before it counts as late, in seconds."""
 
 _ALIKE = 0.7
@@ -36,7 +36,7 @@ _NO_DAEMON = "no daemon works"
 _WARNINGS = "involvedObject.kind=Node,type=Warning"
 
 
-async def kubelets(case: Case) -> Finding:
+async def kubelets(case: Case) -> CheckFinding:
     """Find nodes whose kubelets run without `--cloud-provider=external`."""
     nodes = await case.nodes()
     if not nodes:
@@ -52,7 +52,7 @@ async def kubelets(case: Case) -> Finding:
     return ok(f"{count(len(nodes), 'node')}, each has a provider ID or waits for one")
 
 
-async def provider_ids(case: Case) -> Finding:
+async def provider_ids(case: Case) -> CheckFinding:
     """Find nodes of other clouds, and instances with more than one node."""
     nodes, owners = await case.nodes(), dict[str, list[str]]()
     for node in nodes:
@@ -78,16 +78,16 @@ async def provider_ids(case: Case) -> Finding:
     return ok(f"no node belongs to another cloud or manager (ours: {schemes}://)")
 
 
-async def instances(case: Case) -> Finding:
+async def instances(case: Case) -> CheckFinding:
     """Find nodes without an instance, and instances without a node."""
     ours = [node for node in await case.nodes() if not _is_foreign(case, node)]
     if not ours:
         return ok("there are no nodes to look for")
-    unlisted, lonely = compared(case.listing, ours)
-    await _look_up(case, unlisted[:MOST_ASKED])
+    unlisted, lonely = match_instances(case.listing, ours)
+    await _look_up(case, unlisted[:MAX_SINGLE_LOOKUPS])
     spare = [f"{count(len(lonely), 'instance')} without a node: {some(lonely)}"] if lonely else []
     if not case.without_instance:
-        checked = len(ours) - len(unlisted[MOST_ASKED:])
+        checked = len(ours) - len(unlisted[MAX_SINGLE_LOOKUPS:])
         return ok(f"{count(checked, 'node')} looked for, each has its instance", *spare)
     lost = list(case.without_instance)
     return fail(
@@ -104,7 +104,7 @@ async def instances(case: Case) -> Finding:
     )
 
 
-def compared(
+def match_instances(
     listing: InstanceListing | None, nodes: Sequence[Node]
 ) -> tuple[Sequence[Node], Sequence[str]]:
     """Return the nodes without a listed instance, and the names of instances without a node."""
@@ -129,7 +129,7 @@ def compared(
 
 async def _look_up(case: Case, nodes: Iterable[Node]) -> None:
     """Check each node by a single call, because a listing may be incomplete."""
-    lookup = InstanceLookup(Handle(case.cloud))
+    lookup = InstanceLookup(CloudClient(case.cloud))
 
     async def check_node(node: Node) -> None:
         try:
@@ -140,7 +140,7 @@ async def _look_up(case: Case, nodes: Iterable[Node]) -> None:
             why = str(error)
         case.without_instance[node.name] = why
 
-    await bounded(nodes, check_node, limit=CONCURRENCY, name="instances")
+    await run_bounded(nodes, check_node, limit=CONCURRENCY, name="instances")
 
 
 def guesses(lost: Sequence[str], lonely: Sequence[str]) -> Iterator[str]:
@@ -154,33 +154,33 @@ def guesses(lost: Sequence[str], lonely: Sequence[str]) -> Iterator[str]:
 
 
 def _is_foreign(case: Case, node: Node) -> bool:
-    return NodeOwnership.at(case.cloud, "").has_foreign_id(node)
+    return NodeOwnership.for_cloud(case.cloud, "").has_foreign_id(node)
 
 
-async def taints(case: Case) -> Finding:
+async def taints(case: Case) -> CheckFinding:
     """Report why nodes are still uninitialised."""
     waiting = [node for node in await case.nodes() if is_uninitialized(node)]
     if not waiting:
         return ok("no node waits to be initialised")
     warnings = await _warnings(case)
     reasons = {node.name: _why(case, node, warnings) for node in waiting}
-    late = [node.name for node in waiting if _age_s(case, node) > PATIENCE_S]
+    late = [node.name for node in waiting if _age_s(case, node) > LATE_AFTER_S]
     message = f"{count(len(waiting), 'node')} still tainted as uninitialized: {some(list(reasons))}"
     details = [f"{name}: {why}" for name, why in reasons.items()]
-    start = (START,) if _NO_DAEMON in reasons.values() else ()
+    start = (START_ADVICE,) if _NO_DAEMON in reasons.values() else ()
     if not late:
         advice = start or ("wait a minute, and look again",)
         return warn(f"{message} (new)", *advice, details=details)
     if set(reasons.values()) == {_NO_DAEMON}:
-        return fail(message, START, details=details)
+        return fail(message, START_ADVICE, details=details)
     return fail(
         message, "remove the causes above; the daemon does the rest", *start, details=details
     )
 
 
-async def pod_cidrs(case: Case) -> Finding:
+async def pod_cidrs(case: Case) -> CheckFinding:
     """Compare the nodes' Pod ranges with `--cluster-cidr`."""
-    if not provider.works(case, MANIFEST):
+    if not provider.is_startable(case, MANIFEST):
         return ok("no routes are wanted, so Pod ranges do not matter")
     given = case.options.cluster_cidr
     ranges = parse_ranges(given)
@@ -221,7 +221,7 @@ def _why(case: Case, node: Node, told: Mapping[str, str]) -> str:
             return f"the daemon cannot do it, see {check}"
     if node.name in told:
         return f"the daemon says: {told[node.name]}"
-    if case.holder == "":
+    if case.lease_holder == "":
         return _NO_DAEMON
     return "unknown; look at the daemon's log"
 

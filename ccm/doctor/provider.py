@@ -13,13 +13,13 @@ from ccm.app.clients import ProviderClient
 from ccm.app.options import names
 from ccm.app.provider import Misconfigured, context, opened_once
 from ccm.cloud import errors, registry
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.config import ApiClient
 from ccm.cloud.interface import Cloud, InstanceStates, Inventory, LoadBalancerDigests
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.settings import ConfigError
-from ccm.doctor import Refused, reach
-from ccm.doctor.case import Case, Finding, Verdict, count, fail, ok, some, warn
+from ccm.doctor import ExaminationError, reach
+from ccm.doctor.case import Case, CheckFinding, Severity, count, fail, ok, some, warn
 from ccm.kube.client import Client
 from ccm.runtime.manifest import Manifest
 
@@ -67,10 +67,10 @@ class ReadOnlyClients:
         return ProviderClient(self._client, check=check)
 
 
-async def flags(case: Case) -> Finding:
+async def flags(case: Case) -> CheckFinding:
     """Report flags that are deprecated or have no effect; invalid flags were rejected before."""
     given = len(case.options.explicit)
-    notices, unserved = case.options.notices(), http.unserved(case.options)
+    notices, unserved = case.options.notices(), http.unserved_reason(case.options)
     if notices or unserved:
         advice = ["leave these out, or put up with it"] if notices else []
         if unserved:
@@ -82,28 +82,28 @@ async def flags(case: Case) -> Finding:
     return ok(f"{count(given, 'setting')} given, all have an effect")
 
 
-async def provider(case: Case) -> Finding:
+async def provider(case: Case) -> CheckFinding:
     """Import the provider."""
     name = case.options.cloud_provider
     if not name:
-        known = ", ".join(sorted(registry.available())) or "none"
+        known = ", ".join(sorted(registry.installed_providers())) or "none"
         return fail(
             f"--cloud-provider is not given; installed: {known}",
             "give the daemon's flags to this command too",
         )
     try:
-        case.opener = registry.load(name)
+        case.opener = registry.load_provider(name)
     except registry.ProviderError as error:
         return fail(
             str(error),
             "install the provider's package beside the daemon; `kube-ccm providers` lists them",
         )
-    entry = registry.available()[name]
+    entry = registry.installed_providers()[name]
     origin = f", {entry.dist.name} {entry.dist.version}" if entry.dist else ""
     return ok(f"{name} ({entry.value}{origin})")
 
 
-async def cloud_config(case: Case) -> Finding:
+async def cloud_config(case: Case) -> CheckFinding:
     """Open the provider with its cloud config."""
     name, file = case.options.cloud_provider, case.options.cloud_config
     shown = file or "no --cloud-config"
@@ -113,7 +113,9 @@ async def cloud_config(case: Case) -> Finding:
             cluster_name=case.options.cluster_name,
             clients=ReadOnlyClients(case.client) if case.is_usable("kubeconfig") else None,
         )
-        case.cloud = await case.exits.enter_async_context(opened_once(name, case.opener, given))
+        case.cloud = await case.exit_stack.enter_async_context(
+            opened_once(name, case.opener, given)
+        )
     except Misconfigured as error:
         advice = f"correct it; `kube-ccm providers {name}` shows what the provider reads"
         if isinstance(error.__cause__, ConfigError):
@@ -123,11 +125,11 @@ async def cloud_config(case: Case) -> Finding:
     except TimeoutError:
         raise
     except Exception as error:  # noqa: BLE001 - a provider may fail in any way
-        return _failed(errors.normalized(error), name, "the provider cannot be opened: ")
+        return _failed(errors.normalize(error), name, "the provider cannot be opened: ")
     return ok(f"{shown} is accepted; the provider offers {some(offers(case.cloud))}")
 
 
-async def cluster_id(case: Case) -> Finding:
+async def cluster_id(case: Case) -> CheckFinding:
     """Check whether the provider distinguishes this cluster's cloud resources from others'."""
     if case.cloud.has_cluster_id:
         return ok(f"the provider marks what is ours; --cluster-name={case.options.cluster_name}")
@@ -138,9 +140,9 @@ async def cluster_id(case: Case) -> Finding:
     return fail(message, f"{advice}, or pass --allow-untagged-cloud")
 
 
-async def cloud(case: Case) -> Finding:
+async def cloud(case: Case) -> CheckFinding:
     """Make one read call that needs credentials."""
-    handle = Handle(case.cloud)
+    handle = CloudClient(case.cloud)
     name = case.options.cloud_provider
     try:
         if handle.offers(Inventory):
@@ -160,11 +162,11 @@ async def cloud(case: Case) -> Finding:
         return _failed(error, name)
 
 
-async def controllers(case: Case) -> Finding:
+async def controllers(case: Case) -> CheckFinding:
     """Report which controllers start with this provider and these flags."""
     working, absent, wrong = [], [], []
     for controller in names.enabled(case.options.controllers):
-        lacking, fault = _lacking(case, controller), controller.wrong(case.options)
+        lacking, fault = _reason_disabled(case, controller), controller.config_fault(case.options)
         if lacking:
             absent.append(f"{controller.name} is left out: {lacking}")
         elif fault:
@@ -186,19 +188,19 @@ async def controllers(case: Case) -> Finding:
     return ok(", ".join(working), *absent)
 
 
-def works(case: Case, controller: Manifest[Any]) -> bool:
+def is_startable(case: Case, controller: Manifest[Any]) -> bool:
     """Return whether a controller would run with this provider and these flags."""
     return controller in names.enabled(case.options.controllers) and not (
-        _lacking(case, controller) or controller.wrong(case.options)
+        _reason_disabled(case, controller) or controller.config_fault(case.options)
     )
 
 
-def _lacking(case: Case, controller: Manifest[Any]) -> str:
+def _reason_disabled(case: Case, controller: Manifest[Any]) -> str:
     """Return why a controller is turned off or not possible; empty if it can run."""
-    return controller.turned_off(case.options) or controller.lacks(case.cloud)
+    return controller.disabled_by(case.options) or controller.missing_interface(case.cloud)
 
 
-def _failed(error: errors.CloudError, name: str, head: str = "") -> Finding:
+def _failed(error: errors.CloudError, name: str, head: str = "") -> CheckFinding:
     match error:
         case errors.Unauthenticated():
             kind = "the cloud does not accept the credentials"
@@ -221,7 +223,7 @@ def _failed(error: errors.CloudError, name: str, head: str = "") -> Finding:
     return fail(f"{head}{kind}: {error}", advice)
 
 
-async def opened(case: Case) -> None:
+async def open_provider(case: Case) -> None:
     """Set the client and the cloud of a case; its `exits` close them.
 
     Raises:
@@ -234,5 +236,5 @@ async def opened(case: Case) -> None:
         ("cluster-id", cluster_id),
     ):
         finding = case.findings[name] = await check(case)
-        if finding.verdict is Verdict.FAIL:
-            raise Refused(str(finding), check=name)
+        if finding.severity is Severity.FAIL:
+            raise ExaminationError(str(finding), check=name)

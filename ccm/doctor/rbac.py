@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ccm.app.clients import ACCOUNTS_NAMESPACE, OWN
-from ccm.app.machines.commands import COMMANDS, Command
-from ccm.doctor.rights import Need, needs
+from ccm.app.clients import ACCOUNTS_NAMESPACE, OWN_CLUSTER
+from ccm.app.machines.commands import COMMANDS, MachineCommand
+from ccm.doctor.permissions import Permission, needed_permissions
 from ccm.kube.events import DEFAULT_NAMESPACE
 from ccm.machines.flags import CONTROL, TARGET
 from ccm.model.names import LABEL_APP, LABEL_INSTANCE
@@ -40,21 +40,21 @@ _ABOUT = {
 Object = dict[str, Any]
 
 
-def needed(command: Command, *flags: str) -> dict[str, list[Need]]:
+def needed(command: MachineCommand, *flags: str) -> dict[str, list[Permission]]:
     """Return the permissions of a command with these flags, by role of the cluster."""
     # Two clusters, so that each permission belongs to one of them.
     words = [*flags, *(f"--{role}-kubeconfig={role}" for role in (CONTROL, TARGET))]
     options = command.read([*words, *(["--cloud-provider=any"] if command.has_cloud else [])])
     assert not isinstance(options, str)
-    all_needs = needs(options)
+    all_needs = needed_permissions(options)
     return {
-        CONTROL: [need for need in all_needs if need.cluster == OWN],
+        CONTROL: [need for need in all_needs if need.cluster == OWN_CLUSTER],
         TARGET: [need for need in all_needs if need.cluster == TARGET and not need.optional],
         TOKENS: [need for need in all_needs if need.cluster == TARGET and need.optional],
     }
 
 
-def files(command: Command) -> dict[Path, str]:
+def files(command: MachineCommand) -> dict[Path, str]:
     """Return the files of a command by path; empty for a command without controllers."""
     if not command.controllers:
         return {}
@@ -71,7 +71,7 @@ def _file(folder: Path, role: str) -> Path:
     return folder / TOKENS / "rbac.yaml" if role == TOKENS else folder / f"{role}.yaml"
 
 
-def _texts(command: Command, home: str = DEFAULT_NAMESPACE) -> dict[str, str]:
+def _texts(command: MachineCommand, home: str = DEFAULT_NAMESPACE) -> dict[str, str]:
     return {
         role: _written(command.name, role, role_needs, home)
         for role, role_needs in needed(command, f"--namespace={home}").items()
@@ -80,7 +80,7 @@ def _texts(command: Command, home: str = DEFAULT_NAMESPACE) -> dict[str, str]:
 
 
 def objects(
-    name: str, role: str, found: Iterable[Need], home: str = DEFAULT_NAMESPACE
+    name: str, role: str, found: Iterable[Permission], home: str = DEFAULT_NAMESPACE
 ) -> Iterator[Object]:
     """Yield the roles and bindings of an account.
 
@@ -91,7 +91,7 @@ def objects(
         home: namespace of Machines. A cluster can have several, each with its own account, so that
             names of roles in other namespaces end with it.
     """
-    by_place: dict[str, list[Need]] = {}
+    by_place: dict[str, list[Permission]] = {}
     for need in found:
         by_place.setdefault(need.namespace, []).append(need)
     for namespace, there in sorted(by_place.items()):
@@ -112,7 +112,7 @@ def objects(
         }
 
 
-def _rules(found: Iterable[Need]) -> Iterator[Object]:
+def _rules(found: Iterable[Permission]) -> Iterator[Object]:
     verbs: dict[tuple[str, str, str], set[str]] = {}
     for need in found:
         verbs.setdefault((need.group, need.resource, need.name), set()).add(need.verb)
@@ -123,7 +123,7 @@ def _rules(found: Iterable[Need]) -> Iterator[Object]:
         yield {**rule, "verbs": sorted(of, key=_VERBS.index)}
 
 
-def _written(name: str, role: str, found: Iterable[Need], home: str) -> str:
+def _written(name: str, role: str, found: Iterable[Permission], home: str) -> str:
     import yaml
 
     class Plain(yaml.SafeDumper):

@@ -9,12 +9,23 @@ from typing import Any
 
 import msgspec
 
-from ccm.app.clients import elsewhere, user_agent
-from ccm.base import wire
+from ccm.app.clients import remote_kubeconfigs, user_agent
+from ccm.base import lazy_aiohttp
 from ccm.base.clock import now
-from ccm.base.decoding import UNDECODABLE
-from ccm.doctor import Refused
-from ccm.doctor.case import PROGRAM, Case, Finding, User, Verdict, fail, ok, skip, text_at, warn
+from ccm.base.decoding import DECODE_ERRORS
+from ccm.doctor import ExaminationError
+from ccm.doctor.case import (
+    PROGRAM,
+    AuthenticatedUser,
+    Case,
+    CheckFinding,
+    Severity,
+    fail,
+    get_text_field,
+    ok,
+    skip,
+    warn,
+)
 from ccm.kube import config, errors
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
@@ -30,10 +41,10 @@ ANONYMOUS = "system:anonymous"
 SKEW_S = 5.0
 """Maximum clock skew without a warning, in seconds; timestamps have whole seconds."""
 
-WORST_SKEW_S = 60.0
+FAIL_SKEW_S = 60.0
 """Clock skew in seconds from which fresh tokens and certificates may count as not yet valid."""
 
-_WORDS: dict[errors.Trouble, tuple[str, str]] = {
+_WORDS: dict[errors.FailureKind, tuple[str, str]] = {
     "refused": (
         "nothing listens there, or no way leads there",
         "check the address and port, the firewall, and that the API server runs",
@@ -56,7 +67,7 @@ _WORDS: dict[errors.Trouble, tuple[str, str]] = {
 
 
 class _Status(Wire, frozen=True, kw_only=True):
-    user_info: User = User()
+    user_info: AuthenticatedUser = AuthenticatedUser()
 
 
 class _Review(Wire, frozen=True, kw_only=True):
@@ -64,18 +75,18 @@ class _Review(Wire, frozen=True, kw_only=True):
     status: _Status = _Status()
 
 
-async def connected(case: Case) -> None:
+async def connect(case: Case) -> None:
     """Open the client of the API server.
 
     Raises:
         Refused: the kubeconfig is not usable.
     """
     finding = await kubeconfig(case)
-    if finding.verdict is Verdict.FAIL:
-        raise Refused(str(finding))
+    if finding.severity is Severity.FAIL:
+        raise ExaminationError(str(finding))
 
 
-async def kubeconfig(case: Case) -> Finding:
+async def kubeconfig(case: Case) -> CheckFinding:
     """Read the configuration of the API server, and create the client."""
     file, hint, environ = case.options.kubeconfig, "", case.environ
     if not (file or case.options.master or environ.get("KUBERNETES_SERVICE_HOST")):
@@ -85,8 +96,8 @@ async def kubeconfig(case: Case) -> Finding:
         elif home.exists():
             file, hint = str(home), ", as kubectl does"
     try:
-        case.cluster, case.client = await _opened(case, file, case.options.master)
-    except config.ConfigError as error:
+        case.cluster, case.client = await _open_client(case, file, case.options.master)
+    except config.ClusterConfigError as error:
         return fail(
             str(error),
             "correct it, or give another file with --kubeconfig; inside a Pod leave the flag out",
@@ -94,7 +105,7 @@ async def kubeconfig(case: Case) -> Finding:
     return ok(f"{case.cluster.source}{hint}: {case.cluster.server}")
 
 
-async def at(case: Case, role: str) -> Client:
+async def client_of_role(case: Case, role: str) -> Client:
     """Return the client of the cluster with that role for machine controllers.
 
     Often it is our own cluster.
@@ -102,37 +113,41 @@ async def at(case: Case, role: str) -> Client:
     Raises:
         KubeError: the kubeconfig of that cluster is not usable.
     """
-    file = elsewhere(case.options).get(role)
+    file = remote_kubeconfigs(case.options).get(role)
     if file is None:
         return case.client
-    if role not in case.others:
+    if role not in case.role_clients:
         try:
-            _, case.others[role] = await _opened(case, "" if file == IN_CLUSTER else file)
-        except config.ConfigError as error:
+            _, case.role_clients[role] = await _open_client(
+                case, "" if file == IN_CLUSTER else file
+            )
+        except config.ClusterConfigError as error:
             raise KubeError(f"--{role}-kubeconfig={error}") from error
-    return case.others[role]
+    return case.role_clients[role]
 
 
-async def _opened(case: Case, file: str, master: str = "") -> tuple[ClusterConfig, Client]:
+async def _open_client(case: Case, file: str, master: str = "") -> tuple[ClusterConfig, Client]:
     cluster = await asyncio.to_thread(
         config.load, file, master, environ=case.environ, service_account=case.service_account
     )
-    transport = Transport(cluster, user_agent=user_agent(PROGRAM), reads_only=case.reads_only)
-    return cluster, Client(await case.exits.enter_async_context(transport), timeout_s=case.limit_s)
+    transport = Transport(cluster, user_agent=user_agent(PROGRAM), read_only=case.reads_only)
+    return cluster, Client(
+        await case.exit_stack.enter_async_context(transport), timeout_s=case.limit_s
+    )
 
 
-async def server(case: Case) -> Finding:
+async def server(case: Case) -> CheckFinding:
     """Check that the API server answers, by its version."""
     where = case.cluster.server
     try:
         # Without retries: the first error is the finding.
         answer = await case.client.raw("GET", "/version", retry=False)
-        version = text_at(msgspec.json.decode(answer, type=dict[str, Any]), "gitVersion")
+        version = get_text_field(msgspec.json.decode(answer, type=dict[str, Any]), "gitVersion")
     except errors.Unreachable as error:
         return _unreachable(where, error)
     except (errors.Unauthorized, errors.Forbidden):
         return ok(f"{where} answers, but tells its version only to those it knows")
-    except (errors.ApiError, *UNDECODABLE) as error:
+    except (errors.ApiError, *DECODE_ERRORS) as error:
         return fail(
             f"what answers at {where} is no Kubernetes API server",
             "check the URL, its port, and its path where there is a proxy",
@@ -141,7 +156,7 @@ async def server(case: Case) -> Finding:
     return ok(f"{where} answers, Kubernetes {version or 'of an unknown version'}")
 
 
-async def identity(case: Case) -> Finding:
+async def identity(case: Case) -> CheckFinding:
     """Check as which user the API server authenticates us."""
     path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
@@ -173,7 +188,7 @@ async def identity(case: Case) -> Finding:
     return ok(f"{case.user.username}{groups}")
 
 
-async def clock(case: Case) -> Finding:
+async def clock(case: Case) -> CheckFinding:
     """Compare our clock with the API server's."""
     if case.skew_s is None:
         return skip("the API server does not tell its time")
@@ -181,7 +196,7 @@ async def clock(case: Case) -> Finding:
     if difference_s <= SKEW_S:
         return ok("the API server's clock and ours agree")
     words = f"our clock is {difference_s:.0f} s {'behind' if case.skew_s > 0 else 'ahead of'} "
-    judge = warn if difference_s < WORST_SKEW_S else fail
+    judge = warn if difference_s < FAIL_SKEW_S else fail
     return judge(
         f"{words}the API server's",
         "set both by NTP; with clocks apart, tokens and certificates count as expired or not "
@@ -189,7 +204,7 @@ async def clock(case: Case) -> Finding:
     )
 
 
-def _unreachable(where: str, error: errors.Unreachable) -> Finding:
+def _unreachable(where: str, error: errors.Unreachable) -> CheckFinding:
     if error.kind == "tls":
         return _untrusted(where, error)
     words, advice = _WORDS[error.kind]
@@ -197,7 +212,7 @@ def _unreachable(where: str, error: errors.Unreachable) -> Finding:
     return fail(f"{where}{words}", advice, details=[str(error)])
 
 
-def _untrusted(where: str, error: errors.Unreachable) -> Finding:
+def _untrusted(where: str, error: errors.Unreachable) -> CheckFinding:
     # The TLS library's errors have the details; the HTTP library's errors wrap them.
     causes: list[BaseException] = []
     cause: BaseException | None = error
@@ -216,7 +231,7 @@ def _untrusted(where: str, error: errors.Unreachable) -> Finding:
             "set tls-server-name if the server is reached by another name than its certificate has",
             details=[str(error)],
         )
-    if any(map(wire.is_no_tls, causes)):
+    if any(map(lazy_aiohttp.is_not_tls, causes)):
         return fail(
             f"{where}: what answers there speaks no TLS",
             "check the port, and whether the URL must begin with http://",

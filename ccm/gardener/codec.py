@@ -16,16 +16,16 @@ from ccm.gardener.decoding import (
     NAMES,
     SET_STATUS,
     annotations_of,
-    filled,
     is_recorded_in_state,
     machine,
     machine_class,
     machine_deployment,
     machine_set,
+    without_empty,
 )
-from ccm.kube.resources import Kind
+from ccm.kube.resources import ResourceKind
 from ccm.machines.codec import Codec
-from ccm.machines.rollout import Change, Making
+from ccm.machines.rollout import SetChange, SetCreation
 from ccm.model import OwnerReference
 from ccm.model.machines import (
     Condition,
@@ -40,7 +40,7 @@ from ccm.model.machines import (
     Phase,
     SetStatus,
 )
-from ccm.model.patches import Patch, merge_changes, same_object, same_version
+from ccm.model.patches import Patch, merge_patch, uid_precondition, version_precondition
 from ccm.model.times import format_time
 
 _PUSHED = (
@@ -57,10 +57,10 @@ _PUSHED = (
 """Template fields that are applied to existing machines; all others require new machines."""
 
 
-def _kind(hub: Any, document: Any, convert: Any) -> Kind[Any]:
+def _kind(hub: Any, document: Any, convert: Any) -> ResourceKind[Any]:
     name = hub.__name__
     plural = f"{name.lower()}es" if name.endswith("s") else f"{name.lower()}s"
-    return Kind(
+    return ResourceKind(
         group=names.GROUP,
         version=names.VERSION,
         plural=plural,
@@ -72,12 +72,14 @@ def _kind(hub: Any, document: Any, convert: Any) -> Kind[Any]:
     )
 
 
-MACHINES: Kind[Machine] = _kind(Machine, documents.Machine, machine)
-MACHINE_SETS: Kind[MachineSet] = _kind(MachineSet, documents.MachineSet, machine_set)
-MACHINE_DEPLOYMENTS: Kind[MachineDeployment] = _kind(
+MACHINES: ResourceKind[Machine] = _kind(Machine, documents.Machine, machine)
+MACHINE_SETS: ResourceKind[MachineSet] = _kind(MachineSet, documents.MachineSet, machine_set)
+MACHINE_DEPLOYMENTS: ResourceKind[MachineDeployment] = _kind(
     MachineDeployment, documents.MachineDeployment, machine_deployment
 )
-MACHINE_CLASSES: Kind[MachineClass] = _kind(MachineClass, documents.MachineClass, machine_class)
+MACHINE_CLASSES: ResourceKind[MachineClass] = _kind(
+    MachineClass, documents.MachineClass, machine_class
+)
 
 
 class GardenerCodec(Codec):
@@ -116,18 +118,21 @@ class GardenerCodec(Codec):
         for key, entries in lists.items():
             if entries or getattr(before, key):
                 status_body[key] = [msgspec.to_builtins(entry) for entry in entries] or None
-        return {"metadata": same_object(obj) | same_version(obj), "status": status_body}
+        return {
+            "metadata": uid_precondition(obj) | version_precondition(obj),
+            "status": status_body,
+        }
 
     def known_state_patch(self, obj: Machine, state: str) -> Patch:
         """Return the patch that stores the driver's state."""
         stored = _state_to_store(obj, state)
-        return {"metadata": same_object(obj), "status": {"lastKnownState": stored}}
+        return {"metadata": uid_precondition(obj), "status": {"lastKnownState": stored}}
 
     def identity_patch(
         self, obj: Machine, *, provider_id: str, node_name: str, origin: str
     ) -> Patch:
         """Return the patch that stores the VM and the node of a machine."""
-        metadata = same_object(obj) | same_version(obj)
+        metadata = uid_precondition(obj) | version_precondition(obj)
         if origin and not obj.provider_id:
             metadata["annotations"] = {names.ANNOTATION_ORIGIN: origin}
         if provider_id and names.ANNOTATION_CREATION in obj.annotations:
@@ -170,15 +175,17 @@ class GardenerCodec(Codec):
         before, after = (
             {key: fields[key] for key in _PUSHED if key in fields} for fields in (present, goal)
         )
-        changes = {} if is_final else merge_changes(before, after)
+        changes = {} if is_final else merge_patch(before, after)
         kind = template.spec.class_.kind
         if spec.class_.kind != kind:
             changes["class"] = {"kind": kind}
         if not changes:
             return None
-        return {"metadata": same_object(obj) | same_version(obj), "spec": changes}
+        return {"metadata": uid_precondition(obj) | version_precondition(obj), "spec": changes}
 
-    def set_body(self, obj: MachineDeployment, making: Making, reference: OwnerReference) -> Patch:
+    def set_body(
+        self, obj: MachineDeployment, making: SetCreation, reference: OwnerReference
+    ) -> Patch:
         """Return the body of a new set of a deployment."""
         spec: documents.MachineDeploymentSpec = obj.source.spec
         mark = {names.LABEL_TEMPLATE_HASH: making.name.hash}
@@ -205,20 +212,22 @@ class GardenerCodec(Codec):
             },
         }
 
-    def set_patch(self, obj: MachineSet, change: Change, owner: MachineDeployment) -> Patch:
+    def set_patch(self, obj: MachineSet, change: SetChange, owner: MachineDeployment) -> Patch:
         """Return the patch that changes a set."""
         spec: dict[str, Any] = {}
         if change.replicas is not None:
             spec["replicas"] = change.replicas
         if change.copies:
             wanted: documents.MachineDeploymentSpec = owner.source.spec
-            before, after = (filled(_plain(source.template.source.spec)) for source in (obj, owner))
+            before, after = (
+                without_empty(_plain(source.template.source.spec)) for source in (obj, owner)
+            )
             spec |= {
-                "template": {"spec": merge_changes(before, after)},
+                "template": {"spec": merge_patch(before, after)},
                 "minReadySeconds": wanted.min_ready_seconds,
                 "autoPreserveFailedMachineMax": wanted.auto_preserve_failed_machine_max,
             }
-        metadata: dict[str, Any] = same_object(obj) | same_version(obj)
+        metadata: dict[str, Any] = uid_precondition(obj) | version_precondition(obj)
         if change.annotations:
             metadata["annotations"] = dict(change.annotations)
         if change.labels:
@@ -241,7 +250,7 @@ class GardenerCodec(Codec):
         status_body = _with_zeros(after)
         is_known = status.last != Operation()
         status_body["lastOperation"] = _with_zeros(after.last_operation) if is_known else None
-        return {"metadata": same_version(obj), "status": status_body}
+        return {"metadata": version_precondition(obj), "status": status_body}
 
     def move_patch(
         self, obj: Machine, *, old: MachineSet, new: MachineSet, reference: OwnerReference
@@ -253,8 +262,8 @@ class GardenerCodec(Codec):
         )
         kept = {key: value for key, value in obj.labels.items() if old_labels.get(key) != value}
         wanted = kept | dict(new_labels) | {names.LABEL_UPDATE_RESULT: names.UPDATE_SUCCESSFUL}
-        metadata: dict[str, Any] = same_object(obj) | same_version(obj)
-        metadata["labels"] = merge_changes(obj.labels, wanted)
+        metadata: dict[str, Any] = uid_precondition(obj) | version_precondition(obj)
+        metadata["labels"] = merge_patch(obj.labels, wanted)
         metadata["ownerReferences"] = [_plain(reference)]
         return {"metadata": metadata, "spec": {"class": _plain(new.template.source.spec.class_)}}
 
@@ -263,14 +272,14 @@ class GardenerCodec(Codec):
 
         Without a set, the patch only withdraws the request.
         """
-        metadata: dict[str, Any] = same_object(obj) | same_version(obj)
+        metadata: dict[str, Any] = uid_precondition(obj) | version_precondition(obj)
         spec: dict[str, Any] = {"rollbackTo": None}
         if to is not None:
             before, after = (_plain(source.template.source) for source in (obj, to))
             labels = dict(to.template.labels)
             labels.pop(names.LABEL_TEMPLATE_HASH, None)
             after["metadata"] = {**after.get("metadata", {}), "labels": labels}
-            spec["template"] = merge_changes(before, after)
+            spec["template"] = merge_patch(before, after)
             annotations = [
                 {
                     key: text
@@ -279,7 +288,7 @@ class GardenerCodec(Codec):
                 }
                 for source in (obj, to)
             ]
-            if changed := merge_changes(*annotations):
+            if changed := merge_patch(*annotations):
                 metadata["annotations"] = changed
         return {"metadata": metadata, "spec": spec}
 
@@ -293,14 +302,14 @@ class GardenerCodec(Codec):
             **{field: getattr(status, hub_field) for hub_field, field in DEPLOYMENT_STATUS.items()},
         )
         before, after = (_comparable(document) for document in (obj.source.status, wanted))
-        changes = merge_changes(before, after)
-        return {"metadata": same_version(obj), "status": changes} if changes else None
+        changes = merge_patch(before, after)
+        return {"metadata": version_precondition(obj), "status": changes} if changes else None
 
     def class_conditions_patch(self, obj: MachineClass, conditions: Iterable[Condition]) -> Patch:
         """Return the patch that writes the conditions of a class."""
         converted = _conditions(conditions, documents.ObjectCondition) or ()
         plain = [_plain(condition) for condition in converted]
-        return {"metadata": same_version(obj), "status": {"conditions": plain}}
+        return {"metadata": version_precondition(obj), "status": {"conditions": plain}}
 
 
 CODEC = GardenerCodec()

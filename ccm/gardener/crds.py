@@ -18,7 +18,7 @@ import msgspec.inspect as wire
 import yaml
 
 from ccm.gardener import codec, names
-from ccm.kube.resources import Kind
+from ccm.kube.resources import ResourceKind
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 FILE = MANIFESTS / "crds.yaml"
@@ -52,7 +52,7 @@ class Definition:
         scales: whether there is a scale subresource.
     """
 
-    kind: Kind[Any]
+    kind: ResourceKind[Any]
     short: str
     columns: tuple[tuple[str, str, str], ...] = ()
     has_status: bool = True
@@ -99,7 +99,7 @@ DEFINITIONS = (
 )
 
 
-def written(annotations: Mapping[str, str] | None = None) -> str:
+def render(annotations: Mapping[str, str] | None = None) -> str:
     """Return the content of `manifests/crds.yaml`, with these annotations on each definition."""
     parts = list[str]()
     for definition in map(manifest, DEFINITIONS):
@@ -110,22 +110,22 @@ def written(annotations: Mapping[str, str] | None = None) -> str:
     return "---\n".join([_HEAD + parts[0], *parts[1:]])
 
 
-def in_the_chart() -> str:
+def render_chart() -> str:
     """Return the same content as a template of the chart, which Helm never deletes."""
     begin, end = _IN_THE_CHART
-    return begin + written(names.KEPT_BY_HELM) + end
+    return begin + render(names.KEPT_BY_HELM) + end
 
 
 @functools.cache
-def manifest(one: Definition) -> Mapping[str, Any]:
+def manifest(definition: Definition) -> Mapping[str, Any]:
     """Return a CustomResourceDefinition; the result is cached."""
-    kind = one.kind
+    kind = definition.kind
     version: Schema = {"name": kind.version, "served": True, "storage": True}
-    if one.columns:
-        version["additionalPrinterColumns"] = [_column(*column) for column in one.columns]
+    if definition.columns:
+        version["additionalPrinterColumns"] = [_column(*column) for column in definition.columns]
     version["schema"] = {"openAPIV3Schema": _root(kind)}
-    if one.has_status:
-        version["subresources"] = {"status": {}} | ({"scale": _SCALE} if one.scales else {})
+    if definition.has_status:
+        version["subresources"] = {"status": {}} | ({"scale": _SCALE} if definition.scales else {})
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -137,7 +137,7 @@ def manifest(one: Definition) -> Mapping[str, Any]:
                 "listKind": f"{kind.kind}List",
                 "plural": kind.plural,
                 "singular": kind.kind.lower(),
-                "shortNames": [one.short],
+                "shortNames": [definition.short],
             },
             "scope": "Namespaced",
             "versions": [version],
@@ -153,7 +153,7 @@ def _column(name: str, kind: str, path: str) -> Schema:
     return column | ({"priority": 1} if name.endswith("*") else {})
 
 
-def _root(kind: Kind[Any]) -> Schema:
+def _root(kind: ResourceKind[Any]) -> Schema:
     schema = _struct(wire.type_info(kind.document or kind.type))
     schema["properties"] = {
         "apiVersion": {"type": "string"},
@@ -233,5 +233,5 @@ def _union(types: tuple[wire.Type, ...]) -> Schema:
 
 
 if __name__ == "__main__":
-    FILE.write_text(written())
-    CHART_FILE.write_text(in_the_chart())
+    FILE.write_text(render())
+    CHART_FILE.write_text(render_chart())

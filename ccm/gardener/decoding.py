@@ -33,7 +33,7 @@ from ccm.model.machines import (
 from ccm.model.meta import KubeObject
 from ccm.model.owners import controller_uid
 from ccm.model.selectors import BadSelectorError, LabelSelector
-from ccm.model.times import NEVER, moment
+from ccm.model.times import EPOCH, parse_optional_time
 
 NAMES = Names(
     finalizer=names.FINALIZER,
@@ -141,7 +141,7 @@ def machine(obj: documents.Machine) -> Machine:
     origins = annotations.get(names.ANNOTATION_ORIGIN, "")
     return Machine(
         metadata=obj.metadata,
-        created=moment(obj.metadata.creation_timestamp) or NEVER,
+        created=parse_optional_time(obj.metadata.creation_timestamp) or EPOCH,
         class_name=class_.name if class_.kind == names.CLASS_KIND else "",
         class_reference=(class_.api_group, class_.kind, class_.name),
         provider_id=spec.provider_id,
@@ -160,15 +160,15 @@ def machine(obj: documents.Machine) -> Machine:
         creation_started=_creation_started(obj),
         origins=tuple(origins.split(",")) if origins else (),
         unhealthy_conditions=unhealthy or None,
-        node_labels=texts(template.get("labels")),
-        node_annotations=texts(template.get("annotations")),
+        node_labels=as_string_map(template.get("labels")),
+        node_annotations=as_string_map(template.get("annotations")),
         taints=tuple(spec.node_template.spec.taints or ()),
         force_drain=obj.labels.get(names.LABEL_FORCE_DRAIN) == "True",
         force_deletion=parse_bool(obj.labels.get(names.LABEL_FORCE_DELETION, "")) is True,
         drain_timeout_s=_seconds(spec.drain_timeout),
         max_evict_retries=spec.max_evict_retries,
         priority=_priority(annotations.get(names.ANNOTATION_PRIORITY, "")),
-        marked=moment(annotations.get(names.ANNOTATION_MARKED)),
+        marked=parse_optional_time(annotations.get(names.ANNOTATION_MARKED)),
         preserve=annotations.get(names.ANNOTATION_PRESERVE, ""),
         preserve_of_node=annotations.get(names.ANNOTATION_PRESERVED, ""),
         was_moved=obj.labels.get(names.LABEL_UPDATE_RESULT) == names.UPDATE_SUCCESSFUL,
@@ -186,7 +186,7 @@ def machine_class(obj: documents.MachineClass) -> MachineClass:
         provider_spec=obj.spec,
         secrets=tuple((secret.namespace or obj.namespace, secret.name) for secret in obj.secrets),
         imports=frozenset(provider_id.strip() for provider_id in imports.split(",")) - {""},
-        extra_capacity=texts(template.virtual_capacity),
+        extra_capacity=as_string_map(template.virtual_capacity),
         place=(template.instance_type, template.zone),
         region=template.region,
         is_held=names.FINALIZER in obj.finalizers,
@@ -218,9 +218,9 @@ def _status(obj: documents.Machine) -> MachineStatus:
         state=last.state,
         kind=last.type,
         timeout_active=current.timeout_active,
-        since=moment(current.last_update_time),
-        preserve_until=moment(current.preserve_expiry_time),
-        updated=moment(last.last_update_time),
+        since=parse_optional_time(current.last_update_time),
+        preserve_until=parse_optional_time(current.preserve_expiry_time),
+        updated=parse_optional_time(last.last_update_time),
         known_state=_known_state(obj),
         addresses=tuple(status.addresses or ()),
         conditions=tuple(status.conditions or ()),
@@ -294,9 +294,9 @@ def machine_set(obj: documents.MachineSet) -> MachineSet:
     return MachineSet(
         **_owner(obj, spec),
         faults=tuple(_faults(spec)),
-        created=moment(obj.metadata.creation_timestamp) or NEVER,
+        created=parse_optional_time(obj.metadata.creation_timestamp) or EPOCH,
         may_grow=not (_is_frozen(obj) or names.LABEL_SCALE_UP_DISABLED in labels),
-        scaled=moment(obj.annotations.get(names.ANNOTATION_SCALER_TIME)),
+        scaled=parse_optional_time(obj.annotations.get(names.ANNOTATION_SCALER_TIME)),
         status=SetStatus(
             conditions=_conditions(status.conditions),
             last=_operation(status.last_operation),
@@ -321,7 +321,7 @@ def machine_deployment(obj: documents.MachineDeployment) -> MachineDeployment:
         max_unavailable=(block.max_unavailable if block else None) or 0,
         is_manual=in_place is not None and in_place.orchestration_type == _MANUAL,
         is_paused=spec.paused,
-        deadline_s=None if deadline is None else limited_s(deadline),
+        deadline_s=None if deadline is None else clamp_s(deadline),
         history_limit=spec.revision_history_limit,
         rollback_to=spec.rollback_to.revision if spec.rollback_to is not None else None,
         status=DeploymentStatus(
@@ -343,7 +343,7 @@ def _owner(
             spec.template, (spec.min_ready_seconds, spec.auto_preserve_failed_machine_max)
         ),
         "selector": spec.selector,
-        "min_ready_s": limited_s(spec.min_ready_seconds),
+        "min_ready_s": clamp_s(spec.min_ready_seconds),
         "max_preserved": spec.auto_preserve_failed_machine_max,
         "is_frozen": _is_frozen(obj),
         "wants_unfreeze": names.ANNOTATION_UNFREEZE in obj.annotations,
@@ -357,9 +357,9 @@ def _is_frozen(obj: KubeObject) -> bool:
 
 def _template(template: documents.MachineTemplateSpec, settings: Sequence[int]) -> Template:
     labels, class_ = labels_of(template), template.spec.class_
-    metadata = filled(template.metadata or {})
+    metadata = without_empty(template.metadata or {})
     marks = {key: text for key, text in labels.items() if key != names.LABEL_TEMPLATE_HASH}
-    spec = filled(msgspec.to_builtins(template.spec))
+    spec = without_empty(msgspec.to_builtins(template.spec))
     class_fields = dict(spec.pop("class", {}))
     kind = class_fields.pop("kind", "")
     decides = [metadata | {"labels": marks}, class_fields, spec.pop("providerID", "")]
@@ -436,19 +436,19 @@ def _strategy_faults(strategy: documents.Strategy) -> Iterator[str]:
 
 def labels_of(template: documents.MachineTemplateSpec) -> Mapping[str, str]:
     """Return the labels of the machines of a template."""
-    return texts((template.metadata or {}).get("labels"))
+    return as_string_map((template.metadata or {}).get("labels"))
 
 
-def texts(found: Any) -> Mapping[str, str]:
+def as_string_map(mapping: Any) -> Mapping[str, str]:
     """Return the value as a map of texts; empty if it is no mapping."""
-    if not isinstance(found, Mapping):
+    if not isinstance(mapping, Mapping):
         return {}
-    return {str(key): str(value) for key, value in found.items() if value is not None}
+    return {str(key): str(value) for key, value in mapping.items() if value is not None}
 
 
 def annotations_of(template: documents.MachineTemplateSpec) -> Mapping[str, str]:
     """Return the annotations of the machines of a template."""
-    return texts((template.metadata or {}).get("annotations"))
+    return as_string_map((template.metadata or {}).get("annotations"))
 
 
 def _conditions(conditions: Iterable[documents.ObjectCondition] | None) -> tuple[Condition, ...]:
@@ -458,8 +458,8 @@ def _conditions(conditions: Iterable[documents.ObjectCondition] | None) -> tuple
             status=condition.status,
             reason=condition.reason,
             message=condition.message,
-            updated=moment(getattr(condition, "last_update_time", None)),
-            since=moment(condition.last_transition_time),
+            updated=parse_optional_time(getattr(condition, "last_update_time", None)),
+            since=parse_optional_time(condition.last_transition_time),
         )
         for condition in conditions or ()
     )
@@ -471,7 +471,7 @@ def _operation(operation: documents.LastOperation) -> Operation:
         code=operation.error_code,
         state=operation.state,
         kind=operation.type,
-        updated=moment(operation.last_update_time),
+        updated=parse_optional_time(operation.last_update_time),
     )
 
 
@@ -487,15 +487,16 @@ def _failed(machines: Iterable[documents.MachineSummary] | None) -> tuple[Failed
     )
 
 
-def filled(found: Mapping[str, Any]) -> dict[str, Any]:
+def without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that are not empty, because Go writes empty ones."""
     inner = {
-        key: filled(value) if isinstance(value, Mapping) else value for key, value in found.items()
+        key: without_empty(value) if isinstance(value, Mapping) else value
+        for key, value in fields.items()
     }
     return {key: value for key, value in inner.items() if value not in (None, "", {}, [])}
 
 
-def limited_s(seconds: int) -> float:
+def clamp_s(seconds: int) -> float:
     """Return the seconds of a field, limited to 32 bits.
 
     Another definition than ours may allow larger values, which no timestamp can represent.

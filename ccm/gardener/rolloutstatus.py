@@ -12,18 +12,18 @@ from msgspec.structs import replace
 
 from ccm.gardener.decoding import NAMES
 from ccm.machines import progress, rollout
-from ccm.machines.replicas import populated
-from ccm.machines.rollout import Revert
+from ccm.machines.replicas import with_members
+from ccm.machines.rollout import Rollback
 from ccm.model.machines import MachineDeployment, MachineSet
-from ccm.model.patches import Patch, same_object, same_version
+from ccm.model.patches import Patch, uid_precondition, version_precondition
 
 
-class CannotBeDone(Exception):
+class RolloutRequestError(Exception):
     """The request is impossible in the present state; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class RolloutProgress:
     """Progress of a rollout.
 
     Attributes:
@@ -37,53 +37,60 @@ class Progress:
     failed: bool = False
 
 
-def progress_of(obj: MachineDeployment) -> Progress:
+def rollout_progress(obj: MachineDeployment) -> RolloutProgress:
     """Return the progress of a deployment's rollout."""
     name, status = obj.name, obj.status
     if status.observed < obj.metadata.generation:
-        return Progress(text=f'Waiting for "{name}" to be looked at by its controller...')
+        return RolloutProgress(text=f'Waiting for "{name}" to be looked at by its controller...')
     progressing = status.condition(progress.PROGRESSING)
-    if progressing is not None and progressing.reason in (progress.TOO_LATE, progress.UNUSABLE):
-        return Progress(
+    if progressing is not None and progressing.reason in (
+        progress.DEADLINE_EXCEEDED,
+        progress.INVALID,
+    ):
+        return RolloutProgress(
             text=f'"{name}" does not move on: {progressing.message}', done=True, failed=True
         )
     waits = f'Waiting for "{name}": '
-    if progressing is not None and progressing.reason == progress.NOT_MADE:
-        return Progress(text=f"{waits}{progressing.message}; it is tried again...")
+    if progressing is not None and progressing.reason == progress.SET_CREATE_ERROR:
+        return RolloutProgress(text=f"{waits}{progressing.message}; it is tried again...")
     if status.updated < obj.replicas:
         paused = "; it is paused" if obj.is_paused else ""
         counts = f"{status.updated} of {obj.replicas} machines are new"
-        return Progress(text=f"{waits}{counts}{paused}...")
+        return RolloutProgress(text=f"{waits}{counts}{paused}...")
     if (old := status.replicas - status.updated) > 0:
-        return Progress(text=f"{waits}{old} old machine{'s' if old > 1 else ''} to go...")
+        return RolloutProgress(text=f"{waits}{old} old machine{'s' if old > 1 else ''} to go...")
     if status.replicas > obj.replicas:
-        return Progress(text=f"{waits}{status.replicas - obj.replicas} machines too many to go...")
+        return RolloutProgress(
+            text=f"{waits}{status.replicas - obj.replicas} machines too many to go..."
+        )
     if status.available < obj.replicas:
         counts = f"{status.available} of {obj.replicas} new machines are available"
-        return Progress(text=f"{waits}{counts}...")
-    return Progress(text=f'"{name}" is rolled out', done=True)
+        return RolloutProgress(text=f"{waits}{counts}...")
+    return RolloutProgress(text=f'"{name}" is rolled out', done=True)
 
 
-def way_back(obj: MachineDeployment, sets: Sequence[MachineSet], revision: int) -> Revert:
+def find_rollback(obj: MachineDeployment, sets: Sequence[MachineSet], revision: int) -> Rollback:
     """Return the result of a rollback to a revision; 0 = the previous one.
 
     Raises:
         CannotBeDone: the deployment is paused, or there is no such revision.
     """
     if obj.is_paused:
-        raise CannotBeDone(f'"{obj.name}" is paused; resume it first')
-    views = [populated(machine_set, ()) for machine_set in sets]
-    answer = rollout.revert(replace(obj, rollback_to=revision), views, NAMES)
+        raise RolloutRequestError(f'"{obj.name}" is paused; resume it first')
+    views = [with_members(machine_set, ()) for machine_set in sets]
+    answer = rollout.resolve_rollback(replace(obj, rollback_to=revision), views, NAMES)
     if answer.to is None and not answer.is_same:
-        known = sorted(filter(None, (rollout.number(view.annotations, NAMES) for view in views)))
+        known = sorted(
+            filter(None, (rollout.revision_of(view.annotations, NAMES) for view in views))
+        )
         revisions = f" There are {', '.join(map(str, known))}." if known else ""
-        raise CannotBeDone(f"{answer.why_not}{revisions}")
+        raise RolloutRequestError(f"{answer.error}{revisions}")
     return answer
 
 
 def rollback_patch(obj: MachineDeployment, revision: int) -> Patch:
     """Return the patch that requests a rollback."""
-    metadata = same_object(obj) | same_version(obj)
+    metadata = uid_precondition(obj) | version_precondition(obj)
     return {"metadata": metadata, "spec": {"rollbackTo": {"revision": revision}}}
 
 
@@ -94,5 +101,5 @@ def pause_patch(obj: MachineDeployment, *, paused: bool) -> Patch:
         CannotBeDone: the deployment is in that state already.
     """
     if obj.is_paused is paused:
-        raise CannotBeDone(f'"{obj.name}" is {"already" if paused else "not"} paused')
-    return {"metadata": same_object(obj), "spec": {"paused": paused or None}}
+        raise RolloutRequestError(f'"{obj.name}" is {"already" if paused else "not"} paused')
+    return {"metadata": uid_precondition(obj), "spec": {"paused": paused or None}}

@@ -26,7 +26,7 @@ from ccm.base import drain, redact
 from ccm.base.throttle import Limiter, Unlimited
 from ccm.kube import decode, metrics
 from ccm.kube.decode import Page, WatchEvent
-from ccm.kube.resources import Kind
+from ccm.kube.resources import ResourceKind
 from ccm.kube.transport import Transport
 from ccm.model.meta import KubeObject
 
@@ -78,7 +78,7 @@ class Client:
         self.name = name
         self.user_agent = f"{transport.user_agent}/{name}" if name else transport.user_agent
 
-    def resource(self, kind: Kind[T]) -> Resource[T]:
+    def resource(self, kind: ResourceKind[T]) -> Resource[T]:
         """Return the calls for one kind."""
         return Resource(self, kind)
 
@@ -133,7 +133,12 @@ class Resource(Generic[T]):
     """
 
     def __init__(
-        self, client: Client, kind: Kind[T], *, namespace: str = "", field_selector: str = ""
+        self,
+        client: Client,
+        kind: ResourceKind[T],
+        *,
+        namespace: str = "",
+        field_selector: str = "",
     ) -> None:
         self._client = client
         self._namespace = namespace
@@ -171,7 +176,7 @@ class Resource(Generic[T]):
         fields = field_selector or self._field_selector
         query = {"limit": str(limit), "continue": continue_, "fieldSelector": fields}
         path = self.kind.path(namespace=namespace or self._namespace)
-        body = await self._client.raw("GET", path, query=_filled(query))
+        body = await self._client.raw("GET", path, query=_without_empty(query))
         return decode.decode_page(self.kind, body)
 
     async def pages(
@@ -306,7 +311,7 @@ class Resource(Generic[T]):
             "resourceVersion": resource_version,
             "fieldSelector": field_selector or self._field_selector,
         }
-        query = _filled(query)
+        query = _without_empty(query)
         if send_initial_events:
             query |= {
                 "resourceVersion": resource_version,
@@ -355,15 +360,15 @@ class Resource(Generic[T]):
             raise ValueError(f"a {self.kind.kind} {word} namespace")
 
 
-def _filled(query: Mapping[str, str]) -> dict[str, str]:
+def _without_empty(query: Mapping[str, str]) -> dict[str, str]:
     """Return the parameters that are not empty."""
     return {name: value for name, value in query.items() if value}
 
 
-_TEXTS = frozenset({"error", "message", "note"})
-_NAMED_BY_OTHERS = frozenset({"annotations", "data", "labels"})
+_MESSAGE_FIELDS = frozenset({"error", "message", "note"})
+_USER_KEYED = frozenset({"annotations", "data", "labels"})
 _HOST = re.compile(r"[A-Za-z0-9.*_-]{1,253}")
-_ANY = re.compile(rb'"(?:error|hostname|message|note)":"')
+_HAS_MESSAGE = re.compile(rb'"(?:error|hostname|message|note)":"')
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
@@ -371,22 +376,22 @@ def encode(body: Mapping[str, Any]) -> bytes:
     try:
         sent = _ENCODER.encode(body)
     except UnicodeEncodeError:  # a lone surrogate in a foreign text, which masking replaces
-        return _ENCODER.encode(_public("", body))
+        return _ENCODER.encode(_mask_messages("", body))
     # Fast path: most writes contain no such text.
-    return _ENCODER.encode(_public("", body)) if _ANY.search(sent) else sent
+    return _ENCODER.encode(_mask_messages("", body)) if _HAS_MESSAGE.search(sent) else sent
 
 
-def _public(name: str, value: Any) -> Any:
+def _mask_messages(name: str, value: Any) -> Any:
     if isinstance(value, str):  # the most frequent case
-        if name in _TEXTS or (name == "hostname" and not _HOST.fullmatch(value)):
-            return redact.public(value)
+        if name in _MESSAGE_FIELDS or (name == "hostname" and not _HOST.fullmatch(value)):
+            return redact.mask_for_api(value)
         return value
     if isinstance(value, Mapping):
         # Keys that users choose, such as an annotation "note", name no messages.
         return {
-            key: item if key in _NAMED_BY_OTHERS else _public(str(key), item)
+            key: item if key in _USER_KEYED else _mask_messages(str(key), item)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_public(name, item) for item in value]
+        return [_mask_messages(name, item) for item in value]
     return value

@@ -21,17 +21,24 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from ccm.base import redact
-from ccm.base.credentials import KeyPair, header_value
-from ccm.base.files import Signature, reason, signature
+from ccm.base.credentials import KeyPair, check_header_value
+from ccm.base.files import Signature, describe_error, signature
 from ccm.base.log import logger
-from ccm.kube.credentials import Credentials, Fixed, TlsSettings, basic, bearer, build_context
+from ccm.kube.credentials import (
+    CredentialSource,
+    StaticCredentials,
+    TlsSettings,
+    basic,
+    bearer,
+    build_context,
+)
 from ccm.kube.exec_plugin import API_VERSIONS, ExecPlugin, ExecSettings
 from ccm.model import names
 
 T = TypeVar("T")
 
 
-class ConfigError(Exception):
+class ClusterConfigError(Exception):
     """The configuration is missing, unreadable or not supported; the message has the place."""
 
 
@@ -50,7 +57,7 @@ class Kubeconfig:
         named = (Path(path).expanduser() for path in paths.split(os.pathsep) if path)
         self._files = {path: _content(path) for path in named if path.exists()}
         if not self._files:
-            raise ConfigError(f"{paths}: no such file")
+            raise ClusterConfigError(f"{paths}: no such file")
 
     @property
     def current_context(self) -> str:
@@ -58,18 +65,18 @@ class Kubeconfig:
         for content in self._files.values():
             if content.get("current-context"):
                 return str(content["current-context"])
-        raise ConfigError(f"{self._paths}: current-context: is not set")
+        raise ClusterConfigError(f"{self._paths}: current-context: is not set")
 
-    def section(self, kind: str, name: str) -> Section:
+    def section(self, kind: str, name: str) -> KubeconfigSection:
         """Return the `cluster`, `context` or `user` of a name; raise ConfigError if missing."""
         for path, content in self._files.items():
             for entry in content.get(f"{kind}s") or ():
                 if entry["name"] == name:
                     fields = entry.get(kind) or {}
                     if not isinstance(fields, Mapping):
-                        raise ConfigError(f"{path}: {kind} {name!r}: must be a mapping")
-                    return Section(file=path, name=f"{kind} {name!r}", fields=fields)
-        raise ConfigError(f"{self._paths}: {kind} {name!r} does not exist")
+                        raise ClusterConfigError(f"{path}: {kind} {name!r}: must be a mapping")
+                    return KubeconfigSection(file=path, name=f"{kind} {name!r}", fields=fields)
+        raise ClusterConfigError(f"{self._paths}: {kind} {name!r} does not exist")
 
 
 def _content(path: Path) -> Mapping[str, Any]:
@@ -81,32 +88,34 @@ def _content(path: Path) -> Mapping[str, Any]:
         with path.open(encoding="utf-8") as file:
             content = strict_yaml.load(file)
     except OSError as problem:
-        raise ConfigError(f"{path}: cannot be read: {reason(problem)}") from problem
-    except strict_yaml.FAULTS as error:
-        raise ConfigError(f"{path}: is not valid YAML: {strict_yaml.reason(error)}") from error
+        raise ClusterConfigError(f"{path}: cannot be read: {describe_error(problem)}") from problem
+    except strict_yaml.LOAD_ERRORS as error:
+        raise ClusterConfigError(
+            f"{path}: is not valid YAML: {strict_yaml.describe_error(error)}"
+        ) from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: is not a kubeconfig: it must be a mapping with clusters")
+        raise ClusterConfigError(f"{path}: is not a kubeconfig: it must be a mapping with clusters")
     for kind in ("clusters", "contexts", "users"):
         entries = content.get(kind) or []
         if not isinstance(entries, list) or not all(
             isinstance(entry, dict) and "name" in entry for entry in entries
         ):
-            raise ConfigError(
+            raise ClusterConfigError(
                 f"{path}: is not a kubeconfig: {kind} must be a list of mappings, each with a name"
             )
     return content
 
 
-class Parts:
+class FileReader:
     """Reads files and records their signatures."""
 
     def __init__(self) -> None:
-        self.seen: dict[Path, Signature] = {}
+        self.signatures: dict[Path, Signature] = {}
 
     def read(self, path: Path) -> bytes:
         """Return the content of a file; raise OSError."""
         # The signature comes first, so that a change during the read is noticed later.
-        self.seen[path] = signature(path)
+        self.signatures[path] = signature(path)
         return path.read_bytes()
 
     def token(self, path: Path) -> str:
@@ -114,26 +123,26 @@ class Parts:
         token = self.read(path).decode(errors="replace").strip()
         if not token:
             raise ValueError("it is empty")
-        return header_value(token)
+        return check_header_value(token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class KubeconfigSection:
     """Section of a kubeconfig, with its place for error messages."""
 
     file: Path
     name: str
     fields: Mapping[str, Any]
 
-    def fault(self, field: str, words: str) -> ConfigError:
+    def error(self, field: str, words: str) -> ClusterConfigError:
         """Return the error about a field."""
-        return ConfigError(f"{self.file}: {self.name}: {field}: {words}")
+        return ClusterConfigError(f"{self.file}: {self.name}: {field}: {words}")
 
-    def refuse_others(self, honoured: set[str]) -> None:
+    def reject_unsupported(self, honoured: set[str]) -> None:
         """Raise ConfigError for a field that would be ignored."""
         for name, value in self.fields.items():
             if name not in honoured and value not in (None, "", False, [], {}):
-                raise self.fault(str(name), "is not supported")
+                raise self.error(str(name), "is not supported")
 
     def text(self, field: str) -> str:
         """Return a string; empty = not set."""
@@ -156,9 +165,9 @@ class Section:
         try:
             return base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError) as problem:
-            raise self.fault(field, f"is not base64: {problem}") from problem
+            raise self.error(field, f"is not base64: {problem}") from problem
 
-    def content(self, field: str, parts: Parts) -> bytes | None:
+    def content(self, field: str, parts: FileReader) -> bytes | None:
         """Return inline data or the content of a file; inline data wins, as in client-go."""
         inline = self.data(f"{field}-data")
         file = self.path(field)
@@ -167,7 +176,9 @@ class Section:
         try:
             return parts.read(file)
         except (OSError, ValueError) as problem:
-            raise self.fault(field, f"{file} cannot be read: {reason(problem)}") from problem
+            raise self.error(
+                field, f"{file} cannot be read: {describe_error(problem)}"
+            ) from problem
 
     def items(self, field: str) -> list[Any]:
         """Return a list; empty if it is not set."""
@@ -178,14 +189,14 @@ class Section:
         if value is None:
             return kind()
         if not isinstance(value, kind):
-            raise self.fault(field, f"must be {words}")
+            raise self.error(field, f"must be {words}")
         return value
 
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Folder with a Pod's token, its cluster's certificate authority and its namespace."""
 
-__all__ = ["ClusterConfig", "ConfigError", "load"]
+__all__ = ["ClusterConfig", "ClusterConfigError", "load"]
 
 DEFAULT_NAMESPACE = "default"
 
@@ -238,7 +249,7 @@ class ClusterConfig:
     """
 
     server: str
-    credentials: Credentials
+    credentials: CredentialSource
     tls: TlsSettings
     namespace: str = DEFAULT_NAMESPACE
     disable_compression: bool = False
@@ -271,7 +282,7 @@ def load(
     if master:
         server = _server_url(master, secure=False, where="--master")
         return ClusterConfig(
-            server=server, credentials=Fixed(), tls=TlsSettings(), source="--master"
+            server=server, credentials=StaticCredentials(), tls=TlsSettings(), source="--master"
         )
     return _in_cluster(variables, service_account)
 
@@ -280,30 +291,30 @@ def _in_cluster(environ: Mapping[str, str], folder: Path) -> ClusterConfig:
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     port = environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
-        raise ConfigError(
+        raise ClusterConfigError(
             "no kubeconfig is given, and this is not inside a cluster:"
             " KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set"
         )
-    parts = Parts()
+    parts = FileReader()
     try:
         token = parts.token(folder / "token")
     except (OSError, ValueError) as problem:
-        raise ConfigError(
-            f"service account token {folder / 'token'} cannot be read: {reason(problem)}"
+        raise ClusterConfigError(
+            f"service account token {folder / 'token'} cannot be read: {describe_error(problem)}"
         ) from problem
     address = f"[{host}]" if ":" in host else host
     return ClusterConfig(
         server=f"https://{address}:{port}",
-        credentials=Fixed(bearer(token)),
+        credentials=StaticCredentials(bearer(token)),
         tls=_in_cluster_tls(parts, folder / "ca.crt"),
         namespace=_read_namespace(folder / "namespace"),
         disable_compression=True,
         source=str(folder),
-        files=parts.seen,
+        files=parts.signatures,
     )
 
 
-def _in_cluster_tls(parts: Parts, authority: Path) -> TlsSettings:
+def _in_cluster_tls(parts: FileReader, authority: Path) -> TlsSettings:
     try:
         settings = TlsSettings(authorities=parts.read(authority))
         build_context(settings)
@@ -333,37 +344,37 @@ def _from_kubeconfig(paths: str, master: str, environ: Mapping[str, str]) -> Clu
     user = (
         kubeconfig.section("user", name)
         if name
-        else Section(file=context.file, name="no user", fields={})
+        else KubeconfigSection(file=context.file, name="no user", fields={})
     )
-    context.refuse_others(_CONTEXT_FIELDS)
-    cluster.refuse_others(_CLUSTER_FIELDS)
-    user.refuse_others(_USER_FIELDS)
-    parts = Parts()
+    context.reject_unsupported(_CONTEXT_FIELDS)
+    cluster.reject_unsupported(_CLUSTER_FIELDS)
+    user.reject_unsupported(_USER_FIELDS)
+    parts = FileReader()
     settings = _tls_settings(cluster, user, parts)
     server = _server_url(
         master or cluster.text("server"),
-        secure=settings.configured,
+        secure=settings.is_configured,
         where=f"{cluster.file}: {cluster.name}: server",
     )
     return ClusterConfig(
         server=server,
         credentials=_credentials(user, parts)
         or _exec_plugin(cluster, user, server, settings, environ)
-        or Fixed(),
+        or StaticCredentials(),
         tls=settings,
         namespace=context.text("namespace") or DEFAULT_NAMESPACE,
         disable_compression=cluster.flag("disable-compression"),
         source=f"{context.file} ({context.name})",
-        files=parts.seen,
+        files=parts.signatures,
     )
 
 
 def _server_url(text: str, *, secure: bool, where: str) -> str:
     if not text:
-        raise ConfigError(f"{where}: is not set")
+        raise ClusterConfigError(f"{where}: is not set")
     full = text if "://" in text else f"{'https' if secure else 'http'}://{text}"
     if "@" in full.partition("://")[2].partition("/")[0]:
-        raise ConfigError(
+        raise ClusterConfigError(
             f"{where}: the URL holds a user or a password (not shown); give these as username and "
             "password of the kubeconfig's user"
         )
@@ -374,19 +385,21 @@ def _server_url(text: str, *, secure: bool, where: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigError(f"{where}: {text!r} is not the URL of a server")
+        raise ClusterConfigError(f"{where}: {text!r} is not the URL of a server")
     return full.rstrip("/")
 
 
-def _tls_settings(cluster: Section, user: Section, parts: Parts) -> TlsSettings:
+def _tls_settings(
+    cluster: KubeconfigSection, user: KubeconfigSection, parts: FileReader
+) -> TlsSettings:
     insecure = cluster.flag("insecure-skip-tls-verify")
     authorities = cluster.content("certificate-authority", parts)
     if insecure and authorities is not None:
-        raise cluster.fault("insecure-skip-tls-verify", "contradicts certificate-authority")
+        raise cluster.error("insecure-skip-tls-verify", "contradicts certificate-authority")
     chain = user.content("client-certificate", parts)
     key = user.content("client-key", parts)
     if (chain is None) != (key is None):
-        raise user.fault("client-certificate", "must be given together with client-key")
+        raise user.error("client-certificate", "must be given together with client-key")
     trusted = TlsSettings(
         authorities=authorities,
         server_name=cluster.text("tls-server-name"),
@@ -395,39 +408,41 @@ def _tls_settings(cluster: Section, user: Section, parts: Parts) -> TlsSettings:
     try:
         build_context(trusted)
     except (OSError, ValueError) as problem:
-        raise cluster.fault("certificate-authority", reason(problem)) from problem
+        raise cluster.error("certificate-authority", describe_error(problem)) from problem
     if chain is None or key is None:
         return trusted
     settings = replace(trusted, certificate=KeyPair(chain=chain, key=key))
     try:
         build_context(settings)
     except (OSError, ValueError) as problem:
-        raise user.fault("client-certificate", f"and client-key: {reason(problem)}") from problem
+        raise user.error(
+            "client-certificate", f"and client-key: {describe_error(problem)}"
+        ) from problem
     return settings
 
 
-def _credentials(user: Section, parts: Parts) -> Credentials | None:
+def _credentials(user: KubeconfigSection, parts: FileReader) -> CredentialSource | None:
     token_file = user.path("tokenFile")
     token = user.text("token")
     username = user.text("username")
     if username and (token or token_file):
-        raise user.fault("username", "excludes token; give one of the two")
+        raise user.error("username", "excludes token; give one of the two")
     if token_file is not None:
         try:
             token = parts.token(token_file)
         except (OSError, ValueError) as problem:
-            raise user.fault("tokenFile", f"{token_file}: {reason(problem)}") from problem
+            raise user.error("tokenFile", f"{token_file}: {describe_error(problem)}") from problem
     try:
         if token:
-            return Fixed(bearer(token.strip()))
-        return Fixed(basic(username, user.text("password"))) if username else None
+            return StaticCredentials(bearer(token.strip()))
+        return StaticCredentials(basic(username, user.text("password"))) if username else None
     except ValueError as problem:
-        raise user.fault("token" if token else "password", str(problem)) from problem
+        raise user.error("token" if token else "password", str(problem)) from problem
 
 
 def _exec_plugin(
-    cluster: Section,
-    user: Section,
+    cluster: KubeconfigSection,
+    user: KubeconfigSection,
     server: str,
     settings: TlsSettings,
     environ: Mapping[str, str],
@@ -436,21 +451,21 @@ def _exec_plugin(
     if not fields:
         return None
     if not isinstance(fields, Mapping):
-        raise user.fault("exec", "must be a mapping")
-    section = Section(file=user.file, name=f"{user.name}: exec", fields=fields)
-    section.refuse_others(_EXEC_FIELDS)
+        raise user.error("exec", "must be a mapping")
+    section = KubeconfigSection(file=user.file, name=f"{user.name}: exec", fields=fields)
+    section.reject_unsupported(_EXEC_FIELDS)
     version = section.text("apiVersion")
     if version not in API_VERSIONS:
-        raise section.fault("apiVersion", f"{version!r} is not one of {', '.join(API_VERSIONS)}")
+        raise section.error("apiVersion", f"{version!r} is not one of {', '.join(API_VERSIONS)}")
     _check_interactive(section, version)
     command = section.text("command")
     if not command:
-        raise section.fault("command", "is not set")
+        raise section.error("command", "is not set")
     if "/" in command:
         command = str(section.file.parent / command)
     args = section.items("args")
     if not all(isinstance(arg, str) for arg in args):
-        raise section.fault("args", "must be strings")
+        raise section.error("args", "must be strings")
     info = _cluster_info(cluster, server, settings) if section.flag("provideClusterInfo") else None
     return ExecPlugin(
         ExecSettings(
@@ -464,33 +479,35 @@ def _exec_plugin(
     )
 
 
-def _check_interactive(section: Section, version: str) -> None:
+def _check_interactive(section: KubeconfigSection, version: str) -> None:
     mode = section.text("interactiveMode")
     if not mode and version.endswith("/v1"):
-        raise section.fault("interactiveMode", f"must be set for {version}")
+        raise section.error("interactiveMode", f"must be set for {version}")
     if mode == "Always":
-        raise section.fault("interactiveMode", "Always is not supported: there is no terminal")
+        raise section.error("interactiveMode", "Always is not supported: there is no terminal")
     if mode not in ("", "Never", "IfAvailable"):
-        raise section.fault("interactiveMode", f"{mode!r} is unknown")
+        raise section.error("interactiveMode", f"{mode!r} is unknown")
 
 
-def _exec_environ(section: Section) -> dict[str, str]:
+def _exec_environ(section: KubeconfigSection) -> dict[str, str]:
     environ: dict[str, str] = {}
     for pair in section.items("env"):
         match pair:
             case {"name": str(name), "value": str(value)}:
-                if redact.is_secret(name):
+                if redact.is_secret_name(name):
                     try:
-                        redact.know(value)
+                        redact.register(value)
                     except ValueError as problem:
-                        raise section.fault("env", f"{name} {problem}") from problem
+                        raise section.error("env", f"{name} {problem}") from problem
                 environ[name] = value
             case _:
-                raise section.fault("env", "must be a list of name and value, both strings")
+                raise section.error("env", "must be a list of name and value, both strings")
     return environ
 
 
-def _cluster_info(cluster: Section, server: str, settings: TlsSettings) -> Mapping[str, Any]:
+def _cluster_info(
+    cluster: KubeconfigSection, server: str, settings: TlsSettings
+) -> Mapping[str, Any]:
     """Return the cluster information for an exec plugin (client authentication API)."""
     info: dict[str, Any] = {
         "server": server,

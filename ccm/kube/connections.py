@@ -22,8 +22,8 @@ from typing import Any
 
 from yarl import URL
 
+from ccm.base.lazy_aiohttp import aiohttp
 from ccm.base.log import logger
-from ccm.base.wire import aiohttp
 from ccm.kube import credentials, errors
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Credential
@@ -49,7 +49,7 @@ _INTERIM = frozenset({100, 102, 103})
 _LINE_ENDS = re.compile(r"[\r\n\0]")
 
 
-class Response:
+class ServerResponse:
     """Head of a response, and its body as a stream; `read` or `close` it.
 
     Attributes:
@@ -88,7 +88,7 @@ class Response:
         self._connection.close()
 
 
-class Connections:
+class ConnectionPool:
     """Pool of connections to one server.
 
     Args:
@@ -107,7 +107,7 @@ class Connections:
             socket_factory=_open_socket,
         )
         # Tells the pool where to connect; never sent.
-        self._where = aiohttp.ClientRequest(
+        self._target = aiohttp.ClientRequest(
             "GET", origin, loop=asyncio.get_running_loop(), server_hostname=server_name or None
         )
 
@@ -123,7 +123,7 @@ class Connections:
         body: bytes | None,
         *,
         silence_s: float | None = None,
-    ) -> Response:
+    ) -> ServerResponse:
         """Send a request and wait for the head of its response.
 
         Args:
@@ -158,7 +158,7 @@ class Connections:
             raise ValueError("the path or a header of a request has a line break in it")
         return "\r\n".join((*lines, "\r\n")).encode()
 
-    async def _exchange(self, sent: bytes, silence_s: float | None) -> Response:
+    async def _exchange(self, sent: bytes, silence_s: float | None) -> ServerResponse:
         connection = await self._connect()
         try:
             protocol = connection.protocol
@@ -175,11 +175,11 @@ class Connections:
         except BaseException:
             connection.close()
             raise
-        return Response(head.code, head.headers, content, connection)
+        return ServerResponse(head.code, head.headers, content, connection)
 
     async def _connect(self) -> aiohttp.connector.Connection:
         try:
-            return await self._pool.connect(self._where, traces=[], timeout=_WAITS)
+            return await self._pool.connect(self._target, traces=[], timeout=_WAITS)
         except TimeoutError as error:
             raise aiohttp.ConnectionTimeoutError(
                 f"Connection timeout to host {self._server}"
@@ -200,13 +200,13 @@ def _open_socket(info: tuple[Any, ...]) -> socket.socket:
 class PooledSession:
     """Session, the TLS settings it was made with, and the number of requests that use it."""
 
-    connections: Connections
+    connections: ConnectionPool
     settings: credentials.TlsSettings
     users: int = 0
     retired: bool = False
 
 
-class Sessions:
+class SessionPool:
     """Sessions to one server.
 
     Args:
@@ -241,7 +241,7 @@ class Sessions:
             wanted = replace(wanted, certificate=credential.certificate)
         newest = self._newest
         if newest is None or newest.settings != wanted:
-            newest = await self._exchanged(wanted)
+            newest = await self._replace_session(wanted)
         newest.users += 1
         return newest
 
@@ -250,7 +250,7 @@ class Sessions:
         pooled.users -= 1
         await self._close_unused(pooled)
 
-    async def _exchanged(self, wanted: credentials.TlsSettings) -> PooledSession:
+    async def _replace_session(self, wanted: credentials.TlsSettings) -> PooledSession:
         async with self._changing:
             old = self._newest
             # Another request may have created the session while this one waited for the lock.
@@ -263,7 +263,7 @@ class Sessions:
                 except (OSError, ValueError) as problem:
                     text = f"TLS settings of {self._config.source} are unusable: {problem}"
                     raise errors.Unreachable(text, kind="tls") from problem
-            opened = Connections(server, context, wanted.server_name)
+            opened = ConnectionPool(server, context, wanted.server_name)
             newest = PooledSession(connections=opened, settings=wanted)
             self._open.add(newest)
             self._newest = newest
@@ -279,13 +279,13 @@ class Sessions:
             await pooled.connections.close()
 
 
-CONCURRENCY = 8
+INITIAL_CONCURRENCY = 8
 """Number of concurrent requests while responses are fast."""
 
-PATIENCE_S = 0.1
+WIDEN_AFTER_S = 0.1
 """Seconds with waiting requests and few responses after which the limit rises by one."""
 
-MANY = 20
+BUSY_RESPONSES = 20
 """Responses in that time that are not few: a server with 200 a second is busy, not slow."""
 
 
@@ -296,19 +296,19 @@ class ConcurrencyLimiter:
     """
 
     def __init__(self) -> None:
-        self._limit = CONCURRENCY
-        self._busy = 0
-        self._ended = 0
+        self._limit = INITIAL_CONCURRENCY
+        self._in_flight = 0
+        self._recent_responses = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> None:
-        if self._busy < self._limit:
-            self._busy += 1
+        if self._in_flight < self._limit:
+            self._in_flight += 1
             return
         slot = asyncio.get_running_loop().create_future()
         self._waiting.append(slot)
-        self._watch()
+        self._start_timer()
         try:
             await slot
         except asyncio.CancelledError:
@@ -320,29 +320,29 @@ class ConcurrencyLimiter:
         self._leave()
 
     def _leave(self) -> None:
-        self._busy -= 1
-        self._ended += 1
-        self._let_in()
-        if not self._busy:
-            self._limit = CONCURRENCY
+        self._in_flight -= 1
+        self._recent_responses += 1
+        self._grant_slots()
+        if not self._in_flight:
+            self._limit = INITIAL_CONCURRENCY
 
-    def _let_in(self) -> None:
-        while self._waiting and self._busy < self._limit:
+    def _grant_slots(self) -> None:
+        while self._waiting and self._in_flight < self._limit:
             slot = self._waiting.popleft()
             if not slot.done():
-                self._busy += 1
+                self._in_flight += 1
                 slot.set_result(None)
 
-    def _watch(self) -> None:
+    def _start_timer(self) -> None:
         if self._timer is None:
-            self._ended = 0
+            self._recent_responses = 0
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(PATIENCE_S, self._widen)
+            self._timer = loop.call_later(WIDEN_AFTER_S, self._widen)
 
     def _widen(self) -> None:
         self._timer = None
-        if self._waiting and self._ended < MANY:
+        if self._waiting and self._recent_responses < BUSY_RESPONSES:
             self._limit += 1
-            self._let_in()
+            self._grant_slots()
         if self._waiting:
-            self._watch()
+            self._start_timer()

@@ -23,7 +23,7 @@ class Credential:
     certificate: KeyPair | None = None
 
 
-class Credentials(Protocol):
+class CredentialSource(Protocol):
     """Source of credentials; one per process, used by all its requests."""
 
     async def current(self) -> Credential:
@@ -33,7 +33,7 @@ class Credentials(Protocol):
             NoCredentials: there is none; no request is ever sent anonymously instead.
         """
 
-    async def rejected(self, credential: Credential, sent_at: float) -> bool:
+    async def refresh_rejected(self, credential: Credential, sent_at: float) -> bool:
         """Handle the 401 of a request that began at `sent_at` (monotonic seconds).
 
         Return whether `current` now returns another credential than the rejected one, so that a
@@ -41,7 +41,7 @@ class Credentials(Protocol):
         """
 
 
-class Fixed:
+class StaticCredentials:
     """Credential that never changes; without arguments: anonymous."""
 
     def __init__(self, credential: Credential | None = None) -> None:
@@ -51,7 +51,7 @@ class Fixed:
         """Return the credential."""
         return self._credential
 
-    async def rejected(self, credential: Credential, sent_at: float) -> bool:  # noqa: ARG002
+    async def refresh_rejected(self, credential: Credential, sent_at: float) -> bool:  # noqa: ARG002
         """Return False: there is no other credential."""
         return False
 
@@ -62,7 +62,7 @@ def bearer(token: str) -> Credential:
     Raises:
         ValueError: no header can carry the token; the message does not show it.
     """
-    redact.know(credentials.header_value(token), lasting=False)
+    redact.register(credentials.check_header_value(token), lasting=False)
     return Credential(header=f"Bearer {token}")
 
 
@@ -73,8 +73,8 @@ def basic(username: str, password: str) -> Credential:
         ValueError: no header can carry the pair; the message does not show it.
     """
     pair = base64.b64encode(f"{username}:{password}".encode()).decode()
-    for secret in (password, credentials.header_value(pair)):
-        redact.know(secret)
+    for secret in (password, credentials.check_header_value(pair)):
+        redact.register(secret)
     return Credential(header=f"Basic {pair}")
 
 
@@ -95,7 +95,7 @@ class TlsSettings:
     insecure: bool = False
 
     @property
-    def configured(self) -> bool:
+    def is_configured(self) -> bool:
         """Whether a setting is set that makes sense with TLS only."""
         return self != TlsSettings()
 

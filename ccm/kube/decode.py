@@ -16,10 +16,18 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from ccm.base.decoding import UNDECODABLE
+from ccm.base.decoding import DECODE_ERRORS
 from ccm.base.log import logger
 from ccm.kube import errors, metrics
-from ccm.kube.resources import Bookmark, Envelope, Kind, ListMeta, Named, NameMeta, RawList
+from ccm.kube.resources import (
+    Bookmark,
+    Envelope,
+    ListMeta,
+    NamedObject,
+    NameMeta,
+    RawList,
+    ResourceKind,
+)
 from ccm.model import names
 from ccm.model.meta import KubeObject, ObjectMeta
 
@@ -29,7 +37,7 @@ EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "MALFORMED"]
 
 _ENVELOPE = msgspec.json.Decoder(Envelope)
 _BOOKMARK = msgspec.json.Decoder(Bookmark)
-_NAMED = msgspec.json.Decoder(Named)
+_NAMED = msgspec.json.Decoder(NamedObject)
 _RAW_LIST = msgspec.json.Decoder(RawList)
 
 
@@ -72,7 +80,7 @@ class WatchEvent(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     wire_type: str = ""
 
 
-def decode_object(kind: Kind[T], body: bytes) -> T:
+def decode_object(kind: ResourceKind[T], body: bytes) -> T:
     """Decode an object.
 
     Raises:
@@ -80,24 +88,24 @@ def decode_object(kind: Kind[T], body: bytes) -> T:
     """
     try:
         return kind.decode(body)
-    except UNDECODABLE as problem:
-        raise _garbage(kind, problem) from problem
+    except DECODE_ERRORS as problem:
+        raise _undecodable(kind, problem) from problem
 
 
-def decode_page(kind: Kind[T], body: bytes) -> Page[T]:
+def decode_page(kind: ResourceKind[T], body: bytes) -> Page[T]:
     """Decode a page; if that fails, decode it item by item and leave the malformed ones out.
 
     Raises:
         errors.Unreachable: the bytes are no list.
     """
     try:
-        page = kind.page.decode(body)
+        page = kind.page_decoder.decode(body)
         # Conversion is recursive: an object that is nested too deeply must be left out alone.
-        items = [kind.converted(document) for document in page.items or ()]
+        items = [kind.convert_document(document) for document in page.items or ()]
     except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
         return _decode_items(kind, body)
-    except UNDECODABLE as problem:
-        raise _garbage(kind, problem) from problem
+    except DECODE_ERRORS as problem:
+        raise _undecodable(kind, problem) from problem
     return Page(
         items=items,
         resource_version=page.metadata.resource_version,
@@ -105,7 +113,7 @@ def decode_page(kind: Kind[T], body: bytes) -> Page[T]:
     )
 
 
-def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
+def decode_event(kind: ResourceKind[T], line: bytes) -> WatchEvent[T]:
     """Decode a line of a watch.
 
     Raises:
@@ -113,10 +121,10 @@ def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
         errors.Unreachable: the line is no event.
     """
     try:
-        change = kind.change.decode(line)
-        obj = kind.converted(change.object)
-    except UNDECODABLE as problem:
-        return _decode_rarity(kind, line, problem)
+        change = kind.change_decoder.decode(line)
+        obj = kind.convert_document(change.object)
+    except DECODE_ERRORS as problem:
+        return _decode_special_event(kind, line, problem)
     return WatchEvent(
         type=change.type,
         object=obj,
@@ -126,7 +134,7 @@ def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
     )
 
 
-def _decode_rarity(kind: Kind[T], line: bytes, fault: Exception) -> WatchEvent[T]:
+def _decode_special_event(kind: ResourceKind[T], line: bytes, fault: Exception) -> WatchEvent[T]:
     """Decode a line that is no change of a well-formed object; `fault` is the reason."""
     try:
         envelope = _envelope(line)
@@ -134,8 +142,8 @@ def _decode_rarity(kind: Kind[T], line: bytes, fault: Exception) -> WatchEvent[T
             raise errors.from_status(errors.STATUS.decode(envelope.object))
         if envelope.type == "BOOKMARK":
             return _bookmark(_BOOKMARK.decode(envelope.object).metadata)
-    except UNDECODABLE as problem:
-        raise _garbage(kind, problem) from problem
+    except DECODE_ERRORS as problem:
+        raise _undecodable(kind, problem) from problem
     head = _note_malformed(kind, envelope.object, fault)
     return WatchEvent(
         type="MALFORMED",
@@ -146,17 +154,17 @@ def _decode_rarity(kind: Kind[T], line: bytes, fault: Exception) -> WatchEvent[T
     )
 
 
-def _decode_items(kind: Kind[T], body: bytes) -> Page[T]:
+def _decode_items(kind: ResourceKind[T], body: bytes) -> Page[T]:
     try:
         page = _raw_list(body)
-    except UNDECODABLE as problem:
-        raise _garbage(kind, problem) from problem
+    except DECODE_ERRORS as problem:
+        raise _undecodable(kind, problem) from problem
     items: list[T] = []
     malformed_keys: list[str] = []
     for raw in page.items or ():
         try:
             items.append(kind.decode(raw))
-        except UNDECODABLE as problem:
+        except DECODE_ERRORS as problem:
             malformed_keys.append(_note_malformed(kind, raw, problem).key)
     return Page(
         items=items,
@@ -166,11 +174,11 @@ def _decode_items(kind: Kind[T], body: bytes) -> Page[T]:
     )
 
 
-def _note_malformed(kind: Kind[T], raw: msgspec.Raw, problem: Exception) -> NameMeta:
+def _note_malformed(kind: ResourceKind[T], raw: msgspec.Raw, problem: Exception) -> NameMeta:
     """Count and log a malformed object; return its metadata as far as readable."""
     try:
         head = _name(raw)
-    except UNDECODABLE:
+    except DECODE_ERRORS:
         head = NameMeta()
     metrics.malformed(kind.plural).inc()
     logger("kube").warning(
@@ -186,8 +194,8 @@ def _raw_list(body: bytes) -> RawList:
     try:
         return _RAW_LIST.decode(body)
     except RecursionError:
-        fields = members(body)
-        items = split(fields.get(b'"items"', b""))
+        fields = json_members(body)
+        items = split_json(fields.get(b'"items"', b""))
         metadata = msgspec.json.decode(fields.get(b'"metadata"', b""), type=ListMeta)
         return RawList(metadata=metadata, items=[msgspec.Raw(item) for item in items])
 
@@ -196,7 +204,7 @@ def _envelope(line: bytes) -> Envelope:
     try:
         return _ENVELOPE.decode(line)
     except RecursionError:
-        fields = members(line)
+        fields = json_members(line)
         kind = msgspec.json.decode(fields.get(b'"type"', b""), type=str)
         return Envelope(type=kind, object=msgspec.Raw(fields.get(b'"object"', b"")))
 
@@ -205,11 +213,11 @@ def _name(raw: msgspec.Raw) -> NameMeta:
     try:
         return _NAMED.decode(raw).metadata
     except RecursionError:
-        metadata = members(bytes(raw)).get(b'"metadata"', b"")
+        metadata = json_members(bytes(raw)).get(b'"metadata"', b"")
         return msgspec.json.decode(metadata, type=NameMeta)
 
 
-def _garbage(kind: Kind[T], problem: Exception) -> errors.Unreachable:
+def _undecodable(kind: ResourceKind[T], problem: Exception) -> errors.Unreachable:
     return errors.Unreachable(
         f"the answer about {kind.plural} makes no sense: {problem}", kind="garbage"
     )
@@ -229,7 +237,7 @@ def _bookmark(metadata: ObjectMeta) -> WatchEvent[Any]:
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{},:]', re.DOTALL)
 
 
-def split(text: bytes) -> list[bytes]:
+def split_json(text: bytes) -> list[bytes]:
     """Return the items of an array, or keys and values of an object in turn, undecoded."""
     parts, depth, start = list[bytes](), 0, 0
     for token in _TOKEN.finditer(text):
@@ -248,7 +256,7 @@ def split(text: bytes) -> list[bytes]:
     return parts
 
 
-def members(text: bytes) -> Mapping[bytes, bytes]:
+def json_members(text: bytes) -> Mapping[bytes, bytes]:
     """Return the members of an object, undecoded; the names keep their quotes."""
-    parts = split(text)
+    parts = split_json(text)
     return dict(zip(parts[::2], parts[1::2], strict=False))

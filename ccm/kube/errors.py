@@ -27,10 +27,10 @@ import msgspec
 
 from ccm.base import redact
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
-from ccm.base.decoding import UNDECODABLE
+from ccm.base.decoding import DECODE_ERRORS
 from ccm.model.meta import Wire
 
-Trouble = Literal["refused", "reset", "timeout", "silent", "garbage", "tls", "credentials"]
+FailureKind = Literal["refused", "reset", "timeout", "silent", "garbage", "tls", "credentials"]
 """Reason for a missing response.
 
 - refused: nothing listens, or there is no route
@@ -66,7 +66,7 @@ _REASONS = {
 """Reason of a response that has none (client-go, generic server response)."""
 
 
-class Cause(Wire, frozen=True, kw_only=True):
+class StatusCause(Wire, frozen=True, kw_only=True):
     """Cause of an error; `field` is a path such as `spec.taints`."""
 
     reason: str = ""
@@ -77,7 +77,7 @@ class Cause(Wire, frozen=True, kw_only=True):
 class StatusDetails(Wire, frozen=True, kw_only=True):
     """Details of a Status."""
 
-    causes: list[Cause] | None = None
+    causes: list[StatusCause] | None = None
     retry_after_seconds: int | None = None
 
 
@@ -127,7 +127,7 @@ class ApiError(KubeError):
         self.details = details
 
     @property
-    def causes(self) -> tuple[Cause, ...]:
+    def causes(self) -> tuple[StatusCause, ...]:
         """Single causes of the error; often empty."""
         return tuple(self.details.causes or ()) if self.details else ()
 
@@ -178,9 +178,9 @@ class Unreachable(KubeError):
     The cause is chained; `kind` is its category.
     """
 
-    def __init__(self, message: str, *, kind: Trouble) -> None:
+    def __init__(self, message: str, *, kind: FailureKind) -> None:
         super().__init__(message)
-        self.kind: Trouble = kind
+        self.kind: FailureKind = kind
 
 
 class NoCredentials(Unreachable):
@@ -226,16 +226,16 @@ def from_status(status: Status) -> ApiError:
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of the Retry-After header, at most 5 minutes; None for a date."""
     text = headers.get("Retry-After", "").strip()
-    return _believed(float(text)) if text.isascii() and text.isdigit() else None
+    return _capped(float(text)) if text.isascii() and text.isdigit() else None
 
 
-def _believed(seconds: float | None) -> float | None:
+def _capped(seconds: float | None) -> float | None:
     return None if seconds is None else min(seconds, RETRY_AFTER_LIMIT_S)
 
 
 def _build(status: Status, code: int, retry_after: float | None) -> ApiError:
     if retry_after is None and status.details is not None:
-        retry_after = _believed(status.details.retry_after_seconds)
+        retry_after = _capped(status.details.retry_after_seconds)
     error_type = _BY_STATUS.get(code, ServerError if code >= 500 else ApiError)
     reason = status.reason or _REASONS.get(code, "InternalError" if code >= 500 else "Unknown")
     if error_type is Conflict and reason == "AlreadyExists":
@@ -252,7 +252,7 @@ def _build(status: Status, code: int, retry_after: float | None) -> ApiError:
 def _parse_status(body: bytes) -> Status | None:
     try:
         status = STATUS.decode(body)
-    except UNDECODABLE:
+    except DECODE_ERRORS:
         return None
     return status if status.kind == "Status" else None
 
@@ -262,6 +262,6 @@ def _plain_message(status: int, headers: Mapping[str, str], body: bytes) -> str:
     if not headers.get("Content-Type", "").startswith("text/plain"):
         return head
     # Mask before the cut: half of a secret would not be recognised.
-    text = " ".join(redact.words(body.decode(errors="replace")).split())
+    text = " ".join(redact.mask_text(body.decode(errors="replace")).split())
     shown = "".join(letter for letter in text if letter.isprintable())[:_BODY_SHOWN]
     return f"{head}: {shown}" if shown else head

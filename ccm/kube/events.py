@@ -45,18 +45,18 @@ SPAM_BURST = 25
 SPAM_QPS = 1 / 300
 """Events per source, object and type: at once, and then per second (client-go)."""
 
-MEMORY = 4096
+MAX_KEYS = 4096
 """Maximum number of keys that each step remembers (client-go)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class EventWrite:
     """Event to write.
 
     Attributes:
         event: the event; if `repeated`, with the name of the existing one.
         repeated: whether it was written before, so that count, time and message are patched.
-        key: argument for `Correlator.written`.
+        key: argument for `EventCorrelator.written`.
     """
 
     event: Event
@@ -65,7 +65,7 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class _Similar:
+class _SimilarEvents:
     """Messages of similar events, and the time of the last one."""
 
     last: datetime
@@ -73,7 +73,7 @@ class _Similar:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _WrittenEvent:
     """Event as it was last written."""
 
     name: str
@@ -81,20 +81,20 @@ class _Seen:
     first: str | None
 
 
-class Correlator:
+class EventCorrelator:
     """Decides how to write each event.
 
     Args:
         memory: maximum number of keys that each step remembers.
     """
 
-    def __init__(self, *, memory: int = MEMORY) -> None:
+    def __init__(self, *, memory: int = MAX_KEYS) -> None:
         self._memory = memory
-        self._similar: OrderedDict[Hashable, _Similar] = OrderedDict()
-        self._seen: OrderedDict[Hashable, _Seen] = OrderedDict()
+        self._similar: OrderedDict[Hashable, _SimilarEvents] = OrderedDict()
+        self._seen: OrderedDict[Hashable, _WrittenEvent] = OrderedDict()
         self._buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
 
-    def judge(self, event: Event, now: datetime) -> Verdict | None:
+    def correlate(self, event: Event, now: datetime) -> EventWrite | None:
         """Decide about an event with count 1; None = drop it as spam."""
         origin = _origin(event)
         event, key = self._combine(event, origin, now)
@@ -103,17 +103,19 @@ class Correlator:
         self._remember(self._buckets, (origin, event.type), bucket)
         if not bucket.take(now.timestamp()):
             return None
-        return Verdict(event=counted, repeated=repeated, key=key)
+        return EventWrite(event=counted, repeated=repeated, key=key)
 
-    def written(self, key: Hashable, event: Event) -> None:
+    def record_written(self, key: Hashable, event: Event) -> None:
         """Record how the server has the event now."""
-        self._remember(self._seen, key, _Seen(event.name, event.count, event.first_timestamp))
+        self._remember(
+            self._seen, key, _WrittenEvent(event.name, event.count, event.first_timestamp)
+        )
 
     def _combine(
         self, event: Event, origin: tuple[str, ...], now: datetime
     ) -> tuple[Event, Hashable]:
         kin = (origin, event.type, event.reason)
-        similar = self._similar.get(kin) or _Similar(now)
+        similar = self._similar.get(kin) or _SimilarEvents(now)
         self._remember(self._similar, kin, similar)
         if (now - similar.last).total_seconds() > SIMILAR_WINDOW_S:
             similar.messages.clear()
@@ -137,7 +139,9 @@ class Correlator:
                 count=seen.count + 1,
                 first_timestamp=seen.first,
             )
-        self._remember(self._seen, key, _Seen(event.name, event.count, event.first_timestamp))
+        self._remember(
+            self._seen, key, _WrittenEvent(event.name, event.count, event.first_timestamp)
+        )
         return event, seen is not None
 
     def _remember(self, values: OrderedDict[Hashable, V], key: Hashable, value: V) -> None:
@@ -148,7 +152,7 @@ class Correlator:
             values.popitem(last=False)
 
 
-def stamped(event: Event, now: datetime) -> Event:
+def stamp(event: Event, now: datetime) -> Event:
     """Return the event as a first occurrence at the time `now`."""
     moment = format_time(now)
     return msgspec.structs.replace(event, count=1, first_timestamp=moment, last_timestamp=moment)
@@ -172,7 +176,7 @@ def _origin(event: Event) -> tuple[str, ...]:
 QUEUE_SIZE = 1000
 """Maximum number of events that wait to be written; more are dropped (client-go)."""
 
-TRIES = 12
+MAX_ATTEMPTS = 12
 RETRY_PAUSE_S = 10.0
 """Attempts to write one event while the server is unreachable, and the delay between them; the
 first delay is a random part of it (client-go)."""
@@ -210,12 +214,12 @@ class EventRecorder:
         self._rng = rng or random.Random()
         self._log = logger("events", component=component)
         self._queue: asyncio.Queue[Event] = asyncio.Queue(QUEUE_SIZE)
-        self._correlator = Correlator()
+        self._correlator = EventCorrelator()
         self._last_ns = 0
-        self._unwritten = Outage(
+        self._write_outage = Outage(
             self._log,
-            begins="cannot write events, retrying",
-            ends="events can be written again",
+            start_message="cannot write events, retrying",
+            end_message="events can be written again",
         )
         self._counts = {outcome: _outcomes.labels(component, outcome) for outcome in _OUTCOMES}
 
@@ -243,13 +247,13 @@ class EventRecorder:
             ),
             involved_object=reference,
             reason=reason,
-            message=redact.public(message),
+            message=redact.mask_for_api(message),
             source=EventSource(component=self._component),
             type=type_,
             reporting_component=self._component,
         )
         try:
-            self._queue.put_nowait(stamped(event, clock.now()))
+            self._queue.put_nowait(stamp(event, clock.now()))
         except asyncio.QueueFull:
             self._counts["overflow"].inc()
 
@@ -268,17 +272,17 @@ class EventRecorder:
     async def flush(self, timeout_s: float) -> bool:
         """Wait until `run` has written all events; False = that took longer than `timeout_s`."""
         try:
-            await tasks.within(timeout_s, self._queue.join(), name="events-flush")
+            await tasks.with_timeout(timeout_s, self._queue.join(), name="events-flush")
         except TimeoutError:
             return False
         return True
 
     async def _handle(self, event: Event) -> None:
-        verdict = self._correlator.judge(event, clock.now())
+        verdict = self._correlator.correlate(event, clock.now())
         if verdict is None:
             self._counts["spam"].inc()
             return
-        for attempt in range(TRIES):
+        for attempt in range(MAX_ATTEMPTS):
             if attempt:
                 first = attempt == 1
                 await asyncio.sleep(RETRY_PAUSE_S * (self._rng.random() if first else 1.0))
@@ -289,13 +293,13 @@ class EventRecorder:
                 self._log.debug("server rejected an event", error=str(refusal))
                 return
             except errors.Unreachable as problem:
-                self._unwritten.goes_on(error=str(problem))
+                self._write_outage.record_failure(error=str(problem))
             else:
-                self._unwritten.is_over()
+                self._write_outage.record_success()
                 return
         self._counts["undelivered"].inc()
 
-    async def _write(self, verdict: Verdict) -> None:
+    async def _write(self, verdict: EventWrite) -> None:
         event = verdict.event
         written = None
         if verdict.repeated:
@@ -311,7 +315,7 @@ class EventRecorder:
         outcome = "counted" if written is not None else "created"
         written = written or await self._sink.create(event, namespace=event.namespace)
         self._counts[outcome].inc()
-        self._correlator.written(verdict.key, written)
+        self._correlator.record_written(verdict.key, written)
 
     def _name(self, subject: str) -> str:
         """Return `<object>.<unix nanoseconds in hex>`, or a UUID if that is no valid name."""

@@ -23,7 +23,7 @@ import msgspec
 
 from ccm.base import clock, redact
 from ccm.base.credentials import KeyPair
-from ccm.base.decoding import UNDECODABLE
+from ccm.base.decoding import DECODE_ERRORS
 from ccm.base.log import Outage, logger
 from ccm.kube.credentials import Credential, bearer
 from ccm.kube.errors import NoCredentials
@@ -45,7 +45,7 @@ MAX_OUTPUT = 1 << 20
 _PIPE_HOLDS = 1 << 20
 """Maximum bytes in a pipe (Linux, fs.pipe-max-size)."""
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 """Seconds between two checks whether the program has ended."""
 
 _STDERR_KEPT = 64 << 10
@@ -103,10 +103,10 @@ class ExecPlugin:
         self._credential: Credential | None = None
         self._expires: datetime | None = None
         self._obtained_at = 0.0
-        self._unrenewed = Outage(
+        self._renewal_outage = Outage(
             logger("kube"),
-            begins="exec plugin gives no other credential for the one that was rejected",
-            ends="exec plugin gives credentials again",
+            start_message="exec plugin gives no other credential for the one that was rejected",
+            end_message="exec plugin gives credentials again",
         )
         self._running = asyncio.Lock()
 
@@ -123,7 +123,7 @@ class ExecPlugin:
             assert self._credential is not None
             return self._credential
 
-    async def rejected(self, credential: Credential, sent_at: float) -> bool:
+    async def refresh_rejected(self, credential: Credential, sent_at: float) -> bool:
         """Run the program again, unless it ran since the request began.
 
         Return whether the credential now differs from the rejected one.
@@ -134,28 +134,30 @@ class ExecPlugin:
                 try:
                     await self._renew()
                 except NoCredentials as problem:
-                    self._unrenewed.goes_on(command=self._settings.command, error=str(problem))
+                    self._renewal_outage.record_failure(
+                        command=self._settings.command, error=str(problem)
+                    )
                     return False
             return self._credential != credential
 
     async def _renew(self) -> None:
         output = await self._run()
-        credential, expires = parse_answer(output, self._settings)
+        credential, expires = parse_credential(output, self._settings)
         self._credential = credential
         self._expires = expires
         self._obtained_at = clock.monotonic()
-        self._unrenewed.is_over(command=self._settings.command)
+        self._renewal_outage.record_success(command=self._settings.command)
 
     async def _run(self) -> bytes:
         program = self._start()
-        output, noise = await self._heard(program)
+        output, noise = await self._wait_for_output(program)
         if len(output) > MAX_OUTPUT:
             raise NoCredentials(
                 f"exec plugin {self._settings.command} printed more than {MAX_OUTPUT >> 20} MiB"
             )
         if program.returncode != 0:
             # Mask before the cut: half of a secret would not be recognised.
-            text = redact.words(noise.decode(errors="replace"), _STDERR_KEPT)
+            text = redact.mask_text(noise.decode(errors="replace"), _STDERR_KEPT)
             words = " ".join(text.split())[-_STDERR_SHOWN:]
             raise NoCredentials(
                 f"exec plugin {self._settings.command} failed with code {program.returncode}:"
@@ -168,7 +170,7 @@ class ExecPlugin:
         try:
             return subprocess.Popen(  # noqa: S603 - the kubeconfig names it
                 [settings.command, *settings.args],
-                env={**settings.environ, "KUBERNETES_EXEC_INFO": question(settings)},
+                env={**settings.environ, "KUBERNETES_EXEC_INFO": exec_info(settings)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -181,11 +183,11 @@ class ExecPlugin:
                 f"exec plugin {settings.command} cannot be started: {problem}{hint}"
             ) from problem
 
-    async def _heard(self, program: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    async def _wait_for_output(self, program: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
         """Return the program's output; kill the program if the caller no longer waits."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await asyncio.to_thread(_listen, program)
+                return await asyncio.to_thread(_read_output, program)
         except TimeoutError as problem:
             raise NoCredentials(
                 f"exec plugin {self._settings.command} gave no answer in {self._timeout_s:g} s"
@@ -196,7 +198,7 @@ class ExecPlugin:
                 _kill(program)
 
 
-def _listen(program: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+def _read_output(program: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
     """Return stdout and the end of stderr of a program once it ends; blocking.
 
     A program that prints too much is killed, so that memory use stays bounded.
@@ -212,7 +214,7 @@ def _listen(program: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
             # Check for the end first: after it, the pipes contain all output of the program. A
             # child process of the program may keep them open.
             has_ended = program.poll() is not None
-            for key, _ in streams.select(0 if has_ended else _LOOK_S):
+            for key, _ in streams.select(0 if has_ended else _POLL_S):
                 chunk = os.read(key.fd, _PIPE_HOLDS)
                 key.data.extend(chunk)
                 if not chunk:
@@ -231,7 +233,7 @@ def _kill(program: subprocess.Popen[bytes]) -> None:
         os.killpg(program.pid, signal.SIGKILL)
 
 
-def question(settings: ExecSettings) -> str:
+def exec_info(settings: ExecSettings) -> str:
     """Return the value of KUBERNETES_EXEC_INFO; a daemon is never interactive."""
     spec: dict[str, Any] = {"interactive": False}
     if settings.cluster is not None:
@@ -240,7 +242,7 @@ def question(settings: ExecSettings) -> str:
     return msgspec.json.encode(body).decode()
 
 
-def parse_answer(output: bytes, settings: ExecSettings) -> tuple[Credential, datetime | None]:
+def parse_credential(output: bytes, settings: ExecSettings) -> tuple[Credential, datetime | None]:
     """Return the credential in a program's output, and its expiry (None = never).
 
     Raises:
@@ -249,7 +251,7 @@ def parse_answer(output: bytes, settings: ExecSettings) -> tuple[Credential, dat
     name = f"exec plugin {settings.command}"
     try:
         answer = _DECODER.decode(output)
-    except UNDECODABLE as problem:
+    except DECODE_ERRORS as problem:
         # The output is not shown: it may hold a secret.
         raise NoCredentials(f"{name} printed no ExecCredential: {problem}") from problem
     if answer.kind != "ExecCredential" or answer.api_version != settings.api_version:

@@ -26,17 +26,17 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from ccm.base import clock, metrics, tasks
-from ccm.base.backoff import Exponential, Streak
+from ccm.base.backoff import ExponentialBackoff, FailureStreak
 from ccm.base.log import Outage, logger
 from ccm.kube import errors
 from ccm.kube.client import Client, Page, WatchEvent
-from ccm.kube.resources import Kind
+from ccm.kube.resources import ResourceKind
 from ccm.model.meta import KubeObject
 
 T = TypeVar("T", bound=KubeObject)
 
 
-class Store(Generic[T]):
+class InformerStore(Generic[T]):
     """Cache of one kind: frozen objects by key. Only its informer writes to it."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ _FRUITLESS_LIMIT = 3
 of an expired version without an error."""
 
 
-class Source(Protocol[T]):
+class ListWatch(Protocol[T]):
     """Part of `Resource` that a reflector needs."""
 
     async def list_page(self, *, limit: int, continue_: str = "") -> Page[T]:
@@ -117,24 +117,24 @@ class Source(Protocol[T]):
         """Watch changes since a version, or first the existing objects and then changes."""
 
 
-_BACKOFF = Exponential(base_s=0.8, factor=2.0, cap_s=30.0, jitter=1.0)
+_BACKOFF = ExponentialBackoff(base_s=0.8, factor=2.0, cap_s=30.0, jitter=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ReflectorSettings:
     """Settings of a reflector; the defaults are client-go's where it has any.
 
     Attributes:
         watch_list: whether to try a watch that begins with the existing objects.
         watch_timeout_s: minimum and maximum duration of a watch; the server is asked to end it
             after a random time in between.
-        open_limit_s: maximum time until the server begins to answer a watch.
-        silence_s: maximum time without a byte before a watch is aborted; None = a little more than
-            the duration of the watch.
+        open_timeout_s: maximum time until the server begins to answer a watch.
+        idle_timeout_s: maximum time without a byte before a watch is aborted; None = a little more
+            than the duration of the watch.
         overtime_s: maximum time that a server may keep a watch open beyond its duration.
-        initial_silence_s: maximum time without an event until the initial events are complete; a
-            server that exceeds it counts as one without watch-list.
-        initial_limit_s: maximum time for all initial events, with the same effect.
+        initial_idle_timeout_s: maximum time without an event until the initial events are complete;
+            a server that exceeds it counts as one without watch-list.
+        initial_timeout_s: maximum time for all initial events, with the same effect.
         short_watch_s: minimum duration of a watch without progress; a shorter one is a failure.
         page_size: objects per page.
         backoff: delays after failures.
@@ -143,28 +143,28 @@ class Settings:
 
     watch_list: bool = True
     watch_timeout_s: tuple[int, int] = (300, 600)
-    open_limit_s: float = 60.0
-    silence_s: float | None = None
+    open_timeout_s: float = 60.0
+    idle_timeout_s: float | None = None
     overtime_s: float = 30.0
-    initial_silence_s: float = 10.0
-    initial_limit_s: float = 60.0
+    initial_idle_timeout_s: float = 10.0
+    initial_timeout_s: float = 60.0
     short_watch_s: float = 1.0
     page_size: int = 500
-    backoff: Exponential = _BACKOFF
+    backoff: ExponentialBackoff = _BACKOFF
     backoff_reset_s: float = 120.0
 
 
-DEFAULTS = Settings()
+DEFAULTS = ReflectorSettings()
 
 _CHUNK = 100
 """Objects handled between two yields to the event loop; some milliseconds of work."""
 
 
-class _Fruitless(Exception):
+class _NoProgress(Exception):
     """A watch was opened and ended without progress."""
 
 
-class _Ignored(Exception):
+class _WatchListIgnored(Exception):
     """The server treated a watch-list as a plain watch."""
 
 
@@ -180,11 +180,11 @@ class Reflector(Generic[T]):
 
     def __init__(
         self,
-        source: Source[T],
+        source: ListWatch[T],
         sink: Informer[T],
         *,
         resource: str,
-        settings: Settings = DEFAULTS,
+        settings: ReflectorSettings = DEFAULTS,
         rng: random.Random | None = None,
     ) -> None:
         self._source = source
@@ -200,32 +200,32 @@ class Reflector(Generic[T]):
         self._watch_list = settings.watch_list
         self.version: str | None = None
         """Last version seen; None before the first list and after an expiry."""
-        self.undecodable: set[str] = set()
+        self.malformed_keys: set[str] = set()
         """Keys of the objects whose newest state could not be decoded; "" = one without a name."""
         self._unseen: set[str] | None = None
         """Keys in the sink that a new list has not shown yet; those left at its end are deleted."""
         self._unreadable: set[str] = set()
         """Keys of objects in the new list that could not be decoded."""
-        self._fruitless = 0
+        self._fruitless_count = 0
         self._progress = False
         self.last_contact: float | None = None
         """Monotonic time of the last message of the server; None before the first.
 
         A quiet but healthy watch receives at least bookmarks, about one per minute.
         """
-        self.trouble = Outage(
+        self.outage = Outage(
             logger("reflector", resource=resource),
-            begins="list or watch failed, retrying",
-            ends="list and watch work again",
+            start_message="list or watch failed, retrying",
+            end_message="list and watch work again",
         )
         self._failures = _failures.labels(resource)
         self._watches = _watches.labels(resource)
         self._undecodable = _undecodable.labels(resource)
 
     @property
-    def trouble_since(self) -> float | None:
+    def outage_since(self) -> float | None:
         """Monotonic start time of the current outage of lists or watches; None = no outage."""
-        return self.trouble.since
+        return self.outage.since
 
     @property
     def _is_initial(self) -> bool:
@@ -244,12 +244,12 @@ class Reflector(Generic[T]):
             except errors.Gone:
                 self.version = None
                 self._log.debug("watched version expired, listing again")
-                await asyncio.sleep(self._expiries.next(clock.monotonic()))
-            except (errors.KubeError, _Fruitless) as problem:
+                await asyncio.sleep(self._expiries.next_delay(clock.monotonic()))
+            except (errors.KubeError, _NoProgress) as problem:
                 await self._recover(problem)
 
-    def _new_streak(self) -> Streak:
-        return Streak(
+    def _new_streak(self) -> FailureStreak:
+        return FailureStreak(
             policy=self._settings.backoff,
             reset_after_s=self._settings.backoff_reset_s,
             rng=self._rng,
@@ -266,7 +266,7 @@ class Reflector(Generic[T]):
             if not (self._watch_list and self._is_initial) or refusal.status not in _REFUSALS:
                 raise
             self._fall_back(str(refusal))
-        except _Ignored as ignorance:
+        except _WatchListIgnored as ignorance:
             self._fall_back(str(ignorance))
         finally:
             self._unseen = None
@@ -275,7 +275,7 @@ class Reflector(Generic[T]):
         token = ""
         while True:
             page = await self._source.list_page(limit=self._settings.page_size, continue_=token)
-            self._contact()
+            self._record_contact()
             await self._take_page(page)
             token = page.continue_
             if not token:
@@ -285,10 +285,10 @@ class Reflector(Generic[T]):
 
     async def _take_page(self, page: Page[T]) -> None:
         for key in page.malformed_keys:
-            self._saw(key, readable=False)
+            self._record_seen(key, readable=False)
         for start in range(0, len(page.items), _CHUNK):
             for obj in page.items[start : start + _CHUNK]:
-                self._saw(obj.key, readable=True)
+                self._record_seen(obj.key, readable=True)
                 self._sink.upsert(obj)
             await asyncio.sleep(0)
 
@@ -301,14 +301,14 @@ class Reflector(Generic[T]):
             if number % _CHUNK == 0:
                 await asyncio.sleep(0)
         # Keep the keys that this list had and that were not decoded since.
-        self.undecodable &= self._unreadable
-        self._undecodable.set(len(self.undecodable))
+        self.malformed_keys &= self._unreadable
+        self._undecodable.set(len(self.malformed_keys))
         self.version = version
         self._unseen = None
-        self._fruitless = 0
+        self._fruitless_count = 0
         self._progress = True
-        self._sink.complete()
-        self.trouble.is_over()
+        self._sink.mark_synced()
+        self.outage.record_success()
 
     def _fall_back(self, why: str) -> None:
         self._watch_list = False
@@ -323,36 +323,36 @@ class Reflector(Generic[T]):
             resource_version=version,
             timeout_s=timeout_s,
             send_initial_events=self._is_initial,
-            idle_timeout_s=self._settings.silence_s,
+            idle_timeout_s=self._settings.idle_timeout_s,
         )
         async with contextlib.AsyncExitStack() as stack:
             events = await self._open(stack.enter_async_context(request))
             self._watches.inc()
-            self._contact()
+            self._record_contact()
             await tasks.first_of(
                 self._follow(events), self._watchdog(timeout_s), name=f"watch-{self._resource}"
             )
-        self._judge(opened_at)
+        self._check_end(opened_at)
 
     async def _open(self, entering: Coroutine[Any, Any, V]) -> V:
         """Wait until the server begins to answer; only then a watch may be silent."""
-        limit_s = self._settings.open_limit_s
+        limit_s = self._settings.open_timeout_s
         try:
-            return await tasks.within(limit_s, entering, name=f"open-watch-{self._resource}")
+            return await tasks.with_timeout(limit_s, entering, name=f"open-watch-{self._resource}")
         except TimeoutError:
             raise errors.Unreachable(
                 f"a watch was not answered within {limit_s:g} s", kind="timeout"
             ) from None
 
-    def _judge(self, opened_at: float) -> None:
+    def _check_end(self, opened_at: float) -> None:
         """Decide whether the end of a watch without an error is a failure."""
         if self._is_initial:
-            raise _Fruitless("the watch ended before its initial events were complete")
+            raise _NoProgress("the watch ended before its initial events were complete")
         lasted = clock.monotonic() - opened_at
         if not self._progress and lasted < self._settings.short_watch_s:
-            raise _Fruitless(f"the watch ended after {lasted:.1f} s without any event")
-        self._fruitless = 0
-        self.trouble.is_over()
+            raise _NoProgress(f"the watch ended after {lasted:.1f} s without any event")
+        self._fruitless_count = 0
+        self.outage.record_success()
 
     async def _watchdog(self, timeout_s: float) -> None:
         """End a watch whose initial events do not arrive, or that exceeds its duration."""
@@ -360,23 +360,23 @@ class Reflector(Generic[T]):
         while self._is_initial:
             left = (
                 min(
-                    (self.last_contact or opened_at) + self._settings.initial_silence_s,
-                    opened_at + self._settings.initial_limit_s,
+                    (self.last_contact or opened_at) + self._settings.initial_idle_timeout_s,
+                    opened_at + self._settings.initial_timeout_s,
                 )
                 - clock.monotonic()
             )
             if left <= 0:
-                raise _Ignored("the initial events of a watch were not completed in time")
+                raise _WatchListIgnored("the initial events of a watch were not completed in time")
             await asyncio.sleep(left)
         # A watch that lasts longer than a failing one proves that the outage has ended.
         await asyncio.sleep(self._settings.short_watch_s)
-        self.trouble.is_over()
+        self.outage.record_success()
         await asyncio.sleep(timeout_s + self._settings.overtime_s)
 
     async def _follow(self, events: AsyncIterator[WatchEvent[T]]) -> None:
         count = 0
         async for event in events:
-            self._contact()
+            self._record_contact()
             self._take_event(event)
             if event.initial_events_end and self._is_initial:
                 await self._finish_initial(event.resource_version)
@@ -389,7 +389,7 @@ class Reflector(Generic[T]):
         # The deletion of a malformed object is known by its key.
         is_gone = event.type == "DELETED" or (event.wire_type == "DELETED" and event.key != "")
         if event.type != "BOOKMARK":
-            self._saw(event.key, readable=event.object is not None or is_gone)
+            self._record_seen(event.key, readable=event.object is not None or is_gone)
         if is_gone:
             self._sink.remove(event.key, event.object)
         elif event.object is not None:
@@ -401,42 +401,42 @@ class Reflector(Generic[T]):
             self.version = version
             self._progress = True
 
-    def _saw(self, key: str, *, readable: bool) -> None:
+    def _record_seen(self, key: str, *, readable: bool) -> None:
         """Record that the server has or had an object; an empty key = one without a name."""
         if self._unseen is not None:
             self._unseen.discard(key)
             if not readable:
                 self._unreadable.add(key)
-        if self.undecodable or not readable:
-            (self.undecodable.discard if readable else self.undecodable.add)(key)
-            self._undecodable.set(len(self.undecodable))
+        if self.malformed_keys or not readable:
+            (self.malformed_keys.discard if readable else self.malformed_keys.add)(key)
+            self._undecodable.set(len(self.malformed_keys))
 
     async def _recover(self, problem: Exception) -> None:
         """Count and log a failure, decide where to resume, and wait."""
         self._failures.inc()
-        self.trouble.goes_on(error=str(problem))
+        self.outage.record_failure(error=str(problem))
         # Only failures that the requested version may have caused count towards a new list.
-        if not self._progress and not _is_about_the_way(problem):
-            self._fruitless += 1
+        if not self._progress and not _is_independent_of_version(problem):
+            self._fruitless_count += 1
         api_error = problem if isinstance(problem, errors.ApiError) else None
         is_too_large = api_error and api_error.has_cause(errors.REASON_RESOURCE_VERSION_TOO_LARGE)
-        if self._fruitless >= _FRUITLESS_LIMIT or is_too_large:
-            self._start_over(str(problem))
+        if self._fruitless_count >= _FRUITLESS_LIMIT or is_too_large:
+            self._reset_version(str(problem))
         retry_after_s = api_error.retry_after if api_error else None
-        await asyncio.sleep(max(self._streak.next(clock.monotonic()), retry_after_s or 0.0))
+        await asyncio.sleep(max(self._streak.next_delay(clock.monotonic()), retry_after_s or 0.0))
 
-    def _start_over(self, why: str) -> None:
+    def _reset_version(self, why: str) -> None:
         """Discard the version to list again; in pages, if the failed attempt was a watch-list."""
-        self._fruitless = 0
+        self._fruitless_count = 0
         if self.version is None and self._watch_list:
             self._fall_back(why)
         self.version = None
 
-    def _contact(self) -> None:
+    def _record_contact(self) -> None:
         self.last_contact = clock.monotonic()
 
 
-def _is_about_the_way(problem: Exception) -> bool:
+def _is_independent_of_version(problem: Exception) -> bool:
     """Return whether a failure says nothing about the requested version."""
     if isinstance(problem, errors.Unreachable):
         return problem.kind in ("refused", "timeout", "tls", "credentials")
@@ -449,7 +449,7 @@ _RESYNC_CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Handler(Generic[T]):
+class EventHandler(Generic[T]):
     """Callbacks of one listener; see `Informer.add_handler`."""
 
     name: str
@@ -472,17 +472,17 @@ class Informer(Generic[T]):
 
     def __init__(
         self,
-        source: Source[T],
+        source: ListWatch[T],
         *,
         resource: str,
         resync_s: float = 0.0,
-        settings: Settings = DEFAULTS,
+        settings: ReflectorSettings = DEFAULTS,
         rng: random.Random | None = None,
     ) -> None:
         self.resource = resource
-        self.store: Store[T] = Store()
+        self.store: InformerStore[T] = InformerStore()
         """Cached objects; complete once `has_synced`."""
-        self._handlers: list[Handler[T]] = []
+        self._handlers: list[EventHandler[T]] = []
         self._synced = asyncio.Event()
         self._log = logger("informer", resource=resource)
         self._resync_s = resync_s
@@ -492,11 +492,11 @@ class Informer(Generic[T]):
         )
 
     @classmethod
-    def nowhere(cls, kind: Kind[T]) -> Informer[T]:
+    def empty(cls, kind: ResourceKind[T]) -> Informer[T]:
         """Return an informer for a kind without a server: synced and empty; never run."""
-        source = cast("Source[T]", None)  # never called
+        source = cast("ListWatch[T]", None)  # never called
         informer = cls(source, resource=kind.plural)
-        informer.complete()
+        informer.mark_synced()
         return informer
 
     @property
@@ -510,23 +510,23 @@ class Informer(Generic[T]):
         return self._reflector.last_contact
 
     @property
-    def trouble_since(self) -> float | None:
+    def outage_since(self) -> float | None:
         """Monotonic start time of the current outage; None = no outage."""
-        return self._reflector.trouble_since
+        return self._reflector.outage_since
 
     @property
-    def last_trouble(self) -> tuple[float, float]:
+    def last_outage(self) -> tuple[float, float]:
         """Monotonic start and end of the last outage that ended; (0, 0) = none."""
-        return self._reflector.trouble.last
+        return self._reflector.outage.last_period
 
     @property
-    def undecodable(self) -> Collection[str]:
+    def malformed_keys(self) -> Collection[str]:
         """Keys of existing objects whose newest state could not be decoded.
 
         The store has an earlier state of these objects, or none: nothing may be deleted because of
         that. An empty key stands for objects without a readable name.
         """
-        return self._reflector.undecodable
+        return self._reflector.malformed_keys
 
     def add_handler(
         self,
@@ -535,7 +535,7 @@ class Informer(Generic[T]):
         on_add: Callable[[T, bool], object] | None = None,
         on_update: Callable[[T, T], object] | None = None,
         on_delete: Callable[[T, bool], object] | None = None,
-    ) -> Handler[T]:
+    ) -> EventHandler[T]:
         """Add callbacks for changes; cached objects are delivered at once as added.
 
         Args:
@@ -547,13 +547,13 @@ class Informer(Generic[T]):
                 event reported it, or it had begun. Otherwise a new list merely lacks the object.
                 The store no longer has the object.
         """
-        handler = Handler(name=name, on_add=on_add, on_update=on_update, on_delete=on_delete)
+        handler = EventHandler(name=name, on_add=on_add, on_update=on_update, on_delete=on_delete)
         self._handlers.append(handler)
         for obj in self.store.list():
             self._call(handler, on_add, obj, True)
         return handler
 
-    def remove_handler(self, handler: Handler[T]) -> None:
+    def remove_handler(self, handler: EventHandler[T]) -> None:
         """Remove callbacks; idempotent."""
         if handler in self._handlers:
             self._handlers.remove(handler)
@@ -583,7 +583,7 @@ class Informer(Generic[T]):
         for handler in tuple(self._handlers):
             self._call(handler, handler.on_delete, last or old, seen)
 
-    def complete(self) -> None:
+    def mark_synced(self) -> None:
         """Mark the initial content as complete."""
         if not self.has_synced:
             self._synced.set()
@@ -594,7 +594,7 @@ class Informer(Generic[T]):
             self._call(handler, handler.on_update, old, new)
 
     def _call(
-        self, handler: Handler[T], function: Callable[..., object] | None, *facts: object
+        self, handler: EventHandler[T], function: Callable[..., object] | None, *facts: object
     ) -> None:
         try:
             if function is not None:
@@ -613,7 +613,7 @@ class Informer(Generic[T]):
 
     async def run(self) -> None:
         """Keep the cache up to date until cancelled."""
-        async with tasks.Group() as group:
+        async with tasks.NamedTaskGroup() as group:
             group.start(self._reflector.run(), name=f"reflector-{self.resource}")
             if self._resync_s > 0:
                 group.start(self._resync(), name=f"resync-{self.resource}")
@@ -629,7 +629,7 @@ class Informer(Generic[T]):
                     await asyncio.sleep(0)
 
 
-class Informers:
+class SharedInformers:
     """Informers by kind, created on first use.
 
     Args:
@@ -643,15 +643,15 @@ class Informers:
         client: Client,
         *,
         resync_s: float = 0.0,
-        settings: Settings = DEFAULTS,
+        settings: ReflectorSettings = DEFAULTS,
     ) -> None:
         self._client = client
         self._resync_s = resync_s
         self._settings = settings
-        self._informers: dict[tuple[Kind[Any], str], Informer[Any]] = {}
-        self._group: tasks.Group | None = None
+        self._informers: dict[tuple[ResourceKind[Any], str], Informer[Any]] = {}
+        self._group: tasks.NamedTaskGroup | None = None
 
-    def of(self, kind: Kind[T], *, namespace: str = "") -> Informer[T]:
+    def informer_for(self, kind: ResourceKind[T], *, namespace: str = "") -> Informer[T]:
         """Return the informer of a kind, for one namespace or all; started if the others run."""
         known = self._informers.get((kind, namespace))
         if known is None:
@@ -690,7 +690,7 @@ class Informers:
 
     async def run(self) -> None:
         """Run all informers, later ones included, until cancelled."""
-        async with tasks.Group() as group:
+        async with tasks.NamedTaskGroup() as group:
             self._group = group
             try:
                 for informer in self.all:
@@ -701,5 +701,5 @@ class Informers:
                 self._group = None
 
     @staticmethod
-    def _start(group: tasks.Group, informer: Informer[Any]) -> None:
+    def _start(group: tasks.NamedTaskGroup, informer: Informer[Any]) -> None:
         group.start(informer.run(), name=f"informer-{informer.resource}")

@@ -36,7 +36,7 @@ from typing import Any
 import msgspec
 
 from ccm.base import clock, metrics, tasks
-from ccm.base.backoff import Exponential, Streak, jittered
+from ccm.base.backoff import ExponentialBackoff, FailureStreak, jittered
 from ccm.base.log import Outage, logger
 from ccm.kube import errors
 from ccm.kube.client import Resource
@@ -53,7 +53,7 @@ _RELEASED_S = 1
 _RELEASE_PAUSE_S = 0.25
 """Delay between attempts to release the lease."""
 
-_MOST_TRANSITIONS = (1 << 31) - 1
+_MAX_TRANSITIONS = (1 << 31) - 1
 """Maximum of the API server's int32: a larger count, and the lease with it, is rejected."""
 
 _slowpath = metrics.counter(
@@ -140,7 +140,7 @@ class LeaseLock:
         self._record: LeaseSpec | None = None
         self.observed_at = -math.inf
         """Monotonic time at which a change of the record was last observed."""
-        self.in_doubt = False
+        self.outcome_unknown = False
         """Whether a write with an unknown outcome may have succeeded."""
         self._slowpath = _slowpath.labels(config.name)
 
@@ -206,7 +206,7 @@ class LeaseLock:
         except errors.NotFound:
             self.observe_absence()
             return await self._create()
-        self.in_doubt = False
+        self.outcome_unknown = False
         self.observe(lease)
         if self.holder and not self.is_ours and self._is_valid():
             return False
@@ -225,7 +225,7 @@ class LeaseLock:
             errors.ApiError: the server rejects the write.
         """
         # After a write with an unknown outcome the last observed version may be outdated.
-        lease = None if self.in_doubt else self._lease
+        lease = None if self.outcome_unknown else self._lease
         while True:
             try:
                 if lease is None:
@@ -246,21 +246,21 @@ class LeaseLock:
     async def _create(self) -> bool:
         metadata = ObjectMeta(name=self._name, namespace=self._namespace)
         lease = Lease(metadata=metadata, spec=self._claim(None))
-        await self._written(self._leases.create(lease, namespace=self._namespace))
+        await self._track_write(self._leases.create(lease, namespace=self._namespace))
         return True
 
     async def _write(self, lease: Lease, spec: LeaseSpec) -> None:
-        await self._written(self._leases.replace(msgspec.structs.replace(lease, spec=spec)))
+        await self._track_write(self._leases.replace(msgspec.structs.replace(lease, spec=spec)))
 
-    async def _written(self, writing: Awaitable[Lease]) -> None:
+    async def _track_write(self, writing: Awaitable[Lease]) -> None:
         # Cancellation or a lost response leaves the outcome unknown.
-        self.in_doubt = True
+        self.outcome_unknown = True
         try:
             lease = await writing
         except errors.ApiError:
-            self.in_doubt = False
+            self.outcome_unknown = False
             raise
-        self.in_doubt = False
+        self.outcome_unknown = False
         self._record = None  # a successful write always counts as a change
         self.observe(lease)
 
@@ -278,7 +278,7 @@ class LeaseLock:
                 with contextlib.suppress(ValueError):
                     acquired = format_micro_time(parse_time(old.acquire_time or ""))
             else:
-                transitions = min(transitions + 1, _MOST_TRANSITIONS)
+                transitions = min(transitions + 1, _MAX_TRANSITIONS)
         return LeaseSpec(
             holder_identity=self._identity,
             lease_duration_seconds=self._duration_s,
@@ -303,9 +303,9 @@ HEALTH_TOLERANCE_S = 20.0
 (cloud-controller-manager)."""
 
 _WATCH_TIMEOUT_S = 300
-_WATCH_BACKOFF = Exponential(base_s=1.0, factor=2.0, cap_s=60.0, jitter=0.5)
+_WATCH_BACKOFF = ExponentialBackoff(base_s=1.0, factor=2.0, cap_s=60.0, jitter=0.5)
 _SHORT_WATCH_S = 1.0
-_JUST_AFTER_S = 0.001
+_EXPIRY_MARGIN_S = 0.001
 """Delay of an attempt after the expiry of a lease, so that the lease has expired for certain."""
 
 _master_status = metrics.gauge(
@@ -367,11 +367,11 @@ class LeaderElector:
         self._reported = ""
         self._unreachable = Outage(
             self._log,
-            begins="cannot acquire or renew lease, retrying",
-            ends="lease can be read and written again",
+            start_message="cannot acquire or renew lease, retrying",
+            end_message="lease can be read and written again",
         )
-        self._news = asyncio.Event()
-        self._heard_at: float | None = None
+        self._lease_changed = asyncio.Event()
+        self._last_watch_event_at: float | None = None
 
     @property
     def holder(self) -> str:
@@ -379,7 +379,7 @@ class LeaderElector:
         return self._lock.holder
 
     @property
-    def trouble(self) -> str:
+    def renewal_problem(self) -> str:
         """Reason why this leader cannot renew its lease; empty = none."""
         if not (self.is_leader and self._unreachable):
             return ""
@@ -418,10 +418,10 @@ class LeaderElector:
             await self._acquire()
         except asyncio.CancelledError:
             # The last attempt may have taken the lease.
-            if self._lock.in_doubt or self._lock.is_ours:
+            if self._lock.outcome_unknown or self._lock.is_ours:
                 await self._release()
             raise
-        self._begin()
+        self._start_leading()
         work = tasks.spawn(lead(), name="leading")
         renewal = tasks.spawn(self._renew_until_lost(), name="renewing")
         try:
@@ -430,7 +430,7 @@ class LeaderElector:
             if lost:
                 self._on_lost()
         finally:
-            await self._end(work, renewal)
+            await self._stop_leading(work, renewal)
         if lost:
             where = f"{self._config.namespace}/{self._config.name}"
             fault = None if renewal.cancelled() else renewal.exception()
@@ -444,37 +444,37 @@ class LeaderElector:
         try:
             while True:
                 # Cleared before the attempt, so that a change during the attempt ends the wait.
-                self._news.clear()
+                self._lease_changed.clear()
                 if await self._attempt(self._config.renew_deadline_s):
                     return
-                await self._wait_for_turn()
+                await self._wait_for_attempt()
         finally:
             await tasks.cancel_and_join(watcher)
 
-    async def _wait_for_turn(self) -> None:
+    async def _wait_for_attempt(self) -> None:
         """Wait until the next attempt is due, or the watch shows a Lease without a holder."""
         tried_at = clock.monotonic()
         period_s = jittered(self._config.retry_period_s, JITTER, self._rng)
         while True:
             left = self._next_try(tried_at, period_s) - clock.monotonic()
-            if not await tasks.wait_for(self._news, left):
+            if not await tasks.wait_for(self._lease_changed, left):
                 return
-            self._news.clear()
+            self._lease_changed.clear()
             if not self._lock.holder:
                 return
 
     def _next_try(self, tried_at: float, period_s: float) -> float:
         poll_at = tried_at + period_s
-        if self._heard_at is not None:
+        if self._last_watch_event_at is not None:
             # No read is needed while the watch delivers the leader's renewals.
-            quiet_from = max(tried_at, self._heard_at) + self._config.retry_period_s
+            quiet_from = max(tried_at, self._last_watch_event_at) + self._config.retry_period_s
             poll_at = quiet_from + period_s
-        expiry = self._lock.expires_at + _JUST_AFTER_S
+        expiry = self._lock.expires_at + _EXPIRY_MARGIN_S
         return min(poll_at, expiry) if self._lock.holder and expiry > tried_at else poll_at
 
     async def _follow(self) -> None:
         """Watch the Lease while standing by."""
-        streak = Streak(policy=_WATCH_BACKOFF, reset_after_s=120.0, rng=self._rng)
+        streak = FailureStreak(policy=_WATCH_BACKOFF, reset_after_s=120.0, rng=self._rng)
         while True:
             opened_at = clock.monotonic()
             try:
@@ -482,10 +482,10 @@ class LeaderElector:
             except errors.KubeError as problem:
                 self._log.debug("cannot watch the lease, reading it instead", error=str(problem))
             finally:
-                self._heard_at = None
+                self._last_watch_event_at = None
             now = clock.monotonic()
             lasted = now - opened_at >= _SHORT_WATCH_S
-            await asyncio.sleep(0 if lasted else streak.next(now))
+            await asyncio.sleep(0 if lasted else streak.next_delay(now))
 
     async def _follow_once(self) -> None:
         async with self._leases.watch(
@@ -494,9 +494,9 @@ class LeaderElector:
             field_selector=f"metadata.name={self._config.name}",
             idle_timeout_s=self._config.lease_duration_s,
         ) as events:
-            self._heard_at = clock.monotonic()
+            self._last_watch_event_at = clock.monotonic()
             async for event in events:
-                self._heard_at = clock.monotonic()
+                self._last_watch_event_at = clock.monotonic()
                 if event.object is not None and event.object.name == self._config.name:
                     self._take_event(event, event.object)
 
@@ -506,20 +506,20 @@ class LeaderElector:
         else:
             self._lock.observe(lease)
             self._report_holder()
-        self._news.set()
+        self._lease_changed.set()
 
     async def _attempt(self, limit_s: float) -> bool:
         """Make one attempt within the time limit; failures are logged, not raised."""
         started = clock.monotonic()
         try:
-            held = await tasks.within(limit_s, self._lock.attempt(), name="lease-try")
+            held = await tasks.with_timeout(limit_s, self._lock.attempt(), name="lease-try")
         except errors.Conflict as conflict:
             self._log.debug("another replica was faster", error=str(conflict))
             held = False
         except (errors.KubeError, TimeoutError) as problem:
-            self._unreachable.goes_on(error=str(problem))
+            self._unreachable.record_failure(error=str(problem))
             return False
-        self._unreachable.is_over()
+        self._unreachable.record_success()
         self._report_holder()
         if held:
             self._renewed_at = started
@@ -551,19 +551,19 @@ class LeaderElector:
             await asyncio.sleep(min(self._config.retry_period_s, left))
         return False
 
-    def _begin(self) -> None:
+    def _start_leading(self) -> None:
         self.is_leader = True
         self._status.set(1)
         self._log.info("became leader", identity=self._config.identity)
-        self._tell("became leader")
+        self._record_event("became leader")
 
-    async def _end(self, work: asyncio.Task[None], renewal: asyncio.Task[None]) -> None:
+    async def _stop_leading(self, work: asyncio.Task[None], renewal: asyncio.Task[None]) -> None:
         """End the work, still renewing; then release the lease, if it is still held."""
         may_release = False
         try:
             # Renewals continue meanwhile: no successor may start before the work has ended.
             await tasks.cancel_and_join(work)
-            self._tell("stopped leading")
+            self._record_event("stopped leading")
             if not renewal.done():
                 may_release = await self._before_release()
         finally:
@@ -577,7 +577,7 @@ class LeaderElector:
 
     async def _release(self) -> None:
         try:
-            released = await tasks.within(
+            released = await tasks.with_timeout(
                 self._config.request_timeout_s, self._lock.release(), name="lease-release"
             )
         except (errors.KubeError, TimeoutError) as problem:
@@ -585,7 +585,7 @@ class LeaderElector:
         else:
             self._log.info("lease given back", released=released)
 
-    def _tell(self, what: str) -> None:
+    def _record_event(self, what: str) -> None:
         self._recorder.event(
             self._lock.reference,
             names.NORMAL,

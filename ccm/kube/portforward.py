@@ -17,12 +17,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
+from ccm.base.lazy_aiohttp import aiohttp, describe_error
 from ccm.base.tasks import cancel_and_join, first_of, spawn
-from ccm.base.wire import aiohttp, reason
 from ccm.kube import credentials, errors
 from ccm.kube.config import ClusterConfig
 from ccm.kube.connections import CONNECT_TIMEOUT_S
-from ccm.kube.transport import trouble_kind
+from ccm.kube.transport import failure_kind
 
 PROTOCOL = "v4.channel.k8s.io"
 
@@ -34,22 +34,22 @@ _CLOSE_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Forward:
+class PortForward:
     """Port-forward while it is open.
 
     Attributes:
         port: local port.
-        troubles: errors of failed connections.
+        errors: errors of failed connections.
     """
 
     port: int = 0
-    troubles: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
 
 @contextlib.asynccontextmanager
-async def forwarded(
+async def forward_port(
     config: ClusterConfig, *, namespace: str, pod: str, port: int
-) -> AsyncIterator[Forward]:
+) -> AsyncIterator[PortForward]:
     """Open a port-forward for the duration of the block.
 
     Raises:
@@ -58,24 +58,24 @@ async def forwarded(
         errors.Unreachable: the API server does not answer, or not with a WebSocket.
     """
     path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/portforward?ports={port}"
-    forward = Forward()
+    forward = PortForward()
     async with contextlib.AsyncExitStack() as exits:
         session = await exits.enter_async_context(await _session(config))
         # Connect once in advance: a refusal must be raised here, not at the first use.
-        ready = [await _connected(session, config, path)]
-        exits.push_async_callback(_closed, ready)
+        ready = [await _connect(session, config, path)]
+        exits.push_async_callback(_close_all, ready)
         serving: list[asyncio.Task[None]] = []
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                socket = ready.pop() if ready else await _connected(session, config, path)
+                socket = ready.pop() if ready else await _connect(session, config, path)
                 try:  # both directions, until one of them ends
                     both = (_receive(socket, writer, forward), _send(reader, socket))
                     await first_of(*both, name="port-forward")
                 finally:
                     await socket.close()
             except (errors.KubeError, aiohttp.ClientError, OSError) as problem:
-                forward.troubles.append(str(problem))
+                forward.errors.append(str(problem))
             finally:
                 writer.close()
 
@@ -109,7 +109,7 @@ async def _session(config: ClusterConfig) -> aiohttp.ClientSession:
     )
 
 
-async def _connected(
+async def _connect(
     session: aiohttp.ClientSession, config: ClusterConfig, path: str
 ) -> aiohttp.ClientWebSocketResponse:
     what = f"port-forward through {config.server}"
@@ -128,7 +128,7 @@ async def _connected(
         raise errors.from_response(problem.status, problem.headers or {}, b"") from problem
     except (aiohttp.ClientError, OSError, ValueError) as problem:
         raise errors.Unreachable(
-            f"{what}: {reason(problem)}", kind=trouble_kind(problem)
+            f"{what}: {describe_error(problem)}", kind=failure_kind(problem)
         ) from problem
 
 
@@ -138,7 +138,7 @@ async def _send(reader: asyncio.StreamReader, socket: aiohttp.ClientWebSocketRes
 
 
 async def _receive(
-    socket: aiohttp.ClientWebSocketResponse, writer: asyncio.StreamWriter, forward: Forward
+    socket: aiohttp.ClientWebSocketResponse, writer: asyncio.StreamWriter, forward: PortForward
 ) -> None:
     is_open = set[int]()
     async for message in socket:
@@ -153,9 +153,9 @@ async def _receive(
             writer.write(content)
             await writer.drain()
         elif channel == _ERROR and content:
-            forward.troubles.append(content.decode(errors="replace").strip())
+            forward.errors.append(content.decode(errors="replace").strip())
 
 
-async def _closed(sockets: list[aiohttp.ClientWebSocketResponse]) -> None:
+async def _close_all(sockets: list[aiohttp.ClientWebSocketResponse]) -> None:
     for socket in sockets:
         await socket.close()

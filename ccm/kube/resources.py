@@ -54,7 +54,7 @@ class ItemList(Wire, Generic[T], frozen=True, kw_only=True):
     items: list[T] | None = None
 
 
-class Change(Wire, Generic[T], frozen=True, kw_only=True):
+class WatchChange(Wire, Generic[T], frozen=True, kw_only=True):
     """Line of a watch about an object; bookmarks and errors have other types."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED"]
@@ -87,14 +87,14 @@ class NameMeta(Wire, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.name}" if self.namespace and self.name else self.name
 
 
-class Named(Wire, frozen=True, kw_only=True):
+class NamedObject(Wire, frozen=True, kw_only=True):
     """Object reduced to its name and version."""
 
     metadata: NameMeta = NameMeta()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kind(Generic[T]):
+class ResourceKind(Generic[T]):
     """Kind of objects.
 
     Attributes:
@@ -120,22 +120,24 @@ class Kind(Generic[T]):
     document: Any = None
     convert: Callable[[Any], T] | None = None
     complete: bool = False
-    one: msgspec.json.Decoder[Any] = field(init=False, repr=False)
-    page: msgspec.json.Decoder[ItemList[Any]] = field(init=False, repr=False)
-    change: msgspec.json.Decoder[Change[Any]] = field(init=False, repr=False)
+    object_decoder: msgspec.json.Decoder[Any] = field(init=False, repr=False)
+    page_decoder: msgspec.json.Decoder[ItemList[Any]] = field(init=False, repr=False)
+    change_decoder: msgspec.json.Decoder[WatchChange[Any]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         document = self.document or self.type
-        page_type, change_type = (cast("Any", wrapper)[document] for wrapper in (ItemList, Change))
-        object.__setattr__(self, "one", msgspec.json.Decoder(document))
-        object.__setattr__(self, "page", msgspec.json.Decoder(page_type))
-        object.__setattr__(self, "change", msgspec.json.Decoder(change_type))
+        page_type, change_type = (
+            cast("Any", wrapper)[document] for wrapper in (ItemList, WatchChange)
+        )
+        object.__setattr__(self, "object_decoder", msgspec.json.Decoder(document))
+        object.__setattr__(self, "page_decoder", msgspec.json.Decoder(page_type))
+        object.__setattr__(self, "change_decoder", msgspec.json.Decoder(change_type))
 
     def decode(self, body: bytes | msgspec.Raw) -> T:
         """Decode and convert one object."""
-        return self.converted(self.one.decode(body))
+        return self.convert_document(self.object_decoder.decode(body))
 
-    def converted(self, document: Any) -> T:
+    def convert_document(self, document: Any) -> T:
         """Convert a decoded document to the type that controllers use."""
         return cast("T", document) if self.convert is None else self.convert(document)
 
@@ -173,9 +175,9 @@ class Kind(Generic[T]):
 
 def _kind(
     type_: type[T], plural: str, *, group: str = "", namespaced: bool = True, complete: bool = False
-) -> Kind[T]:
+) -> ResourceKind[T]:
     """Return a kind with the name of its type."""
-    return Kind(
+    return ResourceKind(
         group=group,
         plural=plural,
         kind=type_.__name__,
@@ -192,7 +194,7 @@ CONFIG_MAPS = _kind(ConfigMap, "configmaps")
 EVENTS = _kind(Event, "events")
 NAMESPACES = _kind(Namespace, "namespaces", namespaced=False)
 SECRETS = _kind(Secret, "secrets")
-NODE_VOLUMES = Kind(plural="nodes", kind="Node", namespaced=False, type=NodeVolumes)
+NODE_VOLUMES = ResourceKind(plural="nodes", kind="Node", namespaced=False, type=NodeVolumes)
 """Nodes, reduced to their volumes."""
 
 PODS = _kind(Pod, "pods")

@@ -20,21 +20,21 @@ from ccm.base.log import Outage, logger
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Credential, Credentials, bearer
+from ccm.kube.credentials import Credential, CredentialSource, bearer
 from ccm.model import times
 from ccm.model.meta import Wire
 
 EXPIRATION_S = 3600
 """Requested lifetime of a token (cloud-provider, dynamic client builder)."""
 
-SHORTEST_LIFE_S = 600.0
+MIN_LIFETIME_S = 600.0
 """Assumed minimum lifetime of a token: a shorter one may result from clock differences."""
 
-REFRESH_AT = 0.8
+REFRESH_FRACTION = 0.8
 """Fraction of a token's lifetime after which it is renewed."""
 
-TRIES = 4
-FIRST_PAUSE_S = 0.5
+MAX_ATTEMPTS = 4
+FIRST_RETRY_S = 0.5
 """Attempts for the first token, and the delay after the first of them, which then doubles."""
 
 RETRY_S = 10.0
@@ -74,12 +74,12 @@ class ServiceAccount:
         self._credential: Credential | None = None
         self._obtained_at = 0.0
         self._refresh_at = 0.0
-        self._unrenewed = Outage(
+        self._renewal_outage = Outage(
             logger("kube", account=f"{namespace}/{name}"),
-            begins="token renewal failed, keeping the current token",
-            ends="token can be renewed again",
+            start_message="token renewal failed, keeping the current token",
+            end_message="token can be renewed again",
         )
-        self._asking = asyncio.Lock()
+        self._renewal_lock = asyncio.Lock()
 
     @property
     def user(self) -> str:
@@ -94,33 +94,35 @@ class ServiceAccount:
         """
         known = self._credential
         # During a renewal, other requests use the old token.
-        if known is not None and (clock.monotonic() < self._refresh_at or self._asking.locked()):
+        if known is not None and (
+            clock.monotonic() < self._refresh_at or self._renewal_lock.locked()
+        ):
             return known
-        async with self._asking:
+        async with self._renewal_lock:
             if self._credential is None:
-                return await self._first()
+                return await self._obtain_first()
             if clock.monotonic() >= self._refresh_at:
                 await self._renew()
             return self._credential
 
-    async def rejected(self, credential: Credential, sent_at: float) -> bool:
+    async def refresh_rejected(self, credential: Credential, sent_at: float) -> bool:
         """Renew the token, unless that happened since the request began.
 
         Return whether the token now differs from the rejected one.
         """
-        async with self._asking:
+        async with self._renewal_lock:
             # Many requests may fail at once; only the first one requests a token.
             if self._credential == credential and self._obtained_at <= sent_at:
                 await self._renew()
             return self._credential != credential
 
-    async def _first(self) -> Credential:
-        pause_s = FIRST_PAUSE_S
-        for attempt in range(1, TRIES + 1):
+    async def _obtain_first(self) -> Credential:
+        pause_s = FIRST_RETRY_S
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 return await self._obtain()
             except (errors.KubeError, ValueError, msgspec.MsgspecError) as problem:
-                if attempt == TRIES or isinstance(problem, errors.Forbidden):
+                if attempt == MAX_ATTEMPTS or isinstance(problem, errors.Forbidden):
                     raise errors.NoCredentials(
                         f"no token for service account {self._namespace}/{self._name}: {problem}"
                     ) from problem
@@ -134,9 +136,9 @@ class ServiceAccount:
             await self._obtain()
         except (errors.KubeError, ValueError, msgspec.MsgspecError) as problem:
             self._refresh_at = clock.monotonic() + RETRY_S
-            self._unrenewed.goes_on(error=str(problem))
+            self._renewal_outage.record_failure(error=str(problem))
         else:
-            self._unrenewed.is_over()
+            self._renewal_outage.record_success()
 
     async def _obtain(self) -> Credential:
         try:
@@ -148,8 +150,8 @@ class ServiceAccount:
         left = expires - clock.now()
         self._credential = bearer(status.token)
         self._obtained_at = clock.monotonic()
-        self._refresh_at = self._obtained_at + REFRESH_AT * max(
-            SHORTEST_LIFE_S, left.total_seconds()
+        self._refresh_at = self._obtained_at + REFRESH_FRACTION * max(
+            MIN_LIFETIME_S, left.total_seconds()
         )
         return self._credential
 
@@ -183,7 +185,7 @@ class ServiceAccount:
         return await self._client.raw("POST", path, body=msgspec.json.encode(body))
 
 
-def acting_as(config: ClusterConfig, credentials: Credentials) -> ClusterConfig:
+def with_credentials(config: ClusterConfig, credentials: CredentialSource) -> ClusterConfig:
     """Return the configuration for another identity, without our own client certificate."""
     tls = replace(config.tls, certificate=None)
     return replace(config, credentials=credentials, tls=tls)

@@ -24,14 +24,14 @@ from urllib.parse import quote, urlencode
 from yarl import URL
 
 from ccm.base import clock, lease_guard
+from ccm.base.lazy_aiohttp import HttpProcessingError, aiohttp, describe_error
 from ccm.base.log import logger
 from ccm.base.throttle import Limiter, Unlimited
-from ccm.base.wire import HttpProcessingError, aiohttp, reason
 from ccm.kube import errors, metrics
 from ccm.kube.config import ClusterConfig
-from ccm.kube.connections import ConcurrencyLimiter, PooledSession, Response, Sessions
+from ccm.kube.connections import ConcurrencyLimiter, PooledSession, ServerResponse, SessionPool
 from ccm.kube.credentials import Credential
-from ccm.kube.errors import Trouble
+from ccm.kube.errors import FailureKind
 
 MAX_RETRIES = 10
 """Maximum retries of one request (client-go, rest request)."""
@@ -45,13 +45,13 @@ WATCH_START_TIMEOUT_S = 30.0
 MAX_LINE = 32 * 1024 * 1024
 """Maximum bytes of a watch line; an object has at most a few MiB, so a longer line is garbage."""
 
-_SLOW_TURN_S = 0.05
+_SLOW_LIMITER_S = 0.05
 """Minimum wait for the rate limiter that is logged (client-go)."""
 
 _UNLIMITED = contextlib.nullcontext()
 _READS_ONLY = "this program only looks, and never writes"
 
-_TROUBLE = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
+_EXCHANGE_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: that would cost time at each request
@@ -71,7 +71,7 @@ class _Call:
     silence_s: float | None = None
 
 
-_Answer = tuple[Response, bytes, PooledSession]
+_Exchanged = tuple[ServerResponse, bytes, PooledSession]
 """Response, body and session; an accepted stream keeps its response and its session open."""
 
 
@@ -81,17 +81,17 @@ class Transport:
     Args:
         config: address of the server, and the identity.
         user_agent: user agent of the process in the server's logs; clients append their names.
-        reads_only: whether to refuse all methods but GET, which includes lists and watches.
+        read_only: whether to refuse all methods but GET, which includes lists and watches.
 
     Attributes:
         clock: clock of the server.
     """
 
     def __init__(
-        self, config: ClusterConfig, *, user_agent: str = "ccm", reads_only: bool = False
+        self, config: ClusterConfig, *, user_agent: str = "ccm", read_only: bool = False
     ) -> None:
         self._log = logger("kube")
-        self._reads_only = reads_only
+        self._reads_only = read_only
         self.config = config
         self.user_agent = user_agent
         self.clock = ServerClock()
@@ -100,7 +100,7 @@ class Transport:
         self._root = server.raw_path.rstrip("/")
         self._encoding = "identity" if config.disable_compression else "gzip"
         self._concurrency = ConcurrencyLimiter()
-        self._sessions = Sessions(config)
+        self._sessions = SessionPool(config)
 
     async def __aenter__(self) -> Self:
         return self
@@ -198,7 +198,7 @@ class Transport:
             response.close()
             await self._sessions.release(pooled)
 
-    async def _run(self, call: _Call) -> _Answer:
+    async def _run(self, call: _Call) -> _Exchanged:
         """Attempt a request until it succeeds or must not be repeated."""
         if self._reads_only and call.method != "GET":
             raise errors.WriteRefused(f"{call.method} {call.path} is not sent: {_READS_ONLY}")
@@ -209,7 +209,7 @@ class Transport:
         while True:
             waited = await call.limiter.acquire()
             metrics.limiter_duration(call.method, self.host).observe(waited)
-            if waited > _SLOW_TURN_S:
+            if waited > _SLOW_LIMITER_S:
                 self._log.debug("waited for the rate limiter", waited_s=round(waited, 3))
             credential = await self.config.credentials.current()
             sent_at = clock.monotonic()
@@ -229,7 +229,7 @@ class Transport:
                 delay = errors.retry_after_seconds(response.headers) if may_repeat else None
             # Once per request: a second 401 rejects the renewed credential, too.
             is_rejected = isinstance(problem, errors.Unauthorized) and not renewed
-            if is_rejected and await self.config.credentials.rejected(credential, sent_at):
+            if is_rejected and await self.config.credentials.refresh_rejected(credential, sent_at):
                 renewed = True
                 attempt += 1
                 continue
@@ -239,7 +239,7 @@ class Transport:
             await asyncio.sleep(delay)
             attempt += 1
 
-    async def _exchange(self, call: _Call, credential: Credential, *, is_retry: bool) -> _Answer:
+    async def _exchange(self, call: _Call, credential: Credential, *, is_retry: bool) -> _Exchanged:
         """Make one attempt and count it.
 
         Raises:
@@ -260,14 +260,14 @@ class Transport:
                     silence_s=call.silence_s,
                 )
                 code = str(response.status)
-                self.clock.note(response.headers.get("Date"))
+                self.clock.read_date_header(response.headers.get("Date"))
                 is_kept = call.streamed and response.status < 300
                 body = b"" if is_kept else await response.read()
             if not is_kept:
                 metrics.response_size(call.method, self.host).observe(len(body))
             return response, body, pooled
-        except _TROUBLE as problem:
-            raise self._trouble(f"{call.method} {call.path}", problem) from problem
+        except _EXCHANGE_ERRORS as problem:
+            raise self._unreachable(f"{call.method} {call.path}", problem) from problem
         finally:
             self._count(call, code, clock.monotonic() - started, is_retry=is_retry)
             if not is_kept:
@@ -281,7 +281,7 @@ class Transport:
         if is_retry:
             metrics.retries(code, method, self.host).inc()
 
-    async def _lines(self, response: Response) -> AsyncGenerator[bytes, None]:
+    async def _lines(self, response: ServerResponse) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a stream; the last one may lack its line break."""
         parts: list[bytes] = []
         size = 0
@@ -301,14 +301,15 @@ class Transport:
             raise errors.Unreachable(
                 f"the watch at {self.host} fell silent", kind="silent"
             ) from problem
-        except _TROUBLE as problem:
-            raise self._trouble("the watch", problem) from problem
+        except _EXCHANGE_ERRORS as problem:
+            raise self._unreachable("the watch", problem) from problem
         if rest := b"".join(parts):
             yield rest
 
-    def _trouble(self, what: str, problem: Exception) -> errors.Unreachable:
+    def _unreachable(self, what: str, problem: Exception) -> errors.Unreachable:
         return errors.Unreachable(
-            f"{what}: no answer from {self.host}: {reason(problem)}", kind=trouble_kind(problem)
+            f"{what}: no answer from {self.host}: {describe_error(problem)}",
+            kind=failure_kind(problem),
         )
 
     def _headers(self, user_agent: str | None, encoding: str) -> dict[str, str]:
@@ -329,7 +330,7 @@ def _limit(call: _Call) -> AbstractAsyncContextManager[object]:
     return asyncio.timeout(call.timeout_s) if free else lease_guard.limit(call.timeout_s)
 
 
-def trouble_kind(problem: BaseException) -> Trouble:
+def failure_kind(problem: BaseException) -> FailureKind:
     """Return the category of a failed exchange."""
     if isinstance(problem, aiohttp.ClientSSLError | ssl.SSLError) or isinstance(
         problem.__cause__, ssl.SSLError
@@ -350,7 +351,7 @@ def trouble_kind(problem: BaseException) -> Trouble:
     return "garbage"
 
 
-EVERY_S = 1.0
+CLOCK_READ_INTERVAL_S = 1.0
 """Minimum seconds between two readings of the `Date` header, which has this resolution."""
 
 
@@ -358,22 +359,27 @@ class ServerClock:
     """Clock of the API server; the local clock until the first response."""
 
     def __init__(self) -> None:
-        self._told: tuple[datetime, float] | None = None
+        self._reading: tuple[datetime, float] | None = None
 
-    def note(self, date: str | None) -> None:
+    def read_date_header(self, date: str | None) -> None:
         """Read the `Date` header of a response that has just arrived; ignore an unusable one."""
         now = clock.monotonic()
-        if not date or (self._told is not None and now - self._told[1] < EVERY_S):
+        if not date or (
+            self._reading is not None and now - self._reading[1] < CLOCK_READ_INTERVAL_S
+        ):
             return
         try:
             server_time = parsedate_to_datetime(date)
         except ValueError:
             return
-        self._told = (server_time if server_time.tzinfo else server_time.replace(tzinfo=UTC), now)
+        self._reading = (
+            server_time if server_time.tzinfo else server_time.replace(tzinfo=UTC),
+            now,
+        )
 
     def now(self) -> datetime:
         """Return the time at the server."""
-        if self._told is None:
+        if self._reading is None:
             return clock.now()
-        server_time, read_at = self._told
+        server_time, read_at = self._reading
         return server_time + timedelta(seconds=clock.monotonic() - read_at)

@@ -74,7 +74,7 @@ FOREGROUND_TURNS = 3
 """Turns of the foreground for one turn of each other lane."""
 
 
-SMALL_TURNS = 3
+SMALL_NAMESPACE_TURNS = 3
 """Maximum turns of small namespaces in a row before a large one."""
 
 
@@ -96,8 +96,8 @@ class WorkQueue(Generic[K]):
         self._ready: _Lanes[K] = _Lanes()
         self._dirty: dict[K, float] = {}
         """Keys that need processing, and the time at which they were added."""
-        self._unhurried: set[K] = set()
-        self._apart: set[K] = set()
+        self._background_keys: set[K] = set()
+        self._isolated: set[K] = set()
         self._processing: dict[K, float] = {}
         """Keys that workers process, and the start of the processing."""
         self._getters: deque[asyncio.Future[None]] = deque()
@@ -111,10 +111,10 @@ class WorkQueue(Generic[K]):
         self._worked = _worked.labels(name)
         self._retries = _retries.labels(name)
         self._depth.set(0)
-        _unfinished.labels(name).set_function(lambda: sum(self._in_work_s()))
-        _longest.labels(name).set_function(lambda: max(self._in_work_s(), default=0.0))
+        _unfinished.labels(name).set_function(lambda: sum(self._processing_s()))
+        _longest.labels(name).set_function(lambda: max(self._processing_s(), default=0.0))
 
-    def _in_work_s(self) -> list[float]:
+    def _processing_s(self) -> list[float]:
         now = clock.monotonic()
         return [now - started for started in self._processing.values()]
 
@@ -132,15 +132,15 @@ class WorkQueue(Generic[K]):
             return
         if key in self._dirty:
             # An add without delay moves a key from the background to the foreground.
-            if not background and key in self._unhurried:
-                self._unhurried.discard(key)
-                self._ready.hurry(key)
+            if not background and key in self._background_keys:
+                self._background_keys.discard(key)
+                self._ready.promote(key)
             return
         self._adds.inc()
         self._depth.inc()
         self._dirty[key] = clock.monotonic()
         if background:
-            self._unhurried.add(key)
+            self._background_keys.add(key)
         # A key in process is queued by `done`: two workers must not process it at once.
         if key not in self._processing:
             self._queue(key)
@@ -172,20 +172,20 @@ class WorkQueue(Generic[K]):
         return None if due is None else max(0.0, due - asyncio.get_running_loop().time())
 
     @property
-    def in_work(self) -> Collection[K]:
+    def processing(self) -> Collection[K]:
         """Keys that workers process."""
         return tuple(self._processing)
 
-    def is_apart(self, key: K) -> bool:
+    def is_isolated(self, key: K) -> bool:
         """Return whether the key was set apart."""
-        return key in self._apart
+        return key in self._isolated
 
-    def set_apart(self, key: K, apart: bool) -> None:
+    def set_isolated(self, key: K, isolated: bool) -> None:
         """Set whether a key waits apart from the others; applies when it is queued next."""
-        if apart:
-            self._apart.add(key)
+        if isolated:
+            self._isolated.add(key)
         else:
-            self._apart.discard(key)
+            self._isolated.discard(key)
 
     async def get(self) -> K:
         """Return the next key; `done` must follow, whatever the result of the work.
@@ -194,7 +194,7 @@ class WorkQueue(Generic[K]):
             ShutDown: the queue was shut down and is empty.
         """
         # Check again after each wake-up: another worker may have taken the key.
-        while (lane := self._ready.next_lane(apart=self._can_spare())) is None:
+        while (lane := self._ready.next_lane(serve_isolated=self._can_spare())) is None:
             if self._shutting_down and not self._ready:
                 raise ShutDown(self.name)
             await self._wait_for_key()
@@ -202,7 +202,7 @@ class WorkQueue(Generic[K]):
         self._depth.dec()
         self._waited.observe(now - self._dirty.pop(key))
         self._processing[key] = now
-        self._unhurried.discard(key)
+        self._background_keys.discard(key)
         return key
 
     def done(self, key: K) -> None:
@@ -212,7 +212,7 @@ class WorkQueue(Generic[K]):
             self._worked.observe(clock.monotonic() - started)
         if key in self._dirty:
             self._queue(key)
-        if self._ready.apart:
+        if self._ready.isolated:
             # The worker of this key may now be the spare one for a key that was set apart.
             self._wake_getter()
 
@@ -226,9 +226,9 @@ class WorkQueue(Generic[K]):
                 getter.set_result(None)
 
     def _queue(self, key: K) -> None:
-        if key in self._apart:
-            self._ready.apart.push(key)
-        elif key in self._unhurried:
+        if key in self._isolated:
+            self._ready.isolated.push(key)
+        elif key in self._background_keys:
             self._ready.background.push(key)
         else:
             self._ready.foreground.push(key)
@@ -276,16 +276,16 @@ class _Lane(Generic[K]):
     """Lane of unique keys; namespaces take turns, and each is in order of arrival."""
 
     def __init__(self) -> None:
-        self._spaces: OrderedDict[str, OrderedDict[K, None]] = OrderedDict()
+        self._namespaces: OrderedDict[str, OrderedDict[K, None]] = OrderedDict()
         self._count = 0
-        self._passed_over = 0
+        self._small_turns = 0
 
     def __len__(self) -> int:
         return self._count
 
     def push(self, key: K) -> None:
         """Append a key to its namespace."""
-        space = self._spaces.setdefault(_namespace(key), OrderedDict())
+        space = self._namespaces.setdefault(_namespace(key), OrderedDict())
         self._count += key not in space
         space[key] = None
 
@@ -293,34 +293,34 @@ class _Lane(Generic[K]):
         """Remove and return the first key of the namespace whose turn it is.
 
         The following namespace goes first while it has at most half as many keys, but only
-        `SMALL_TURNS` times in a row.
+        `SMALL_NAMESPACE_TURNS` times in a row.
         """
-        name, space = self._spaces.popitem(last=False)
-        following = next(iter(self._spaces.items()), (name, space))
-        if 2 * len(following[1]) <= len(space) and self._passed_over < SMALL_TURNS:
-            self._passed_over += 1
-            self._spaces[name] = space
-            self._spaces.move_to_end(name, last=False)
+        name, space = self._namespaces.popitem(last=False)
+        following = next(iter(self._namespaces.items()), (name, space))
+        if 2 * len(following[1]) <= len(space) and self._small_turns < SMALL_NAMESPACE_TURNS:
+            self._small_turns += 1
+            self._namespaces[name] = space
+            self._namespaces.move_to_end(name, last=False)
             name, space = following
-            del self._spaces[name]
+            del self._namespaces[name]
         else:
-            self._passed_over = 0
+            self._small_turns = 0
         key = space.popitem(last=False)[0]
         self._count -= 1
         if space:
-            self._spaces[name] = space
+            self._namespaces[name] = space
         return key
 
     def remove(self, key: K) -> bool:
         """Remove a key; return whether it was there."""
         name = _namespace(key)
-        space = self._spaces.get(name)
+        space = self._namespaces.get(name)
         if space is None or key not in space:
             return False
         del space[key]
         self._count -= 1
         if not space:
-            del self._spaces[name]
+            del self._namespaces[name]
         return True
 
 
@@ -335,26 +335,26 @@ class _Lanes(Generic[K]):
     def __init__(self) -> None:
         self.foreground: _Lane[K] = _Lane()
         self.background: _Lane[K] = _Lane()
-        self.apart: _Lane[K] = _Lane()
-        self._turns = deque((*[self.foreground] * FOREGROUND_TURNS, self.background, self.apart))
+        self.isolated: _Lane[K] = _Lane()
+        self._turns = deque((*[self.foreground] * FOREGROUND_TURNS, self.background, self.isolated))
 
     def __len__(self) -> int:
-        return len(self.foreground) + len(self.background) + len(self.apart)
+        return len(self.foreground) + len(self.background) + len(self.isolated)
 
-    def next_lane(self, *, apart: bool) -> _Lane[K] | None:
+    def next_lane(self, *, serve_isolated: bool) -> _Lane[K] | None:
         """Return the next lane with keys; None = all are empty.
 
         Args:
-            apart: whether the lane of keys that were set apart may be served.
+            serve_isolated: whether the lane of keys that were set apart may be served.
         """
         for turn, lane in enumerate(self._turns):
-            if lane and (apart or lane is not self.apart):
+            if lane and (serve_isolated or lane is not self.isolated):
                 del self._turns[turn]
                 self._turns.append(lane)
                 return lane
         return None
 
-    def hurry(self, key: K) -> None:
+    def promote(self, key: K) -> None:
         """Move a key from the background to the foreground, if it waits there."""
         if self.background.remove(key):
             self.foreground.push(key)

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ccm.machines.replicas import CALLED_PRIORITY, Member, PopulatedSet
-from ccm.machines.settings import Names, Settings
+from ccm.machines.replicas import AUTOSCALER_PRIORITY, Member, PopulatedSet
+from ccm.machines.settings import MachineSettings, Names
 from ccm.model import Node, Taint
 from ccm.model import node as model
 from ccm.model.machines import Phase
 from ccm.model.patches import Patch
-from ccm.model.times import format_time, moment
+from ccm.model.times import format_time, parse_optional_time
 
 _PREFER_NO_SCHEDULE = "PreferNoSchedule"
 _TRUE = "True"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class DeletionMark:
     """A machine that the autoscaler wants deleted.
 
     Attributes:
@@ -44,46 +44,46 @@ class NodeMark:
     Attributes:
         node: the node.
         is_old: whether its machine will be replaced, so that Pods prefer other nodes.
-        is_held: whether the autoscaler must not scale it down.
+        disables_scale_down: whether the autoscaler must not scale it down.
     """
 
     node: Node
     is_old: bool | None = None
-    is_held: bool | None = None
+    disables_scale_down: bool | None = None
 
 
-def triggered(
+def parse_trigger(
     text: str, members: Sequence[Member], now: datetime, names: Names
-) -> tuple[Sequence[Mark], str]:
+) -> tuple[Sequence[DeletionMark], str]:
     """Return the machines that need the lowest priority, and the remaining value of the annotation.
 
     Entries for missing, deleted or failed machines are dropped, and so are malformed ones. An entry
     without a time, as older autoscalers write it, counts as written now.
     """
     by_name = {member.name: member for member in members}
-    marks, remaining = list[Mark](), list[str]()
+    marks, remaining = list[DeletionMark](), list[str]()
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, tilde, when = entry.partition("~")
         marked_member = by_name.get(name)
         when = when if tilde else format_time(now)
-        if marked_member is None or (called := moment(when)) is None:
+        if marked_member is None or (called := parse_optional_time(when)) is None:
             continue
         machine = marked_member.machine
-        if machine.is_ending or machine.phase is Phase.FAILED:
+        if machine.is_terminating or machine.phase is Phase.FAILED:
             continue
         remaining.append(f"{name}~{when}")
-        if (machine.priority, machine.marked) != (CALLED_PRIORITY, called):
-            wanted = {names.priority: str(CALLED_PRIORITY), names.marked: when}
-            marks.append(Mark(piece=marked_member, annotations=wanted))
+        if (machine.priority, machine.marked) != (AUTOSCALER_PRIORITY, called):
+            wanted = {names.priority: str(AUTOSCALER_PRIORITY), names.marked: when}
+            marks.append(DeletionMark(piece=marked_member, annotations=wanted))
     return marks, ",".join(remaining)
 
 
 def node_marks(
     new: PopulatedSet | None,
     olds: Sequence[PopulatedSet],
-    settings: Settings,
+    settings: MachineSettings,
     *,
-    rolls: bool,
+    is_rolling: bool,
     updates: bool,
 ) -> Iterator[NodeMark]:
     """Yield the marks of nodes that have to change.
@@ -92,28 +92,32 @@ def node_marks(
         new: the set of the newest template.
         olds: the other sets.
         settings: names and settings.
-        rolls: whether a rolling update is running.
+        is_rolling: whether a rolling update is running.
         updates: whether an in-place update is running; `inplace` marks old nodes then.
     """
-    holds = rolls or updates
+    holds = is_rolling or updates
     for old in olds:
-        becomes_old = rolls and settings.names.old_taint not in old.annotations
+        becomes_old = is_rolling and settings.names.old_taint not in old.annotations
         yield from _marks(old, settings, holds=holds, is_old=True if becomes_old else None)
     if new is not None:
         is_new_again = settings.names.old_taint in new.annotations
         yield from _marks(new, settings, holds=holds, is_old=False if is_new_again else None)
 
 
-def hold_notes(names: Names) -> Mapping[str, str]:
+def scale_down_annotations(names: Names) -> Mapping[str, str]:
     """Return the annotations that keep the autoscaler off a node, and mark that as ours."""
     return {names.hold: "true", names.hold_is_ours: "true"}
 
 
-def set_mark(found: PopulatedSet, names: Names, *, rolls: bool, is_new: bool) -> dict[str, Any]:
+def old_set_annotation(
+    machine_set: PopulatedSet, names: Names, *, rolls: bool, is_new: bool
+) -> dict[str, Any]:
     """Return the annotation by which a set records that its nodes were marked as old."""
     if is_new:
-        return {names.old_taint: None} if names.old_taint in found.annotations else {}
-    return {} if not rolls or names.old_taint in found.annotations else {names.old_taint: _TRUE}
+        return {names.old_taint: None} if names.old_taint in machine_set.annotations else {}
+    return (
+        {} if not rolls or names.old_taint in machine_set.annotations else {names.old_taint: _TRUE}
+    )
 
 
 def node_patch(node: Node, mark: NodeMark, names: Names) -> Patch | None:
@@ -125,32 +129,34 @@ def node_patch(node: Node, mark: NodeMark, names: Names) -> Patch | None:
         taint = Taint(key=names.old_taint, value=_TRUE, effect=_PREFER_NO_SCHEDULE)
         if is_old is not mark.is_old:
             taints = [*others, taint] if mark.is_old else others
-    return model.node_patch(node, annotations=_hold_notes(node, mark.is_held, names), taints=taints)
+    return model.node_patch(
+        node, annotations=_scale_down_changes(node, mark.disables_scale_down, names), taints=taints
+    )
 
 
 def _marks(
-    machine_set: PopulatedSet, settings: Settings, *, holds: bool, is_old: bool | None
+    machine_set: PopulatedSet, settings: MachineSettings, *, holds: bool, is_old: bool | None
 ) -> Iterator[NodeMark]:
     for member in machine_set.live:
         if member.node is None or member.node.is_deleting:
             continue
-        is_held = _hold(member, settings, holds=holds)
-        mark = NodeMark(node=member.node, is_old=is_old, is_held=is_held)
+        is_held = _disables_scale_down(member, settings, holds=holds)
+        mark = NodeMark(node=member.node, is_old=is_old, disables_scale_down=is_held)
         if node_patch(member.node, mark, settings.names) is not None:
             yield mark
 
 
-def _hold(member: Member, settings: Settings, *, holds: bool) -> bool | None:
+def _disables_scale_down(member: Member, settings: MachineSettings, *, holds: bool) -> bool | None:
     """Return `NodeMark.is_held` for a machine's node; a preserved one is unchanged."""
     if holds:
-        return True if settings.holds_nodes else None
-    return None if member.kept_until is not None else False
+        return True if settings.disables_scale_down else None
+    return None if member.preserved_until is not None else False
 
 
-def _hold_notes(node: Node, is_held: bool | None, names: Names) -> dict[str, str | None]:
+def _scale_down_changes(node: Node, is_held: bool | None, names: Names) -> dict[str, str | None]:
     """Return the annotations to set or remove; a user's annotation is kept."""
     is_ours = names.hold_is_ours in node.annotations
     if is_held is None or is_held == is_ours or (is_held and names.hold in node.annotations):
         return {}
-    hold = hold_notes(names)
+    hold = scale_down_annotations(names)
     return {**hold} if is_held else dict.fromkeys(hold)

@@ -16,20 +16,20 @@ from typing import Any, TypeVar
 from msgspec import structs
 
 from ccm.base import clock, log
-from ccm.base.backoff import Exponential
+from ccm.base.backoff import ExponentialBackoff
 from ccm.base.log import Outage
 from ccm.kube.client import Client
 from ccm.kube.errors import KubeError
-from ccm.kube.informer import Informer, Informers
-from ccm.kube.resources import NAMESPACES, NODES, SECRETS, Kind
-from ccm.machines import classes, served
+from ccm.kube.informer import Informer, SharedInformers
+from ccm.kube.resources import NAMESPACES, NODES, SECRETS, ResourceKind
+from ccm.machines import classes, discovery
 from ccm.machines.classes import ResolvedClass
 from ccm.machines.codec import Codec
-from ccm.machines.settings import Settings
+from ccm.machines.settings import MachineSettings
 from ccm.model import Namespace, Node, Secret
 from ccm.model.machines import Machine, MachineClass, MachineDeployment, MachineSet
 from ccm.model.meta import KubeObject
-from ccm.runtime.writer import Writer
+from ccm.runtime.writer import ObjectWriter
 
 SYSTEM_NAMESPACE = "kube-system"
 """Namespace of the target cluster whose UID is the default marker: it lives as long as the cluster.
@@ -37,14 +37,14 @@ The control cluster has no such marker, because many clusters may share it."""
 
 T = TypeVar("T", bound=KubeObject)
 
-_PAUSES = Exponential(base_s=1.0, factor=2.0, cap_s=30.0)
+_PAUSES = ExponentialBackoff(base_s=1.0, factor=2.0, cap_s=30.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class TargetCluster:
     """The cluster that machines join, if it is not the cluster of the machine objects."""
 
-    informers: Informers
+    informers: SharedInformers
     client: Client
 
 
@@ -64,7 +64,9 @@ class InitialMetadata:
         self._notes: dict[str, Mapping[str, str]] = {}
         self._sets: dict[str, Collection[str]] = {}
 
-    def rolls(self, owner: str, sets: Collection[str], notes: Mapping[str, str]) -> None:
+    def set_rollout_annotations(
+        self, owner: str, sets: Collection[str], notes: Mapping[str, str]
+    ) -> None:
         """Set the initial annotations of nodes of a deployment's sets during a rollout.
 
         Args:
@@ -78,7 +80,7 @@ class InitialMetadata:
             self._sets[owner] = tuple(sets)
             self._notes |= dict.fromkeys(sets, notes)
 
-    def notes(self, owner: str) -> Mapping[str, str]:
+    def annotations_for(self, owner: str) -> Mapping[str, str]:
         """Return the annotations of a node that joins now; `owner` is the UID of its set."""
         return self._notes.get(owner, {})
 
@@ -100,37 +102,37 @@ class Caches:
         client: client of the cluster that has the machines.
         target: the cluster that machines join.
         ages: ages of all machines.
-        arrivals: initial metadata that the controllers prepare for each other.
+        initial_metadata: initial metadata that the controllers prepare for each other.
     """
 
     def __init__(
         self,
         *,
         codec: Codec,
-        informers: Informers,
+        informers: SharedInformers,
         client: Client,
         namespace: str,
-        settings: Settings,
+        settings: MachineSettings,
         providers: Callable[[], Collection[str]],
-        target: Target | None = None,
+        target: TargetCluster | None = None,
     ) -> None:
         self.codec = codec
         self.namespace = namespace
         self.ages = Ages(client.server_time)
-        self.arrivals = InitialMetadata()
+        self.initial_metadata = InitialMetadata()
         self._informers = informers
         self.client = client
         self._settings = settings
         self._providers = providers
         self._is_ready = False
-        self.target = target or Target(informers=informers, client=client)
-        self._no_nodes: Informer[Node] = Informer.nowhere(NODES)
-        self._no_classes: Informer[Any] = Informer.nowhere(SECRETS)
+        self.target = target or TargetCluster(informers=informers, client=client)
+        self._no_nodes: Informer[Node] = Informer.empty(NODES)
+        self._no_classes: Informer[Any] = Informer.empty(SECRETS)
         self._opening = asyncio.Lock()
         self._usable: dict[str, ResolvedClass] = {}
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> MachineSettings:
         """Names and settings; not available before `ready`."""
         assert self._is_ready
         return self._settings
@@ -138,7 +140,7 @@ class Caches:
     @property
     def machines(self) -> Informer[Machine]:
         """Informer of all machines."""
-        return self._informers.of(self.codec.machines, namespace=self.namespace)
+        return self._informers.informer_for(self.codec.machines, namespace=self.namespace)
 
     @property
     def classes(self) -> Informer[MachineClass]:
@@ -146,32 +148,38 @@ class Caches:
         kind = self.codec.machine_classes
         if kind is None:
             return self._no_classes
-        return self._informers.of(kind, namespace=self.namespace)
+        return self._informers.informer_for(kind, namespace=self.namespace)
 
     @property
     def machine_sets(self) -> Informer[MachineSet]:
         """Informer of all machine sets."""
-        return self._informers.of(self.codec.machine_sets, namespace=self.namespace)
+        return self._informers.informer_for(self.codec.machine_sets, namespace=self.namespace)
 
     @property
     def machine_deployments(self) -> Informer[MachineDeployment]:
         """Informer of all machine deployments."""
-        return self._informers.of(self.codec.machine_deployments, namespace=self.namespace)
+        return self._informers.informer_for(
+            self.codec.machine_deployments, namespace=self.namespace
+        )
 
     @property
     def secrets(self) -> Informer[Secret]:
         """Informer of the Secrets in the machines' namespace."""
-        return self._informers.of(SECRETS, namespace=self.namespace)
+        return self._informers.informer_for(SECRETS, namespace=self.namespace)
 
     @property
     def nodes(self) -> Informer[Node]:
         """Informer of all Nodes of the cluster that machines join."""
-        return self.target.informers.of(NODES) if self._settings.has_target else self._no_nodes
+        return (
+            self.target.informers.informer_for(NODES)
+            if self._settings.has_target
+            else self._no_nodes
+        )
 
-    def writer(self, kind: Kind[T], rng: random.Random | None = None) -> Writer[T]:
+    def writer(self, kind: ResourceKind[T], rng: random.Random | None = None) -> ObjectWriter[T]:
         """Return a writer for objects of a kind of the API group."""
-        cache = self._informers.of(kind, namespace=self.namespace).store
-        return Writer(self.client.resource(kind), cache=cache, strategic=False, rng=rng)
+        cache = self._informers.informer_for(kind, namespace=self.namespace).store
+        return ObjectWriter(self.client.resource(kind), cache=cache, strategic=False, rng=rng)
 
     def now(self) -> datetime:
         """Return the time of the API server that has the machines, the base of all ages."""
@@ -188,7 +196,7 @@ class Caches:
         """
         return self.now() if moment is None else self.ages.now(uid, moment)
 
-    async def ready(self, *kinds: Kind[Any]) -> None:
+    async def ready(self, *kinds: ResourceKind[Any]) -> None:
         """Wait until the API server serves the objects, and the marker is known.
 
         Args:
@@ -204,19 +212,19 @@ class Caches:
     async def _until(self, step: Callable[[], Awaitable[None]]) -> None:
         outage = Outage(
             log.logger("machines"),
-            begins="machine controllers wait for what they need, retrying",
-            ends="machine controllers have what they need",
+            start_message="machine controllers wait for what they need, retrying",
+            end_message="machine controllers have what they need",
         )
         attempt = 0
         while True:
             try:
                 await step()
             except KubeError as error:
-                outage.goes_on(error=str(error))
-                await asyncio.sleep(_PAUSES.even_delay(attempt))
+                outage.record_failure(error=str(error))
+                await asyncio.sleep(_PAUSES.delay_without_jitter(attempt))
                 attempt += 1
             else:
-                outage.is_over()
+                outage.record_success()
                 return
 
     async def _open(self) -> None:
@@ -228,14 +236,14 @@ class Caches:
             cluster = await marker(self.client, target, self.namespace)
         self._settings, self._is_ready = replace(self._settings, cluster=cluster), True
 
-    async def _check_served(self, *kinds: Kind[Any]) -> None:
+    async def _check_served(self, *kinds: ResourceKind[Any]) -> None:
         """Raise KubeError if the API server does not serve these kinds yet."""
         group = self.codec.machines.api_version
-        known = await served.resources(self.client, group)
+        known = await discovery.fetch_plurals(self.client, group)
         missing = [kind for kind in kinds if kind.plural not in known]
         if missing:
             plurals = " and ".join(missing_kind.plural for missing_kind in missing)
-            raise NotServed(f"{group} has no {plurals}; apply manifests/crds.yaml")
+            raise ResourcesNotServed(f"{group} has no {plurals}; apply manifests/crds.yaml")
 
     # --- classes ------------------------------------------------------------------------------
 
@@ -246,9 +254,9 @@ class Caches:
         namespace, name = machine.namespace, machine.class_name
         machine_class = self.classes.store.get(f"{namespace}/{name}") if name else None
         if machine_class is None:
-            return classes.no_class(name, namespace)
+            return classes.missing_class(name, namespace)
         resolved = self.resolve(machine_class)
-        if not resolved.lacking:
+        if not resolved.access_faults:
             self._usable[machine_class.key] = resolved
         return resolved
 
@@ -256,7 +264,7 @@ class Caches:
         """Return the machine's class; the last usable one if it or its Secret is gone."""
         present = self.class_of(machine)
         key = f"{machine.namespace}/{machine.class_name}"
-        return self._usable.get(key, present) if present.lacking else present
+        return self._usable.get(key, present) if present.access_faults else present
 
     def classes_with_secret(self, name: str) -> Sequence[MachineClass]:
         """Return the classes that refer to a Secret."""
@@ -302,7 +310,7 @@ async def marker(control: Client, target: Client | None, namespace: str) -> str:
     return system.uid
 
 
-class NotServed(KubeError):
+class ResourcesNotServed(KubeError):
     """The API server lacks the definitions of the objects."""
 
 
@@ -347,7 +355,7 @@ class Ages:
         """Return the time to compare with a timestamp on a machine."""
         return moment + timedelta(seconds=self.since(uid, moment))
 
-    def by(self, now: datetime, machine: Machine) -> Machine:
+    def with_local_creation(self, now: datetime, machine: Machine) -> Machine:
         """Return the machine with its creation time on another clock, which shows `now`."""
         return structs.replace(machine, created=now - timedelta(seconds=self.of(machine)))
 

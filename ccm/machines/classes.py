@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import msgspec
 
-from ccm.base.credentials import MOST_BYTES
+from ccm.base.credentials import MAX_BYTES
 from ccm.cloud.machines import SPEC_USER_DATA, Credentials
 from ccm.machines import reasons
 from ccm.model import ObjectMeta, Secret
@@ -26,7 +26,7 @@ class ResolvedClass(MachineClass, frozen=True, kw_only=True):
         credentials: credentials for the driver.
         user_data: user data of the VMs, with placeholders.
         faults: reasons why no VM can be created; the status of machines shows them.
-        lacking: those of the faults that also prevent every other call to the cloud.
+        access_faults: those of the faults that also prevent every other call to the cloud.
         origin: short hash of credentials and region: VMs of another origin may be in another
             project.
         version: value that changes with UID, provider spec, Secret data, imports or faults.
@@ -35,7 +35,7 @@ class ResolvedClass(MachineClass, frozen=True, kw_only=True):
     credentials: Credentials
     user_data: bytes = b""
     faults: tuple[str, ...] = ()
-    lacking: tuple[str, ...] = ()
+    access_faults: tuple[str, ...] = ()
     origin: str = ""
     version: tuple[str, ...] = ()
 
@@ -76,9 +76,9 @@ def resolve(
             contents = credentials_secret.data or {}
             data |= contents
             lacking += (
-                f"{prefix} has {len(value)} bytes in {key}; a credential has at most {MOST_BYTES}"
+                f"{prefix} has {len(value)} bytes in {key}; a credential has at most {MAX_BYTES}"
                 for key, value in contents.items()
-                if key != USER_DATA and len(value) > MOST_BYTES
+                if key != USER_DATA and len(value) > MAX_BYTES
             )
     faults = (*_provider_faults(obj, providers), *obj.gaps, *lacking)
     # With the user data: the reference's drivers get them, too.
@@ -89,14 +89,14 @@ def resolve(
         credentials=credentials,
         user_data=data.get(USER_DATA, b""),
         faults=faults,
-        lacking=tuple(lacking),
+        access_faults=tuple(lacking),
         origin=_origin(obj, data),
         # Without the resource version: our own writes to the object change nothing here.
         version=(obj.uid, spec, credentials.digest, *sorted(obj.imports), *faults),
     )
 
 
-def no_class(name: str, namespace: str) -> ResolvedClass:
+def missing_class(name: str, namespace: str) -> ResolvedClass:
     """Return a class that stands for a missing one, with the fault that says so."""
     fault = f"MachineClass {namespace}/{name} does not exist; create it, or correct spec.class.name"
     if not name:
@@ -105,11 +105,11 @@ def no_class(name: str, namespace: str) -> ResolvedClass:
         metadata=ObjectMeta(name=name, namespace=namespace),
         credentials=Credentials({}),
         faults=(fault,),
-        lacking=(fault,),
+        access_faults=(fault,),
     )
 
 
-def refusals(obj: MachineClass) -> list[str]:
+def driver_faults(obj: MachineClass) -> list[str]:
     """Return the driver's faults of a class, from its condition."""
     return [
         condition.message

@@ -13,8 +13,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from ccm.cloud.machines import MachineInfo
-from ccm.kube.resources import Kind
-from ccm.machines.rollout import Change, Making
+from ccm.kube.resources import ResourceKind
+from ccm.machines.rollout import SetChange, SetCreation
 from ccm.machines.settings import Names
 from ccm.model import OwnerReference
 from ccm.model.machines import (
@@ -42,10 +42,10 @@ class Codec(abc.ABC):
     """
 
     names: Names
-    machines: Kind[Machine]
-    machine_sets: Kind[MachineSet]
-    machine_deployments: Kind[MachineDeployment]
-    machine_classes: Kind[MachineClass] | None = None
+    machines: ResourceKind[Machine]
+    machine_sets: ResourceKind[MachineSet]
+    machine_deployments: ResourceKind[MachineDeployment]
+    machine_classes: ResourceKind[MachineClass] | None = None
 
     def new_status(self, obj: Machine, planned_for: Machine, wanted: MachineStatus) -> Patch:
         """Return the patch that writes a status planned for an earlier version of the object.
@@ -112,11 +112,13 @@ class Codec(abc.ABC):
         """
 
     @abc.abstractmethod
-    def set_body(self, obj: MachineDeployment, making: Making, reference: OwnerReference) -> Patch:
+    def set_body(
+        self, obj: MachineDeployment, making: SetCreation, reference: OwnerReference
+    ) -> Patch:
         """Return the body of a new set of a deployment."""
 
     @abc.abstractmethod
-    def set_patch(self, obj: MachineSet, change: Change, owner: MachineDeployment) -> Patch:
+    def set_patch(self, obj: MachineSet, change: SetChange, owner: MachineDeployment) -> Patch:
         """Return the patch that changes a set."""
 
     @abc.abstractmethod

@@ -14,14 +14,14 @@ from typing import Any
 from ccm.base import log
 from ccm.kube.client import Resource
 from ccm.kube.errors import Forbidden, KubeError
-from ccm.kube.resources import CRDS, Kind
+from ccm.kube.resources import CRDS, ResourceKind
 from ccm.model import CustomResourceDefinition, ObjectReference
 from ccm.model.meta import KubeObject
 from ccm.model.names import ANNOTATION_ALLOW_DELETION, REASON_DELETION_HELD, WARNING
-from ccm.model.times import moment
-from ccm.runtime.account import Facts
-from ccm.runtime.controller import Result
-from ccm.runtime.deletions import DeletionRecord, Holds
+from ccm.model.times import parse_optional_time
+from ccm.runtime.controller import ReconcileResult
+from ccm.runtime.deletions import DeletionBlocks, DeletionRecord
+from ccm.runtime.object_status import ControllerFacts
 from ccm.runtime.writer import Recorder
 
 SKEW = timedelta(seconds=2)
@@ -42,7 +42,7 @@ BLOCKED_S = 10.0
 """Time for which a blocking answer is reused: a CRD in deletion stays so, except for its
 annotation."""
 
-RECHECK = Result(after_s=2 * BLOCKED_S, idle=True)
+RECHECK = ReconcileResult(after_s=2 * BLOCKED_S, idle=True)
 """Result of a reconcile whose deletion is blocked."""
 
 REASON = "crd_deleted"
@@ -51,21 +51,23 @@ REASON = "crd_deleted"
 _log = log.logger("machines")
 
 
-def name_of(kind: Kind[Any]) -> str:
+def crd_name(kind: ResourceKind[Any]) -> str:
     """Return the name of the CRD of a kind."""
     return f"{kind.plural}.{kind.group}"
 
 
 def was_deleted_with(obj: KubeObject, crd: CustomResourceDefinition) -> bool:
     """Return whether the deletion of an object may result from that of its CRD."""
-    deleted = moment(obj.metadata.deletion_timestamp)
+    deleted = parse_optional_time(obj.metadata.deletion_timestamp)
     if deleted is None:
         return crd.is_deleting
-    created, crd_created = (moment(item.metadata.creation_timestamp) for item in (obj, crd))
+    created, crd_created = (
+        parse_optional_time(item.metadata.creation_timestamp) for item in (obj, crd)
+    )
     if created and crd_created and created < crd_created - SKEW and deleted < crd_created + SKEW:
         # The object is older than the CRD: a former CRD of that name may have been deleted.
         return True
-    crd_deleted = moment(crd.metadata.deletion_timestamp)
+    crd_deleted = parse_optional_time(crd.metadata.deletion_timestamp)
     if crd_deleted is None:
         return crd.is_deleting
     return deleted > crd_deleted - SKEW
@@ -83,7 +85,7 @@ class CRDGuard:
 
     def __init__(
         self,
-        kind: Kind[Any],
+        kind: ResourceKind[Any],
         crds: Resource[CustomResourceDefinition],
         events: Recorder,
         record: DeletionRecord | None = None,
@@ -91,7 +93,7 @@ class CRDGuard:
         self._kind = kind
         self._crds = crds
         self._events = events
-        self._holds = Holds(kind.kind, events, record)
+        self._holds = DeletionBlocks(kind.kind, events, record)
         self._confirmed: set[str] = set()
         """UIDs of objects that were deleted before their CRD, or without it."""
         self._blocked: dict[str, ObjectReference] = {}
@@ -103,16 +105,16 @@ class CRDGuard:
         self._answer: CustomResourceDefinition | KubeError | None = None
         self._had_right = self._lacks_right = False
 
-    def facts(self, obj: KubeObject | None, key: str, *, namespace: str) -> Facts:
+    def facts(self, obj: KubeObject | None, key: str, *, namespace: str) -> ControllerFacts:
         """Return whether an object is in a foreign namespace, or its deletion is blocked."""
         its_namespace = key.partition("/")[0]
         if its_namespace != namespace:
-            return Facts(
+            return ControllerFacts(
                 foreign=f"it is in namespace {its_namespace}, and this daemon looks after those in "
                 f"{namespace} (--namespace)"
             )
         is_blocked = obj is not None and obj.uid in self._blocked
-        return Facts(blocked=cause(self._kind) if is_blocked else "")
+        return ControllerFacts(blocked=cause(self._kind) if is_blocked else "")
 
     async def blocks(self, obj: KubeObject) -> bool:
         """Return whether nothing may be deleted because of the deletion of this object.
@@ -126,7 +128,7 @@ class CRDGuard:
         if isinstance(crd, Forbidden):
             self._release(obj.uid)
             return False
-        if _blocks(crd, obj):
+        if _is_blocking(crd, obj):
             self._block(crd, obj)
             return True
         self._confirmed.add(obj.uid)
@@ -145,7 +147,7 @@ class CRDGuard:
         match self._answer:
             case Forbidden() if self._lacks_right:
                 return self._answer
-            case CustomResourceDefinition() if _blocks(self._answer, obj):
+            case CustomResourceDefinition() if _is_blocking(self._answer, obj):
                 return self._answer
         return None
 
@@ -177,7 +179,7 @@ class CRDGuard:
         raise AssertionError
 
     async def _asked(self) -> CustomResourceDefinition | KubeError:
-        name = name_of(self._kind)
+        name = crd_name(self._kind)
         answer = await self._got(name)
         if isinstance(answer, Forbidden) and not (self._had_right or self._lacks_right):
             # An API server that starts refuses every request until it has read the roles.
@@ -207,14 +209,14 @@ class CRDGuard:
             _log.warning("deletions blocked, their CRD was deleted", crd=crd.name)
             self._events.event(CRDS.reference(crd), WARNING, REASON_DELETION_HELD, text)
         self._blocked[obj.uid] = reference = self._kind.reference(obj)
-        self._holds.hold(reference, REASON, "")
+        self._holds.block(reference, REASON, "")
 
     def _release(self, uid: str) -> None:
         if (reference := self._blocked.pop(uid, None)) is not None:
-            self._holds.release(reference)
+            self._holds.unblock(reference)
 
 
-def cause(kind: Kind[Any]) -> str:
+def cause(kind: ResourceKind[Any]) -> str:
     """Return why deletions are blocked."""
     return (
         f"{kind.kind} objects were deleted together with their CustomResourceDefinition; no node "
@@ -222,14 +224,14 @@ def cause(kind: Kind[Any]) -> str:
     )
 
 
-def advice(kind: Kind[Any]) -> str:
+def advice(kind: ResourceKind[Any]) -> str:
     """Return the advice about blocked deletions."""
     return (
         'recover the objects as "A deleted CustomResourceDefinition" in manifests/README.md says; '
-        f"or, to delete their VMs: kubectl annotate crd {name_of(kind)} "
+        f"or, to delete their VMs: kubectl annotate crd {crd_name(kind)} "
         f"{ANNOTATION_ALLOW_DELETION}=true"
     )
 
 
-def _blocks(crd: CustomResourceDefinition, obj: KubeObject) -> bool:
+def _is_blocking(crd: CustomResourceDefinition, obj: KubeObject) -> bool:
     return not crd.allows_deletion and was_deleted_with(obj, crd)

@@ -22,13 +22,13 @@ from ccm.base import redact
 from ccm.cloud import errors
 from ccm.cloud import machines as vms
 from ccm.cloud.helpers import is_same_instance
-from ccm.cloud.machines import Identity, MachineInfo, MachineRecord, found, known
+from ccm.cloud.machines import Identity, MachineInfo, MachineRecord, find_record, partial_info
 from ccm.machines.classes import ResolvedClass
-from ccm.machines.settings import Names, Settings
-from ccm.machines.tokens import TOKEN, has, is_id
+from ccm.machines.settings import MachineSettings, Names
+from ccm.machines.tokens import TOKEN, has_placeholder, is_id
 from ccm.model import Node, NodeAddress
 from ccm.model.machines import (
-    CREATING,
+    CREATION_PHASES,
     Machine,
     MachineStatus,
     OperationState,
@@ -37,7 +37,13 @@ from ccm.model.machines import (
 )
 from ccm.model.names import ADDRESS_HOSTNAME
 from ccm.model.owners import controller_uid
-from ccm.model.patches import Patch, StaleObject, add_finalizer, annotations_patch, same_version
+from ccm.model.patches import (
+    Patch,
+    StaleObject,
+    add_finalizer_patch,
+    annotations_patch,
+    version_precondition,
+)
 from ccm.model.times import parse_time
 
 SHORT_S, MEDIUM_S = 5.0, 180.0
@@ -48,17 +54,17 @@ CREATED_TEXT = "Created machine on cloud provider"
 OLD_NODE_TEXT = "VM using old node obj"
 """Descriptions that other programs match."""
 
-_PASSING = (errors.Unknown, errors.DeadlineExceeded, errors.Aborted, errors.Unavailable)
+_TRANSIENT = (errors.Unknown, errors.DeadlineExceeded, errors.Aborted, errors.Unavailable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PassResult:
     """Result of one pass over a machine.
 
     Attributes:
         status: status to write; None = nothing changed.
         after_s: delay of the requeue, in seconds; None = only a change requeues the machine.
-        punctual: whether the delay is exact, as for a timeout; other delays may get jitter.
+        is_exact: whether the delay is exact, as for a timeout; other delays may get jitter.
         joined: whether the node has just become ready for use, so that the bootstrap token is
             obsolete.
         busy: error of a cloud that still works on the machine; its delay is `after_s`.
@@ -67,37 +73,38 @@ class Outcome:
 
     status: MachineStatus | None = None
     after_s: float | None = None
-    punctual: bool = False
+    is_exact: bool = False
     joined: bool = False
     busy: errors.RetryAfter | None = None
     is_invalid: bool = False
 
 
-def is_claimed(machine: Machine, made_of: ResolvedClass, settings: Settings) -> bool:
+def is_claimed(machine: Machine, machine_class: ResolvedClass, settings: MachineSettings) -> bool:
     """Return whether the object carries all metadata that its VM creation requires."""
     return (
         settings.names.finalizer in (machine.metadata.finalizers or ())
         and bool(machine.annotation(settings.names.priority))
         and (
-            is_id(machine.annotation(settings.names.token_id)) or not needs_token(made_of, settings)
+            is_id(machine.annotation(settings.names.token_id))
+            or not needs_token(machine_class, settings)
         )
     )
 
 
-def needs_token(made_of: ResolvedClass, settings: Settings) -> bool:
+def needs_token(machine_class: ResolvedClass, settings: MachineSettings) -> bool:
     """Return whether the VMs of a class boot with a bootstrap token."""
-    user_data = (made_of.user_data, made_of.spec_user_data)
-    return settings.has_target and any(has(data, TOKEN) for data in user_data)
+    user_data = (machine_class.user_data, machine_class.spec_user_data)
+    return settings.has_target and any(has_placeholder(data, TOKEN) for data in user_data)
 
 
-def is_stored(machine: Machine, settings: Settings) -> bool:
+def is_stored(machine: Machine, settings: MachineSettings) -> bool:
     """Return whether the object stores the VM, and its node if there is a target cluster."""
     return bool(machine.provider_id) and (bool(machine.node_name) or not settings.has_target)
 
 
-def settled(
-    machine: Machine, vm: MachineInfo, now: datetime, settings: Settings, *, is_new: bool
-) -> Outcome:
+def success_result(
+    machine: Machine, vm: MachineInfo, now: datetime, settings: MachineSettings, *, is_new: bool
+) -> PassResult:
     """Return the outcome of a pass without an error.
 
     Args:
@@ -107,8 +114,8 @@ def settled(
         settings: names and settings.
         is_new: whether this pass created the VM.
     """
-    if machine.phase not in CREATING:
-        return Outcome()
+    if machine.phase not in CREATION_PHASES:
+        return PassResult()
     state = machine.status.known_state
     if not is_new and vm.last_known_state is not None:
         state = vm.last_known_state
@@ -120,7 +127,7 @@ def settled(
         preserve_until=machine.status.preserve_until,
     )
     if settings.has_target:
-        return Outcome(
+        return PassResult(
             status=replace(
                 base,
                 phase=Phase.PENDING,
@@ -129,7 +136,7 @@ def settled(
                 timeout_active=True,
             )
         )
-    return Outcome(
+    return PassResult(
         status=replace(
             base,
             phase=Phase.AVAILABLE,
@@ -140,26 +147,28 @@ def settled(
     )
 
 
-def discarded(machine: Machine, now: datetime) -> Outcome:
+def discarded_vm_result(machine: Machine, now: datetime) -> PassResult:
     """Return the outcome of a pass that deleted the new VM because its node name is taken."""
-    return _written(machine, _failure(machine, OLD_NODE_TEXT, Phase.FAILED, now), MEDIUM_S)
+    return _result_if_changed(
+        machine, _failure(machine, OLD_NODE_TEXT, Phase.FAILED, now), MEDIUM_S
+    )
 
 
-def failed(
+def failure_result(
     machine: Machine,
     error: errors.CloudError,
     now: datetime,
-    settings: Settings,
+    settings: MachineSettings,
     *,
     initializing: bool = False,
-) -> Outcome:
+) -> PassResult:
     """Return the outcome of a pass in which a call to the cloud failed.
 
     A `RetryAfter` is no failure: only the driver's state is written. The machine is marked Failed,
     to be replaced, once its creation timeout has passed, or if its stored VM failed during
     initialisation.
     """
-    info = known(error)
+    info = partial_info(error)
     known_state = info.last_known_state
     if isinstance(error, errors.RetryAfter):
         status = machine.status
@@ -168,8 +177,8 @@ def failed(
             if known_state in (None, status.known_state)
             else replace(status, known_state=known_state)
         )
-        return Outcome(status=kept, after_s=error.seconds, busy=error)
-    code, text = errors.code_of(error).name, told_of(error)
+        return PassResult(status=kept, after_s=error.seconds, busy=error)
+    code, text = errors.code_of(error).name, public_error_text(error)
     description = f"Cloud provider message - {text}"
     if initializing:
         description = f"Provider error: {text}. Initialize VM Instance"
@@ -177,15 +186,15 @@ def failed(
     is_late = (now - machine.created).total_seconds() > settings.of(machine).creation_timeout_s
     phase = Phase.FAILED if is_lost or is_late else Phase.CRASH_LOOP
     after_s = SHORT_S if initializing else _retry_s(error, settings)
-    keeps = initializing or isinstance(error, (*_PASSING, errors.ResourceExhausted))
+    keeps = initializing or isinstance(error, (*_TRANSIENT, errors.ResourceExhausted))
     state = (
         known_state if known_state is not None else (machine.status.known_state if keeps else "")
     )
     status = replace(_failure(machine, description, phase, now), code=code, known_state=state)
-    return _written(machine, status, after_s)
+    return _result_if_changed(machine, status, after_s)
 
 
-def impossible(machine: Machine, faults: Iterable[str], now: datetime) -> Outcome:
+def unusable_class_result(machine: Machine, faults: Iterable[str], now: datetime) -> PassResult:
     """Return the outcome of a pass that cannot call the cloud, because the class is unusable.
 
     Neither this machine nor a replacement can cure that, so the machine is never marked Failed.
@@ -194,19 +203,19 @@ def impossible(machine: Machine, faults: Iterable[str], now: datetime) -> Outcom
     status = replace(
         _failure(machine, text, Phase.CRASH_LOOP, now), code=errors.FailedPrecondition.__name__
     )
-    return replace(_written(machine, status, None), is_invalid=True)
+    return replace(_result_if_changed(machine, status, None), is_invalid=True)
 
 
-def told_of(error: errors.CloudError) -> str:
+def public_error_text(error: errors.CloudError) -> str:
     """Return an error as redacted text for a description, which every reader of the object sees."""
     public = copy.copy(error)
-    public.args = (redact.public(str(error)),)
+    public.args = (redact.mask_for_api(str(error)),)
     return errors.format_error(public)
 
 
-def passes(error: errors.CloudError) -> bool:
+def is_transient(error: errors.CloudError) -> bool:
     """Return whether an error is transient."""
-    return isinstance(error, _PASSING)
+    return isinstance(error, _TRANSIENT)
 
 
 def match_marked(
@@ -222,7 +231,7 @@ def match_marked(
         empty.
     """
     listed = list(records)
-    own = found(listed, identity)
+    own = find_record(listed, identity)
     if own is not None:
         return own, ""
     for record in listed:
@@ -293,7 +302,7 @@ def _unmarked(where: str) -> str:
     )
 
 
-def known_vm(machine: Machine, vm: MachineInfo | None) -> MachineInfo | None:
+def merge_vm(machine: Machine, vm: MachineInfo | None) -> MachineInfo | None:
     """Return the machine's VM, where the stored identity wins over the cloud's; None = no VM."""
     if not machine.provider_id:
         return vm
@@ -304,7 +313,9 @@ def known_vm(machine: Machine, vm: MachineInfo | None) -> MachineInfo | None:
     return replace(vm, provider_id=machine.provider_id, node_name=node_name)
 
 
-def is_name_taken(machine: Machine, vm: MachineInfo, node: Node | None, settings: Settings) -> bool:
+def is_name_taken(
+    machine: Machine, vm: MachineInfo, node: Node | None, settings: MachineSettings
+) -> bool:
     """Return whether a node of the VM's name is older than the machine, so not the machine's."""
     if not settings.has_target or node is None or node.name == machine.name:
         return False
@@ -315,7 +326,7 @@ def is_name_taken(machine: Machine, vm: MachineInfo, node: Node | None, settings
     return created is not None and parse_time(created) < machine.created
 
 
-def lacking(vm: MachineInfo, settings: Settings) -> str:
+def vm_fault(vm: MachineInfo, settings: MachineSettings) -> str:
     """Return why a VM is unusable; empty = it is usable."""
     if not vm.provider_id:
         return "the driver gave no provider ID"
@@ -331,10 +342,10 @@ def _addresses(machine: Machine, vm: MachineInfo) -> tuple[NodeAddress, ...]:
     return tuple(sorted(addresses, key=lambda address: address.type + address.address))
 
 
-def _retry_s(error: errors.CloudError, settings: Settings) -> float:
+def _retry_s(error: errors.CloudError, settings: MachineSettings) -> float:
     if isinstance(error, errors.ResourceExhausted):
         return settings.exhausted_retry_s
-    return SHORT_S if passes(error) else MEDIUM_S
+    return SHORT_S if is_transient(error) else MEDIUM_S
 
 
 def _failure(machine: Machine, description: str, phase: Phase, now: datetime) -> MachineStatus:
@@ -342,21 +353,23 @@ def _failure(machine: Machine, description: str, phase: Phase, now: datetime) ->
     return machine.status.entered(phase, description, failed, create, now)
 
 
-def _written(machine: Machine, status: MachineStatus, after_s: float | None) -> Outcome:
-    if says_nothing_new(machine.status, status):
-        return Outcome(after_s=after_s)
-    return Outcome(status=status, after_s=after_s)
+def _result_if_changed(
+    machine: Machine, status: MachineStatus, after_s: float | None
+) -> PassResult:
+    if is_unchanged(machine.status, status):
+        return PassResult(after_s=after_s)
+    return PassResult(status=status, after_s=after_s)
 
 
 # --- patches of a machine -----------------------------------------------------------------------
 
-_MOST_ORIGINS = 4
+_MAX_ORIGINS = 4
 """Maximum number of origins recorded for a VM. After a rotation that showed only some VMs of a
 project, former origins still relate its VMs to each other. With more origins, a match by chance
 becomes likelier."""
 
 
-def claim(obj: Machine, names: Names, token_id: str, *, records: bool) -> Patch | None:
+def claim_patch(obj: Machine, names: Names, token_id: str, *, records: bool) -> Patch | None:
     """Return the patch with all metadata required before the VM is created; None = complete.
 
     Args:
@@ -371,22 +384,24 @@ def claim(obj: Machine, names: Names, token_id: str, *, records: bool) -> Patch 
     """
     if obj.is_deleting:
         raise StaleObject
-    finalizer_patch = add_finalizer(obj, names.finalizer, strategic=False)
+    finalizer_patch = add_finalizer_patch(obj, names.finalizer, strategic=False)
     wanted = {} if names.priority in obj.annotations else {names.priority: names.default_priority}
     if token_id:
         wanted[names.token_id] = token_id
     if records and not obj.provider_id and not obj.creation_started:
-        wanted[names.creation] = record_of(obj)
+        wanted[names.creation] = creation_record(obj)
     annotations = {key: text for key, text in wanted.items() if obj.annotations.get(key) != text}
     if finalizer_patch is None and not annotations:
         return None
     metadata = (
-        dict(finalizer_patch["metadata"]) if finalizer_patch is not None else same_version(obj)
+        dict(finalizer_patch["metadata"])
+        if finalizer_patch is not None
+        else version_precondition(obj)
     )
     return {"metadata": metadata | ({"annotations": annotations} if annotations else {})}
 
 
-def record_of(obj: Machine) -> str:
+def creation_record(obj: Machine) -> str:
     """Return the value that records a started creation.
 
     That is the UID of the object, or, for an object about to be created, that of its controller.
@@ -394,7 +409,7 @@ def record_of(obj: Machine) -> str:
     return obj.uid or controller_uid(obj)
 
 
-def record(obj: Machine, names: Names) -> Patch | None:
+def creation_record_patch(obj: Machine, names: Names) -> Patch | None:
     """Return the patch that records a started creation; None = already recorded.
 
     Raises:
@@ -404,10 +419,13 @@ def record(obj: Machine, names: Names) -> Patch | None:
         raise StaleObject
     if obj.creation_started:
         return None
-    return {"metadata": same_version(obj) | {"annotations": {names.creation: record_of(obj)}}}
+    return {
+        "metadata": version_precondition(obj)
+        | {"annotations": {names.creation: creation_record(obj)}}
+    }
 
 
-def origin(obj: Machine, mark: str, names: Names) -> Patch | None:
+def origin_patch(obj: Machine, mark: str, names: Names) -> Patch | None:
     """Return the patch that records another origin that shows the VM; None = nothing to record.
 
     Without a recorded origin the VM's project is unknown, and one more origin would not reveal it.
@@ -415,7 +433,7 @@ def origin(obj: Machine, mark: str, names: Names) -> Patch | None:
     before = obj.origins
     if not before or mark in before:
         return None
-    return annotations_patch(obj, {names.origin: ",".join((*before, mark)[-_MOST_ORIGINS:])})
+    return annotations_patch(obj, {names.origin: ",".join((*before, mark)[-_MAX_ORIGINS:])})
 
 
 # --- statuses -------------------------------------------------------------------------------------
@@ -423,38 +441,38 @@ def origin(obj: Machine, mark: str, names: Names) -> Patch | None:
 STALE_S = 1800.0
 """Age after which a status is written again although it did not change (reference)."""
 
-SIMILAR = 0.75
+MIN_SIMILARITY = 0.75
 """Similarity above which two texts count as equal: they may differ in a request ID."""
 
 _MOST = 512
 """Number of characters compared. The cost of a distance grows with its square."""
 
 
-def says_nothing_new(old: MachineStatus, new: MachineStatus) -> bool:
+def is_unchanged(old: MachineStatus, new: MachineStatus) -> bool:
     """Return whether a status need not be written.
 
     The driver's state is compared too: losing it may lose a VM.
     """
     if old.updated is None or new.updated is None or _age_s(old.updated, new.updated) > STALE_S:
         return False
-    if not similar(old.description, new.description):
+    if not is_similar(old.description, new.description):
         return False
     return _timeless(old) == _timeless(new)
 
 
-def similar(one: str, other: str) -> bool:
+def is_similar(text: str, other: str) -> bool:
     """Return whether two descriptions count as equal."""
-    if one == other:
+    if text == other:
         return True
-    longest = max(len(one), len(other))
-    start = _common(one, other)
-    one, other = one[start:], other[start:]
-    end = _common(one[::-1], other[::-1])
-    one, other = one[: len(one) - end], other[: len(other) - end]
-    rest = max(len(one), len(other))
+    longest = max(len(text), len(other))
+    start = _common(text, other)
+    text, other = text[start:], other[start:]
+    end = _common(text[::-1], other[::-1])
+    text, other = text[: len(text) - end], other[: len(other) - end]
+    rest = max(len(text), len(other))
     # The part beyond the limit is assumed to differ at the same rate.
     scale = max(1.0, rest / _MOST)
-    return 1 - _distance(one[:_MOST], other[:_MOST]) * scale / longest > SIMILAR
+    return 1 - _distance(text[:_MOST], other[:_MOST]) * scale / longest > MIN_SIMILARITY
 
 
 def _timeless(status: MachineStatus) -> MachineStatus:

@@ -18,13 +18,13 @@ import msgspec
 
 from ccm.cloud import errors
 from ccm.cloud.helpers import is_same_instance
-from ccm.cloud.machines import known
-from ccm.machines.creation import SHORT_S, passes, says_nothing_new, told_of
+from ccm.cloud.machines import partial_info
+from ccm.machines.creation import SHORT_S, is_transient, is_unchanged, public_error_text
 from ccm.machines.drain import DrainProgress, DrainState, DrainTask, drain_task
-from ccm.machines.settings import Settings
+from ccm.machines.settings import MachineSettings
 from ccm.model import Node
 from ccm.model.machines import Machine, MachineStatus, OperationState, OperationType, Phase
-from ccm.model.times import format_time, moment
+from ccm.model.times import format_time, parse_optional_time
 
 LONG_S = 600.0
 """Retry delay after an error that is not transient (reference)."""
@@ -45,7 +45,7 @@ PROGRESS_S = 30.0
 """Minimum time between two descriptions of one drain."""
 
 
-class Stage(Enum):
+class DeletionStage(Enum):
     """Progress of a deletion. The values are stored in annotations, and never change."""
 
     STATUS = "status"
@@ -59,48 +59,48 @@ class Stage(Enum):
     FINALIZER = "finalizer"
 
 
-MARKERS: Mapping[Stage, str] = MappingProxyType(
+MARKERS: Mapping[DeletionStage, str] = MappingProxyType(
     {
-        Stage.STATUS: "Set machine status to termination. Now, getting VM MachineStatus",
-        Stage.DRAIN: "Initiate node drain",
-        Stage.VOLUMES: "Delete Volume Attachments",
-        Stage.VM: "Initiate VM deletion",
-        Stage.NODE: "Initiate node object deletion",
-        Stage.FINALIZER: "Initiate machine object finalizer removal",
+        DeletionStage.STATUS: "Set machine status to termination. Now, getting VM MachineStatus",
+        DeletionStage.DRAIN: "Initiate node drain",
+        DeletionStage.VOLUMES: "Delete Volume Attachments",
+        DeletionStage.VM: "Initiate VM deletion",
+        DeletionStage.NODE: "Initiate node object deletion",
+        DeletionStage.FINALIZER: "Initiate machine object finalizer removal",
     }
 )
 """Text that the description contains while a deletion is at a stage; the first match counts
 (reference)."""
 
-_RANKS = {stage: rank for rank, stage in enumerate(Stage)}
+_RANKS = {stage: rank for rank, stage in enumerate(DeletionStage)}
 
 
-class Cause(Enum):
+class StageOutcome(Enum):
     """Outcome of a stage."""
 
     NO_TARGET = "there is no cluster to join"
-    KNOWN = "which node it is is known, or that there is none"
-    UNCLEAR = "the cloud does not say whether there is a VM, or it is another's"
+    NODE_KNOWN = "which node it is is known, or that there is none"
+    OWNER_UNCLEAR = "the cloud does not say whether there is a VM, or it is another's"
     NO_NODE = "there is no node to drain"
     DRAINING = "the drain goes on"
     DRAINED = "nothing is left on the node"
     FORCED = "nothing is left on the node, by force"
-    UNDRAINED = "the drain failed"
-    UNDRAINED_BY_FORCE = "the drain failed, and nobody waits for it"
+    DRAIN_FAILED = "the drain failed"
+    FORCED_DRAIN_FAILED = "the drain failed, and nobody waits for it"
     DETACHED = "no volume is attached"
     ATTACHED = "volumes are attached"
-    STUCK = "volumes are attached, for too long"
-    GONE = "the VM is gone"
-    GOING = "the cloud works on it"
-    DENIED = "the cloud denies a VM whose creation was started, for the first time"
+    DETACH_TIMED_OUT = "volumes are attached, for too long"
+    VM_DELETED = "the VM is gone"
+    DELETING = "the cloud works on it"
+    VM_NOT_FOUND_ONCE = "the cloud denies a VM whose creation was started, for the first time"
     REFUSED = "the cloud refused"
     NO_LABEL = "the machine had no node"
     RELEASED = "node and token are gone"
-    HELD = "node or token could not be deleted"
+    BLOCKED = "node or token could not be deleted"
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class StageTransition:
     """Transition of a deletion, and the description written then.
 
     Attributes:
@@ -109,61 +109,73 @@ class Move:
         state: state of the operation.
     """
 
-    to: Stage
+    to: DeletionStage
     text: str
     state: OperationState = OperationState.PROCESSING
 
 
-def _move(to: Stage, text: str = "", state: OperationState = OperationState.PROCESSING) -> Move:
-    return Move(to, f"{text} {MARKERS[to]}".strip(), state)
+def _move(
+    to: DeletionStage, text: str = "", state: OperationState = OperationState.PROCESSING
+) -> StageTransition:
+    return StageTransition(to, f"{text} {MARKERS[to]}".strip(), state)
 
 
-TABLE: Mapping[tuple[Stage, Cause], Move] = MappingProxyType(
+TABLE: Mapping[tuple[DeletionStage, StageOutcome], StageTransition] = MappingProxyType(
     {
-        (Stage.STATUS, Cause.NO_TARGET): _move(
-            Stage.VM,
+        (DeletionStage.STATUS, StageOutcome.NO_TARGET): _move(
+            DeletionStage.VM,
             "Running without target cluster, skipping node drain and volume attachment deletion.",
         ),
-        (Stage.STATUS, Cause.KNOWN): _move(Stage.DRAIN),
+        (DeletionStage.STATUS, StageOutcome.NODE_KNOWN): _move(DeletionStage.DRAIN),
         **{
-            (stage, Cause.UNCLEAR): _move(stage, "{said}.", OperationState.FAILED)
-            for stage in Stage
-            if stage is not Stage.FINALIZER
+            (stage, StageOutcome.OWNER_UNCLEAR): _move(stage, "{said}.", OperationState.FAILED)
+            for stage in DeletionStage
+            if stage is not DeletionStage.FINALIZER
         },
-        (Stage.DRAIN, Cause.NO_NODE): _move(
-            Stage.VM, "Skipping drain as nodeName is not a valid one for machine."
+        (DeletionStage.DRAIN, StageOutcome.NO_NODE): _move(
+            DeletionStage.VM, "Skipping drain as nodeName is not a valid one for machine."
         ),
-        (Stage.DRAIN, Cause.DRAINING): _move(Stage.DRAIN, "{said}."),
-        (Stage.DRAIN, Cause.DRAINED): _move(Stage.VM, "Drain successful."),
-        (Stage.DRAIN, Cause.FORCED): _move(Stage.VOLUMES, "Force Drain successful."),
-        (Stage.DRAIN, Cause.UNDRAINED): _move(
-            Stage.DRAIN,
+        (DeletionStage.DRAIN, StageOutcome.DRAINING): _move(DeletionStage.DRAIN, "{said}."),
+        (DeletionStage.DRAIN, StageOutcome.DRAINED): _move(DeletionStage.VM, "Drain successful."),
+        (DeletionStage.DRAIN, StageOutcome.FORCED): _move(
+            DeletionStage.VOLUMES, "Force Drain successful."
+        ),
+        (DeletionStage.DRAIN, StageOutcome.DRAIN_FAILED): _move(
+            DeletionStage.DRAIN,
             "Drain failed due to {said}. Will retry in next sync.",
             OperationState.FAILED,
         ),
-        (Stage.DRAIN, Cause.UNDRAINED_BY_FORCE): _move(
-            Stage.VOLUMES,
+        (DeletionStage.DRAIN, StageOutcome.FORCED_DRAIN_FAILED): _move(
+            DeletionStage.VOLUMES,
             "Drain failed due to {said}. However, since it's a force deletion shall continue "
             "deletion of VM.",
         ),
-        (Stage.VOLUMES, Cause.DETACHED): _move(Stage.VM),
-        (Stage.VOLUMES, Cause.ATTACHED): _move(Stage.VOLUMES, "{said}."),
-        (Stage.VOLUMES, Cause.STUCK): _move(Stage.VM, "{said}, not waited for any longer."),
-        (Stage.VM, Cause.GONE): _move(Stage.NODE, "VM deletion was successful."),
-        (Stage.VM, Cause.GOING): _move(Stage.VM, "VM deletion is under way."),
-        (Stage.VM, Cause.DENIED): _move(Stage.VM, "The cloud shows no VM. It is asked once more."),
-        (Stage.VM, Cause.REFUSED): _move(
-            Stage.VM, "VM deletion failed due to - {said}.", OperationState.FAILED
+        (DeletionStage.VOLUMES, StageOutcome.DETACHED): _move(DeletionStage.VM),
+        (DeletionStage.VOLUMES, StageOutcome.ATTACHED): _move(DeletionStage.VOLUMES, "{said}."),
+        (DeletionStage.VOLUMES, StageOutcome.DETACH_TIMED_OUT): _move(
+            DeletionStage.VM, "{said}, not waited for any longer."
         ),
-        (Stage.NODE, Cause.NO_LABEL): _move(
-            Stage.FINALIZER,
+        (DeletionStage.VM, StageOutcome.VM_DELETED): _move(
+            DeletionStage.NODE, "VM deletion was successful."
+        ),
+        (DeletionStage.VM, StageOutcome.DELETING): _move(
+            DeletionStage.VM, "VM deletion is under way."
+        ),
+        (DeletionStage.VM, StageOutcome.VM_NOT_FOUND_ONCE): _move(
+            DeletionStage.VM, "The cloud shows no VM. It is asked once more."
+        ),
+        (DeletionStage.VM, StageOutcome.REFUSED): _move(
+            DeletionStage.VM, "VM deletion failed due to - {said}.", OperationState.FAILED
+        ),
+        (DeletionStage.NODE, StageOutcome.NO_LABEL): _move(
+            DeletionStage.FINALIZER,
             'Label "node" not present on machine "{machine}", continuing deletion flow.',
         ),
-        (Stage.NODE, Cause.RELEASED): _move(
-            Stage.FINALIZER, 'Deletion of Node Object "{node}" is successful.'
+        (DeletionStage.NODE, StageOutcome.RELEASED): _move(
+            DeletionStage.FINALIZER, 'Deletion of Node Object "{node}" is successful.'
         ),
-        (Stage.NODE, Cause.HELD): _move(
-            Stage.NODE,
+        (DeletionStage.NODE, StageOutcome.BLOCKED): _move(
+            DeletionStage.NODE,
             'Deletion of Node Object "{node}" failed due to - {said}.',
             OperationState.FAILED,
         ),
@@ -172,12 +184,12 @@ TABLE: Mapping[tuple[Stage, Cause], Move] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class StageResult:
     """Outcome of a stage with its details.
 
     Attributes:
-        cause: the outcome.
-        said: text for `{said}` in the description.
+        outcome: the outcome.
+        text: text for `{said}` in the description.
         after_s: delay of the requeue, in seconds; None = only a change requeues the machine.
         code: code of the cloud's error.
         known_state: state that the driver wants stored; None = unchanged.
@@ -185,8 +197,8 @@ class Event:
         busy: error of a cloud that still works on the VM; its delay is `after_s`.
     """
 
-    cause: Cause
-    said: str = ""
+    outcome: StageOutcome
+    text: str = ""
     after_s: float | None = None
     code: str = ""
     known_state: str | None = None
@@ -194,7 +206,7 @@ class Event:
     busy: errors.RetryAfter | None = None
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeletionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Progress of a deletion; JSON in an annotation of its machine.
 
     Attributes:
@@ -208,7 +220,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     uid: str
-    stage: Stage = Stage.STATUS
+    stage: DeletionStage = DeletionStage.STATUS
     forced: bool = False
     since: str = ""
     not_visible: str = ""
@@ -219,41 +231,41 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
 
-def progress(machine: Machine, settings: Settings) -> Progress:
+def deletion_state(machine: Machine, settings: MachineSettings) -> DeletionState:
     """Return the progress of a machine's deletion, from the annotation and the description.
 
     An annotation that cannot be read, or has another UID, is ignored.
     """
     text = machine.annotation(settings.names.deletion)
     try:
-        noted = msgspec.json.decode(text, type=Progress) if text else None
+        noted = msgspec.json.decode(text, type=DeletionState) if text else None
     except (msgspec.DecodeError, UnicodeError):
         noted = None
     if noted is None or noted.uid != machine.uid:
-        noted = Progress(uid=machine.uid)
-    described = marked(machine)
+        noted = DeletionState(uid=machine.uid)
+    described = marked_stage(machine)
     if described is not None and _RANKS[described] > _RANKS[noted.stage]:
         return msgspec.structs.replace(noted, stage=described)
     return noted
 
 
-def further(one: Progress, other: Progress) -> Progress:
+def further_state(first: DeletionState, second: DeletionState) -> DeletionState:
     """Return the progress that is further: neither of the two is wrong."""
-    return other if _RANKS[other.stage] > _RANKS[one.stage] else one
+    return second if _RANKS[second.stage] > _RANKS[first.stage] else first
 
 
-def is_worth_noting(seen: Progress) -> bool:
+def needs_annotation(seen: DeletionState) -> bool:
     """Return whether the annotation is needed: the markers suffice up to the drain."""
-    return _RANKS[seen.stage] > _RANKS[Stage.DRAIN]
+    return _RANKS[seen.stage] > _RANKS[DeletionStage.DRAIN]
 
 
-def at(stage: Stage, machine: Machine) -> Move:
+def current_transition(stage: DeletionStage, machine: Machine) -> StageTransition:
     """Return the move that stays at a stage, with the present description if that belongs to it."""
-    text = machine.status.description if marked(machine) is stage else MARKERS[stage]
-    return Move(stage, text)
+    text = machine.status.description if marked_stage(machine) is stage else MARKERS[stage]
+    return StageTransition(stage, text)
 
 
-def marked(machine: Machine) -> Stage | None:
+def marked_stage(machine: Machine) -> DeletionStage | None:
     """Return the stage of the description's marker; None = no marker, or no deletion."""
     if machine.phase is not Phase.TERMINATING:
         return None
@@ -261,15 +273,17 @@ def marked(machine: Machine) -> Stage | None:
     return next((stage for stage, marker in MARKERS.items() if marker in text), None)
 
 
-def moved(stage: Stage, event: Event, machine: Machine) -> Move:
+def transition(stage: DeletionStage, event: StageResult, machine: Machine) -> StageTransition:
     """Return the transition for an event, with its complete text."""
-    move = TABLE[stage, event.cause]
+    move = TABLE[stage, event.outcome]
     text = move.text.replace("{node}", machine.node_name).replace("{machine}", machine.name)
     # Last, so that braces in foreign text are never taken for placeholders.
-    return replace(move, text=text.replace("{said}", event.said))
+    return replace(move, text=text.replace("{said}", event.text))
 
 
-def status(machine: Machine, move: Move, event: Event | None, now: datetime) -> MachineStatus:
+def transition_status(
+    machine: Machine, move: StageTransition, event: StageResult | None, now: datetime
+) -> MachineStatus:
     """Return the status of a machine after a transition."""
     before = machine.status
     code, known_state = (event.code, event.known_state) if event is not None else ("", None)
@@ -282,7 +296,9 @@ def status(machine: Machine, move: Move, event: Event | None, now: datetime) -> 
     )
 
 
-def is_worth_writing(machine: Machine, wanted: MachineStatus, move: Move, *, brief: bool) -> bool:
+def needs_write(
+    machine: Machine, wanted: MachineStatus, move: StageTransition, *, brief: bool
+) -> bool:
     """Return whether the status of a waiting machine has to be written.
 
     Args:
@@ -294,7 +310,7 @@ def is_worth_writing(machine: Machine, wanted: MachineStatus, move: Move, *, bri
     before = machine.status
     if before.phase is not Phase.TERMINATING or before.known_state != wanted.known_state:
         return True
-    if marked(machine) is not move.to:
+    if marked_stage(machine) is not move.to:
         return not brief
     if (
         move.state is OperationState.PROCESSING
@@ -302,10 +318,10 @@ def is_worth_writing(machine: Machine, wanted: MachineStatus, move: Move, *, bri
         and _is_young(machine, wanted)
     ):
         return False
-    return not says_nothing_new(before, wanted)
+    return not is_unchanged(before, wanted)
 
 
-def is_brief(move: Move, event: Event, times: int) -> bool:
+def is_brief(move: StageTransition, event: StageResult, times: int) -> bool:
     """Return whether this is the first wait at its stage, short, and needs no user."""
     soon = event.after_s is not None and event.after_s <= QUICK_S
     return times == 1 and soon and move.state is OperationState.PROCESSING
@@ -321,23 +337,25 @@ def _is_young(machine: Machine, wanted: MachineStatus) -> bool:
 # --- the drain ----------------------------------------------------------------------------
 
 
-def asked_at(machine: Machine) -> datetime | None:
+def requested_at(machine: Machine) -> datetime | None:
     """Return the time at which the deletion was requested; None = it was not."""
-    return moment(machine.metadata.deletion_timestamp)
+    return parse_optional_time(machine.metadata.deletion_timestamp)
 
 
-def is_impatient(machine: Machine, now: datetime, settings: Settings) -> bool:
+def ignores_drain_failure(machine: Machine, now: datetime, settings: MachineSettings) -> bool:
     """Return whether the deletion ignores a failed drain: forced by a user, or timed out."""
     limit = timedelta(seconds=settings.of(machine).drain_timeout_s)
-    return machine.force_deletion or now > (asked_at(machine) or now) + limit
+    return machine.force_deletion or now > (requested_at(machine) or now) + limit
 
 
-def task(machine: Machine, node: Node, now: datetime, settings: Settings) -> DrainTask:
+def deletion_drain_task(
+    machine: Machine, node: Node, now: datetime, settings: MachineSettings
+) -> DrainTask:
     """Return the task to drain the node of a machine that is being deleted."""
     drain = drain_task(
         machine,
         node,
-        since=asked_at(machine) or now,
+        since=requested_at(machine) or now,
         now=now,
         settings=settings,
         force=machine.force_deletion,
@@ -346,65 +364,73 @@ def task(machine: Machine, node: Node, now: datetime, settings: Settings) -> Dra
     return replace(drain, max_evict_retries=1) if drain.force else drain
 
 
-def drained(progress: DrainProgress, task: DrainTask, now: datetime) -> Event:
+def drain_result(progress: DrainProgress, task: DrainTask, now: datetime) -> StageResult:
     """Return the event for the progress of a drain."""
     if progress.state is DrainState.RUNNING:
         # One second more: timestamps on objects have whole seconds.
         left_s = (task.deadline - now).total_seconds() + 1 if task.deadline is not None else 0
         after_s = left_s if left_s > 0 else None
-        return Event(cause=Cause.DRAINING, said=progress.said, after_s=after_s, eager=True)
+        return StageResult(
+            outcome=StageOutcome.DRAINING, text=progress.message, after_s=after_s, eager=True
+        )
     if progress.state is DrainState.FAILED:
-        cause = Cause.UNDRAINED_BY_FORCE if task.force else Cause.UNDRAINED
-        return Event(cause=cause, said=progress.said, after_s=SHORT_S)
-    return Event(cause=Cause.FORCED if progress.forced else Cause.DRAINED)
+        cause = StageOutcome.FORCED_DRAIN_FAILED if task.force else StageOutcome.DRAIN_FAILED
+        return StageResult(outcome=cause, text=progress.message, after_s=SHORT_S)
+    return StageResult(outcome=StageOutcome.FORCED if progress.forced else StageOutcome.DRAINED)
 
 
 # --- the VM -----------------------------------------------------------------------------------
 
 
-def refused(error: errors.CloudError, *, cause: Cause = Cause.REFUSED) -> Event:
+def error_result(
+    error: errors.CloudError, *, cause: StageOutcome = StageOutcome.REFUSED
+) -> StageResult:
     """Return the event for an error of the driver.
 
     Args:
         error: the error.
         cause: outcome that the error stands for.
     """
-    known_state = known(error).last_known_state
+    known_state = partial_info(error).last_known_state
     if isinstance(error, errors.RetryAfter):
         # Only a busy deletion means that one is under way; other busy calls keep their cause.
-        pending = Cause.GOING if cause is Cause.REFUSED else cause
-        return Event(
-            cause=pending,
-            said=str(error),
+        pending = StageOutcome.DELETING if cause is StageOutcome.REFUSED else cause
+        return StageResult(
+            outcome=pending,
+            text=str(error),
             after_s=error.seconds,
             known_state=known_state,
             busy=error,
         )
-    return Event(
-        cause=cause,
-        said=told_of(error),
-        after_s=SHORT_S if passes(error) else LONG_S,
+    return StageResult(
+        outcome=cause,
+        text=public_error_text(error),
+        after_s=SHORT_S if is_transient(error) else LONG_S,
         code=errors.code_of(error).name,
         known_state=known_state,
     )
 
 
-def impossible(faults: Iterable[str], *, cause: Cause = Cause.REFUSED) -> Event:
+def unusable_class_result(
+    faults: Iterable[str], *, cause: StageOutcome = StageOutcome.REFUSED
+) -> StageResult:
     """Return the event for a deletion that cannot call the cloud."""
-    return Event(cause=cause, said="; ".join(faults), code=errors.FailedPrecondition.__name__)
+    return StageResult(
+        outcome=cause, text="; ".join(faults), code=errors.FailedPrecondition.__name__
+    )
 
 
-def mark_not_visible(seen: Progress, origin: str, now: datetime) -> Progress:
+def mark_not_visible(seen: DeletionState, origin: str, now: datetime) -> DeletionState:
     """Return the progress with the time since which the credentials hide the VM.
 
     The time is counted anew for each origin.
     """
-    if moment(seen.not_visible) is not None and seen.not_visible_origin == origin:
+    if parse_optional_time(seen.not_visible) is not None and seen.not_visible_origin == origin:
         return seen
     return msgspec.structs.replace(seen, not_visible=format_time(now), not_visible_origin=origin)
 
 
-def wait_for_credentials(machine: Machine, since: datetime, now: datetime) -> Event | None:
+def wait_for_credentials(machine: Machine, since: datetime, now: datetime) -> StageResult | None:
     """Return the event of a wait for the former credentials; None = the wait has ended."""
     end = since + timedelta(seconds=NOT_VISIBLE_S)
     if now >= end:
@@ -418,7 +444,7 @@ def wait_for_credentials(machine: Machine, since: datetime, now: datetime) -> Ev
     # One second more: timestamps on objects have whole seconds.
     after_s = min(LONG_S, (end - now).total_seconds() + 1)
     code = errors.FailedPrecondition.__name__
-    return Event(cause=Cause.REFUSED, said=text, code=code, after_s=after_s)
+    return StageResult(outcome=StageOutcome.REFUSED, text=text, code=code, after_s=after_s)
 
 
 def may_have_vm(machine: Machine) -> bool:
@@ -426,14 +452,14 @@ def may_have_vm(machine: Machine) -> bool:
     return bool(machine.provider_id) or machine.creation_started
 
 
-def is_elsewhere(machine: Machine, origin: str) -> bool:
+def may_be_other_project(machine: Machine, origin: str) -> bool:
     """Return whether the credentials may belong to another project than the VM."""
     if machine.force_deletion or not machine.provider_id or not machine.origins:
         return False
     return origin not in machine.origins
 
 
-def witnesses(machine: Machine, others: Iterable[Machine]) -> frozenset[str]:
+def same_project_vms(machine: Machine, others: Iterable[Machine]) -> frozenset[str]:
     """Return the provider IDs of VMs in the same project as the machine's.
 
     Credentials that show one of them would also show the machine's VM.
@@ -451,7 +477,7 @@ def is_its_node(machine: Machine, node: Node) -> bool:
     return not node.provider_id or is_same_instance(node.provider_id, machine.provider_id)
 
 
-def node_named_after(machine: Machine, nodes: Sequence[Node], settings: Settings) -> str:
+def node_name_by_label(machine: Machine, nodes: Sequence[Node], settings: MachineSettings) -> str:
     """Return the name of the node whose label names the machine; empty = none."""
     for node in nodes:
         if node.labels.get(settings.names.machine_label) == machine.name and is_its_node(
@@ -461,12 +487,12 @@ def node_named_after(machine: Machine, nodes: Sequence[Node], settings: Settings
     return ""
 
 
-def waited_s(seen: Progress, now: datetime) -> float:
+def volume_wait_s(seen: DeletionState, now: datetime) -> float:
     """Return the seconds for which a deletion has waited for volumes."""
-    since = moment(seen.since)
+    since = parse_optional_time(seen.since)
     return 0.0 if since is None else (now - since).total_seconds()
 
 
-def waits(seen: Progress, now: datetime) -> Progress:
+def start_volume_wait(seen: DeletionState, now: datetime) -> DeletionState:
     """Return the progress with the start of the wait for volumes: now, unless recorded before."""
     return seen if seen.since else msgspec.structs.replace(seen, since=format_time(now))

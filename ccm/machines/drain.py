@@ -19,8 +19,8 @@ from ccm.model import Node, Pod, PodDisruptionBudget, VolumeAttachment
 from ccm.model.machines import Machine
 from ccm.model.names import CONDITION_READY, CONDITION_TERMINATING, STATUS_FALSE, STATUS_TRUE
 from ccm.model.node import node_condition_patch
-from ccm.model.patches import Patch, same_object
-from ccm.model.times import moment
+from ccm.model.patches import Patch, uid_precondition
+from ccm.model.times import parse_optional_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ def drain_task(
     *,
     since: datetime,
     now: datetime,
-    settings: machines.Settings,
+    settings: machines.MachineSettings,
     force: bool,
     terminating: bool = False,
     cordon: bool = True,
@@ -102,39 +102,39 @@ class DrainProgress:
 
     Attributes:
         state: state of the drain.
-        said: one line for users; after a failure the text that follows `Drain failed due to ` (`-
-            <error>`, or `failure in update of node conditions - <error>`).
+        message: one line for users; after a failure the text that follows `Drain failed due to `
+            (`- <error>`, or `failure in update of node conditions - <error>`).
         forced: whether force was used, also because of the deadline. Volumes may still be attached
             to the node then.
     """
 
     state: DrainState
-    said: str
+    message: str
     forced: bool = False
 
 
 EVICT_RETRY_S = 20.0
 """Time between two evictions of a refused Pod, unless its budget allows one earlier."""
 
-TRIES = 3
+MIN_EVICTIONS = 3
 """Minimum number of evictions before a short drain timeout ends. The reference makes none below 20
 s."""
 
 END_BUFFER_S = 30.0
 """Time that a Pod gets beyond its grace period."""
 
-SICK_S = 300.0
+UNHEALTHY_FORCE_S = 300.0
 """Time after which Pods on an unhealthy node are removed by force: its kubelet no longer ends them.
 """
 
-SICK = {CONDITION_READY: STATUS_TRUE, "ReadonlyFilesystem": STATUS_FALSE}
+UNHEALTHY_CONDITIONS = {CONDITION_READY: STATUS_TRUE, "ReadonlyFilesystem": STATUS_FALSE}
 """Conditions that make a node unhealthy, and their healthy statuses."""
 
 _DAEMON = "DaemonSet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class DrainSettings:
     """Settings of all drains, from flags.
 
     Attributes:
@@ -147,7 +147,7 @@ class Settings:
     detach_timeout_s: float = 120.0
     reattach_timeout_s: float = 90.0
 
-    def patience_s(self, own_retries: int | None) -> float:
+    def max_refusal_s(self, own_retries: int | None) -> float:
         """Return the seconds for which evictions of a Pod may be refused before force is used."""
         retries = self.max_evict_retries if own_retries is None else own_retries
         return retries * EVICT_RETRY_S
@@ -158,7 +158,7 @@ def removable(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     return tuple(pod for pod in pods if not pod.is_mirror and pod.controller != _DAEMON)
 
 
-def order(pods: Iterable[Pod]) -> tuple[Sequence[Pod], Sequence[Pod]]:
+def split_pods(pods: Iterable[Pod]) -> tuple[Sequence[Pod], Sequence[Pod]]:
     """Return the Pods that leave at once, and the Pods that leave one by one meanwhile."""
     leaving = removable(pods)
     serial = (pod for pod in leaving if pod.claims)
@@ -185,7 +185,7 @@ def retry_s(left_s: float | None) -> float:
     Args:
         left_s: seconds until the deadline; None = no deadline.
     """
-    return EVICT_RETRY_S if left_s is None else min(EVICT_RETRY_S, max(1.0, left_s / TRIES))
+    return EVICT_RETRY_S if left_s is None else min(EVICT_RETRY_S, max(1.0, left_s / MIN_EVICTIONS))
 
 
 def end_limit_s(pod: Pod, left_s: float | None) -> float:
@@ -194,23 +194,23 @@ def end_limit_s(pod: Pod, left_s: float | None) -> float:
     return (grace_s if left_s is None else min(grace_s, max(0.0, left_s))) + END_BUFFER_S
 
 
-def sick_since(node: Node | None) -> datetime | None:
+def unhealthy_since(node: Node | None) -> datetime | None:
     """Return the time since which a node has been unhealthy; None = it is healthy."""
     conditions = (node.status.conditions or ()) if node is not None else ()
     transitions = (
-        moment(condition.last_transition_time)
+        parse_optional_time(condition.last_transition_time)
         for condition in conditions
-        if SICK.get(condition.type, condition.status) != condition.status
+        if UNHEALTHY_CONDITIONS.get(condition.type, condition.status) != condition.status
     )
     return min((since for since in transitions if since is not None), default=None)
 
 
-def over(pod: Pod, budgets: Iterable[PodDisruptionBudget]) -> tuple[PodDisruptionBudget, ...]:
+def budgets_of(pod: Pod, budgets: Iterable[PodDisruptionBudget]) -> tuple[PodDisruptionBudget, ...]:
     """Return the budgets that select a Pod."""
-    return tuple(budget for budget in budgets if budget.is_over(pod))
+    return tuple(budget for budget in budgets if budget.covers(pod))
 
 
-def fault(pod: Pod, budgets: Collection[PodDisruptionBudget]) -> str:
+def eviction_fault(pod: Pod, budgets: Collection[PodDisruptionBudget]) -> str:
     """Return why the eviction of a refused Pod can never succeed; empty = it may succeed later."""
     text = f"Pod {pod.key} cannot be evicted"
     if len(budgets) > 1:
@@ -237,7 +237,7 @@ def still_attached(ids: Iterable[str], attached: Collection[str]) -> list[str]:
     return [volume_id for volume_id in ids if any(volume_id in name for name in attached)]
 
 
-def not_elsewhere(
+def not_reattached(
     volumes: Iterable[str], attachments: Iterable[VolumeAttachment], node_name: str
 ) -> list[str]:
     """Return the PersistentVolumes that are attached to no other node."""
@@ -256,7 +256,7 @@ def cordon_patch(node: Node) -> Patch | None:
     """Return the patch that cordons a node; None = it is cordoned."""
     if node.spec.unschedulable:
         return None
-    return {"metadata": same_object(node), "spec": {"unschedulable": True}}
+    return {"metadata": uid_precondition(node), "spec": {"unschedulable": True}}
 
 
 def condition_patch(node: Node, now: datetime) -> Patch | None:
@@ -272,7 +272,7 @@ def condition_patch(node: Node, now: datetime) -> Patch | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class Tally:
+class DrainCounters:
     """Counters of a drain.
 
     Attributes:
@@ -293,7 +293,7 @@ class Tally:
     overdue: set[str] = field(default_factory=set)
     forced: bool = False
 
-    def said(self) -> str:
+    def summary(self) -> str:
         """Return one line about the drain; of several Pods in one state the first is named."""
         if not self.total:
             return "no Pods to evict"

@@ -20,9 +20,9 @@ from ccm.cloud.machines import (
     MachineRecord,
     MachineRequest,
     is_owner,
-    known,
+    partial_info,
 )
-from ccm.cloud.operation import Caller
+from ccm.cloud.operation import ProviderClient
 from ccm.machines import deletion
 from ccm.machines.caches import Caches
 from ccm.machines.classes import ResolvedClass
@@ -45,8 +45,8 @@ FAILED_REQUESTS = metrics.counter(
 )
 
 
-class Calls(Caller, Protocol):
-    """Caller of the driver (a `Handle`)."""
+class DriverCaller(ProviderClient, Protocol):
+    """Caller of the driver (a `CloudClient`)."""
 
     @property
     def cloud(self) -> Cloud:
@@ -54,7 +54,7 @@ class Calls(Caller, Protocol):
         ...
 
 
-class Driver:
+class DriverClient:
     """Calls to the driver about machines.
 
     Args:
@@ -62,26 +62,26 @@ class Driver:
         caches: caches of the machine controllers.
     """
 
-    def __init__(self, caller: Calls, caches: Caches) -> None:
+    def __init__(self, caller: DriverCaller, caches: Caches) -> None:
         self.caller = caller
         self._caches = caches
 
     @property
     def finds_by_name(self) -> bool:
-        """Whether the driver finds VMs by name alone; see `ccm.cloud.machines.Driver`."""
+        """Whether the driver finds VMs by name alone; see `ccm.cloud.machines.DriverClient`."""
         return bool(getattr(self.caller.cloud.machines, "finds_by_name", False))
 
-    def request(self, machine: Machine, made_of: ResolvedClass) -> MachineRequest:
+    def request(self, machine: Machine, machine_class: ResolvedClass) -> MachineRequest:
         """Return a request about a machine, without user data."""
         settings = self._caches.settings
         return MachineRequest(
             identity=settings.identity(machine),
-            provider_spec=made_of.provider_spec,
-            credentials=made_of.credentials,
+            provider_spec=machine_class.provider_spec,
+            credentials=machine_class.credentials,
             provider_id=machine.provider_id,
             last_known_state=machine.status.known_state,
             creation_started=machine.creation_started,
-            is_imported=machine.provider_id in made_of.imports,
+            is_imported=machine.provider_id in machine_class.imports,
             adopts_unmarked=settings.adopt_unmarked,
         )
 
@@ -118,8 +118,8 @@ class ConfirmedVMs:
         on_new_origins: callback that receives the keys of such machines.
     """
 
-    def __init__(self, driver: Driver, caches: Caches) -> None:
-        self.listings = Listings(self._list)
+    def __init__(self, driver: DriverClient, caches: Caches) -> None:
+        self.listings = VMListings(self._list)
         self.new_origins: dict[str, str] = {}
         self.on_new_origins: Callable[[Sequence[str]], None] = lambda _keys: None
         self._driver = driver
@@ -142,7 +142,7 @@ class ConfirmedVMs:
         name = node.labels.get(self._caches.settings.names.machine_label)
         return name == machine.name or self.owns_vm(machine)
 
-    async def confirm(self, machine: Machine, made_of: ResolvedClass) -> bool:
+    async def confirm(self, machine: Machine, machine_class: ResolvedClass) -> bool:
         """Ask the cloud whether the machine owns the VM of its provider ID, unless that is known.
 
         Returns:
@@ -154,34 +154,34 @@ class ConfirmedVMs:
         """
         if not machine.provider_id or self.owns_vm(machine):
             return bool(machine.provider_id)
-        if made_of.lacking:
+        if machine_class.access_faults:
             return False
         # One listing confirms all machines of a class, for example after a restart.
-        listing = await self.listings.of(made_of)
+        listing = await self.listings.of(machine_class)
         listed = [
             record for record in listing.records if record.info.provider_id == machine.provider_id
         ]
-        self._learn(machine, listed)
+        self._update_owner(machine, listed)
         if self.owns_vm(machine):
             return True
-        request = self._driver.request(machine, made_of)
+        request = self._driver.request(machine, machine_class)
         if self._driver.finds_by_name and not request.is_imported:
             if listed:
-                raise _misnamed(machine)
+                raise _wrong_owner_error(machine)
             # A status by provider ID would only echo the ID; a status by name proves the owner.
             request = replace(request, provider_id="", creation_started=True)
         try:
             info = await self._driver.call(MachineDriver.get_machine_status, request)
         except Uninitialized as error:
-            info = known(error)
+            info = partial_info(error)
         except (NotFound, Unimplemented):
             return False
         if info.provider_id and not is_same_instance(info.provider_id, machine.provider_id):
-            raise _misnamed(machine)
-        self.note(machine.uid, machine.provider_id)
+            raise _wrong_owner_error(machine)
+        self.record(machine.uid, machine.provider_id)
         return True
 
-    def note(self, uid: str, provider_id: str) -> None:
+    def record(self, uid: str, provider_id: str) -> None:
         """Record that the cloud confirmed the VM of a machine."""
         self._confirmed[uid] = provider_id
 
@@ -190,7 +190,7 @@ class ConfirmedVMs:
         self._confirmed.pop(uid, None)
         self.new_origins.pop(uid, None)
 
-    async def tend(self) -> None:
+    async def run_until_cancelled(self) -> None:
         """Wait for cancellation, then cancel the listings in flight."""
         try:
             await asyncio.get_running_loop().create_future()
@@ -213,7 +213,7 @@ class ConfirmedVMs:
             record = by_id.get(machine.provider_id) if machine.provider_id else None
             if record is None:
                 continue
-            self._learn(machine, [record])
+            self._update_owner(machine, [record])
             is_alive = machine.class_name == machine_class.name and not machine.is_deleting
             if is_alive and machine.origins and machine_class.origin not in machine.origins:
                 # After a rotation, the new credentials show this VM for the first time.
@@ -223,14 +223,14 @@ class ConfirmedVMs:
             self.on_new_origins(keys)
         return records
 
-    def _learn(self, machine: Machine, records: Sequence[MachineRecord]) -> None:
+    def _update_owner(self, machine: Machine, records: Sequence[MachineRecord]) -> None:
         """Update the confirmed owner from listed VMs with the machine's provider ID."""
         identity = self._caches.settings.identity(machine)
         for record in records:
             marks = record.identity
             by_name = self._driver.finds_by_name
             if marks.name == machine.name if by_name else is_owner(identity, marks):
-                self.note(machine.uid, machine.provider_id)
+                self.record(machine.uid, machine.provider_id)
             elif (by_name or marks.cluster) and (
                 machine.provider_id not in self._caches.class_of(machine).imports
             ):
@@ -241,17 +241,17 @@ class ConfirmedVMs:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedComponents:
     """Components that the machine controllers of one daemon share."""
 
     caches: Caches
-    driver: Driver
+    driver: DriverClient
     vms: ConfirmedVMs
 
     @classmethod
-    def of(cls, caches: Caches, caller: Calls) -> Shared:
+    def of(cls, caches: Caches, caller: DriverCaller) -> SharedComponents:
         """Return the components that use these caches."""
-        driver = Driver(caller, caches)
+        driver = DriverClient(caller, caches)
         return cls(caches, driver, ConfirmedVMs(driver, caches))
 
     def forget(self, uid: str) -> None:
@@ -260,7 +260,7 @@ class Shared:
         self.vms.forget(uid)
 
 
-def _misnamed(machine: Machine) -> NotOwned:
+def _wrong_owner_error(machine: Machine) -> NotOwned:
     return NotOwned(
         f"VM {machine.provider_id} has not the name of this machine, and is left alone; "
         f"{CORRECT_OWNER.format(machine.class_name)}"
@@ -276,14 +276,14 @@ Fetch = Callable[[ResolvedClass], Awaitable[Sequence[MachineRecord]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class VMListing:
     """All VMs of a class at some time after `began`, which is on the event loop's clock."""
 
     began: float
     records: Sequence[MachineRecord]
 
 
-class Listings:
+class VMListings:
     """Listings of all classes; concurrent callers share one.
 
     A VM created after a listing began may be missing from it. So each caller gives the time after
@@ -295,18 +295,18 @@ class Listings:
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
-        self._pools: dict[str, _Pool] = {}
+        self._pools: dict[str, _ClassListing] = {}
 
-    async def of(self, made_of: ResolvedClass, *, since: float = -math.inf) -> Listing:
+    async def of(self, machine_class: ResolvedClass, *, since: float = -math.inf) -> VMListing:
         """Return a listing of a class that began after `since`.
 
         Raises:
             CloudError: the listing failed; every waiting caller gets the error.
         """
-        pool = self._pools.get(made_of.name)
-        if pool is None or pool.version != made_of.version:
+        pool = self._pools.get(machine_class.name)
+        if pool is None or pool.version != machine_class.version:
             # Other credentials may show other VMs.
-            pool = self._pools[made_of.name] = _Pool(made_of.version)
+            pool = self._pools[machine_class.name] = _ClassListing(machine_class.version)
         while True:
             now = asyncio.get_running_loop().time()
             if pool.last is not None and pool.last.began > max(since, now - MAX_AGE_S):
@@ -314,8 +314,8 @@ class Listings:
             is_new_enough = pool.flight is not None and pool.began > since
             if pool.flight is None:
                 pool.began, is_new_enough = now, True
-                pool.flight = spawn(self._list(pool, made_of, now), name="machine-listing")
-                pool.flight.add_done_callback(_noted)
+                pool.flight = spawn(self._list(pool, machine_class, now), name="machine-listing")
+                pool.flight.add_done_callback(_retrieve_error)
             # Unlike await, wait() does not cancel the task if one waiter is cancelled.
             done, _ = await asyncio.wait({pool.flight})
             # A listing that began too early is awaited, because only one per class is in flight.
@@ -330,26 +330,28 @@ class Listings:
         """Cancel the listings in flight."""
         await cancel_and_join(*(pool.flight for pool in self._pools.values()))
 
-    async def _list(self, pool: _Pool, machine_class: ResolvedClass, began: float) -> Listing:
+    async def _list(
+        self, pool: _ClassListing, machine_class: ResolvedClass, began: float
+    ) -> VMListing:
         try:
-            listing = Listing(began=began, records=tuple(await self._fetch(machine_class)))
+            listing = VMListing(began=began, records=tuple(await self._fetch(machine_class)))
             pool.last = listing
             return listing
         finally:
             pool.flight = None
 
 
-def _noted(flight: asyncio.Task[Listing]) -> None:
+def _retrieve_error(flight: asyncio.Task[VMListing]) -> None:
     """Retrieve the error, in case every waiter was cancelled: asyncio would log it otherwise."""
     if not flight.cancelled():
         flight.exception()
 
 
-class _Pool:
+class _ClassListing:
     """Last listing of one class, and the one in flight."""
 
     def __init__(self, version: tuple[str, ...]) -> None:
         self.version = version
-        self.last: Listing | None = None
+        self.last: VMListing | None = None
         self.began = -math.inf
-        self.flight: asyncio.Task[Listing] | None = None
+        self.flight: asyncio.Task[VMListing] | None = None

@@ -1,5 +1,5 @@
 """Flags of the machine controllers."""
-# ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
+# ruff: noqa: RUF009 - `FlagSection.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ccm.base.flags import Fault, Section, at_least_one, not_negative, positive, zero_or_more
-from ccm.machines.reasons import SICK_CONDITIONS
+from ccm.base.flags import (
+    FlagSection,
+    FlagViolation,
+    at_least_one,
+    not_negative,
+    positive,
+    zero_or_more,
+)
+from ccm.machines.reasons import UNHEALTHY_CONDITIONS
 
-SECTION = Section("machine-controller")
-OURS = Section("machines", ours=True)
+SECTION = FlagSection("machine-controller")
+OURS = FlagSection("machines", ours=True)
 
 CONTROL, TARGET = "control", "target"
 """Roles of a cluster: it has the machine objects, or machines join it."""
@@ -25,7 +32,7 @@ ACCOUNT = "machine-controller"
 """Service account and user-agent suffix of all machine controllers."""
 
 
-def somewhere(kubeconfig: str) -> str:
+def check_control_kubeconfig(kubeconfig: str) -> str:
     """Check the kubeconfig flag of the control cluster."""
     return "must name a cluster: Machines have to be somewhere" if kubeconfig == NO_TARGET else ""
 
@@ -53,7 +60,7 @@ class SharedFlags:
         "",
         "kubeconfig of the cluster that has Machines, MachineClasses and their Secrets; "
         f"{IN_CLUSTER} means the one whose Pod this is. Empty means that of --target-kubeconfig.",
-        check=somewhere,
+        check=check_control_kubeconfig,
     )
     target_kubeconfig: str = SECTION.flag(
         "",
@@ -103,7 +110,7 @@ class SharedFlags:
         check=not_negative,
     )
     node_conditions: tuple[str, ...] = SECTION.flag(
-        SICK_CONDITIONS,
+        UNHEALTHY_CONDITIONS,
         "Conditions that make a node sick while they are not False. A Machine may have its own.",
     )
     bootstrap_token_auth_extra_groups: str = SECTION.flag(
@@ -238,7 +245,7 @@ class MachineOvershootFlags(SharedFlags):
     )
 
 
-def machine_faults(flags: MachineFlags) -> Iterator[Fault]:
+def machine_faults(flags: MachineFlags) -> Iterator[FlagViolation]:
     """Yield inconsistent settings."""
     period = flags.machine_safety_apiserver_statuscheck_period
     timeout = flags.machine_safety_apiserver_statuscheck_timeout

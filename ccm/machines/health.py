@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from ccm.base.parsing import format_duration
-from ccm.machines import inplace
-from ccm.machines.creation import Outcome
-from ccm.machines.settings import Names, Settings
+from ccm.machines import in_place_update
+from ccm.machines.creation import PassResult
+from ccm.machines.settings import MachineSettings, Names
 from ccm.model import Node, NodeCondition
 from ccm.model.machines import Machine, OperationState, OperationType, Phase
 from ccm.model.names import CONDITION_READY, STATUS_FALSE, STATUS_TRUE
@@ -35,81 +35,85 @@ RELAPSE_S = 600.0
 COPY_S = 30.0
 """Minimum time between two writes of conditions that change nothing else."""
 
-_COPIED = frozenset({Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED, *inplace.UNDER_WAY})
+_COPIED = frozenset({Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED, *in_place_update.UNDER_WAY})
 """Phases in which such conditions are written. Not while a machine joins: the write of the next
 phase includes them."""
 
-_SICK = frozenset({Phase.UNKNOWN, Phase.FAILED})
+_UNHEALTHY_PHASES = frozenset({Phase.UNKNOWN, Phase.FAILED})
 """Phases from which a node recovers."""
 
 
-class Cause(Enum):
+class PhaseTrigger(Enum):
     """Reason for a change of phase."""
 
     HEALTHY = "healthy"
     """The node is healthy and ready for use."""
-    SICK = "sick"
-    GONE = "gone"
+    UNHEALTHY = "sick"
+    NODE_MISSING = "gone"
     """The node that the machine had is missing."""
-    LATE = "late"
+    TIMED_OUT = "late"
     """The phase timed out."""
     UPDATED = "updated"
-    NOT_UPDATED = "not updated"
+    UPDATE_FAILED = "not updated"
     """Result that the updater of the node reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edge:
+class PhaseTransition:
     """Transition to another phase.
 
     Attributes:
-        after: next phase.
+        phase: next phase.
         state: state of the operation then.
         kind: type of the operation then; None = unchanged.
         timeout_active: whether a timeout runs in the next phase.
     """
 
-    after: Phase
+    phase: Phase
     state: OperationState
     kind: OperationType | None = None
     timeout_active: bool = False
 
 
-_RUNS = Edge(after=Phase.RUNNING, state=OperationState.SUCCESSFUL, kind=OperationType.HEALTH_CHECK)
-_DOUBT = Edge(
-    after=Phase.UNKNOWN,
+_RUNS = PhaseTransition(
+    phase=Phase.RUNNING, state=OperationState.SUCCESSFUL, kind=OperationType.HEALTH_CHECK
+)
+_UNHEALTHY = PhaseTransition(
+    phase=Phase.UNKNOWN,
     state=OperationState.PROCESSING,
     kind=OperationType.HEALTH_CHECK,
     timeout_active=True,
 )
-_FAILS = Edge(after=Phase.FAILED, state=OperationState.FAILED)
-_UPDATED = Edge(after=Phase.UPDATED, state=OperationState.SUCCESSFUL, kind=OperationType.IN_PLACE)
-_NOT_UPDATED = Edge(
-    after=Phase.UPDATE_FAILED,
+_FAILS = PhaseTransition(phase=Phase.FAILED, state=OperationState.FAILED)
+_UPDATED = PhaseTransition(
+    phase=Phase.UPDATED, state=OperationState.SUCCESSFUL, kind=OperationType.IN_PLACE
+)
+_NOT_UPDATED = PhaseTransition(
+    phase=Phase.UPDATE_FAILED,
     state=OperationState.FAILED,
     kind=OperationType.IN_PLACE,
     timeout_active=True,
 )
 
-TABLE: Mapping[tuple[Phase, Cause], Edge] = {
-    (Phase.PENDING, Cause.HEALTHY): _RUNS,
-    (Phase.AVAILABLE, Cause.HEALTHY): _RUNS,
-    (Phase.UNKNOWN, Cause.HEALTHY): _RUNS,
-    (Phase.FAILED, Cause.HEALTHY): _RUNS,
-    (Phase.TERMINATING, Cause.HEALTHY): _RUNS,
-    (Phase.UPDATED, Cause.HEALTHY): _RUNS,
+TABLE: Mapping[tuple[Phase, PhaseTrigger], PhaseTransition] = {
+    (Phase.PENDING, PhaseTrigger.HEALTHY): _RUNS,
+    (Phase.AVAILABLE, PhaseTrigger.HEALTHY): _RUNS,
+    (Phase.UNKNOWN, PhaseTrigger.HEALTHY): _RUNS,
+    (Phase.FAILED, PhaseTrigger.HEALTHY): _RUNS,
+    (Phase.TERMINATING, PhaseTrigger.HEALTHY): _RUNS,
+    (Phase.UPDATED, PhaseTrigger.HEALTHY): _RUNS,
     # Otherwise the machine would keep this phase for ever, and never be replaced.
-    (Phase.UPDATED, Cause.SICK): _DOUBT,
-    (Phase.UPDATED, Cause.GONE): _DOUBT,
-    (Phase.RUNNING, Cause.SICK): _DOUBT,
-    (Phase.RUNNING, Cause.GONE): _DOUBT,
-    (Phase.PENDING, Cause.LATE): _FAILS,
-    (Phase.UNKNOWN, Cause.LATE): _FAILS,
-    (Phase.UPDATING, Cause.UPDATED): _UPDATED,
-    (Phase.UPDATING, Cause.NOT_UPDATED): _NOT_UPDATED,
-    (Phase.UPDATING, Cause.LATE): _NOT_UPDATED,
-    (Phase.UPDATE_FAILED, Cause.UPDATED): _UPDATED,
-    (Phase.UPDATE_FAILED, Cause.LATE): _FAILS,
+    (Phase.UPDATED, PhaseTrigger.UNHEALTHY): _UNHEALTHY,
+    (Phase.UPDATED, PhaseTrigger.NODE_MISSING): _UNHEALTHY,
+    (Phase.RUNNING, PhaseTrigger.UNHEALTHY): _UNHEALTHY,
+    (Phase.RUNNING, PhaseTrigger.NODE_MISSING): _UNHEALTHY,
+    (Phase.PENDING, PhaseTrigger.TIMED_OUT): _FAILS,
+    (Phase.UNKNOWN, PhaseTrigger.TIMED_OUT): _FAILS,
+    (Phase.UPDATING, PhaseTrigger.UPDATED): _UPDATED,
+    (Phase.UPDATING, PhaseTrigger.UPDATE_FAILED): _NOT_UPDATED,
+    (Phase.UPDATING, PhaseTrigger.TIMED_OUT): _NOT_UPDATED,
+    (Phase.UPDATE_FAILED, PhaseTrigger.UPDATED): _UPDATED,
+    (Phase.UPDATE_FAILED, PhaseTrigger.TIMED_OUT): _FAILS,
 }
 """Transitions; without an entry the phase stays. Phases that end in other ways (creation, deletion)
 have no entry. During an update in place the health of the node is ignored."""
@@ -123,20 +127,20 @@ class Timeout:
         limit_s: returns the limit from a machine's settings, in seconds; None = no limit.
         since_creation: whether the time counts from the creation of the machine, not from the start
             of the phase.
-        in_turn: whether the timeout needs a turn of `Replacements`, so that one machine of a group
-            fails at a time.
+        needs_turn: whether the timeout needs a turn of `Replacements`, so that one machine of a
+            group fails at a time.
     """
 
-    limit_s: Callable[[Settings], float | None]
+    limit_s: Callable[[MachineSettings], float | None]
     since_creation: bool = False
-    in_turn: bool = False
+    needs_turn: bool = False
 
 
 TIMEOUTS: Mapping[Phase, Timeout] = {
     Phase.PENDING: Timeout(limit_s=lambda own: own.creation_timeout_s, since_creation=True),
-    Phase.UNKNOWN: Timeout(limit_s=lambda own: own.health_timeout_s, in_turn=True),
+    Phase.UNKNOWN: Timeout(limit_s=lambda own: own.health_timeout_s, needs_turn=True),
     Phase.UPDATING: Timeout(limit_s=lambda own: own.update_timeout_s),
-    Phase.UPDATE_FAILED: Timeout(limit_s=lambda own: own.health_timeout_s, in_turn=True),
+    Phase.UPDATE_FAILED: Timeout(limit_s=lambda own: own.health_timeout_s, needs_turn=True),
 }
 
 
@@ -154,7 +158,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spell:
+class PhaseHistory:
     """Phase of a machine as this process observed it.
 
     Fields in seconds are times of the monotonic clock, or durations.
@@ -185,7 +189,7 @@ class Spell:
     healthy_s: float | None = None
     copied_s: float | None = None
 
-    def lasted_s(self, timeout: Timeout, now: Moment) -> float:
+    def elapsed_s(self, timeout: Timeout, now: Moment) -> float:
         """Return the elapsed seconds of a timeout."""
         if timeout.since_creation:
             return self.age_s + now.steady_s - self.known_s
@@ -193,24 +197,24 @@ class Spell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class HealthCheckResult:
     """Result of a health evaluation.
 
     Attributes:
         cause: reason for a change of phase; None = no change.
-        spell: the updated observation.
+        history: the updated observation.
         after_s: delay of the next evaluation, in seconds; None = only a change requires one.
     """
 
-    cause: Cause | None
-    spell: Spell
+    cause: PhaseTrigger | None
+    history: PhaseHistory
     after_s: float | None = None
 
 
 # --- health -------------------------------------------------------------------------------------
 
 
-def ailments(node: Node, unhealthy_conditions: Sequence[str]) -> tuple[str, ...]:
+def unhealthy_conditions(node: Node, unhealthy_conditions: Sequence[str]) -> tuple[str, ...]:
     """Return the conditions that make a node unhealthy, as `type=status`."""
     conditions = {condition.type: condition.status for condition in node.status.conditions or ()}
     ready = conditions.get(CONDITION_READY, "")
@@ -221,7 +225,7 @@ def ailments(node: Node, unhealthy_conditions: Sequence[str]) -> tuple[str, ...]
     return tuple(unhealthy)
 
 
-def is_critical(node: Node, settings: Settings) -> bool:
+def is_critical(node: Node, settings: MachineSettings) -> bool:
     """Return whether the node waits for components without which Pods may not run on it."""
     return any(taint.key == settings.names.critical_taint for taint in node.taints)
 
@@ -229,11 +233,11 @@ def is_critical(node: Node, settings: Settings) -> bool:
 # --- durations ----------------------------------------------------------------------------------
 
 
-def spell(machine: Machine, before: Spell | None, now: Moment) -> Spell:
+def phase_history(machine: Machine, before: PhaseHistory | None, now: Moment) -> PhaseHistory:
     """Return the observation of a machine's phase, continued from the previous one."""
     status = machine.status
     if before is None or before.uid != machine.uid:
-        return Spell(
+        return PhaseHistory(
             uid=machine.uid,
             phase=status.phase,
             since=status.since,
@@ -245,7 +249,11 @@ def spell(machine: Machine, before: Spell | None, now: Moment) -> Spell:
     if (before.phase, before.since) == (status.phase, status.since):
         return before
     recovered_s, relapsed = before.recovered_s, before.relapsed
-    if before.phase in _SICK and status.phase is Phase.RUNNING and before.healthy_s is not None:
+    if (
+        before.phase in _UNHEALTHY_PHASES
+        and status.phase is Phase.RUNNING
+        and before.healthy_s is not None
+    ):
         recovered_s = now.steady_s
     if status.phase is Phase.UNKNOWN:
         relapsed = recovered_s is not None and now.steady_s - recovered_s < RELAPSE_S
@@ -261,7 +269,7 @@ def spell(machine: Machine, before: Spell | None, now: Moment) -> Spell:
     )
 
 
-def restarted(before: Spell, at_s: float) -> Spell:
+def restart_history(before: PhaseHistory, at_s: float) -> PhaseHistory:
     """Return the observation after an outage of node observations, which starts at its end."""
     return replace(before, known_s=at_s, age_s=0.0, began_s=at_s, carried_s=0.0)
 
@@ -269,92 +277,100 @@ def restarted(before: Spell, at_s: float) -> Spell:
 # --- transitions ----------------------------------------------------------------------------------
 
 
-def look(
-    machine: Machine, node: Node | None, seen: Spell, now: Moment, settings: Settings
-) -> Finding:
+def evaluate_health(
+    machine: Machine,
+    node: Node | None,
+    history: PhaseHistory,
+    now: Moment,
+    settings: MachineSettings,
+) -> HealthCheckResult:
     """Evaluate the health of a machine's node.
 
     Args:
         machine: the machine.
         node: its node; None = it has none.
-        seen: observation of the phase, see `spell`.
+        history: observation of the phase, see `spell`.
         now: the time.
         settings: names and settings.
     """
     own = settings.of(machine)
-    if machine.phase in inplace.UNDER_WAY:
-        return _in_place(machine, node, own, seen, now)
-    if node is None or ailments(node, own.unhealthy_conditions):
-        seen = replace(seen, healthy_s=None)
-        return _doubtful(machine, node, own, seen, now)
-    if seen.healthy_s is None:
-        seen = replace(seen, healthy_s=now.steady_s)
+    if machine.phase in in_place_update.UNDER_WAY:
+        return _evaluate_in_place(machine, node, own, history, now)
+    if node is None or unhealthy_conditions(node, own.unhealthy_conditions):
+        history = replace(history, healthy_s=None)
+        return _evaluate_unhealthy(machine, node, own, history, now)
+    if history.healthy_s is None:
+        history = replace(history, healthy_s=now.steady_s)
     if machine.phase is Phase.PENDING and is_critical(node, settings):
-        return _timed(machine, own, seen, now)
-    if (machine.phase, Cause.HEALTHY) not in TABLE:
-        return Finding(cause=None, spell=seen)
-    if machine.phase in _SICK and seen.relapsed:
-        left_s = STEADY_S - (now.steady_s - (seen.healthy_s or now.steady_s))
+        return _evaluate_timeout(machine, own, history, now)
+    if (machine.phase, PhaseTrigger.HEALTHY) not in TABLE:
+        return HealthCheckResult(cause=None, history=history)
+    if machine.phase in _UNHEALTHY_PHASES and history.relapsed:
+        left_s = STEADY_S - (now.steady_s - (history.healthy_s or now.steady_s))
         if left_s > 0:
-            return Finding(cause=None, spell=seen, after_s=left_s)
-    return Finding(cause=Cause.HEALTHY, spell=seen)
+            return HealthCheckResult(cause=None, history=history, after_s=left_s)
+    return HealthCheckResult(cause=PhaseTrigger.HEALTHY, history=history)
 
 
-def _in_place(
-    machine: Machine, node: Node | None, own: Settings, seen: Spell, now: Moment
-) -> Finding:
+def _evaluate_in_place(
+    machine: Machine, node: Node | None, own: MachineSettings, seen: PhaseHistory, now: Moment
+) -> HealthCheckResult:
     """Evaluate a node that is updated in place, regardless of its health.
 
     After a failed update, a healthy node restarts the timeout, so that a user may repair it.
     """
-    succeeded = None if node is None else inplace.result(node, names=own.names)
+    succeeded = None if node is None else in_place_update.update_succeeded(node, names=own.names)
     if succeeded is not None:
-        cause = Cause.UPDATED if succeeded else Cause.NOT_UPDATED
+        cause = PhaseTrigger.UPDATED if succeeded else PhaseTrigger.UPDATE_FAILED
         if (machine.phase, cause) in TABLE:
-            return Finding(cause=cause, spell=seen)
-    is_well = node is not None and not ailments(node, own.unhealthy_conditions)
+            return HealthCheckResult(cause=cause, history=seen)
+    is_well = node is not None and not unhealthy_conditions(node, own.unhealthy_conditions)
     if machine.phase is Phase.UPDATE_FAILED and is_well:
-        return Finding(cause=None, spell=replace(seen, began_s=now.steady_s, carried_s=0.0))
-    return _timed(machine, own, seen, now)
+        return HealthCheckResult(
+            cause=None, history=replace(seen, began_s=now.steady_s, carried_s=0.0)
+        )
+    return _evaluate_timeout(machine, own, seen, now)
 
 
-def _doubtful(
-    machine: Machine, node: Node | None, own: Settings, seen: Spell, now: Moment
-) -> Finding:
-    cause = Cause.SICK if node is not None else Cause.GONE
+def _evaluate_unhealthy(
+    machine: Machine, node: Node | None, own: MachineSettings, seen: PhaseHistory, now: Moment
+) -> HealthCheckResult:
+    cause = PhaseTrigger.UNHEALTHY if node is not None else PhaseTrigger.NODE_MISSING
     # A machine without conditions never had a node that was observed.
     if (machine.phase, cause) in TABLE and (node is not None or machine.status.conditions):
-        return Finding(cause=cause, spell=seen)
-    return _timed(machine, own, seen, now)
+        return HealthCheckResult(cause=cause, history=seen)
+    return _evaluate_timeout(machine, own, seen, now)
 
 
-def _timed(machine: Machine, own: Settings, seen: Spell, now: Moment) -> Finding:
+def _evaluate_timeout(
+    machine: Machine, own: MachineSettings, seen: PhaseHistory, now: Moment
+) -> HealthCheckResult:
     timeout = TIMEOUTS.get(machine.phase)
     limit_s = timeout.limit_s(own) if timeout is not None else None
     if timeout is None or limit_s is None:
-        return Finding(cause=None, spell=seen)
+        return HealthCheckResult(cause=None, history=seen)
     watched_s = now.steady_s - seen.began_s
     # The timeout has to pass, and a minimum time of observation by this process.
     left_s = max(
-        limit_s - seen.lasted_s(timeout, now),
+        limit_s - seen.elapsed_s(timeout, now),
         min(CONFIRM_S, limit_s) - watched_s,
     )
     if left_s > 0:
         # One second more: timestamps on objects have whole seconds.
-        return Finding(cause=None, spell=seen, after_s=left_s + 1)
-    return Finding(cause=Cause.LATE, spell=seen)
+        return HealthCheckResult(cause=None, history=seen, after_s=left_s + 1)
+    return HealthCheckResult(cause=PhaseTrigger.TIMED_OUT, history=seen)
 
 
-def changed(
-    machine: Machine, node: Node | None, cause: Cause, now: Moment, settings: Settings
-) -> Outcome:
+def transition_result(
+    machine: Machine, node: Node | None, cause: PhaseTrigger, now: Moment, settings: MachineSettings
+) -> PassResult:
     """Return the outcome that writes the next phase; phase and cause have to be in `TABLE`."""
     edge, status = TABLE[machine.phase, cause], machine.status
-    joins = cause is Cause.HEALTHY and _joins(machine)
+    joins = cause is PhaseTrigger.HEALTHY and _is_joining(machine)
     kind = OperationType.CREATE if joins else edge.kind
     entered = status.entered(
-        edge.after,
-        _told(machine, node, cause, now, settings.of(machine)),
+        edge.phase,
+        _description(machine, node, cause, now, settings.of(machine)),
         edge.state,
         kind or OperationType.HEALTH_CHECK,
         now.wall,
@@ -362,27 +378,31 @@ def changed(
     )
     conditions = status.conditions if node is None else tuple(node.status.conditions or ())
     entered = replace(entered, kind=kind.value if kind else status.kind, conditions=conditions)
-    return Outcome(status=entered, joined=joins)
+    return PassResult(status=entered, joined=joins)
 
 
-def copied(
-    machine: Machine, node: Node | None, seen: Spell, now: Moment, settings: Settings
-) -> tuple[Outcome, Spell]:
+def condition_copy(
+    machine: Machine,
+    node: Node | None,
+    history: PhaseHistory,
+    now: Moment,
+    settings: MachineSettings,
+) -> tuple[PassResult, PhaseHistory]:
     """Return the outcome that writes only conditions, and the new observation."""
     if node is None or machine.phase not in _COPIED:
-        return Outcome(), seen
+        return PassResult(), history
     conditions = tuple(node.status.conditions or ())
     steps = settings.names.update_condition
-    if said(machine.status.conditions, steps) == said(conditions, steps):
-        return Outcome(), seen
-    left_s = COPY_S - (now.steady_s - seen.copied_s) if seen.copied_s is not None else 0.0
+    if condition_states(machine.status.conditions, steps) == condition_states(conditions, steps):
+        return PassResult(), history
+    left_s = COPY_S - (now.steady_s - history.copied_s) if history.copied_s is not None else 0.0
     if left_s > 0:
-        return Outcome(after_s=left_s), seen
+        return PassResult(after_s=left_s), history
     status = replace(machine.status, conditions=conditions)
-    return Outcome(status=status), replace(seen, copied_s=now.steady_s)
+    return PassResult(status=status), replace(history, copied_s=now.steady_s)
 
 
-def _joins(machine: Machine) -> bool:
+def _is_joining(machine: Machine) -> bool:
     """Return whether the node is ready for use for the first time."""
     status = machine.status
     return (
@@ -391,33 +411,38 @@ def _joins(machine: Machine) -> bool:
     )
 
 
-def _told(machine: Machine, node: Node | None, cause: Cause, now: Moment, own: Settings) -> str:
+def _description(
+    machine: Machine, node: Node | None, cause: PhaseTrigger, now: Moment, own: MachineSettings
+) -> str:
     prefix = f"Machine {machine.name}"
-    if cause is Cause.HEALTHY:
-        if not _joins(machine):
+    if cause is PhaseTrigger.HEALTHY:
+        if not _is_joining(machine):
             return f"{prefix} successfully re-joined the cluster"
         took = timedelta(seconds=round(_since_s(machine.created, now)))
         return f"{prefix} successfully joined the cluster in {format_duration(took)}"
-    if machine.phase in inplace.UNDER_WAY:
-        return _told_in_place(machine, node, cause, own)
+    if machine.phase in in_place_update.UNDER_WAY:
+        return _in_place_description(machine, node, cause, own)
     if machine.phase is Phase.PENDING:
         limit = timedelta(seconds=own.creation_timeout_s)
         return f"{prefix} failed to join the cluster in {format_duration(limit)}"
     reason = f"its node object {machine.node_name} is gone"
     if node is not None:
-        reason = f"node {node.name} has {', '.join(ailments(node, own.unhealthy_conditions))}"
-    if cause is Cause.LATE:
+        conditions = ", ".join(unhealthy_conditions(node, own.unhealthy_conditions))
+        reason = f"node {node.name} has {conditions}"
+    if cause is PhaseTrigger.TIMED_OUT:
         limit = timedelta(seconds=own.health_timeout_s or 0.0)
         return f"{prefix} has not been healthy for {format_duration(limit)}: {reason}"
     return f"{prefix} is not healthy: {reason}"
 
 
-def _told_in_place(machine: Machine, node: Node | None, cause: Cause, own: Settings) -> str:
-    if cause is Cause.UPDATED:
+def _in_place_description(
+    machine: Machine, node: Node | None, cause: PhaseTrigger, own: MachineSettings
+) -> str:
+    if cause is PhaseTrigger.UPDATED:
         return f"Machine {machine.name} was successfully updated in place"
     prefix = f"Machine {machine.name} could not be updated in place"
-    if cause is Cause.NOT_UPDATED:
-        return f"{prefix}: {inplace.why_failed(node, own) or 'nobody said why'}"
+    if cause is PhaseTrigger.UPDATE_FAILED:
+        return f"{prefix}: {in_place_update.failure_reason(node, own) or 'nobody said why'}"
     if machine.phase is Phase.UPDATING:
         return f"{prefix} in {format_duration(timedelta(seconds=own.update_timeout_s))}"
     limit = timedelta(seconds=own.health_timeout_s or 0.0)
@@ -428,7 +453,7 @@ def _since_s(moment: datetime, now: Moment) -> float:
     return max(0.0, (now.wall - moment).total_seconds())
 
 
-def said(conditions: Sequence[NodeCondition], steps: str) -> dict[str, tuple[str, str]]:
+def condition_states(conditions: Sequence[NodeCondition], steps: str) -> dict[str, tuple[str, str]]:
     """Return the contents of conditions, without heartbeats and messages.
 
     Args:
@@ -452,7 +477,7 @@ def node_matters(old: Node | None, new: Node | None, names: Names) -> bool:
             version.finalizers,
             version.is_deleting,
             version.taints,
-            said(version.status.conditions or (), names.update_condition),
+            condition_states(version.status.conditions or (), names.update_condition),
         )
         for version in (old, new)
     )

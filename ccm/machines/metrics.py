@@ -202,7 +202,7 @@ class _Family:
             last = machine.operation
             labels = (machine.name, machine.provider_id, machine.owner, last.state, last.kind)
             series[self.failed, (*object_labels, *labels)] = 1
-        return series | _of_conditions(self.condition, object_labels, status.conditions)
+        return series | _condition_series(self.condition, object_labels, status.conditions)
 
 
 SETS = metrics.gauge("mcm_machine_set_items_total", "MachineSets there are.")
@@ -243,37 +243,39 @@ _DEPLOYMENTS = _Family(
 )
 
 
-def took(step: str, machine: Machine, made_of: ResolvedClass, seconds: float) -> None:
+def observe_duration(
+    step: str, machine: Machine, machine_class: ResolvedClass, seconds: float
+) -> None:
     """Record the duration of a step; the reference's gauges keep the last one only."""
-    DURATIONS[step].labels(*_who(machine, made_of)).set(seconds)
+    DURATIONS[step].labels(*_labels_of(machine, machine_class)).set(seconds)
     if step in HISTOGRAMS:
         HISTOGRAMS[step].observe(seconds)
 
 
-def drained(machine: Machine, seconds: float) -> None:
+def observe_drain(machine: Machine, seconds: float) -> None:
     """Record the duration of a drain."""
     DRAIN.labels(machine.namespace, machine.deployment).set(seconds)
 
 
-def phase_changed(phase: Phase) -> None:
+def count_phase_change(phase: Phase) -> None:
     """Count a change of a machine's phase."""
     if phase in _COUNTED:
         PHASE_CHANGES.labels(phase.value).inc()
 
 
-def failed_join(machine: Machine, made_of: ResolvedClass) -> None:
+def count_failed_join(machine: Machine, machine_class: ResolvedClass) -> None:
     """Count a machine that did not join in time."""
-    FAILED_JOINS.labels(*_who(machine, made_of)).inc()
+    FAILED_JOINS.labels(*_labels_of(machine, machine_class)).inc()
 
 
-def _who(machine: Machine, machine_class: ResolvedClass) -> tuple[str, ...]:
+def _labels_of(machine: Machine, machine_class: ResolvedClass) -> tuple[str, ...]:
     return (machine.namespace, machine.deployment, *machine_class.place)
 
 
-def note_machine(old: Machine | None, new: Machine | None, *, total: int) -> None:
+def update_machine_series(old: Machine | None, new: Machine | None, *, total: int) -> None:
     """Update the series of a machine; those of a deleted machine are removed."""
     MACHINES.set(total)
-    _follow(old, new, _machine_series)
+    _update_series(old, new, _machine_series)
 
 
 def _machine_series(obj: Machine) -> Series:
@@ -289,21 +291,21 @@ def _machine_series(obj: Machine) -> Series:
         (PHASE, object_labels): PHASES.get(obj.phase, 0),
         (MACHINE_INFO, info_values): 1,
     }
-    return series | _of_conditions(MACHINE_CONDITION, object_labels, obj.status.conditions)
+    return series | _condition_series(MACHINE_CONDITION, object_labels, obj.status.conditions)
 
 
-def note_set(old: MachineSet | None, new: MachineSet | None, *, total: int) -> None:
+def update_set_series(old: MachineSet | None, new: MachineSet | None, *, total: int) -> None:
     """Update the series of a set; those of a deleted set are removed."""
     SETS.set(total)
-    _follow(old, new, _set_series)
+    _update_series(old, new, _set_series)
 
 
-def note_deployment(
+def update_deployment_series(
     old: MachineDeployment | None, new: MachineDeployment | None, *, total: int
 ) -> None:
     """Update the series of a deployment; those of a deleted deployment are removed."""
     DEPLOYMENTS.set(total)
-    _follow(old, new, _deployment_series)
+    _update_series(old, new, _deployment_series)
 
 
 def _set_series(obj: MachineSet) -> Series:
@@ -338,7 +340,7 @@ def _deployment_series(obj: MachineDeployment) -> Series:
     rolling = {"max_surge": (obj.max_surge, True), "max_unavailable": (obj.max_unavailable, False)}
     for name, (value, up) in rolling.items():
         if obj.strategy is Strategy.ROLLING and replicas.is_amount(value):
-            amount = replicas.amount(value, max(obj.replicas, 0), up=up)
+            amount = replicas.resolve_amount(value, max(obj.replicas, 0), up=up)
             numbers[f"info_spec_rolling_update_{name}"] = amount
     return _DEPLOYMENTS.series(obj, (obj.strategy_type,), numbers)
 
@@ -349,7 +351,7 @@ _CONDITIONS = {"True": 1, "False": 0, "Unknown": 2}
 """Values of a condition's status (reference)."""
 
 
-def _follow(old: T | None, new: T | None, series: Callable[[T], Series]) -> None:
+def _update_series(old: T | None, new: T | None, series: Callable[[T], Series]) -> None:
     before, after = ({} if obj is None else series(obj) for obj in (old, new))
     for metric, labels in before.keys() - after.keys():
         metric.remove(*labels)
@@ -357,7 +359,7 @@ def _follow(old: T | None, new: T | None, series: Callable[[T], Series]) -> None
         metric.labels(*labels).set(value)
 
 
-def _of_conditions(
+def _condition_series(
     metric: metrics.Gauge,
     object_labels: tuple[str, ...],
     conditions: Iterable[Condition | NodeCondition],

@@ -13,7 +13,7 @@ A VM without a namespace was created by an earlier release, and may belong to a 
 namespace. Such a VM is deleted only if a list of all namespaces shows no such machine.
 
 With a driver that knows names only, a VM has no marks. A VM counts as ours if its name is that of a
-machine whose VM we created and whose deletion was observed (`GoneMachines`). Any other VM is
+machine whose VM we created and whose deletion was observed (`DeletedMachines`). Any other VM is
 reported at most.
 """
 
@@ -27,20 +27,20 @@ from datetime import datetime
 from ccm.cloud.machines import Identity, MachineRecord
 from ccm.model.machines import Machine
 
-LEAST_AGE_S = 3600.0
+MIN_AGE_S = 3600.0
 """Minimum age of a VM to delete: a younger VM's machine may not be known everywhere yet."""
 
-APART_S = 30.0
+SIGHTING_INTERVAL_S = 30.0
 """Minimum time between two sightings of a VM that counts as ours by name. A listing may still show
 a VM that was deleted with its machine a moment ago."""
 
 SETTLE_S = 60.0
 """A listing that begins this long after the deletion of a machine shows every VM that it left."""
 
-MOST_NAMES = 10_000
+MAX_NAMES = 10_000
 """Maximum number of deleted machines that are remembered per class."""
 
-FEWEST, PART = 5, 0.1
+MIN_DELETIONS_PER_PASS, MAX_DELETION_SHARE = 5, 0.1
 """Limit of the deletions in a pass: the larger of this number and this share of our VMs."""
 
 
@@ -53,18 +53,18 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class OrphanCandidates:
     """VMs of a listing, compared with the machines of the cache.
 
     Attributes:
-        ours: number of VMs that count as ours.
-        candidates: VMs that may be deleted, subject to `decide`.
+        owned_count: number of VMs that count as ours.
+        candidates: VMs that may be deleted, subject to `decide_deletions`.
         waiting: ownerless VMs that are too young, or were not seen often enough.
         strangers: VMs without our marks that no machine names.
         sightings: sightings for the next pass.
     """
 
-    ours: int = 0
+    owned_count: int = 0
     candidates: Sequence[MachineRecord] = ()
     waiting: Sequence[MachineRecord] = ()
     strangers: Sequence[MachineRecord] = ()
@@ -72,21 +72,21 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class OrphanDecision:
     """Candidates, compared with a live list of the machines.
 
     Attributes:
-        due: VMs to delete.
-        held: VMs beyond the limit of a pass.
+        to_delete: VMs to delete.
+        over_limit: VMs beyond the limit of a pass.
         unconfirmed: VMs without a namespace, while only one namespace could be listed.
     """
 
-    due: Sequence[MachineRecord] = ()
-    held: Sequence[MachineRecord] = ()
+    to_delete: Sequence[MachineRecord] = ()
+    over_limit: Sequence[MachineRecord] = ()
     unconfirmed: Sequence[MachineRecord] = ()
 
 
-def judge(
+def find_candidates(
     records: Iterable[MachineRecord],
     machines: Sequence[Machine],
     sightings: Mapping[str, Sighting],
@@ -95,7 +95,7 @@ def judge(
     cluster: str,
     namespace: str,
     gone: Collection[str] = (),
-) -> Judgement:
+) -> OrphanCandidates:
     """Compare the VMs of a listing with the machines of the cache.
 
     Args:
@@ -105,7 +105,7 @@ def judge(
         now: the time.
         cluster: our marker.
         namespace: namespace of our machines.
-        gone: names of deleted machines, for a driver that knows names only; see `GoneMachines`.
+        gone: names of deleted machines, for a driver that knows names only; see `DeletedMachines`.
     """
     unique = list({_key(record): record for record in records}.values())
     owned = Owners(machines)
@@ -113,47 +113,51 @@ def judge(
     for record in unique:
         if _is_ours(record, cluster, namespace):
             marked.append(record)
-        elif _is_unmarked(record) and record.identity.name in gone and not owned.claims(record):
+        elif _is_unmarked(record) and record.identity.name in gone and not owned.may_own(record):
             named.append(record)
         else:
             foreign.append(record)
-    ownerless = [*(record for record in marked if not owned.has(record)), *named]
+    ownerless = [*(record for record in marked if not owned.owns(record)), *named]
     seen = dict[str, Sighting]()
     for key in map(_key, ownerless):
         before = sightings.get(key, Sighting(since=now, number=0))
         seen[key] = Sighting(since=before.since, number=before.number + 1)
     candidates, waiting = list[MachineRecord](), list[MachineRecord]()
     for record in ownerless:
-        is_ripe = _is_ripe(record, seen[_key(record)], now)
+        is_ripe = _is_old_enough(record, seen[_key(record)], now)
         (candidates if is_ripe else waiting).append(record)
-    return Judgement(
-        ours=len(marked) + len(named),
+    return OrphanCandidates(
+        owned_count=len(marked) + len(named),
         candidates=sorted(candidates, key=_key),
         waiting=waiting,
-        strangers=[record for record in foreign if not owned.has(record)],
+        strangers=[record for record in foreign if not owned.owns(record)],
         sightings=seen,
     )
 
 
-def decide(found: Judgement, machines: Iterable[Machine], *, all_namespaces: bool) -> Decision:
+def decide_deletions(
+    candidates: OrphanCandidates, machines: Iterable[Machine], *, all_namespaces: bool
+) -> OrphanDecision:
     """Decide which candidates are deleted.
 
     Args:
-        found: the candidates.
+        candidates: the candidates.
         machines: a list that was read from the API server after the listing of the VMs.
         all_namespaces: whether that list has the machines of all namespaces.
     """
     owners = Owners(machines)
-    ownerless = [record for record in found.candidates if not owners.claims(record)]
+    ownerless = [record for record in candidates.candidates if not owners.may_own(record)]
     confirmed, unconfirmed = list[MachineRecord](), list[MachineRecord]()
     for record in ownerless:
-        # A VM without marks is a candidate only because `GoneMachines` has its name.
+        # A VM without marks is a candidate only because `DeletedMachines` has its name.
         is_located = _is_unmarked(record) or bool(record.identity.namespace)
         (confirmed if all_namespaces or is_located else unconfirmed).append(record)
     # VMs of another namespace must not raise the limit for ours.
-    ours = found.ours - (len(found.candidates) - len(confirmed))
-    most = max(FEWEST, math.floor(PART * ours))
-    return Decision(due=confirmed[:most], held=confirmed[most:], unconfirmed=unconfirmed)
+    ours = candidates.owned_count - (len(candidates.candidates) - len(confirmed))
+    most = max(MIN_DELETIONS_PER_PASS, math.floor(MAX_DELETION_SHARE * ours))
+    return OrphanDecision(
+        to_delete=confirmed[:most], over_limit=confirmed[most:], unconfirmed=unconfirmed
+    )
 
 
 class Owners:
@@ -169,18 +173,18 @@ class Owners:
         self._making = {machine.uid for machine in known if machine.in_creation}
         self._names = {machine.name for machine in known}
 
-    def has(self, record: MachineRecord) -> bool:
+    def owns(self, record: MachineRecord) -> bool:
         """Return whether a machine names the VM, or is being created and has the VM's UID."""
         return record.info.provider_id in self._by_id or record.identity.uid in self._making
 
-    def claims(self, record: MachineRecord) -> bool:
+    def may_own(self, record: MachineRecord) -> bool:
         """Return whether a machine owns the VM, or may own it: without marks the name decides."""
         by_name = _is_unmarked(record) and record.identity.name in self._names
-        return by_name or self.has(record)
+        return by_name or self.owns(record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoneMachine:
+class DeletedMachine:
     """A machine that was deleted.
 
     Attributes:
@@ -194,7 +198,7 @@ class GoneMachine:
     at: float
 
 
-class GoneMachines:
+class DeletedMachines:
     """Deleted machines that may have left a VM, by class and name.
 
     Only a machine whose object recorded a creation counts, because its name was free then. A
@@ -204,14 +208,14 @@ class GoneMachines:
     """
 
     def __init__(self) -> None:
-        self._classes: dict[str, dict[str, GoneMachine]] = {}
+        self._classes: dict[str, dict[str, DeletedMachine]] = {}
 
-    def add(self, machine: GoneMachine) -> None:
+    def add(self, machine: DeletedMachine) -> None:
         """Remember a machine; beyond the limit the oldest of its class is forgotten."""
         known = self._classes.setdefault(machine.identity.pool, {})
         known.pop(machine.identity.name, None)
         known[machine.identity.name] = machine
-        if len(known) > MOST_NAMES:
+        if len(known) > MAX_NAMES:
             del known[next(iter(known))]
 
     def remove(self, name: str) -> None:
@@ -269,11 +273,11 @@ def _key(record: MachineRecord) -> str:
     return record.info.provider_id or f"{record.identity.name}/{record.identity.uid}"
 
 
-def _is_ripe(record: MachineRecord, sighting: Sighting, now: datetime) -> bool:
+def _is_old_enough(record: MachineRecord, sighting: Sighting, now: datetime) -> bool:
     if _is_unmarked(record):
         # No minimum age, which protects VMs whose machines are not known yet: this machine was
         # known, and was seen to be deleted. The first sighting is 0 s old.
-        return (now - sighting.since).total_seconds() >= APART_S
+        return (now - sighting.since).total_seconds() >= SIGHTING_INTERVAL_S
     # Without a creation time from the cloud, the age counts from the first sighting.
     since = record.created or sighting.since
-    return sighting.number > 1 and (now - since).total_seconds() > LEAST_AGE_S
+    return sighting.number > 1 and (now - since).total_seconds() > MIN_AGE_S

@@ -16,7 +16,7 @@ from enum import Enum
 import msgspec
 
 from ccm.machines.drain import DrainTask, drain_task
-from ccm.machines.settings import Names, Settings
+from ccm.machines.settings import MachineSettings, Names
 from ccm.model import Node, NodeCondition, Taint
 from ccm.model import node as model
 from ccm.model.machines import Machine, MachineStatus, Phase, Preserve
@@ -33,17 +33,17 @@ from ccm.model.patches import Patch, annotations_patch
 from ccm.model.times import format_time
 
 NOW, WHEN_FAILED = Preserve.NOW.value, Preserve.WHEN_FAILED.value
-BY_US, NEVER = Preserve.AUTO.value, Preserve.NO.value
+WHEN_FAILED_BY_SET, NEVER = Preserve.AUTO.value, Preserve.NO.value
 """Values of the annotation: preserve now; when failed; when failed, set by a machine set; never."""
 
-WISHES = frozenset({NOW, WHEN_FAILED, BY_US, NEVER})
+VALUES = frozenset({NOW, WHEN_FAILED, WHEN_FAILED_BY_SET, NEVER})
 
 DRAINED = "Preserved node drained successfully."
 NOT_DRAINED = "Preserved node could not be drained."
 """Texts about the drain in the message of the node's condition (reference)."""
 
 
-class Action(Enum):
+class PreservationAction(Enum):
     """Action for a machine."""
 
     NOTHING = "nothing"
@@ -52,30 +52,32 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class PreservationDecision:
     """Decision about a machine.
 
     Attributes:
         action: the action.
-        wish: value of the annotation that counts.
+        value: value of the annotation that counts.
         until: end of the preservation.
-        forgets: whether the annotation is removed, because it was fulfilled.
+        removes_annotation: whether the annotation is removed, because it was fulfilled.
         node_wish: value to record as the node's; empty = none.
         by_node: whether the node's annotation counts, so that the machine's own is removed.
     """
 
-    action: Action
-    wish: str = ""
+    action: PreservationAction
+    value: str = ""
     until: datetime | None = None
-    forgets: bool = False
+    removes_annotation: bool = False
     node_wish: str = ""
     by_node: bool = False
 
 
-NOTHING = Decision(action=Action.NOTHING)
+NOTHING = PreservationDecision(action=PreservationAction.NOTHING)
 
 
-def decide(machine: Machine, node: Node | None, now: datetime, settings: Settings) -> Decision:
+def decide(
+    machine: Machine, node: Node | None, now: datetime, settings: MachineSettings
+) -> PreservationDecision:
     """Return the decision about a machine; `node` None = it has none."""
     names, until = settings.names, machine.status.preserve_until
     if not names.preserve:
@@ -83,60 +85,66 @@ def decide(machine: Machine, node: Node | None, now: datetime, settings: Setting
     own, last = machine.preserve, machine.preserve_of_node
     of_node = node.annotations.get(names.preserve, "") if node is not None else ""
     is_bound = until is not None or own or last or of_node
-    if not is_bound or (of_node and of_node not in WISHES):
+    if not is_bound or (of_node and of_node not in VALUES):
         return NOTHING
-    own = own if own in WISHES else ""
+    own = own if own in VALUES else ""
     by_node = bool(of_node or last)
     wish = of_node if by_node else own
     if node is None:
         # The annotation of a node that is gone still counts for its machine.
         wish, by_node, of_node = last or own, bool(last), last
     action, forgets = _action(wish, machine.phase, is_over=until is not None and until <= now)
-    if action is Action.PRESERVE and until is None:
+    if action is PreservationAction.PRESERVE and until is None:
         until = now + timedelta(seconds=settings.of(machine).preserve_timeout_s)
-    return Decision(
+    return PreservationDecision(
         action=action,
-        wish=wish,
+        value=wish,
         until=until,
-        forgets=forgets,
+        removes_annotation=forgets,
         node_wish="" if forgets else of_node,
         by_node=by_node,
     )
 
 
-def _action(wish: str, phase: Phase, *, is_over: bool) -> tuple[Action, bool]:
+def _action(wish: str, phase: Phase, *, is_over: bool) -> tuple[PreservationAction, bool]:
     """Return the action, and whether the annotation is removed."""
     if wish in ("", NEVER):
-        return Action.STOP, False
+        return PreservationAction.STOP, False
     if is_over:
-        return Action.STOP, True
+        return PreservationAction.STOP, True
     if wish == NOW or phase is Phase.FAILED:
-        return Action.PRESERVE, False
-    return Action.STOP, wish == BY_US
+        return PreservationAction.PRESERVE, False
+    return PreservationAction.STOP, wish == WHEN_FAILED_BY_SET
 
 
-def kept(
-    machine: Machine, status: MachineStatus, node: Node | None, now: datetime, settings: Settings
+def with_preservation(
+    machine: Machine,
+    status: MachineStatus,
+    node: Node | None,
+    now: datetime,
+    settings: MachineSettings,
 ) -> MachineStatus:
     """Return a status to write, with the end of a preservation that begins with it.
 
     The end of a preservation is removed from the status only once the node is cleaned up.
     """
     decision = decide(msgspec.structs.replace(machine, status=status), node, now, settings)
-    if decision.action is Action.PRESERVE:
+    if decision.action is PreservationAction.PRESERVE:
         return replace(status, preserve_until=decision.until)
     return status
 
 
-def wants_drain(machine: Machine, node: Node, decision: Decision, settings: Settings) -> bool:
+def wants_drain(
+    machine: Machine, node: Node, decision: PreservationDecision, settings: MachineSettings
+) -> bool:
     """Return whether a preserved node still has Pods that should move."""
-    if decision.action is not Action.PRESERVE or machine.phase is not Phase.FAILED:
+    if decision.action is not PreservationAction.PRESERVE or machine.phase is not Phase.FAILED:
         return False
     condition = condition_of(node, settings.names.preserved_condition)
     return condition is None or DRAINED not in condition.message
 
 
-def task(machine: Machine, node: Node, now: datetime, settings: Settings) -> DrainTask:
+def task(machine: Machine, node: Node, now: datetime, settings: MachineSettings) -> DrainTask:
     """Return the task to drain a preserved node.
 
     The node stays, so no condition announces its end. The taint keeps Pods from it: a cordon would
@@ -152,19 +160,19 @@ def task(machine: Machine, node: Node, now: datetime, settings: Settings) -> Dra
 
 
 def node_patch(
-    machine: Machine, node: Node, decision: Decision, settings: Settings
+    machine: Machine, node: Node, decision: PreservationDecision, settings: MachineSettings
 ) -> Patch | None:
     """Return the patch of the node's annotations and taints; None = up to date."""
     names = settings.names
-    if decision.action is Action.NOTHING:
+    if decision.action is PreservationAction.NOTHING:
         return None
-    is_kept, annotations = decision.action is Action.PRESERVE, dict[str, str | None]()
-    ends = decision.action is Action.STOP and decision.until is not None
+    is_kept, annotations = decision.action is PreservationAction.PRESERVE, dict[str, str | None]()
+    ends = decision.action is PreservationAction.STOP and decision.until is not None
     if is_kept and node.annotations.get(ANNOTATION_SCALE_DOWN_DISABLED) != "true":
         annotations |= dict.fromkeys(_AUTOSCALER, "true")
     if ends and node.annotations.get(ANNOTATION_SCALE_DOWN_DISABLED_BY_US) == "true":
         annotations |= dict.fromkeys(_AUTOSCALER)
-    if decision.forgets:
+    if decision.removes_annotation:
         annotations[names.preserve] = None
     taints, others = None, [taint for taint in node.taints if taint.key != names.preserved_taint]
     is_tainted = len(others) < len(node.taints)
@@ -178,9 +186,9 @@ def node_patch(
 def condition_patch(
     machine: Machine,
     node: Node,
-    decision: Decision,
+    decision: PreservationDecision,
     now: datetime,
-    settings: Settings,
+    settings: MachineSettings,
     *,
     drained: bool | None,
 ) -> Patch | None:
@@ -195,10 +203,10 @@ def condition_patch(
         drained: whether the drain succeeded; None = there was none, or it is running.
     """
     names = settings.names
-    if decision.until is None or decision.action is Action.NOTHING:
+    if decision.until is None or decision.action is PreservationAction.NOTHING:
         return None
     before = condition_of(node, names.preserved_condition)
-    values = status, _, _ = _wording(machine, before, decision, names, drained)
+    values = status, _, _ = _condition_values(machine, before, decision, names, drained)
     if before is not None and (before.status, before.reason, before.message) == values:
         return None
     since = ""
@@ -207,13 +215,15 @@ def condition_patch(
     return node_condition_patch(node, names.preserved_condition, values, now, since=since)
 
 
-def machine_patch(obj: KubeObject, decision: Decision, settings: Settings) -> Patch | None:
+def machine_patch(
+    obj: KubeObject, decision: PreservationDecision, settings: MachineSettings
+) -> Patch | None:
     """Return the patch of the machine's annotations; None = up to date."""
     names = settings.names
-    if decision.action is Action.NOTHING:
+    if decision.action is PreservationAction.NOTHING:
         return None
     wanted: dict[str, str | None] = {}
-    if decision.by_node or decision.forgets:
+    if decision.by_node or decision.removes_annotation:
         wanted = {names.preserve: None, names.preserve_of_node: decision.node_wish or None}
     return annotations_patch(obj, wanted)
 
@@ -221,19 +231,21 @@ def machine_patch(obj: KubeObject, decision: Decision, settings: Settings) -> Pa
 _AUTOSCALER = (ANNOTATION_SCALE_DOWN_DISABLED, ANNOTATION_SCALE_DOWN_DISABLED_BY_US)
 
 
-def _wording(
+def _condition_values(
     machine: Machine,
     before: NodeCondition | None,
-    decision: Decision,
+    decision: PreservationDecision,
     names: Names,
     drained: bool | None,
 ) -> tuple[str, str, str]:
     """Return status, reason and message of the condition."""
-    if decision.action is Action.STOP:
+    if decision.action is PreservationAction.STOP:
         return STATUS_FALSE, names.preservation_stopped, ""
     assert decision.until is not None
     until = f"Machine preserved until {format_time(decision.until)}."
-    reason = names.preserved_by_us if decision.wish == BY_US else names.preserved_by_user
+    reason = (
+        names.preserved_by_us if decision.value == WHEN_FAILED_BY_SET else names.preserved_by_user
+    )
     if machine.phase is not Phase.FAILED:
         return STATUS_TRUE, reason, until
     if (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ccm.machines import replicas
-from ccm.machines.replicas import PopulatedSet, ready_in_s
+from ccm.machines.replicas import PopulatedSet, available_in_s
 from ccm.model.machines import Condition, DeploymentStatus, MachineDeployment, Phase
 from ccm.model.names import STATUS_FALSE, STATUS_TRUE, STATUS_UNKNOWN
 
@@ -19,33 +19,37 @@ OWN = frozenset({AVAILABLE, PROGRESSING, FAILURE})
 """Condition types written here (apps Deployment controller)."""
 
 ENOUGH, NOT_ENOUGH = "MinimumReplicasAvailable", "MinimumReplicasUnavailable"
-MADE, FOUND = "NewMachineSetCreated", "FoundNewMachineSet"
-MOVES, DONE, TOO_LATE = "MachineSetUpdated", "NewMachineSetAvailable", "ProgressDeadlineExceeded"
+NEW_SET_CREATED, NEW_SET_FOUND = "NewMachineSetCreated", "FoundNewMachineSet"
+SET_UPDATED, NEW_SET_AVAILABLE, DEADLINE_EXCEEDED = (
+    "MachineSetUpdated",
+    "NewMachineSetAvailable",
+    "ProgressDeadlineExceeded",
+)
 PAUSED, RESUMED = "DeploymentPaused", "DeploymentResumed"
-NOT_MADE = "MachineSetCreateError"
-UNUSABLE = "InvalidDeployment"
+SET_CREATE_ERROR = "MachineSetCreateError"
+INVALID = "InvalidDeployment"
 """Reasons (reference); the last one is ours: the specification is invalid."""
 
-_OVER = frozenset({DONE, UNUSABLE, RESUMED, NOT_MADE})
+_RESTARTING = frozenset({NEW_SET_AVAILABLE, INVALID, RESUMED, SET_CREATE_ERROR})
 """Reasons after which a rollout begins or continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class RolloutState:
     """State from which the status is derived.
 
     Attributes:
         deployment: the deployment.
         new: the set of its newest template; None = there is none yet.
         olds: the other sets.
-        made: name of the set that is created now; empty = none.
+        new_set_name: name of the set that is created now; empty = none.
         now: the time.
     """
 
     deployment: MachineDeployment
     new: PopulatedSet | None
     olds: Sequence[PopulatedSet]
-    made: str = ""
+    new_set_name: str = ""
     now: datetime
 
     @property
@@ -54,7 +58,7 @@ class Seen:
         return self.olds if self.new is None else [*self.olds, self.new]
 
 
-def status(seen: Seen) -> DeploymentStatus:
+def rollout_status(seen: RolloutState) -> DeploymentStatus:
     """Return the status of a deployment."""
     deployment, now = seen.deployment, seen.now
     members = [member for machine_set in seen.sets for member in machine_set.members]
@@ -68,7 +72,7 @@ def status(seen: Seen) -> DeploymentStatus:
         ready=sum(member.machine.phase is Phase.RUNNING for member in members),
         available=available,
         preserved=sum(
-            member.machine.phase is Phase.FAILED and member.kept_until is not None
+            member.machine.phase is Phase.FAILED and member.preserved_until is not None
             for member in members
         ),
         unavailable=max(0, wanted - available),
@@ -77,55 +81,55 @@ def status(seen: Seen) -> DeploymentStatus:
     return replace(counted, conditions=_conditions(seen, counted))
 
 
-def refusal(deployment: MachineDeployment, now: datetime) -> DeploymentStatus:
+def invalid_status(deployment: MachineDeployment, now: datetime) -> DeploymentStatus:
     """Return the status of an invalid deployment, without new counts."""
-    return stopped(deployment, now, UNUSABLE, " ".join(deployment.faults))
+    return stopped_status(deployment, now, INVALID, " ".join(deployment.faults))
 
 
-def stopped(
+def stopped_status(
     deployment: MachineDeployment, now: datetime, reason: str, text: str
 ) -> DeploymentStatus:
     """Return the status of a deployment whose rollout is stopped, with the reason."""
     before = deployment.status
     wanted = Condition(type=PROGRESSING, status=STATUS_FALSE, reason=reason, message=text)
     others = [condition for condition in before.conditions if condition.type != PROGRESSING]
-    progressing = _said(before.condition(PROGRESSING), wanted, now)
+    progressing = _stamped(before.condition(PROGRESSING), wanted, now)
     return replace(
         before, observed=deployment.metadata.generation, conditions=(*others, progressing)
     )
 
 
-def due_s(seen: Seen, said: DeploymentStatus) -> float | None:
+def next_change_s(seen: RolloutState, status: DeploymentStatus) -> float | None:
     """Return the seconds until the status changes by time alone; None = never."""
     deployment = seen.deployment
     works = [
         member.machine
         for machine_set in seen.sets
         for member in machine_set.members
-        if member.machine.works
+        if member.machine.counts_as_ready
     ]
-    delays = [ready_in_s(machine, deployment.min_ready_s, seen.now) for machine in works]
+    delays = [available_in_s(machine, deployment.min_ready_s, seen.now) for machine in works]
     waits = [left_s for left_s in delays if left_s > 0]
-    progress = said.condition(PROGRESSING)
+    progress = status.condition(PROGRESSING)
     ends = _deadline(deployment, progress)
     if ends is not None and ends >= seen.now:
         waits.append((ends - seen.now).total_seconds() + 1.0)
     return min(waits, default=None)
 
 
-def _conditions(seen: Seen, counted: DeploymentStatus) -> tuple[Condition, ...]:
+def _conditions(seen: RolloutState, counted: DeploymentStatus) -> tuple[Condition, ...]:
     before = seen.deployment.status
     wanted = [_availability(seen, counted), _progress(seen, counted), *_failures(seen)]
     others = [condition for condition in before.conditions if condition.type not in OWN]
     stamped = [
-        _said(before.condition(condition.type), condition, seen.now)
+        _stamped(before.condition(condition.type), condition, seen.now)
         for condition in wanted
         if condition is not None
     ]
     return (*others, *stamped)
 
 
-def _availability(seen: Seen, counted: DeploymentStatus) -> Condition:
+def _availability(seen: RolloutState, counted: DeploymentStatus) -> Condition:
     deployment = seen.deployment
     floor = deployment.replicas - counted.preserved - replicas.unavailable(deployment)
     enough = counted.available >= max(floor, 0)
@@ -137,44 +141,54 @@ def _availability(seen: Seen, counted: DeploymentStatus) -> Condition:
     )
 
 
-def _progress(seen: Seen, counted: DeploymentStatus) -> Condition | None:
+def _progress(seen: RolloutState, counted: DeploymentStatus) -> Condition | None:
     deployment, before = seen.deployment, seen.deployment.status
     last = before.condition(PROGRESSING)
     if deployment.is_paused or (last is not None and last.reason == PAUSED):
         return _pause(deployment, last)
-    if seen.made:
-        return _moves(MADE, f'Created new machine set "{seen.made}"', seen.now)
+    if seen.new_set_name:
+        return _progressing(
+            NEW_SET_CREATED, f'Created new machine set "{seen.new_set_name}"', seen.now
+        )
     counts = {counted.updated, counted.replicas, counted.available}
     if seen.new is not None and counts == {deployment.replicas}:
         text = f'MachineSet "{_name(seen)}" has successfully progressed.'
-        return Condition(type=PROGRESSING, status=STATUS_TRUE, reason=DONE, message=text)
-    if last is not None and last.reason == DONE and counted.replicas == counted.updated:
+        return Condition(
+            type=PROGRESSING, status=STATUS_TRUE, reason=NEW_SET_AVAILABLE, message=text
+        )
+    if (
+        last is not None
+        and last.reason == NEW_SET_AVAILABLE
+        and counted.replicas == counted.updated
+    ):
         # A complete rollout stays complete: machines that fail later do not restart it.
         return last
     if last is None and seen.new is not None:
-        return _moves(FOUND, f'Found new machine set "{seen.new.name}"', seen.now)
-    if last is None or last.reason in _OVER or _has_moved(before, counted):
-        return _moves(MOVES, f'MachineSet "{_name(seen)}" is progressing.', seen.now)
+        return _progressing(NEW_SET_FOUND, f'Found new machine set "{seen.new.name}"', seen.now)
+    if last is None or last.reason in _RESTARTING or _has_moved(before, counted):
+        return _progressing(SET_UPDATED, f'MachineSet "{_name(seen)}" is progressing.', seen.now)
     ends = _deadline(deployment, last)
     if ends is not None and seen.now > ends:
         text = f'MachineSet "{_name(seen)}" has timed out progressing.'
-        return Condition(type=PROGRESSING, status=STATUS_FALSE, reason=TOO_LATE, message=text)
+        return Condition(
+            type=PROGRESSING, status=STATUS_FALSE, reason=DEADLINE_EXCEEDED, message=text
+        )
     return last
 
 
 def _pause(deployment: MachineDeployment, last: Condition | None) -> Condition | None:
-    if last is not None and last.reason == TOO_LATE:
+    if last is not None and last.reason == DEADLINE_EXCEEDED:
         return last
     reason = PAUSED if deployment.is_paused else RESUMED
     text = f"Deployment is {'paused' if deployment.is_paused else 'resumed'}"
     return Condition(type=PROGRESSING, status=STATUS_UNKNOWN, reason=reason, message=text)
 
 
-def _moves(reason: str, text: str, now: datetime) -> Condition:
+def _progressing(reason: str, text: str, now: datetime) -> Condition:
     return Condition(type=PROGRESSING, status=STATUS_TRUE, reason=reason, message=text, updated=now)
 
 
-def _name(seen: Seen) -> str:
+def _name(seen: RolloutState) -> str:
     return seen.new.name if seen.new is not None else seen.deployment.name
 
 
@@ -192,12 +206,12 @@ def _deadline(deployment: MachineDeployment, last: Condition | None) -> datetime
     """Return the time limit for progress; None = there is none, or it has passed."""
     if deployment.deadline_s is None or last is None or last.updated is None:
         return None
-    if last.reason in (DONE, TOO_LATE, PAUSED, UNUSABLE, NOT_MADE):
+    if last.reason in (NEW_SET_AVAILABLE, DEADLINE_EXCEEDED, PAUSED, INVALID, SET_CREATE_ERROR):
         return None
     return last.updated + timedelta(seconds=deployment.deadline_s)
 
 
-def _failures(seen: Seen) -> Sequence[Condition]:
+def _failures(seen: RolloutState) -> Sequence[Condition]:
     """Return the first failure of a set, that of the new set before those of old ones."""
     failures = [
         condition
@@ -208,7 +222,7 @@ def _failures(seen: Seen) -> Sequence[Condition]:
     return failures[:1]
 
 
-def _said(before: Condition | None, wanted: Condition, now: datetime) -> Condition:
+def _stamped(before: Condition | None, wanted: Condition, now: datetime) -> Condition:
     """Return a condition with its timestamps, which are kept if it did not change."""
     if before is None or before.status != wanted.status:
         return replace(wanted, updated=now, since=now)

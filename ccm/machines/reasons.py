@@ -22,7 +22,12 @@ EVENT_NO_REVISION = "DeploymentRollbackRevisionNotFound"
 EVENT_SAME_TEMPLATE = "DeploymentRollbackTemplateUnchanged"
 """Reasons of events on a MachineDeployment."""
 
-SICK_CONDITIONS = ("KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable")
+UNHEALTHY_CONDITIONS = (
+    "KernelDeadlock",
+    "ReadonlyFilesystem",
+    "DiskPressure",
+    "NetworkUnavailable",
+)
 """Conditions that make a node unhealthy unless they are False or missing; default of the flag."""
 
 CONDITION_SPEC_VALID = "SpecValid"
@@ -59,10 +64,10 @@ REASON_VM_NOT_OWNED = "VMNotOwned"
 """Reason of a Warning event on a Machine: the VM of its provider ID has another owner, so that
 neither the VM nor its node is touched. Ours."""
 
-REASON_NODE_SICK = "NodeUnhealthy"
+REASON_NODE_UNHEALTHY = "NodeUnhealthy"
 REASON_NODE_HEALTHY = "NodeHealthy"
 REASON_MACHINE_FAILED = "MachineFailed"
-REASON_REPLACEMENT_HELD = "ReplacementHeld"
+REASON_REPLACEMENT_BLOCKED = "ReplacementHeld"
 REASON_PRESERVED = "MachinePreserved"
 REASON_PRESERVED_ENDED = "PreservationEnded"
 """Reasons of events on a Machine: its node is unhealthy, or healthy again; it has failed; its

@@ -29,13 +29,13 @@ from ccm.model.machines import (
     Strategy,
 )
 
-BURST = 100
+MAX_CHANGES_PER_PASS = 100
 """Maximum number of creations, and of deletions, in one pass (reference)."""
 
 DEFAULT_PRIORITY = 3
 """Priority of a machine whose annotation is missing or unreadable (reference)."""
 
-CALLED_PRIORITY = 1
+AUTOSCALER_PRIORITY = 1
 """Priority of a machine that the autoscaler wants deleted (reference)."""
 
 _ORDER = (
@@ -64,19 +64,19 @@ class Member:
         machine: the machine.
         node: its node; None = it has none, or none is known.
         is_labeled: whether it has all labels of the template.
-        kept_until: time until which it is preserved; None = it is not.
+        preserved_until: time until which it is preserved; None = it is not.
         preserve: the annotation that counts, of the node or of the machine.
         own_preserve: annotation of the machine.
-        is_its_own: whether the annotation of the machine counts, not that of the node.
+        uses_own_annotation: whether the annotation of the machine counts, not that of the node.
     """
 
     machine: Machine
     node: Node | None = None
     is_labeled: bool = True
-    kept_until: datetime | None = None
-    preserve: Preserve = Preserve.UNSAID
-    own_preserve: Preserve = Preserve.UNSAID
-    is_its_own: bool = True
+    preserved_until: datetime | None = None
+    preserve: Preserve = Preserve.UNSET
+    own_preserve: Preserve = Preserve.UNSET
+    uses_own_annotation: bool = True
 
     @property
     def key(self) -> str:
@@ -93,10 +93,10 @@ class Member:
         """UID of the machine."""
         return self.machine.uid
 
-    def is_kept(self, now: datetime) -> bool:
+    def is_preserved(self, now: datetime) -> bool:
         """Return whether the machine is preserved, or is about to be."""
-        if self.kept_until is not None:
-            return self.kept_until > now
+        if self.preserved_until is not None:
+            return self.preserved_until > now
         if self.preserve is Preserve.NOW:
             return True
         waits = self.preserve in (Preserve.WHEN_FAILED, Preserve.AUTO)
@@ -104,10 +104,10 @@ class Member:
 
     def is_available(self, min_ready_s: float, now: datetime) -> bool:
         """Return whether the machine has been ready for long enough."""
-        return self.machine.works and ready_in_s(self.machine, min_ready_s, now) <= 0
+        return self.machine.counts_as_ready and available_in_s(self.machine, min_ready_s, now) <= 0
 
 
-def member(
+def build_member(
     machine: Machine, node: Node | None, labels: Mapping[str, str], *, annotation: str
 ) -> Member:
     """Return a machine of a set.
@@ -126,10 +126,10 @@ def member(
         machine=machine,
         node=node,
         is_labeled=labels.items() <= machine.labels.items(),
-        kept_until=machine.status.preserve_until,
+        preserved_until=machine.status.preserve_until,
         preserve=own if is_its_own else Preserve.of(of_node),
         own_preserve=own,
-        is_its_own=is_its_own,
+        uses_own_annotation=is_its_own,
     )
 
 
@@ -145,10 +145,10 @@ class PopulatedSet(MachineSet, frozen=True, kw_only=True):
     @property
     def live(self) -> Sequence[Member]:
         """Machines whose deletion was not requested."""
-        return [member for member in self.members if not member.machine.is_ending]
+        return [member for member in self.members if not member.machine.is_terminating]
 
 
-def populated(obj: MachineSet, members: Sequence[Member]) -> PopulatedSet:
+def with_members(obj: MachineSet, members: Sequence[Member]) -> PopulatedSet:
     """Return a set with its machines."""
     return PopulatedSet(**msgspec.structs.asdict(obj), members=members)
 
@@ -160,15 +160,15 @@ class Scaling:
     Attributes:
         create: number of machines to create.
         delete: machines to delete.
-        lacking: number of missing machines, including those that must not be created.
+        missing: number of missing machines, including those that must not be created.
     """
 
     create: int = 0
     delete: Sequence[Member] = ()
-    lacking: int = 0
+    missing: int = 0
 
 
-def scaling(wanted: MachineSet, members: Iterable[Member], now: datetime) -> Scaling:
+def plan_scaling(wanted: MachineSet, members: Iterable[Member], now: datetime) -> Scaling:
     """Return the creations and deletions of a pass."""
     all_members = list(members)
     if wanted.is_deleting:
@@ -177,40 +177,42 @@ def scaling(wanted: MachineSet, members: Iterable[Member], now: datetime) -> Sca
                 (member for member in all_members if not member.machine.is_deleting), now
             )
         )
-    live = [member for member in all_members if not member.machine.is_ending]
+    live = [member for member in all_members if not member.machine.is_terminating]
     lacking = max(0, wanted.replicas - len(live))
     return Scaling(
-        create=min(lacking, BURST) if wanted.may_grow else 0,
-        delete=_victims(wanted, live, now),
-        lacking=lacking,
+        create=min(lacking, MAX_CHANGES_PER_PASS) if wanted.may_grow else 0,
+        delete=_to_delete(wanted, live, now),
+        missing=lacking,
     )
 
 
-def _victims(wanted: MachineSet, live: Sequence[Member], now: datetime) -> Sequence[Member]:
+def _to_delete(wanted: MachineSet, live: Sequence[Member], now: datetime) -> Sequence[Member]:
     # A moved machine brings its own replica, which the set may not have yet.
     countable = deletion_order(
         (member for member in live if not member.machine.was_moved), now, wanted.min_ready_s
     )
-    surplus = min(max(0, len(countable) - wanted.replicas), BURST)
+    surplus = min(max(0, len(countable) - wanted.replicas), MAX_CHANGES_PER_PASS)
     keys = {member.key for member in countable[:surplus]}
     keys |= {
         member.key
         for member in live
-        if is_called(member.machine, wanted.scaled) or _is_spent(member, now)
+        if is_chosen_by_autoscaler(member.machine, wanted.scaled) or _is_replaceable(member, now)
     }
-    return [member for member in deletion_order(live, now) if member.key in keys][:BURST]
+    return [member for member in deletion_order(live, now) if member.key in keys][
+        :MAX_CHANGES_PER_PASS
+    ]
 
 
-def is_called(machine: Machine, scaled: datetime | None) -> bool:
+def is_chosen_by_autoscaler(machine: Machine, scaled: datetime | None) -> bool:
     """Return whether the autoscaler chose the machine, and has lowered the replicas since."""
-    if machine.priority != CALLED_PRIORITY or machine.marked is None or scaled is None:
+    if machine.priority != AUTOSCALER_PRIORITY or machine.marked is None or scaled is None:
         return False
     return machine.marked <= scaled
 
 
-def _is_spent(member: Member, now: datetime) -> bool:
+def _is_replaceable(member: Member, now: datetime) -> bool:
     """Return whether the machine has failed and is not preserved."""
-    return member.machine.phase is Phase.FAILED and not member.is_kept(now)
+    return member.machine.phase is Phase.FAILED and not member.is_preserved(now)
 
 
 def deletion_order(
@@ -221,26 +223,26 @@ def deletion_order(
 
 
 def _rank(member: Member, now: datetime, min_ready_s: float) -> tuple[object, ...]:
-    kept, machine = member.is_kept(now), member.machine
+    kept, machine = member.is_preserved(now), member.machine
     return (
         kept,
         # Of preserved machines, those that the set chose go first, then those that expire sooner.
         kept and member.preserve is not Preserve.AUTO,
-        (member.kept_until or _FOREVER) if kept else _FOREVER,
+        (member.preserved_until or _FOREVER) if kept else _FOREVER,
         machine.priority,
         machine.marked or _FOREVER,
         _RANKS[machine.phase],
-        ready_in_s(machine, min_ready_s, now) <= 0,
+        available_in_s(machine, min_ready_s, now) <= 0,
         machine.created,
         machine.key,
     )
 
 
-def preservation(
+def plan_preservation(
     wanted: MachineSet, members: Iterable[Member]
 ) -> tuple[Sequence[Member], Sequence[Member]]:
     """Return the machines that the set starts to preserve, and those it stops to preserve."""
-    live = [member for member in members if not member.machine.is_ending]
+    live = [member for member in members if not member.machine.is_terminating]
     own = [member for member in live if member.own_preserve is Preserve.AUTO]
     room = wanted.max_preserved - len(own)
     if room < 0:
@@ -250,14 +252,14 @@ def preservation(
         member
         for member in live
         if member.machine.phase is Phase.FAILED
-        and member.is_its_own
-        and member.own_preserve is Preserve.UNSAID
-        and member.kept_until is None
+        and member.uses_own_annotation
+        and member.own_preserve is Preserve.UNSET
+        and member.preserved_until is None
     ]
     return sorted(candidates, key=_age, reverse=True)[:room], ()
 
 
-def preserved(
+def apply_preservation(
     members: Iterable[Member], keep: Collection[Member], drop: Collection[Member]
 ) -> Sequence[Member]:
     """Return the machines as they are after these changes of their annotations."""
@@ -273,15 +275,15 @@ def preserved(
 
 
 def _dropped(member: Member) -> Member:
-    left = Preserve.UNSAID if member.is_its_own else member.preserve
-    return replace(member, own_preserve=Preserve.UNSAID, preserve=left)
+    left = Preserve.UNSET if member.uses_own_annotation else member.preserve
+    return replace(member, own_preserve=Preserve.UNSET, preserve=left)
 
 
 def _age(member: Member) -> tuple[datetime, str]:
     return (member.machine.created, member.key)
 
 
-def counts(
+def count_status(
     wanted: MachineSet, members: Iterable[Member], now: datetime
 ) -> tuple[SetStatus, float | None]:
     """Return the counts in a set's status, and the seconds until one changes by time alone."""
@@ -289,17 +291,17 @@ def counts(
     kept = [
         member
         for member in all_members
-        if member.machine.phase is Phase.FAILED and member.kept_until is not None
+        if member.machine.phase is Phase.FAILED and member.preserved_until is not None
     ]
     waits = [
-        ready_in_s(member.machine, wanted.min_ready_s, now)
+        available_in_s(member.machine, wanted.min_ready_s, now)
         for member in all_members
-        if member.machine.works
+        if member.machine.counts_as_ready
     ]
     ends = [
-        (member.kept_until - now).total_seconds()
+        (member.preserved_until - now).total_seconds()
         for member in kept
-        if member.kept_until is not None
+        if member.preserved_until is not None
     ]
     later = [seconds for seconds in (*waits, *ends) if seconds > 0]
     keys = {member.key for member in kept}
@@ -321,7 +323,7 @@ def counts(
         preserved_by_us=sum(
             member.own_preserve is Preserve.AUTO
             for member in all_members
-            if not member.machine.is_ending
+            if not member.machine.is_terminating
         ),
         conditions=wanted.status.conditions,
         last=wanted.status.last,
@@ -344,7 +346,7 @@ def _failed(machine: Machine, owner: str) -> FailedMachine:
     )
 
 
-def ready_in_s(machine: Machine, min_ready_s: float, now: datetime) -> float:
+def available_in_s(machine: Machine, min_ready_s: float, now: datetime) -> float:
     """Return the seconds until a ready machine counts as available."""
     if not min_ready_s:
         return 0.0
@@ -364,7 +366,7 @@ def is_amount(value: object) -> bool:
     return isinstance(value, int) and value >= 0
 
 
-def amount(value: int | str, of: int, *, up: bool) -> int:
+def resolve_amount(value: int | str, of: int, *, up: bool) -> int:
     """Return a number, or a percentage `of` something, rounded up or down.
 
     Raises:
@@ -383,23 +385,23 @@ def surge(deployment: MachineDeployment) -> int:
     """Return the maximum number of machines above the replicas; 0 unless rolling."""
     if deployment.strategy is not Strategy.ROLLING:
         return 0
-    return amount(deployment.max_surge, deployment.replicas, up=True)
+    return resolve_amount(deployment.max_surge, deployment.replicas, up=True)
 
 
-def most(deployment: MachineDeployment) -> int:
+def max_machines(deployment: MachineDeployment) -> int:
     """Return the maximum number of machines: the replicas and the surge."""
     surges = deployment.strategy in (Strategy.ROLLING, Strategy.IN_PLACE)
     if not (surges and is_amount(deployment.max_surge)):
         return deployment.replicas
-    return deployment.replicas + amount(deployment.max_surge, deployment.replicas, up=True)
+    return deployment.replicas + resolve_amount(deployment.max_surge, deployment.replicas, up=True)
 
 
 def unavailable(deployment: MachineDeployment) -> int:
     """Return the maximum number of missing machines, at most the replicas."""
     if deployment.strategy not in (Strategy.ROLLING, Strategy.IN_PLACE) or not deployment.replicas:
         return 0
-    most = amount(deployment.max_unavailable, deployment.replicas, up=False)
-    extra = amount(deployment.max_surge, deployment.replicas, up=True)
+    most = resolve_amount(deployment.max_unavailable, deployment.replicas, up=False)
+    extra = resolve_amount(deployment.max_surge, deployment.replicas, up=True)
     # If both were 0, no machine could ever be replaced.
     if most == 0 and (extra == 0 or deployment.is_manual):
         most = 1
@@ -423,5 +425,5 @@ def new_size(deployment: MachineDeployment, *, present: int, new: int) -> int:
         return deployment.replicas
     if deployment.is_manual:
         return new
-    most = deployment.replicas + amount(deployment.max_surge, deployment.replicas, up=True)
+    most = deployment.replicas + resolve_amount(deployment.max_surge, deployment.replicas, up=True)
     return new + max(0, min(most - present, deployment.replicas - new))

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from ccm.base.parsing import parse_digits
-from ccm.machines import autoscaler, inplace, progress, replicas, scaling
-from ccm.machines.autoscaler import Mark, NodeMark
-from ccm.machines.inplace import NOTHING, Update
+from ccm.machines import autoscaler, in_place_update, progress, replicas, scaling
+from ccm.machines.autoscaler import DeletionMark, NodeMark
+from ccm.machines.in_place_update import NOTHING, UpdateActions
 from ccm.machines.replicas import PopulatedSet
-from ccm.machines.settings import Names, Settings
+from ccm.machines.settings import MachineSettings, Names
 from ccm.model.machines import DeploymentStatus, MachineDeployment, Strategy
 from ccm.model.names import SAFE_LETTERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Making:
+class SetCreation:
     """A set to create from the newest template.
 
     Attributes:
@@ -31,13 +31,13 @@ class Making:
         annotations: its annotations.
     """
 
-    name: Name
+    name: SetName
     replicas: int
     annotations: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class SetChange:
     """Change of a set.
 
     Attributes:
@@ -56,7 +56,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RolloutPlan:
     """Writes of a pass, in this order.
 
     Attributes:
@@ -65,23 +65,23 @@ class Plan:
         annotations: annotations of the deployment to set or remove.
         nodes: changes of nodes.
         holds: whether nodes that join are protected from the autoscaler.
-        make: set to create.
+        create: set to create.
         changes: changes of sets.
         update: actions for in-place updates; its `sizes` are contained in `changes`.
-        drop: sets to delete.
+        delete: sets to delete.
         status: the status.
         after_s: delay after which time alone changes something, in seconds; None = never.
     """
 
-    revert: Revert | None = None
-    marks: Sequence[Mark] = ()
+    revert: Rollback | None = None
+    marks: Sequence[DeletionMark] = ()
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     nodes: Sequence[NodeMark] = ()
     holds: bool = False
-    make: Making | None = None
-    changes: Sequence[Change] = ()
-    update: Update = NOTHING
-    drop: Sequence[PopulatedSet] = ()
+    create: SetCreation | None = None
+    changes: Sequence[SetChange] = ()
+    update: UpdateActions = NOTHING
+    delete: Sequence[PopulatedSet] = ()
     status: DeploymentStatus
     after_s: float | None = None
 
@@ -93,9 +93,9 @@ class Plan:
             or self.marks
             or self.annotations
             or self.nodes
-            or self.make
+            or self.create
             or self.changes
-            or self.drop
+            or self.delete
             or self.update != NOTHING
         )
 
@@ -104,10 +104,10 @@ def plan(
     deployment: MachineDeployment,
     sets: Sequence[PopulatedSet],
     now: datetime,
-    settings: Settings,
+    settings: MachineSettings,
     *,
     taken: Collection[str] = (),
-) -> Plan:
+) -> RolloutPlan:
     """Return the next writes for a deployment.
 
     Args:
@@ -118,42 +118,45 @@ def plan(
         taken: names of other sets.
     """
     if deployment.faults:
-        return Plan(status=progress.refusal(deployment, now))
+        return RolloutPlan(status=progress.invalid_status(deployment, now))
     new, olds = new_and_old(deployment, sets)
-    seen = progress.Seen(deployment=deployment, new=new, olds=olds, now=now)
-    result = Plan(status=DeploymentStatus())
+    seen = progress.RolloutState(deployment=deployment, new=new, olds=olds, now=now)
+    result = RolloutPlan(status=DeploymentStatus())
     if deployment.rollback_to is not None and not deployment.is_paused:
-        result = replace(result, revert=revert(deployment, sets, settings.names))
+        result = replace(result, revert=resolve_rollback(deployment, sets, settings.names))
     else:
-        marks, annotations = _wishes(deployment, sets, now, settings)
+        marks, annotations = _autoscaler_marks(deployment, sets, now, settings)
         result = replace(result, marks=marks, annotations=annotations)
         if not marks:
             rollout = _Rollout(seen, settings)
             result = rollout.planned(result, {*taken, *(machine_set.name for machine_set in sets)})
-    new_name = result.make.name if result.make is not None else None
-    seen = replace(seen, made=new_name.name if new_name is not None else "")
-    status = progress.status(seen)
+    new_name = result.create.name if result.create is not None else None
+    seen = replace(seen, new_set_name=new_name.name if new_name is not None else "")
+    status = progress.rollout_status(seen)
     if new_name is not None and new_name.collisions:
         status = replace(status, collisions=new_name.collisions)
-    return replace(result, status=status, after_s=progress.due_s(seen, status))
+    return replace(result, status=status, after_s=progress.next_change_s(seen, status))
 
 
-def _wishes(
-    deployment: MachineDeployment, sets: Sequence[PopulatedSet], now: datetime, settings: Settings
-) -> tuple[Sequence[Mark], Mapping[str, str | None]]:
+def _autoscaler_marks(
+    deployment: MachineDeployment,
+    sets: Sequence[PopulatedSet],
+    now: datetime,
+    settings: MachineSettings,
+) -> tuple[Sequence[DeletionMark], Mapping[str, str | None]]:
     """Return the machines that the autoscaler wants deleted, and the change of its annotation."""
     text = deployment.annotations.get(settings.names.trigger)
     if not text:
         return (), {}
     members = [member for machine_set in sets for member in machine_set.members]
-    marks, remaining = autoscaler.triggered(text, members, now, settings.names)
+    marks, remaining = autoscaler.parse_trigger(text, members, now, settings.names)
     return marks, {} if remaining == text else {settings.names.trigger: remaining}
 
 
 class _Rollout:
     """Rollout of a deployment's sets to the newest template."""
 
-    def __init__(self, seen: progress.Seen, settings: Settings) -> None:
+    def __init__(self, seen: progress.RolloutState, settings: MachineSettings) -> None:
         self.seen, self.settings, self.names = seen, settings, settings.names
         self.deployment = deployment = seen.deployment
         self.new, self.olds = seen.new, seen.olds
@@ -167,63 +170,65 @@ class _Rollout:
             olds=olds,
         )
         self.waits = any(
-            old.replicas or old.members or not (old.has_seen or old.is_deleting)
+            old.replicas or old.members or not (old.is_status_current or old.is_deleting)
             for old in seen.olds
         )
         """Whether there are old machines, or may be."""
 
-    def _sized(self, machine_set: PopulatedSet) -> scaling.Sized:
-        return scaling.sized(machine_set, self.deployment, self.seen.now, self.names)
+    def _sized(self, machine_set: PopulatedSet) -> scaling.SetSize:
+        return scaling.set_size(machine_set, self.deployment, self.seen.now, self.names)
 
-    def planned(self, so_far: Plan, taken: Collection[str]) -> Plan:
+    def planned(self, so_far: RolloutPlan, taken: Collection[str]) -> RolloutPlan:
         """Return the plan with all changes of sets and nodes."""
         deployment, new, olds = self.deployment, self.new, self.olds
         update = self._update()
         sizes, first = self._sizes(update)
         is_under_way = not deployment.is_paused and any(old.replicas or old.live for old in olds)
         rolls = deployment.strategy is Strategy.ROLLING and is_under_way
-        revision = next_number(new, olds, self.names)
+        revision = next_revision(new, olds, self.names)
         updates = self.is_in_place and is_under_way
-        nodes = autoscaler.node_marks(new, olds, self.settings, rolls=rolls, updates=updates)
+        nodes = autoscaler.node_marks(new, olds, self.settings, is_rolling=rolls, updates=updates)
         make = None
         may_make = deployment.strategy is not Strategy.RECREATE or not self.waits
         if new is None and may_make and not deployment.is_paused:
             set_annotations = (
-                self._copied({}) | self._limits() | {self.names.revision: str(revision)}
+                self._copied_annotations({})
+                | self._scale_annotations()
+                | {self.names.revision: str(revision)}
             )
-            name = name_for(deployment, taken)
-            make = Making(name=name, replicas=first, annotations=set_annotations)
+            name = choose_name(deployment, taken)
+            make = SetCreation(name=name, replicas=first, annotations=set_annotations)
         annotations = dict(so_far.annotations)
-        if (new or make) and number(deployment.annotations, self.names) != revision:
+        if (new or make) and revision_of(deployment.annotations, self.names) != revision:
             annotations[self.names.revision] = str(revision)
         return replace(
             so_far,
             annotations=annotations,
             nodes=() if deployment.is_paused else tuple(nodes),
-            holds=rolls and self.settings.holds_nodes,
-            make=make,
+            holds=rolls and self.settings.disables_scale_down,
+            create=make,
             update=update,
             changes=self._changes(sizes, rolls=rolls),
-            drop=() if rolls or new is None else superfluous(deployment, olds),
+            delete=() if rolls or new is None else sets_to_clean_up(deployment, olds),
         )
 
-    def _update(self) -> Update:
+    def _update(self) -> UpdateActions:
         wanted = self.deployment
         if not self.is_in_place or wanted.is_paused:
-            return inplace.ended(self.new, self.olds, self.fleet, self.names)
+            return in_place_update.stop_update(self.new, self.olds, self.fleet, self.names)
         manual = wanted.is_manual
-        surge = 0 if manual else replicas.amount(wanted.max_surge, wanted.replicas, up=True)
-        return inplace.update(
+        surge = 0 if manual else replicas.resolve_amount(wanted.max_surge, wanted.replicas, up=True)
+        return in_place_update.plan_update(
             self.new, self.olds, self.fleet, self.names, surge=surge, is_manual=manual
         )
 
-    def _sizes(self, update: Update) -> tuple[scaling.Sizes, int]:
+    def _sizes(self, update: UpdateActions) -> tuple[scaling.Sizes, int]:
         """Return the changed sizes by UID, and the initial size of a set that is to be created."""
         deployment, fleet = self.deployment, self.fleet
         if update.sizes and (deployment.is_paused or not self.is_in_place):
             return update.sizes, 0
         if deployment.is_paused:
-            sizes = scaling.held(fleet)
+            sizes = scaling.paused_sizes(fleet)
             if self.is_in_place:
                 # Old sets create no machines: they would lose any growth again in the next pass.
                 olds = {old.uid: old.replicas for old in self.olds}
@@ -232,27 +237,29 @@ class _Rollout:
         if self.is_in_place:
             return update.sizes, replicas.new_size(deployment, present=fleet.present, new=0)
         if deployment.strategy is Strategy.RECREATE:
-            return scaling.recreated(fleet, waits=self.waits)
-        return scaling.rolled(fleet, deployment)
+            return scaling.recreate_sizes(fleet, waits=self.waits)
+        return scaling.rolling_sizes(fleet, deployment)
 
-    def _changes(self, sizes: scaling.Sizes, *, rolls: bool) -> Sequence[Change]:
-        changes, names = list[Change](), self.names
+    def _changes(self, sizes: scaling.Sizes, *, rolls: bool) -> Sequence[SetChange]:
+        changes, names = list[SetChange](), self.names
         for machine_set in self.seen.sets:
             if machine_set.is_deleting:
                 continue
             is_new, size = machine_set is self.new, sizes.get(machine_set.uid)
-            annotations = autoscaler.set_mark(machine_set, names, rolls=rolls, is_new=is_new)
+            annotations = autoscaler.old_set_annotation(
+                machine_set, names, rolls=rolls, is_new=is_new
+            )
             if is_new or (machine_set.replicas if size is None else size):
-                annotations |= _missing(machine_set, self._limits())
-            annotations |= self._notes(machine_set, is_new=is_new)
+                annotations |= _missing(machine_set, self._scale_annotations())
+            annotations |= self._set_annotations(machine_set, is_new=is_new)
             is_old = self.is_in_place and not is_new
-            labels = inplace.set_labels(
+            labels = in_place_update.set_labels(
                 machine_set, names, is_old=is_old, is_known=self.fleet.is_known
             )
             copies = is_new and machine_set.template.rest != self.deployment.template.rest
             if size is not None or annotations or labels or copies:
                 changes.append(
-                    Change(
+                    SetChange(
                         set=machine_set,
                         replicas=size,
                         annotations=annotations,
@@ -262,26 +269,26 @@ class _Rollout:
                 )
         return changes
 
-    def _notes(self, machine_set: PopulatedSet, *, is_new: bool) -> Mapping[str, str]:
+    def _set_annotations(self, machine_set: PopulatedSet, *, is_new: bool) -> Mapping[str, str]:
         """Return the annotations that a set gets from its deployment, and its revision."""
         if is_new:
-            revision = next_number(machine_set, self.olds, self.names)
+            revision = next_revision(machine_set, self.olds, self.names)
             return {
-                **self._copied(machine_set.annotations),
-                **numbered(machine_set, revision, self.names),
+                **self._copied_annotations(machine_set.annotations),
+                **revision_annotations(machine_set, revision, self.names),
             }
         key = self.names.scaler_time
         scaled_at = self.deployment.annotations.get(key)
         return _missing(machine_set, {key: scaled_at}) if scaled_at and machine_set.replicas else {}
 
-    def _copied(self, present: Mapping[str, str]) -> dict[str, str]:
+    def _copied_annotations(self, present: Mapping[str, str]) -> dict[str, str]:
         return {
             key: value
             for key, value in self.deployment.annotations.items()
             if key not in self.names.not_copied and present.get(key) != value
         }
 
-    def _limits(self) -> dict[str, str]:
+    def _scale_annotations(self) -> dict[str, str]:
         """Return the annotations that record how a set was last scaled."""
         return {
             self.names.desired: str(self.fleet.replicas),
@@ -305,7 +312,7 @@ _FNV_OFFSET, _FNV_PRIME = 0x811C9DC5, 0x01000193
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Name:
+class SetName:
     """Name of a set.
 
     Attributes:
@@ -320,19 +327,19 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Revert:
+class Rollback:
     """Answer to a rollback request.
 
     Attributes:
         to: the set whose template returns; None = nothing changes.
         revision: requested revision.
-        why_not: reason why nothing changes.
+        error: reason why nothing changes.
         is_same: whether the reason is that the template is the present one.
     """
 
     to: PopulatedSet | None = None
     revision: int = 0
-    why_not: str = ""
+    error: str = ""
     is_same: bool = False
 
 
@@ -340,7 +347,7 @@ def new_and_old(
     deployment: MachineDeployment, sets: Sequence[PopulatedSet]
 ) -> tuple[PopulatedSet | None, Sequence[PopulatedSet]]:
     """Return the set of the newest template, and the other sets, the oldest first."""
-    ordered = sorted(sets, key=lambda machine_set: machine_set.age)
+    ordered = sorted(sets, key=lambda machine_set: machine_set.creation_key)
     essence = deployment.template.essence
     alike = (
         machine_set
@@ -351,7 +358,7 @@ def new_and_old(
     return new, [machine_set for machine_set in ordered if machine_set is not new]
 
 
-def name_for(deployment: MachineDeployment, taken: Collection[str]) -> Name:
+def choose_name(deployment: MachineDeployment, taken: Collection[str]) -> SetName:
     """Return a free name for the set of the newest template."""
     collisions = deployment.status.collisions or 0
     while True:
@@ -359,25 +366,25 @@ def name_for(deployment: MachineDeployment, taken: Collection[str]) -> Name:
         suffix = "".join(SAFE_LETTERS[ord(digit) % len(SAFE_LETTERS)] for digit in digest[:_SUFFIX])
         name = f"{deployment.name}-{suffix}"
         if name not in taken:
-            return Name(name=name, hash=digest, collisions=collisions)
+            return SetName(name=name, hash=digest, collisions=collisions)
         collisions += 1
 
 
-def number(of: Mapping[str, str], names: Names) -> int:
+def revision_of(of: Mapping[str, str], names: Names) -> int:
     """Return the revision in annotations; 0 = none."""
     return parse_digits(of.get(names.revision, "")) or 0
 
 
-def next_number(new: PopulatedSet | None, olds: Sequence[PopulatedSet], names: Names) -> int:
+def next_revision(new: PopulatedSet | None, olds: Sequence[PopulatedSet], names: Names) -> int:
     """Return the revision of the newest template."""
-    highest = max((number(old.annotations, names) for old in olds), default=0)
-    own = number(new.annotations, names) if new is not None else 0
+    highest = max((revision_of(old.annotations, names) for old in olds), default=0)
+    own = revision_of(new.annotations, names) if new is not None else 0
     return max(own, highest + 1)
 
 
-def numbered(new: PopulatedSet, revision: int, names: Names) -> Mapping[str, str]:
+def revision_annotations(new: PopulatedSet, revision: int, names: Names) -> Mapping[str, str]:
     """Return the annotations that give a set its revision; empty = it has it."""
-    before = number(new.annotations, names)
+    before = revision_of(new.annotations, names)
     if before >= revision:
         return {}
     annotations = {names.revision: str(revision)}
@@ -387,23 +394,25 @@ def numbered(new: PopulatedSet, revision: int, names: Names) -> Mapping[str, str
     return annotations
 
 
-def superfluous(
+def sets_to_clean_up(
     deployment: MachineDeployment, olds: Sequence[PopulatedSet]
 ) -> Sequence[PopulatedSet]:
     """Return the empty old sets beyond the history limit."""
     if deployment.history_limit is None:
         return ()
-    kept = [old for old in olds if old.has_seen and not old.is_deleting]
+    kept = [old for old in olds if old.is_status_current and not old.is_deleting]
     empty = [old for old in kept if not (old.replicas or old.members)]
     return empty[: max(0, len(empty) - deployment.history_limit)]
 
 
-def revert(deployment: MachineDeployment, sets: Sequence[PopulatedSet], names: Names) -> Revert:
+def resolve_rollback(
+    deployment: MachineDeployment, sets: Sequence[PopulatedSet], names: Names
+) -> Rollback:
     """Return the answer to a rollback request."""
     requested = deployment.rollback_to or 0
     known = {
-        number(machine_set.annotations, names): machine_set
-        for machine_set in sorted(sets, key=lambda machine_set: machine_set.age)
+        revision_of(machine_set.annotations, names): machine_set
+        for machine_set in sorted(sets, key=lambda machine_set: machine_set.creation_key)
     }
     known.pop(0, None)
     if not requested:
@@ -416,11 +425,11 @@ def revert(deployment: MachineDeployment, sets: Sequence[PopulatedSet], names: N
             if requested
             else "There is no revision before this one."
         )
-        return Revert(revision=requested, why_not=text)
+        return Rollback(revision=requested, error=text)
     if target.template.essence == deployment.template.essence:
         text = f"Revision {requested} has the same template as the deployment {deployment.name}."
-        return Revert(revision=requested, why_not=text, is_same=True)
-    return Revert(to=target, revision=requested)
+        return Rollback(revision=requested, error=text, is_same=True)
+    return Rollback(to=target, revision=requested)
 
 
 def _fnv(text: str) -> int:

@@ -16,38 +16,43 @@ from datetime import datetime
 
 from ccm.base.parsing import parse_digits
 from ccm.machines import replicas
-from ccm.machines.replicas import DEFAULT_PRIORITY, PopulatedSet, deletion_order, is_called
+from ccm.machines.replicas import (
+    DEFAULT_PRIORITY,
+    PopulatedSet,
+    deletion_order,
+    is_chosen_by_autoscaler,
+)
 from ccm.machines.settings import Names
 from ccm.model.machines import MachineDeployment
-from ccm.model.times import moment
+from ccm.model.times import parse_optional_time
 
 Sizes = Mapping[str, int]
 """Replicas of sets, by UID."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Victim:
+class DeletionCandidate:
     """A machine of a set, in the order of deletions.
 
     Attributes:
         available: whether it has been ready for long enough.
-        goes: whether it will be deleted whatever the size.
+        is_chosen_by_autoscaler: whether it will be deleted whatever the size.
         chosen: whether a user or the autoscaler wants it deleted before all others.
     """
 
     available: bool
-    goes: bool = False
+    is_chosen_by_autoscaler: bool = False
     chosen: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sized:
+class SetSize:
     """Size of a set, and its machines.
 
     Attributes:
         uid: UID of the set.
         replicas: desired number of machines.
-        victims: machines that are not being deleted, in the order of deletions.
+        machines: machines that are not being deleted, in the order of deletions.
         most: replicas and surge of the deployment when it was last scaled; None = unknown.
         is_deleting: whether the set itself is being deleted.
         has_seen: whether the set has observed its replicas.
@@ -55,7 +60,7 @@ class Sized:
 
     uid: str
     replicas: int
-    victims: Sequence[Victim] = ()
+    machines: Sequence[DeletionCandidate] = ()
     most: int | None = None
     is_deleting: bool = False
     has_seen: bool = True
@@ -68,28 +73,31 @@ class Sized:
     @property
     def chosen(self) -> int:
         """Number of machines that a user or the autoscaler wants deleted before all others."""
-        return sum(victim.chosen for victim in self.victims)
+        return sum(victim.chosen for victim in self.machines)
 
     @property
     def present(self) -> int:
         """Number of machines that exist or may exist at any moment."""
         wanted = 0 if self.is_deleting else self.replicas
-        return max(wanted, len(self.victims))
+        return max(wanted, len(self.machines))
 
     def available_at(self, size: int) -> int:
         """Return the number of available machines that remain at a size."""
-        return sum(victim.available and not victim.goes for victim in self._left(size))
-
-    def steady_at(self, size: int) -> int:
-        """Return the same number, without machines that are chosen for deletion."""
         return sum(
-            victim.available and not (victim.goes or victim.chosen) for victim in self._left(size)
+            victim.available and not victim.is_chosen_by_autoscaler for victim in self._left(size)
         )
 
-    def _left(self, size: int) -> Sequence[Victim]:
+    def unchosen_available_at(self, size: int) -> int:
+        """Return the same number, without machines that are chosen for deletion."""
+        return sum(
+            victim.available and not (victim.is_chosen_by_autoscaler or victim.chosen)
+            for victim in self._left(size)
+        )
+
+    def _left(self, size: int) -> Sequence[DeletionCandidate]:
         if self.is_deleting:
             return ()
-        return self.victims[max(0, len(self.victims) - size) :]
+        return self.machines[max(0, len(self.machines) - size) :]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +115,11 @@ class Fleet:
     replicas: int
     surge: int
     floor: int
-    new: Sized | None
-    olds: Sequence[Sized] = ()
+    new: SetSize | None
+    olds: Sequence[SetSize] = ()
 
     @property
-    def sets(self) -> Sequence[Sized]:
+    def sets(self) -> Sequence[SetSize]:
         """All sets, the oldest first."""
         return self.olds if self.new is None else [*self.olds, self.new]
 
@@ -136,35 +144,42 @@ class Fleet:
         return all(machine_set.has_seen or machine_set.is_deleting for machine_set in self.sets)
 
     @property
-    def old_active(self) -> Sequence[Sized]:
+    def old_active(self) -> Sequence[SetSize]:
         """Old sets that should have machines."""
         return [old for old in self.olds if old.is_active]
 
 
-def sized(found: PopulatedSet, deployment: MachineDeployment, now: datetime, names: Names) -> Sized:
+def set_size(
+    machine_set: PopulatedSet, deployment: MachineDeployment, now: datetime, names: Names
+) -> SetSize:
     """Return the size and machines of a set."""
     # The set gets the autoscaler's timestamp from the deployment soon, if it lacks it.
-    scaled = [moment(obj.annotations.get(names.scaler_time)) for obj in (found, deployment)]
-    order = deletion_order(found.live, now, deployment.min_ready_s)
+    scaled = [
+        parse_optional_time(obj.annotations.get(names.scaler_time))
+        for obj in (machine_set, deployment)
+    ]
+    order = deletion_order(machine_set.live, now, deployment.min_ready_s)
     victims = [
-        Victim(
+        DeletionCandidate(
             available=member.is_available(deployment.min_ready_s, now),
-            goes=any(is_called(member.machine, when) for when in scaled),
+            is_chosen_by_autoscaler=any(
+                is_chosen_by_autoscaler(member.machine, when) for when in scaled
+            ),
             chosen=member.machine.priority < DEFAULT_PRIORITY,
         )
         for member in order
     ]
-    return Sized(
-        uid=found.uid,
-        replicas=found.replicas,
-        victims=victims,
-        most=parse_digits(found.annotations.get(names.most, "")),
-        is_deleting=found.is_deleting,
-        has_seen=found.has_seen,
+    return SetSize(
+        uid=machine_set.uid,
+        replicas=machine_set.replicas,
+        machines=victims,
+        most=parse_digits(machine_set.annotations.get(names.most, "")),
+        is_deleting=machine_set.is_deleting,
+        has_seen=machine_set.is_status_current,
     )
 
 
-def held(fleet: Fleet) -> Sizes:
+def paused_sizes(fleet: Fleet) -> Sizes:
     """Return the sizes while the rollout is paused: only the total is corrected."""
     active, new = [machine_set for machine_set in fleet.sets if machine_set.is_active], fleet.new
     if not fleet.is_known:
@@ -174,7 +189,7 @@ def held(fleet: Fleet) -> Sizes:
         return (
             {}
             if only is None or only.is_deleting
-            else _changed({only.uid: _fit(fleet, only)}, fleet)
+            else _changed({only.uid: _only_size(fleet, only)}, fleet)
         )
     if new is not None and new.replicas == new.available_at(new.replicas) == fleet.replicas:
         return {only.uid: 0 for only in fleet.old_active}
@@ -185,7 +200,7 @@ def held(fleet: Fleet) -> Sizes:
     return {grows.uid: grows.replicas + more} if more > 0 else {}
 
 
-def recreated(fleet: Fleet, *, waits: bool) -> tuple[Sizes, int]:
+def recreate_sizes(fleet: Fleet, *, waits: bool) -> tuple[Sizes, int]:
     """Return the sizes for the strategy Recreate, and the size of a set to create.
 
     All old machines are deleted before new ones are created.
@@ -201,10 +216,10 @@ def recreated(fleet: Fleet, *, waits: bool) -> tuple[Sizes, int]:
         return {}, fleet.replicas
     if (waits and new.replicas <= fleet.replicas) or not fleet.is_known:
         return {}, 0
-    return _changed({new.uid: _fit(fleet, new)}, fleet), 0
+    return _changed({new.uid: _only_size(fleet, new)}, fleet), 0
 
 
-def rolled(fleet: Fleet, deployment: MachineDeployment) -> tuple[Sizes, int]:
+def rolling_sizes(fleet: Fleet, deployment: MachineDeployment) -> tuple[Sizes, int]:
     """Return the sizes for a rolling update within the bounds, and the size of a set to create."""
     new = fleet.new
     if not fleet.is_known:
@@ -216,11 +231,11 @@ def rolled(fleet: Fleet, deployment: MachineDeployment) -> tuple[Sizes, int]:
         return {}, replicas.new_size(deployment, present=fleet.present, new=0)
     size = replicas.new_size(deployment, present=fleet.present, new=new.replicas)
     if new.replicas > fleet.replicas:
-        size = _fit(fleet, new)
-    return _changed({new.uid: size, **down(fleet, new)}, fleet), 0
+        size = _only_size(fleet, new)
+    return _changed({new.uid: size, **old_sizes(fleet, new)}, fleet), 0
 
 
-def down(fleet: Fleet, new: Sized) -> Sizes:
+def old_sizes(fleet: Fleet, new: SetSize) -> Sizes:
     """Return the sizes of old sets.
 
     Unavailable machines are deleted first, then as many available ones as the bounds allow.
@@ -243,7 +258,7 @@ def down(fleet: Fleet, new: Sized) -> Sizes:
     return sizes
 
 
-def _lowered(old: Sized, size: int, room: int, budget: int) -> tuple[int, int]:
+def _lowered(old: SetSize, size: int, room: int, budget: int) -> tuple[int, int]:
     """Return the smallest size that loses at most `budget` available machines, and the loss."""
     lowest, lost = size, 0
     for less in range(size - 1, max(size - room, 0) - 1, -1):
@@ -254,7 +269,7 @@ def _lowered(old: Sized, size: int, room: int, budget: int) -> tuple[int, int]:
     return lowest, lost
 
 
-def lessened(fleet: Fleet, surge: int) -> Sizes:
+def shrunk_sizes(fleet: Fleet, surge: int) -> Sizes:
     """Return the sizes of sets that shrink because more machines are desired than allowed."""
     excess = fleet.wanted - fleet.replicas - surge
     return _shrunk(fleet, excess) if excess > 0 else {}
@@ -273,33 +288,33 @@ def _shrunk(fleet: Fleet, excess: int) -> Sizes:
     left = excess
     for active in by_size:
         # Otherwise a set that loses chosen machines but keeps its size would replace them.
-        left -= _take(fleet, sizes, active, min(left, active.chosen))
+        left -= _shrink_set(fleet, sizes, active, min(left, active.chosen))
     for active in by_size:
-        left -= _take(fleet, sizes, active, min(left, _share(active, fleet)))
+        left -= _shrink_set(fleet, sizes, active, min(left, _share(active, fleet)))
     for active in by_size:
-        left -= _take(fleet, sizes, active, left)
+        left -= _shrink_set(fleet, sizes, active, left)
     return _changed(sizes, fleet)
 
 
-def _share(sized: Sized, fleet: Fleet) -> int:
+def _share(sized: SetSize, fleet: Fleet) -> int:
     """Return the number of surplus machines that a set loses (apps Deployment controller)."""
     former = sized.most or fleet.wanted
     kept = (2 * sized.replicas * fleet.most + former) // (2 * former)
     return max(0, sized.replicas - kept)
 
 
-def _take(fleet: Fleet, sizes: dict[str, int], sized: Sized, count: int) -> int:
+def _shrink_set(fleet: Fleet, sizes: dict[str, int], sized: SetSize, count: int) -> int:
     """Shrink a set by up to `count` machines, within the bounds; return the difference."""
     before = sizes[sized.uid]
-    sizes[sized.uid] = _fitting(fleet, sizes, sized, max(0, before - count))
+    sizes[sized.uid] = _smallest_allowed_size(fleet, sizes, sized, max(0, before - count))
     return before - sizes[sized.uid]
 
 
-def _fit(fleet: Fleet, only: Sized) -> int:
+def _only_size(fleet: Fleet, only: SetSize) -> int:
     """Return the size of the only set that counts."""
     if fleet.replicas >= only.replicas:
         return min(fleet.replicas, only.replicas + max(0, fleet.most - fleet.present))
-    return _fitting(
+    return _smallest_allowed_size(
         fleet,
         {machine_set.uid: machine_set.replicas for machine_set in fleet.sets},
         only,
@@ -307,20 +322,20 @@ def _fit(fleet: Fleet, only: Sized) -> int:
     )
 
 
-def _fitting(fleet: Fleet, sizes: Sizes, shrinking: Sized, wanted: int) -> int:
+def _smallest_allowed_size(fleet: Fleet, sizes: Sizes, shrinking: SetSize, wanted: int) -> int:
     """Return the smallest size from `wanted` upwards that leaves enough machines available.
 
     Machines that are chosen for deletion do not count.
     """
-    now = sum(machine_set.steady_at(machine_set.replicas) for machine_set in fleet.sets)
+    now = sum(machine_set.unchosen_available_at(machine_set.replicas) for machine_set in fleet.sets)
     others = sum(
-        machine_set.steady_at(sizes[machine_set.uid])
+        machine_set.unchosen_available_at(sizes[machine_set.uid])
         for machine_set in fleet.sets
         if machine_set is not shrinking
     )
     floor = min(now, fleet.floor)
     for size in range(wanted, sizes[shrinking.uid]):
-        if others + shrinking.steady_at(size) >= floor:
+        if others + shrinking.unchosen_available_at(size) >= floor:
             return size
     return sizes[shrinking.uid]
 

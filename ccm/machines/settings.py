@@ -130,7 +130,7 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class MachineSettings:
     """Settings of the machine controllers, and the names of their API group.
 
     Attributes:
@@ -148,7 +148,7 @@ class Settings:
         detach_timeout_s: time for volumes to be detached that a drain by force left.
         adopt_unmarked: whether a VM without marks that has the name of a machine is adopted.
         token_groups: groups of a bootstrap token beside the standard one.
-        holds_nodes: whether the autoscaler is kept from scaling down nodes of a rollout.
+        disables_scale_down: whether the autoscaler is kept from scaling down nodes of a rollout.
     """
 
     names: Names
@@ -164,7 +164,7 @@ class Settings:
     detach_timeout_s: float = 120.0
     adopt_unmarked: bool = False
     token_groups: str = ""
-    holds_nodes: bool = True
+    disables_scale_down: bool = True
 
     def identity(self, machine: Machine) -> Identity:
         """Return the marks of a machine's VM."""
@@ -176,7 +176,7 @@ class Settings:
             uid=machine.uid,
         )
 
-    def of(self, machine: Machine) -> Settings:
+    def of(self, machine: Machine) -> MachineSettings:
         """Return the settings of a machine: its own values, else these."""
         own = {name: value for name in _OWN if (value := getattr(machine, name)) is not None}
         return replace(self, **own | ({"health_timeout_s": None} if machine.never_fails else {}))

@@ -58,7 +58,7 @@ def secret_name(token_id: str) -> str:
     return f"{BOOTSTRAP_TOKEN_PREFIX}{token_id}"
 
 
-def content(
+def secret_data(
     *, machine: str, token_id: str, secret: str, expires: datetime, groups: str
 ) -> dict[str, str]:
     """Return the data of a token's Secret.
@@ -107,12 +107,12 @@ NAME = "MACHINE_NAME"
 """Placeholders of user data."""
 
 
-def has(user_data: bytes, placeholder: str) -> bool:
+def has_placeholder(user_data: bytes, placeholder: str) -> bool:
     """Return whether user data contain a placeholder, in its plain or URL-encoded form."""
     return any(form in user_data for form in _forms(placeholder))
 
 
-def filled(user_data: bytes, placeholder: str, value: str) -> bytes:
+def fill_placeholder(user_data: bytes, placeholder: str, value: str) -> bytes:
     """Return the user data with all occurrences of a placeholder replaced.
 
     The URL-encoded form is replaced only if the plain one does not occur, and by the URL-encoded

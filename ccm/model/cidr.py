@@ -13,7 +13,7 @@ from ccm.model.ip import parse_ip
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-MOST_RANGES = 2
+MAX_RANGES = 2
 """Maximum number of Pod ranges of a cluster: one of each address family."""
 
 _MAPPED_BITS = 96
@@ -57,21 +57,21 @@ def parse_ranges(text: str) -> tuple[Network, ...]:
         are = "is no CIDR; it" if len(wrong) == 1 else "are no CIDRs; each"
         raise ValueError(f"{', '.join(wrong)} {are} must look like 10.244.0.0/16")
     ranges = tuple(network for _, network in parsed if network is not None)
-    if len(ranges) > MOST_RANGES:
+    if len(ranges) > MAX_RANGES:
         raise ValueError(
             f"names {len(ranges)} ranges; there must be one, or an IPv4 and an IPv6 range"
         )
-    if len(ranges) == MOST_RANGES and ranges[0].version == ranges[1].version:
+    if len(ranges) == MAX_RANGES and ranges[0].version == ranges[1].version:
         raise ValueError("names two ranges of one family; it must be an IPv4 and an IPv6 range")
     return ranges
 
 
-def overlap(one: Network, other: Network) -> bool:
+def overlap(first: Network, second: Network) -> bool:
     """Return whether two networks share an address; never across families."""
-    if isinstance(one, ipaddress.IPv4Network) and isinstance(other, ipaddress.IPv4Network):
-        return one.overlaps(other)
-    if isinstance(one, ipaddress.IPv6Network) and isinstance(other, ipaddress.IPv6Network):
-        return one.overlaps(other)
+    if isinstance(first, ipaddress.IPv4Network) and isinstance(second, ipaddress.IPv4Network):
+        return first.overlaps(second)
+    if isinstance(first, ipaddress.IPv6Network) and isinstance(second, ipaddress.IPv6Network):
+        return first.overlaps(second)
     return False
 
 

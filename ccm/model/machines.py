@@ -43,10 +43,10 @@ class Phase(Enum):
     """Phase that this release does not know; it is never overwritten."""
 
 
-CREATING = frozenset({Phase.NEW, Phase.CRASH_LOOP})
+CREATION_PHASES = frozenset({Phase.NEW, Phase.CRASH_LOOP})
 """Phases until the creation of the VM is recorded."""
 
-WORKING = frozenset({Phase.RUNNING, Phase.AVAILABLE})
+READY_PHASES = frozenset({Phase.RUNNING, Phase.AVAILABLE})
 """Phases of a machine that counts as ready."""
 
 
@@ -79,7 +79,7 @@ class Strategy(Enum):
 class Preserve(Enum):
     """Value of the annotation of a machine or its node that preserves a failed machine."""
 
-    UNSAID = ""
+    UNSET = ""
     NO = "false"
     NOW = "now"
     WHEN_FAILED = "when-failed"
@@ -92,7 +92,7 @@ class Preserve(Enum):
         try:
             return cls(text)
         except ValueError:
-            return cls.UNSAID
+            return cls.UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,17 +331,17 @@ class Machine(KubeObject, frozen=True, kw_only=True):
     @property
     def in_creation(self) -> bool:
         """Whether the VM has to be found, created or initialised."""
-        return not self.provider_id or self.phase in CREATING
+        return not self.provider_id or self.phase in CREATION_PHASES
 
     @property
-    def is_ending(self) -> bool:
+    def is_terminating(self) -> bool:
         """Whether the machine is being deleted; its set no longer counts it."""
         return self.is_deleting or self.phase is Phase.TERMINATING
 
     @property
-    def works(self) -> bool:
+    def counts_as_ready(self) -> bool:
         """Whether the machine counts as ready."""
-        return self.phase in WORKING and not self.is_deleting
+        return self.phase in READY_PHASES and not self.is_deleting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,7 +453,7 @@ class MachineOwner(KubeObject, frozen=True, kw_only=True):
     source: Any = None
 
     @property
-    def terms(self) -> tuple[Requirement, ...] | None:
+    def requirements(self) -> tuple[Requirement, ...] | None:
         """Requirements of the selector; None = there is none, or it cannot be used."""
         if self.selector is None:
             return None
@@ -491,12 +491,12 @@ class MachineSet(MachineOwner, frozen=True, kw_only=True):
         return self.replicas > 0 and not self.is_deleting
 
     @property
-    def age(self) -> tuple[datetime, str]:
+    def creation_key(self) -> tuple[datetime, str]:
         """Key that sorts the oldest first."""
         return (self.created, self.name)
 
     @property
-    def has_seen(self) -> bool:
+    def is_status_current(self) -> bool:
         """Whether the status covers the current spec; if not, the cache may lack new machines."""
         return self.status.observed >= self.metadata.generation
 

@@ -122,10 +122,12 @@ class KubeObject(Wire, frozen=True, kw_only=True):
         """Whether the object is being deleted and waits for its finalizers."""
         return self.metadata.deletion_timestamp is not None
 
-    def lags_behind(self, other: KubeObject) -> bool:
+    def is_older_than(self, other: KubeObject) -> bool:
         """Return whether this is an earlier state of the same object; False if that is unknown."""
         own, others = map(parse_digits, (self.resource_version, other.resource_version))
         return self.uid == other.uid and own is not None and others is not None and own < others
+
+    lags_behind = is_older_than  # alias for one release
 
     @property
     def key(self) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from ccm.model import names
 from ccm.model.meta import EMPTY, KubeObject, ObjectMeta, ObjectReference, Wire, enum
-from ccm.model.patches import Patch, same_object, same_version
+from ccm.model.patches import Patch, uid_precondition, version_precondition
 from ccm.model.times import format_time, parse_time
 
 
@@ -119,16 +119,16 @@ def condition_of(node: Node, kind: str) -> NodeCondition | None:
 
 
 def node_condition_patch(
-    node: Node, kind: str, said: tuple[str, str, str], now: datetime, *, since: str = ""
+    node: Node, kind: str, state: tuple[str, str, str], now: datetime, *, since: str = ""
 ) -> Patch:
     """Return the status patch of a condition with all fields: the server keeps missing ones.
 
     Args:
         kind: type of the condition.
-        said: its status, reason and message.
+        state: its status, reason and message.
         since: time since which the condition has this status; empty = `now`.
     """
-    status, reason, message = said
+    status, reason, message = state
     wanted = {
         "type": kind,
         "status": status,
@@ -137,7 +137,7 @@ def node_condition_patch(
         "lastHeartbeatTime": format_time(now),
         "lastTransitionTime": since or format_time(now),
     }
-    return {"metadata": same_object(node), "status": {"conditions": [wanted]}}
+    return {"metadata": uid_precondition(node), "status": {"conditions": [wanted]}}
 
 
 def node_patch(
@@ -168,7 +168,7 @@ def node_patch(
         fields["taints"] = taints_value(taints)
     if not (metadata or fields):
         return None
-    metadata = same_object(node) | same_version(node) | metadata
+    metadata = uid_precondition(node) | version_precondition(node) | metadata
     return {"metadata": metadata} | ({"spec": fields} if fields else {})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from ccm.model.meta import KubeObject, OwnerReference
-from ccm.model.patches import Patch, same_object, same_version
+from ccm.model.patches import Patch, uid_precondition, version_precondition
 
 
 def controller_of(obj: KubeObject) -> OwnerReference | None:
@@ -34,7 +34,7 @@ def controller_key(obj: KubeObject, kind: str) -> str:
     )
 
 
-def as_controller(owner: KubeObject, *, api_version: str, kind: str) -> OwnerReference:
+def controller_reference(owner: KubeObject, *, api_version: str, kind: str) -> OwnerReference:
     """Return the owner reference that makes `owner` a controller.
 
     In a foreground deletion of the owner, `blockOwnerDeletion` keeps it until the object is gone.
@@ -65,7 +65,7 @@ def release_patch(obj: KubeObject, owner_uid: str) -> Patch | None:
 
 
 def _owned_by(obj: KubeObject, owners: list[OwnerReference]) -> Patch:
-    metadata = same_object(obj) | same_version(obj)
+    metadata = uid_precondition(obj) | version_precondition(obj)
     # Plain types, because code that compares or stores a patch knows no structs.
     metadata["ownerReferences"] = [msgspec.to_builtins(reference) for reference in owners]
     return {"metadata": metadata}

@@ -20,12 +20,12 @@ class StaleObject(Exception):
     """The object changed after a write was planned; the caller must plan again."""
 
 
-def same_object(obj: KubeObject) -> dict[str, Any]:
+def uid_precondition(obj: KubeObject) -> dict[str, Any]:
     """Return patch metadata with the UID as precondition."""
     return {"uid": obj.uid} if obj.uid else {}
 
 
-def same_version(obj: KubeObject) -> dict[str, Any]:
+def version_precondition(obj: KubeObject) -> dict[str, Any]:
     """Return patch metadata with the version as precondition."""
     return {"resourceVersion": obj.resource_version}
 
@@ -42,11 +42,11 @@ def annotations_patch(
     notes = {key: text for key, text in wanted.items() if obj.annotations.get(key) != text}
     if not notes:
         return None
-    version = {} if any_version else same_version(obj)
-    return {"metadata": same_object(obj) | version | {"annotations": notes}}
+    version = {} if any_version else version_precondition(obj)
+    return {"metadata": uid_precondition(obj) | version | {"annotations": notes}}
 
 
-def add_finalizer(obj: KubeObject, name: str, *, strategic: bool = True) -> Patch | None:
+def add_finalizer_patch(obj: KubeObject, name: str, *, strategic: bool = True) -> Patch | None:
     """Return the patch that adds a finalizer; None = the object has it.
 
     Args:
@@ -56,30 +56,30 @@ def add_finalizer(obj: KubeObject, name: str, *, strategic: bool = True) -> Patc
     if name in obj.finalizers:
         return None
     order = [*obj.finalizers, name]
-    metadata = same_version(obj)
+    metadata = version_precondition(obj)
     if strategic and obj.finalizers:
         metadata["$setElementOrder/finalizers"] = order
     metadata["finalizers"] = [name] if strategic else order
     return {"metadata": metadata}
 
 
-def hold(obj: KubeObject, name: str) -> Patch | None:
+def custom_resource_finalizer_patch(obj: KubeObject, name: str) -> Patch | None:
     """Return the patch that adds a finalizer to a custom resource; None = it exists, or too late.
 
     An object that is being deleted accepts no further finalizers.
     """
-    return None if obj.is_deleting else add_finalizer(obj, name, strategic=False)
+    return None if obj.is_deleting else add_finalizer_patch(obj, name, strategic=False)
 
 
-def remove_finalizer(obj: KubeObject, name: str, *, strategic: bool = True) -> Patch | None:
+def remove_finalizer_patch(obj: KubeObject, name: str, *, strategic: bool = True) -> Patch | None:
     """Return the patch that removes only this finalizer; None = the object does not have it.
 
-    The arguments are those of `add_finalizer`.
+    The arguments are those of `add_finalizer_patch`.
     """
     if name not in obj.finalizers:
         return None
     others = [finalizer for finalizer in obj.finalizers if finalizer != name]
-    metadata = same_version(obj)
+    metadata = version_precondition(obj)
     if strategic:
         metadata["$deleteFromPrimitiveList/finalizers"] = [name]
         if others:
@@ -89,7 +89,7 @@ def remove_finalizer(obj: KubeObject, name: str, *, strategic: bool = True) -> P
     return {"metadata": metadata}
 
 
-def merge_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """Return the smallest merge patch from one map to another; lists are replaced as a whole."""
     patch: dict[str, Any] = {}
     for key in {**before, **after}:
@@ -97,7 +97,7 @@ def merge_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[s
         if old == new:
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            patch[key] = merge_changes(old, new)
+            patch[key] = merge_patch(old, new)
         else:
             patch[key] = new
     return patch

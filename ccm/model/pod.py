@@ -9,7 +9,7 @@ from ccm.model import names
 from ccm.model.meta import KubeObject, ObjectMeta, Wire
 from ccm.model.selectors import BadSelectorError, LabelSelector, matches
 
-GRACE_S = 30
+DEFAULT_GRACE_S = 30
 """Grace period of a Pod that sets none (Kubernetes API)."""
 
 
@@ -55,7 +55,7 @@ class Pod(KubeObject, frozen=True, kw_only=True):
     def grace_s(self) -> int:
         """Grace period in seconds."""
         stated = self.spec.termination_grace_period_seconds
-        return GRACE_S if stated is None else max(0, stated)
+        return DEFAULT_GRACE_S if stated is None else max(0, stated)
 
     @property
     def priority(self) -> int:
@@ -101,9 +101,11 @@ class PodDisruptionBudget(KubeObject, frozen=True, kw_only=True):
     spec: BudgetSpec = BudgetSpec()
     status: BudgetStatus = BudgetStatus()
 
-    def is_over(self, pod: Pod) -> bool:
+    def covers(self, pod: Pod) -> bool:
         """Return whether the budget covers a Pod."""
-        return pod.namespace == self.namespace and selects(self.spec.selector, pod.labels)
+        return pod.namespace == self.namespace and budget_selects(self.spec.selector, pod.labels)
+
+    is_over = covers  # alias for one release
 
     @property
     def is_misconfigured(self) -> bool:
@@ -121,7 +123,7 @@ class PodDisruptionBudget(KubeObject, frozen=True, kw_only=True):
         )
 
 
-def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+def budget_selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
     """Return whether a budget's selector matches labels; an invalid selector matches none."""
     try:
         return selector is not None and matches(selector.requirements(), labels)

@@ -31,9 +31,9 @@ class Requirement:
     values: frozenset[str] | None
     wanted: bool
 
-    def matches(self, found: Mapping[str, str]) -> bool:
+    def matches(self, labels: Mapping[str, str]) -> bool:
         """Return whether labels (or fields) satisfy this; an absent key satisfies `!=`."""
-        value = found.get(self.key)
+        value = labels.get(self.key)
         inside = value is not None and (self.values is None or value in self.values)
         return inside is self.wanted
 
@@ -104,9 +104,9 @@ class LabelSelector(Wire, frozen=True, kw_only=True):
         return (*exact, *(_expression(term) for term in self.match_expressions or ()))
 
 
-def matches(terms: Iterable[Requirement], found: Mapping[str, str]) -> bool:
+def matches(terms: Iterable[Requirement], labels: Mapping[str, str]) -> bool:
     """Return whether labels satisfy all requirements."""
-    return all(term.matches(found) for term in terms)
+    return all(term.matches(labels) for term in terms)
 
 
 def _expression(term: Term) -> Requirement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-NEVER = datetime.fromtimestamp(0, UTC)
+EPOCH = datetime.fromtimestamp(0, UTC)
 """Placeholder for a missing time: the start of Unix time."""
 
 
@@ -33,7 +33,7 @@ def parse_time(text: str) -> datetime:
         raise ValueError(f"{text!r} is out of range") from error
 
 
-def moment(text: str | None) -> datetime | None:
+def parse_optional_time(text: str | None) -> datetime | None:
     """Parse a time that another program wrote; None = missing or invalid."""
     try:
         return parse_time(text) if text else None

@@ -27,17 +27,17 @@ from ccm.base import clock, lease_guard, metrics
 from ccm.base.log import logger
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.persistence import envelope, objects
-from ccm.persistence.envelope import Entry, Writer
+from ccm.persistence.envelope import StoreEntry, WriterIdentity
 from ccm.persistence.errors import (
     BackendDead,
     BackendUnavailable,
     Closed,
     CorruptObject,
     Fenced,
+    NoInstanceReachable,
     NotInitialized,
     PersistenceError,
     UnknownInstance,
-    Unreachable,
     VersionConflict,
 )
 from ccm.persistence.interface import (
@@ -51,8 +51,8 @@ from ccm.persistence.interface import (
     Stamped,
     Version,
 )
-from ccm.persistence.objects import Place
-from ccm.persistence.store import Claim, Record, Store
+from ccm.persistence.objects import StoragePlace
+from ccm.persistence.store import Claim, Store, StoredRecord
 
 OPERATIONS = metrics.counter(
     "ccm_persistence_operations_total",
@@ -82,7 +82,7 @@ DEGRADED = metrics.gauge(
 )
 
 
-class Turns:
+class OperationTracker:
     """In-flight operations; those on one place are serialized in the order of their calls."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Turns:
         self._idle.set()
 
     @asynccontextmanager
-    async def of(self, place: Hashable | None) -> AsyncIterator[None]:
+    async def track(self, place: Hashable | None) -> AsyncIterator[None]:
         """Register an operation and lock its place; None = no lock."""
         lock = nullcontext() if place is None else self._locks.setdefault(place, asyncio.Lock())
         self._count += 1
@@ -106,7 +106,7 @@ class Turns:
             if not self._count:
                 self._idle.set()
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no operation is in flight."""
         await self._idle.wait()
 
@@ -119,7 +119,7 @@ DEADLINE_S = 30.0
 to respond)."""
 
 
-class Instance:
+class StorageInstance:
     """One instance: its store, status and metrics.
 
     Args:
@@ -136,8 +136,8 @@ class Instance:
         self.is_up = False
         self.is_open = False
         self._deadline_s = deadline_s
-        self._took: deque[float] = deque(maxlen=WINDOW)
-        self._turns = Turns()
+        self._latencies: deque[float] = deque(maxlen=WINDOW)
+        self._operations = OperationTracker()
         self._log = logger("persistence")
 
     @property
@@ -159,7 +159,7 @@ class Instance:
             self.is_open = True
 
     @asynccontextmanager
-    async def operation(self, name: str, place: Place | None = None) -> AsyncIterator[None]:
+    async def operation(self, name: str, place: StoragePlace | None = None) -> AsyncIterator[None]:
         """Run an operation on the store: serialized per place, with deadline, status and metrics.
 
         Args:
@@ -168,19 +168,19 @@ class Instance:
         """
         began, result = clock.monotonic(), "ok"
         try:
-            async with self._turns.of(place), lease_guard.limit(self._deadline_s):
+            async with self._operations.track(place), lease_guard.limit(self._deadline_s):
                 yield
-            self._worked(name, clock.monotonic() - began)
-        except lease_guard.Lapsed as error:
+            self._record_success(name, clock.monotonic() - began)
+        except lease_guard.LeaseExpired as error:
             result = "BackendUnavailable"
             raise BackendUnavailable(f"{self.name}: {error}") from error
         except TimeoutError as error:
             result = "BackendUnavailable"
-            self.down("it did not answer in time")
+            self.mark_down("it did not answer in time")
             raise BackendUnavailable(f"{self.name} did not answer in time") from error
         except PersistenceError as error:
             result = type(error).__name__
-            self._failed(error)
+            self._record_failure(error)
             raise
         except BaseException:
             result = "cut"
@@ -190,56 +190,58 @@ class Instance:
             OPERATIONS.labels(*labels, result).inc()
             DURATION.labels(*labels).observe(clock.monotonic() - began)
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no operation is in flight."""
-        await self._turns.idle()
+        await self._operations.wait_idle()
 
-    def down(self, why: str) -> None:
+    def mark_down(self, reason: str) -> None:
         """Mark the instance as down; log a change."""
         if self.is_up:
-            self._log.warning("persistence instance is down", instance=self.name, error=why)
+            self._log.warning("persistence instance is down", instance=self.name, error=reason)
         self._set(up=False)
 
-    def corrupt(self) -> None:
+    def record_corrupt(self) -> None:
         """Count and log a damaged object."""
         CORRUPT.labels(self.name).inc()
         self._log.error("persistence holds a damaged object", instance=self.name)
 
-    def _worked(self, name: str, took_s: float) -> None:
+    def _record_success(self, name: str, took_s: float) -> None:
         if not self.is_up:
             self._log.info("persistence instance is up", instance=self.name)
         self._set(up=True)
         if name in ("put", "delete"):
-            self._took.append(took_s)
+            self._latencies.append(took_s)
             LATENCY.labels(self.name).set(self._mean())
 
-    def _failed(self, error: PersistenceError) -> None:
+    def _record_failure(self, error: PersistenceError) -> None:
         if isinstance(error, BackendUnavailable):
-            self.down(str(error))
+            self.mark_down(str(error))
         elif isinstance(error, CorruptObject):
-            self.corrupt()
+            self.record_corrupt()
 
     def _set(self, *, up: bool) -> None:
         self.is_up = up
         UP.labels(self.name).set(up)
 
     def _mean(self) -> float:
-        return sum(self._took) / len(self._took) if self._took else 0.0
+        return sum(self._latencies) / len(self._latencies) if self._latencies else 0.0
 
 
 PROBE_S = 30.0
 """Seconds between two probes of each instance."""
 
-Found = tuple[ObjectKey, Stamped, Version]
+StoredCopy = tuple[ObjectKey, Stamped, Version]
 
 
-def nobody() -> Writer:
+def no_election_writer() -> WriterIdentity:
     """Return the writer without leader election."""
-    return Writer()
+    return WriterIdentity()
 
 
-def provider(
-    backend: str, stores: Iterable[tuple[Mapping[str, Any], Store]], writer: Callable[[], Writer]
+def build_provider(
+    backend: str,
+    stores: Iterable[tuple[Mapping[str, Any], Store]],
+    writer: Callable[[], WriterIdentity],
 ) -> StoreProvider:
     """Build a provider from stores, each given with the identity of its storage."""
     named = {objects.instance_name(backend, identity): store for identity, store in stores}
@@ -266,28 +268,29 @@ class StoreProvider:
         backend: str,
         stores: Mapping[str, Store],
         *,
-        writer: Callable[[], Writer] = nobody,
+        writer: Callable[[], WriterIdentity] = no_election_writer,
         probe_s: float = PROBE_S,
         deadline_s: float = DEADLINE_S,
         sensitive: bool = False,
     ) -> None:
         for name in stores:
-            if not objects.INSTANCE.fullmatch(name):
+            if not objects.INSTANCE_NAME.fullmatch(name):
                 raise BackendDead(f"{name!r} is no name of an instance")
         self._instances = {
-            name: Instance(backend, name, store, deadline_s) for name, store in stores.items()
+            name: StorageInstance(backend, name, store, deadline_s)
+            for name, store in stores.items()
         }
         self._backend = backend
         self._writer = writer
         self._probe_s = probe_s
-        self._prepare = partial(objects.prepared, sensitive=sensitive)
+        self._prepare = partial(objects.validate, sensitive=sensitive)
         self._machine: MachineId | None = None
         self._dead: str = ""
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._prober: asyncio.Task[None] | None = None
-        self._stamps = envelope.Stamps()
+        self._stamps = envelope.StampGenerator()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._backend}: {', '.join(self._instances)})"
@@ -321,7 +324,7 @@ class StoreProvider:
         async with self._starting:
             await cancel_and_join(self._prober)
             for instance in self._instances.values():
-                await instance.idle()
+                await instance.wait_idle()
                 await instance.store.close()
                 instance.is_up = False
 
@@ -337,8 +340,8 @@ class StoreProvider:
         if fatal or len(faults) == len(self._instances):
             self._dead = "; ".join(map(str, fatal or faults)) or "no instance is configured"
             for instance in self._instances.values():
-                instance.down(self._dead)
-            raise BackendDead(self._dead) if fatal else Unreachable(self._dead)
+                instance.mark_down(self._dead)
+            raise BackendDead(self._dead) if fatal else NoInstanceReachable(self._dead)
 
     async def _probe_all(self) -> None:
         while True:
@@ -347,12 +350,12 @@ class StoreProvider:
                 try:
                     await self._probe(instance)
                 except PersistenceError as error:
-                    instance.down(str(error))
+                    instance.mark_down(str(error))
                 except Exception as error:  # noqa: BLE001 - the probe loop must not end
-                    instance.down(type(error).__name__)
+                    instance.mark_down(type(error).__name__)
                     logger("persistence").error("probe failed", instance=instance.name, error=error)
 
-    async def _probe(self, instance: Instance) -> None:
+    async def _probe(self, instance: StorageInstance) -> None:
         if instance.is_open:
             async with instance.operation("probe"):
                 await instance.store.probe()
@@ -372,7 +375,7 @@ class StoreProvider:
 
     def capabilities(self, instance: str) -> frozenset[str]:
         """See `VersionedPersistence.capabilities`."""
-        return self._known(instance).store.capabilities
+        return self._usable_instance(instance).store.capabilities
 
     # Objects
 
@@ -385,7 +388,7 @@ class StoreProvider:
         self, instance: str, obj: Mapping[str, Any], *, expect: Expected
     ) -> tuple[ObjectKey, Version]:
         """See `VersionedPersistence.put_versioned`."""
-        target = self._known(instance)
+        target = self._usable_instance(instance)
         if expect is not None and CAS not in target.store.capabilities:
             raise VersionConflict(f"{instance} cannot keep conditions: nothing was written")
         place = objects.place_of(obj)
@@ -393,20 +396,20 @@ class StoreProvider:
 
     async def delete_object(self, instance: str, kind: GVK, key: ObjectKey) -> None:
         """See `PersistenceProvider.delete_object`."""
-        target, place = self._known(instance), Place(kind, objects.checked(key))
+        target, place = self._usable_instance(instance), StoragePlace(kind, objects.check_key(key))
         async with target.operation("delete", place):
             await target.store.remove(place, self._writer().epoch)
 
     async def get_object(self, instance: str, kind: GVK, key: ObjectKey) -> dict[str, Any] | None:
         """See `PersistenceProvider.get_object`."""
-        stored = await self._read(instance, Place(kind, objects.checked(key)))
+        stored = await self._read(instance, StoragePlace(kind, objects.check_key(key)))
         return stored[1].obj if stored else None
 
     async def get_versioned(
         self, instance: str, kind: GVK, key: ObjectKey
     ) -> tuple[dict[str, Any], Version] | None:
         """See `VersionedPersistence.get_versioned`."""
-        stored = await self._read(instance, Place(kind, objects.checked(key)))
+        stored = await self._read(instance, StoragePlace(kind, objects.check_key(key)))
         return (stored[1].obj, stored[2]) if stored and stored[1].obj is not None else None
 
     async def get_all_objects(self, instance: str, kind: GVK) -> list[dict[str, Any]]:
@@ -426,12 +429,12 @@ class StoreProvider:
 
     async def write_stamped(self, instance: str, kind: GVK, key: ObjectKey, copy: Stamped) -> None:
         """See `StampedPersistence.write_stamped`."""
-        target, place = self._known(instance), Place(kind, objects.checked(key))
+        target, place = self._usable_instance(instance), StoragePlace(kind, objects.check_key(key))
         await self._write(target, place, copy.obj, copy.stamp, None)
 
     async def read_stamped(self, instance: str, kind: GVK, key: ObjectKey) -> Stamped | None:
         """See `StampedPersistence.read_stamped`."""
-        stored = await self._read(instance, Place(kind, objects.checked(key)))
+        stored = await self._read(instance, StoragePlace(kind, objects.check_key(key)))
         return stored[1] if stored else None
 
     async def iter_stamped(
@@ -446,21 +449,23 @@ class StoreProvider:
 
     async def _write(
         self,
-        instance: Instance,
-        place: Place,
+        instance: StorageInstance,
+        place: StoragePlace,
         obj: Mapping[str, Any] | None,
         stamp: Stamp | None,
         expect: Expected,
     ) -> Version:
         async with instance.operation("put", place):
             # Sealed under the lock of the place: stamps must have the order of the writes.
-            entry = await asyncio.to_thread(self._sealed, place, obj, stamp)
+            entry = await asyncio.to_thread(self._seal, place, obj, stamp)
             return await instance.store.write(place, entry, expect)
 
-    def _sealed(self, place: Place, obj: Mapping[str, Any] | None, stamp: Stamp | None) -> Entry:
+    def _seal(
+        self, place: StoragePlace, obj: Mapping[str, Any] | None, stamp: Stamp | None
+    ) -> StoreEntry:
         raw = None if obj is None else self._prepare(obj)
         writer = self._writer()
-        return envelope.sealed(
+        return envelope.seal(
             place,
             raw,
             stamp or self._stamps.next(writer.epoch),
@@ -468,34 +473,36 @@ class StoreProvider:
             writer=writer,
         )
 
-    async def _read(self, instance: str, place: Place) -> Found | None:
-        target = self._known(instance)
+    async def _read(self, instance: str, place: StoragePlace) -> StoredCopy | None:
+        target = self._usable_instance(instance)
         async with target.operation("get"):
             record = await target.store.read(place)
             if record is None:
                 return None
-            copy = await asyncio.to_thread(envelope.opened, place, record.body, self._cluster_uid)
+            copy = await asyncio.to_thread(envelope.unseal, place, record.body, self._cluster_uid)
         return place.key, copy, record.version
 
-    async def _scan(self, instance: str, kind: GVK) -> AsyncGenerator[Found, None]:
-        target = self._known(instance)
+    async def _scan(self, instance: str, kind: GVK) -> AsyncGenerator[StoredCopy, None]:
+        target = self._usable_instance(instance)
         async with aclosing(target.store.scan(kind)) as pages:
             while True:
                 async with target.operation("list"):
                     page = await anext(pages, None)
                     if page is None:
                         return
-                    healthy, damaged = await asyncio.to_thread(self._healthy, page)
+                    healthy, damaged = await asyncio.to_thread(self._open_page, page)
                 for _ in range(damaged):
-                    target.corrupt()
+                    target.record_corrupt()
                 for item in healthy:
                     yield item
 
-    def _healthy(self, page: Sequence[tuple[Place, Record]]) -> tuple[list[Found], int]:
-        healthy: list[Found] = []
+    def _open_page(
+        self, page: Sequence[tuple[StoragePlace, StoredRecord]]
+    ) -> tuple[list[StoredCopy], int]:
+        healthy: list[StoredCopy] = []
         for place, record in page:
             try:
-                copy = envelope.opened(place, record.body, self._cluster_uid)
+                copy = envelope.unseal(place, record.body, self._cluster_uid)
             except CorruptObject:
                 continue
             healthy.append((place.key, copy, record.version))
@@ -506,7 +513,7 @@ class StoreProvider:
         assert self._machine is not None
         return self._machine.cluster_uid
 
-    def _known(self, instance: str) -> Instance:
+    def _usable_instance(self, instance: str) -> StorageInstance:
         """Return the instance of that name. Raises if the provider is not usable."""
         if self._closed:
             raise Closed("the provider is closed")

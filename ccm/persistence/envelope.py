@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from ccm.base import clock
 from ccm.persistence.errors import BackendDead, CorruptObject
 from ccm.persistence.interface import Stamp, Stamped, Version
-from ccm.persistence.objects import Place, canonical
+from ccm.persistence.objects import StoragePlace, to_canonical_json
 
 FORMAT = 1
 """Format version of envelopes and markers; a newer version of the daemon writes a higher one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Writer:
+class WriterIdentity:
     """Identity of the writing process.
 
     Attributes:
@@ -32,7 +32,7 @@ class Writer:
     epoch: int = 0
 
 
-class Stamps:
+class StampGenerator:
     """Generator of increasing stamps, also across restarts."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Stamps:
         return Stamp(epoch, self._counter)
 
 
-class Entry(NamedTuple):
+class StoreEntry(NamedTuple):
     """Argument of a store's write.
 
     Attributes:
@@ -58,16 +58,21 @@ class Entry(NamedTuple):
     epoch: int
 
 
-class Head(NamedTuple):
+class EnvelopeHead(NamedTuple):
     """Version and epoch of a stored envelope."""
 
     version: Version
     epoch: int
 
 
-def sealed(
-    place: Place, obj: bytes | None, stamp: Stamp, *, cluster_uid: str, writer: Writer
-) -> Entry:
+def seal(
+    place: StoragePlace,
+    obj: bytes | None,
+    stamp: Stamp,
+    *,
+    cluster_uid: str,
+    writer: WriterIdentity,
+) -> StoreEntry:
     """Wrap an object's canonical bytes in an envelope; None makes a tombstone."""
     version, content = Version(str(uuid.uuid4())), b"null" if obj is None else obj
     metadata = {
@@ -85,10 +90,12 @@ def sealed(
         "writtenAt": clock.now().isoformat(),
     }
     # The canonical bytes are inserted as they are: encoding them again would double the cost.
-    return Entry(canonical(metadata)[:-1] + b',"object":' + content + b"}", version, writer.epoch)
+    return StoreEntry(
+        to_canonical_json(metadata)[:-1] + b',"object":' + content + b"}", version, writer.epoch
+    )
 
 
-def opened(place: Place, body: bytes, cluster_uid: str) -> Stamped:
+def unseal(place: StoragePlace, body: bytes, cluster_uid: str) -> Stamped:
     """Unwrap the envelope that was read from a place.
 
     Raises:
@@ -106,7 +113,7 @@ def opened(place: Place, body: bytes, cluster_uid: str) -> Stamped:
         if envelope.get(field) != value:
             raise CorruptObject(f"what is stored names another {field} than its place")
     obj = envelope.get("object")
-    if hashlib.sha256(canonical(obj)).hexdigest() != envelope.get("sha256"):
+    if hashlib.sha256(to_canonical_json(obj)).hexdigest() != envelope.get("sha256"):
         raise CorruptObject("what is stored has another checksum than was written")
     if obj is not None and not isinstance(obj, dict):
         raise CorruptObject("what is stored is no object")
@@ -116,13 +123,13 @@ def opened(place: Place, body: bytes, cluster_uid: str) -> Stamped:
     return Stamped(obj, Stamp(epoch, counter))
 
 
-def head(body: bytes) -> Head:
+def read_head(body: bytes) -> EnvelopeHead:
     """Return version and epoch; damaged bytes have their digest as version, for a replacement."""
     try:
         envelope = _read(body)
-        return Head(Version(str(envelope["writeId"])), int(envelope["writer"]["epoch"]))
+        return EnvelopeHead(Version(str(envelope["writeId"])), int(envelope["writer"]["epoch"]))
     except (CorruptObject, KeyError, TypeError, ValueError):
-        return Head(Version(hashlib.sha256(body).hexdigest()), 0)
+        return EnvelopeHead(Version(hashlib.sha256(body).hexdigest()), 0)
 
 
 def _read(body: bytes) -> dict[str, Any]:
@@ -137,10 +144,10 @@ def _read(body: bytes) -> dict[str, Any]:
     return envelope
 
 
-def marker(cluster_uid: str) -> bytes:
+def build_marker(cluster_uid: str) -> bytes:
     """Return a marker that names the owning cluster; written when storage is first opened."""
     content = {"clusterUID": cluster_uid, "createdAt": clock.now().isoformat(), "format": FORMAT}
-    return canonical(content)
+    return to_canonical_json(content)
 
 
 def check_marker(body: bytes, cluster_uid: str, where: str) -> None:

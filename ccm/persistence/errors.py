@@ -4,7 +4,7 @@
 PersistenceError
   ├─ NotInitialized, Closed          programming error: call only between open and close
   ├─ BackendDead                     an operator must act; the daemon prints the error and exits
-  │  └─ Unreachable                  no instance is reachable; retry later with a new provider
+  │  └─ NoInstanceReachable          no instance is reachable; retry later with a new provider
   ├─ UnknownInstance                 programming error: use `instances()`
   ├─ BackendUnavailable              retry later; the outcome of a write is unknown
   ├─ InvalidObject, ObjectTooLarge   never retry with the same object
@@ -36,7 +36,7 @@ class BackendDead(PersistenceError):
     """`initialize` failed, or the store belongs to another cluster; a retry is useless."""
 
 
-class Unreachable(BackendDead):
+class NoInstanceReachable(BackendDead):
     """`initialize` failed because no instance was usable at that time."""
 
 

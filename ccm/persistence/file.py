@@ -18,16 +18,16 @@ from typing import Annotated
 
 import msgspec
 
-from ccm.base.files import reason
+from ccm.base.files import describe_error
 from ccm.persistence import envelope, local, objects
-from ccm.persistence.engine import StoreProvider, provider
-from ccm.persistence.envelope import Entry
+from ccm.persistence.engine import StoreProvider, build_provider
+from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import BackendDead, CorruptObject, InvalidObject, VersionConflict
 from ccm.persistence.interface import ABSENT, CAS, GVK, SHARED, Expected, Version
-from ccm.persistence.local import Worker
-from ccm.persistence.objects import Place
-from ccm.persistence.registry import Context, backend
-from ccm.persistence.store import Claim, Page, Record, check_expected
+from ccm.persistence.local import StoreThread
+from ccm.persistence.objects import StoragePlace
+from ccm.persistence.registry import BackendContext, backend
+from ccm.persistence.store import Claim, Page, StoredRecord, check_expected
 
 LOCK = ".lock"
 TEMPORARY = ".tmp-"
@@ -58,7 +58,7 @@ class FileStore:
     def __init__(self, root: Path, *, shared: bool = False) -> None:
         self.capabilities = frozenset({CAS, SHARED} if shared else {CAS})
         self._root = root
-        self._worker = Worker("persistence-file", OSError, reason)
+        self._worker = StoreThread("persistence-file", OSError, describe_error)
         self._lock: int | None = None
         self._cluster = ""
         self._durable: set[Path] = set()
@@ -71,51 +71,51 @@ class FileStore:
         """See `Store.probe`."""
         await self._worker.run(self._probe)
 
-    async def read(self, place: Place) -> Record | None:
+    async def read(self, place: StoragePlace) -> StoredRecord | None:
         """See `Store.read`."""
         return await self._worker.run(self._read, self._path(place))
 
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         """See `Store.write`."""
         return await self._worker.run(self._write, self._path(place), entry, expect)
 
-    async def remove(self, place: Place, epoch: int) -> None:  # noqa: ARG002
+    async def remove(self, place: StoragePlace, epoch: int) -> None:  # noqa: ARG002
         """See `Store.remove`; the lock excludes a former leader, so the epoch is not checked."""
         await self._worker.run(self._remove, self._path(place))
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """See `Store.scan`."""
-        names = await self._worker.run(self._names, kind)
+        names = await self._worker.run(self._list_places, kind)
         for start in range(0, len(names), PAGE):
-            yield await self._worker.run(self._page, names[start : start + PAGE])
+            yield await self._worker.run(self._read_page, names[start : start + PAGE])
 
     async def close(self) -> None:
         """See `Store.close`."""
-        await self._worker.end()
+        await self._worker.stop()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
-    def _path(self, place: Place) -> Path:
+    def _path(self, place: StoragePlace) -> Path:
         return self._root / self._cluster / place.path
 
     # In the thread
 
     def _open(self, claim: Claim) -> None:
-        local.private_folder(self._root)
+        local.ensure_private_folder(self._root)
         if self._lock is None:
-            self._lock = self._locked()
+            self._lock = self._acquire_lock()
         self._cluster = objects.encode(claim.cluster_uid)
         self._clean(self._root)
         marker = self._root / objects.MARKER
         try:
-            self._create(marker, envelope.marker(claim.cluster_uid))
+            self._create(marker, envelope.build_marker(claim.cluster_uid))
         except FileExistsError:
-            body = self._bytes(marker) or b""
+            body = self._read_bytes(marker) or b""
             envelope.check_marker(body, claim.cluster_uid, str(self._root))
         self._probe()
 
-    def _locked(self) -> int:
+    def _acquire_lock(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(self._root / LOCK, flags, local.FILE_MODE)
         try:
@@ -147,7 +147,7 @@ class FileStore:
         finally:
             _unlink(path)
 
-    def _bytes(self, path: Path) -> bytes | None:
+    def _read_bytes(self, path: Path) -> bytes | None:
         try:
             handle = os.open(path, _OLD)
         except FileNotFoundError:
@@ -159,11 +159,11 @@ class FileStore:
         with open(handle, "rb") as file:
             return file.read()
 
-    def _read(self, path: Path) -> Record | None:
-        body = self._bytes(path)
-        return None if body is None else Record(body, envelope.head(body).version)
+    def _read(self, path: Path) -> StoredRecord | None:
+        body = self._read_bytes(path)
+        return None if body is None else StoredRecord(body, envelope.read_head(body).version)
 
-    def _write(self, path: Path, entry: Entry, expect: Expected) -> Version:
+    def _write(self, path: Path, entry: StoreEntry, expect: Expected) -> Version:
         if expect is not None and expect is not ABSENT:
             record = self._read(path)
             check_expected(expect, record and record.version)
@@ -232,25 +232,25 @@ class FileStore:
         # Flush even if the file was absent: an earlier attempt may have failed before its flush.
         local.sync_folder(path.parent)
 
-    def _names(self, kind: GVK) -> list[Place]:
-        folder = self._root / self._cluster / objects.folder(kind)
-        places: list[Place] = []
-        for namespace in _listed(folder):
-            for name in _listed(folder / namespace):
+    def _list_places(self, kind: GVK) -> list[StoragePlace]:
+        folder = self._root / self._cluster / objects.folder_of(kind)
+        places: list[StoragePlace] = []
+        for namespace in _list_folder(folder):
+            for name in _list_folder(folder / namespace):
                 try:
-                    key = objects.checked(f"{namespace}/{name.removesuffix(objects.SUFFIX)}")
+                    key = objects.check_key(f"{namespace}/{name.removesuffix(objects.SUFFIX)}")
                 except InvalidObject:  # a temporary file
                     continue
-                places.append(Place(kind, key))
+                places.append(StoragePlace(kind, key))
         return places
 
-    def _page(self, places: Sequence[Place]) -> Page:
+    def _read_page(self, places: Sequence[StoragePlace]) -> Page:
         records = []
         for place in places:
             try:
                 record = self._read(self._path(place))
             except CorruptObject:
-                record = Record(b"", Version(""))
+                record = StoredRecord(b"", Version(""))
             if record is not None:
                 records.append((place, record))
         return records
@@ -272,7 +272,7 @@ def _unlink(path: Path) -> None:
         return
 
 
-def _listed(folder: Path) -> list[str]:
+def _list_folder(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -280,10 +280,10 @@ def _listed(folder: Path) -> list[str]:
 
 
 @backend(config=FileConfig)
-def storage(given: Sequence[FileConfig], context: Context) -> StoreProvider:
+def storage(configs: Sequence[FileConfig], context: BackendContext) -> StoreProvider:
     """Build the provider of the backend `file`."""
     stores = [
         ({"root": str(config.root)}, FileStore(config.root, shared=config.shared))
-        for config in given
+        for config in configs
     ]
-    return provider("file", stores, context.writer)
+    return build_provider("file", stores, context.writer)

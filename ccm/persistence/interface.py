@@ -106,13 +106,13 @@ class PersistenceProviderStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return the status with JSON field names; a False status and zero latency are omitted."""
-        return self._named("mean_persist_latency")
+        return self._to_fields("mean_persist_latency")
 
     def to_yaml(self) -> dict[str, Any]:
         """Return the status with YAML field names; omits the same fields as `to_json`."""
-        return self._named("meanPersistLatency")
+        return self._to_fields("meanPersistLatency")
 
-    def _named(self, latency: str) -> dict[str, Any]:
+    def _to_fields(self, latency: str) -> dict[str, Any]:
         fields: dict[str, Any] = {"exists": self.instance_exists}
         if self.status:
             fields["status"] = True

@@ -23,13 +23,13 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from ccm.base.files import reason
+from ccm.base.files import describe_error
 from ccm.persistence.errors import BackendDead, CorruptObject
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
 SALT_BYTES = 16
-SHORTEST_PASSPHRASE = 20
+MIN_PASSPHRASE_BYTES = 20
 """Minimum length of a passphrase in bytes: shorter ones can be guessed."""
 
 ITERATIONS, LANES, MEMORY_KIB = 3, 4, 1 << 16
@@ -49,8 +49,8 @@ class Keyring:
     def __init__(self, ring: Sequence[bytes]) -> None:
         if not ring or any(len(key) != KEY_BYTES for key in ring):
             raise BackendDead(f"a keyring needs at least one key, each of {KEY_BYTES} bytes")
-        self._keys = {_id(key): key for key in ring}
-        self.active = _id(ring[0])
+        self._keys = {_key_id(key): key for key in ring}
+        self.active = _key_id(ring[0])
 
     def __repr__(self) -> str:
         return f"Keyring({', '.join(self._keys)})"
@@ -65,8 +65,8 @@ class Keyring:
         key = AESGCM.generate_key(bit_length=8 * KEY_BYTES)
         return {
             "keyId": self.active,
-            "sealedKey": _sealed(self._keys[self.active], key, _bound(where, self.active)),
-            "sealed": _sealed(key, value, _bound(where, self.active)),
+            "sealedKey": _encrypt(self._keys[self.active], key, _bind(where, self.active)),
+            "sealed": _encrypt(key, value, _bind(where, self.active)),
         }
 
     def open(self, sealed: Mapping[str, object], where: bytes) -> bytes:
@@ -78,18 +78,18 @@ class Keyring:
         name = str(sealed.get("keyId"))
         if name not in self._keys:
             raise CorruptObject(f"the secret is sealed with key {name}, which the ring lacks")
-        bound = _bound(where, name)
-        key = _opened(self._keys[name], sealed.get("sealedKey"), bound)
-        return _opened(key, sealed.get("sealed"), bound)
+        bound = _bind(where, name)
+        key = _decrypt(self._keys[name], sealed.get("sealedKey"), bound)
+        return _decrypt(key, sealed.get("sealed"), bound)
 
 
-def from_files(paths: Sequence[Path]) -> list[bytes]:
+def read_keys(paths: Sequence[Path]) -> list[bytes]:
     """Read keys from files of 32 bytes, or their base64.
 
     Raises:
         BackendDead: a file is unreadable, accessible to other users, or contains no key.
     """
-    return [_key_of(path, _private(path)) for path in paths]
+    return [_key_of(path, _read_private(path)) for path in paths]
 
 
 def _key_of(path: Path, raw: bytes) -> bytes:
@@ -107,26 +107,26 @@ def _key_of(path: Path, raw: bytes) -> bytes:
     return key
 
 
-def passphrase(path: Path) -> bytes:
+def read_passphrase(path: Path) -> bytes:
     """Read a passphrase, without surrounding white space.
 
     Raises:
         BackendDead: the file is unreadable, accessible to other users, or the passphrase too short.
     """
-    text = _private(path).strip()
-    if len(text) < SHORTEST_PASSPHRASE:
-        raise BackendDead(f"{path}: a passphrase needs {SHORTEST_PASSPHRASE} characters at least")
+    text = _read_private(path).strip()
+    if len(text) < MIN_PASSPHRASE_BYTES:
+        raise BackendDead(f"{path}: a passphrase needs {MIN_PASSPHRASE_BYTES} characters at least")
     return text
 
 
-def derived(phrase: bytes, salt: bytes) -> bytes:
+def derive_key(phrase: bytes, salt: bytes) -> bytes:
     """Derive a key from a passphrase; takes about 0.1 s and 64 MiB."""
     return Argon2id(
         salt=salt, length=KEY_BYTES, iterations=ITERATIONS, lanes=LANES, memory_cost=MEMORY_KIB
     ).derive(phrase)
 
 
-def _private(path: Path) -> bytes:
+def _read_private(path: Path) -> bytes:
     try:
         status = os.stat(path)
         # With fsGroup, the kubelet lets the Pod's group read mounted files, whatever their mode.
@@ -136,24 +136,24 @@ def _private(path: Path) -> bytes:
             raise BackendDead(f"{path} can be read by others (mode {mode:o}); chmod 0400 it")
         return path.read_bytes()
     except OSError as error:
-        raise BackendDead(f"{path} cannot be read: {reason(error)}") from error
+        raise BackendDead(f"{path} cannot be read: {describe_error(error)}") from error
 
 
-def _id(key: bytes) -> str:
+def _key_id(key: bytes) -> str:
     """Derive an ID for a key that does not reveal the key."""
     return HKDF(algorithm=SHA256(), length=8, salt=None, info=b"ccm key id").derive(key).hex()
 
 
-def _bound(where: bytes, key_id: str) -> bytes:
+def _bind(where: bytes, key_id: str) -> bytes:
     return where + b"\0" + key_id.encode()
 
 
-def _sealed(key: bytes, value: bytes, bound: bytes) -> str:
+def _encrypt(key: bytes, value: bytes, bound: bytes) -> str:
     nonce = os.urandom(NONCE_BYTES)
     return base64.b64encode(nonce + AESGCM(key).encrypt(nonce, value, bound)).decode()
 
 
-def _opened(key: bytes, sealed: object, bound: bytes) -> bytes:
+def _decrypt(key: bytes, sealed: object, bound: bytes) -> bytes:
     try:
         raw = base64.b64decode(str(sealed), validate=True)
         return AESGCM(key).decrypt(raw[:NONCE_BYTES], raw[NONCE_BYTES:], bound)

@@ -18,7 +18,7 @@ import msgspec
 
 from ccm.persistence import envelope, objects
 from ccm.persistence.engine import StoreProvider
-from ccm.persistence.envelope import Entry
+from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import (
     BackendDead,
     BackendUnavailable,
@@ -27,20 +27,20 @@ from ccm.persistence.errors import (
     VersionConflict,
 )
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, Expected, ObjectKey, Version
-from ccm.persistence.objects import Place
-from ccm.persistence.registry import Context, Requests, backend
+from ccm.persistence.objects import StoragePlace
+from ccm.persistence.registry import ApiRequests, BackendContext, backend
 from ccm.persistence.secrets import SecretStore
-from ccm.persistence.store import Claim, Page, Record, check_epoch, check_expected
+from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_expected
 
 STORED = GVK("secrets.ccm", "v1", "StoredSecret")
 LABEL = "kube-ccm.io/persistence"
 ANNOTATION = "kube-ccm.io/persistence-key"
 FIELD = "stored"
 PAGE = 100
-LARGEST = 1_000_000
+MAX_BYTES = 1_000_000
 """Maximum bytes of an envelope: the API server accepts 1 MiB for all fields of a Secret."""
 
-ATTEMPTS = 4
+MAX_ATTEMPTS = 4
 """Maximum attempts of a write or deletion with concurrent writers of the same Secret."""
 
 
@@ -60,7 +60,7 @@ class KubeStore:
         namespace: namespace of the Secrets.
     """
 
-    def __init__(self, requests: Requests, namespace: str) -> None:
+    def __init__(self, requests: ApiRequests, namespace: str) -> None:
         self.capabilities = frozenset({CAS, FENCING, SHARED})
         self._requests = requests
         self._path = f"/api/v1/namespaces/{namespace}/secrets"
@@ -71,41 +71,41 @@ class KubeStore:
 
     async def probe(self) -> None:
         """See `Store.probe`."""
-        await self._ask("GET", self._path, {"limit": "1", "labelSelector": LABEL})
+        await self._request("GET", self._path, {"limit": "1", "labelSelector": LABEL})
 
-    async def read(self, place: Place) -> Record | None:
+    async def read(self, place: StoragePlace) -> StoredRecord | None:
         """See `Store.read`."""
-        secret = await self._ask("GET", self._at(place))
+        secret = await self._request("GET", self._at(place))
         return None if secret is None else _record(secret)
 
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         """See `Store.write`."""
-        if len(entry.body) > LARGEST:
-            raise ObjectTooLarge(f"a Secret holds at most {LARGEST} bytes")
-        for _ in range(ATTEMPTS):
+        if len(entry.body) > MAX_BYTES:
+            raise ObjectTooLarge(f"a Secret holds at most {MAX_BYTES} bytes")
+        for _ in range(MAX_ATTEMPTS):
             record = await self.read(place)
             check_expected(expect, record and record.version)
-            check_epoch(envelope.head(record.body).epoch if record else 0, entry.epoch)
+            check_epoch(envelope.read_head(record.body).epoch if record else 0, entry.epoch)
             secret = _secret(place, entry, record and record.version)
             method, path = ("PUT", self._at(place)) if record else ("POST", self._path)
             try:
-                written = await self._ask(method, path, body=secret)
+                written = await self._request(method, path, body=secret)
             except VersionConflict:
                 continue
             if written is not None:
                 return Version(written["metadata"]["resourceVersion"])
         raise VersionConflict("somebody else goes on writing the Secret")
 
-    async def remove(self, place: Place, epoch: int) -> None:
+    async def remove(self, place: StoragePlace, epoch: int) -> None:
         """See `Store.remove`."""
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             record = await self.read(place)
             if record is None:
                 return
-            check_epoch(envelope.head(record.body).epoch, epoch)
+            check_epoch(envelope.read_head(record.body).epoch, epoch)
             body = {"preconditions": {"resourceVersion": record.version}}
             try:
-                await self._ask("DELETE", self._at(place), body=body)
+                await self._request("DELETE", self._at(place), body=body)
             except VersionConflict:
                 continue
             return
@@ -115,9 +115,9 @@ class KubeStore:
         """See `Store.scan`."""
         query = {"limit": str(PAGE), "labelSelector": LABEL}
         while True:
-            listing = await self._ask("GET", self._path, query) or {}
+            listing = await self._request("GET", self._path, query) or {}
             keyed = [(_key(item), item) for item in listing.get("items", ())]
-            yield [(Place(kind, key), _record(item)) for key, item in keyed if key]
+            yield [(StoragePlace(kind, key), _record(item)) for key, item in keyed if key]
             after = listing.get("metadata", {}).get("continue")
             if not after:
                 return
@@ -126,10 +126,10 @@ class KubeStore:
     async def close(self) -> None:
         """See `Store.close`."""
 
-    def _at(self, place: Place) -> str:
+    def _at(self, place: StoragePlace) -> str:
         return f"{self._path}/{_name(place)}"
 
-    async def _ask(
+    async def _request(
         self,
         method: str,
         path: str,
@@ -141,7 +141,7 @@ class KubeStore:
         sent = None if body is None else json.dumps(body).encode()
         try:
             answer = await self._requests.request(method, path, query=query, body=sent)
-        except Exception as error:  # noqa: BLE001 - `Requests` declares no error classes
+        except Exception as error:  # noqa: BLE001 - `ApiRequests` declares no error classes
             status = getattr(error, "status", None)
             if status == 404:
                 return None
@@ -154,12 +154,12 @@ class KubeStore:
         return decoded
 
 
-def _name(place: Place) -> str:
+def _name(place: StoragePlace) -> str:
     digest = hashlib.sha256(f"{'/'.join(place.kind)}/{place.key}".encode()).hexdigest()
     return f"ccm-stored-{digest[:32]}"
 
 
-def _secret(place: Place, entry: Entry, version: Version | None) -> dict[str, Any]:
+def _secret(place: StoragePlace, entry: StoreEntry, version: Version | None) -> dict[str, Any]:
     marks = {"labels": {LABEL: "secret"}, "annotations": {ANNOTATION: place.key}}
     metadata = {"name": _name(place), **marks}
     if version is not None:
@@ -173,7 +173,7 @@ def _key(item: Mapping[str, Any]) -> ObjectKey:
     return ObjectKey(item["metadata"].get("annotations", {}).get(ANNOTATION, ""))
 
 
-def _record(item: Mapping[str, Any]) -> Record:
+def _record(item: Mapping[str, Any]) -> StoredRecord:
     metadata = item["metadata"]
     if LABEL not in metadata.get("labels", {}):
         raise CorruptObject(f"Secret {metadata['name']} is somebody else's; it is left alone")
@@ -181,7 +181,7 @@ def _record(item: Mapping[str, Any]) -> Record:
         body = base64.b64decode(item.get("data", {}).get(FIELD, ""), validate=True)
     except binascii.Error:
         body = b""
-    return Record(body, Version(metadata["resourceVersion"]))
+    return StoredRecord(body, Version(metadata["resourceVersion"]))
 
 
 class KubernetesSecretStore(SecretStore):
@@ -193,16 +193,16 @@ class KubernetesSecretStore(SecretStore):
         context: context of the backend; provides the writer.
     """
 
-    def __init__(self, requests: Requests, namespace: str, context: Context) -> None:
+    def __init__(self, requests: ApiRequests, namespace: str, context: BackendContext) -> None:
         name = objects.instance_name("kubernetes", {"namespace": namespace})
         stores = {name: KubeStore(requests, namespace)}
         inner = StoreProvider("kubernetes", stores, writer=context.writer, sensitive=True)
         super().__init__(inner, STORED)
 
-    async def _sealed(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:  # noqa: ARG002
+    async def _seal(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:  # noqa: ARG002
         return {"data": value.decode()}
 
-    async def _value(self, instance: str, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:  # noqa: ARG002
+    async def _unseal(self, instance: str, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:  # noqa: ARG002
         data = obj.get("spec", {}).get("data")
         if not isinstance(data, str):
             raise CorruptObject("what is stored is no secret")
@@ -213,8 +213,10 @@ class KubernetesSecretStore(SecretStore):
 
 
 @backend(config=KubernetesConfig)
-def storage(given: Sequence[KubernetesConfig], context: Context) -> KubernetesSecretStore:
+def storage(configs: Sequence[KubernetesConfig], context: BackendContext) -> KubernetesSecretStore:
     """Build the secret store of the backend `kubernetes`."""
-    if len(given) != 1 or context.requests is None:
+    if len(configs) != 1 or context.requests is None:
         raise BackendDead("secrets in the cluster need one namespace, and an API server")
-    return KubernetesSecretStore(context.requests, given[0].namespace or context.namespace, context)
+    return KubernetesSecretStore(
+        context.requests, configs[0].namespace or context.namespace, context
+    )

@@ -11,33 +11,33 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from ccm.base import credentials, redact
-from ccm.base.files import reason
+from ccm.base.files import describe_error
 from ccm.persistence.errors import BackendDead, BackendUnavailable
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Worker:
+class StoreThread:
     """Thread of one store; it runs blocking calls in the order of their requests.
 
     Cancelling a caller does not stop a call that has started; later calls still wait for it.
 
     Args:
         name: name of the thread.
-        refused: exceptions of the library for temporary failures.
-        words: function from such an exception to an error message.
+        temporary_errors: exceptions of the library for temporary failures.
+        describe: function from such an exception to an error message.
     """
 
     def __init__(
         self,
         name: str,
-        refused: type[Exception] | tuple[type[Exception], ...],
-        words: Callable[[Exception], str],
+        temporary_errors: type[Exception] | tuple[type[Exception], ...],
+        describe: Callable[[Exception], str],
     ) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-        self._refused = refused
-        self._words = words
+        self._refused = temporary_errors
+        self._words = describe
 
     async def run(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Run a function in the thread and return its result.
@@ -51,7 +51,7 @@ class Worker:
         except self._refused as error:
             raise BackendUnavailable(self._words(error)) from error
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Wait for all requested calls and stop the thread."""
         await asyncio.to_thread(self._pool.shutdown)
 
@@ -61,7 +61,7 @@ FILE_MODE = 0o600
 _OTHERS = 0o077
 
 
-def private_folder(path: Path) -> None:
+def ensure_private_folder(path: Path) -> None:
     """Create a private folder, or check that an existing one is private.
 
     Raises:
@@ -107,7 +107,7 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-def text_of(path: Path, *, secret: bool = True) -> str:
+def read_text(path: Path, *, secret: bool = True) -> str:
     """Return the text of a mounted file; a secret is masked in the log.
 
     Raises:
@@ -116,7 +116,7 @@ def text_of(path: Path, *, secret: bool = True) -> str:
     try:
         text = credentials.read(path)
     except (OSError, ValueError) as error:
-        raise BackendUnavailable(f"{path} cannot be read: {reason(error)}") from error
+        raise BackendUnavailable(f"{path} cannot be read: {describe_error(error)}") from error
     if secret:
-        redact.know(text)
+        redact.register(text)
     return text

@@ -18,18 +18,18 @@ from typing import Any, Literal
 from ccm.base.log import logger
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.persistence import engine, objects
-from ccm.persistence.engine import nobody
-from ccm.persistence.envelope import Stamps, Writer
+from ccm.persistence.engine import no_election_writer
+from ccm.persistence.envelope import StampGenerator, WriterIdentity
 from ccm.persistence.errors import (
     BackendDead,
     BackendUnavailable,
     Fenced,
     InvalidObject,
+    NoInstanceReachable,
     NotInitialized,
     ObjectTooLarge,
     PersistenceError,
     SensitiveObjectRefused,
-    Unreachable,
 )
 from ccm.persistence.interface import (
     GVK,
@@ -41,12 +41,12 @@ from ccm.persistence.interface import (
     Stamped,
     require,
 )
-from ccm.persistence.objects import Place, place_of
+from ccm.persistence.objects import StoragePlace, place_of
 
-LIMIT = 10_000
+MAX_MISSING = 10_000
 """Maximum missed copies remembered for one instance; beyond it, a full comparison follows."""
 
-NEVER = Stamp(0, 0)
+UNSTAMPED = Stamp(0, 0)
 """Stamp of copies in a single instance, which needs no comparison."""
 
 
@@ -82,7 +82,7 @@ class Backend:
         try:
             await self.provider.initialize(machine_id)
             self.is_open = True
-        except Unreachable as error:
+        except NoInstanceReachable as error:
             logger("persistence").warning("persistence backend is down", error=str(error))
             await self.provider.close()
             self.provider = self._make()
@@ -92,7 +92,7 @@ class Backend:
         await self.provider.close()
 
 
-class Member:
+class Replica:
     """One replica: an instance and the list of copies that it missed.
 
     Args:
@@ -107,10 +107,10 @@ class Member:
         self._is_alone = is_alone
         self._backend = backend
         self._limit = limit
-        self.lacking: dict[Place, None] = {}
+        self.missing: dict[StoragePlace, None] = {}
         """Places whose newest copy is missing, oldest first."""
         self.compared: set[GVK] = set()
-        """Kinds for which `lacking` is complete; initially none."""
+        """Kinds for which `missing` is complete; initially none."""
 
     async def latency(self) -> float | None:
         """Return the mean latency of writes in seconds; None if the instance is down."""
@@ -121,14 +121,14 @@ class Member:
         """Return whether the instance is up."""
         return await self.latency() is not None
 
-    def missed(self, place: Place) -> None:
+    def add_missing(self, place: StoragePlace) -> None:
         """Remember a missed copy; beyond the limit, request a full comparison instead."""
-        self.lacking[place] = None
-        if len(self.lacking) > self._limit:
-            self.lacking.clear()
+        self.missing[place] = None
+        if len(self.missing) > self._limit:
+            self.missing.clear()
             self.compared.clear()
 
-    async def write(self, place: Place, copy: Stamped) -> None:
+    async def write(self, place: StoragePlace, copy: Stamped) -> None:
         """Store a copy or a tombstone."""
         provider = self._backend.provider
         if not self._is_alone:
@@ -138,27 +138,28 @@ class Member:
         else:
             await provider.put_object(self.name, copy.obj)
 
-    async def remove(self, place: Place) -> None:
+    async def remove(self, place: StoragePlace) -> None:
         """Delete the copy or tombstone."""
         await self._backend.provider.delete_object(self.name, place.kind, place.key)
 
-    async def read(self, place: Place) -> Stamped | None:
+    async def read(self, place: StoragePlace) -> Stamped | None:
         """Return the copy or tombstone; None if there is neither."""
         provider = self._backend.provider
         if self._is_alone:
             obj = await provider.get_object(self.name, place.kind, place.key)
-            return None if obj is None else Stamped(obj, NEVER)
+            return None if obj is None else Stamped(obj, UNSTAMPED)
         copy: Stamped | None = await provider.read_stamped(self.name, place.kind, place.key)
         return copy
 
-    async def read_all(self, kind: GVK) -> dict[Place, Stamped]:
+    async def read_all(self, kind: GVK) -> dict[StoragePlace, Stamped]:
         """Return all copies and tombstones of a kind."""
         provider = self._backend.provider
         if self._is_alone:
             objects = await provider.get_all_objects(self.name, kind)
-            return {place_of(obj): Stamped(obj, NEVER) for obj in objects}
+            return {place_of(obj): Stamped(obj, UNSTAMPED) for obj in objects}
         return {
-            Place(kind, key): copy async for key, copy in provider.iter_stamped(self.name, kind)
+            StoragePlace(kind, key): copy
+            async for key, copy in provider.iter_stamped(self.name, kind)
         }
 
 
@@ -168,7 +169,7 @@ WhenDown = Literal["degrade", "block"]
 REPAIR_S = 30.0
 """Seconds between two rounds of repair; the same as between two probes (`engine.PROBE_S`)."""
 
-_REFUSED = (Fenced, InvalidObject, ObjectTooLarge, SensitiveObjectRefused)
+_REJECTIONS = (Fenced, InvalidObject, ObjectTooLarge, SensitiveObjectRefused)
 """Errors that every instance would raise for the same write; a retry elsewhere is useless."""
 
 
@@ -177,11 +178,11 @@ class _Write:
     """Latest write of an object while in flight, with the members that do not have it yet."""
 
     copy: Stamped
-    behind: set[Member]
+    pending: set[Replica]
     is_acknowledged: bool = False
 
 
-class Manager:
+class ReplicationManager:
     """Replicated storage on all instances of all backends.
 
     Args:
@@ -192,7 +193,7 @@ class Manager:
         writer: returns the current writer; called at each write.
         limit: maximum missed copies to remember per instance.
         repair_s: seconds between two rounds of repair.
-        tell: callback with whether any instance is up, called on changes; initially True.
+        on_change: callback with whether any instance is up, called on changes; initially True.
 
     Raises:
         BackendDead: two instances have the same name, or a backend does not support replication.
@@ -204,15 +205,15 @@ class Manager:
         *,
         policy: Policy = "any",
         when_down: WhenDown = "degrade",
-        writer: Callable[[], Writer] = nobody,
-        limit: int = LIMIT,
+        writer: Callable[[], WriterIdentity] = no_election_writer,
+        limit: int = MAX_MISSING,
         repair_s: float = REPAIR_S,
-        tell: Callable[[bool], None] = lambda _is_up: None,
+        on_change: Callable[[bool], None] = lambda _is_up: None,
     ) -> None:
         self._backends = tuple(backends)
         count = sum(len(backend.instances) for backend in backends)
-        self.members = [
-            Member(backend, name, limit, is_alone=count == 1)
+        self.replicas = [
+            Replica(backend, name, limit, is_alone=count == 1)
             for backend in backends
             for name in backend.instances
         ]
@@ -220,18 +221,18 @@ class Manager:
         self._when_down = when_down
         self._writer = writer
         self._repair_s = repair_s
-        self._tell = tell
-        self._was_up = True
-        self._stamps = Stamps()
-        self._newest: dict[Place, _Write] = {}
-        self._readers: list[dict[Place, Stamped]] = []
+        self._on_change = on_change
+        self._is_up = True
+        self._stamps = StampGenerator()
+        self._writes_in_flight: dict[StoragePlace, _Write] = {}
+        self._acknowledged_during_reads: list[dict[StoragePlace, Stamped]] = []
         self._kinds: set[GVK] = set()
-        self._finishing: set[asyncio.Task[None]] = set()
-        self._repairing: asyncio.Task[None] | None = None
+        self._write_tasks: set[asyncio.Task[None]] = set()
+        self._repair_task: asyncio.Task[None] | None = None
         self._machine: MachineId | None = None
-        self._mended: set[Place] = set()
+        self._repairs_in_progress: set[StoragePlace] = set()
         self._log = logger("persistence")
-        if len({member.name for member in self.members}) < count:
+        if len({member.name for member in self.replicas}) < count:
             raise BackendDead("two backends have an instance of one name")
         for backend in backends if count > 1 else ():
             require(backend.name, backend.provider, STAMPED_METHODS)
@@ -245,31 +246,31 @@ class Manager:
             BackendDead: one backend has a permanent failure that needs an operator.
         """
         self._machine = machine_id
-        await self._look()
-        self._repairing = spawn(self._repair_for_ever(), name="persistence-repair")
+        await self._update_status()
+        self._repair_task = spawn(self._repair_loop(), name="persistence-repair")
 
     async def close(self) -> None:
         """Wait for in-flight writes and close all backends."""
-        await cancel_and_join(self._repairing)
-        await self.settled()
+        await cancel_and_join(self._repair_task)
+        await self.wait_for_writes()
         for backend in self._backends:
             await backend.close()
 
-    async def settled(self) -> None:
+    async def wait_for_writes(self) -> None:
         """Wait until every in-flight write has ended in every instance."""
-        if self._finishing:
-            await asyncio.wait(self._finishing)
+        if self._write_tasks:
+            await asyncio.wait(self._write_tasks)
 
-    async def _look(self) -> None:
+    async def _update_status(self) -> None:
         assert self._machine is not None
         for backend in self._backends:
             await backend.open(self._machine)
-        is_up = any([await member.is_up() for member in self.members])
+        is_up = any([await member.is_up() for member in self.replicas])
         engine.DEGRADED.set(not is_up)
-        if is_up is self._was_up:
+        if is_up is self._is_up:
             return
-        self._was_up = is_up
-        self._tell(is_up)
+        self._is_up = is_up
+        self._on_change(is_up)
         if not is_up:
             self._log.warning("no persistence instance is up", detail=self._when_down)
 
@@ -278,7 +279,7 @@ class Manager:
 
         False if no instance is up and `when_down` is `block`.
         """
-        return self._when_down == "degrade" or bool(await self._up())
+        return self._when_down == "degrade" or bool(await self._replicas_up())
 
     # Objects
 
@@ -300,7 +301,7 @@ class Manager:
         Raises:
             BackendUnavailable: too few instances acknowledged the deletion.
         """
-        place = Place(kind, objects.checked(key))
+        place = StoragePlace(kind, objects.check_key(key))
         stamp = self._stamps.next(self._writer().epoch)
         await self._write(place, Stamped(None, stamp))
 
@@ -313,9 +314,9 @@ class Manager:
         Raises:
             BackendUnavailable: no instance is readable.
         """
-        place = Place(kind, objects.checked(key))
+        place = StoragePlace(kind, objects.check_key(key))
         self._kinds.add(kind)
-        up = await self._up()
+        up = await self._replicas_up()
         if all(kind in member.compared for member in up):
             for member in up:
                 if self._lacks(member, place):
@@ -323,10 +324,10 @@ class Manager:
                 try:
                     copy = await member.read(place)
                 except PersistenceError:
-                    member.missed(place)
+                    member.add_missing(place)
                     continue
                 return copy.obj if copy else None
-        newest, _ = await self._compared(place, up)
+        newest, _ = await self._newest_copy(place, up)
         return newest.obj if newest else None
 
     async def get_all_objects(self, kind: GVK) -> list[dict[str, Any]]:
@@ -336,32 +337,34 @@ class Manager:
             BackendUnavailable: no instance is readable.
         """
         self._kinds.add(kind)
-        newest, missed, _ = await self._all(kind, await self._up())
+        newest, missed, _ = await self._newest_copies(kind, await self._replicas_up())
         for place, member in missed:
-            member.missed(place)
+            member.add_missing(place)
         return [copy.obj for copy in newest.values() if copy.obj is not None]
 
     # Writing
 
-    async def _write(self, place: Place, copy: Stamped) -> None:
+    async def _write(self, place: StoragePlace, copy: Stamped) -> None:
         if self._machine is None:
             raise NotInitialized("initialize comes first")
         self._kinds.add(place.kind)
-        up = await self._up()
-        for member in self.members:
+        up = await self._replicas_up()
+        for member in self.replicas:
             if member not in up:
-                member.missed(place)
-        self._newest[place] = write = _Write(copy, set(self.members))
-        self._mended.discard(place)
+                member.add_missing(place)
+        self._writes_in_flight[place] = write = _Write(copy, set(self.replicas))
+        self._repairs_in_progress.discard(place)
         writes = {
             spawn(member.write(place, copy), name="persistence-write"): member for member in up
         }
         enough = asyncio.Event()
         refused: list[PersistenceError] = []
-        finish = spawn(self._finish(place, write, writes, enough, refused), name="persistence-ends")
-        self._finishing.add(finish)
-        finish.add_done_callback(self._finishing.discard)
-        # The caller may be cancelled here; `_finish` still completes the writes.
+        finish = spawn(
+            self._await_writes(place, write, writes, enough, refused), name="persistence-ends"
+        )
+        self._write_tasks.add(finish)
+        finish.add_done_callback(self._write_tasks.discard)
+        # The caller may be cancelled here; `_await_writes` still completes the writes.
         waiting = spawn(enough.wait(), name="persistence-enough")
         try:
             await asyncio.wait({finish, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -373,14 +376,14 @@ class Manager:
         if refused:
             raise refused[0]
         raise BackendUnavailable(
-            f"fewer than {self._needed} of {len(self.members)} instances acknowledged it"
+            f"fewer than {self._needed} of {len(self.replicas)} instances acknowledged it"
         )
 
-    async def _finish(
+    async def _await_writes(
         self,
-        place: Place,
+        place: StoragePlace,
         write: _Write,
-        writes: Mapping[asyncio.Task[None], Member],
+        writes: Mapping[asyncio.Task[None], Replica],
         enough: asyncio.Event,
         refused: list[PersistenceError],
     ) -> None:
@@ -393,92 +396,98 @@ class Manager:
                 error = task.exception()
                 if error is None:
                     acknowledgements += 1
-                    write.behind.discard(writes[task])
-                elif isinstance(error, _REFUSED):
+                    write.pending.discard(writes[task])
+                elif isinstance(error, _REJECTIONS):
                     refused.append(error)
                 elif isinstance(error, PersistenceError):
-                    writes[task].missed(place)
+                    writes[task].add_missing(place)
                 else:
                     raise error
             if acknowledgements >= self._needed and not refused:
                 write.is_acknowledged = True
-                for acknowledged in self._readers:
+                for acknowledged in self._acknowledged_during_reads:
                     acknowledged[place] = write.copy
                 enough.set()
-        if self._newest.get(place) is write:
-            del self._newest[place]
-            if write.copy.obj is None and acknowledgements == len(self.members):
+        if self._writes_in_flight.get(place) is write:
+            del self._writes_in_flight[place]
+            if write.copy.obj is None and acknowledgements == len(self.replicas):
                 await self._purge(place)
 
-    async def _purge(self, place: Place) -> None:
-        for member in self.members:
-            if place in self._newest:  # a new write started: its copy must not be deleted
+    async def _purge(self, place: StoragePlace) -> None:
+        for member in self.replicas:
+            if place in self._writes_in_flight:  # a new write started: its copy must not be deleted
                 return
             try:
                 await member.remove(place)
             except PersistenceError:
-                member.missed(place)
+                member.add_missing(place)
 
     # Reading
 
-    def _lacks(self, member: Member, place: Place) -> bool:
+    def _lacks(self, member: Replica, place: StoragePlace) -> bool:
         # An acknowledged write may still be in flight to the fastest instance.
-        write = self._newest.get(place)
-        return place in member.lacking or (write is not None and member in write.behind)
+        write = self._writes_in_flight.get(place)
+        return place in member.missing or (write is not None and member in write.pending)
 
-    async def _up(self) -> list[Member]:
+    async def _replicas_up(self) -> list[Replica]:
         """Return the members that are up, fastest first."""
-        latencies = [(await member.latency(), index) for index, member in enumerate(self.members)]
+        latencies = [(await member.latency(), index) for index, member in enumerate(self.replicas)]
         ready = sorted((latency, index) for latency, index in latencies if latency is not None)
-        return [self.members[index] for _, index in ready]
+        return [self.replicas[index] for _, index in ready]
 
     @contextmanager
-    def _acknowledged(self) -> Iterator[Mapping[Place, Stamped]]:
+    def _collect_acknowledged(self) -> Iterator[Mapping[StoragePlace, Stamped]]:
         """Collect the writes acknowledged while several instances are read one after another.
 
         Without them a deleted object could reappear: the first instance may be read before its
         deletion, the last after its tombstone was purged.
         """
         written = {
-            place: write.copy for place, write in self._newest.items() if write.is_acknowledged
+            place: write.copy
+            for place, write in self._writes_in_flight.items()
+            if write.is_acknowledged
         }
-        self._readers.append(written)
+        self._acknowledged_during_reads.append(written)
         try:
             yield written
         finally:
-            self._readers = [reader for reader in self._readers if reader is not written]
+            self._acknowledged_during_reads = [
+                reader for reader in self._acknowledged_during_reads if reader is not written
+            ]
 
-    async def _compared(self, place: Place, up: Sequence[Member]) -> tuple[Stamped | None, bool]:
+    async def _newest_copy(
+        self, place: StoragePlace, up: Sequence[Replica]
+    ) -> tuple[Stamped | None, bool]:
         """Return the newest readable copy, and whether all members were readable.
 
         Members with an older copy are marked for repair.
         """
-        by_member: dict[Member, Stamped | None] = {}
+        by_member: dict[Replica, Stamped | None] = {}
         fault: PersistenceError = BackendUnavailable("no instance is up")
-        with self._acknowledged() as written:
+        with self._collect_acknowledged() as written:
             for member in up:
                 try:
                     by_member[member] = await member.read(place)
                 except PersistenceError as error:
                     fault = error
-                    member.missed(place)
+                    member.add_missing(place)
         if not by_member:
             raise fault
         copies = [written.get(place), *by_member.values()]
         newest = max(filter(None, copies), key=lambda copy: copy.stamp, default=None)
         for member, copy in by_member.items():
             if copy != newest:
-                member.missed(place)
-        return newest, len(by_member) == len(self.members)
+                member.add_missing(place)
+        return newest, len(by_member) == len(self.replicas)
 
-    async def _all(
-        self, kind: GVK, up: Sequence[Member]
-    ) -> tuple[dict[Place, Stamped], list[tuple[Place, Member]], Sequence[Member]]:
+    async def _newest_copies(
+        self, kind: GVK, up: Sequence[Replica]
+    ) -> tuple[dict[StoragePlace, Stamped], list[tuple[StoragePlace, Replica]], Sequence[Replica]]:
         """Return the newest copies of a kind, the members that miss each, and the members read."""
-        newest: dict[Place, Stamped] = {}
-        read: dict[Member, dict[Place, Stamped]] = {}
+        newest: dict[StoragePlace, Stamped] = {}
+        read: dict[Replica, dict[StoragePlace, Stamped]] = {}
         fault: PersistenceError = BackendUnavailable("no instance is up")
-        with self._acknowledged() as written:
+        with self._collect_acknowledged() as written:
             for member in up:
                 try:
                     read[member] = await member.read_all(kind)
@@ -502,14 +511,14 @@ class Manager:
 
     # Repair
 
-    async def _repair_for_ever(self) -> None:
+    async def _repair_loop(self) -> None:
         while True:
             try:
                 await self.repair()
             except PersistenceError as error:
                 self._log.warning("persistence cannot be repaired now", error=str(error))
             await asyncio.sleep(self._repair_s)
-            await self._look()
+            await self._update_status()
 
     async def repair(self) -> None:
         """Write missed copies to each instance that is up.
@@ -517,39 +526,41 @@ class Manager:
         Raises:
             PersistenceError: an instance failed; the remaining repairs stay remembered.
         """
-        up = await self._up()
+        up = await self._replicas_up()
         for kind in tuple(self._kinds):
             if not all(kind in member.compared for member in up):
-                await self._compare(kind, up)
+                await self._compare_kind(kind, up)
         for member in up:
-            for place in tuple(member.lacking):
-                await self._mend(place, member, up)
-        for member in self.members:
-            engine.REPAIRS.labels(member.name).set(len(member.lacking))
+            for place in tuple(member.missing):
+                await self._repair_place(place, member, up)
+        for member in self.replicas:
+            engine.REPAIRS.labels(member.name).set(len(member.missing))
 
-    async def _compare(self, kind: GVK, up: Sequence[Member]) -> None:
-        newest, missed, answered = await self._all(kind, up)
+    async def _compare_kind(self, kind: GVK, up: Sequence[Replica]) -> None:
+        newest, missed, answered = await self._newest_copies(kind, up)
         for place, member in missed:  # repaired at once: there may be more than the limit
-            await self._mend(place, member, up)
+            await self._repair_place(place, member, up)
         for member in answered:
             member.compared.add(kind)
         for place, copy in newest.items():
             if copy.obj is None:
-                up[0].missed(place)  # the repair purges the tombstone once all members have it
+                up[0].add_missing(place)  # the repair purges the tombstone once all members have it
 
-    async def _mend(self, place: Place, member: Member, up: Sequence[Member]) -> None:
-        if place in self._newest:
+    async def _repair_place(
+        self, place: StoragePlace, member: Replica, up: Sequence[Replica]
+    ) -> None:
+        if place in self._writes_in_flight:
             return  # a write in flight replaces this copy anyway
-        self._mended.add(place)
-        newest, all_answered = await self._compared(place, up)
-        if place not in self._mended:
+        self._repairs_in_progress.add(place)
+        newest, all_answered = await self._newest_copy(place, up)
+        if place not in self._repairs_in_progress:
             return  # a write started during the comparison: its copy is newer
-        self._mended.discard(place)
+        self._repairs_in_progress.discard(place)
         if newest is not None:
             await member.write(place, newest)
         if not all_answered:
             return  # a member that is down may have a newer copy
-        member.lacking.pop(place, None)
-        is_everywhere = not any(place in other.lacking for other in self.members)
+        member.missing.pop(place, None)
+        is_everywhere = not any(place in other.missing for other in self.replicas)
         if newest is not None and newest.obj is None and is_everywhere:
             await self._purge(place)

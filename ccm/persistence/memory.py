@@ -8,12 +8,12 @@ from typing import Annotated
 import msgspec
 
 from ccm.persistence import envelope
-from ccm.persistence.engine import StoreProvider, provider
-from ccm.persistence.envelope import Entry
+from ccm.persistence.engine import StoreProvider, build_provider
+from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.interface import CAS, FENCING, GVK, Expected, Version
-from ccm.persistence.objects import Place
-from ccm.persistence.registry import Context, backend
-from ccm.persistence.store import Claim, Page, Record, check_epoch, check_expected
+from ccm.persistence.objects import StoragePlace
+from ccm.persistence.registry import BackendContext, backend
+from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_expected
 
 PAGE = 500
 
@@ -33,7 +33,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.capabilities = frozenset({CAS, FENCING})
-        self.held: dict[tuple[str, Place], bytes] = {}
+        self.held: dict[tuple[str, StoragePlace], bytes] = {}
         self._cluster = ""
         self._epoch = 0
 
@@ -45,12 +45,12 @@ class MemoryStore:
     async def probe(self) -> None:
         """See `Store.probe`; memory always works."""
 
-    async def read(self, place: Place) -> Record | None:
+    async def read(self, place: StoragePlace) -> StoredRecord | None:
         """See `Store.read`."""
         body = self.held.get((self._cluster, place))
-        return None if body is None else Record(body, envelope.head(body).version)
+        return None if body is None else StoredRecord(body, envelope.read_head(body).version)
 
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         """See `Store.write`."""
         check_epoch(self._epoch, entry.epoch)
         record = await self.read(place)
@@ -59,7 +59,7 @@ class MemoryStore:
         self._epoch = entry.epoch
         return entry.version
 
-    async def remove(self, place: Place, epoch: int) -> None:
+    async def remove(self, place: StoragePlace, epoch: int) -> None:
         """See `Store.remove`."""
         check_epoch(self._epoch, epoch)
         self.held.pop((self._cluster, place), None)
@@ -80,8 +80,8 @@ class MemoryStore:
 
 
 @backend(config=MemoryConfig)
-def storage(given: Sequence[MemoryConfig], context: Context) -> StoreProvider:
+def storage(configs: Sequence[MemoryConfig], context: BackendContext) -> StoreProvider:
     """Build the provider of the backend `memory`."""
-    return provider(
-        "memory", [({"name": config.name}, MemoryStore()) for config in given], context.writer
+    return build_provider(
+        "memory", [({"name": config.name}, MemoryStore()) for config in configs], context.writer
     )

@@ -20,20 +20,20 @@ from ccm.base import redact
 from ccm.persistence.errors import InvalidObject, ObjectTooLarge, SensitiveObjectRefused
 from ccm.persistence.interface import GVK, ObjectKey
 
-DEEPEST = 100
+MAX_DEPTH = 100
 """Maximum nesting; deeper objects exhaust the stack of common JSON parsers."""
 
-LARGEST = 3 << 19
+MAX_BYTES = 3 << 19
 """Maximum bytes of canonical JSON: 1.5 MiB, the limit of etcd for one object."""
 
 SECRET_NAMES = frozenset({"serviceaccount", "kubeconfig", "credentials", "userdata"})
 """Field names of credentials without the suffix of a secret."""
 
-HARMLESS_NAMES = frozenset({"idempotencytoken", "continuetoken", "nextpagetoken"})
+NON_SECRET_NAMES = frozenset({"idempotencytoken", "continuetoken", "nextpagetoken"})
 """Field names with the suffix of a secret that hold no credentials."""
 
 
-def canonical(value: Any) -> bytes:
+def to_canonical_json(value: Any) -> bytes:
     """Encode a value as canonical JSON: sorted keys, no white space, UTF-8, no NaN."""
     text = json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
@@ -41,7 +41,7 @@ def canonical(value: Any) -> bytes:
     return text.encode()
 
 
-def prepared(obj: Mapping[str, Any], *, sensitive: bool = False) -> bytes:
+def validate(obj: Mapping[str, Any], *, sensitive: bool = False) -> bytes:
     """Validate an object before a write, and return its canonical bytes.
 
     Args:
@@ -50,24 +50,24 @@ def prepared(obj: Mapping[str, Any], *, sensitive: bool = False) -> bytes:
 
     Raises:
         InvalidObject: the object lacks kind or name, is nested too deeply, or is not JSON.
-        ObjectTooLarge: the object has more than `LARGEST` bytes.
+        ObjectTooLarge: the object has more than `MAX_BYTES` bytes.
         SensitiveObjectRefused: the object contains a secret.
     """
     obj = dict(obj)
     _check_json(obj)
-    kind, _, _ = named(obj)
+    kind, _, _ = identify(obj)
     try:
-        raw = canonical(obj)
+        raw = to_canonical_json(obj)
     except (ValueError, TypeError):
         raise InvalidObject("the object holds text that is no Unicode") from None
-    if len(raw) > LARGEST:
-        raise ObjectTooLarge(f"the object has {len(raw)} bytes, at most {LARGEST} are stored")
+    if len(raw) > MAX_BYTES:
+        raise ObjectTooLarge(f"the object has {len(raw)} bytes, at most {MAX_BYTES} are stored")
     if not sensitive:
-        _check_harmless(kind, obj)
+        _check_no_secrets(kind, obj)
     return raw
 
 
-def named(obj: Mapping[str, Any]) -> tuple[GVK, str, str]:
+def identify(obj: Mapping[str, Any]) -> tuple[GVK, str, str]:
     """Return kind, namespace and name of an object.
 
     Raises:
@@ -96,14 +96,14 @@ def named(obj: Mapping[str, Any]) -> tuple[GVK, str, str]:
 def _check_json(obj: Any) -> None:
     """Check types and nesting, without recursion: the object may be deeper than the stack."""
     level: list[Any] = [obj]
-    for _ in range(DEEPEST + 1):
-        level = [inner for value in level for inner in _inside(value)]
+    for _ in range(MAX_DEPTH + 1):
+        level = [inner for value in level for inner in _children(value)]
         if not level:
             return
-    raise InvalidObject(f"the object is nested deeper than {DEEPEST} levels")
+    raise InvalidObject(f"the object is nested deeper than {MAX_DEPTH} levels")
 
 
-def _inside(value: Any) -> Iterator[Any]:
+def _children(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise InvalidObject("the object has a field whose name is no text")
@@ -117,11 +117,11 @@ def _inside(value: Any) -> Iterator[Any]:
         raise InvalidObject(f"the object holds a {type(value).__name__}, which is not JSON")
 
 
-def _check_harmless(kind: GVK, obj: Mapping[str, Any]) -> None:
+def _check_no_secrets(kind: GVK, obj: Mapping[str, Any]) -> None:
     if (kind.group, kind.kind) == ("", "Secret"):
         raise SensitiveObjectRefused("a Secret goes to the secret store only")
-    for path, value in _texts(obj):
-        if value and (_is_secret(path[-1]) or redact.words(value, len(value)) != value):
+    for path, value in _strings(obj):
+        if value and (_is_secret(path[-1]) or redact.mask_text(value, len(value)) != value):
             raise SensitiveObjectRefused(
                 f"{'.'.join(path[1:])} holds a credential; refer to a Secret instead"
             )
@@ -129,22 +129,22 @@ def _check_harmless(kind: GVK, obj: Mapping[str, Any]) -> None:
 
 def _is_secret(name: str) -> bool:
     bare = name.lower().replace("-", "").replace("_", "")
-    return bare not in HARMLESS_NAMES and (bare in SECRET_NAMES or redact.is_secret(name))
+    return bare not in NON_SECRET_NAMES and (bare in SECRET_NAMES or redact.is_secret_name(name))
 
 
-def _texts(value: Any, path: tuple[str, ...] = ("",)) -> Iterator[tuple[tuple[str, ...], str]]:
+def _strings(value: Any, path: tuple[str, ...] = ("",)) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield each string with its path; the field `value` is left out of the path, as in `env`."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _texts(inner, path if name == "value" else (*path, name))
+            yield from _strings(inner, path if name == "value" else (*path, name))
     elif isinstance(value, list):
         for inner in value:
-            yield from _texts(inner, path)
+            yield from _strings(inner, path)
 
 
-LONGEST = 200
+MAX_SEGMENT = 200
 """Maximum characters of a segment (file systems allow 255); a longer one becomes its digest."""
 
 CLUSTER_SCOPE = "_"
@@ -156,11 +156,11 @@ SUFFIX = ".json"
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789.-")
 _SEGMENT = r"(?:~[0-9a-f]{64}|(?:[a-z0-9-]|%[0-9A-F]{2})(?:[a-z0-9.-]|%[0-9A-F]{2})*)"
 _KEY = re.compile(rf"({CLUSTER_SCOPE}|{_SEGMENT})/({_SEGMENT})")
-INSTANCE = re.compile(r"[a-z][a-z0-9]*-[0-9a-f]{16}")
+INSTANCE_NAME = re.compile(r"[a-z][a-z0-9]*-[0-9a-f]{16}")
 """Format of instance names."""
 
 
-class Place(NamedTuple):
+class StoragePlace(NamedTuple):
     """Storage location of an object: its kind and key."""
 
     kind: GVK
@@ -169,7 +169,7 @@ class Place(NamedTuple):
     @property
     def path(self) -> str:
         """File path relative to the cluster's folder."""
-        return f"{folder(self.kind)}/{self.key}{SUFFIX}"
+        return f"{folder_of(self.kind)}/{self.key}{SUFFIX}"
 
 
 def encode(text: str) -> str:
@@ -178,7 +178,7 @@ def encode(text: str) -> str:
     encoded = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
     if encoded.startswith("."):
         encoded = "%2E" + encoded[1:]
-    return encoded if len(encoded) <= LONGEST else f"~{hashlib.sha256(raw).hexdigest()}"
+    return encoded if len(encoded) <= MAX_SEGMENT else f"~{hashlib.sha256(raw).hexdigest()}"
 
 
 def key_of(namespace: str, name: str) -> ObjectKey:
@@ -186,20 +186,20 @@ def key_of(namespace: str, name: str) -> ObjectKey:
     return ObjectKey(f"{encode(namespace) if namespace else CLUSTER_SCOPE}/{encode(name)}")
 
 
-def place_of(obj: Mapping[str, Any]) -> Place:
+def place_of(obj: Mapping[str, Any]) -> StoragePlace:
     """Return the place of an object.
 
     Raises:
         InvalidObject: kind or name is missing or invalid.
     """
-    kind, namespace, name = named(obj)
+    kind, namespace, name = identify(obj)
     try:
-        return Place(kind, key_of(namespace, name))
+        return StoragePlace(kind, key_of(namespace, name))
     except UnicodeEncodeError:
         raise InvalidObject("the object's name is no Unicode") from None
 
 
-def checked(key: str) -> ObjectKey:
+def check_key(key: str) -> ObjectKey:
     """Validate a key.
 
     Raises:
@@ -207,12 +207,12 @@ def checked(key: str) -> ObjectKey:
     """
     if not (match := _KEY.fullmatch(key)):
         raise InvalidObject("that is no key: keys come from put_object")
-    if any(len(part) > LONGEST for part in match.groups()):
+    if any(len(part) > MAX_SEGMENT for part in match.groups()):
         raise InvalidObject("that is no key: it is too long")
     return ObjectKey(key)
 
 
-def folder(kind: GVK) -> str:
+def folder_of(kind: GVK) -> str:
     """Return the folder of a kind, relative to the cluster's folder."""
     parts = (kind.group or CORE, kind.version, kind.kind)
     return "/".join((FORMAT, *map(encode, parts)))
@@ -225,4 +225,4 @@ def instance_name(kind: str, identity: Mapping[str, Any]) -> str:
         kind: type of storage: lower-case letters and digits.
         identity: settings that identify the storage; no credentials, time-outs or TLS settings.
     """
-    return f"{kind}-{hashlib.sha256(canonical(identity)).hexdigest()[:16]}"
+    return f"{kind}-{hashlib.sha256(to_canonical_json(identity)).hexdigest()[:16]}"

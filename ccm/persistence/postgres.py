@@ -19,8 +19,8 @@ import msgspec
 
 from ccm.base import files, log
 from ccm.persistence import envelope
-from ccm.persistence.engine import StoreProvider, provider
-from ccm.persistence.envelope import Entry
+from ccm.persistence.engine import StoreProvider, build_provider
+from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import BackendDead, BackendUnavailable, VersionConflict
 from ccm.persistence.interface import (
     ABSENT,
@@ -32,16 +32,16 @@ from ccm.persistence.interface import (
     ObjectKey,
     Version,
 )
-from ccm.persistence.local import text_of
-from ccm.persistence.objects import Place
-from ccm.persistence.registry import Context, backend
-from ccm.persistence.store import Claim, Page, Record, check_epoch
+from ccm.persistence.local import read_text
+from ccm.persistence.objects import StoragePlace
+from ccm.persistence.registry import BackendContext, backend
+from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch
 
 PAGE = 200
 POOL = 4
 CONNECT_S = 5.0
 COMMAND_S = 10.0
-LOCK = 0x63636D31
+SCHEMA_LOCK = 0x63636D31
 """Advisory lock ID for the creation of the schema: `ccm1` in ASCII."""
 
 _TABLE = re.compile(r"[a-z_][a-z0-9_]{0,40}")
@@ -123,10 +123,10 @@ class PostgresStore:
         """See `Store.open`."""
         self._cluster = claim.cluster_uid
         await self.close()
-        with self._errors():
-            self._pool = await asyncpg.create_pool(**self._options(), init=self._durable)
+        with self._convert_errors():
+            self._pool = await asyncpg.create_pool(**self._options(), init=self._ensure_durable)
         async with self._transaction() as db:
-            await db.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+            await db.execute("SELECT pg_advisory_xact_lock($1)", SCHEMA_LOCK)
             await db.execute(_SCHEMA.format(table=self._config.table))
             await self._claim(db, claim)
 
@@ -136,16 +136,16 @@ class PostgresStore:
             query = self._sql("UPDATE {table}_instance SET epoch = epoch WHERE cluster_uid = $1")
             await db.execute(query, self._cluster)
 
-    async def read(self, place: Place) -> Record | None:
+    async def read(self, place: StoragePlace) -> StoredRecord | None:
         """See `Store.read`."""
         query = self._sql(f"SELECT body, write_id FROM {{table}} WHERE {_AT} = $5")  # noqa: S608 - ours
         async with self._transaction() as db:
-            row = await db.fetchrow(query, *self._at(place))
-        return None if row is None else Record(bytes(row["body"]), Version(row["write_id"]))
+            row = await db.fetchrow(query, *self._key_values(place))
+        return None if row is None else StoredRecord(bytes(row["body"]), Version(row["write_id"]))
 
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         """See `Store.write`."""
-        values: tuple[Any, ...] = (*self._at(place), entry.version, entry.epoch, entry.body)
+        values: tuple[Any, ...] = (*self._key_values(place), entry.version, entry.epoch, entry.body)
         if expect is None:
             statement = f"{_INSERT}{_COLUMNS_OF_KEY} DO UPDATE SET {_SET}"
         elif expect is ABSENT:
@@ -154,18 +154,18 @@ class PostgresStore:
             statement = _UPDATE
             values = (*values, expect)
         async with self._transaction() as db:
-            await self._lead(db, entry.epoch)
+            await self._check_leader(db, entry.epoch)
             written = await db.fetchval(self._sql(f"{statement} RETURNING 1"), *values)
         if written is None:
             raise VersionConflict("somebody else wrote the object meanwhile")
         return entry.version
 
-    async def remove(self, place: Place, epoch: int) -> None:
+    async def remove(self, place: StoragePlace, epoch: int) -> None:
         """See `Store.remove`."""
         async with self._transaction() as db:
-            await self._lead(db, epoch)
+            await self._check_leader(db, epoch)
             query = self._sql(f"DELETE FROM {{table}} WHERE {_AT} = $5")  # noqa: S608 - ours
-            await db.execute(query, *self._at(place))
+            await db.execute(query, *self._key_values(place))
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """See `Store.scan`."""
@@ -177,7 +177,7 @@ class PostgresStore:
             if not rows:
                 return
             yield [
-                (Place(kind, ObjectKey(key)), Record(bytes(body), Version(version)))
+                (StoragePlace(kind, ObjectKey(key)), StoredRecord(bytes(body), Version(version)))
                 for key, body, version in rows
             ]
             last = rows[-1]["key"]
@@ -186,10 +186,10 @@ class PostgresStore:
         """See `Store.close`."""
         pool, self._pool = self._pool, None
         if pool is not None:
-            with self._errors():
+            with self._convert_errors():
                 await pool.close()
 
-    def _at(self, place: Place) -> tuple[str, ...]:
+    def _key_values(self, place: StoragePlace) -> tuple[str, ...]:
         return (self._cluster, *place.kind, place.key)
 
     def _sql(self, text: str) -> str:
@@ -207,16 +207,16 @@ class PostgresStore:
             "timeout": CONNECT_S,
             "command_timeout": COMMAND_S,
             "ssl": False,
-            "reset": _keep,
+            "reset": _keep_settings,
         }
         if config.password_file:
             # Read for each connection, because the file may change.
-            options["password"] = partial(text_of, config.password_file)
+            options["password"] = partial(read_text, config.password_file)
         if not (config.allow_insecure or config.host.startswith("/")):
-            options["ssl"] = _verified(config.ca_file)
+            options["ssl"] = _tls_context(config.ca_file)
         return options
 
-    async def _durable(self, db: Any) -> None:
+    async def _ensure_durable(self, db: Any) -> None:
         """Check that the server flushes acknowledged writes to disk; enable it for a connection."""
         if await db.fetchval("SHOW fsync") != "on":
             raise BackendDead(f"{self._name}: fsync is off there, so that nothing is durable")
@@ -225,7 +225,7 @@ class PostgresStore:
 
     async def _claim(self, db: Any, claim: Claim) -> None:
         insert = "INSERT INTO {table}_instance VALUES($1, $2, $3) ON CONFLICT DO NOTHING"
-        marker = envelope.marker(claim.cluster_uid)
+        marker = envelope.build_marker(claim.cluster_uid)
         await db.execute(self._sql(insert), claim.cluster_uid, marker, claim.epoch)
         query = "SELECT marker, epoch FROM {table}_instance WHERE cluster_uid = $1 FOR UPDATE"
         row = await db.fetchrow(self._sql(query), claim.cluster_uid)
@@ -234,7 +234,7 @@ class PostgresStore:
         update = "UPDATE {table}_instance SET epoch = $2 WHERE cluster_uid = $1"
         await db.execute(self._sql(update), claim.cluster_uid, claim.epoch)
 
-    async def _lead(self, db: Any, epoch: int) -> None:
+    async def _check_leader(self, db: Any, epoch: int) -> None:
         """Check the epoch, and lock it: a newer leader can claim only after this transaction."""
         query = "SELECT epoch FROM {table}_instance WHERE cluster_uid = $1 FOR SHARE"
         stored_epoch = await db.fetchval(self._sql(query), self._cluster)
@@ -244,12 +244,12 @@ class PostgresStore:
     async def _transaction(self) -> AsyncIterator[Any]:
         if self._pool is None:
             raise BackendUnavailable(f"{self._name} is not open")
-        with self._errors():
+        with self._convert_errors():
             async with self._pool.acquire(timeout=CONNECT_S) as db, db.transaction():
                 yield db
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _convert_errors(self) -> Iterator[None]:
         """Convert errors of the library to BackendUnavailable, without the data that was sent."""
         try:
             yield
@@ -258,9 +258,9 @@ class PostgresStore:
             if (advice := _ADVICE.get(error.sqlstate or "")) is not None:
                 why += f": {advice}"
         except ssl.SSLCertVerificationError as error:
-            why = f"{files.reason(error)}; see ca_file and host"
+            why = f"{files.describe_error(error)}; see ca_file and host"
         except OSError as error:
-            why = files.reason(error) or type(error).__name__
+            why = files.describe_error(error) or type(error).__name__
         except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             # The text of these errors may contain the data that was sent.
             why = type(error).__name__
@@ -269,21 +269,21 @@ class PostgresStore:
         raise BackendUnavailable(f"{self._name}: {why}") from None
 
 
-async def _keep(db: object) -> None:
+async def _keep_settings(db: object) -> None:
     """Keep a connection's session settings: asyncpg's reset would undo `synchronous_commit`."""
 
 
-def _verified(ca_file: Path | None) -> ssl.SSLContext:
+def _tls_context(ca_file: Path | None) -> ssl.SSLContext:
     """Build a TLS context that verifies certificate and host name, like libpq's verify-full."""
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:
-        why = files.reason(error)
+        why = files.describe_error(error)
         raise BackendUnavailable(f"ca_file {ca_file} cannot be used: {why}") from None
 
 
 @backend(config=PostgresConfig)
-def storage(given: Sequence[PostgresConfig], context: Context) -> StoreProvider:
+def storage(configs: Sequence[PostgresConfig], context: BackendContext) -> StoreProvider:
     """Build the provider of the backend `postgres`."""
-    stores = [(config.identity(), PostgresStore(config)) for config in given]
-    return provider("postgres", stores, context.writer)
+    stores = [(config.identity(), PostgresStore(config)) for config in configs]
+    return build_provider("postgres", stores, context.writer)

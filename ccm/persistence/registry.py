@@ -25,8 +25,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ccm.persistence.engine import nobody
-from ccm.persistence.envelope import Writer
+from ccm.persistence.engine import no_election_writer
+from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.errors import BackendDead
 
 OBJECTS = "ccm.persistence"
@@ -34,7 +34,7 @@ SECRETS = "ccm.secret_persistence"
 """Entry-point groups of object and secret backends."""
 
 
-class Requests(Protocol):
+class ApiRequests(Protocol):
     """Client of the API server, for backends that store objects there."""
 
     async def request(
@@ -52,7 +52,7 @@ class Requests(Protocol):
         """
 
 
-def _converted(declared: type[msgspec.Struct], given: dict[str, Any], where: str) -> Any:
+def _convert(declared: type[msgspec.Struct], given: dict[str, Any], where: str) -> Any:
     try:
         return msgspec.convert(
             given, declared, strict=False, dec_hook=lambda kind, value: kind(value)
@@ -62,7 +62,7 @@ def _converted(declared: type[msgspec.Struct], given: dict[str, Any], where: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class BackendContext:
     """Input for the construction of a backend.
 
     Attributes:
@@ -73,20 +73,20 @@ class Context:
             contains another one; its third argument is the position for error messages.
     """
 
-    writer: Callable[[], Writer] = nobody
-    requests: Requests | None = None
+    writer: Callable[[], WriterIdentity] = no_election_writer
+    requests: ApiRequests | None = None
     namespace: str = "kube-system"
-    read: Callable[[type[msgspec.Struct], dict[str, Any], str], Any] = _converted
+    read: Callable[[type[msgspec.Struct], dict[str, Any], str], Any] = _convert
 
 
-Maker = Callable[[Sequence[Any], Context], Any]
+BackendFactory = Callable[[Sequence[Any], BackendContext], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class backend:  # noqa: N801 - a decorator
     """Decorator that turns a factory function into a backend.
 
-    The function takes the settings of all instances and a `Context`, and returns a provider.
+    The function takes the settings of all instances and a `BackendContext`, and returns a provider.
 
     Attributes:
         config: Struct with the settings of one instance.
@@ -94,13 +94,13 @@ class backend:  # noqa: N801 - a decorator
 
     config: type[msgspec.Struct]
 
-    def __call__(self, make: Maker) -> Maker:
+    def __call__(self, make: BackendFactory) -> BackendFactory:
         """Attach this declaration to the function."""
         make.declared = self  # type: ignore[attr-defined]
         return make
 
 
-def available(group: str = OBJECTS) -> Mapping[str, EntryPoint]:
+def installed_backends(group: str = OBJECTS) -> Mapping[str, EntryPoint]:
     """Return the installed backends by name, without importing them.
 
     Raises:
@@ -118,13 +118,13 @@ def available(group: str = OBJECTS) -> Mapping[str, EntryPoint]:
     return backends
 
 
-def load(name: str, group: str = OBJECTS) -> tuple[type[msgspec.Struct], Maker]:
+def load_backend(name: str, group: str = OBJECTS) -> tuple[type[msgspec.Struct], BackendFactory]:
     """Import a backend; return its settings Struct and its factory.
 
     Raises:
         BackendDead: the name is unknown, the import failed, or the factory lacks the decorator.
     """
-    backends = available(group)
+    backends = installed_backends(group)
     entry = backends.get(name)
     if entry is None:
         near = difflib.get_close_matches(name, backends, n=1)

@@ -29,29 +29,31 @@ from obstore import exceptions
 from obstore.store import S3Store as Bucket
 
 from ccm.base import log, proxies
-from ccm.base.tasks import bounded
+from ccm.base.tasks import run_bounded
 from ccm.persistence import envelope, objects
-from ccm.persistence.engine import StoreProvider, provider
-from ccm.persistence.envelope import Entry
+from ccm.persistence.engine import StoreProvider, build_provider
+from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import BackendDead, BackendUnavailable, VersionConflict
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, Expected, ObjectKey, Version
-from ccm.persistence.local import text_of
-from ccm.persistence.objects import Place
-from ccm.persistence.registry import Context, backend
-from ccm.persistence.store import Claim, Page, Record, check_epoch, check_expected
+from ccm.persistence.local import read_text
+from ccm.persistence.objects import StoragePlace
+from ccm.persistence.registry import BackendContext, backend
+from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_expected
 
-AT_ONCE = 16
+MAX_CONCURRENT_READS = 16
 """Maximum concurrent reads of a listing."""
 
 PAGE = 200
-ATTEMPTS = 8
+MAX_ATTEMPTS = 8
 """Maximum attempts of a write with concurrent writers of the same object."""
 
 _TOMBSTONE = b'{"deleted":true,'
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_NAMES = frozenset({"NoSuchBucket", "AccessDenied", "SignatureDoesNotMatch", "InvalidAccessKeyId"})
+_SHOWN_CODES = frozenset(
+    {"NoSuchBucket", "AccessDenied", "SignatureDoesNotMatch", "InvalidAccessKeyId"}
+)
 
-_SIGNS = {
+_ERROR_TEXTS = {
     r"InvalidCertificate\W+(\w+)": r"its certificate is refused (\1); see ca_file and endpoint",
     "dns error": "its host is unknown; see endpoint",
     "tcp connect error": "nobody answers there; see endpoint",
@@ -126,7 +128,7 @@ class S3Store:
         except ValueError as error:
             raise BackendDead(f"{self._name}: {error}") from error
         self._bucket: Any = None
-        self._mounted: Mapping[str, str] = {}
+        self._file_contents: Mapping[str, str] = {}
         self._base = ""
 
     async def open(self, claim: Claim) -> None:
@@ -135,53 +137,53 @@ class S3Store:
         self._base = f"{self._config.prefix.strip('/')}/{objects.encode(claim.cluster_uid)}".strip(
             "/"
         )
-        async with self._asking():
-            self.capabilities = frozenset({SHARED}) | await self._conditions()
+        async with self._convert_errors():
+            self.capabilities = frozenset({SHARED}) | await self._test_conditions()
             await self._claim(claim)
 
     async def probe(self) -> None:
         """See `Store.probe`; also reloads changed key files."""
         self._connect()
-        async with self._asking():
+        async with self._convert_errors():
             await self._put(f"{self._base}/.ccm-probe", b"probe", None)
 
-    async def read(self, place: Place) -> Record | None:
+    async def read(self, place: StoragePlace) -> StoredRecord | None:
         """See `Store.read`."""
-        async with self._asking():
-            stored = await self._got(self._path(place))
+        async with self._convert_errors():
+            stored = await self._get(self._path(place))
         if stored is None or stored[0].startswith(_TOMBSTONE):
             return None
-        return Record(stored[0], Version(stored[1]))
+        return StoredRecord(stored[0], Version(stored[1]))
 
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         """See `Store.write`."""
-        async with self._asking():
+        async with self._convert_errors():
             path = self._path(place)
             if CAS not in self.capabilities:
                 return Version(await self._put(path, entry.body, None))
-            return await self._replace(path, entry, expect)
+            return await self._write_conditionally(path, entry, expect)
 
-    async def remove(self, place: Place, epoch: int) -> None:
+    async def remove(self, place: StoragePlace, epoch: int) -> None:
         """See `Store.remove`."""
-        async with self._asking():
+        async with self._convert_errors():
             path = self._path(place)
             if CAS in self.capabilities:
-                if await self._got(path) is None:
+                if await self._get(path) is None:
                     return
                 tombstone = _tombstone(epoch)
-                await self._replace(path, tombstone, None)
+                await self._write_conditionally(path, tombstone, None)
                 # The deletion below is unconditional. So skip it if our tombstone was replaced, or
                 # if a newer leader exists, which may be about to write.
-                if await self._ours(path, tombstone) is None:
+                if await self._version_if_written(path, tombstone) is None:
                     return
-                await self._lead(epoch)
+                await self._check_leader(epoch)
             await obstore.delete_async(self._bucket, path)
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """See `Store.scan`."""
-        prefix = f"{self._base}/{objects.folder(kind)}/"
+        prefix = f"{self._base}/{objects.folder_of(kind)}/"
         paths: list[str] = []
-        async with self._asking():
+        async with self._convert_errors():
             async for chunk in obstore.list(self._bucket, prefix, chunk_size=1000):
                 paths += [item["path"] for item in chunk]
         for start in range(0, len(paths), PAGE):
@@ -193,25 +195,25 @@ class S3Store:
 
     def _connect(self) -> None:
         """Create the client; replace it only if files changed, as each new one authenticates."""
-        mounted = _read(self._config)
-        if self._bucket is None or mounted != self._mounted:
+        mounted = _read_files(self._config)
+        if self._bucket is None or mounted != self._file_contents:
             self._bucket = _bucket(self._config, mounted, self._proxies)
-            self._mounted = mounted
+            self._file_contents = mounted
 
-    def _path(self, place: Place) -> str:
+    def _path(self, place: StoragePlace) -> str:
         return f"{self._base}/{place.path}"
 
     async def _page(self, kind: GVK, prefix: str, paths: Sequence[str]) -> Page:
-        records: list[tuple[Place, Record]] = []
+        records: list[tuple[StoragePlace, StoredRecord]] = []
 
         async def read(path: str) -> None:
             key = ObjectKey(path.removeprefix(prefix).removesuffix(objects.SUFFIX))
-            record = await self.read(Place(kind, key))
+            record = await self.read(StoragePlace(kind, key))
             if record is not None:  # it may have been deleted after the listing
-                records.append((Place(kind, key), record))
+                records.append((StoragePlace(kind, key), record))
 
         try:
-            await bounded(paths, read, limit=AT_ONCE, name="persistence-s3")
+            await run_bounded(paths, read, limit=MAX_CONCURRENT_READS, name="persistence-s3")
         except ExceptionGroup as group:
             raise BackendUnavailable(f"{self._name} cannot be listed") from group
         return records
@@ -219,11 +221,11 @@ class S3Store:
     async def _claim(self, claim: Claim) -> None:
         """Write the marker with the cluster and the leader's epoch; this fences former leaders."""
         path = f"{self._base}/{objects.MARKER}"
-        for _ in range(ATTEMPTS):
-            stored = await self._got(path)
-            marker = stored[0] if stored else envelope.marker(claim.cluster_uid)
+        for _ in range(MAX_ATTEMPTS):
+            stored = await self._get(path)
+            marker = stored[0] if stored else envelope.build_marker(claim.cluster_uid)
             envelope.check_marker(marker, claim.cluster_uid, self._name)
-            led = _led(marker) if stored else -1
+            led = _epoch_of(marker) if stored else -1
             if FENCING in self.capabilities:
                 check_epoch(led, claim.epoch)
             elif stored:
@@ -240,7 +242,7 @@ class S3Store:
             return
         raise BackendUnavailable(f"{self._name}: somebody else goes on claiming it")
 
-    async def _lead(self, epoch: int) -> None:
+    async def _check_leader(self, epoch: int) -> None:
         """Check that no newer leader has claimed the bucket.
 
         Called in each attempt after the read of an object and before the dependent write. A newer
@@ -250,18 +252,18 @@ class S3Store:
         Raises:
             Fenced: a newer leader has claimed the bucket.
         """
-        marker = await self._got(f"{self._base}/{objects.MARKER}")
-        check_epoch(_led(marker[0]) if marker else 0, epoch)
+        marker = await self._get(f"{self._base}/{objects.MARKER}")
+        check_epoch(_epoch_of(marker[0]) if marker else 0, epoch)
 
-    async def _replace(self, path: str, entry: Entry, expect: Expected) -> Version:
+    async def _write_conditionally(self, path: str, entry: StoreEntry, expect: Expected) -> Version:
         """Write an entry if the object is unchanged since our read; retry after a conflict."""
-        for _ in range(ATTEMPTS):
-            stored = await self._got(path)
-            await self._lead(entry.epoch)
+        for _ in range(MAX_ATTEMPTS):
+            stored = await self._get(path)
+            await self._check_leader(entry.epoch)
             tag: str | None = None
             if stored is not None:
                 body, tag = stored
-                check_epoch(envelope.head(body).epoch, entry.epoch)
+                check_epoch(envelope.read_head(body).epoch, entry.epoch)
                 is_gone = body.startswith(_TOMBSTONE)
                 check_expected(expect, None if is_gone else Version(tag))
             else:
@@ -271,19 +273,19 @@ class S3Store:
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
                 pass
             except exceptions.BaseError as error:
-                if (written := await self._ours(path, entry)) is None:
+                if (written := await self._version_if_written(path, entry)) is None:
                     raise error
                 return written
-            if (written := await self._ours(path, entry)) is not None:
+            if (written := await self._version_if_written(path, entry)) is not None:
                 return written  # the library's earlier attempt succeeded, but its response was lost
         raise VersionConflict("somebody else goes on writing the object")
 
-    async def _ours(self, path: str, entry: Entry) -> Version | None:
-        stored = await self._got(path)
-        is_ours = stored is not None and envelope.head(stored[0]).version == entry.version
+    async def _version_if_written(self, path: str, entry: StoreEntry) -> Version | None:
+        stored = await self._get(path)
+        is_ours = stored is not None and envelope.read_head(stored[0]).version == entry.version
         return Version(stored[1]) if stored is not None and is_ours else None
 
-    async def _got(self, path: str) -> tuple[bytes, str] | None:
+    async def _get(self, path: str) -> tuple[bytes, str] | None:
         """Return the bytes and the ETag of an S3 object; None if it is absent."""
         try:
             answer = await obstore.get_async(self._bucket, path)
@@ -312,7 +314,7 @@ class S3Store:
         )
         return str(result["e_tag"])
 
-    async def _conditions(self) -> frozenset[str]:
+    async def _test_conditions(self) -> frozenset[str]:
         """Test conditional writes; return the capabilities that depend on them."""
         path = f"{self._base}/.ccm-probe-{uuid.uuid4()}"
         await self._put(path, b"one", "")
@@ -335,34 +337,34 @@ class S3Store:
         return frozenset({CAS, FENCING})
 
     @asynccontextmanager
-    async def _asking(self) -> AsyncIterator[None]:
+    async def _convert_errors(self) -> AsyncIterator[None]:
         """Convert errors of the library to BackendUnavailable, without the data that was sent."""
         if self._bucket is None:
             raise BackendUnavailable(f"{self._name} is not open")
         try:
             yield
         except (exceptions.BaseError, FileNotFoundError, PermissionError) as error:
-            raise BackendUnavailable(f"{self._name}: {_why(error)}") from None
+            raise BackendUnavailable(f"{self._name}: {_describe_error(error)}") from None
 
 
-def _why(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     text = str(error)
-    if (code := _CODE.search(text)) and code[1] in _NAMES:
+    if (code := _CODE.search(text)) and code[1] in _SHOWN_CODES:
         return code[1]
-    for sign, words in _SIGNS.items():
+    for sign, words in _ERROR_TEXTS.items():
         if match := re.search(sign, text):
             return match.expand(words)
     return type(error).__name__
 
 
-def _read(config: S3Config) -> Mapping[str, str]:
+def _read_files(config: S3Config) -> Mapping[str, str]:
     """Read the configured files; return their contents by the library's option names."""
     contents = {}
     if config.access_key_id_file and config.secret_access_key_file:
-        contents["access_key_id"] = text_of(config.access_key_id_file)
-        contents["secret_access_key"] = text_of(config.secret_access_key_file)
+        contents["access_key_id"] = read_text(config.access_key_id_file)
+        contents["secret_access_key"] = read_text(config.secret_access_key_file)
     if config.ca_file:
-        contents["root_certificate"] = text_of(config.ca_file, secret=False)
+        contents["root_certificate"] = read_text(config.ca_file, secret=False)
     return contents
 
 
@@ -375,22 +377,27 @@ def _proxies(config: S3Config) -> Mapping[str, str]:
         ValueError: a variable does not name an HTTP proxy.
     """
     url = config.endpoint or f"https://s3.{config.region}.amazonaws.com"
-    environment = proxies.Proxies.of()
+    environment = proxies.ProxySettings.from_environ()
     proxy = environment.proxy_for(url)
     if not proxy:
         return {"proxy_url": "http://localhost", "proxy_excludes": "*,0.0.0.0/0,::/0"}
-    return {"proxy_url": proxy, "proxy_excludes": f"{proxies.NEVER},{environment.excluded}"}
+    return {
+        "proxy_url": proxy,
+        "proxy_excludes": f"{proxies.NO_PROXY_HOSTS},{environment.no_proxy}",
+    }
 
 
-def _bucket(config: S3Config, mounted: Mapping[str, str], through: Mapping[str, str]) -> Any:
+def _bucket(
+    config: S3Config, file_contents: Mapping[str, str], proxy_options: Mapping[str, str]
+) -> Any:
     settings: dict[str, Any] = {"region": config.region}
     if config.endpoint:
         settings |= {"endpoint": config.endpoint, "virtual_hosted_style_request": False}
     if config.server_side_encryption:
         settings["server_side_encryption"] = config.server_side_encryption
     options: Any = {"connect_timeout": "5s", "timeout": "10s"}
-    options |= {"allow_http": config.allow_insecure, **through}
-    for name, text in mounted.items():
+    options |= {"allow_http": config.allow_insecure, **proxy_options}
+    for name, text in file_contents.items():
         (options if name == "root_certificate" else settings)[name] = text
     wait = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)}
     retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=25), "backoff": wait}
@@ -403,13 +410,13 @@ def _bucket(config: S3Config, mounted: Mapping[str, str], through: Mapping[str, 
         raise BackendUnavailable(f"bucket {config.bucket}: {why}") from None
 
 
-def _tombstone(epoch: int) -> Entry:
+def _tombstone(epoch: int) -> StoreEntry:
     version = Version(str(uuid.uuid4()))
     rest = {"format": envelope.FORMAT, "writeId": version, "writer": {"epoch": epoch}}
-    return Entry(_TOMBSTONE + json.dumps(rest).encode()[1:], version, epoch)
+    return StoreEntry(_TOMBSTONE + json.dumps(rest).encode()[1:], version, epoch)
 
 
-def _led(marker: bytes) -> int:
+def _epoch_of(marker: bytes) -> int:
     """Return the epoch in the marker; 0 if damaged, because each object has its own epoch."""
     try:
         return int(json.loads(marker)["epoch"])
@@ -418,8 +425,8 @@ def _led(marker: bytes) -> int:
 
 
 @backend(config=S3Config)
-def storage(given: Sequence[S3Config], context: Context) -> StoreProvider:
+def storage(configs: Sequence[S3Config], context: BackendContext) -> StoreProvider:
     """Build the provider of the backend `s3`."""
-    return provider(
-        "s3", [(config.identity(), S3Store(config)) for config in given], context.writer
+    return build_provider(
+        "s3", [(config.identity(), S3Store(config)) for config in configs], context.writer
     )

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import msgspec
 
 from ccm.persistence import keyring, objects, registry
-from ccm.persistence.engine import Turns
+from ccm.persistence.engine import OperationTracker
 from ccm.persistence.errors import (
     BackendDead,
     Closed,
@@ -38,13 +38,13 @@ from ccm.persistence.interface import (
     require,
 )
 from ccm.persistence.keyring import Keyring
-from ccm.persistence.objects import canonical
-from ccm.persistence.registry import Context, backend
+from ccm.persistence.objects import to_canonical_json
+from ccm.persistence.registry import BackendContext, backend
 
 SEALED = GVK("secrets.ccm", "v1", "SealedSecret")
 SALT = GVK("secrets.ccm", "v1", "Salt")
 FORMAT = 1
-LARGEST = 1 << 20
+MAX_BYTES = 1 << 20
 """Maximum bytes of a secret's values, the limit of the API server."""
 
 
@@ -55,13 +55,13 @@ class RotationReport:
     Attributes:
         rewritten: number of secrets sealed again with the active key.
         current: number of secrets that needed no change, or were deleted meanwhile.
-        left: number of secrets that are damaged or were changed concurrently; while it is not 0,
+        failed: number of secrets that are damaged or were changed concurrently; while it is not 0,
             the old key is still needed.
     """
 
     rewritten: int = 0
     current: int = 0
-    left: int = 0
+    failed: int = 0
 
 
 class SecretStore:
@@ -77,7 +77,7 @@ class SecretStore:
         self._inner = inner
         self._kind = kind
         self._machine: MachineId | None = None
-        self._turns = Turns()
+        self._operations = OperationTracker()
         self._closed = False
 
     async def initialize(self, machine_id: MachineId) -> None:
@@ -101,21 +101,21 @@ class SecretStore:
             raise NotInitialized("initialize comes first")
         if self._closed:
             raise Closed("the store is closed")
-        packed = _packed(data)
+        packed = _pack(data)
         # Sealed under the lock: sealing runs in a thread, and threads may finish out of order.
-        async with self._turns.of((instance, objects.key_of("", name))):
-            obj = await self._object(instance, name, packed)
+        async with self._operations.track((instance, objects.key_of("", name))):
+            obj = await self._build_object(instance, name, packed)
             key: ObjectKey = await self._inner.put_object(instance, obj)
         return key
 
     async def get_secret(self, instance: str, key: ObjectKey) -> Mapping[str, bytes] | None:
         """Return the values of a secret; None if it is absent."""
         obj = await self._inner.get_object(instance, self._kind, key)
-        return None if obj is None else _unpacked(await self._value(instance, key, obj))
+        return None if obj is None else _unpack(await self._unseal(instance, key, obj))
 
     async def delete_secret(self, instance: str, key: ObjectKey) -> None:
         """Delete a secret; succeed if it is absent."""
-        async with self._turns.of((instance, key)):
+        async with self._operations.track((instance, key)):
             await self._inner.delete_object(instance, self._kind, key)
 
     async def list_secrets(self, instance: str) -> list[ObjectKey]:
@@ -128,22 +128,22 @@ class SecretStore:
         rewritten = current = left = 0
         for key in await self.list_secrets(instance):
             try:
-                async with self._turns.of((instance, key)):
-                    was_rewritten = await self._anew(instance, key)
+                async with self._operations.track((instance, key)):
+                    was_rewritten = await self._reseal(instance, key)
             except (CorruptObject, VersionConflict):
                 left += 1
                 continue
             rewritten += was_rewritten
             current += not was_rewritten
-        return RotationReport(rewritten=rewritten, current=current, left=left)
+        return RotationReport(rewritten=rewritten, current=current, failed=left)
 
     async def close(self) -> None:
         """See `PersistenceProvider.close`."""
         self._closed = True
-        await self._turns.idle()
+        await self._operations.wait_idle()
         await self._inner.close()
 
-    async def _anew(self, instance: str, key: ObjectKey) -> bool:
+    async def _reseal(self, instance: str, key: ObjectKey) -> bool:
         """Rewrite a secret with the active key; return False if not needed, or if it is gone."""
         has_versions = CAS in getattr(self._inner, "capabilities", lambda _: frozenset())(instance)
         if has_versions:
@@ -153,26 +153,26 @@ class SecretStore:
             obj, expect = await self._inner.get_object(instance, self._kind, key), None
         if obj is None or await self._is_current(instance, obj):
             return False
-        value = await self._value(instance, key, obj)
-        resealed = await self._object(instance, obj["metadata"]["name"], value)
+        value = await self._unseal(instance, key, obj)
+        resealed = await self._build_object(instance, obj["metadata"]["name"], value)
         if has_versions:
             await self._inner.put_versioned(instance, resealed, expect=expect)
         else:
             await self._inner.put_object(instance, resealed)
         return True
 
-    async def _object(self, instance: str, name: str, value: bytes) -> dict[str, Any]:
+    async def _build_object(self, instance: str, name: str, value: bytes) -> dict[str, Any]:
         return {
             "apiVersion": self._kind.api_version,
             "kind": self._kind.kind,
             "metadata": {"name": name},
-            "spec": await self._sealed(instance, objects.key_of("", name), value),
+            "spec": await self._seal(instance, objects.key_of("", name), value),
         }
 
-    async def _sealed(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:
+    async def _seal(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:
         raise NotImplementedError
 
-    async def _value(self, instance: str, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
+    async def _unseal(self, instance: str, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
         raise NotImplementedError
 
     async def _is_current(self, instance: str, obj: Mapping[str, Any]) -> bool:
@@ -208,24 +208,24 @@ class EncryptedSecretStore(SecretStore):
         """Whether a secret may be sealed with a key other than the first one."""
         return len(self._ring) + len(self._phrases) > 1
 
-    async def _sealed(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:
+    async def _seal(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:
         ring = await self._keyring(instance)
-        return await asyncio.to_thread(ring.seal, value, self._where(key))
+        return await asyncio.to_thread(ring.seal, value, self._authenticated_data(key))
 
-    async def _value(self, instance: str, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
+    async def _unseal(self, instance: str, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
         ring, sealed = await self._keyring(instance), obj.get("spec")
         if not isinstance(sealed, Mapping):
             raise CorruptObject("what is stored is no sealed secret")
-        return await asyncio.to_thread(ring.open, sealed, self._where(key))
+        return await asyncio.to_thread(ring.open, sealed, self._authenticated_data(key))
 
     async def _is_current(self, instance: str, obj: Mapping[str, Any]) -> bool:
         ring = await self._keyring(instance)
         return bool(obj.get("spec", {}).get("keyId") == ring.active)
 
-    def _where(self, key: ObjectKey) -> bytes:
+    def _authenticated_data(self, key: ObjectKey) -> bytes:
         assert self._machine is not None
         where = {"format": FORMAT, "clusterUID": self._machine.cluster_uid, "key": key}
-        return canonical(where | SEALED._asdict())
+        return to_canonical_json(where | SEALED._asdict())
 
     async def _keyring(self, instance: str) -> Keyring:
         if instance not in self._rings:
@@ -233,7 +233,7 @@ class EncryptedSecretStore(SecretStore):
             if self._phrases:
                 salt = await self._salt(instance)
                 derived = [
-                    await asyncio.to_thread(keyring.derived, phrase, salt)
+                    await asyncio.to_thread(keyring.derive_key, phrase, salt)
                     for phrase in self._phrases
                 ]
             self._rings[instance] = Keyring([*self._ring, *derived])
@@ -262,17 +262,19 @@ class EncryptedSecretStore(SecretStore):
         return bytes.fromhex(stored["spec"]["salt"])
 
 
-def _packed(data: Any) -> bytes:
+def _pack(data: Any) -> bytes:
     if not isinstance(data, Mapping) or not all(
         isinstance(name, str) and isinstance(value, bytes) for name, value in data.items()
     ):
         raise InvalidObject("a secret is a mapping of names to bytes")
-    if sum(map(len, data.values())) > LARGEST:
-        raise ObjectTooLarge(f"a secret may have {LARGEST} bytes")
-    return canonical({name: base64.b64encode(value).decode() for name, value in data.items()})
+    if sum(map(len, data.values())) > MAX_BYTES:
+        raise ObjectTooLarge(f"a secret may have {MAX_BYTES} bytes")
+    return to_canonical_json(
+        {name: base64.b64encode(value).decode() for name, value in data.items()}
+    )
 
 
-def _unpacked(raw: bytes) -> dict[str, bytes]:
+def _unpack(raw: bytes) -> dict[str, bytes]:
     try:
         encoded = json.loads(raw)
         return {str(name): base64.b64decode(value) for name, value in encoded.items()}
@@ -298,16 +300,16 @@ class EncryptedConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @backend(config=EncryptedConfig)
-def storage(given: Sequence[EncryptedConfig], context: Context) -> EncryptedSecretStore:
+def storage(configs: Sequence[EncryptedConfig], context: BackendContext) -> EncryptedSecretStore:
     """Build the secret store of the backend `encrypted`."""
-    if len(given) != 1:
+    if len(configs) != 1:
         raise BackendDead("one encrypted store, with one storage, is what secrets take")
-    config = given[0]
-    ring = keyring.from_files(config.key_files)
-    phrases = [keyring.passphrase(path) for path in config.passphrase_files]
+    config = configs[0]
+    ring = keyring.read_keys(config.key_files)
+    phrases = [keyring.read_passphrase(path) for path in config.passphrase_files]
     if len(config.storage) != 1:
         raise BackendDead("storage must name one backend, such as `file: {root: /var/lib/ccm}`")
     ((name, settings),) = config.storage.items()
-    declared, make = registry.load(name)
+    declared, make = registry.load_backend(name)
     inner = make([context.read(declared, settings or {}, f"storage.{name}")], context)
     return EncryptedSecretStore(inner, ring, phrases)

@@ -17,14 +17,14 @@ from typing import Annotated, Any
 import msgspec
 
 from ccm.persistence import envelope, local
-from ccm.persistence.engine import StoreProvider, provider
-from ccm.persistence.envelope import Entry
+from ccm.persistence.engine import StoreProvider, build_provider
+from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import BackendDead, BackendUnavailable
 from ccm.persistence.interface import CAS, FENCING, GVK, Expected, ObjectKey, Version
-from ccm.persistence.local import Worker
-from ccm.persistence.objects import Place
-from ccm.persistence.registry import Context, backend
-from ccm.persistence.store import Claim, Page, Record, check_epoch, check_expected
+from ccm.persistence.local import StoreThread
+from ccm.persistence.objects import StoragePlace
+from ccm.persistence.registry import BackendContext, backend
+from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_expected
 
 APPLICATION_ID = 0x63636D31
 """SQLite application ID of our files: `ccm1` in ASCII."""
@@ -46,7 +46,7 @@ INSERT INTO objects(grp, version, kind, key, write_id, epoch, body) VALUES(?, ?,
 ON CONFLICT DO UPDATE SET write_id = excluded.write_id, epoch = excluded.epoch,
     body = excluded.body
 """
-_BROKEN = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB"})
+_CORRUPTION_CODES = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB"})
 
 
 class SqliteConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +65,8 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         self.capabilities = frozenset({CAS, FENCING})
         self._path = path
-        self._worker = Worker("persistence-sqlite", (sqlite3.Error, OSError), _words)
-        self._held: sqlite3.Connection | None = None
+        self._worker = StoreThread("persistence-sqlite", (sqlite3.Error, OSError), _describe_error)
+        self._connection: sqlite3.Connection | None = None
 
     async def open(self, claim: Claim) -> None:
         """See `Store.open`."""
@@ -76,55 +76,55 @@ class SqliteStore:
         """See `Store.probe`."""
         await self._worker.run(self._probe)
 
-    async def read(self, place: Place) -> Record | None:
+    async def read(self, place: StoragePlace) -> StoredRecord | None:
         """See `Store.read`."""
         return await self._worker.run(self._read, place)
 
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         """See `Store.write`."""
         return await self._worker.run(self._write, place, entry, expect)
 
-    async def remove(self, place: Place, epoch: int) -> None:
+    async def remove(self, place: StoragePlace, epoch: int) -> None:
         """See `Store.remove`."""
         await self._worker.run(self._remove, place, epoch)
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """See `Store.scan`."""
         last = ""
-        while page := await self._worker.run(self._page, kind, last):
+        while page := await self._worker.run(self._read_page, kind, last):
             yield page
             last = page[-1][0].key
 
     async def close(self) -> None:
         """See `Store.close`."""
         await self._worker.run(self._close)
-        await self._worker.end()
+        await self._worker.stop()
 
     # In the thread
 
     @property
     def _db(self) -> sqlite3.Connection:
-        if self._held is None:
+        if self._connection is None:
             raise BackendUnavailable("the file is not open")
-        return self._held
+        return self._connection
 
     def _open(self, claim: Claim) -> None:
         self._close()
-        local.private_folder(self._path.parent)
+        local.ensure_private_folder(self._path.parent)
         # Create the file first: SQLite copies its mode to the additional files.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         os.close(os.open(self._path, flags, local.FILE_MODE))
         local.check_private(self._path, is_folder=False)
-        self._held = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_MS / 1000)
+        self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_MS / 1000)
         try:
             self._set_up(claim)
         except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorname", "") in _BROKEN:
+            if getattr(error, "sqlite_errorname", "") in _CORRUPTION_CODES:
                 raise BackendDead(f"{self._path} is damaged; see the recovery guide") from error
             raise
 
     def _set_up(self, claim: Claim) -> None:
-        self._durable_mode()
+        self._enable_durability()
         if self._pragma("quick_check") != "ok":
             raise BackendDead(f"{self._path} is damaged; see the recovery guide")
         with self._transaction():
@@ -142,7 +142,7 @@ class SqliteStore:
             check_epoch(epoch, claim.epoch)
             self._db.execute("UPDATE instance SET epoch = ?", (claim.epoch,))
 
-    def _durable_mode(self) -> None:
+    def _enable_durability(self) -> None:
         """Enable a durable journal: write-ahead log, or a rollback journal where unsupported."""
         mode = self._db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
         level = 2 if mode == "wal" else 3  # FULL, EXTRA
@@ -155,7 +155,7 @@ class SqliteStore:
     def _make_tables(self, claim: Claim) -> None:
         for statement in filter(str.strip, _TABLES.split(";")):
             self._db.execute(statement)
-        row = (envelope.marker(claim.cluster_uid), claim.epoch)
+        row = (envelope.build_marker(claim.cluster_uid), claim.epoch)
         self._db.execute("INSERT INTO instance(marker, epoch) VALUES(?, ?)", row)
         self._db.execute(f"PRAGMA application_id={APPLICATION_ID}")
         self._db.execute(f"PRAGMA user_version={SCHEMA}")
@@ -178,14 +178,14 @@ class SqliteStore:
         with self._transaction():
             self._db.execute("UPDATE instance SET epoch = epoch")
 
-    def _read(self, place: Place) -> Record | None:
+    def _read(self, place: StoragePlace) -> StoredRecord | None:
         query = f"SELECT body, write_id FROM objects {_WHERE} = ?"  # noqa: S608 - all of it is ours
         row = self._db.execute(query, (*place.kind, place.key)).fetchone()
-        return None if row is None else Record(bytes(row[0]), Version(row[1]))
+        return None if row is None else StoredRecord(bytes(row[0]), Version(row[1]))
 
-    def _write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    def _write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         with self._transaction():
-            self._lead(entry.epoch)
+            self._check_leader(entry.epoch)
             if expect is not None:
                 record = self._read(place)
                 check_expected(expect, record and record.version)
@@ -193,38 +193,38 @@ class SqliteStore:
             self._db.execute(_UPSERT, row)
         return entry.version
 
-    def _remove(self, place: Place, epoch: int) -> None:
+    def _remove(self, place: StoragePlace, epoch: int) -> None:
         with self._transaction():
-            self._lead(epoch)
+            self._check_leader(epoch)
             self._db.execute(f"DELETE FROM objects {_WHERE} = ?", (*place.kind, place.key))  # noqa: S608
 
-    def _lead(self, epoch: int) -> None:
+    def _check_leader(self, epoch: int) -> None:
         stored_epoch = self._db.execute("SELECT epoch FROM instance").fetchone()[0]
         check_epoch(stored_epoch, epoch)
         if stored_epoch < epoch:
             self._db.execute("UPDATE instance SET epoch = ?", (epoch,))
 
-    def _page(self, kind: GVK, after: str) -> Page:
+    def _read_page(self, kind: GVK, after: str) -> Page:
         query = f"SELECT key, body, write_id FROM objects {_WHERE} > ? ORDER BY key LIMIT {PAGE}"  # noqa: S608
         return [
-            (Place(kind, ObjectKey(key)), Record(bytes(body), Version(version)))
+            (StoragePlace(kind, ObjectKey(key)), StoredRecord(bytes(body), Version(version)))
             for key, body, version in self._db.execute(query, (*kind, after))
         ]
 
     def _close(self) -> None:
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
-def _words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Return an error text without the data that was written."""
     name = getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None)
     return f"SQLite could not do it: {name or type(error).__name__}"
 
 
 @backend(config=SqliteConfig)
-def storage(given: Sequence[SqliteConfig], context: Context) -> StoreProvider:
+def storage(configs: Sequence[SqliteConfig], context: BackendContext) -> StoreProvider:
     """Build the provider of the backend `sqlite`."""
-    stores = [({"path": str(config.path)}, SqliteStore(config.path)) for config in given]
-    return provider("sqlite", stores, context.writer)
+    stores = [({"path": str(config.path)}, SqliteStore(config.path)) for config in configs]
+    return build_provider("sqlite", stores, context.writer)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from ccm.persistence.envelope import Entry
+from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import Fenced, VersionConflict
 from ccm.persistence.interface import ABSENT, GVK, Expected, Version
-from ccm.persistence.objects import Place
+from ccm.persistence.objects import StoragePlace
 
 
 class Claim(NamedTuple):
@@ -23,14 +23,14 @@ class Claim(NamedTuple):
     epoch: int
 
 
-class Record(NamedTuple):
+class StoredRecord(NamedTuple):
     """Stored envelope and the store's version of it."""
 
     body: bytes
     version: Version
 
 
-Page: TypeAlias = Sequence[tuple[Place, Record]]
+Page: TypeAlias = Sequence[tuple[StoragePlace, StoredRecord]]
 
 
 class Store(Protocol):
@@ -55,13 +55,13 @@ class Store(Protocol):
     async def probe(self) -> None:
         """Check that the store works. Raises BackendUnavailable."""
 
-    async def read(self, place: Place) -> Record | None:
+    async def read(self, place: StoragePlace) -> StoredRecord | None:
         """Return the record at a place; None if there is none."""
 
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         """Write an entry durably, if the precondition holds; return the store's version of it."""
 
-    async def remove(self, place: Place, epoch: int) -> None:
+    async def remove(self, place: StoragePlace, epoch: int) -> None:
         """Delete the record at a place durably; succeed if there is none."""
 
     def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
@@ -71,7 +71,7 @@ class Store(Protocol):
         """Release all resources. Called once, without calls in flight, even if `open` failed."""
 
 
-def check_expected(expect: Expected, found: Version | None) -> None:
+def check_expected(expect: Expected, current: Version | None) -> None:
     """Check the precondition of a write against the stored version.
 
     Raises:
@@ -79,18 +79,18 @@ def check_expected(expect: Expected, found: Version | None) -> None:
     """
     if expect is None:
         return
-    if (expect is ABSENT and found is not None) or (expect is not ABSENT and found != expect):
+    if (expect is ABSENT and current is not None) or (expect is not ABSENT and current != expect):
         raise VersionConflict("somebody else wrote the object meanwhile")
 
 
-def check_epoch(held: int, epoch: int) -> None:
+def check_epoch(stored: int, epoch: int) -> None:
     """Check the epoch of a write against the epoch in the store.
 
     Raises:
         Fenced: a newer leader has written.
     """
-    if held > epoch:
+    if stored > epoch:
         raise Fenced(
-            f"a leader of epoch {held} has written, ours is {epoch}: another leads, or the Lease "
+            f"a leader of epoch {stored} has written, ours is {epoch}: another leads, or the Lease "
             "was made anew (see the recovery guide)"
         )

@@ -23,9 +23,9 @@ from ccm.gardener.names import ANNOTATION_CREATION, ANNOTATION_TOKEN_ID
 from ccm.model import Node, Secret
 from ccm.model.machines import document_of
 from ccm.model.meta import KubeObject
-from ccm.planning.cloud import CloudChange
+from ccm.planning.cloud_client import CloudChange
 
-SHOWN = 20
+MAX_LISTED_MEMBERS = 20
 """Limit of listed load balancer members."""
 
 _ENSURE = LoadBalancer.ensure_load_balancer.__name__
@@ -38,7 +38,7 @@ _INITIALIZE = MachineDriver.initialize_machine.__name__
 BALANCER, MEMBERS, ROUTE = "load balancer", "members of the load balancer", "route"
 VM = "VM"
 
-_CHANCE = (
+_VOLATILE_SUFFIXES = (
     "lastUpdateTime",
     "lastTransitionTime",
     f"[{ANNOTATION_TOKEN_ID}]",
@@ -46,7 +46,7 @@ _CHANCE = (
 )
 """Path suffixes of fields that differ at each run without a meaning."""
 
-_OF_THE_SERVER = ("resourceVersion", "generation", "creationTimestamp", "uid")
+_SERVER_SET_METADATA = ("resourceVersion", "generation", "creationTimestamp", "uid")
 """Metadata that the API server sets at each write or for each new object."""
 
 UNKNOWN = "would ensure it: nobody knows whether anything differs"
@@ -56,7 +56,7 @@ DRAINED = "drain of node {} first"
 WITH_ITS_MACHINE = "with Machine {}"
 
 
-class Action(Enum):
+class ChangeKind(Enum):
     """Kind of a change."""
 
     CREATE = "create"
@@ -65,7 +65,7 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Subject:
+class ChangedObject:
     """Object of the cluster; the name of a route is its destination CIDR."""
 
     kind: str
@@ -78,7 +78,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class PlannedChange:
     """One difference.
 
     Attributes:
@@ -91,8 +91,8 @@ class Change:
         note: condition of the change; empty = none.
     """
 
-    subject: Subject
-    action: Action
+    subject: ChangedObject
+    action: ChangeKind
     what: str
     old: str | None = None
     new: str | None = None
@@ -101,10 +101,10 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class RecordedEvent:
     """Event about an object that the daemon would record."""
 
-    subject: Subject
+    subject: ChangedObject
     reason: str
     message: str
 
@@ -115,59 +115,59 @@ class Forecast:
 
     Attributes:
         changes: differences, by object.
-        held: blocked deletions, with the reason and how to allow them.
+        blocked: blocked deletions, with the reason and how to allow them.
         warnings: other events about objects.
         left_out: controllers that would not run -> reason.
         failures: reasons why the forecast is incomplete, a line each.
     """
 
-    changes: Sequence[Change] = ()
-    held: Sequence[Told] = ()
-    warnings: Sequence[Told] = ()
+    changes: Sequence[PlannedChange] = ()
+    blocked: Sequence[RecordedEvent] = ()
+    warnings: Sequence[RecordedEvent] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     failures: Sequence[str] = ()
 
     @property
-    def deletions(self) -> Sequence[Change]:
+    def deletions(self) -> Sequence[PlannedChange]:
         """Deletions of nodes, load balancers, routes and VMs."""
         whole = ("Node", BALANCER, ROUTE, VM)
         return [
             change
             for change in self.changes
-            if change.action is Action.DELETE and change.what in whole
+            if change.action is ChangeKind.DELETE and change.what in whole
         ]
 
 
-When = Callable[[float], int]
+DelayFunction = Callable[[float], int]
 """Function from a monotonic time to the seconds the daemon would wait until then."""
 
 _Fields = Mapping[tuple[str, str], str]
 
 
-def of_object(
+def object_changes(
     kind: str, before: KubeObject | None, after: KubeObject | None, *, after_s: int
-) -> Iterator[Change]:
+) -> Iterator[PlannedChange]:
     """Yield the differences between two states of an object; None: it does not exist."""
     obj = before or after
     assert obj is not None, "there is an object"
-    subject = Subject(kind, obj.namespace, obj.name)
+    subject = ChangedObject(kind, obj.namespace, obj.name)
     if after is None:
-        yield Change(subject=subject, action=Action.DELETE, what=kind, after_s=after_s)
+        yield PlannedChange(subject=subject, action=ChangeKind.DELETE, what=kind, after_s=after_s)
         return
     old = _fields(before) if before is not None else {}
     new = _fields(after)
     for key in sorted(old.keys() | new.keys()):
         was, will = old.get(key), new.get(key)
         if was != will:
-            action = Action.CHANGE
+            action = ChangeKind.CHANGE
             if was is None or will is None:
-                action = Action.CREATE if was is None else Action.DELETE
-            yield Change(
+                action = ChangeKind.CREATE if was is None else ChangeKind.DELETE
+            yield PlannedChange(
                 subject=subject, action=action, what=key[0], old=was, new=will, after_s=after_s
             )
 
 
-def of_call(call: CloudChange, *, after_s: int, namespace: str = "") -> Change:
+def call_change(call: CloudChange, *, after_s: int, namespace: str = "") -> PlannedChange:
     """Return the change that a call to the cloud makes.
 
     Args:
@@ -176,54 +176,54 @@ def of_call(call: CloudChange, *, after_s: int, namespace: str = "") -> Change:
         namespace: of Machines.
     """
     verb, arguments = call.verb, call.arguments
-    subject, action, what = _subject_of(arguments, namespace), Action.CHANGE, VM
+    subject, action, what = _subject_of(arguments, namespace), ChangeKind.CHANGE, VM
     old: str | None = None
     new: str | None = None
     note = ""
     if verb == _CREATE:
-        action, new = Action.CREATE, f"of class {arguments['req'].identity.pool}"
+        action, new = ChangeKind.CREATE, f"of class {arguments['req'].identity.pool}"
     elif verb == _INITIALIZE:
         new = "initialised"
     elif "req" in arguments:
-        action, old = Action.DELETE, arguments["req"].provider_id or None
+        action, old = ChangeKind.DELETE, arguments["req"].provider_id or None
     elif verb == _ROUTE:
-        action, what, new = Action.CREATE, ROUTE, f"to {arguments['route'].target_node}"
+        action, what, new = ChangeKind.CREATE, ROUTE, f"to {arguments['route'].target_node}"
     elif "route" in arguments:
-        action, what = Action.DELETE, ROUTE
+        action, what = ChangeKind.DELETE, ROUTE
         old = f"to {arguments['route'].target_node or 'nowhere'}"
     elif verb == _REMOVE:
         what = BALANCER
         if call.adopted:
             new, note = "released", ADOPTED
         else:
-            action = Action.DELETE
+            action = ChangeKind.DELETE
     elif verb == _UPDATE:
         what, new = MEMBERS, _members(arguments["nodes"])
     else:
         assert verb == _ENSURE, verb
-        action = Action.CREATE if call.listed is False else Action.CHANGE
+        action = ChangeKind.CREATE if call.listed is False else ChangeKind.CHANGE
         what, new = BALANCER, f"members {_members(arguments['nodes'])}"
         note = UNKNOWN if call.listed is None else ""
-    return Change(
+    return PlannedChange(
         subject=subject, action=action, what=what, old=old, new=new, after_s=after_s, note=note
     )
 
 
-def _subject_of(arguments: Mapping[str, Any], namespace: str) -> Subject:
+def _subject_of(arguments: Mapping[str, Any], namespace: str) -> ChangedObject:
     if "req" in arguments:
-        return Subject("Machine", namespace, arguments["req"].identity.name)
+        return ChangedObject("Machine", namespace, arguments["req"].identity.name)
     if "route" in arguments:
-        return Subject("Route", "", arguments["route"].destination_cidr)
-    return Subject("Service", arguments["service"].namespace, arguments["service"].name)
+        return ChangedObject("Route", "", arguments["route"].destination_cidr)
+    return ChangedObject("Service", arguments["service"].namespace, arguments["service"].name)
 
 
-def tidied(found: Iterable[Change]) -> Sequence[Change]:
+def merge_changes(changes: Iterable[PlannedChange]) -> Sequence[PlannedChange]:
     """Sort the changes by object and merge duplicates.
 
     Member updates of a load balancer that is ensured as well are dropped.
     """
-    merged: dict[tuple[Subject, str, Action, str | None, str | None], Change] = {}
-    for change in found:
+    merged: dict[tuple[ChangedObject, str, ChangeKind, str | None, str | None], PlannedChange] = {}
+    for change in changes:
         is_balancer = change.what in (BALANCER, MEMBERS)
         values = (None, None) if is_balancer else (change.old, change.new)
         key = (change.subject, change.what, change.action, *values)
@@ -232,7 +232,7 @@ def tidied(found: Iterable[Change]) -> Sequence[Change]:
     ensured = {
         change.subject
         for change in merged.values()
-        if change.what == BALANCER and change.action is not Action.DELETE
+        if change.what == BALANCER and change.action is not ChangeKind.DELETE
     }
     kept = [
         change
@@ -247,8 +247,8 @@ def tidied(found: Iterable[Change]) -> Sequence[Change]:
 
 
 def _members(nodes: Sequence[Node]) -> str:
-    named = ", ".join(node.name for node in nodes[:SHOWN]) or "none"
-    more = len(nodes) - SHOWN
+    named = ", ".join(node.name for node in nodes[:MAX_LISTED_MEMBERS]) or "none"
+    more = len(nodes) - MAX_LISTED_MEMBERS
     return f"{named} and {more} more" if more > 0 else named
 
 
@@ -258,9 +258,9 @@ def _fields(obj: KubeObject) -> _Fields:
     if isinstance(obj, Secret):
         body = {"metadata": body["metadata"]}
     fields = dict(_flat("", body))
-    for key in _OF_THE_SERVER:
+    for key in _SERVER_SET_METADATA:
         fields.pop((f"metadata.{key}", ""), None)
-    return {key: text for key, text in fields.items() if not key[0].endswith(_CHANCE)}
+    return {key: text for key, text in fields.items() if not key[0].endswith(_VOLATILE_SUFFIXES)}
 
 
 def _flat(path: str, value: Any) -> Iterator[tuple[tuple[str, str], str]]:
@@ -303,25 +303,29 @@ def _listed(path: str, value: list[Any]) -> Iterator[tuple[tuple[str, str], str]
 
 # --- output -------------------------------------------------------------------------------------
 
-_SIGNS: Mapping[Action, str] = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-"}
+_SIGNS: Mapping[ChangeKind, str] = {
+    ChangeKind.CREATE: "+",
+    ChangeKind.CHANGE: "~",
+    ChangeKind.DELETE: "-",
+}
 """First character of a change."""
 
 _ATTENTION = "!"
 """First character of a line that needs attention."""
 
 
-def lines(found: Forecast) -> Iterator[str]:
+def lines(forecast: Forecast) -> Iterator[str]:
     """Yield the lines of a forecast by object; a change has its sign after two blanks."""
     notices = [
-        *((notice, "held") for notice in found.held),
-        *((notice, notice.reason) for notice in found.warnings),
+        *((notice, "held") for notice in forecast.blocked),
+        *((notice, notice.reason) for notice in forecast.warnings),
     ]
-    subjects = {change.subject for change in found.changes} | {
+    subjects = {change.subject for change in forecast.changes} | {
         notice.subject for notice, _ in notices
     }
     by_subject = {
         subject: list(group)
-        for subject, group in groupby(found.changes, lambda change: change.subject)
+        for subject, group in groupby(forecast.changes, lambda change: change.subject)
     }
     for subject in sorted(subjects):
         yield str(subject)
@@ -329,31 +333,31 @@ def lines(found: Forecast) -> Iterator[str]:
         for notice, word in notices:
             if notice.subject == subject:
                 yield f"  {_ATTENTION} {word}: {_line(notice.message)}"
-    for name, why in found.left_out.items():
+    for name, why in forecast.left_out.items():
         yield f"{name} is {_line(why)}"
-    for failure in found.failures:
+    for failure in forecast.failures:
         yield f"{_ATTENTION} not known: {_line(failure)}"
 
 
-def summary(found: Forecast) -> str:
+def summary(forecast: Forecast) -> str:
     """Return the forecast in one line."""
     parts = []
-    if found.changes:
-        objects = len({change.subject for change in found.changes})
-        parts.append(f"{_count(len(found.changes), 'change')} to {_count(objects, 'object')}")
-    elif not found.failures:
+    if forecast.changes:
+        objects = len({change.subject for change in forecast.changes})
+        parts.append(f"{_count(len(forecast.changes), 'change')} to {_count(objects, 'object')}")
+    elif not forecast.failures:
         parts.append("nothing to do")
-    if found.held:
-        parts.append(f"{_count(len(found.held), 'deletion')} held back")
-    if found.failures:
+    if forecast.blocked:
+        parts.append(f"{_count(len(forecast.blocked), 'deletion')} held back")
+    if forecast.failures:
         parts.append("incomplete: not all that matters is known")
     return "; ".join(parts)
 
 
-def document(found: Forecast) -> Mapping[str, object]:
+def document(forecast: Forecast) -> Mapping[str, object]:
     """Return the forecast as plain values."""
     return {
-        "summary": summary(found),
+        "summary": summary(forecast),
         "changes": [
             {
                 "object": dataclasses.asdict(change.subject),
@@ -362,16 +366,16 @@ def document(found: Forecast) -> Mapping[str, object]:
                 "afterSeconds": change.after_s,
                 "note": change.note,
             }
-            for change in found.changes
+            for change in forecast.changes
         ],
-        "held": _as_told(found.held),
-        "warnings": _as_told(found.warnings),
-        "leftOut": dict(found.left_out),
-        "failures": [_line(failure) for failure in found.failures],
+        "held": _event_documents(forecast.blocked),
+        "warnings": _event_documents(forecast.warnings),
+        "leftOut": dict(forecast.left_out),
+        "failures": [_line(failure) for failure in forecast.failures],
     }
 
 
-def _change(change: Change) -> str:
+def _change(change: PlannedChange) -> str:
     sign = _SIGNS[change.action]
     after = f"after {format_duration(timedelta(seconds=change.after_s))}" if change.after_s else ""
     if change.what == change.subject.kind:
@@ -384,7 +388,7 @@ def _change(change: Change) -> str:
     return f"{sign} {text}{f' ({hints})' if hints else ''}"
 
 
-def _as_told(notices: Sequence[Told]) -> Sequence[Mapping[str, object]]:
+def _event_documents(notices: Sequence[RecordedEvent]) -> Sequence[Mapping[str, object]]:
     return [
         {
             "object": dataclasses.asdict(notice.subject),
@@ -400,4 +404,4 @@ def _count(number: int, noun: str) -> str:
 
 
 def _line(text: str) -> str:
-    return " ".join(redact.words(text).split())
+    return " ".join(redact.mask_text(text).split())

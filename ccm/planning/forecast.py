@@ -20,31 +20,31 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ccm.app import provider
-from ccm.app.controllers import Controllers
-from ccm.app.election import migration_plan
-from ccm.app.health import Vitals
+from ccm.app.controllers import ControllerRunner
+from ccm.app.election import load_migration
+from ccm.app.health import DaemonState
 from ccm.app.options import Options, names
 from ccm.base import clock, redact
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.interface import Cloud
 from ccm.gardener import crds
 from ccm.gardener.codec import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.kube import errors
 from ccm.kube.client import Client, Page
-from ccm.kube.resources import CONFIG_MAPS, CRDS, NAMESPACES, NODES, SECRETS, SERVICES, Kind
-from ccm.machines import crdguard, served
+from ccm.kube.resources import CONFIG_MAPS, CRDS, NAMESPACES, NODES, SECRETS, SERVICES, ResourceKind
+from ccm.machines import crdguard, discovery
 from ccm.machines.caches import SYSTEM_NAMESPACE
-from ccm.machines.classes import refusals, resolve
+from ccm.machines.classes import driver_faults, resolve
 from ccm.machines.reasons import REASON_SPEC_INVALID
 from ccm.model import CustomResourceDefinition, ObjectMeta, ObjectReference
 from ccm.model.machines import document_of
 from ccm.model.meta import KubeObject
 from ccm.model.names import REASON_DELETION_HELD, WARNING
 from ccm.planning import changes
-from ccm.planning.changes import Action, Change, Forecast, Subject, Told
-from ccm.planning.cloud import AskingHandle, Ledger, Pending
-from ccm.planning.timeloop import held, hurrying
+from ccm.planning.changes import ChangedObject, ChangeKind, Forecast, PlannedChange, RecordedEvent
+from ccm.planning.cloud_client import Ledger, PendingQueries, RecordingCloudClient
+from ccm.planning.timeloop import real_time, skipping_waits
 from ccm.runtime import deletions
 from ccm.testing.apiserver import kinds, schema, store
 from ccm.testing.apiserver.transport import MemoryTransport
@@ -52,45 +52,45 @@ from ccm.testing.apiserver.transport import MemoryTransport
 T = TypeVar("T")
 K = TypeVar("K", bound=KubeObject)
 
-_EVERY_CHANGE = 10_000_000
+_HISTORY_SIZE = 10_000_000
 
-LEAST_S = 90.0
+MIN_HORIZON_S = 90.0
 """Minimum length of a forecast: a deletion and its consequences at the slow pace of routes and load
 balancers."""
 
 MARGIN_S = 30.0
 """Time for the consequences of the daemon's longest wait."""
 
-ANSWER_S = 30.0
+ANSWER_TIMEOUT_S = 30.0
 """Time limit for one answer of the API server, including retries that it asks for."""
 
-SPARE_S = 0.5
+SECOND_ANSWER_S = 0.5
 """Time for a second answer and the reaction to it."""
 
-SHOWN = 5
+MAX_LISTED = 5
 """Limit of listed objects whose query failed, per method."""
 
-_OF_MACHINES = (MACHINES, MACHINE_CLASSES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
+_MACHINE_KINDS = (MACHINES, MACHINE_CLASSES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
 _GUARDED = (MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
 
-FOLLOWED: tuple[Kind[Any], ...] = (NODES, SERVICES, *_OF_MACHINES, SECRETS)
+WATCHED_KINDS: tuple[ResourceKind[Any], ...] = (NODES, SERVICES, *_MACHINE_KINDS, SECRETS)
 """Kinds that controllers watch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy(Generic[K]):
+class KindSnapshot(Generic[K]):
     """All objects of one kind.
 
     Attributes:
         before: by key, as read from the cluster.
-        now: by key, in their current state.
+        current: by key, in their current state.
         malformed: keys of objects that cannot be decoded.
         touched: key -> monotonic time of the first write, or of the deletion.
         last: key -> last state of each touched object.
     """
 
     before: Mapping[str, K]
-    now: Mapping[str, K]
+    current: Mapping[str, K]
     malformed: Collection[str]
     touched: Mapping[str, float]
     last: Mapping[str, K]
@@ -102,7 +102,7 @@ class _History:
     last: dict[str, bytes] = field(default_factory=dict)
 
 
-class ClusterCopy:
+class FakeTracker:
     """The copy; it creates clients like `ccm.app.clients.Clients`.
 
     Attributes:
@@ -112,20 +112,20 @@ class ClusterCopy:
     def __init__(self) -> None:
         self.served: Collection[str] | None = None
         self._histories: dict[str, _History] = defaultdict(_History)
-        self._loaded: dict[Kind[Any], tuple[Mapping[str, Any], Collection[str]]] = {}
-        self._store = store.Store(history=_EVERY_CHANGE, observe=self._note)
+        self._loaded: dict[ResourceKind[Any], tuple[Mapping[str, Any], Collection[str]]] = {}
+        self._store = store.ObjectStore(history=_HISTORY_SIZE, observe=self._note)
         self._transport = MemoryTransport(self._store, is_strict=False)
 
     def serve(self, plurals: Collection[str]) -> None:
         """Serve the machine resources with these plurals."""
         self.served = plurals
         for definition in crds.DEFINITIONS:
-            kind = kinds.custom(dict(crds.manifest(definition)))
+            kind = kinds.kind_of_definition(dict(crds.manifest(definition)))
             if kind.plural in plurals:
                 self._store.kinds.replace(kind.group, kind.plural, kind)
 
     def load(
-        self, kind: Kind[K], objects: Mapping[str, K], *, malformed: Collection[str] = ()
+        self, kind: ResourceKind[K], objects: Mapping[str, K], *, malformed: Collection[str] = ()
     ) -> None:
         """Set all objects of a kind; `malformed` are the keys of undecodable ones."""
         self._loaded[kind] = objects, malformed
@@ -143,15 +143,15 @@ class ClusterCopy:
             stub = {"name": name, "namespace": namespace, "finalizers": 0}
             self._store.restore(served, key, {"metadata": stub})
 
-    def of(self, kind: Kind[K]) -> Copy[K]:
+    def objects(self, kind: ResourceKind[K]) -> KindSnapshot[K]:
         """Return the objects of a kind; none if it was not loaded."""
         served = self._served(kind)
         before, malformed = self._loaded.get(kind, ({}, ()))
         history = self._histories[f"{kind.plural}.{kind.group}"]
         stored = () if served is None else tuple(self._store.collection(served))
-        return Copy(
+        return KindSnapshot(
             before=before,
-            now={
+            current={
                 entry.key: kind.decode(entry.raw) for entry in stored if entry.key not in malformed
             },
             malformed=malformed,
@@ -163,24 +163,24 @@ class ClusterCopy:
         """Return a client; all clients write to the same copy."""
         return self._transport.client(name)
 
-    def _served(self, kind: Kind[Any]) -> kinds.Kind | None:
+    def _served(self, kind: ResourceKind[Any]) -> kinds.ServedKind | None:
         version = kind.api_version.rpartition("/")[2]
         return self._store.kinds.get(kind.group, version, kind.plural)
 
-    def _note(self, kind: kinds.Kind, change: store.Change) -> None:
+    def _note(self, kind: kinds.ServedKind, change: store.StoredChange) -> None:
         history, key = self._histories[f"{kind.plural}.{kind.group}"], change.entry.key
         if change.type == "DELETED" or key not in history.touched:
             history.touched[key] = clock.monotonic()
         history.last[key] = change.entry.raw
 
 
-class _Events:
+class _EventCollector:
     """Event recorder that collects warnings."""
 
     def __init__(self) -> None:
-        self.warnings: dict[tuple[Subject, str], str] = {}
+        self.warnings: dict[tuple[ChangedObject, str], str] = {}
 
-    def recorder(self, component: str) -> _Events:
+    def recorder(self, component: str) -> _EventCollector:
         """Return the one recorder of all components."""
         del component
         return self
@@ -188,13 +188,13 @@ class _Events:
     def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
         """Keep the last message of each object and reason."""
         if kind == WARNING:
-            subject = Subject(reference.kind, reference.namespace, reference.name)
+            subject = ChangedObject(reference.kind, reference.namespace, reference.name)
             self.warnings[subject, reason] = message
 
-    def told(self) -> Iterator[Told]:
+    def events(self) -> Iterator[RecordedEvent]:
         """Yield the collected warnings, sorted."""
         for (subject, reason), message in sorted(self.warnings.items()):
-            yield Told(subject=subject, reason=reason, message=message)
+            yield RecordedEvent(subject=subject, reason=reason, message=message)
 
 
 async def forecast(
@@ -212,37 +212,39 @@ async def forecast(
     Raises:
         KubeError: the cluster cannot be read.
     """
-    cluster = await copied(options, client)
-    ledger, events, vitals = Ledger(remembers=not wait), _Events(), Vitals()
-    handle = provider.handle(options, cloud, make=partial(AskingHandle, ledger=ledger))
-    running = Controllers(options, cluster, events, vitals, migration_plan(options))
+    cluster = await copy_cluster(options, client)
+    ledger, events, vitals = Ledger(caches_answers=not wait), _EventCollector(), DaemonState()
+    handle = provider.make_handle(options, cloud, make=partial(RecordingCloudClient, ledger=ledger))
+    running = ControllerRunner(options, cluster, events, vitals, load_migration(options))
     work = spawn(running.run(handle, election=None), name="controllers")
     try:
         if wait:
-            with held():
-                await _rested(work, ledger.new, _between_denials_s(options) + SPARE_S)
-        ledger.remembers, began = True, clock.monotonic()
-        with hurrying():
-            await _rested(work, ledger.questions, horizon_s(options))
+            with real_time():
+                await _wait_idle(
+                    work, ledger.first_queries, _between_denials_s(options) + SECOND_ANSWER_S
+                )
+        ledger.caches_answers, began = True, clock.monotonic()
+        with skipping_waits():
+            await _wait_idle(work, ledger.queries, horizon_s(options))
         # Collected before the controllers stop: their clean-up is not part of the forecast.
         left_out = {
             name: health.detail for name, health in vitals.controllers.items() if health.detail
         }
         unusable = _unusable_classes(cluster, cloud)
-        differences = gathered(
+        differences = collect_changes(
             cluster, ledger, lambda at: max(0, int(at - began)), namespace=options.namespace
         )
         result = Forecast(
-            changes=[*_conditional(_possible(differences, cluster, unusable), cluster)],
-            left_out={**left_out, **_waiting(options, cluster)},
+            changes=[*_add_conditions(_drop_impossible(differences, cluster, unusable), cluster)],
+            left_out={**left_out, **_waiting_controllers(options, cluster)},
             failures=_failures(options, handle, ledger, left_out),
         )
         events.warnings |= {
-            (Subject(MACHINE_CLASSES.kind, *key.split("/")), REASON_SPEC_INVALID): text
+            (ChangedObject(MACHINE_CLASSES.kind, *key.split("/")), REASON_SPEC_INVALID): text
             for key, text in unusable.items()
         }
-        result = replace(result, warnings=[*_left_alone(cluster)])
-        return _with_events(result, events, _held(options, cluster))
+        result = replace(result, warnings=[*_undecodable_events(cluster)])
+        return _split_events(result, events, _blocked_deletions(options, cluster))
     finally:
         await cancel_and_join(work)
 
@@ -250,52 +252,52 @@ async def forecast(
 def horizon_s(options: Options) -> float:
     """Return the length of the forecast in seconds."""
     waits = (_between_denials_s(options), options.route_grace_period.total_seconds())
-    return max(LEAST_S, MARGIN_S + max(waits))
+    return max(MIN_HORIZON_S, MARGIN_S + max(waits))
 
 
-def gathered(
-    cluster: ClusterCopy, ledger: Ledger, after_s: changes.When, *, namespace: str = ""
-) -> Sequence[Change]:
+def collect_changes(
+    cluster: FakeTracker, ledger: Ledger, after_s: changes.DelayFunction, *, namespace: str = ""
+) -> Sequence[PlannedChange]:
     """Return the changes in the copy of the cluster and the recorded calls to the cloud.
 
     Args:
         cluster: the copy.
         ledger: the recorded calls.
-        after_s: see `changes.When`.
+        after_s: see `changes.DelayFunction`.
         namespace: of Machines.
     """
-    differences: list[Change] = []
-    for kind in FOLLOWED:
-        copy = cluster.of(kind)
+    differences: list[PlannedChange] = []
+    for kind in WATCHED_KINDS:
+        copy = cluster.objects(kind)
         for key, moment in copy.touched.items():
-            before, now = copy.before.get(key), copy.now.get(key)
+            before, now = copy.before.get(key), copy.current.get(key)
             if before is None and (now is None or kind is SECRETS):
                 continue  # transient, like the bootstrap token of a new VM
             if before is not None and before.is_deleting:
                 now = copy.last[key]  # another client deleted it
-            differences += changes.of_object(kind.kind, before, now, after_s=after_s(moment))
+            differences += changes.object_changes(kind.kind, before, now, after_s=after_s(moment))
     calls = [
-        changes.of_call(call, after_s=after_s(call.at_s), namespace=namespace)
+        changes.call_change(call, after_s=after_s(call.at_s), namespace=namespace)
         for call in ledger.changes
     ]
-    machines = cluster.of(MACHINES)
+    machines = cluster.objects(MACHINES)
     transient = {
-        Subject(MACHINES.kind, *key.split("/"))
-        for key in machines.touched.keys() - machines.before.keys() - machines.now.keys()
+        ChangedObject(MACHINES.kind, *key.split("/"))
+        for key in machines.touched.keys() - machines.before.keys() - machines.current.keys()
     }
     # The VM of a transient Machine is transient too.
     differences += [call for call in calls if call.subject not in transient]
-    return changes.tidied(differences)
+    return changes.merge_changes(differences)
 
 
-async def copied(options: Options, client: Client) -> ClusterCopy:
+async def copy_cluster(options: Options, client: Client) -> FakeTracker:
     """Copy the objects that the daemon would watch, and its deletion record.
 
     Raises:
         KubeError: the cluster cannot be read.
     """
-    cluster = ClusterCopy()
-    for kind, where in (await _followed(options, client, cluster)).items():
+    cluster = FakeTracker()
+    for kind, where in (await _watched_kinds(options, client, cluster)).items():
         objects, malformed = dict[str, Any](), list[str]()
         async for page in _pages(client, kind, where):
             objects |= {obj.key: obj for obj in page.items}
@@ -303,8 +305,9 @@ async def copied(options: Options, client: Client) -> ClusterCopy:
         cluster.load(kind, objects, malformed=malformed)
     namespace = options.leader_elect_resource_namespace
     try:
-        record = await _answered(
-            client.resource(CONFIG_MAPS).get(deletions.NAME, namespace=namespace), deletions.NAME
+        record = await _await_answer(
+            client.resource(CONFIG_MAPS).get(deletions.CONFIG_MAP_NAME, namespace=namespace),
+            deletions.CONFIG_MAP_NAME,
         )
     except errors.NotFound:
         return cluster
@@ -312,36 +315,42 @@ async def copied(options: Options, client: Client) -> ClusterCopy:
     return cluster
 
 
-async def _followed(
-    options: Options, client: Client, cluster: ClusterCopy
-) -> Mapping[Kind[Any], str]:
+async def _watched_kinds(
+    options: Options, client: Client, cluster: FakeTracker
+) -> Mapping[ResourceKind[Any], str]:
     """Return the watched kinds with their namespaces; load objects that decide about them."""
-    namespaces: dict[Kind[Any], str] = {}
-    by_plural = {kind.plural: kind for kind in FOLLOWED}
+    namespaces: dict[ResourceKind[Any], str] = {}
+    by_plural = {kind.plural: kind for kind in WATCHED_KINDS}
     for manifest in names.enabled(options.controllers):
         local = [
-            (resource, where) for verb, resource, where in manifest.local(options) if verb == "list"
+            (resource, where)
+            for verb, resource, where in manifest.namespaced_permissions(options)
+            if verb == "list"
         ]
-        for plural, where in (*((resource, "") for resource in manifest.follows), *local):
+        for plural, where in (*((resource, "") for resource in manifest.watched), *local):
             if plural in by_plural:
                 namespaces[by_plural[plural]] = where
     if MACHINES not in namespaces:
         return namespaces
     group = MACHINES.api_version
-    answered = await _answered(served.answer(client, group), served.path_of(group))
-    known = served.plurals(answered)
+    answered = await _await_answer(
+        discovery.fetch_discovery(client, group), discovery.discovery_path(group)
+    )
+    known = discovery.plurals_of(answered)
     cluster.serve(known)
-    system = await _answered(client.resource(NAMESPACES).get(SYSTEM_NAMESPACE), SYSTEM_NAMESPACE)
+    system = await _await_answer(
+        client.resource(NAMESPACES).get(SYSTEM_NAMESPACE), SYSTEM_NAMESPACE
+    )
     cluster.load(NAMESPACES, {system.key: system})
     cluster.load(CRDS, {crd.key: crd for crd in [await _crd(client, kind) for kind in _GUARDED]})
     return {
         kind: where
         for kind, where in namespaces.items()
-        if kind not in _OF_MACHINES or kind.plural in known
+        if kind not in _MACHINE_KINDS or kind.plural in known
     }
 
 
-async def _crd(client: Client, kind: Kind[Any]) -> CustomResourceDefinition:
+async def _crd(client: Client, kind: ResourceKind[Any]) -> CustomResourceDefinition:
     """Return the CRD of a kind.
 
     Where it is missing or forbidden, return a CRD that is not being deleted: the daemon then
@@ -350,35 +359,37 @@ async def _crd(client: Client, kind: Kind[Any]) -> CustomResourceDefinition:
     Raises:
         KubeError: it cannot be read for another reason.
     """
-    name = crdguard.name_of(kind)
+    name = crdguard.crd_name(kind)
     try:
-        return await _answered(client.resource(CRDS).get(name), name)
+        return await _await_answer(client.resource(CRDS).get(name), name)
     except (errors.Forbidden, errors.NotFound):
         return CustomResourceDefinition(metadata=ObjectMeta(name=name))
 
 
-async def _pages(client: Client, kind: Kind[Any], namespace: str) -> AsyncIterator[Page[Any]]:
+async def _pages(
+    client: Client, kind: ResourceKind[Any], namespace: str
+) -> AsyncIterator[Page[Any]]:
     pages = client.resource(kind).pages(namespace=namespace)
     with suppress(StopAsyncIteration):
         while True:
-            yield await _answered(anext(pages), kind.plural)
+            yield await _await_answer(anext(pages), kind.plural)
 
 
-async def _answered(question: Awaitable[T], what: str) -> T:
-    """Await an answer of the API server for at most `ANSWER_S`.
+async def _await_answer(question: Awaitable[T], what: str) -> T:
+    """Await an answer of the API server for at most `ANSWER_TIMEOUT_S`.
 
     Raises:
         KubeError: the answer is an error, or there is none in time.
     """
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await question
     except TimeoutError as error:
-        text = f"GET {what}: the API server gave no answer within {ANSWER_S:g} s"
+        text = f"GET {what}: the API server gave no answer within {ANSWER_TIMEOUT_S:g} s"
         raise errors.Unreachable(text, kind="timeout") from error
 
 
-def _waiting(options: Options, cluster: ClusterCopy) -> Mapping[str, str]:
+def _waiting_controllers(options: Options, cluster: FakeTracker) -> Mapping[str, str]:
     """Return the controllers that would wait for missing CRDs -> reason."""
     if cluster.served is None:
         return {}
@@ -395,48 +406,50 @@ def _between_denials_s(options: Options) -> float:
     return 1.2 * options.node_monitor_period.total_seconds()
 
 
-async def _rested(work: asyncio.Task[None], questions: Pending, seconds: float) -> None:
+async def _wait_idle(work: asyncio.Task[None], questions: PendingQueries, seconds: float) -> None:
     """Let the controllers run until no query was pending for that many seconds."""
     began = clock.monotonic()
-    while (left_s := seconds - min(questions.rested_s, clock.monotonic() - began)) > 0:
+    while (left_s := seconds - min(questions.idle_s, clock.monotonic() - began)) > 0:
         await asyncio.wait({work}, timeout=left_s)
         if work.done():
             work.result()
 
 
-def _unusable_classes(cluster: ClusterCopy, cloud: Cloud) -> Mapping[str, str]:
+def _unusable_classes(cluster: FakeTracker, cloud: Cloud) -> Mapping[str, str]:
     """Return the keys of MachineClasses that cannot create a VM -> fault, as in `doctor`."""
-    secrets = cluster.of(SECRETS).now
+    secrets = cluster.objects(SECRETS).current
     unusable = dict[str, str]()
-    for machine_class in cluster.of(MACHINE_CLASSES).now.values():
+    for machine_class in cluster.objects(MACHINE_CLASSES).current.values():
         view = resolve(
             machine_class,
             lambda namespace, name: secrets.get(f"{namespace}/{name}"),
             providers=cloud.machine_providers,
         )
-        if faults := view.faults or refusals(machine_class):
-            unusable[machine_class.key] = redact.words("; ".join(faults))
+        if faults := view.faults or driver_faults(machine_class):
+            unusable[machine_class.key] = redact.mask_text("; ".join(faults))
     return unusable
 
 
-def _possible(
-    differences: Sequence[Change], cluster: ClusterCopy, unusable: Collection[str]
-) -> Sequence[Change]:
+def _drop_impossible(
+    differences: Sequence[PlannedChange], cluster: FakeTracker, unusable: Collection[str]
+) -> Sequence[PlannedChange]:
     """Drop the creation of VMs that their MachineClass makes impossible."""
     barred = {
-        Subject(MACHINES.kind, machine.namespace, machine.name)
-        for machine in cluster.of(MACHINES).now.values()
+        ChangedObject(MACHINES.kind, machine.namespace, machine.name)
+        for machine in cluster.objects(MACHINES).current.values()
         if f"{machine.namespace}/{machine.class_name}" in unusable
     }
     return [
         change
         for change in differences
         if change.subject not in barred
-        or (change.what, change.action) != (changes.VM, Action.CREATE)
+        or (change.what, change.action) != (changes.VM, ChangeKind.CREATE)
     ]
 
 
-def _conditional(differences: Sequence[Change], cluster: ClusterCopy) -> Iterator[Change]:
+def _add_conditions(
+    differences: Sequence[PlannedChange], cluster: FakeTracker
+) -> Iterator[PlannedChange]:
     """Add the condition of a deletion: a second denial by the cloud, or a drain.
 
     A deletion after a drain gets no time: Pods are not copied, so the length of a drain is unknown.
@@ -444,13 +457,13 @@ def _conditional(differences: Sequence[Change], cluster: ClusterCopy) -> Iterato
     deleted_vms = {
         change.subject
         for change in differences
-        if change.what == changes.VM and change.action is Action.DELETE
+        if change.what == changes.VM and change.action is ChangeKind.DELETE
     }
-    machines, nodes = cluster.of(MACHINES).before, cluster.of(NODES).before
+    machines, nodes = cluster.objects(MACHINES).before, cluster.objects(NODES).before
     by_node = {
         node: machine.key
         for machine in machines.values()
-        if Subject(MACHINES.kind, machine.namespace, machine.name) in deleted_vms
+        if ChangedObject(MACHINES.kind, machine.namespace, machine.name) in deleted_vms
         and (node := machine.node_name) in nodes
     }
     by_machine = {key: node for node, key in by_node.items()}
@@ -468,47 +481,49 @@ def _conditional(differences: Sequence[Change], cluster: ClusterCopy) -> Iterato
 
 
 def _failures(
-    options: Options, handle: Handle, ledger: Ledger, left_out: Mapping[str, str]
+    options: Options, handle: CloudClient, ledger: Ledger, left_out: Mapping[str, str]
 ) -> Sequence[str]:
     """Return why the forecast is incomplete: faulty settings and failed queries."""
     wrong = [
         f"{manifest.name} cannot start: {fault}"
         for manifest in names.enabled(options.controllers)
         if manifest.name in left_out
-        and not (manifest.turned_off(options) or manifest.lacks(handle.cloud))
-        if (fault := manifest.wrong(options))
+        and not (manifest.disabled_by(options) or manifest.missing_interface(handle.cloud))
+        if (fault := manifest.config_fault(options))
     ]
     messages = list[str]()
     answered = sorted(ledger.failures.items(), key=lambda failure: failure[0])
     for verb, group in groupby(answered, lambda failure: failure[0][0]):
         (_, error), *others = answers = list(group)
-        about = ", ".join(subject for (_, subject), _ in answers[:SHOWN] if subject)
-        more = f" and {len(others) + 1 - SHOWN} more" if len(answers) > SHOWN else ""
+        about = ", ".join(subject for (_, subject), _ in answers[:MAX_LISTED] if subject)
+        more = f" and {len(others) + 1 - MAX_LISTED} more" if len(answers) > MAX_LISTED else ""
         messages.append(f"{verb}{' of ' if about else ''}{about}{more}: {error}")
     return wrong + messages
 
 
-def _left_alone(cluster: ClusterCopy) -> Iterator[Told]:
+def _undecodable_events(cluster: FakeTracker) -> Iterator[RecordedEvent]:
     """Yield a warning for each object that cannot be decoded."""
-    for kind in FOLLOWED:
-        for key in cluster.of(kind).malformed:
+    for kind in WATCHED_KINDS:
+        for key in cluster.objects(kind).malformed:
             namespace, _, name = key.rpartition("/")
-            yield Told(
-                subject=Subject(kind.kind, namespace, name or "without a name"),
+            yield RecordedEvent(
+                subject=ChangedObject(kind.kind, namespace, name or "without a name"),
                 reason="Undecodable",
                 message="it cannot be decoded, and is left alone",
             )
 
 
-def _held(options: Options, cluster: ClusterCopy) -> Mapping[str, deletions.HeldBack]:
+def _blocked_deletions(
+    options: Options, cluster: FakeTracker
+) -> Mapping[str, deletions.BlockedDeletions]:
     """Return the blocked deletions in the copy's record, by kind of object."""
     namespace, owner = options.leader_elect_resource_namespace, options.leader_elect_resource_name
-    record = cluster.of(CONFIG_MAPS).now.get(f"{namespace}/{deletions.NAME}")
-    return deletions.held_back(record, owner)
+    record = cluster.objects(CONFIG_MAPS).current.get(f"{namespace}/{deletions.CONFIG_MAP_NAME}")
+    return deletions.blocked_deletions(record, owner)
 
 
-def _with_events(
-    found: Forecast, events: _Events, on_record: Mapping[str, deletions.HeldBack]
+def _split_events(
+    found: Forecast, events: _EventCollector, on_record: Mapping[str, deletions.BlockedDeletions]
 ) -> Forecast:
     """Split the collected events into blocked deletions and other warnings.
 
@@ -519,11 +534,11 @@ def _with_events(
     }
     # The record lists only the first objects of a kind, and counts the rest.
     is_short = any(blocked.count > len(blocked.objects) for blocked in on_record.values())
-    notices = list(events.told())
+    notices = list(events.events())
     holds = [notice for notice in notices if notice.reason == REASON_DELETION_HELD]
     return replace(
         found,
-        held=[
+        blocked=[
             notice
             for notice in holds
             # A CRD that is being deleted blocks deletions until the end.

@@ -18,26 +18,26 @@ from ccm.base import clock
 from ccm.testing.clock import SkippingLoop
 
 
-class HurryingLoop(SkippingLoop):
+class FastForwardLoop(SkippingLoop):
     """Event loop `ahead_s` seconds ahead of real time; `ccm.base.clock` follows it."""
 
-    only_here = True
+    is_thread_local = True
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
-        self._hurries = False
-        self._stands_at: float | None = None
+        self._skips_waits = False
+        self._frozen_at: float | None = None
         super().__init__(_Selector(self))
         self._began = clock.now(), self.time()
 
     @property
     def may_jump(self) -> bool:
         """Whether the loop hurries and no hold is set."""
-        return self._hurries and not self.held
+        return self._skips_waits and not self.external_operations
 
     def time(self) -> float:
         """Return the machine's monotonic time plus the skipped seconds."""
-        real = super().time() if self._stands_at is None else self._stands_at
+        real = super().time() if self._frozen_at is None else self._frozen_at
         return real + self.ahead_s
 
     def now(self) -> datetime:
@@ -51,44 +51,44 @@ class HurryingLoop(SkippingLoop):
         super().run_forever()
 
     @contextlib.contextmanager
-    def hurrying(self) -> Iterator[None]:
+    def skipping_waits(self) -> Iterator[None]:
         """Skip waits while the block runs."""
-        self._hurries = True
-        self._stand()
+        self._skips_waits = True
+        self._update_clock()
         try:
             yield
         finally:
-            self._hurries = False
-            self._stand()
+            self._skips_waits = False
+            self._update_clock()
 
     @contextlib.contextmanager
-    def holding(self) -> Iterator[None]:
+    def real_time(self) -> Iterator[None]:
         """Follow real time while the block runs."""
-        self.hold(1)
+        self.add_external_operations(1)
         try:
             yield
         finally:
-            self.hold(-1)
+            self.add_external_operations(-1)
 
-    def hold(self, more: int) -> None:
-        """Add `more` to the number of holds."""
-        super().hold(more)
-        self._stand()
+    def add_external_operations(self, count: int) -> None:
+        """Add `count` to the number of external operations; a negative number ends them."""
+        super().add_external_operations(count)
+        self._update_clock()
 
-    def _stand(self) -> None:
+    def _update_clock(self) -> None:
         """Freeze the clock, or let it continue from the frozen time."""
         real = super().time()
-        if self.may_jump and self._stands_at is None:
-            self._stands_at = real
-        elif not self.may_jump and self._stands_at is not None:
-            self.ahead_s -= real - self._stands_at
-            self._stands_at = None
+        if self.may_jump and self._frozen_at is None:
+            self._frozen_at = real
+        elif not self.may_jump and self._frozen_at is not None:
+            self.ahead_s -= real - self._frozen_at
+            self._frozen_at = None
 
 
 class _Selector(selectors.DefaultSelector):
     """Selector that advances the loop's clock instead of sleeping."""
 
-    def __init__(self, loop: HurryingLoop) -> None:
+    def __init__(self, loop: FastForwardLoop) -> None:
         super().__init__()
         self._loop = loop
 
@@ -101,13 +101,13 @@ class _Selector(selectors.DefaultSelector):
         return ready
 
 
-def hurrying() -> AbstractContextManager[None]:
+def skipping_waits() -> AbstractContextManager[None]:
     """Skip waits if the running loop can."""
     loop = asyncio.get_running_loop()
-    return loop.hurrying() if isinstance(loop, HurryingLoop) else contextlib.nullcontext()
+    return loop.skipping_waits() if isinstance(loop, FastForwardLoop) else contextlib.nullcontext()
 
 
-def held() -> AbstractContextManager[None]:
+def real_time() -> AbstractContextManager[None]:
     """Follow real time if the running loop can skip waits."""
     loop = asyncio.get_running_loop()
-    return loop.holding() if isinstance(loop, HurryingLoop) else contextlib.nullcontext()
+    return loop.real_time() if isinstance(loop, FastForwardLoop) else contextlib.nullcontext()

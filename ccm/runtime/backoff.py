@@ -13,8 +13,8 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ccm.base.backoff import Exponential, jittered
-from ccm.base.log import REPEAT_S
+from ccm.base.backoff import ExponentialBackoff, jittered
+from ccm.base.log import REPEAT_WARNING_S
 from ccm.base.throttle import Bucket
 from ccm.cloud import errors as cloud
 from ccm.cloud.errors import Retry
@@ -22,36 +22,36 @@ from ccm.kube import errors as kube
 
 K = TypeVar("K", bound=Hashable)
 
-DEFAULT = Exponential(base_s=0.005, cap_s=1000.0)
+DEFAULT = ExponentialBackoff(base_s=0.005, cap_s=1000.0)
 """5 ms doubled with each failure, up to 1000 s (client-go, default controller limiter)."""
 
 DEFAULT_QPS = 10.0
 DEFAULT_BURST = 100
 """The bucket that all keys of a controller share (client-go, default controller limiter)."""
 
-LONG = Exponential(base_s=30.0, cap_s=600.0)
+LONG = ExponentialBackoff(base_s=30.0, cap_s=600.0)
 """Delays of `Retry.LONG`: only an administrator can change credentials and quotas."""
 
-LEAST_AFTER_S = 1.0
+MIN_RETRY_AFTER_S = 1.0
 """Minimum delay of `Retry.AFTER`: repeated answers of 0 s would be a busy loop."""
 
 BUSY_SHARE = 0.2
 """Minimum delay of `Retry.AFTER`, as a share of the time the cloud has been busy with the key. So a
 long operation is polled less often, and its end is noticed late by at most this share."""
 
-AFTER_JITTER = 0.2
+RETRY_AFTER_JITTER = 0.2
 """Jitter added to Retry-After delays, as a fraction: many keys get the same delay."""
 
 SLOW_S = 600.0
 """Delay of `Retry.SLOW`; a change of the object requeues it earlier."""
 
-EAGER = Exponential(base_s=1.0, cap_s=60.0)
+NEW_OBJECT_BACKOFF = ExponentialBackoff(base_s=1.0, cap_s=60.0)
 """Delays of `Retry.SLOW` for a new object, which may be refused only because it is new."""
 
-FIRST_TRIES = 8
+PRIORITY_RETRIES = 8
 """Number of retries of an item that have priority over items with more failures."""
 
-WAKE_PAUSE_S = 2.0
+MIN_WAKE_INTERVAL_S = 2.0
 """Minimum seconds between two wake-ups of keys that an outage stopped."""
 
 
@@ -86,11 +86,11 @@ class RetryDecision:
             failures: number of earlier failures.
         """
         if self.retry is Retry.AFTER and self.after_s is not None:
-            return max(self.after_s, LEAST_AFTER_S)
+            return max(self.after_s, MIN_RETRY_AFTER_S)
         if self.retry is Retry.LONG:
-            return LONG.even_delay(failures)
+            return LONG.delay_without_jitter(failures)
         if self.retry is Retry.SLOW:
-            return EAGER.even_delay(failures) if self.eager else SLOW_S
+            return NEW_OBJECT_BACKOFF.delay_without_jitter(failures) if self.eager else SLOW_S
         return None
 
 
@@ -108,7 +108,7 @@ def classify(error: Exception) -> RetryDecision:
     return RetryDecision(retry=Retry.BACK_OFF, defect=True)
 
 
-class FairTurns:
+class FairRateLimiter:
     """Token buckets shared by many items; items with few failures have priority.
 
     An item takes a token from the bucket of its failure count and from all higher ones, but waits
@@ -121,11 +121,11 @@ class FairTurns:
     """
 
     def __init__(self, *, qps: float, burst: float) -> None:
-        self._buckets = [Bucket(qps=qps, burst=burst) for _ in range(FIRST_TRIES + 1)]
+        self._buckets = [Bucket(qps=qps, burst=burst) for _ in range(PRIORITY_RETRIES + 1)]
 
     def reserve(self, failures: int, now: float) -> float:
         """Reserve a token, perhaps a future one; return the seconds until it is available."""
-        own, *later = self._buckets[min(failures, FIRST_TRIES) :]
+        own, *later = self._buckets[min(failures, PRIORITY_RETRIES) :]
         for bucket in later:
             bucket.reserve(now)
         return own.reserve(now)
@@ -137,20 +137,20 @@ class ItemBackoff(Generic[K]):
     Args:
         policy: exponential delays, for errors without a delay of their own.
         rng: jitter.
-        turns: rate limiter shared by all items; an exponential delay lasts at least until the
+        limiter: rate limiter shared by all items; an exponential delay lasts at least until the
             item's token is available.
     """
 
     def __init__(
         self,
-        policy: Exponential = DEFAULT,
+        policy: ExponentialBackoff = DEFAULT,
         *,
         rng: random.Random | None = None,
-        turns: FairTurns | None = None,
+        limiter: FairRateLimiter | None = None,
     ) -> None:
         self._policy = policy
         self._rng = rng or random.Random()
-        self._turns = turns
+        self._limiter = limiter
         self._failures: dict[K, int] = {}
         self._until: dict[K, float] = {}
         self._busy_since: dict[K, float] = {}
@@ -166,7 +166,7 @@ class ItemBackoff(Generic[K]):
         """Whether an item that an outage stopped has not been retried since."""
         return bool(self._outage)
 
-    def failed(self, key: K, decision: RetryDecision, now: float) -> float:
+    def record_failure(self, key: K, decision: RetryDecision, now: float) -> float:
         """Record a failure; return the seconds until the next attempt."""
         if decision.outage:
             self._outage.add(key)
@@ -176,17 +176,17 @@ class ItemBackoff(Generic[K]):
         if decision.retry is Retry.AFTER and seconds is not None:
             busy_s = now - self._busy_since.setdefault(key, now)
             seconds = max(seconds, min(busy_s * BUSY_SHARE, self._policy.cap_s))
-            seconds = jittered(seconds, AFTER_JITTER, self._rng)
+            seconds = jittered(seconds, RETRY_AFTER_JITTER, self._rng)
         else:
             self._busy_since.pop(key, None)
         return self._pause(key, seconds, now)
 
-    def postponed(self, key: K, now: float) -> float:
+    def postpone(self, key: K, now: float) -> float:
         """Delay an item that is not ready, which is no failure; return the seconds."""
         self._busy_since.pop(key, None)
         return self._pause(key, None, now)
 
-    def recovered(self, key: K, now: float) -> Sequence[K]:
+    def record_success(self, key: K, now: float) -> Sequence[K]:
         """Record a success; return the items whose delays it ends, see `end_outage`."""
         if key not in self._outage:
             return ()
@@ -196,9 +196,10 @@ class ItemBackoff(Generic[K]):
     def end_outage(self, now: float) -> Sequence[K]:
         """End the delays of all items that the outage stopped, and return these items.
 
-        Effective at most every `WAKE_PAUSE_S`, so that a side that half works is not overloaded.
+        Effective at most every `MIN_WAKE_INTERVAL_S`, so that a side that half works is not
+        overloaded.
         """
-        if now - self._woken_at < WAKE_PAUSE_S:
+        if now - self._woken_at < MIN_WAKE_INTERVAL_S:
             return ()
         if self._outage:
             self._woken_at = now
@@ -208,10 +209,10 @@ class ItemBackoff(Generic[K]):
             self._until.pop(key, None)
         return sorted(self._outage, key=str)
 
-    def release(self) -> Sequence[K]:
+    def end_all(self) -> Sequence[K]:
         """End all delays, since their cause may be gone; return the items that had one."""
         waiting = sorted(self._until, key=str)
-        self.keep(())
+        self.retain(())
         return waiting
 
     def forget(self, key: K) -> None:
@@ -228,7 +229,7 @@ class ItemBackoff(Generic[K]):
         """
         return now - self._busy_since.get(key, now)
 
-    def keep(self, keys: Collection[K]) -> None:
+    def retain(self, keys: Collection[K]) -> None:
         """Reset all other items: they need no work any more."""
         wanted = set(keys)
         for key in (self._failures.keys() | self._outage) - wanted:
@@ -238,15 +239,15 @@ class ItemBackoff(Generic[K]):
         """Return the number of consecutive failures of one item."""
         return self._failures.get(key, 0)
 
-    def waits(self, key: K, now: float) -> bool:
+    def is_waiting(self, key: K, now: float) -> bool:
         """Return whether the item's delay has not ended yet."""
         return self._until.get(key, now) > now
 
-    def until(self, key: K) -> float | None:
+    def delay_end(self, key: K) -> float | None:
         """Return the end of the item's delay, perhaps past; None: no failure."""
         return self._until.get(key)
 
-    def first_end(self, now: float) -> float:
+    def earliest_end(self, now: float) -> float:
         """Return the earliest end of a current delay; infinity if there is none."""
         return min((until for until in self._until.values() if until > now), default=math.inf)
 
@@ -255,8 +256,8 @@ class ItemBackoff(Generic[K]):
         self._failures[key] = failures + 1
         if seconds is None:
             seconds = self._policy.delay(failures, self._rng)
-            if self._turns is not None:
-                seconds = max(seconds, self._turns.reserve(failures, now))
+            if self._limiter is not None:
+                seconds = max(seconds, self._limiter.reserve(failures, now))
         self._until[key] = now + seconds
         return seconds
 
@@ -265,8 +266,10 @@ def default_backoff(
     *, cap_s: float = DEFAULT.cap_s, rng: random.Random | None = None
 ) -> ItemBackoff[str]:
     """Return client-go's default for controllers: `DEFAULT` and a shared token bucket."""
-    policy = Exponential(base_s=DEFAULT.base_s, cap_s=cap_s)
-    return ItemBackoff(policy, rng=rng, turns=FairTurns(qps=DEFAULT_QPS, burst=DEFAULT_BURST))
+    policy = ExponentialBackoff(base_s=DEFAULT.base_s, cap_s=cap_s)
+    return ItemBackoff(
+        policy, rng=rng, limiter=FairRateLimiter(qps=DEFAULT_QPS, burst=DEFAULT_BURST)
+    )
 
 
 def _of_api_server(error: kube.KubeError) -> RetryDecision:
@@ -283,7 +286,7 @@ def _of_api_server(error: kube.KubeError) -> RetryDecision:
     return RetryDecision(retry=Retry.BACK_OFF, event=False, outage=outage)
 
 
-PATIENCE_S = 60.0
+REPORT_AFTER_S = 60.0
 """Seconds an error without an event, such as a conflict, must last before it is reported."""
 
 
@@ -301,7 +304,7 @@ class FailureReports(Generic[K]):
         repeat_s: minimum seconds between two reports with one cause about one key.
     """
 
-    def __init__(self, *, repeat_s: float = REPEAT_S) -> None:
+    def __init__(self, *, repeat_s: float = REPEAT_WARNING_S) -> None:
         self._repeat_s = repeat_s
         self._causes: dict[K, _Cause] = {}
 
@@ -312,7 +315,7 @@ class FailureReports(Generic[K]):
         cause = self._causes.get(key)
         if cause is None or cause.text != text:
             cause = self._causes[key] = _Cause(text, now, now - self._repeat_s)
-        patience_s = 0.0 if decision.event else PATIENCE_S
+        patience_s = 0.0 if decision.event else REPORT_AFTER_S
         if now < max(cause.since + patience_s, cause.reported_at + self._repeat_s):
             return False
         cause.reported_at = now
@@ -322,7 +325,7 @@ class FailureReports(Generic[K]):
         """Forget the cause: the key succeeded or is gone."""
         self._causes.pop(key, None)
 
-    def keep(self, keys: Collection[K]) -> None:
+    def retain(self, keys: Collection[K]) -> None:
         """Forget the causes of all other keys: they need no work any more."""
         for key in self._causes.keys() - set(keys):
             del self._causes[key]

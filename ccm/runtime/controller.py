@@ -18,29 +18,29 @@ from typing import Any, Generic, Protocol, TypeVar
 from ccm.base import clock, drain, log
 from ccm.base.backoff import jittered
 from ccm.base.log import Outage
-from ccm.base.tasks import Group
+from ccm.base.tasks import NamedTaskGroup
 from ccm.cloud.errors import CloudError, Retry, RetryAfter
-from ccm.kube.informer import Handler, Informer
+from ccm.kube.informer import EventHandler, Informer
 from ccm.model.meta import KubeObject
-from ccm.runtime.account import Account, Explain, Last, text_of
 from ccm.runtime.backoff import (
-    AFTER_JITTER,
+    RETRY_AFTER_JITTER,
     FailureReports,
     ItemBackoff,
     RetryDecision,
     classify,
     default_backoff,
 )
+from ccm.runtime.object_status import ControllerStatus, FactsFunction, LastReconcile, error_text
 from ccm.runtime.workers import Workers
 
-MOST_OUTCOMES = 10_000
+MAX_OUTCOMES = 10_000
 """Limit of remembered outcomes: more than a large cluster has nodes or Services."""
 
-REMIND_S = 60.0
+SYNC_WARNING_INTERVAL_S = 60.0
 """Seconds between two warnings about a cache that is not synced."""
 
 
-class Syncing(Protocol):
+class Syncable(Protocol):
     """Cache that completes its initial list at some point."""
 
     async def wait_synced(self, timeout_s: float) -> None:
@@ -48,13 +48,14 @@ class Syncing(Protocol):
         ...
 
 
-async def until_synced(cache: Syncing, *, who: str) -> None:
-    """Wait without a limit until the cache is complete, and warn every `REMIND_S`."""
+async def wait_for_sync(cache: Syncable, *, component: str) -> None:
+    """Wait without a limit until the cache is complete, and warn every
+    `SYNC_WARNING_INTERVAL_S`."""
     while True:
         try:
-            await cache.wait_synced(REMIND_S)
+            await cache.wait_synced(SYNC_WARNING_INTERVAL_S)
         except TimeoutError as error:
-            log.logger(who).warning("still waiting for the cache", error=str(error))
+            log.logger(component).warning("still waiting for the cache", error=str(error))
         else:
             return
 
@@ -71,7 +72,7 @@ class PassTimer:
         self._open: set[str] = set()
         self._since = 0.0
 
-    def started(self, keys: Iterable[str], *, joins: bool) -> None:
+    def start(self, keys: Iterable[str], *, joins: bool) -> None:
         """Begin a pass over these keys.
 
         Args:
@@ -85,7 +86,7 @@ class PassTimer:
             return
         self._open.update(keys)
 
-    def finished(self, key: str) -> None:
+    def finish(self, key: str) -> None:
         """Mark the key as reconciled, with any outcome."""
         if key not in self._open:
             return
@@ -98,7 +99,7 @@ T = TypeVar("T", bound=KubeObject)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class ReconcileResult:
     """Outcome of a reconcile that raised no error.
 
     Attributes:
@@ -119,11 +120,11 @@ class Result:
     busy: RetryAfter | None = None
 
 
-DONE = Result()
-IDLE = Result(idle=True)
-NOT_YET = Result(back_off=True)
+DONE = ReconcileResult()
+IDLE = ReconcileResult(idle=True)
+NOT_READY = ReconcileResult(back_off=True)
 
-Reconcile = Callable[[str], Awaitable[Result]]
+Reconcile = Callable[[str], Awaitable[ReconcileResult]]
 Classify = Callable[[str, Exception], RetryDecision]
 OnError = Callable[[str, Exception, RetryDecision], None]
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -140,7 +141,7 @@ class Runnable(Protocol):
         """Retry every failed key: the cause of the failures may be gone."""
         ...
 
-    def account(self, kind: str, name: str) -> Account | None:
+    def object_status(self, kind: str, name: str) -> ControllerStatus | None:
         """Return the controller's status of an object.
 
         None: the controller has no such objects, or has not started.
@@ -148,11 +149,11 @@ class Runnable(Protocol):
         ...
 
 
-def _nothing(*_: object) -> None:
+def _no_op(*_: object) -> None:
     """Default callback: do nothing."""
 
 
-def _by_class(_key: str, error: Exception) -> RetryDecision:
+def _classify_by_class(_key: str, error: Exception) -> RetryDecision:
     """Classify by the error class alone, for every key."""
     return classify(error)
 
@@ -173,12 +174,12 @@ class Watch(Generic[T]):
 
     informer: Informer[T]
     changed: Callable[[T | None, T | None, bool], bool]
-    synced: Callable[[], None] = _nothing
-    deleted: Callable[[T], object] = _nothing
+    synced: Callable[[], None] = _no_op
+    deleted: Callable[[T], object] = _no_op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class PeriodicTask:
     """Periodic work; an error that it raises is logged and never fatal.
 
     Attributes:
@@ -235,16 +236,16 @@ class Controller:
         workers: int = 1,
         backoff: ItemBackoff[str] | None = None,
         watches: Sequence[Watch[Any]] = (),
-        passes: Sequence[Pass] = (),
+        passes: Sequence[PeriodicTask] = (),
         tasks: Mapping[str, Work] | None = None,
-        classify: Classify = _by_class,
+        classify: Classify = _classify_by_class,
         on_error: OnError | None = None,
         logs_failures: bool = True,
-        on_retry: Callable[[], None] = _nothing,
+        on_retry: Callable[[], None] = _no_op,
         reports: FailureReports[str] | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        self._workers = Workers(name, queue=queue, take=self._take, count=workers)
+        self._workers = Workers(name, queue=queue, reconcile=self._process, count=workers)
         self.queue = self._workers.queue
         self.backoff = default_backoff() if backoff is None else backoff
         self._name = name
@@ -259,31 +260,34 @@ class Controller:
         self._reports = reports or FailureReports()
         self._rng = rng or random.Random()
         self._ids = random.Random()
-        self._given_up: set[str] = set()
+        self._not_retried: set[str] = set()
         self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()
-        self.explains: dict[str, Explain] = {}
-        """Kind of object -> function that returns the `Facts` of one; see `account`."""
+        self.facts_functions: dict[str, FactsFunction] = {}
+        """Kind of object -> function that returns the `ControllerFacts` of one; see
+        `object_status`."""
         self._log = log.logger(name)
         self._outage = Outage(
             self._log,
-            begins="cannot use cloud or API server, retrying",
-            ends="cloud and API server can be used again",
+            start_message="cannot use cloud or API server, retrying",
+            end_message="cloud and API server can be used again",
         )
 
     async def run(self) -> None:
         """Run until cancelled, then shut the queue down and remove the cache handlers."""
         # Handlers come before the wait, so that they see the objects of the first list.
-        handlers = [(watch.informer, self._follow(watch)) for watch in self._watches]
+        handlers = [(watch.informer, self._add_handler(watch)) for watch in self._watches]
         try:
             for watch in self._watches:
-                await until_synced(watch.informer, who=self._name)
+                await wait_for_sync(watch.informer, component=self._name)
                 watch.synced()
-            async with Group() as group:
+            async with NamedTaskGroup() as group:
                 # Workers start last: a reconcile may depend on the tasks and passes.
                 for name, task in self._tasks.items():
                     group.start(task(), name=f"{self._name}-{name}")
                 for number, periodic in enumerate(self._passes):
-                    group.start(self._repeat(periodic), name=f"{self._name}-pass-{number}")
+                    group.start(
+                        self._run_periodically(periodic), name=f"{self._name}-pass-{number}"
+                    )
                 self._workers.start(group)
         finally:
             self.queue.shut_down()
@@ -295,23 +299,23 @@ class Controller:
 
         A key that a worker holds is requeued too: its reconcile began under the old conditions.
         """
-        for key in (*self.backoff.release(), *self._given_up, *self.queue.in_work):
+        for key in (*self.backoff.end_all(), *self._not_retried, *self.queue.processing):
             self.queue.add(key, background=True)
-        self._given_up.clear()
+        self._not_retried.clear()
         self._on_retry()
 
-    def account(self, kind: str, name: str) -> Account | None:
+    def object_status(self, kind: str, name: str) -> ControllerStatus | None:
         """Return the status of an object; None: this controller has no such objects."""
-        if kind not in self.explains:
+        if kind not in self.facts_functions:
             return None
-        facts = self.explains[kind](name)
+        facts = self.facts_functions[kind](name)
         key = facts.key or name
         known = [
             round(delay_s, 3)
             for delay_s in (self.queue.due_s(key), facts.next_s)
             if delay_s is not None
         ]
-        return Account(
+        return ControllerStatus(
             controller=self._name,
             plan=facts.plan,
             foreign=facts.foreign,
@@ -322,11 +326,11 @@ class Controller:
             failures=self.backoff.failures(key),
         )
 
-    def _last(self, key: str) -> Last | None:
+    def _last(self, key: str) -> LastReconcile | None:
         outcome, now = self._outcomes.get(key), clock.monotonic()
         if outcome is None:
             return None
-        return Last(
+        return LastReconcile(
             ago_s=round(now - outcome.at, 3),
             kind=outcome.kind,
             text=outcome.text,
@@ -334,7 +338,7 @@ class Controller:
             not_yet=outcome.not_yet,
         )
 
-    def _follow(self, watch: Watch[T]) -> Handler[T]:
+    def _add_handler(self, watch: Watch[T]) -> EventHandler[T]:
         def note(old: T | None, new: T | None, initial: bool = False) -> None:
             subject = new or old
             if watch.changed(old, new, initial) and subject is not None:
@@ -352,7 +356,7 @@ class Controller:
             on_delete=gone,
         )
 
-    async def _repeat(self, periodic: Pass) -> None:
+    async def _run_periodically(self, periodic: PeriodicTask) -> None:
         if not periodic.at_once:
             await asyncio.sleep(jittered(periodic.period_s, periodic.jitter, self._rng))
         while True:
@@ -362,7 +366,7 @@ class Controller:
                 self._log.error("pass failed unexpectedly", exc_info=error)
             await asyncio.sleep(jittered(periodic.period_s, periodic.jitter, self._rng))
 
-    async def _take(self, key: str) -> bool:
+    async def _process(self, key: str) -> bool:
         """Reconcile one key, within a drain unit and a log context.
 
         Returns:
@@ -382,75 +386,75 @@ class Controller:
                     self._succeeded(key, result)
                 return not result.idle
 
-    def _succeeded(self, key: str, result: Result) -> None:
+    def _succeeded(self, key: str, result: ReconcileResult) -> None:
         now = clock.monotonic()
         if result.failing:
             # The outcome and the failure count stay as they are.
-            until = self.backoff.until(key)
+            until = self.backoff.delay_end(key)
             for due_s in (result.after_s, None if until is None else until - now):
                 if due_s is not None:
                     self.queue.add_after(key, due_s)
             return
-        self._given_up.discard(key)
-        self._note(key, _Outcome(at=now, since=now, not_yet=result.back_off))
+        self._not_retried.discard(key)
+        self._record_outcome(key, _Outcome(at=now, since=now, not_yet=result.back_off))
         self._log.debug("reconciled", after_s=result.after_s, back_off=result.back_off)
         # The success may end an outage: then all keys that it stopped are retried.
-        for other in self.backoff.recovered(key, now):
+        for other in self.backoff.record_success(key, now):
             self.queue.add(other, background=True)
-        self._note_outage(None)
+        self._track_outage(None)
         if result.back_off:
-            self.queue.add_after(key, self.backoff.postponed(key, now))
+            self.queue.add_after(key, self.backoff.postpone(key, now))
             return
         self._reports.forget(key)
         self.backoff.forget(key)
         if result.after_s is not None:
-            jitter = 0.0 if result.punctual else AFTER_JITTER
+            jitter = 0.0 if result.punctual else RETRY_AFTER_JITTER
             self.queue.add_after(key, jittered(result.after_s, jitter, self._rng))
 
     def _failed(self, key: str, error: Exception) -> None:
         decision, now = self._classify(key, error), clock.monotonic()
         before = self._outcomes.get(key)
         since = before.since if before is not None and before.kind else now
-        kind, text = type(error).__name__, text_of(error)
-        self._note(key, _Outcome(at=now, since=since, kind=kind, text=text))
+        kind, text = type(error).__name__, error_text(error)
+        self._record_outcome(key, _Outcome(at=now, since=since, kind=kind, text=text))
         if decision.retry is Retry.NEVER:
             # Only a change of the object or `retry_now` queues the key again.
             self.backoff.forget(key)
             self._reports.forget(key)
-            self._given_up.add(key)
+            self._not_retried.add(key)
         else:
             report = self._reports.is_due(key, error, decision, now)
             decision = replace(decision, report=report)
-            delay = self.backoff.failed(key, decision, now)
+            delay = self.backoff.record_failure(key, decision, now)
             self.queue.add_after(key, delay)
             self._log_failure(error, decision, delay)
         if self._on_error is not None:
             self._on_error(key, error, decision)
-        self._note_outage(error if decision.outage else None)
+        self._track_outage(error if decision.outage else None)
 
     def _log_failure(self, error: Exception, decision: RetryDecision, delay_s: float) -> None:
         if decision.defect:
             self._log.error("reconcile failed unexpectedly", exc_info=error)
             return
-        # An outage is logged once for all keys, see `_note_outage`.
+        # An outage is logged once for all keys, see `_track_outage`.
         is_loud = decision.report and not decision.outage and self._logs_failures
         level = self._log.warning if is_loud else self._log.debug
         is_busy = decision.retry is Retry.AFTER
         event = "still told to retry later" if is_busy else "reconcile failed"
         level(event, error=str(error), after_s=round(delay_s, 3))
 
-    def _note(self, key: str, outcome: _Outcome) -> None:
+    def _record_outcome(self, key: str, outcome: _Outcome) -> None:
         self._outcomes[key] = outcome
         self._outcomes.move_to_end(key)
-        if len(self._outcomes) > MOST_OUTCOMES:
+        if len(self._outcomes) > MAX_OUTCOMES:
             self._outcomes.popitem(last=False)
 
-    def _note_outage(self, error: Exception | None) -> None:
+    def _track_outage(self, error: Exception | None) -> None:
         """Log the start and the end of an outage once, not per key and attempt."""
         if not self._logs_failures:
             return
         if error is not None:
             side = "cloud" if isinstance(error, CloudError) else "API server"
-            self._outage.goes_on(side=side, error=str(error))
+            self._outage.record_failure(side=side, error=str(error))
         elif not self.backoff.in_outage:
-            self._outage.is_over()
+            self._outage.record_success()

@@ -22,30 +22,30 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from ccm.base import clock, log, metrics, tasks
-from ccm.base.decoding import UNDECODABLE
+from ccm.base.decoding import DECODE_ERRORS
 from ccm.base.log import Outage
 from ccm.kube import errors
 from ccm.model import names
 from ccm.model.meta import ObjectMeta, ObjectReference, Wire
 from ccm.model.objects import ConfigMap
-from ccm.model.patches import same_object, same_version
+from ccm.model.patches import uid_precondition, version_precondition
 from ccm.model.times import format_micro_time, format_time, parse_time
 from ccm.runtime.writer import Recorder
 
-MOST = 3
-SHARE = 3
-"""More than `MOST` absences that are more than 1/`SHARE` of all are a mass deletion."""
+MASS_MIN = 3
+MASS_SHARE = 3
+"""More than `MASS_MIN` absences that are more than 1/`MASS_SHARE` of all are a mass deletion."""
 
-QUIET_S = 0.5
+MISSING_QUIET_S = 0.5
 """Seconds without a further missing owner before the absences count: they come in a burst."""
 
-DOUBT_S = 60.0
+MASS_HOLD_S = 60.0
 """Seconds the guard stays closed after its cause is gone: owners come back page by page."""
 
 
-def is_mass(doomed: int, settled: int) -> bool:
-    """Return whether `doomed` of `settled` objects are a mass deletion."""
-    return doomed > MOST and doomed * SHARE > settled
+def is_mass(missing: int, settled: int) -> bool:
+    """Return whether `missing` of `settled` objects are a mass deletion."""
+    return missing > MASS_MIN and missing * MASS_SHARE > settled
 
 
 class MassDeletionGuard:
@@ -58,59 +58,59 @@ class MassDeletionGuard:
     def __init__(self, allowed: Callable[[], bool]) -> None:
         self._allowed = allowed
         self._until = -math.inf
-        self.in_doubt = False
+        self.is_blocking = False
         """Whether a mass deletion is, or recently was, blocked."""
 
-    def missing(self, now: float) -> None:
+    def owner_missing(self, now: float) -> None:
         """Note that an owner is missing and no watch event reported its deletion."""
-        self._until = max(self._until, now + QUIET_S)
+        self._until = max(self._until, now + MISSING_QUIET_S)
 
-    def back(self, now: float) -> None:
+    def owner_returned(self, now: float) -> None:
         """Note that a missing owner is back; others may follow."""
-        if self.in_doubt:
-            self._until = max(self._until, now + DOUBT_S)
+        if self.is_blocking:
+            self._until = max(self._until, now + MASS_HOLD_S)
 
     def wait_s(
-        self, doomed: int, settled: int, now: float, *, is_many: bool | None = None
+        self, missing: int, settled: int, now: float, *, is_many: bool | None = None
     ) -> float:
         """Return the seconds until the next check; 0 = the doomed objects may be deleted.
 
         Args:
-            doomed: number of settled objects whose owner is missing without a deletion event.
+            missing: number of settled objects whose owner is missing without a deletion event.
             settled: number of all settled objects, including the doomed ones.
             now: monotonic seconds.
             is_many: whether this is a mass deletion; None: decided by the numbers.
         """
         if self._allowed():
-            self.in_doubt = False
+            self.is_blocking = False
             return 0.0
-        if is_mass(doomed, settled) if is_many is None else is_many:
-            self.in_doubt = True
-            self._until = now + DOUBT_S
+        if is_mass(missing, settled) if is_many is None else is_many:
+            self.is_blocking = True
+            self._until = now + MASS_HOLD_S
         elif now >= self._until:
-            self.in_doubt = False
+            self.is_blocking = False
         return max(0.0, self._until - now)
 
 
 T = TypeVar("T")
 
-NAME = "kube-ccm-deletions"
+CONFIG_MAP_NAME = "kube-ccm-deletions"
 """Name of the ConfigMap."""
 
-PAUSE_S = 5.0
+WRITE_INTERVAL_S = 5.0
 """Minimum seconds between two writes of blocked deletions; slots are written at once."""
 
-MOST_NAMED = 200
+MAX_LISTED = 200
 """Limit of listed objects per kind; the rest is only counted: a ConfigMap has a size limit."""
 
-LOOK_S = 60.0
+READ_INTERVAL_S = 60.0
 """Seconds between two reads of the annotation while a deletion is blocked."""
 
 _ATTEMPTS = 5
 _DELETIONS, _HELD = "deletions", "held"
 
 
-class Held(Wire, frozen=True, kw_only=True):
+class BlockedDeletion(Wire, frozen=True, kw_only=True):
     """Object whose deletion is blocked; `since` is a time in Kubernetes format."""
 
     name: str
@@ -125,14 +125,14 @@ class Held(Wire, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-class HeldBack(Wire, frozen=True, kw_only=True):
+class BlockedDeletions(Wire, frozen=True, kw_only=True):
     """Blocked deletions of one kind: the total, and the first objects."""
 
     count: int
-    objects: list[Held]
+    objects: list[BlockedDeletion]
 
 
-class ConfigMaps(Protocol):
+class ConfigMapClient(Protocol):
     """ConfigMap requests of the record; implemented by `Resource`."""
 
     async def get(self, name: str, *, namespace: str) -> ConfigMap:
@@ -150,12 +150,12 @@ class ConfigMaps(Protocol):
         ...
 
 
-class GarbledRecord(errors.KubeError):
+class MalformedRecord(errors.KubeError):
     """The record cannot be decoded; an administrator has to repair or delete it."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Request:
+class _SlotRequest:
     kind: str
     limit: int
     window_s: float
@@ -180,18 +180,18 @@ class DeletionRecord:
         owner: name of the daemon's Lease, which all its replicas share.
     """
 
-    def __init__(self, maps: ConfigMaps, *, namespace: str, owner: str) -> None:
+    def __init__(self, maps: ConfigMapClient, *, namespace: str, owner: str) -> None:
         self._maps = maps
         self._namespace = namespace
         self._owner = owner
         self._log = log.logger("deletions")
         self._map: ConfigMap | None = None
         self._is_read = False
-        self._looked_at = -math.inf
+        self._read_at = -math.inf
         self._moments: dict[str, _Moments] = {}
         self._windows: dict[str, float] = {}
-        self._held: dict[str, Callable[[], Sequence[Held]]] = {}
-        self._asked: list[_Request] = []
+        self._blocked: dict[str, Callable[[], Sequence[BlockedDeletion]]] = {}
+        self._requests: list[_SlotRequest] = []
         self._lock = asyncio.Lock()
         self._changed = asyncio.Event()
         self._changed.set()
@@ -200,7 +200,7 @@ class DeletionRecord:
     def reference(self) -> ObjectReference:
         """The ConfigMap, for events without an object of their own."""
         return ObjectReference(
-            kind="ConfigMap", api_version="v1", namespace=self._namespace, name=NAME
+            kind="ConfigMap", api_version="v1", namespace=self._namespace, name=CONFIG_MAP_NAME
         )
 
     @property
@@ -210,7 +210,7 @@ class DeletionRecord:
         The value is from the last read; `run` reads while deletions are blocked. An old value
         counts as False: an earlier permission must not apply to the next outage.
         """
-        is_fresh = _now() - self._looked_at < 2 * LOOK_S
+        is_fresh = _now() - self._read_at < 2 * READ_INTERVAL_S
         return is_fresh and self._map is not None and self._map.allows_deletion
 
     async def reserve(self, kind: str, *, limit: int, window_s: float) -> str:
@@ -226,21 +226,21 @@ class DeletionRecord:
         Raises:
             KubeError: the record cannot be read or written, so the deletion is forbidden.
         """
-        request = _Request(kind=kind, limit=limit, window_s=window_s)
-        self._asked.append(request)
+        request = _SlotRequest(kind=kind, limit=limit, window_s=window_s)
+        self._requests.append(request)
         try:
             async with self._lock:
                 await asyncio.sleep(0)  # batch the callers of this moment
-                if request in self._asked:
-                    await self._answer()
+                if request in self._requests:
+                    await self._serve_requests()
         finally:
-            if request in self._asked:
-                self._asked.remove(request)
+            if request in self._requests:
+                self._requests.remove(request)
         if request.error is not None:
             raise request.error.with_traceback(None)
         return request.slot
 
-    def give_back(self, kind: str, slot: str) -> None:
+    def release(self, kind: str, slot: str) -> None:
         """Release the slot of a deletion that was refused."""
         moments = self._moments.get(kind, {})
         if slot in moments:
@@ -248,14 +248,14 @@ class DeletionRecord:
             moments[slot] = -math.inf
             self.changed()
 
-    def show(self, kind: str, held: Callable[[], Sequence[Held]]) -> None:
+    def register_blocked(self, kind: str, blocked: Callable[[], Sequence[BlockedDeletion]]) -> None:
         """Register the blocked deletions of a kind; `held` is called at each write."""
-        self._held[kind] = held
+        self._blocked[kind] = blocked
         self.changed()
 
-    def held(self, kind: str) -> Sequence[Held]:
+    def blocked(self, kind: str) -> Sequence[BlockedDeletion]:
         """Return the blocked deletions of a kind."""
-        return self._held[kind]() if kind in self._held else ()
+        return self._blocked[kind]() if kind in self._blocked else ()
 
     def changed(self) -> None:
         """Schedule a write, by `run`, of the changed blocked deletions."""
@@ -268,41 +268,41 @@ class DeletionRecord:
         """
         outage = Outage(
             self._log,
-            begins="cannot read or write the record of deletions, nothing that it counts is "
+            start_message="cannot read or write the record of deletions, nothing that it counts is "
             "deleted",
-            ends="the record of deletions can be read and written again",
+            end_message="the record of deletions can be read and written again",
         )
         while True:
-            if not any(held() for held in self._held.values()):
+            if not any(held() for held in self._blocked.values()):
                 await self._changed.wait()
             else:
-                await tasks.wait_for(self._changed, LOOK_S)
-                # The annotation may have changed, so read again after `LOOK_S`.
-                self._is_read &= _now() - self._looked_at < LOOK_S
+                await tasks.wait_for(self._changed, READ_INTERVAL_S)
+                # The annotation may have changed, so read again after `READ_INTERVAL_S`.
+                self._is_read &= _now() - self._read_at < READ_INTERVAL_S
             self._changed.clear()
             try:
                 async with self._lock:
                     await self._write([])
             except errors.KubeError as error:
                 self.changed()
-                outage.goes_on(error=str(error))
+                outage.record_failure(error=str(error))
             else:
-                outage.is_over()
-            await asyncio.sleep(PAUSE_S)
+                outage.record_success()
+            await asyncio.sleep(WRITE_INTERVAL_S)
 
-    async def _answer(self) -> None:
+    async def _serve_requests(self) -> None:
         """Serve all pending requests with one write."""
-        asked, self._asked = self._asked, []
+        asked, self._requests = self._requests, []
         try:
             await self._write(asked)
         except Exception as error:  # noqa: BLE001 - each caller raises it
             for request in asked:
                 request.error = error
         except BaseException:
-            self._asked[:0] = asked  # only this caller was cancelled
+            self._requests[:0] = asked  # only this caller was cancelled
             raise
 
-    async def _write(self, asked: Sequence[_Request]) -> None:
+    async def _write(self, asked: Sequence[_SlotRequest]) -> None:
         """Grant slots and write them; without requests, write the blocked deletions.
 
         Raises:
@@ -327,24 +327,24 @@ class DeletionRecord:
 
     async def _read(self) -> None:
         try:
-            self._map = await self._maps.get(NAME, namespace=self._namespace)
+            self._map = await self._maps.get(CONFIG_MAP_NAME, namespace=self._namespace)
         except errors.NotFound:
             self._map = None
         now, wall = _now(), clock.now()
-        for key, text in _own(self._map, self._owner, _DELETIONS).items():
+        for key, text in _own_values(self._map, self._owner, _DELETIONS).items():
             known = self._moments.setdefault(key, {})
             for moment in _decoded(self._where(key, _DELETIONS), text, list[str]):
                 age = wall - _parsed(self._where(key, _DELETIONS), moment)
                 # A time in the future was written before a clock was set back: it counts as now,
                 # so that it expires one window later at most.
                 known.setdefault(moment, now - max(age.total_seconds(), 0.0))
-        self._is_read, self._looked_at = True, _now()
+        self._is_read, self._read_at = True, _now()
 
     def _granted(
-        self, asked: Sequence[_Request]
-    ) -> tuple[dict[str, _Moments], dict[_Request, str]]:
+        self, asked: Sequence[_SlotRequest]
+    ) -> tuple[dict[str, _Moments], dict[_SlotRequest, str]]:
         """Return the deletions of the new record, and the granted slots."""
-        now, wall, slots = _now(), clock.now(), dict[_Request, str]()
+        now, wall, slots = _now(), clock.now(), dict[_SlotRequest, str]()
         self._windows |= {request.kind: request.window_s for request in asked}
         moments = {
             kind: {
@@ -370,9 +370,9 @@ class DeletionRecord:
         texts: dict[str, str | None] = {}
         for kind, known in moments.items():
             texts[self._key(kind, _DELETIONS)] = _encoded(sorted(known)) if known else None
-        for kind, held in self._held.items():
+        for kind, held in self._blocked.items():
             objects = held()
-            listed = HeldBack(count=len(objects), objects=list(objects[:MOST_NAMED]))
+            listed = BlockedDeletions(count=len(objects), objects=list(objects[:MAX_LISTED]))
             texts[self._key(kind, _HELD)] = _encoded(listed) if objects else None
         return texts
 
@@ -387,14 +387,19 @@ class DeletionRecord:
         self._is_read = False
         if current is None:
             new = ConfigMap(
-                metadata=ObjectMeta(name=NAME, namespace=self._namespace),
+                metadata=ObjectMeta(name=CONFIG_MAP_NAME, namespace=self._namespace),
                 data={key: text for key, text in changed.items() if text is not None},
             )
             self._map = await self._maps.create(new, namespace=self._namespace)
         else:
-            patch = {"metadata": same_object(current) | same_version(current), "data": changed}
-            self._map = await self._maps.patch_merge(NAME, patch, namespace=self._namespace)
-        self._is_read, self._looked_at = True, _now()
+            patch = {
+                "metadata": uid_precondition(current) | version_precondition(current),
+                "data": changed,
+            }
+            self._map = await self._maps.patch_merge(
+                CONFIG_MAP_NAME, patch, namespace=self._namespace
+            )
+        self._is_read, self._read_at = True, _now()
 
     def _remember(self, written: Mapping[str, _Moments]) -> None:
         """Drop expired deletions; slots given back meanwhile stay released."""
@@ -406,22 +411,22 @@ class DeletionRecord:
         return f"{self._owner}.{kind}.{part}"
 
     def _where(self, kind: str, part: str) -> str:
-        return f"ConfigMap {self._namespace}/{NAME}, key {self._key(kind, part)}"
+        return f"ConfigMap {self._namespace}/{CONFIG_MAP_NAME}, key {self._key(kind, part)}"
 
 
-def held_back(found: ConfigMap | None, owner: str) -> Mapping[str, HeldBack]:
+def blocked_deletions(config_map: ConfigMap | None, owner: str) -> Mapping[str, BlockedDeletions]:
     """Return a daemon's blocked deletions by kind, from its record.
 
     Raises:
         GarbledRecord: the record cannot be decoded.
     """
     return {
-        kind: _decoded(f"key {owner}.{kind}.{_HELD}", text, HeldBack)
-        for kind, text in _own(found, owner, _HELD).items()
+        kind: _decoded(f"key {owner}.{kind}.{_HELD}", text, BlockedDeletions)
+        for kind, text in _own_values(config_map, owner, _HELD).items()
     }
 
 
-def _own(config_map: ConfigMap | None, owner: str, part: str) -> dict[str, str]:
+def _own_values(config_map: ConfigMap | None, owner: str, part: str) -> dict[str, str]:
     """Return the values of one daemon, by kind."""
     data = (config_map.data or {}) if config_map is not None else {}
     start, end = f"{owner}.", f".{part}"
@@ -437,19 +442,19 @@ def _own(config_map: ConfigMap | None, owner: str, part: str) -> dict[str, str]:
 def _decoded(where: str, text: str, form: type[T]) -> T:
     try:
         return msgspec.json.decode(text, type=form)
-    except UNDECODABLE as error:
-        raise _garbled(where, error) from error
+    except DECODE_ERRORS as error:
+        raise _malformed(where, error) from error
 
 
 def _parsed(where: str, text: str) -> datetime:
     try:
         return parse_time(text)
     except ValueError as error:
-        raise _garbled(where, error) from error
+        raise _malformed(where, error) from error
 
 
-def _garbled(where: str, error: Exception) -> GarbledRecord:
-    return GarbledRecord(f"{where} makes no sense, mend or delete it: {error}")
+def _malformed(where: str, error: Exception) -> MalformedRecord:
+    return MalformedRecord(f"{where} makes no sense, mend or delete it: {error}")
 
 
 def _encoded(value: object) -> str:
@@ -460,13 +465,16 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-_held = metrics.gauge(
+_blocked_gauge = metrics.gauge(
     "ccm_deletions_held",
     "Deletions that are held back now, by kind of object and reason.",
     ("kind", "reason"),
 )
 
-ALLOW = f"annotate ConfigMap {NAME} beside the Lease with {names.ANNOTATION_ALLOW_DELETION}=true"
+ALLOW_HINT = (
+    f"annotate ConfigMap {CONFIG_MAP_NAME} beside the Lease with "
+    f"{names.ANNOTATION_ALLOW_DELETION}=true"
+)
 """How to allow deletions that a `mass_guard` blocks, for messages."""
 
 
@@ -475,7 +483,7 @@ def mass_guard(record: DeletionRecord | None, *, allow: bool) -> MassDeletionGua
     return MassDeletionGuard(lambda: allow or (record is not None and record.is_allowed))
 
 
-class Holds:
+class DeletionBlocks:
     """Blocked deletions of one kind of object.
 
     An event is recorded when a deletion is blocked and when the reason changes. The metric and the
@@ -491,62 +499,62 @@ class Holds:
         self._kind = kind
         self._events = events
         self._record = record
-        self._held: dict[str, Held] = {}
+        self._blocked: dict[str, BlockedDeletion] = {}
         if record is not None:
-            record.show(kind, lambda: tuple(self._held.values()))
+            record.register_blocked(kind, lambda: tuple(self._blocked.values()))
 
     def __len__(self) -> int:
         """Return the number of blocked deletions."""
-        return len(self._held)
+        return len(self._blocked)
 
-    def hold(self, about: ObjectReference, reason: str, message: str) -> None:
+    def block(self, reference: ObjectReference, reason: str, message: str) -> None:
         """Mark the object's deletion as blocked.
 
         Args:
-            about: the object.
+            reference: the object.
             reason: one word in snake_case, for the metric.
             message: event message that says what the administrator can do; empty = no event,
                 because an event about another object says it.
         """
-        entry = Held(
-            name=about.name,
-            namespace=about.namespace,
-            uid=about.uid,
+        entry = BlockedDeletion(
+            name=reference.name,
+            namespace=reference.namespace,
+            uid=reference.uid,
             reason=reason,
             since=format_time(clock.now()),
         )
-        before = self._held.get(entry.key)
+        before = self._blocked.get(entry.key)
         if before is not None and (before.uid, before.reason) == (entry.uid, reason):
             return
         self._forget(entry.key)
-        self._held[entry.key] = entry
-        _held.labels(self._kind, reason).inc()
+        self._blocked[entry.key] = entry
+        _blocked_gauge.labels(self._kind, reason).inc()
         if message:
-            self._events.event(about, names.WARNING, names.REASON_DELETION_HELD, message)
-        self._tell()
+            self._events.event(reference, names.WARNING, names.REASON_DELETION_HELD, message)
+        self._notify_record()
 
-    def release(self, about: ObjectReference) -> None:
+    def unblock(self, reference: ObjectReference) -> None:
         """Unblock an object: it was deleted, is kept for good, or is gone."""
-        if self._forget(Held(name=about.name, namespace=about.namespace).key):
-            self._tell()
+        if self._forget(BlockedDeletion(name=reference.name, namespace=reference.namespace).key):
+            self._notify_record()
 
-    def only(self, kept: Collection[str]) -> None:
+    def keep_only(self, kept: Collection[str]) -> None:
         """Unblock all objects but those of these names; for kinds without a namespace."""
-        for name in self._held.keys() - set(kept):
-            self.release(ObjectReference(name=name))
+        for name in self._blocked.keys() - set(kept):
+            self.unblock(ObjectReference(name=name))
 
     def clear(self) -> None:
         """Unblock all objects."""
-        for key in list(self._held):
+        for key in list(self._blocked):
             self._forget(key)
-        self._tell()
+        self._notify_record()
 
     def _forget(self, key: str) -> bool:
-        held = self._held.pop(key, None)
+        held = self._blocked.pop(key, None)
         if held is not None:
-            _held.labels(self._kind, held.reason).dec()
+            _blocked_gauge.labels(self._kind, held.reason).dec()
         return held is not None
 
-    def _tell(self) -> None:
+    def _notify_record(self) -> None:
         if self._record is not None:
             self._record.changed()

@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube.informer import Informer
 from ccm.model.meta import KubeObject
-from ccm.runtime.account import Account
 from ccm.runtime.controller import Runnable
+from ccm.runtime.object_status import ControllerStatus
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -50,7 +50,7 @@ class RefCountedInformer(Generic[T]):
 
 
 @asynccontextmanager
-async def following(informer: Informer[T]) -> AsyncIterator[Informer[T]]:
+async def running_informer(informer: Informer[T]) -> AsyncIterator[Informer[T]]:
     """Run an informer without other users for the duration of the block."""
     async with RefCountedInformer(lambda: informer).use() as running:
         yield running
@@ -84,6 +84,6 @@ class LazyController:
         if self._controller is not None:
             self._controller.retry_now()
 
-    def account(self, kind: str, name: str) -> Account | None:
+    def object_status(self, kind: str, name: str) -> ControllerStatus | None:
         """See `Runnable`."""
-        return None if self._controller is None else self._controller.account(kind, name)
+        return None if self._controller is None else self._controller.object_status(kind, name)

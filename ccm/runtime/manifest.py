@@ -10,23 +10,23 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from ccm.base.flags import Fault, Gate, Section
+from ccm.base.flags import FeatureGate, FlagSection, FlagViolation
 
 if TYPE_CHECKING:
-    from ccm.cloud.calls.handle import Handle
+    from ccm.cloud.calls.client import CloudClient
     from ccm.cloud.interface import Cloud
     from ccm.cloud.lookup import SharedInventory
     from ccm.kube.client import Client
-    from ccm.kube.informer import Informers
+    from ccm.kube.informer import SharedInformers
     from ccm.runtime.controller import Runnable
     from ccm.runtime.deletions import DeletionRecord
     from ccm.runtime.writer import Recorder
 
-GENERIC = Section("generic")
-MISC = Section("misc")
+GENERIC = FlagSection("generic")
+MISC = FlagSection("misc")
 """Sections of flags that controllers share with the daemon, as in the Go reference."""
 
-_DELETIONS = Section("deletions", ours=True)
+_DELETIONS = FlagSection("deletions", ours=True)
 
 F = TypeVar("F")
 T = TypeVar("T")
@@ -55,10 +55,10 @@ def _selector(value: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnNodesFlags:
+class NodeSelectorFlags:
     """Flag of all controllers that handle nodes."""
 
-    own_nodes: str = Section("nodes", ours=True).flag(
+    own_nodes: str = FlagSection("nodes", ours=True).flag(
         "",
         "Label selector of the nodes that are ours. About others the cloud is not asked, and "
         "nothing of them is changed, as is the rule for nodes whose provider ID names another "
@@ -79,7 +79,7 @@ class ClusterContext:
 
     client: Callable[[str], Client]
     recorder: Callable[[str], Recorder]
-    informers: Informers
+    informers: SharedInformers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,31 +90,31 @@ class ControllerContext:
         client: returns the API client of the named service account.
         recorder: returns the event recorder of the named component.
         informers: the shared informers.
-        handle: the cloud client.
+        cloud_client: the cloud client.
         inventory: the shared listing of instances; None if the provider has none.
         gates: feature gates and whether each is on.
         deletions: the record of recent and blocked deletions.
         clusters: other clusters, by their role for a controller.
-        shared: objects that `once` created.
+        shared: objects that `shared_instance` created.
     """
 
     client: Callable[[str], Client]
     recorder: Callable[[str], Recorder]
-    informers: Informers
-    handle: Handle
+    informers: SharedInformers
+    cloud_client: CloudClient
     inventory: SharedInventory | None
     gates: Mapping[str, bool]
     deletions: DeletionRecord
     clusters: Mapping[str, ClusterContext] = field(default_factory=dict)
     shared: dict[type, Any] = field(default_factory=dict)
 
-    def once(self, kind: type[T], make: Callable[[], T]) -> T:
+    def shared_instance(self, kind: type[T], make: Callable[[], T]) -> T:
         """Return the object of this type that controllers share; create it at the first call."""
         if kind not in self.shared:
             self.shared[kind] = make()
         return cast("T", self.shared[kind])
 
-    def at(self, role: str) -> ClusterContext:
+    def cluster(self, role: str) -> ClusterContext:
         """Return the cluster with this role; the daemon's own if no other one has it."""
         own = ClusterContext(client=self.client, recorder=self.recorder, informers=self.informers)
         return self.clusters.get(role, own)
@@ -132,59 +132,64 @@ class Manifest(Generic[F]):
         alias: the short name that `--controllers` accepts too.
         client: user-agent suffix and service account; two controllers may share one.
         metric: label value of `running_managed_controllers`.
-        former: earlier name, still accepted, or empty.
-        follows: resources that the controller lists and watches, through the shared informers.
-        acts: other (verb, resource) permissions, used under the controller's service account if it
-            has one.
-        named: (verb, resource, name) permissions for single objects without a namespace.
-        local: (verb, resource, namespace) permissions in one namespace; the shared informers
-            use `list` and `watch`.
-        optional: (verb, resource, namespace) permissions that only some objects need.
+        former_name: earlier name, still accepted, or empty.
+        watched: resources that the controller lists and watches, through the shared informers.
+        permissions: other (verb, resource) permissions, used under the controller's service account
+            if it has one.
+        named_permissions: (verb, resource, name) permissions for single objects without a
+            namespace.
+        namespaced_permissions: (verb, resource, namespace) permissions in one namespace; the shared
+            informers use `list` and `watch`.
+        optional_permissions: (verb, resource, namespace) permissions that only some objects need.
         groups: API groups of resources outside the core group, by plural.
         roles: roles of the clusters where the controller needs a (resource, namespace); see
-            `ControllerContext.at`. By default the daemon's own cluster.
+            `ControllerContext.cluster`. By default the daemon's own cluster.
         off_by_default: `*` does not turn the controller on; its name does.
         gates: feature gates that only this controller reads.
         faults: contradictory settings.
-        turned_off: message that names the flag which turns the controller off.
-        lacks: message about an interface that the provider lacks.
-        wrong: message about a setting that keeps the controller from starting; other
+        disabled_by: message that names the flag which turns the controller off.
+        missing_interface: message about an interface that the provider lacks.
+        config_fault: message about a setting that keeps the controller from starting; other
             controllers still run.
         build: creates the controller, if no function above returned a fault.
-        code: module of the controller, to be imported early; empty = `controller` beside `build`.
-        meters: module of its metrics; empty = `metrics` beside `build`.
+        controller_module: module of the controller, to be imported early; empty = `controller`
+            beside `build`.
+        metrics_module: module of its metrics; empty = `metrics` beside `build`.
     """
 
     name: str
     alias: str
     client: str
     metric: str
-    former: str = ""
-    follows: tuple[str, ...] = ("nodes",)
-    acts: tuple[tuple[str, str], ...]
-    named: tuple[tuple[str, str, str], ...] = ()
-    local: Callable[[F], Iterable[tuple[str, str, str]]] = lambda _flags: ()
-    optional: tuple[tuple[str, str, str], ...] = ()
+    former_name: str = ""
+    watched: tuple[str, ...] = ("nodes",)
+    permissions: tuple[tuple[str, str], ...]
+    named_permissions: tuple[tuple[str, str, str], ...] = ()
+    namespaced_permissions: Callable[[F], Iterable[tuple[str, str, str]]] = lambda _flags: ()
+    optional_permissions: tuple[tuple[str, str, str], ...] = ()
     groups: Mapping[str, str] = field(default_factory=dict)
     roles: Callable[[F, str, str], Collection[str]] = lambda _flags, _resource, _namespace: ("",)
     off_by_default: bool = False
-    gates: tuple[Gate, ...] = ()
-    faults: Callable[[F], Iterable[Fault]] = lambda _flags: ()
-    turned_off: Callable[[F], str] = lambda _flags: ""
-    lacks: Callable[[Cloud], str]
-    wrong: Callable[[F], str] = lambda _flags: ""
+    gates: tuple[FeatureGate, ...] = ()
+    faults: Callable[[F], Iterable[FlagViolation]] = lambda _flags: ()
+    disabled_by: Callable[[F], str] = lambda _flags: ""
+    missing_interface: Callable[[Cloud], str]
+    config_fault: Callable[[F], str] = lambda _flags: ""
     build: Callable[[ControllerContext, F], Runnable]
-    code: str = ""
-    meters: str = ""
+    controller_module: str = ""
+    metrics_module: str = ""
 
     @property
     def modules(self) -> tuple[str, str]:
         """Names of the controller's module and its metrics module."""
         folder = self.build.__module__.rpartition(".")[0]
-        return self.code or f"{folder}.controller", self.meters or f"{folder}.metrics"
+        return (
+            self.controller_module or f"{folder}.controller",
+            self.metrics_module or f"{folder}.metrics",
+        )
 
 
-def lacks_instances(cloud: Cloud) -> str:
-    """Implement `Manifest.lacks` for a controller that reads instances."""
+def missing_instances(cloud: Cloud) -> str:
+    """Implement `Manifest.missing_interface` for a controller that reads instances."""
     has_instances = cloud.instances is not None or cloud.instances_v1 is not None
     return "" if has_instances else "the provider offers no instances"

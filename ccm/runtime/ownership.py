@@ -9,9 +9,9 @@ Counterpart in Kubernetes: the controller-ref manager.
 A decision from a stale cache would create everything twice. So an owner records each creation by
 its name, chosen beforehand, and each deletion by UID; the cache handler clears what the cache
 shows. The owner decides nothing while a record is open. A record that is open for too long is
-checked on the API server (`look_up`): the object may have come and gone unseen. A creation with an
-unknown outcome keeps its name for the next attempt: the API server accepts each name only once.
-Counterpart in Kubernetes: controller expectations, which count instead of naming.
+checked on the API server (`verify_overdue`): the object may have come and gone unseen. A creation
+with an unknown outcome keeps its name for the next attempt: the API server accepts each name only
+once. Counterpart in Kubernetes: controller expectations, which count instead of naming.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from typing import Generic, Protocol, TypeVar
 
 from ccm.base import clock
 from ccm.kube.errors import KubeError, NotFound
-from ccm.kube.informer import Store
-from ccm.kube.resources import Kind
+from ccm.kube.informer import InformerStore
+from ccm.kube.resources import ResourceKind
 from ccm.model.meta import KubeObject, OwnerReference
-from ccm.model.owners import adoption_patch, as_controller, controller_uid, release_patch
+from ccm.model.owners import adoption_patch, controller_reference, controller_uid, release_patch
 from ccm.model.patches import Patch
-from ccm.runtime.writer import Step, Writer
+from ccm.runtime.writer import ObjectWriter, PatchStep
 
 O = TypeVar("O", bound=KubeObject)  # noqa: E741 - an owner
 O_co = TypeVar("O_co", bound=KubeObject, covariant=True)
 T = TypeVar("T", bound=KubeObject)
 
-_NOBODY: frozenset[str] = frozenset()
+_NO_KEYS: frozenset[str] = frozenset()
 
 
-class Reads(Protocol[O_co]):
+class OwnerReader(Protocol[O_co]):
     """Read access to owners on the API server; implemented by `Resource`."""
 
     async def get(self, name: str, *, namespace: str = "") -> O_co:
@@ -53,17 +53,19 @@ class Ownership(Generic[O, T]):
         write: writes the owned objects.
     """
 
-    def __init__(self, *, kind: Kind[O], owners: Reads[O], write: Writer[T]) -> None:
+    def __init__(
+        self, *, kind: ResourceKind[O], owners: OwnerReader[O], write: ObjectWriter[T]
+    ) -> None:
         self._kind = kind
         self._owners = owners
         self._write = write
 
     def reference(self, owner: O) -> OwnerReference:
         """Return the controller reference to the owner, for objects it creates."""
-        return as_controller(owner, api_version=self._kind.api_version, kind=self._kind.kind)
+        return controller_reference(owner, api_version=self._kind.api_version, kind=self._kind.kind)
 
     async def claim(
-        self, owner: O, among: Iterable[T], matches: Callable[[T], bool]
+        self, owner: O, candidates: Iterable[T], matches: Callable[[T], bool]
     ) -> Sequence[T]:
         """Adopt and release objects, and return those the owner controls afterwards.
 
@@ -72,21 +74,21 @@ class Ownership(Generic[O, T]):
         Args:
             owner: the claiming owner; while being deleted, it keeps its objects and changes
                 nothing.
-            among: candidates from the cache; see `Index`.
+            candidates: candidates from the cache; see `OwnerIndex`.
             matches: whether an object matches the owner's selector.
 
         Raises:
             KubeError: the first failed adoption or release, after all others were tried.
         """
         kept, orphans, leaving = list[T](), list[T](), list[T]()
-        for cached in among:
+        for cached in candidates:
             # The cache may lag behind the owner's last write.
             obj = self._write.newest(cached)
             by = controller_uid(obj)
             if by == owner.uid:
                 # An owner that is being deleted releases nothing: its objects go with it.
                 (kept if owner.is_deleting or matches(obj) else leaving).append(obj)
-            elif not by and _may_be_adopted(obj, owner) and matches(obj):
+            elif not by and _is_adoptable(obj, owner) and matches(obj):
                 orphans.append(obj)
         errors = list[KubeError]()
         for obj in leaving:
@@ -116,15 +118,11 @@ class Ownership(Generic[O, T]):
         reference = self.reference(owner)
 
         def adopted(current: T) -> Patch | None:
-            if (
-                controller_uid(current)
-                or not _may_be_adopted(current, owner)
-                or not matches(current)
-            ):
+            if controller_uid(current) or not _is_adoptable(current, owner) or not matches(current):
                 return None
             return adoption_patch(current, reference)
 
-        written = (await self._write.change(obj, Step(adopted))).obj
+        written = (await self._write.change(obj, PatchStep(adopted))).obj
         is_ours = written is not None and controller_uid(written) == owner.uid and matches(written)
         return [written] if written is not None and is_ours else []
 
@@ -134,10 +132,10 @@ class Ownership(Generic[O, T]):
                 release_patch(current, owner.uid) if controller_uid(current) == owner.uid else None
             )
 
-        await self._write.change(obj, Step(released))
+        await self._write.change(obj, PatchStep(released))
 
 
-class Index(Generic[T]):
+class OwnerIndex(Generic[T]):
     """Index of object keys by controller UID, including orphans.
 
     The cache handler updates the index, so that a claim need not scan all objects.
@@ -146,7 +144,7 @@ class Index(Generic[T]):
     def __init__(self) -> None:
         self._by_owner: dict[str, set[str]] = {}
 
-    def note(self, old: T | None, new: T | None) -> None:
+    def update(self, old: T | None, new: T | None) -> None:
         """Update the index; `old` is None for a new object, `new` for a removed one."""
         if old is not None:
             self._drop(controller_uid(old), old.key)
@@ -155,12 +153,12 @@ class Index(Generic[T]):
 
     def owned(self, uid: str) -> Collection[str]:
         """Return the keys of the objects that the owner controls."""
-        return self._by_owner.get(uid, _NOBODY) if uid else _NOBODY
+        return self._by_owner.get(uid, _NO_KEYS) if uid else _NO_KEYS
 
     @property
     def orphans(self) -> Collection[str]:
         """Keys of the objects without a controller."""
-        return self._by_owner.get("", _NOBODY)
+        return self._by_owner.get("", _NO_KEYS)
 
     def candidates(self, uid: str) -> Sequence[str]:
         """Return the keys of the objects that the owner may claim."""
@@ -174,16 +172,16 @@ class Index(Generic[T]):
                 del self._by_owner[uid]
 
 
-def _may_be_adopted(obj: KubeObject, owner: KubeObject) -> bool:
+def _is_adoptable(obj: KubeObject, owner: KubeObject) -> bool:
     return not (obj.is_deleting or owner.is_deleting) and obj.namespace == owner.namespace
 
 
-TIMEOUT_S = 300.0
+EXPECTATION_TIMEOUT_S = 300.0
 """Seconds the cache has to show a change (client-go, controller expectations)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Awaited:
+class _Expectation:
     """Expected change; `uid` is empty for a creation."""
 
     owner: str
@@ -205,81 +203,81 @@ class Expectations:
         timeout_s: seconds after which a change is checked on the API server.
     """
 
-    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, timeout_s: float = EXPECTATION_TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
-        self._awaited: dict[str, _Awaited] = {}
+        self._awaited: dict[str, _Expectation] = {}
         self._tokens: dict[str, set[str]] = {}
-        self._doubtful: dict[str, dict[str, None]] = {}
+        self._uncertain: dict[str, dict[str, None]] = {}
 
-    def creating(self, owner: str, namespace: str, name: str) -> None:
+    def expect_creation(self, owner: str, namespace: str, name: str) -> None:
         """Record a creation before it is requested."""
         # A retry of a creation with an unknown outcome: the name is in use again.
-        self._settled(owner, name)
+        self._resolve_uncertain(owner, name)
         self._wait(owner, namespace, name, "")
 
-    def refused(self, namespace: str, name: str) -> None:
+    def creation_failed(self, namespace: str, name: str) -> None:
         """Drop the creation: the API server refused it."""
-        self._met(f"{namespace}/{name}")
+        self._fulfil(f"{namespace}/{name}")
 
-    def in_doubt(self, namespace: str, name: str) -> None:
-        """Keep the name of a creation whose outcome is unknown: see `doubtful`."""
-        change = self._met(f"{namespace}/{name}")
+    def creation_unknown(self, namespace: str, name: str) -> None:
+        """Keep the name of a creation whose outcome is unknown: see `uncertain_creations`."""
+        change = self._fulfil(f"{namespace}/{name}")
         if change is not None:
-            self._doubtful.setdefault(change.owner, {})[name] = None
+            self._uncertain.setdefault(change.owner, {})[name] = None
 
-    def doubtful(self, owner: str) -> Sequence[str]:
+    def uncertain_creations(self, owner: str) -> Sequence[str]:
         """Return the names of creations with an unknown outcome.
 
         The owner uses these before any new name; AlreadyExists then means that the
         creation succeeded.
         """
-        return list(self._doubtful.get(owner, ()))
+        return list(self._uncertain.get(owner, ()))
 
-    def deleting(self, owner: str, obj: KubeObject) -> None:
+    def expect_deletion(self, owner: str, obj: KubeObject) -> None:
         """Record a deletion before it is requested."""
         self._wait(owner, obj.namespace, obj.name, obj.uid)
 
-    def kept(self, obj: KubeObject) -> None:
+    def deletion_failed(self, obj: KubeObject) -> None:
         """Drop the deletion: the API server refused it."""
-        self._met(obj.uid)
+        self._fulfil(obj.uid)
 
-    def hurry(self, obj: KubeObject) -> None:
-        """Make the deletion due for `look_up` at once, since its outcome is unknown."""
-        change = self._met(obj.uid)
+    def deletion_unknown(self, obj: KubeObject) -> None:
+        """Make the deletion due for `verify_overdue` at once, since its outcome is unknown."""
+        change = self._fulfil(obj.uid)
         if change is not None:
             self._wait(change.owner, change.namespace, change.name, change.uid, timeout_s=0.0)
 
-    def seen(self, obj: KubeObject) -> None:
+    def observe(self, obj: KubeObject) -> None:
         """Clear the expectations that this object in the cache meets."""
-        change = self._met(obj.key)
+        change = self._fulfil(obj.key)
         # The object may be one whose creation had an unknown outcome, for any owner.
-        if change is None and self._doubtful:
-            for owner in list(self._doubtful):
-                self._settled(owner, obj.name)
+        if change is None and self._uncertain:
+            for owner in list(self._uncertain):
+                self._resolve_uncertain(owner, obj.name)
         if obj.is_deleting:
-            self._met(obj.uid)
+            self._fulfil(obj.uid)
 
-    def gone(self, obj: KubeObject) -> None:
+    def observe_deletion(self, obj: KubeObject) -> None:
         """Clear the expectations about an object that left the cache."""
-        self._met(obj.key)
-        self._met(obj.uid)
+        self._fulfil(obj.key)
+        self._fulfil(obj.uid)
 
     def satisfied(self, owner: str) -> bool:
         """Return whether the cache shows all changes of the owner."""
         return owner not in self._tokens
 
     def due_s(self, owner: str) -> float | None:
-        """Return the seconds until `look_up` is due; None: there are no expectations."""
+        """Return the seconds until `verify_overdue` is due; None: there are no expectations."""
         deadlines = [self._awaited[token].until for token in self._tokens.get(owner, ())]
         return max(0.0, min(deadlines) - clock.monotonic()) if deadlines else None
 
     def forget(self, owner: str) -> None:
         """Drop all expectations of an owner that is gone."""
         for token in list(self._tokens.get(owner, ())):
-            self._met(token)
-        self._doubtful.pop(owner, None)
+            self._fulfil(token)
+        self._uncertain.pop(owner, None)
 
-    async def look_up(self, owner: str, api: Reads[T], cache: Store[T]) -> int:
+    async def verify_overdue(self, owner: str, api: OwnerReader[T], cache: InformerStore[T]) -> int:
         """Check overdue expectations on the API server.
 
         Returns:
@@ -299,23 +297,23 @@ class Expectations:
                 is_shown = cached is None or cached.uid != change.uid or cached.is_deleting
             else:
                 is_shown = cached is not None
-            if not is_shown and await _stands(change, api):
+            if not is_shown and await _took_effect(change, api):
                 # The change was made and only the cache lags, so wait again.
                 late += 1
                 self._wait(change.owner, change.namespace, change.name, change.uid)
             else:
-                self._met(token)
+                self._fulfil(token)
         return late
 
     def _wait(
         self, owner: str, namespace: str, name: str, uid: str, timeout_s: float | None = None
     ) -> None:
         until = clock.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-        change = _Awaited(owner=owner, namespace=namespace, name=name, uid=uid, until=until)
+        change = _Expectation(owner=owner, namespace=namespace, name=name, uid=uid, until=until)
         self._awaited[change.token] = change
         self._tokens.setdefault(owner, set()).add(change.token)
 
-    def _met(self, token: str) -> _Awaited | None:
+    def _fulfil(self, token: str) -> _Expectation | None:
         change = self._awaited.pop(token, None)
         if change is not None:
             tokens = self._tokens[change.owner]
@@ -324,15 +322,15 @@ class Expectations:
                 del self._tokens[change.owner]
         return change
 
-    def _settled(self, owner: str, name: str) -> None:
-        names = self._doubtful.get(owner)
+    def _resolve_uncertain(self, owner: str, name: str) -> None:
+        names = self._uncertain.get(owner)
         if names is not None:
             names.pop(name, None)
             if not names:
-                del self._doubtful[owner]
+                del self._uncertain[owner]
 
 
-async def _stands(change: _Awaited, api: Reads[T]) -> bool:
+async def _took_effect(change: _Expectation, api: OwnerReader[T]) -> bool:
     """Return whether the change was made and is still in force, so that the cache will show it."""
     try:
         live = await api.get(change.name, namespace=change.namespace)

@@ -1,15 +1,16 @@
 """Workers of a queue: a fixed number, plus overflow workers for slow keys.
 
 A reconcile with a hanging call holds its worker until the call's deadline, perhaps a quarter of an
-hour. Other keys would have to wait. So a reconcile that lasts `HELD_UP_S` counts as slow, and an
-overflow worker starts, at most `MOST_LENT` of them. When a slow reconcile ends, one worker exits.
+hour. Other keys would have to wait. So a reconcile that lasts `SLOW_AFTER_S` counts as slow, and an
+overflow worker starts, at most `MAX_OVERFLOW` of them. When a slow reconcile ends, one worker
+exits.
 
 A key that was slow last time is set apart in the queue. Such a key gets an overflow worker from the
 start, or waits: it never takes the last free worker. It returns to the other keys after a reconcile
 that was quick, succeeded and was not idle.
 
-A `Turn` bounds concurrent work without counting the wait for a cloud: a worker acquires one for its
-reconcile and releases it during each call that may be slow.
+A `ConcurrencySlot` bounds concurrent work without counting the wait for a cloud: a worker acquires
+one for its reconcile and releases it during each call that may be slow.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from typing import Any
 
 from ccm.base import log, metrics
 from ccm.base.log import Outage
-from ccm.base.tasks import Group
+from ccm.base.tasks import NamedTaskGroup
 from ccm.kube.workqueue import ShutDown, WorkQueue
 
 
-class Turn:
+class ConcurrencySlot:
     """Concurrency slot; `async with turn` acquires it.
 
     Args:
@@ -37,44 +38,44 @@ class Turn:
         self._free = free
         self._is_taken = False
 
-    async def __aenter__(self) -> Turn:
-        await self._take()
+    async def __aenter__(self) -> ConcurrencySlot:
+        await self._acquire()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._put_down()
+        self._release()
 
     @asynccontextmanager
-    async def put_down(self) -> AsyncIterator[None]:
+    async def release(self) -> AsyncIterator[None]:
         """Release the slot while the block runs, then acquire one again.
 
         After a cancellation the slot is not acquired: the task must end without waiting.
         """
-        self._put_down()
+        self._release()
         try:
             yield
         except Exception:
-            await self._take()
+            await self._acquire()
             raise
-        await self._take()
+        await self._acquire()
 
-    async def _take(self) -> None:
+    async def _acquire(self) -> None:
         await self._free.acquire()
         self._is_taken = True
 
-    def _put_down(self) -> None:
+    def _release(self) -> None:
         if self._is_taken:
             self._is_taken = False
             self._free.release()
 
 
-HELD_UP_S = 30.0
+SLOW_AFTER_S = 30.0
 """A reconcile that lasts longer is slow."""
 
-MOST_LENT = 16
+MAX_OVERFLOW = 16
 """Limit of overflow workers: each may mean one more concurrent call to the cloud."""
 
-_LENT = metrics.gauge(
+_OVERFLOW_WORKERS = metrics.gauge(
     "ccm_workers_lent",
     "Workers lent because others are held up by an object that takes long.",
     ["name"],
@@ -87,32 +88,34 @@ class Workers:
     Args:
         name: in logs and task names.
         queue: value of the label `name` of the work-queue metrics.
-        take: reconciles one key without raising; returns whether it succeeded and was not
+        reconcile: reconciles one key without raising; returns whether it succeeded and was not
             idle.
         count: number of workers, without overflow workers.
     """
 
     def __init__(
-        self, name: str, *, queue: str, take: Callable[[str], Awaitable[bool]], count: int
+        self, name: str, *, queue: str, reconcile: Callable[[str], Awaitable[bool]], count: int
     ) -> None:
         self.queue: WorkQueue[str] = WorkQueue(queue, can_spare=self._can_spare)
         self._name = name
-        self._take = take
+        self._reconcile = reconcile
         self._count = count
         self._running = 0
         self._since: dict[str, tuple[float, asyncio.Task[Any] | None]] = {}
         self._slow: set[str] = set()
-        self._look_at: asyncio.TimerHandle | None = None
+        self._slow_timer: asyncio.TimerHandle | None = None
         self._numbers = itertools.count()
-        self._group: Group | None = None
-        self._used_up = Outage(
+        self._group: NamedTaskGroup | None = None
+        self._exhausted = Outage(
             log.logger(name),
-            begins="objects hold up all workers that can be lent, the others may have to wait",
-            ends="workers can be lent again",
+            start_message=(
+                "objects hold up all workers that can be lent, the others may have to wait"
+            ),
+            end_message="workers can be lent again",
         )
-        _LENT.labels(queue).set_function(lambda: self._lent)
+        _OVERFLOW_WORKERS.labels(queue).set_function(lambda: self._overflow)
 
-    def start(self, group: Group) -> None:
+    def start(self, group: NamedTaskGroup) -> None:
         """Start the workers as tasks of the group."""
         self._group = group
         self._fill_up()
@@ -124,23 +127,23 @@ class Workers:
         return round(asyncio.get_running_loop().time() - self._since[key][0], 3)
 
     @property
-    def _lent(self) -> int:
-        return min(len(self._slow), MOST_LENT)
+    def _overflow(self) -> int:
+        return min(len(self._slow), MAX_OVERFLOW)
 
     def _fill_up(self) -> None:
         assert self._group is not None, "`start` comes first"
-        while self._running < self._count + self._lent:
+        while self._running < self._count + self._overflow:
             self._running += 1
             self._group.start(self._work(), name=f"{self._name}-worker-{next(self._numbers)}")
 
     def _can_spare(self) -> bool:
         """Return whether a worker stays free if another takes a key that was slow."""
         # The key brings an overflow worker with it, up to the limit.
-        return self._count + min(len(self._slow) + 1, MOST_LENT) > len(self._since) + 1
+        return self._count + min(len(self._slow) + 1, MAX_OVERFLOW) > len(self._since) + 1
 
     async def _work(self) -> None:
         # A worker beyond the wanted number ends here, after its reconcile.
-        while self._running <= self._count + self._lent:
+        while self._running <= self._count + self._overflow:
             try:
                 key = await self.queue.get()
             except ShutDown:
@@ -152,40 +155,40 @@ class Workers:
         loop, worker = asyncio.get_running_loop(), asyncio.current_task()
         began = loop.time()
         self._since[key] = began, worker
-        if self.queue.is_apart(key):
-            self._lend(key, worker)
-        if self._look_at is None:
+        if self.queue.is_isolated(key):
+            self._start_overflow(key, worker)
+        if self._slow_timer is None:
             # One timer for all keys: most reconciles end long before it fires.
-            self._look_at = loop.call_later(HELD_UP_S, self._look)
+            self._slow_timer = loop.call_later(SLOW_AFTER_S, self._check_slow)
         went_well = False
         try:
-            went_well = await self._take(key)
+            went_well = await self._reconcile(key)
         finally:
             del self._since[key]
             self._slow.discard(key)
-            if self._used_up and len(self._slow) < MOST_LENT:
-                self._used_up.is_over()
-            took_long = loop.time() - began >= HELD_UP_S
+            if self._exhausted and len(self._slow) < MAX_OVERFLOW:
+                self._exhausted.record_success()
+            took_long = loop.time() - began >= SLOW_AFTER_S
             if took_long or went_well:
                 # A quick failure does not prove that the key is fast again: a call that follows an
                 # abandoned one is refused at once. Nor does a reconcile without work.
-                self.queue.set_apart(key, took_long)
+                self.queue.set_isolated(key, took_long)
             self.queue.done(key)
 
-    def _look(self) -> None:
+    def _check_slow(self) -> None:
         """Start an overflow worker for each slow reconcile, and set the timer for the next one."""
-        self._look_at = None
+        self._slow_timer = None
         loop = asyncio.get_running_loop()
         for key, (began, worker) in list(self._since.items()):  # oldest first
-            if began + HELD_UP_S > loop.time():
-                self._look_at = loop.call_at(began + HELD_UP_S, self._look)
+            if began + SLOW_AFTER_S > loop.time():
+                self._slow_timer = loop.call_at(began + SLOW_AFTER_S, self._check_slow)
                 return
-            self._lend(key, worker)
+            self._start_overflow(key, worker)
 
-    def _lend(self, key: str, worker: asyncio.Task[Any] | None) -> None:
+    def _start_overflow(self, key: str, worker: asyncio.Task[Any] | None) -> None:
         if key in self._slow or worker is None or worker.cancelling():
             return  # a cancelled worker means that the group ends: it takes no new task
         self._slow.add(key)
-        if len(self._slow) >= MOST_LENT:
-            self._used_up.goes_on(workers=MOST_LENT)
+        if len(self._slow) >= MAX_OVERFLOW:
+            self._exhausted.record_failure(workers=MAX_OVERFLOW)
         self._fill_up()

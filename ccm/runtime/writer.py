@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ccm.base.backoff import jittered
 from ccm.kube.errors import Conflict, Invalid, NotFound
-from ccm.kube.informer import Store
+from ccm.kube.informer import InformerStore
 from ccm.model import ObjectReference
 from ccm.model.meta import KubeObject
 from ccm.model.patches import Patch, StaleObject
@@ -28,7 +28,7 @@ ATTEMPTS = 5
 """Default number of attempts of one write (Go cloud-provider, taint helpers)."""
 
 
-class Writes(Protocol[T_co]):
+class PatchClient(Protocol[T_co]):
     """Read and patch requests for one kind; implemented by `Resource`."""
 
     async def get(self, name: str, *, namespace: str = "") -> T_co:
@@ -48,8 +48,8 @@ class Writes(Protocol[T_co]):
         ...
 
 
-class Deletes(Writes[T_co], Protocol[T_co]):
-    """`Writes` and delete requests."""
+class DeleteClient(PatchClient[T_co], Protocol[T_co]):
+    """`PatchClient` and delete requests."""
 
     async def delete(self, name: str, *, namespace: str = "", uid: str | None = None) -> None:
         """Delete the object, with its UID as precondition if one is given."""
@@ -57,7 +57,7 @@ class Deletes(Writes[T_co], Protocol[T_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Step(Generic[T]):
+class PatchStep(Generic[T]):
     """One request of a write.
 
     Attributes:
@@ -70,7 +70,7 @@ class Step(Generic[T]):
     subresource: str = ""
 
 
-class Written(NamedTuple, Generic[T]):
+class WriteResult(NamedTuple, Generic[T]):
     """Result of a write.
 
     Attributes:
@@ -83,7 +83,7 @@ class Written(NamedTuple, Generic[T]):
     changed: bool
 
 
-class Writer(Generic[T]):
+class ObjectWriter(Generic[T]):
     """Optimistic-concurrency writes to objects of one kind.
 
     Args:
@@ -98,9 +98,9 @@ class Writer(Generic[T]):
 
     def __init__(
         self,
-        api: Writes[T],
+        api: PatchClient[T],
         *,
-        cache: Store[T] | None = None,
+        cache: InformerStore[T] | None = None,
         strategic: bool = True,
         attempts: int = ATTEMPTS,
         pause_s: float = 0.0,
@@ -114,7 +114,7 @@ class Writer(Generic[T]):
         self._rng = rng or random.Random()
         self._latest: dict[str, T] = {}
 
-    async def change(self, obj: T, *steps: Step[T]) -> Written[T]:
+    async def change(self, obj: T, *steps: PatchStep[T]) -> WriteResult[T]:
         """Apply the steps to the object, and retry them on conflict.
 
         An object that was recreated under the same name counts as gone.
@@ -132,9 +132,9 @@ class Writer(Generic[T]):
                     if patch is not None:
                         obj = await self._request(obj, patch, step.subresource)
                         changed = True
-                return Written(obj, changed)
+                return WriteResult(obj, changed)
             except NotFound:
-                return Written(None, changed)
+                return WriteResult(None, changed)
             except (Conflict, Invalid) as error:
                 if attempt == self._attempts or not (
                     isinstance(error, Conflict)
@@ -147,15 +147,15 @@ class Writer(Generic[T]):
             try:
                 obj = await self._api.get(obj.name, namespace=obj.namespace)
             except NotFound:
-                return Written(None, changed)
+                return WriteResult(None, changed)
             if obj.uid != uid:
-                return Written(None, changed)
+                return WriteResult(None, changed)
         raise AssertionError("the last attempt returns or raises")
 
     def newest(self, cached: T) -> T:
         """Return the cached object, or the result of the last write if the cache lags behind it."""
         latest = self._latest.get(cached.key)
-        if latest is not None and not cached.lags_behind(latest):
+        if latest is not None and not cached.is_older_than(latest):
             del self._latest[cached.key]
             return cached
         return latest or cached
@@ -172,7 +172,7 @@ class Writer(Generic[T]):
         return after
 
 
-async def delete(api: Deletes[T], obj: T) -> bool:
+async def delete(api: DeleteClient[T], obj: T) -> bool:
     """Delete the object with this UID; return False if it was already gone.
 
     Raises:

@@ -20,12 +20,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-NODES = 5
+DEFAULT_NODES = 5
 """Default number of nodes, which fits every terminal."""
 
 MAX_NODES = 10_000
 
-SERVICES = 2
+DEFAULT_SERVICES = 2
 """Default number of Services in the simulated cloud."""
 
 MAX_SERVICES = 1_000
@@ -37,7 +37,7 @@ TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Provider:
+class SandboxProvider:
     """A provider other than that of the simulated cloud.
 
     Attributes:
@@ -58,7 +58,7 @@ class Provider:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SandboxSettings:
     """Settings of a sandbox.
 
     Attributes:
@@ -76,12 +76,12 @@ class Settings:
     """
 
     node_names: tuple[str, ...]
-    services: int = SERVICES
+    services: int = DEFAULT_SERVICES
     machines: int = 0
     latency: timedelta = timedelta(0)
     once: bool = False
     timeout_s: float = TIMEOUT_S
-    provider: Provider | None = None
+    provider: SandboxProvider | None = None
     keep: bool = False
     picture: Path | None = None
     assets: Path | None = None

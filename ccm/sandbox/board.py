@@ -52,7 +52,7 @@ _SILENCE = "no event tells why; see the daemon's log"
 
 
 @dataclass(slots=True, kw_only=True)
-class Row:
+class ObjectRow:
     """A node, Service or Machine.
 
     Attributes:
@@ -87,18 +87,18 @@ class Row:
     balancer: str = ""
     members: int | None = None
 
-    def fill(self, now: float, cells: Mapping[str, str], *, state: str, is_good: bool) -> None:
+    def update(self, now: float, cells: Mapping[str, str], *, state: str, is_good: bool) -> None:
         """Update the row to the current state of the object."""
         if (cells, state) != (self.cells, self.state):
             self.changed_at = now
         self.cells, self.state, self.is_good = cells, state, is_good
 
 
-class Group:
+class RowGroup:
     """The rows of one kind, and the keys of the objects that are expected to settle."""
 
     def __init__(self, expected: Collection[str] = ()) -> None:
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, ObjectRow] = {}
         self.expected = set(expected)
         self.missing = set(expected)
 
@@ -108,7 +108,7 @@ class Group:
         return len(self.expected) - len(self.missing)
 
     @property
-    def present(self) -> Sequence[Row]:
+    def present(self) -> Sequence[ObjectRow]:
         """Rows of existing objects."""
         return [row for row in self.rows.values() if not row.is_deleted]
 
@@ -117,12 +117,12 @@ class Group:
         """Number of expected objects that never appeared."""
         return len(self.expected - self.rows.keys())
 
-    def row(self, key: str, name: str, uid: str, now: float) -> tuple[Row, bool]:
+    def row(self, key: str, name: str, uid: str, now: float) -> tuple[ObjectRow, bool]:
         """Return the row of an object, and whether it is new."""
         row = self.rows.get(key)
         if row is not None and not row.is_deleted and row.uid == uid:
             return row, False
-        row = self.rows[key] = Row(key=key, name=name, uid=uid, seen_at=now, changed_at=now)
+        row = self.rows[key] = ObjectRow(key=key, name=name, uid=uid, seen_at=now, changed_at=now)
         return row, True
 
 
@@ -135,14 +135,14 @@ class Happening:
     is_warning: bool = False
 
 
-class News:
+class HappeningLog:
     """The latest `RECENT` happenings."""
 
     def __init__(self) -> None:
         self.count = 0
         self._recent: deque[Happening] = deque(maxlen=RECENT)
 
-    def note(self, text: str, now: float, *, is_warning: bool = False) -> None:
+    def add(self, text: str, now: float, *, is_warning: bool = False) -> None:
         """Record a happening."""
         self._recent.append(Happening(at=now, text=text, is_warning=is_warning))
         self.count += 1
@@ -187,12 +187,16 @@ class Board:
         machines_join: bool = False,
         has_members: bool = False,
     ) -> None:
-        self.nodes, self.services, self.machines = Group(expected), Group(services), Group()
+        self.nodes, self.services, self.machines = (
+            RowGroup(expected),
+            RowGroup(services),
+            RowGroup(),
+        )
         self.awaited = machines
         self.routes = routes
         self.unrouted = set(expected) if routes else set()
         self.deployments: dict[str, str] = {}
-        self.news = News()
+        self.happenings = HappeningLog()
         self.warnings = 0
         self.cloud_calls: int | None = None
         self._labels = labels
@@ -231,7 +235,7 @@ class Board:
         """Update a new or changed node."""
         row, is_new = self.nodes.row(node.name, node.name, node.uid, now)
         if is_new and node.name not in self.nodes.missing:
-            self.news.note(f"{node.name}: registered", now)
+            self.happenings.add(f"{node.name}: registered", now)
         unavailable = node.condition_status(names.CONDITION_NETWORK_UNAVAILABLE)
         row.has_route = unavailable == names.STATUS_FALSE
         ranges = ",".join(node.spec.pod_cidrs or ())
@@ -245,20 +249,20 @@ class Board:
         }
         was_off, is_off = bool(row.state), has_shutdown_taint(node)
         is_good = node.ready == names.STATUS_TRUE and not is_off
-        row.fill(now, cells, state="shutdown taint" if is_off else "", is_good=is_good)
+        row.update(now, cells, state="shutdown taint" if is_off else "", is_good=is_good)
         if row.settled_after is None and is_settled(node, self._labels):
             row.settled_after = now - row.seen_at
-            if not self._settled(self.nodes, row):
-                self.news.note(f"{node.name}: initialised", now)
+            if not self._mark_settled(self.nodes, row):
+                self.happenings.add(f"{node.name}: initialised", now)
         if row.has_route and row.key in self.unrouted:
             self.unrouted.remove(row.key)
             self._changed.set()
         if is_off != was_off:
-            self.news.note(f"{node.name}: shutdown taint {'set' if is_off else 'lifted'}", now)
+            self.happenings.add(f"{node.name}: shutdown taint {'set' if is_off else 'lifted'}", now)
 
     def node_gone(self, name: str, now: float) -> None:
         """Mark a node as deleted."""
-        self._gone(self.nodes, name, now)
+        self._mark_deleted(self.nodes, name, now)
 
     def service_seen(self, service: Service, now: float) -> None:
         """Update a new or changed Service."""
@@ -267,7 +271,7 @@ class Board:
         if is_new:
             row.balancer = default_load_balancer_name(service)
             if service.key not in self.services.missing:
-                self.news.note(f"Service {name}: created", now)
+                self.happenings.add(f"Service {name}: created", now)
         cells = {
             "TYPE": service.type,
             "ADDRESS": ",".join(point.ip or point.hostname for point in service.ingress),
@@ -275,12 +279,12 @@ class Board:
         }
         is_balancer = service.type == TYPE_LOAD_BALANCER
         state = "being deleted" if service.is_deleting else "" if is_balancer else "no balancer"
-        row.fill(now, cells, state=state, is_good=not service.is_deleting)
-        self._judge(row, now)
+        row.update(now, cells, state=state, is_good=not service.is_deleting)
+        self._update_served(row, now)
 
     def service_gone(self, key: str, now: float) -> None:
         """Mark a Service as deleted."""
-        self._gone(self.services, key, now, kind="Service ")
+        self._mark_deleted(self.services, key, now, kind="Service ")
 
     def machine_seen(self, machine: Machine, now: float) -> None:
         """Update a new or changed Machine."""
@@ -294,20 +298,20 @@ class Board:
         }
         runs = machine.phase is Phase.RUNNING and not machine.is_deleting
         state = "being deleted" if machine.is_deleting else ""
-        row.fill(now, cells, state=state, is_good=runs)
+        row.update(now, cells, state=state, is_good=runs)
         row.last_event = machine.status.description
-        self._expect(row)
+        self._add_expected_machine(row)
         if machine.phase.value != before:
-            self.news.note(f"Machine {row.name}: {machine.phase.value}", now)
+            self.happenings.add(f"Machine {row.name}: {machine.phase.value}", now)
         if row.settled_after is None and runs:
             row.settled_after = now - row.seen_at
-            self._settled(self.machines, row)
+            self._mark_settled(self.machines, row)
 
     def machine_gone(self, key: str, now: float) -> None:
         """Mark a Machine as deleted."""
-        self._gone(self.machines, key, now, kind="Machine ")
+        self._mark_deleted(self.machines, key, now, kind="Machine ")
         if key in self.machines.missing:
-            self._replace(self.machines.rows[key])
+            self._await_replacement(self.machines.rows[key])
 
     def members_seen(self, members: Mapping[str, int], now: float) -> None:
         """Update the number of members by name of load balancer."""
@@ -316,7 +320,7 @@ class Board:
             if count != row.members:
                 row.members = count
                 row.changed_at = now
-                self._judge(row, now)
+                self._update_served(row, now)
 
     def event_seen(self, event: Event, now: float) -> None:
         """Record an event about a node or a Service; repeated counts are recognised."""
@@ -334,7 +338,7 @@ class Board:
             row.last_event = text
             row.changed_at = now
         if event.type == names.WARNING or event.reason not in _USUAL:
-            self.news.note(f"{shown}: {text}", now, is_warning=event.type == names.WARNING)
+            self.happenings.add(f"{shown}: {text}", now, is_warning=event.type == names.WARNING)
 
     def count_warnings(self, event: Event) -> None:
         """Count the occurrences of a Warning event; idempotent."""
@@ -346,23 +350,23 @@ class Board:
     def daemon_warned(self, text: str, now: float) -> None:
         """Record a warning or an error of the daemon's log."""
         self.warnings += 1
-        self.news.note(f"daemon: {text}", now, is_warning=True)
+        self.happenings.add(f"daemon: {text}", now, is_warning=True)
 
-    def _gone(self, group: Group, key: str, now: float, *, kind: str = "") -> None:
+    def _mark_deleted(self, group: RowGroup, key: str, now: float, *, kind: str = "") -> None:
         row = group.rows.get(key)
         if row is not None and not row.is_deleted:
             row.is_deleted = True
             row.changed_at = now
-            self.news.note(f"{kind}{row.name}: deleted", now)
+            self.happenings.add(f"{kind}{row.name}: deleted", now)
 
-    def _settled(self, group: Group, row: Row) -> bool:
+    def _mark_settled(self, group: RowGroup, row: ObjectRow) -> bool:
         """Record that an object has settled; return whether it was expected."""
         is_expected = row.key in group.missing
         group.missing.discard(row.key)
         self._changed.set()
         return is_expected
 
-    def _judge(self, row: Row, now: float) -> None:
+    def _update_served(self, row: ObjectRow, now: float) -> None:
         """Update whether a Service is served."""
         address = row.cells["ADDRESS"]
         if row.settled_after is not None or not address:
@@ -371,10 +375,10 @@ class Board:
         if is_expected and self._has_members and (row.members or 0) < self.nodes_expected:
             return
         row.settled_after = now - row.seen_at
-        if not self._settled(self.services, row):
-            self.news.note(f"Service {row.name}: reached at {address}", now)
+        if not self._mark_settled(self.services, row):
+            self.happenings.add(f"Service {row.name}: reached at {address}", now)
 
-    def _expect(self, row: Row) -> None:
+    def _add_expected_machine(self, row: ObjectRow) -> None:
         """Add a Machine to the expected ones if some are still awaited."""
         is_going = row.is_deleted or row.state
         if not self.awaited or row.key in self.machines.expected or is_going:
@@ -392,7 +396,7 @@ class Board:
                 self.unrouted.add(row.name)
         self._changed.set()
 
-    def _replace(self, row: Row) -> None:
+    def _await_replacement(self, row: ObjectRow) -> None:
         """Expect another Machine for one that was deleted before it ran."""
         self.awaited += 1
         self.machines.missing.remove(row.key)
@@ -402,7 +406,7 @@ class Board:
             self.nodes.missing.discard(row.name)
             self.unrouted.discard(row.name)
         for candidate in self.machines.rows.values():
-            self._expect(candidate)
+            self._add_expected_machine(candidate)
 
     async def _next_change(self) -> None:
         self._changed.clear()
@@ -447,7 +451,7 @@ def summary(board: Board) -> str:
     return ", ".join([*parts, f"{board.warnings} warnings"])
 
 
-def laggards(board: Board) -> Iterator[str]:
+def unsettled_lines(board: Board) -> Iterator[str]:
     """Yield a line for each unsettled object, with its last event."""
     for key in sorted(board.machines.missing)[:LAGGARDS]:
         yield f"not running: Machine {key}: {_last_word(board.machines, key, 'never created')}"
@@ -461,7 +465,7 @@ def laggards(board: Board) -> Iterator[str]:
         yield f"not served: Service {key}: {_last_word(board.services, key, 'never created')}"
 
 
-def _last_word(group: Group, key: str, nothing: str) -> str:
+def _last_word(group: RowGroup, key: str, nothing: str) -> str:
     row = group.rows.get(key)
     return (row.last_event or _SILENCE) if row else nothing
 

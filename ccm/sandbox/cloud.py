@@ -20,7 +20,7 @@ import aiohttp
 import msgspec
 
 from ccm.base import files
-from ccm.base.wire import reason
+from ccm.base.lazy_aiohttp import describe_error
 
 T = TypeVar("T")
 
@@ -41,15 +41,15 @@ _TIMEOUT_S = 10.0
 _BATCH = 1000
 
 
-class CloudTrouble(Exception):
+class AdminError(Exception):
     """The simulated cloud did not answer, or answered with an error."""
 
 
-class Refused(Exception):
+class ActionError(Exception):
     """The action is not possible; the message has the reason and advice."""
 
 
-class Instance(msgspec.Struct, frozen=True, kw_only=True):
+class SimulatedInstance(msgspec.Struct, frozen=True, kw_only=True):
     """An instance, partially decoded."""
 
     id: str
@@ -59,7 +59,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Instances(msgspec.Struct, frozen=True, kw_only=True):
-    instances: tuple[Instance, ...]
+    instances: tuple[SimulatedInstance, ...]
 
 
 class Balancer(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,12 +104,12 @@ class Admin:
             if instance.state == RUNNING and instance.joins
         }
 
-    async def instances(self) -> Sequence[Instance]:
+    async def instances(self) -> Sequence[SimulatedInstance]:
         """Return all instances that are not deleted."""
         snapshot = await self._ask("GET", "/admin/snapshot", _Instances)
         return [instance for instance in snapshot.instances if instance.state != DELETED]
 
-    async def add(self, name: str, *, number: int) -> Instance:
+    async def add(self, name: str, *, number: int) -> SimulatedInstance:
         """Create a running instance; `number` determines type and zone."""
         wanted = {"name": name, **_kind(number)}
         placed = await self._ask("POST", "/admin/instances", _Instances, {"instances": [wanted]})
@@ -147,9 +147,9 @@ class Admin:
             async with self._session.request(method, self.url + path, data=data) as response:
                 text = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise CloudTrouble(f"{method} {path}: no answer: {reason(error)}") from error
+            raise AdminError(f"{method} {path}: no answer: {describe_error(error)}") from error
         if response.status >= 300:
-            raise CloudTrouble(f"{method} {path}: HTTP {response.status} {text[:200]!r}")
+            raise AdminError(f"{method} {path}: HTTP {response.status} {text[:200]!r}")
         return text
 
 
@@ -172,7 +172,7 @@ def _kind(number: int) -> dict[str, str]:
 # --- running sandboxes --------------------------------------------------------------------------
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True):
+class CloudEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Endpoint of a running sandbox's cloud; an empty `url` means the user's own cloud."""
 
     url: str = ""
@@ -180,18 +180,20 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextlib.contextmanager
-def announced(folder: Path, told: Running) -> Iterator[None]:
+def announce(folder: Path, endpoint: CloudEndpoint) -> Iterator[None]:
     """Make a sandbox discoverable while the block runs."""
     path = folder / _FILE
     files.write_private(path, "")
     with path.open("r+b") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # waits for `find`, which holds it briefly
-        held.write(msgspec.json.encode(told))
+        fcntl.flock(held, fcntl.LOCK_EX)  # waits for `find_sandbox`, which holds it briefly
+        held.write(msgspec.json.encode(endpoint))
         held.flush()
         yield
 
 
-def find(folder: Path | None, kubeconfig: str, *, home: Path | None = None) -> Running:
+def find_sandbox(
+    folder: Path | None, kubeconfig: str, *, home: Path | None = None
+) -> CloudEndpoint:
     """Return the selected sandbox.
 
     Args:
@@ -205,7 +207,7 @@ def find(folder: Path | None, kubeconfig: str, *, home: Path | None = None) -> R
     if folder is not None:
         selected = _read(folder)
         if selected is None:
-            raise Refused(f"no sandbox runs in {folder}")
+            raise ActionError(f"no sandbox runs in {folder}")
         return selected
     where = Path(tempfile.gettempdir()) if home is None else home
     running = {
@@ -214,23 +216,23 @@ def find(folder: Path | None, kubeconfig: str, *, home: Path | None = None) -> R
     meant = [path for path in running if path in Path(kubeconfig).parents]
     chosen = meant or list(running)
     if not chosen:
-        raise Refused(f"no sandbox runs (none in {where}); start one: kube-ccm sandbox")
+        raise ActionError(f"no sandbox runs (none in {where}); start one: kube-ccm sandbox")
     if len(chosen) > 1:
-        raise Refused(
+        raise ActionError(
             f"{len(chosen)} sandboxes run: {', '.join(map(str, chosen))}; say which one with "
             "--folder=FOLDER, or export the KUBECONFIG that it printed"
         )
     return running[chosen[0]]
 
 
-def _read(folder: Path) -> Running | None:
+def _read(folder: Path) -> CloudEndpoint | None:
     """Return the endpoint of a sandbox; None if it does not run or belongs to another user."""
     try:
         with (folder / _FILE).open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return msgspec.json.decode(file.read(), type=Running)
+                return msgspec.json.decode(file.read(), type=CloudEndpoint)
     except (OSError, msgspec.DecodeError):
         return None
     return None
@@ -245,29 +247,29 @@ _DONE = {
 """Action on the command line -> message about its result."""
 
 
-async def carry_out(act: str, node: str, told: Running) -> str:
+async def run_action(action: str, node: str, endpoint: CloudEndpoint) -> str:
     """Run an action on the machine of a node; return a message about the result.
 
     Raises:
         Refused: the node has no machine there, or already has one.
         CloudTrouble: the cloud refused or did not answer.
     """
-    if not told.url:
-        raise Refused("this sandbox runs with a cloud of your own: do it there")
-    async with open_admin(told.url, told.token) as admin:
+    if not endpoint.url:
+        raise ActionError("this sandbox runs with a cloud of your own: do it there")
+    async with open_admin(endpoint.url, endpoint.token) as admin:
         instances = {instance.name: instance for instance in await admin.instances()}
-        if act == "add":
+        if action == "add":
             if node in instances:
-                raise Refused(f"{node} has a machine already")
+                raise ActionError(f"{node} has a machine already")
             machine = await admin.add(node, number=len(instances))
         elif node in instances:
             machine = instances[node]
-            if act == "delete":
+            if action == "delete":
                 await admin.delete(machine.id)
             else:
-                await admin.act(machine.id, "stop" if act == "poweroff" else "start")
+                await admin.act(machine.id, "stop" if action == "poweroff" else "start")
         else:
             known = ", ".join(sorted(instances)[:_SHOWN]) or "none"
             more = f" and {len(instances) - _SHOWN} more" if len(instances) > _SHOWN else ""
-            raise Refused(f"the cloud has no machine for {node!r}; it has {known}{more}")
-    return f"{node}: {machine.id} {_DONE[act]}"
+            raise ActionError(f"the cloud has no machine for {node!r}; it has {known}{more}")
+    return f"{node}: {machine.id} {_DONE[action]}"

@@ -36,7 +36,15 @@ from ccm.app.options import FLAGS
 from ccm.base import files, interpreter, parsing
 from ccm.cloud import registry
 from ccm.cloud import settings as cloud_settings
-from ccm.sandbox import Provider, Settings, cloud, kubelet, machines, process, realserver
+from ccm.sandbox import (
+    SandboxProvider,
+    SandboxSettings,
+    cloud,
+    kubelet,
+    machines,
+    process,
+    realserver,
+)
 
 API_QPS = 10_000
 API_BURST = 20_000
@@ -92,7 +100,7 @@ class ApiServer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cloud:
+class SandboxCloud:
     """The cloud of a sandbox.
 
     Attributes:
@@ -105,7 +113,7 @@ class Cloud:
         child: process of the cloud; None = the user's own cloud.
     """
 
-    provider: Provider
+    provider: SandboxProvider
     kind: str = ""
     token: str = ""
     admin: cloud.Admin | None = None
@@ -155,7 +163,7 @@ class DaemonLog:
         self._path = path
         self._read = 0
 
-    def news(self) -> Sequence[LogEntry]:
+    def read_entries(self) -> Sequence[LogEntry]:
         """Return the entries since the last call; skip lines that are no JSON."""
         with self._path.open("rb") as source:
             source.seek(self._read)
@@ -211,7 +219,9 @@ async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator
         )
 
 
-def open_cloud(folder: Path, settings: Settings) -> AbstractAsyncContextManager[Cloud]:
+def open_cloud(
+    folder: Path, settings: SandboxSettings
+) -> AbstractAsyncContextManager[SandboxCloud]:
     """Start the cloud with an instance for each node, unless it is the user's own cloud.
 
     Raises:
@@ -222,11 +232,11 @@ def open_cloud(folder: Path, settings: Settings) -> AbstractAsyncContextManager[
         return _open_simulated(folder, settings)
     if settings.provider.fake:
         return _open_fake(folder, settings.provider, settings.node_names)
-    return contextlib.nullcontext(Cloud(provider=settings.provider))
+    return contextlib.nullcontext(SandboxCloud(provider=settings.provider))
 
 
 @contextlib.asynccontextmanager
-async def _open_simulated(folder: Path, settings: Settings) -> AsyncIterator[Cloud]:
+async def _open_simulated(folder: Path, settings: SandboxSettings) -> AsyncIterator[SandboxCloud]:
     _make(folder)
     latency = parsing.format_duration(settings.latency)
     argv = ["providers.sim", "--latency", latency]
@@ -238,8 +248,8 @@ async def _open_simulated(folder: Path, settings: Settings) -> AsyncIterator[Clo
             await admin.place(settings.node_names)
             count = len(settings.node_names)
             classes = machines.simulated(token)
-            yield Cloud(
-                provider=Provider(name="sim", config=config, machine_class=classes),
+            yield SandboxCloud(
+                provider=SandboxProvider(name="sim", config=config, machine_class=classes),
                 kind=f"simulated cloud: {url}, {count} instances, each call takes {latency}",
                 token=token,
                 admin=admin,
@@ -249,17 +259,17 @@ async def _open_simulated(folder: Path, settings: Settings) -> AsyncIterator[Clo
 
 @contextlib.asynccontextmanager
 async def _open_fake(
-    folder: Path, provider: Provider, names: Sequence[str]
-) -> AsyncIterator[Cloud]:
+    folder: Path, provider: SandboxProvider, names: Sequence[str]
+) -> AsyncIterator[SandboxCloud]:
     _make(folder)
     config, class_file = folder / "cloud.yaml", folder / "class.yaml"
-    declared = registry.declared(registry.load(provider.name)).config
+    declared = registry.declaration_of(registry.load_provider(provider.name)).config
     argv = [provider.fake, "--config", str(config), "--machine-class", str(class_file), *names]
     async with open_child(argv, folder / "fake.log") as child:
         ready = await until_ready(child)
-        classes = provider.machine_class or machines.read(class_file.read_bytes())
+        classes = provider.machine_class or machines.read_machine_class(class_file.read_bytes())
         url, variables = ready.get("url") or ready.get("endpoint"), ready.get("environment", {})
-        yield Cloud(
+        yield SandboxCloud(
             provider=replace(provider, config=config, machine_class=classes),
             kind=f"a fake of {provider.name}, for no --cloud-config names the real one: {url}",
             variables=variables,
@@ -272,7 +282,7 @@ def _make(folder: Path) -> None:
     folder.mkdir(parents=True)
 
 
-def fake_of(opener: registry.Opener) -> str:
+def fake_module(opener: registry.Opener) -> str:
     """Return the module of a provider's fake; empty if there is none."""
     package = f"{getattr(opener, '__module__', '')}.testing"
     try:
@@ -293,7 +303,12 @@ def clean_environment(name: str, config: type[msgspec.Struct] | None) -> Mapping
 
 
 def daemon_flags(
-    *, kubeconfig: Path, provider: Provider, routes: bool, port: int, has_machines: bool = False
+    *,
+    kubeconfig: Path,
+    provider: SandboxProvider,
+    routes: bool,
+    port: int,
+    has_machines: bool = False,
 ) -> list[str]:
     """Return the daemon's flags in a sandbox.
 
@@ -322,7 +337,7 @@ def daemon_flags(
     return [f"--{name}={value}" for name, value in values.items() if name in FLAGS]
 
 
-def last_words(what: str, log: Path) -> str:
+def log_tail_message(what: str, log: Path) -> str:
     """Return the end of a log with an introduction."""
     text = log.read_text(errors="replace")[-4000:].strip() if log.exists() else ""
     return f"{what}; the end of {log.name}:\n{text or '(nothing)'}"
@@ -354,5 +369,5 @@ async def until_ready(child: process.Child, within_s: float = START_DEADLINE_S) 
             if line.startswith("{") and line.endswith("}\n"):
                 return dict(json.loads(line))
         if ended or time.monotonic() > deadline:
-            raise StartError(last_words("a process of the sandbox did not start", child.log))
+            raise StartError(log_tail_message("a process of the sandbox did not start", child.log))
         await asyncio.sleep(_POLL_S)

@@ -27,14 +27,14 @@ from typing import Any
 from ccm.base import clock
 from ccm.kube import errors
 from ccm.kube.client import Client, Resource
-from ccm.kube.informer import Informer, Informers
-from ccm.kube.resources import NODES, Kind
+from ccm.kube.informer import Informer, SharedInformers
+from ccm.kube.resources import NODES, ResourceKind
 from ccm.model import Node, Pod, names
 from ccm.model.meta import ObjectMeta, Wire
 from ccm.model.node import is_uninitialized
 from ccm.model.pod import BudgetSpec, PodDisruptionBudget
 from ccm.model.times import format_time, parse_time
-from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
+from ccm.runtime.controller import DONE, IDLE, Controller, ReconcileResult, Watch
 
 HEARTBEAT_S = 300.0
 """Interval of status reports for an unchanged node (kubelet, nodeStatusReportFrequency)."""
@@ -98,7 +98,7 @@ class Kubelets:
         )
         self.run = self._controller.run
 
-    def follow(self, machines: Mapping[str, str]) -> None:
+    def set_running_machines(self, machines: Mapping[str, str]) -> None:
         """Set the running machines: node name -> an ID that changes with the machine.
 
         The kubelets of new machines boot and register; the kubelets of missing machines go silent.
@@ -110,7 +110,7 @@ class Kubelets:
         for name in sorted(booted | silent):
             self._controller.queue.add(name)
 
-    async def sync(self, name: str) -> Result:
+    async def sync(self, name: str) -> ReconcileResult:
         """Reconcile a node with the state of its machine.
 
         Raises:
@@ -121,9 +121,9 @@ class Kubelets:
             await self._register(name)
             return DONE
         if (ranges := self._ranges) is not None and node.spec.pod_cidrs:
-            ranges.hold(node.name, node.spec.pod_cidrs[0])
+            ranges.reserve(node.name, node.spec.pod_cidrs[0])
         elif ranges is not None:
-            taken = ranges.take(node.name)
+            taken = ranges.allocate(node.name)
             spec = {"podCIDR": taken, "podCIDRs": [taken]}
             node = await self._api.patch_merge(node.name, {"spec": spec})
         wanted = names.STATUS_FALSE if is_uninitialized(node) else names.STATUS_TRUE
@@ -258,7 +258,7 @@ class PodRanges:
         self._free = [str(network) for network in subnets][::-1]
         self._held: dict[str, str] = {}
 
-    def take(self, name: str) -> str:
+    def allocate(self, name: str) -> str:
         """Return the range of a node; allocate it if the node has none.
 
         Raises:
@@ -270,7 +270,7 @@ class PodRanges:
             self._held[name] = self._free.pop()
         return self._held[name]
 
-    def hold(self, name: str, own: str) -> None:
+    def reserve(self, name: str, own: str) -> None:
         """Record the range that a node already has."""
         if name not in self._held:
             self._held[name] = own
@@ -337,8 +337,8 @@ class Budget(PodDisruptionBudget, frozen=True, kw_only=True):
     spec: CountedSpec = CountedSpec()
 
 
-PODS = Kind(plural="pods", kind="Pod", namespaced=True, type=LivePod)
-BUDGETS = Kind(
+PODS = ResourceKind(plural="pods", kind="Pod", namespaced=True, type=LivePod)
+BUDGETS = ResourceKind(
     group="policy",
     plural="poddisruptionbudgets",
     kind="PodDisruptionBudget",
@@ -347,7 +347,7 @@ BUDGETS = Kind(
 )
 
 
-class PodLife:
+class PodLifecycle:
     """Starts and ends Pods.
 
     Args:
@@ -355,9 +355,9 @@ class PodLife:
         client: client without a rate limit.
     """
 
-    def __init__(self, informers: Informers, client: Client) -> None:
-        self._nodes: Informer[Node] = informers.of(NODES)
-        self._pods = informers.of(PODS)
+    def __init__(self, informers: SharedInformers, client: Client) -> None:
+        self._nodes: Informer[Node] = informers.informer_for(NODES)
+        self._pods = informers.informer_for(PODS)
         self._api = client.resource(PODS)
         self._ending: dict[str, float] = {}
         self._controller = Controller(
@@ -381,7 +381,7 @@ class PodLife:
             self._ending.setdefault(new.uid, clock.monotonic())
         return new is not None
 
-    async def sync(self, key: str) -> Result:
+    async def sync(self, key: str) -> ReconcileResult:
         """Take the next step in the life of a Pod.
 
         Raises:
@@ -392,7 +392,7 @@ class PodLife:
             return IDLE
         node = self._nodes.store.get(pod.spec.node_name)
         if node is not None and node.ready != names.STATUS_TRUE:
-            return Result(after_s=SILENT_S, idle=True)
+            return ReconcileResult(after_s=SILENT_S, idle=True)
         if pod.metadata.deletion_timestamp is None:
             if node is not None and pod.status.phase == "Pending":
                 since = {"lastTransitionTime": format_time(clock.now())}
@@ -404,7 +404,7 @@ class PodLife:
         ends = self._ending[pod.uid] + pod.metadata.deletion_grace_period_seconds
         left_s = ends - clock.monotonic()
         if node is not None and left_s > 0:
-            # Not as a `Result`, which adds jitter: the grace period must be exact.
+            # Not as a `ReconcileResult`, which adds jitter: the grace period must be exact.
             self._controller.queue.add_after(key, left_s)
             return DONE
         with contextlib.suppress(errors.NotFound):
@@ -412,7 +412,7 @@ class PodLife:
         return DONE
 
 
-class Disruption:
+class DisruptionController:
     """Computes the status of disruption budgets.
 
     Args:
@@ -420,9 +420,9 @@ class Disruption:
         client: client without a rate limit.
     """
 
-    def __init__(self, informers: Informers, client: Client) -> None:
-        self._pods = informers.of(PODS)
-        self._budgets = informers.of(BUDGETS)
+    def __init__(self, informers: SharedInformers, client: Client) -> None:
+        self._pods = informers.informer_for(PODS)
+        self._budgets = informers.informer_for(BUDGETS)
         self._api = client.resource(BUDGETS)
         budgets = Watch(informer=self._budgets, changed=lambda _old, new, _initial: new is not None)
         self._controller = Controller(
@@ -433,7 +433,7 @@ class Disruption:
         )
         self.run = self._controller.run
 
-    async def sync(self, key: str) -> Result:
+    async def sync(self, key: str) -> ReconcileResult:
         """Compute the status of a budget.
 
         Raises:
@@ -442,8 +442,8 @@ class Disruption:
         budget = self._budgets.store.get(key)
         if budget is None:
             return IDLE
-        pods = [pod for pod in self._pods.store.list() if budget.is_over(pod)]
-        status = counted(budget, pods, clock.now().timestamp())
+        pods = [pod for pod in self._pods.store.list() if budget.covers(pod)]
+        status = budget_status(budget, pods, clock.now().timestamp())
         patch = {"metadata": {"resourceVersion": budget.resource_version}, "status": status}
         # The API server ignores a patch that changes nothing.
         await self._api.patch_merge(
@@ -453,12 +453,12 @@ class Disruption:
 
     def _pod_changed(self, old: LivePod | None, new: LivePod | None, _: bool) -> bool:
         for budget in self._budgets.store.list():
-            if any(pod is not None and budget.is_over(pod) for pod in (old, new)):
+            if any(pod is not None and budget.covers(pod) for pod in (old, new)):
                 self._controller.queue.add(budget.key)
         return False
 
 
-def counted(budget: Budget, pods: Sequence[LivePod], now_s: float) -> dict[str, Any]:
+def budget_status(budget: Budget, pods: Sequence[LivePod], now_s: float) -> dict[str, Any]:
     """Return the status of a budget over these Pods, whose number is the expected one."""
     expected, spec = len(pods), budget.spec
     is_least = spec.max_unavailable is None

@@ -19,7 +19,7 @@ from ccm.gardener.codec import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SET
 from ccm.gardener.names import CLASS_KIND
 from ccm.kube.client import Client
 from ccm.kube.errors import AlreadyExists, KubeError, NotFound, ServerError, TooManyRequests
-from ccm.kube.resources import SECRETS, SERVICES, Kind
+from ccm.kube.resources import SECRETS, SERVICES, ResourceKind
 from ccm.machines import replicas
 from ccm.model.machines import Machine, MachineDeployment
 from ccm.model.service import TYPE_LOAD_BALANCER
@@ -45,16 +45,16 @@ GONE_S = 120.0
 USER_DATA = "#cloud-config\nhostname: <<MACHINE_NAME>>\n# joins with <<BOOTSTRAP_TOKEN>>\n"
 """User data as an example; VMs of the simulated cloud do not read it."""
 
-API_SERVERS_OWN = "default/kubernetes"
+KUBERNETES_SERVICE = "default/kubernetes"
 """The Service that every cluster has, which neither the sandbox nor the daemon manages."""
 
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_KINDS: Mapping[str, Kind[Any]] = {"Secret": SECRETS, CLASS_KIND: MACHINE_CLASSES}
-_OWNERS_FIRST: Sequence[Kind[Any]] = (MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES)
+_KINDS: Mapping[str, ResourceKind[Any]] = {"Secret": SECRETS, CLASS_KIND: MACHINE_CLASSES}
+_OWNERS_FIRST: Sequence[ResourceKind[Any]] = (MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES)
 _POLL_S = 0.05
 
 
-async def define(client: Client) -> None:
+async def create_crds(client: Client) -> None:
     """Create the CRDs of Machines; return when the API server serves them.
 
     Raises:
@@ -74,23 +74,23 @@ async def define(client: Client) -> None:
             await asyncio.sleep(_POLL_S)
 
 
-async def create(client: Client, count: int, made_of: Sequence[Mapping[str, Any]]) -> None:
+async def create(client: Client, count: int, class_objects: Sequence[Mapping[str, Any]]) -> None:
     """Create the classes, and a MachineDeployment of the first class.
 
     Args:
         count: number of Machines.
-        made_of: the classes, and their Secrets.
+        class_objects: the classes, and their Secrets.
 
     Raises:
         KubeError: a request failed.
     """
-    for body in made_of:
+    for body in class_objects:
         await _create(client, _KINDS[body["kind"]], body)
-    name = next(body["metadata"]["name"] for body in made_of if body["kind"] == CLASS_KIND)
+    name = next(body["metadata"]["name"] for body in class_objects if body["kind"] == CLASS_KIND)
     await _create(client, MACHINE_DEPLOYMENTS, deployment(count, name))
 
 
-async def _create(client: Client, kind: Kind[Any], body: Mapping[str, Any]) -> None:
+async def _create(client: Client, kind: ResourceKind[Any], body: Mapping[str, Any]) -> None:
     with contextlib.suppress(AlreadyExists):
         await client.resource(kind).create(body, namespace=NAMESPACE)
 
@@ -112,7 +112,7 @@ async def remove(client: Client) -> Sequence[str]:
     return left
 
 
-def standing(obj: MachineDeployment) -> str:
+def rollout_summary(obj: MachineDeployment) -> str:
     """Return the progress of a MachineDeployment and its limits during a rollout."""
     status = obj.status
     if obj.faults:
@@ -136,7 +136,7 @@ def simulated(token: str) -> tuple[Mapping[str, Any], ...]:
     return secret, _class(CLASS, cloud.TYPES[0]), _class(OTHER_CLASS, cloud.TYPES[-1])
 
 
-def read(text: bytes) -> tuple[Mapping[str, Any], ...]:
+def read_machine_class(text: bytes) -> tuple[Mapping[str, Any], ...]:
     """Parse a file with one MachineClass and its Secrets.
 
     Raises:
@@ -144,8 +144,8 @@ def read(text: bytes) -> tuple[Mapping[str, Any], ...]:
     """
     try:
         documents = [document for document in strict_yaml.load_all(text) if document is not None]
-    except strict_yaml.FAULTS as error:
-        raise ValueError(strict_yaml.reason(error)) from None
+    except strict_yaml.LOAD_ERRORS as error:
+        raise ValueError(strict_yaml.describe_error(error)) from None
     allowed = ", ".join(sorted(_KINDS))
     for document in documents:
         kind = document.get("kind") if isinstance(document, Mapping) else None
@@ -167,7 +167,7 @@ def read(text: bytes) -> tuple[Mapping[str, Any], ...]:
     return tuple(documents)
 
 
-def nodes(machines: Iterable[Machine]) -> Mapping[str, str]:
+def provider_ids_by_node(machines: Iterable[Machine]) -> Mapping[str, str]:
     """Return node name -> provider ID of all Machines with a VM."""
     return {
         machine.node_name: machine.provider_id
@@ -217,7 +217,7 @@ async def _delete_all(client: Client) -> Sequence[str]:
     return left
 
 
-async def _is_served(client: Client, kind: Kind[Any]) -> bool:
+async def _is_served(client: Client, kind: ResourceKind[Any]) -> bool:
     """Return whether a kind is served: just after the CRD's creation it may be missing."""
     try:
         await client.resource(kind).list_page(namespace=NAMESPACE, limit=1)
@@ -249,7 +249,7 @@ def services(count: int) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-async def serve(client: Client, count: int) -> None:
+async def create_services(client: Client, count: int) -> None:
     """Create the Services. Raises KubeError."""
     for body in services(count).values():
         await _create(client, SERVICES, body)

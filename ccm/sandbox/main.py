@@ -29,13 +29,13 @@ from ccm.base import log, tasks
 from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINES
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, TlsSettings, bearer
+from ccm.kube.credentials import StaticCredentials, TlsSettings, bearer
 from ccm.kube.errors import KubeError
-from ccm.kube.informer import Informers
-from ccm.kube.resources import EVENTS, NODES, SERVICES, Kind
+from ccm.kube.informer import SharedInformers
+from ccm.kube.resources import EVENTS, NODES, SERVICES, ResourceKind
 from ccm.kube.transport import Transport
 from ccm.model import Service
-from ccm.sandbox import Settings, board, cloud, cluster, kubelet, machines, process, screen
+from ccm.sandbox import SandboxSettings, board, cloud, cluster, kubelet, machines, process, screen
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -49,24 +49,24 @@ _MEMBERS_PERIOD_S = 0.25
 _HEALTH_PERIOD_S = 0.2
 
 
-Seen = Callable[[Any], object]
+ObjectHandler = Callable[[Any], object]
 """Handler of an object that appeared, changed or was deleted."""
 
 
-def run(settings: Settings, *, out: TextIO) -> int:
+def run(settings: SandboxSettings, *, out: TextIO) -> int:
     """Run a sandbox until it has converged or gets a signal; return the exit status."""
     return asyncio.run(_run(settings, screen.open_screen(out)))
 
 
-async def _run(settings: Settings, shown: screen.Screen) -> int:
+async def _run(settings: SandboxSettings, shown: screen.Screen) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
     with _state_folder(shown, keep=settings.keep) as folder:
         try:
-            return await Sandbox(settings, shown, folder, stop).play()
-        except (cluster.StartError, cloud.CloudTrouble, KubeError) as error:
+            return await Sandbox(settings, shown, folder, stop).run()
+        except (cluster.StartError, cloud.AdminError, KubeError) as error:
             shown.close()
             shown.say(f"sandbox: {error}")
             return EXIT_FAILED
@@ -75,11 +75,11 @@ async def _run(settings: Settings, shown: screen.Screen) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stage:
+class _Environment:
     """The environment of the daemon, and its HTTPS port."""
 
     server: cluster.ApiServer
-    cloud: cluster.Cloud
+    cloud: cluster.SandboxCloud
     client: Client
     port: int
 
@@ -94,7 +94,7 @@ class Sandbox:
     """
 
     def __init__(
-        self, settings: Settings, shown: screen.Screen, folder: Path, stop: asyncio.Event
+        self, settings: SandboxSettings, shown: screen.Screen, folder: Path, stop: asyncio.Event
     ) -> None:
         self._settings = settings
         self._screen = shown
@@ -114,7 +114,7 @@ class Sandbox:
         self._took_s: float | None = None
         self._log: cluster.DaemonLog | None = None
 
-    async def play(self) -> int:
+    async def run(self) -> int:
         """Run the sandbox; return the exit status.
 
         Raises:
@@ -129,11 +129,11 @@ class Sandbox:
             if self._stop.is_set():
                 return self._exit_code()
             stage = setting_up.result()
-            await self._act(stage)
+            await self._run_daemon(stage)
             await self._report(stage)
         return self._exit_code()
 
-    async def _set_up(self, stack: contextlib.AsyncExitStack) -> _Stage:
+    async def _set_up(self, stack: contextlib.AsyncExitStack) -> _Environment:
         settings, say = self._settings, self._screen.say
         server = await stack.enter_async_context(
             cluster.open_api_server(self._folder / "apiserver", assets=settings.assets)
@@ -145,14 +145,14 @@ class Sandbox:
         if opened_cloud.kind:
             say(opened_cloud.kind)
         url = opened_cloud.admin.url if opened_cloud.admin is not None else ""
-        running = cloud.Running(url=url, token=opened_cloud.token)
-        stack.enter_context(cloud.announced(self._folder, running))
+        running = cloud.CloudEndpoint(url=url, token=opened_cloud.token)
+        stack.enter_context(cloud.announce(self._folder, running))
         say(f"export KUBECONFIG={server.kubeconfig}")
         # Equal to the kubeconfig; reading that would take longer.
         authorities = server.ca_file.read_bytes() if server.ca_file else None
         config = ClusterConfig(
             server=server.url,
-            credentials=Fixed(bearer(server.token)),
+            credentials=StaticCredentials(bearer(server.token)),
             tls=TlsSettings(authorities=authorities),
             source="the sandbox",
         )
@@ -160,10 +160,12 @@ class Sandbox:
             await stack.enter_async_context(Transport(config, user_agent="ccm-sandbox"))
         )
         if settings.machines:
-            await machines.define(client)
-        return _Stage(server=server, cloud=opened_cloud, client=client, port=process.pick_port())
+            await machines.create_crds(client)
+        return _Environment(
+            server=server, cloud=opened_cloud, client=client, port=process.pick_port()
+        )
 
-    async def _act(self, stage: _Stage) -> None:
+    async def _run_daemon(self, stage: _Environment) -> None:
         """Run daemon, kubelets and screen until the end."""
         flags = cluster.daemon_flags(
             kubeconfig=stage.server.kubeconfig,
@@ -181,22 +183,22 @@ class Sandbox:
             )
             informers = self._informers(stage.client)
             kubelets = kubelet.Kubelets(
-                informers.of(NODES),
+                informers.informer_for(NODES),
                 stage.client.resource(NODES),
                 ranges=kubelet.PodRanges() if self._settings.routes else None,
                 external=self._settings.instances,
             )
             await tasks.first_of(
                 self._stop.wait(),
-                self._direct(stage),
+                self._run_scenario(stage),
                 informers.run(),
                 kubelets.run(),
-                kubelet.PodLife(informers, stage.client).run(),
-                kubelet.Disruption(informers, stage.client).run(),
-                self._power(stage, kubelets, informers),
+                kubelet.PodLifecycle(informers, stage.client).run(),
+                kubelet.DisruptionController(informers, stage.client).run(),
+                self._follow_machines(stage, kubelets, informers),
                 self._watch_processes(stage, daemon),
                 self._count_members(stage),
-                self._show(stage),
+                self._refresh_screen(stage),
                 name="sandbox",
             )
             if self._settings.machines and stage.cloud.child is None:
@@ -204,14 +206,16 @@ class Sandbox:
                 self._screen.say("deleting the Machines, and their VMs with them")
                 for name in await machines.remove(stage.client):
                     self._screen.say(f"Machine {name} is not gone: look for its VM in your cloud")
-        self._hear()
+        self._read_daemon_log()
 
-    def _informers(self, client: Client) -> Informers:
+    def _informers(self, client: Client) -> SharedInformers:
         rows, now = self._board, time.monotonic
-        informers = Informers(client)
+        informers = SharedInformers(client)
 
-        def follow(kind: Kind[Any], seen: Seen, gone: Seen, namespace: str = "") -> None:
-            informers.of(kind, namespace=namespace).add_handler(
+        def follow(
+            kind: ResourceKind[Any], seen: ObjectHandler, gone: ObjectHandler, namespace: str = ""
+        ) -> None:
+            informers.informer_for(kind, namespace=namespace).add_handler(
                 name="board",
                 on_add=lambda obj, _: seen(obj),
                 on_update=lambda _, obj: seen(obj),
@@ -219,7 +223,7 @@ class Sandbox:
             )
 
         def service_seen(service: Service) -> None:
-            if service.key != machines.API_SERVERS_OWN:
+            if service.key != machines.KUBERNETES_SERVICE:
                 rows.service_seen(service, now())
 
         follow(
@@ -238,13 +242,13 @@ class Sandbox:
             )
             follow(
                 MACHINE_DEPLOYMENTS,
-                lambda obj: rows.deployments.update({obj.key: machines.standing(obj)}),
+                lambda obj: rows.deployments.update({obj.key: machines.rollout_summary(obj)}),
                 lambda obj: rows.deployments.pop(obj.key, None),
                 machines.NAMESPACE,
             )
         return informers
 
-    async def _direct(self, stage: _Stage) -> None:
+    async def _run_scenario(self, stage: _Environment) -> None:
         """Create Machines and Services in order; return when the sandbox is to end."""
         started = time.monotonic()
         limit = self._settings.timeout_s if self._settings.once else None
@@ -254,7 +258,7 @@ class Sandbox:
                     class_objects = stage.cloud.provider.machine_class
                     await machines.create(stage.client, count, class_objects)
                 await self._board.wait_initialised()
-                await machines.serve(stage.client, self._settings.services)
+                await machines.create_services(stage.client, self._settings.services)
                 await self._board.wait_converged()
         except TimeoutError:
             return
@@ -268,30 +272,32 @@ class Sandbox:
             self._screen.say(f"  {line}")
         await self._stop.wait()
 
-    async def _power(self, stage: _Stage, kubelets: kubelet.Kubelets, informers: Informers) -> None:
+    async def _follow_machines(
+        self, stage: _Environment, kubelets: kubelet.Kubelets, informers: SharedInformers
+    ) -> None:
         """Start and stop kubelets with their machines; runs until cancelled."""
         while True:
             if (admin := stage.cloud.admin) is not None:
-                with contextlib.suppress(cloud.CloudTrouble):
-                    kubelets.follow(await admin.running())
+                with contextlib.suppress(cloud.AdminError):
+                    kubelets.set_running_machines(await admin.running())
             else:
                 # A real cloud does not tell the sandbox which machines run: assume that all do.
                 running = {name: name for name in self._settings.node_names}
                 if self._settings.machines:
-                    known = informers.of(MACHINES, namespace=machines.NAMESPACE).store
-                    running |= machines.nodes(known.list())
-                kubelets.follow(running)
+                    known = informers.informer_for(MACHINES, namespace=machines.NAMESPACE).store
+                    running |= machines.provider_ids_by_node(known.list())
+                kubelets.set_running_machines(running)
             await asyncio.sleep(_POWER_PERIOD_S)
 
-    async def _count_members(self, stage: _Stage) -> None:
+    async def _count_members(self, stage: _Environment) -> None:
         """Poll the members of load balancers; runs until cancelled."""
         while (admin := stage.cloud.admin) is not None:
-            with contextlib.suppress(cloud.CloudTrouble):
+            with contextlib.suppress(cloud.AdminError):
                 self._board.members_seen(await admin.members(), time.monotonic())
             await asyncio.sleep(_MEMBERS_PERIOD_S)
         await self._stop.wait()
 
-    def _hints(self, stage: _Stage) -> Iterator[str]:
+    def _hints(self, stage: _Environment) -> Iterator[str]:
         """Yield commands for another terminal; later ones need the variables of earlier ones."""
         node = next(iter((*self._settings.node_names, *sorted(self._board.nodes.rows))), "NODE")
         machine = min(self._board.machines.rows, default="")
@@ -334,34 +340,34 @@ class Sandbox:
             yield f"{doctor} \\"
             yield f"  --cloud-config={shlex.quote(str(provider.config))}"
 
-    async def _watch_processes(self, stage: _Stage, daemon: process.Child) -> None:
+    async def _watch_processes(self, stage: _Environment, daemon: process.Child) -> None:
         """Raise StartError with the end of the log when one of our processes exits."""
         server, child = stage.server, stage.cloud.child
         while (code := daemon.exit_code) is None and server.is_running():
             if child is not None and child.exit_code is not None:
                 what = "simulated cloud" if self._simulated else "fake of the cloud"
-                raise cluster.StartError(cluster.last_words(f"the {what} ended", child.log))
+                raise cluster.StartError(cluster.log_tail_message(f"the {what} ended", child.log))
             await asyncio.sleep(_HEALTH_PERIOD_S)
         if code is None:
-            raise cluster.StartError(cluster.last_words("the API server ended", server.log))
+            raise cluster.StartError(cluster.log_tail_message("the API server ended", server.log))
         what = f"the daemon ended with status {code}"
-        raise cluster.StartError(cluster.last_words(what, daemon.log))
+        raise cluster.StartError(cluster.log_tail_message(what, daemon.log))
 
-    async def _show(self, stage: _Stage) -> None:
+    async def _refresh_screen(self, stage: _Environment) -> None:
         while True:
-            self._hear()
+            self._read_daemon_log()
             if (admin := stage.cloud.admin) is not None:
-                with contextlib.suppress(cloud.CloudTrouble):
+                with contextlib.suppress(cloud.AdminError):
                     self._board.cloud_calls = await admin.call_count()
             self._screen.show(self._board, now=time.monotonic())
             await asyncio.sleep(self._screen.period_s)
 
-    def _hear(self) -> None:
-        for entry in self._log.news() if self._log else ():
+    def _read_daemon_log(self) -> None:
+        for entry in self._log.read_entries() if self._log else ():
             if entry.is_warning:
                 self._board.daemon_warned(str(entry), time.monotonic())
 
-    async def _report(self, stage: _Stage) -> None:
+    async def _report(self, stage: _Environment) -> None:
         """Show the last line, with final figures, after the daemon has ended."""
         self._screen.show(self._board, now=time.monotonic())
         self._screen.close()
@@ -377,7 +383,7 @@ class Sandbox:
         calls = last.cloud_calls if last else None
         if stage.cloud.admin is not None:
             calls = await stage.cloud.admin.call_count()
-        for line in board.laggards(self._board):
+        for line in board.unsettled_lines(self._board):
             self._screen.say(line)
         self._screen.say(
             board.last_line(

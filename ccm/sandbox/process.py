@@ -106,18 +106,18 @@ class Child:
     async def stop(self, *, grace_s: float) -> int:
         """Send SIGTERM, then SIGKILL after `grace_s` seconds; return the exit status."""
         self._signal(signal.SIGTERM)
-        await self._ended(within_s=grace_s)
+        await self._wait_for_exit(within_s=grace_s)
         return await self.kill()
 
     async def kill(self) -> int:
         """Send SIGKILL and wait for the end; return the exit status."""
         self._signal(signal.SIGKILL)
-        code = await self._ended(within_s=_KILL_DEADLINE_S)
+        code = await self._wait_for_exit(within_s=_KILL_DEADLINE_S)
         if code is None:
             raise TimeoutError(f"{self.name} (process {self.pid}) cannot be killed")
         return code
 
-    async def _ended(self, *, within_s: float) -> int | None:
+    async def _wait_for_exit(self, *, within_s: float) -> int | None:
         """Return the exit status; None if the process still runs after `within_s` seconds."""
         deadline = time.monotonic() + within_s
         while True:

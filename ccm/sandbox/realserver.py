@@ -53,7 +53,7 @@ class ServerStartError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class TokenUser:
     """A user with a static token."""
 
     name: str
@@ -84,7 +84,7 @@ class RealServer:
 
     assets: Path
     data_dir: Path
-    users: Sequence[User] = ()
+    users: Sequence[TokenUser] = ()
     authorization_mode: str = "RBAC"
     audit_log: Path | None = None
     extra_args: Sequence[str] = ()
@@ -159,7 +159,7 @@ class RealServer:
         key = self.data_dir / "service-account.key"
         if not key.exists():
             files.write_private(key, _new_signing_key())
-        admin = User(name="admin", token=self.token, groups=(ADMIN_GROUP,))
+        admin = TokenUser(name="admin", token=self.token, groups=(ADMIN_GROUP,))
         tokens = [
             f'{user.token},{user.name},{user.name},"{",".join(user.groups)}"\n'
             for user in (admin, *self.users)

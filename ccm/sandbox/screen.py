@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ccm.base import terminal
-from ccm.sandbox.board import Board, Group, Row, summary
+from ccm.sandbox.board import Board, ObjectRow, RowGroup, summary
 
 if TYPE_CHECKING:  # rich is an extra
     from rich.console import Console, RenderableType
@@ -66,7 +66,7 @@ class Lines:
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._started: float | None = None
-        self._told = 0
+        self._shown_count = 0
         self._last = ""
         self._deployments: Sequence[str] = ()
 
@@ -78,8 +78,8 @@ class Lines:
         """Write the summary if it changed; after convergence also happenings and rollouts."""
         if self._started is None:
             self._started = now
-        happenings = board.news.since(self._told)
-        self._told = board.news.count
+        happenings = board.happenings.since(self._shown_count)
+        self._shown_count = board.happenings.count
         for happening in happenings:
             if board.is_converged or happening.is_warning:
                 self._stamped(happening.at - self._started, happening.text)
@@ -107,12 +107,12 @@ class Picture:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._size = console.size
-        self._said: list[str] = []
+        self._lines: list[str] = []
         self._live: Live | None = None
 
     def say(self, text: str) -> None:
         """Write a line above the picture."""
-        self._said.append(text)
+        self._lines.append(text)
         self._console.print(text, soft_wrap=True)
 
     def show(self, board: Board, *, now: float) -> None:
@@ -125,12 +125,12 @@ class Picture:
             self._size = size
             self.close()
             self._console.clear()
-            for text in self._said:
+            for text in self._lines:
                 self._console.print(text, soft_wrap=True)
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
             self._live.start()
-        room = size.height - 1 - min(len(self._said), size.height // 2)
+        room = size.height - 1 - min(len(self._lines), size.height // 2)
         self._live.update(render(board, now=now, width=size.width, height=room), refresh=True)
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ def render(board: Board, *, now: float, width: int, height: int) -> RenderableTy
     """
     from rich.console import Group as Lined
 
-    recent = board.news.since(board.news.count - RECENT_LINES)
+    recent = board.happenings.since(board.happenings.count - RECENT_LINES)
     room = height - len(recent) - 3
     above: list[RenderableType] = []
     below: list[RenderableType] = []
@@ -209,7 +209,7 @@ def render(board: Board, *, now: float, width: int, height: int) -> RenderableTy
     )
 
 
-def pick(rows: Iterable[Row], *, room: int) -> list[Row]:
+def pick(rows: Iterable[ObjectRow], *, room: int) -> list[ObjectRow]:
     """Return the rows that fit, sorted by name.
 
     If not all fit, the latest changes are kept. Deleted rows have the lowest priority: otherwise
@@ -225,13 +225,13 @@ def _line(text: str, style: str = PLAIN) -> Text:
     return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
-def _hidden(group: Group, shown: Sequence[Row]) -> list[Text]:
+def _hidden(group: RowGroup, shown: Sequence[ObjectRow]) -> list[Text]:
     count = len(group.rows) - len(shown)
     return [_line(f"... and {count} more; shown: the latest changes", FAINT)] if count else []
 
 
 def _grid(
-    columns: Sequence[str], rows: Sequence[Row], settled: str, now: float, width: int
+    columns: Sequence[str], rows: Sequence[ObjectRow], settled: str, now: float, width: int
 ) -> Table:
     """Return a header and one line for each row, with as many columns as fit."""
     from rich.table import Table
@@ -257,7 +257,7 @@ def _grid(
     return grid
 
 
-def _texts(columns: Sequence[str], row: Row, settled: str, now: float) -> dict[str, str]:
+def _texts(columns: Sequence[str], row: ObjectRow, settled: str, now: float) -> dict[str, str]:
     special = {
         columns[0]: row.name,
         "STATE": _state(row, settled, now),
@@ -268,7 +268,7 @@ def _texts(columns: Sequence[str], row: Row, settled: str, now: float) -> dict[s
     return {name: " ".join(cells.get(name, "").split()) or "-" for name in columns}
 
 
-def _state(row: Row, settled: str, now: float) -> str:
+def _state(row: ObjectRow, settled: str, now: float) -> str:
     if row.is_deleted:
         return "deleted"
     if row.state:
@@ -279,7 +279,7 @@ def _state(row: Row, settled: str, now: float) -> str:
     return f"{settled} in " + (f"{after_s * 1000:.0f} ms" if after_s < 1 else f"{after_s:.1f} s")
 
 
-def _style(row: Row) -> str:
+def _style(row: ObjectRow) -> str:
     if row.is_deleted:
         return FAINT
     if row.settled_after is None:

@@ -13,7 +13,7 @@ the others. When all slots are taken, the first stage above its share loses a co
 recently used one of the origin with the most. So a flood of one stage or from one address
 cannot take the slots of others.
 
-`Turns` shares scarce work among origins. Each origin has a maximum, and free slots go to the
+`FairLimiter` shares scarce work among origins. Each origin has a maximum, and free slots go to the
 waiting origins round-robin.
 """
 
@@ -37,11 +37,11 @@ from ccm.base import log, metrics
 from ccm.base.log import Outage
 from ccm.base.tasks import cancel_and_join, spawn
 
-MOST = 256
+MAX_CONNECTIONS = 256
 """Maximum non-silent connections of a port. An abusive client can make each one cost about
 200 KiB."""
 
-MOST_SILENT = 2048
+MAX_SILENT = 2048
 """Maximum silent connections; each costs a file descriptor and about 2 KiB."""
 
 _OPEN = metrics.gauge(
@@ -58,7 +58,7 @@ _REFUSED = metrics.counter(
 CROWDED, LATE, GREEDY = _REASONS = ("crowded", "late", "greedy")
 
 
-class Stage(enum.IntEnum):
+class ConnectionStage(enum.IntEnum):
     """Progress of a connection; under load the earliest stages lose connections first."""
 
     SILENT = 0
@@ -67,52 +67,52 @@ class Stage(enum.IntEnum):
     KNOWN = 3
 
 
-class Seat:
+class ConnectionSlot:
     """Slot of one connection.
 
     Attributes:
         stage: progress of the connection.
         origin: origin of its address, see `origin_of`.
-        hang_up: closes the connection at once; set by the owner of the socket.
+        abort: closes the connection at once; set by the owner of the socket.
         deadline: timer that closes the connection unless a request arrives first.
     """
 
-    __slots__ = ("_connections", "deadline", "hang_up", "origin", "stage")
+    __slots__ = ("_connections", "abort", "deadline", "origin", "stage")
 
-    def __init__(self, connections: Connections, origin: str) -> None:
-        self.stage = Stage.SILENT
+    def __init__(self, connections: ConnectionLimiter, origin: str) -> None:
+        self.stage = ConnectionStage.SILENT
         self.origin = origin
-        self.hang_up: Callable[[], None] = lambda: None
+        self.abort: Callable[[], None] = lambda: None
         self.deadline: asyncio.TimerHandle | None = None
         self._connections = connections
 
-    def taken(self) -> bool:
+    def is_held(self) -> bool:
         """Return whether the connection still has this slot."""
         return self in self._connections.by_stage[self.stage]
 
-    def reach(self, stage: Stage) -> None:
+    def advance(self, stage: ConnectionStage) -> None:
         """Mark the connection as used and advance it to a stage; it never goes back."""
-        if self.taken():
+        if self.is_held():
             self._connections.by_stage[self.stage].discard(self)
             self.stage = max(self.stage, stage)
             self._connections.by_stage[self.stage].add(self)
             self._connections.make_room()
-        if self.stage >= Stage.ANONYMOUS:
+        if self.stage >= ConnectionStage.ANONYMOUS:
             self._forget_deadline()
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Release the slot after the end of the connection; idempotent."""
         self._connections.by_stage[self.stage].discard(self)
         self._forget_deadline()
         if not self._connections:
-            self._connections.emptied.set()
+            self._connections.drained.set()
 
-    def refuse(self, reason: str) -> None:
+    def evict(self, reason: str) -> None:
         """Close the connection, and count the reason."""
-        if self.taken():
-            self._connections.refused(reason)
-            self.leave()
-            self.hang_up()
+        if self.is_held():
+            self._connections.count_refused(reason)
+            self.release()
+            self.abort()
 
     def _forget_deadline(self) -> None:
         if self.deadline is not None:
@@ -120,30 +120,30 @@ class Seat:
             self.deadline = None
 
 
-class Crowd:
+class StageConnections:
     """Connections of one stage by origin, least recently used first."""
 
     def __init__(self) -> None:
         self._size = 0
-        self._origins: OrderedDict[str, OrderedDict[Seat, None]] = OrderedDict()
+        self._origins: OrderedDict[str, OrderedDict[ConnectionSlot, None]] = OrderedDict()
 
     def __len__(self) -> int:
         return self._size
 
-    def __contains__(self, seat: Seat) -> bool:
+    def __contains__(self, seat: ConnectionSlot) -> bool:
         return seat in self._origins.get(seat.origin, ())
 
-    def __iter__(self) -> Iterator[Seat]:
+    def __iter__(self) -> Iterator[ConnectionSlot]:
         return (seat for seats in self._origins.values() for seat in seats)
 
-    def add(self, seat: Seat) -> None:
+    def add(self, seat: ConnectionSlot) -> None:
         """Add a connection, or mark it as just used."""
         self.discard(seat)
         self._origins.setdefault(seat.origin, OrderedDict())[seat] = None
         self._origins.move_to_end(seat.origin)
         self._size += 1
 
-    def discard(self, seat: Seat) -> None:
+    def discard(self, seat: ConnectionSlot) -> None:
         """Remove a connection, if present."""
         if seat in self:
             seats = self._origins[seat.origin]
@@ -152,31 +152,33 @@ class Crowd:
             if not seats:
                 del self._origins[seat.origin]
 
-    def first(self) -> Seat:
+    def next_victim(self) -> ConnectionSlot:
         """Return the least recently used connection of the largest origin."""
         largest = max(self._origins.values(), key=len)
         return next(iter(largest))
 
 
-class Connections:
+class ConnectionLimiter:
     """All connections of one port, with their limits.
 
     Args:
         server: name of the port in metrics.
-        most: maximum non-silent connections.
-        most_silent: maximum silent connections; at most an eighth of the limit of open files.
+        max_connections: maximum non-silent connections.
+        max_silent: maximum silent connections; at most an eighth of the limit of open files.
     """
 
-    def __init__(self, server: str, *, most: int = MOST, most_silent: int = MOST_SILENT) -> None:
-        self.by_stage = {stage: Crowd() for stage in Stage}
-        self.emptied = asyncio.Event()
+    def __init__(
+        self, server: str, *, max_connections: int = MAX_CONNECTIONS, max_silent: int = MAX_SILENT
+    ) -> None:
+        self.by_stage = {stage: StageConnections() for stage in ConnectionStage}
+        self.drained = asyncio.Event()
         """Event that is set while there are no connections."""
-        self.emptied.set()
+        self.drained.set()
         self._server = server
-        self._most = most
-        self._share = most // (len(Stage) - 1)
+        self._most = max_connections
+        self._share = max_connections // (len(ConnectionStage) - 1)
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most_silent = most_silent if soft < 0 else min(most_silent, soft // 8)
+        self._most_silent = max_silent if soft < 0 else min(max_silent, soft // 8)
         for stage, seats in self.by_stage.items():
             _OPEN.labels(server, stage.name.lower()).set_function(seats.__len__)
         for reason in _REASONS:
@@ -185,11 +187,11 @@ class Connections:
     def __len__(self) -> int:
         return sum(map(len, self.by_stage.values()))
 
-    def admit(self, origin: str = "") -> Seat:
+    def admit(self, origin: str = "") -> ConnectionSlot:
         """Return a slot for a new connection; another connection may be closed for it."""
-        seat = Seat(self, origin)
+        seat = ConnectionSlot(self, origin)
         self.by_stage[seat.stage].add(seat)
-        self.emptied.clear()
+        self.drained.clear()
         self.make_room()
         return seat
 
@@ -197,21 +199,21 @@ class Connections:
         """Close the connections above the limits."""
         silent, *others = self.by_stage.values()
         while len(silent) > self._most_silent:
-            silent.first().refuse(CROWDED)
+            silent.next_victim().evict(CROWDED)
         while sum(map(len, others)) > self._most:
             crowd = next(stage_crowd for stage_crowd in others if len(stage_crowd) > self._share)
-            crowd.first().refuse(CROWDED)
+            crowd.next_victim().evict(CROWDED)
 
-    def refused(self, reason: str) -> None:
+    def count_refused(self, reason: str) -> None:
         """Count a connection that the server closes."""
         _REFUSED.labels(self._server, reason).inc()
 
-    def hang_up(self, *stages: Stage) -> None:
+    def abort_stages(self, *stages: ConnectionStage) -> None:
         """Close all connections at these stages."""
         for stage in stages:
             for seat in list(self.by_stage[stage]):
-                seat.leave()
-                seat.hang_up()
+                seat.release()
+                seat.abort()
 
 
 _IPV6_BITS = 64
@@ -231,26 +233,26 @@ def origin_of(host: str) -> str:
     return str(ipaddress.ip_network((address, _IPV6_BITS), strict=False))
 
 
-class Turns:
+class FairLimiter:
     """Fair semaphore: waiting origins get free slots round-robin.
 
     Args:
-        places: number of slots.
-        each: maximum slots of one origin.
+        slots: number of slots.
+        per_origin: maximum slots of one origin.
     """
 
-    def __init__(self, places: int, *, each: int) -> None:
-        self._free = places
-        self._each = each
+    def __init__(self, slots: int, *, per_origin: int) -> None:
+        self._free = slots
+        self._each = per_origin
         self._taken = Counter[str]()
         self._waiting: OrderedDict[str, dict[asyncio.Future[None], None]] = OrderedDict()
 
     @asynccontextmanager
-    async def place(self, origin: str) -> AsyncIterator[None]:
+    async def slot(self, origin: str) -> AsyncIterator[None]:
         """Wait for a slot, and hold it inside the block."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(origin, {})[turn] = None
-        self._give()
+        self._grant()
         try:
             await turn
             yield
@@ -261,11 +263,11 @@ class Turns:
                 if not self._taken[origin]:
                     del self._taken[origin]
                 self._free += 1
-                self._give()
+                self._grant()
             else:
                 self._leave(origin, turn)
 
-    def _give(self) -> None:
+    def _grant(self) -> None:
         """Grant free slots to waiting origins, round-robin."""
         while self._free and (origin := self._next()) is not None:
             turn = next(iter(self._waiting[origin]))
@@ -300,17 +302,17 @@ CLOSE_S = 2
 """Time-out for closing connections in good order."""
 
 PACE_S = 0.01
-STARTS, STARTS_OF_EACH = 8, 2
+MAX_HANDSHAKES, MAX_HANDSHAKES_PER_ORIGIN = 8, 2
 """Maximum TLS handshakes that begin within `PACE_S`: in all, and for one origin. A handshake takes
 a millisecond or more of CPU, and clients that reconnect all the time must not take all of it."""
 
-_AT_ONCE = 64
+_MAX_ACCEPTS = 64
 """Maximum connections accepted before the event loop runs other work."""
 
 _PAUSE_S = 1.0
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
-Speak = Callable[[Seat], asyncio.Protocol]
+ProtocolFactory = Callable[[ConnectionSlot], asyncio.Protocol]
 """Factory of a connection's protocol, which has to leave the seat when the connection ends."""
 
 
@@ -370,7 +372,7 @@ class Acceptor:
     """Acceptor of one port.
 
     Args:
-        speak: makes the protocol of a connection.
+        protocol_factory: makes the protocol of a connection.
         connections: slots of the port.
         context: TLS context; None means plain HTTP.
         header_s: time-out for the first request of a connection.
@@ -378,24 +380,24 @@ class Acceptor:
 
     def __init__(
         self,
-        speak: Speak,
-        connections: Connections,
+        protocol_factory: ProtocolFactory,
+        connections: ConnectionLimiter,
         *,
         context: ssl.SSLContext | None,
         header_s: float,
     ) -> None:
-        self._speak = speak
+        self._protocol_factory = protocol_factory
         self._connections = connections
         self._context = context
         self._header_s = header_s
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._opening: set[asyncio.Task[None]] = set()
-        self._starts = Turns(STARTS, each=STARTS_OF_EACH)
+        self._handshakes = FairLimiter(MAX_HANDSHAKES, per_origin=MAX_HANDSHAKES_PER_ORIGIN)
         self._shortage = Outage(
             log.logger("serving"),
-            begins="callers wait, no file descriptors or memory are left for them",
-            ends="callers are let in again",
+            start_message="callers wait, no file descriptors or memory are left for them",
+            end_message="callers are let in again",
         )
 
     def start(self, listener: socket.socket) -> None:
@@ -409,7 +411,7 @@ class Acceptor:
             await cancel_and_join(self._accepting)
             self._listener.close()
         await cancel_and_join(*self._opening)
-        self._connections.hang_up(Stage.SILENT, Stage.UNFINISHED)
+        self._connections.abort_stages(ConnectionStage.SILENT, ConnectionStage.UNFINISHED)
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -418,18 +420,18 @@ class Acceptor:
             try:
                 callers.append(await loop.sock_accept(listener))
                 # uvloop would accept one connection per iteration: too few in a flood.
-                while len(callers) < _AT_ONCE:
+                while len(callers) < _MAX_ACCEPTS:
                     callers.append(listener.accept())
             except BlockingIOError:  # no more connections wait
-                self._shortage.is_over()
+                self._shortage.record_success()
             except OSError as error:
                 # The listener stays readable, so without a pause this loop would spin.
                 is_short = error.errno in _SHORTAGES
                 if is_short:
-                    self._shortage.goes_on(error=error.strerror)
+                    self._shortage.record_failure(error=error.strerror)
                 pause_s = _PAUSE_S if is_short else PACE_S
             else:
-                self._shortage.is_over()
+                self._shortage.record_success()
             for caller, address in callers:
                 self._admit(caller, origin_of(address[0]))
             await asyncio.sleep(pause_s)
@@ -443,11 +445,11 @@ class Acceptor:
             loop.remove_reader(caller)
             caller.close()
 
-        seat.hang_up = hang_up
-        seat.deadline = loop.call_later(self._header_s, seat.refuse, LATE)
-        loop.add_reader(caller, self._heard, caller, seat)
+        seat.abort = hang_up
+        seat.deadline = loop.call_later(self._header_s, seat.evict, LATE)
+        loop.add_reader(caller, self._on_readable, caller, seat)
 
-    def _heard(self, caller: socket.socket, seat: Seat) -> None:
+    def _on_readable(self, caller: socket.socket, seat: ConnectionSlot) -> None:
         """Handle the first bytes or the end of a silent connection."""
         try:
             gone = not caller.recv(1, socket.MSG_PEEK)
@@ -456,11 +458,11 @@ class Acceptor:
         except OSError:
             gone = True
         if gone:
-            seat.leave()
-            seat.hang_up()
+            seat.release()
+            seat.abort()
             return
         asyncio.get_running_loop().remove_reader(caller)
-        task = spawn(self._begin(caller, seat), name="caller")
+        task = spawn(self._handshake(caller, seat), name="caller")
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
@@ -469,47 +471,49 @@ class Acceptor:
             task.cancel()
             caller.close()
 
-        seat.hang_up = hang_up
-        seat.reach(Stage.UNFINISHED)
+        seat.abort = hang_up
+        seat.advance(ConnectionStage.UNFINISHED)
 
-    async def _begin(self, caller: socket.socket, seat: Seat) -> None:
+    async def _handshake(self, caller: socket.socket, seat: ConnectionSlot) -> None:
         """Open the connection; under TLS wait for a handshake slot, and hold it `PACE_S` longer."""
         if self._context is None:
             await self._open(caller, seat)
             return
-        async with self._starts.place(seat.origin):
+        async with self._handshakes.slot(seat.origin):
             await self._open(caller, seat)
             await asyncio.sleep(PACE_S)
 
-    async def _open(self, caller: socket.socket, seat: Seat) -> None:
-        if not seat.taken():
+    async def _open(self, caller: socket.socket, seat: ConnectionSlot) -> None:
+        if not seat.is_held():
             return
-        seat.hang_up = lambda: None  # nothing to close yet; aborted below once it is open
+        seat.abort = lambda: None  # nothing to close yet; aborted below once it is open
         loop = asyncio.get_running_loop()
         try:
             transport, _ = await loop.connect_accepted_socket(lambda: self._protocol(seat), caller)
         except BaseException as error:
-            seat.leave()
+            seat.release()
             caller.close()
             if isinstance(error, OSError):  # the client disconnected meanwhile
                 return
             raise
-        if seat.taken():
-            seat.hang_up = transport.abort
+        if seat.is_held():
+            seat.abort = transport.abort
         else:
             transport.abort()
 
-    def _protocol(self, seat: Seat) -> asyncio.BaseProtocol:
-        speaker = self._speak(seat)
-        return speaker if self._context is None else _Secured(speaker, self._context, seat)
+    def _protocol(self, seat: ConnectionSlot) -> asyncio.BaseProtocol:
+        speaker = self._protocol_factory(seat)
+        return speaker if self._context is None else _TlsProtocol(speaker, self._context, seat)
 
 
-class _Secured(SSLProtocol):
+class _TlsProtocol(SSLProtocol):
     """TLS of one connection, with a small read buffer."""
 
     max_size = CHUNK
 
-    def __init__(self, speaker: asyncio.Protocol, context: ssl.SSLContext, seat: Seat) -> None:
+    def __init__(
+        self, speaker: asyncio.Protocol, context: ssl.SSLContext, seat: ConnectionSlot
+    ) -> None:
         super().__init__(
             asyncio.get_running_loop(),
             speaker,
@@ -523,5 +527,5 @@ class _Secured(SSLProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Leave the seat; before the end of the handshake the HTTP protocol is not called."""
-        self.seat.leave()
+        self.seat.release()
         super().connection_lost(exc)

@@ -1,7 +1,8 @@
 """Validating admission webhooks: the `admission.k8s.io/v1` format, the server side, one webhook.
 
-A webhook is a name and an async function from a `Request` to an `Answer`. `Webhooks` serves them
-over HTTP and does not know their rules. `ServiceAnnotations` checks the annotations of Services.
+A webhook is a name and an async function from a `Request` to an `AdmissionResponse`. `Webhooks`
+serves them over HTTP and does not know their rules. `ServiceAnnotations` checks the annotations of
+Services.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import msgspec
 
 from ccm.base import clock, log, metrics, redact
 from ccm.base.parsing import parse_duration
-from ccm.base.redact import public
+from ccm.base.redact import mask_for_api
 from ccm.model import Service
 from ccm.model.meta import Wire
 from ccm.serving import http
-from ccm.serving.handler_chain import LineRates
+from ccm.serving.handler_chain import LogRateLimits
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -37,7 +38,7 @@ _REASONS = {400: "BadRequest", 403: "Forbidden", 409: "Conflict", 422: "Invalid"
 _NULL = msgspec.Raw(b"null")
 
 
-class Malformed(Exception):
+class InvalidReview(Exception):
     """The body is not a valid admission review; the message is the cause."""
 
 
@@ -49,7 +50,7 @@ class GroupVersionKind(Wire, frozen=True, kw_only=True):
     kind: str = ""
 
 
-class Request(Wire, frozen=True, kw_only=True):
+class AdmissionRequest(Wire, frozen=True, kw_only=True):
     """Admission request of an API server for one write.
 
     `object` is the new object and `old_object` the stored one, both as JSON; `null` if missing.
@@ -64,7 +65,7 @@ class Request(Wire, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AdmissionResponse:
     """Decision of a webhook.
 
     Attributes:
@@ -81,9 +82,9 @@ class Answer:
     warnings: Sequence[str] = ()
 
 
-ALLOWED = Answer(allowed=True)
+ALLOWED = AdmissionResponse(allowed=True)
 
-Handler = Callable[[Request], Awaitable[Answer]]
+Handler = Callable[[AdmissionRequest], Awaitable[AdmissionResponse]]
 """Decides about one write. Calls are concurrent. An exception becomes a 500, for which the
 `failurePolicy` applies."""
 
@@ -106,13 +107,13 @@ class Webhook:
         return f"/{self.name}"
 
 
-class _Review(Wire, frozen=True, kw_only=True):
+class _AdmissionReview(Wire, frozen=True, kw_only=True):
     api_version: str = ""
     kind: str = ""
-    request: Request | None = None
+    request: AdmissionRequest | None = None
 
 
-class _Status(Wire, frozen=True, kw_only=True):
+class _ResponseStatus(Wire, frozen=True, kw_only=True):
     code: int
     reason: str = ""
     message: str = ""
@@ -121,20 +122,20 @@ class _Status(Wire, frozen=True, kw_only=True):
 class _Response(Wire, frozen=True, kw_only=True):
     uid: str
     allowed: bool
-    status: _Status | None = None
+    status: _ResponseStatus | None = None
     warnings: list[str] | None = None
 
 
-class _Reviewed(Wire, frozen=True, kw_only=True):
+class _AdmissionReviewResponse(Wire, frozen=True, kw_only=True):
     api_version: str
     kind: str
     response: _Response
 
 
-_REVIEW = msgspec.json.Decoder(_Review)
+_REVIEW = msgspec.json.Decoder(_AdmissionReview)
 
 
-def decode(body: bytes) -> Request:
+def decode(body: bytes) -> AdmissionRequest:
     """Decode the request of an admission review.
 
     Raises:
@@ -143,39 +144,41 @@ def decode(body: bytes) -> Request:
     try:
         review = _REVIEW.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise Malformed(f"body is no {KIND}: {error}") from error
+        raise InvalidReview(f"body is no {KIND}: {error}") from error
     if (review.api_version, review.kind) != (API_VERSION, KIND):
         given = f"apiVersion {review.api_version[:64]!r} and kind {review.kind[:64]!r}"
-        raise Malformed(f"body has {given}; expected {API_VERSION!r} and {KIND!r}")
+        raise InvalidReview(f"body has {given}; expected {API_VERSION!r} and {KIND!r}")
     if review.request is None:
-        raise Malformed(f"{KIND} has no request")
+        raise InvalidReview(f"{KIND} has no request")
     return review.request
 
 
-def encode(request: Request, answer: Answer) -> bytes:
+def encode(request: AdmissionRequest, answer: AdmissionResponse) -> bytes:
     """Encode the admission review for an answer; secrets in its messages are redacted."""
     status = None
     if not answer.allowed:
         reason = _REASONS.get(answer.code, "")
-        status = _Status(code=answer.code, reason=reason, message=public(answer.message))
+        status = _ResponseStatus(
+            code=answer.code, reason=reason, message=mask_for_api(answer.message)
+        )
     return msgspec.json.encode(
-        _Reviewed(
+        _AdmissionReviewResponse(
             api_version=API_VERSION,
             kind=KIND,
             response=_Response(
                 uid=request.uid,
                 allowed=answer.allowed,
                 status=status,
-                warnings=list(map(public, answer.warnings)) or None,
+                warnings=list(map(mask_for_api, answer.warnings)) or None,
             ),
         )
     )
 
 
-MOST_WARNINGS = 10
+MAX_WARNINGS = 10
 """Maximum warnings in one answer; an API server drops those beyond 4 KiB anyway."""
 
-_LONGEST = 63
+_MAX_COMPARED = 63
 """Characters of an unknown name that are compared with known ones. A valid name has at most 63
 after its slash, and this one is not validated yet."""
 
@@ -183,7 +186,7 @@ _SERVICE = GroupVersionKind(version="v1", kind="Service")
 _DECODER = msgspec.json.Decoder(Service | None)
 
 
-class Rule(Protocol):
+class AnnotationRule(Protocol):
     """Rule for one annotation of a schema."""
 
     @property
@@ -197,7 +200,7 @@ class Rule(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schema:
+class AnnotationSchema:
     """Schema of the annotations of a provider.
 
     Attributes:
@@ -206,7 +209,7 @@ class Schema:
             a prefix is known without a rule.
     """
 
-    rules: Sequence[Rule] = ()
+    rules: Sequence[AnnotationRule] = ()
     prefixes: Sequence[str] = ()
 
 
@@ -215,29 +218,33 @@ class ServiceAnnotations:
 
     Args:
         schema: returns the current schema; it may change while the process runs.
-        concerns: returns whether the daemon reads the annotations of a Service.
+        is_relevant: returns whether the daemon reads the annotations of a Service.
     """
 
-    def __init__(self, schema: Callable[[], Schema], concerns: Callable[[Service], bool]) -> None:
+    def __init__(
+        self, schema: Callable[[], AnnotationSchema], is_relevant: Callable[[Service], bool]
+    ) -> None:
         self._schema = schema
-        self._concerns = concerns
+        self._is_relevant = is_relevant
 
-    async def __call__(self, request: Request) -> Answer:
+    async def __call__(self, request: AdmissionRequest) -> AdmissionResponse:
         """Deny changed invalid values; raises `msgspec.DecodeError` if the object is no Service."""
         if request.kind != _SERVICE or request.sub_resource:
             return ALLOWED
         if request.operation not in (CREATE, UPDATE):
             return ALLOWED
         service = _DECODER.decode(request.object)
-        if service is None or service.is_deleting or not self._concerns(service):
+        if service is None or service.is_deleting or not self._is_relevant(service):
             return ALLOWED
         old = _DECODER.decode(request.old_object)
         # Annotations of a Service that did not matter before count as changed.
-        before = old.annotations if old is not None and self._concerns(old) else {}
-        return judge(self._schema(), before, service.annotations)
+        before = old.annotations if old is not None and self._is_relevant(old) else {}
+        return validate_change(self._schema(), before, service.annotations)
 
 
-def judge(schema: Schema, before: Mapping[str, str], after: Mapping[str, str]) -> Answer:
+def validate_change(
+    schema: AnnotationSchema, before: Mapping[str, str], after: Mapping[str, str]
+) -> AdmissionResponse:
     """Deny invalid values that changed; warn about unknown names and unchanged invalid values."""
     changed = {name for name, text in after.items() if before.get(name) != text}
     rules = {rule.name: rule for rule in schema.rules}
@@ -251,23 +258,23 @@ def judge(schema: Schema, before: Mapping[str, str], after: Mapping[str, str]) -
         return ALLOWED
     faults = {name: rules[name].fault(after[name]) for name in rules if name in after}
     wrong = [fault for name, fault in faults.items() if fault and name in changed]
-    warnings = [_unknown(name, rules, schema.prefixes) for name in unknown_names[:MOST_WARNINGS]]
+    warnings = [_unknown(name, rules, schema.prefixes) for name in unknown_names[:MAX_WARNINGS]]
     warnings += [fault for name, fault in faults.items() if fault and name not in changed]
-    return Answer(
-        allowed=not wrong, message="; ".join(wrong), warnings=tuple(warnings[:MOST_WARNINGS])
+    return AdmissionResponse(
+        allowed=not wrong, message="; ".join(wrong), warnings=tuple(warnings[:MAX_WARNINGS])
     )
 
 
-def _unknown(name: str, rules: Mapping[str, Rule], prefixes: Sequence[str]) -> str:
+def _unknown(name: str, rules: Mapping[str, AnnotationRule], prefixes: Sequence[str]) -> str:
     prefix = max((candidate for candidate in prefixes if name.startswith(candidate)), key=len)
     # Compare without the common prefix, or all names would be similar.
     ends = {rule.removeprefix(prefix): rule for rule in rules}
-    close = difflib.get_close_matches(name.removeprefix(prefix)[:_LONGEST], ends, n=1)
+    close = difflib.get_close_matches(name.removeprefix(prefix)[:_MAX_COMPARED], ends, n=1)
     hint = f"did you mean {ends[close[0]]}?" if close else f"known: {', '.join(sorted(rules))}"
     return f"annotation {name} is unknown and has no effect; {hint}"
 
 
-BODIES = http.Limits(each=7 << 20, together=24 << 20, patience_s=2.0)
+BODY_LIMITS = http.BodyLimits(max_body=7 << 20, max_total=24 << 20, timeout_s=2.0)
 """Body limits of reviews. A review has an object twice, each up to 3 MiB. A slow sender is no API
 server: those send from memory."""
 
@@ -290,17 +297,17 @@ _USUAL_CODES = (200, 400, 500)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class WebhookLimits:
     """Limits of the webhook server.
 
     Attributes:
         timeout_s: deadline of one request; an API server's default time-out.
-        at_once: maximum concurrent decisions; further requests wait, with their bodies in
+        max_concurrent: maximum concurrent decisions; further requests wait, with their bodies in
             memory.
     """
 
     timeout_s: float = 10.0
-    at_once: int = 16
+    max_concurrent: int = 16
 
 
 class _Refusal(Exception):
@@ -319,12 +326,12 @@ class Webhooks:
         limits: limits of the server.
     """
 
-    def __init__(self, webhooks: Sequence[Webhook], *, limits: Limits | None = None) -> None:
+    def __init__(self, webhooks: Sequence[Webhook], *, limits: WebhookLimits | None = None) -> None:
         self._by_path = {webhook.path: webhook for webhook in webhooks}
-        self._limits = limits or Limits()
-        self._places = asyncio.Semaphore(self._limits.at_once)
+        self._limits = limits or WebhookLimits()
+        self._slots = asyncio.Semaphore(self._limits.max_concurrent)
         self._log = log.logger("webhook")
-        self._rates = LineRates()
+        self._rates = LogRateLimits()
         for webhook in webhooks:
             _DENIALS.labels(webhook.name)
             for code in _USUAL_CODES:
@@ -354,8 +361,8 @@ class Webhooks:
         timeout_s = min(asked_s if asked_s > 0 else math.inf, self._limits.timeout_s)
         try:
             body = await self._review(webhook, request, asyncio.timeout(timeout_s))
-        except (_Refusal, http.BadBody) as refusal:
-            return http.text(f"{redact.public(str(refusal))}\n", refusal.status)
+        except (_Refusal, http.BodyError) as refusal:
+            return http.text(f"{redact.mask_for_api(str(refusal))}\n", refusal.status)
         return http.Response(body=body, content_type=http.JSON)
 
     async def _review(
@@ -368,22 +375,22 @@ class Webhooks:
                 # Read the body before taking a slot: a slow sender must not block others.
                 body = await _body(request)
                 late = _Refusal(503, "too many requests at once")
-                async with self._places:
+                async with self._slots:
                     late = _Refusal(500, f"webhook {webhook.name} did not decide in time")
-                    return await self._decided(webhook, _understood(body))
+                    return await self._decide(webhook, _decode_review(body))
         except TimeoutError:
             # Rate limited: any caller can cause these lines.
-            if late.status >= 500 and (left_out := self._rates.take("slow")) is not None:
+            if late.status >= 500 and (left_out := self._rates.admit("slow")) is not None:
                 facts = {"webhook": webhook.name, "error": str(late), **left_out}
                 self._log.warning("webhook is too slow", **facts)
             raise late from None
 
-    async def _decided(self, webhook: Webhook, review_request: Request) -> bytes:
+    async def _decide(self, webhook: Webhook, review_request: AdmissionRequest) -> bytes:
         try:
             answer = await webhook.handle(review_request)
             encoded = encode(review_request, answer)
         except Exception as error:
-            if (left_out := self._rates.take("failed")) is not None:
+            if (left_out := self._rates.admit("failed")) is not None:
                 facts = {"webhook": webhook.name, **left_out}
                 self._log.error("webhook failed", **facts, exc_info=error)
             raise _Refusal(500, f"webhook {webhook.name} failed: {error}") from error
@@ -401,8 +408,8 @@ async def _body(request: http.Request) -> bytes:
     return body
 
 
-def _understood(body: bytes) -> Request:
+def _decode_review(body: bytes) -> AdmissionRequest:
     try:
         return decode(body)
-    except Malformed as error:
+    except InvalidReview as error:
         raise _Refusal(400, str(error)) from error

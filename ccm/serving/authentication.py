@@ -22,9 +22,9 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 from ccm.base import clock, metrics
-from ccm.serving.acceptor import Turns
+from ccm.serving.acceptor import FairLimiter
 from ccm.serving.http import Caller, Request
-from ccm.serving.ttl_cache import Shelf, TTLCache
+from ccm.serving.ttl_cache import LRUStore, TTLCache
 
 ANONYMOUS_NAME = "system:anonymous"
 AUTHENTICATED = "system:authenticated"
@@ -36,7 +36,7 @@ _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class UserInfo:
     """An authenticated or anonymous user.
 
     Attributes:
@@ -51,11 +51,11 @@ class User:
     groups: tuple[str, ...] = ()
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
-    def authenticated(self) -> User:
+    def authenticated(self) -> UserInfo:
         """Return the user with the group `system:authenticated`; an anonymous one unchanged."""
         if self.name == ANONYMOUS_NAME or {AUTHENTICATED, UNAUTHENTICATED} & {*self.groups}:
             return self
-        return User(
+        return UserInfo(
             name=self.name,
             uid=self.uid,
             groups=(*self.groups, AUTHENTICATED),
@@ -63,12 +63,12 @@ class User:
         )
 
 
-ANONYMOUS = User(name=ANONYMOUS_NAME, groups=(UNAUTHENTICATED,))
+ANONYMOUS = UserInfo(name=ANONYMOUS_NAME, groups=(UNAUTHENTICATED,))
 """User of a request without credentials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Authorities:
+class CABundle:
     """CA bundle for one purpose; an empty one trusts no certificate.
 
     Attributes:
@@ -80,7 +80,7 @@ class Authorities:
     members: frozenset[bytes] = field(default_factory=frozenset, repr=False)
 
     @classmethod
-    def of(cls, pem: bytes) -> Authorities:
+    def parse(cls, pem: bytes) -> CABundle:
         """Parse a PEM bundle.
 
         Raises:
@@ -91,7 +91,7 @@ class Authorities:
             raise ValueError("no certificate found in the certificate authority data")
         return cls(pem=pem, members=certificates)
 
-    def vouch_for(self, caller: Caller) -> bool:
+    def has_issued(self, caller: Caller) -> bool:
         """Return whether the caller's verified chain contains one of these CAs."""
         return any(link in self.members for link in caller.chain)
 
@@ -105,13 +105,13 @@ def _certificates(pem: bytes) -> Iterable[bytes]:
         yield ssl.PEM_cert_to_DER_cert(text)
 
 
-def user_of(certificate: Mapping[str, object]) -> User | None:
+def user_of(certificate: Mapping[str, object]) -> UserInfo | None:
     """Return the user of a certificate (`getpeercert` format); None without a common name."""
     facts = _subject(certificate)
     name = common_name(certificate)
     if not name:
         return None
-    return User(
+    return UserInfo(
         name=name,
         uid=next(iter(facts.get(_UID_ATTRIBUTE, ())), ""),
         groups=tuple(facts.get("organizationName", ())),
@@ -123,7 +123,7 @@ def common_name(certificate: Mapping[str, object]) -> str:
     return next(reversed(_subject(certificate).get("commonName", ())), "")
 
 
-def is_over(certificate: Mapping[str, object], now: datetime) -> bool:
+def has_expired(certificate: Mapping[str, object], now: datetime) -> bool:
     """Return whether a certificate has expired; TLS checks that only during the handshake."""
     end = certificate.get("notAfter")
     return isinstance(end, str) and ssl.cert_time_to_seconds(end) < now.timestamp()
@@ -160,15 +160,15 @@ _KNOWN_NAMES = frozenset(
 )
 """User names with a label value of their own (k8s.io/apiserver, endpoints/filters)."""
 
-UNKNOWN_AT_ONCE = 32
+MAX_NEW_TOKEN_REVIEWS = 32
 """Maximum concurrent reviews of tokens that were never valid. A flood of them must not delay the
 reviews of known valid tokens."""
 
-UNKNOWN_OF_EACH = 8
+MAX_NEW_TOKEN_REVIEWS_PER_ORIGIN = 8
 """Maximum of these reviews for one origin. A flood from one address must not block a new valid
 token from another."""
 
-GOOD_KEPT = 256
+MAX_VALID_TOKENS = 256
 """Maximum number of remembered digests of valid tokens."""
 
 
@@ -176,16 +176,16 @@ class ReviewFailed(Exception):
     """The API server did not answer a review; the message is the cause."""
 
 
-class Unauthorized(Exception):
+class InvalidCredentials(Exception):
     """The caller's credentials are invalid; the message is for the log, not for the caller."""
 
 
-TokenReview = Callable[[str], Awaitable[User | None]]
+TokenReview = Callable[[str], Awaitable[UserInfo | None]]
 """Returns the user of a token, None for an invalid one; raises ReviewFailed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proxies:
+class FrontProxies:
     """Front proxies that may pass the user of a request in headers.
 
     Attributes:
@@ -194,10 +194,10 @@ class Proxies:
         user_headers: headers for the user name; the first one present counts.
         uid_headers: headers for the UID; the first one present counts.
         group_headers: headers for groups; all of them count.
-        extra_prefixes: prefixes of headers for `User.extra`.
+        extra_prefixes: prefixes of headers for `UserInfo.extra`.
     """
 
-    authorities: Authorities = field(default_factory=Authorities)
+    authorities: CABundle = field(default_factory=CABundle)
     names: tuple[str, ...] = ()
     user_headers: tuple[str, ...] = ()
     uid_headers: tuple[str, ...] = ()
@@ -214,8 +214,8 @@ class Trust:
         proxies: trusted front proxies.
     """
 
-    clients: Authorities = field(default_factory=Authorities)
-    proxies: Proxies = field(default_factory=Proxies)
+    clients: CABundle = field(default_factory=CABundle)
+    proxies: FrontProxies = field(default_factory=FrontProxies)
 
     @property
     def pem(self) -> bytes | None:
@@ -230,24 +230,26 @@ class Authenticator:
     Args:
         review: sends a TokenReview; None rejects every token.
         token_ttl_s: time to live of an answer in the cache.
-        shelf: storage of the answers; None means a shelf of its own.
+        store: storage of the answers; None means a shelf of its own.
     """
 
     def __init__(
-        self, review: TokenReview | None, *, token_ttl_s: float, shelf: Shelf | None = None
+        self, review: TokenReview | None, *, token_ttl_s: float, store: LRUStore | None = None
     ) -> None:
         self.trust = Trust()
         self._review_token = review
         self._salt = secrets.token_bytes(32)
-        self._good: OrderedDict[bytes, None] = OrderedDict()
-        self._unknown = Turns(UNKNOWN_AT_ONCE, each=UNKNOWN_OF_EACH)
-        self._tokens: TTLCache[bytes, User | None] = TTLCache(
-            lambda _answer: token_ttl_s, name="authentication", shelf=shelf
+        self._valid_tokens: OrderedDict[bytes, None] = OrderedDict()
+        self._new_token_reviews = FairLimiter(
+            MAX_NEW_TOKEN_REVIEWS, per_origin=MAX_NEW_TOKEN_REVIEWS_PER_ORIGIN
+        )
+        self._tokens: TTLCache[bytes, UserInfo | None] = TTLCache(
+            lambda _answer: token_ttl_s, name="authentication", store=store
         )
         for result in ("success", "failure", "error"):
             _attempts.labels(result)
 
-    async def identify(self, request: Request) -> User:
+    async def identify(self, request: Request) -> UserInfo:
         """Return the user of a request.
 
         Raises:
@@ -269,45 +271,45 @@ class Authenticator:
         """Cancel running reviews."""
         await self._tokens.close()
 
-    async def _identify(self, request: Request) -> User:
+    async def _identify(self, request: Request) -> UserInfo:
         wrong: list[str] = []
         for way in (self._by_proxy, self._by_certificate, self._by_token):
             try:
                 user = await way(request)
-            except Unauthorized as error:
+            except InvalidCredentials as error:
                 wrong.append(str(error))
             else:
                 if user is not None:
                     return user.authenticated()
         if wrong:
-            raise Unauthorized("; ".join(wrong))
+            raise InvalidCredentials("; ".join(wrong))
         return ANONYMOUS
 
-    async def _by_proxy(self, request: Request) -> User | None:
+    async def _by_proxy(self, request: Request) -> UserInfo | None:
         proxies, caller = self.trust.proxies, request.caller
         if not proxies.authorities.members or caller.certificate is None:
             return None
-        if not proxies.authorities.vouch_for(caller):
-            raise Unauthorized("the certificate is not a trusted proxy's")
+        if not proxies.authorities.has_issued(caller):
+            raise InvalidCredentials("the certificate is not a trusted proxy's")
         self._check_time(caller.certificate)
         if proxies.names and common_name(caller.certificate) not in proxies.names:
-            raise Unauthorized("the certificate's common name is not a trusted proxy's")
-        return _told_by_proxy(proxies, request)
+            raise InvalidCredentials("the certificate's common name is not a trusted proxy's")
+        return _proxied_user(proxies, request)
 
-    async def _by_certificate(self, request: Request) -> User | None:
+    async def _by_certificate(self, request: Request) -> UserInfo | None:
         caller = request.caller
         if caller.certificate is None or not self.trust.clients.members:
             return None
-        if not self.trust.clients.vouch_for(caller):
-            raise Unauthorized("the certificate is signed by an unknown authority")
+        if not self.trust.clients.has_issued(caller):
+            raise InvalidCredentials("the certificate is signed by an unknown authority")
         self._check_time(caller.certificate)
         return user_of(caller.certificate)
 
     def _check_time(self, certificate: Mapping[str, object]) -> None:
-        if is_over(certificate, clock.now()):
-            raise Unauthorized("the certificate has expired")
+        if has_expired(certificate, clock.now()):
+            raise InvalidCredentials("the certificate has expired")
 
-    async def _by_token(self, request: Request) -> User | None:
+    async def _by_token(self, request: Request) -> UserInfo | None:
         scheme, _, rest = request.headers.get("Authorization", "").strip().partition(" ")
         token = rest.partition(" ")[0]
         if scheme.lower() != "bearer" or not token:
@@ -316,34 +318,34 @@ class Authenticator:
             # Keep only a salted digest: the token itself must not stay in memory.
             key = hmac.digest(self._salt, token.encode(), hashlib.sha256)
         except UnicodeEncodeError:
-            raise Unauthorized("the token is no text") from None
-        if key in self._good:
-            request.known()
+            raise InvalidCredentials("the token is no text") from None
+        if key in self._valid_tokens:
+            request.mark_authenticated()
         try:
             user = await self._tokens.get(
                 key, lambda: self._review(key, token, request.caller.origin)
             )
         except ReviewFailed as error:
-            raise Unauthorized(f"the token could not be reviewed: {error}") from error
+            raise InvalidCredentials(f"the token could not be reviewed: {error}") from error
         if user is None:
-            self._good.pop(key, None)
-            raise Unauthorized("the token is wrong")
-        self._good[key] = None
-        self._good.move_to_end(key)
-        if len(self._good) > GOOD_KEPT:
-            self._good.popitem(last=False)
+            self._valid_tokens.pop(key, None)
+            raise InvalidCredentials("the token is wrong")
+        self._valid_tokens[key] = None
+        self._valid_tokens.move_to_end(key)
+        if len(self._valid_tokens) > MAX_VALID_TOKENS:
+            self._valid_tokens.popitem(last=False)
         return user
 
-    async def _review(self, key: bytes, token: str, origin: str) -> User | None:
+    async def _review(self, key: bytes, token: str, origin: str) -> UserInfo | None:
         if self._review_token is None:
             return None
-        if key in self._good:
+        if key in self._valid_tokens:
             return await self._review_token(token)
-        async with self._unknown.place(origin):
+        async with self._new_token_reviews.slot(origin):
             return await self._review_token(token)
 
 
-def _told_by_proxy(proxies: Proxies, request: Request) -> User | None:
+def _proxied_user(proxies: FrontProxies, request: Request) -> UserInfo | None:
     name = _first(request, proxies.user_headers)
     if not name:
         return None
@@ -356,7 +358,7 @@ def _told_by_proxy(proxies: Proxies, request: Request) -> User | None:
             if header.lower().startswith(prefix.lower()):
                 key = unquote(header[len(prefix) :].lower())
                 extra[key] = (*extra.get(key, ()), value)
-    return User(
+    return UserInfo(
         name=name,
         uid=_first(request, proxies.uid_headers),
         groups=tuple(groups),

@@ -23,12 +23,12 @@ from ccm.serving.authentication import (
     ANONYMOUS_NAME,
     MASTERS,
     Authenticator,
+    InvalidCredentials,
     ReviewFailed,
-    Unauthorized,
-    User,
+    UserInfo,
 )
 from ccm.serving.http import JSON, Handler, Request, Response, find_page, text
-from ccm.serving.ttl_cache import Shelf, TTLCache, digest
+from ccm.serving.ttl_cache import LRUStore, TTLCache, digest
 
 _attempts = metrics.counter(
     "authorization_attempts_total",
@@ -42,13 +42,13 @@ _duration = metrics.histogram(
     buckets=metrics.exponential_buckets(0.001, 2, 15),
 )
 
-ANONYMOUS_AT_ONCE = 32
+MAX_ANONYMOUS_REVIEWS = 32
 """Maximum concurrent reviews of anonymous callers. Many of them must not delay the reviews of
 authenticated callers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class AccessAttributes:
     """Question of an authorization: may this user access that path?
 
     Attributes:
@@ -57,24 +57,24 @@ class Question:
         path: path without the query.
     """
 
-    user: User
+    user: UserInfo
     verb: str
     path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class AccessDecision:
     """Result of an authorization; `reason` is a message for the caller and may be empty."""
 
     allowed: bool
     reason: str = ""
 
 
-AccessReview = Callable[[Question], Awaitable[Decision]]
+AccessReview = Callable[[AccessAttributes], Awaitable[AccessDecision]]
 """Authorizes a caller; raises ReviewFailed if the API server gives no answer."""
 
 
-class Paths:
+class PathSet:
     """Paths that are open to all callers.
 
     Args:
@@ -92,7 +92,7 @@ class Paths:
         return bare in self._exact or bare.startswith(self._prefixes)
 
 
-class Authorizer:
+class DelegatingAuthorizer:
     """Authorizer with a cache.
 
     Args:
@@ -100,28 +100,28 @@ class Authorizer:
         paths: paths open to all callers.
         allowed_ttl_s: time to live of a positive answer in the cache.
         denied_ttl_s: time to live of a negative answer in the cache.
-        shelf: storage of the answers; None means a shelf of its own.
+        store: storage of the answers; None means a shelf of its own.
     """
 
     def __init__(
         self,
         review: AccessReview | None,
-        paths: Paths,
+        paths: PathSet,
         *,
         allowed_ttl_s: float,
         denied_ttl_s: float,
-        shelf: Shelf | None = None,
+        store: LRUStore | None = None,
     ) -> None:
         self._review = review
         self._paths = paths
-        self._anonymous = asyncio.Semaphore(ANONYMOUS_AT_ONCE)
-        self._known: TTLCache[bytes, Decision] = TTLCache(
+        self._anonymous = asyncio.Semaphore(MAX_ANONYMOUS_REVIEWS)
+        self._decisions: TTLCache[bytes, AccessDecision] = TTLCache(
             lambda decision: allowed_ttl_s if decision.allowed else denied_ttl_s,
             name="authorization",
-            shelf=shelf,
+            store=store,
         )
 
-    async def decide(self, question: Question) -> Decision:
+    async def decide(self, question: AccessAttributes) -> AccessDecision:
         """Return the decision, from the cache if possible.
 
         Raises:
@@ -139,21 +139,21 @@ class Authorizer:
 
     async def close(self) -> None:
         """Cancel running reviews."""
-        await self._known.close()
+        await self._decisions.close()
 
-    async def _decide(self, question: Question) -> Decision:
+    async def _decide(self, question: AccessAttributes) -> AccessDecision:
         if MASTERS in question.user.groups or question.path in self._paths:
-            return Decision(allowed=True)
+            return AccessDecision(allowed=True)
         if (review := self._review) is None:
-            return Decision(allowed=False)
+            return AccessDecision(allowed=False)
 
-        async def ask() -> Decision:
+        async def ask() -> AccessDecision:
             if question.user != ANONYMOUS:
                 return await review(question)
             async with self._anonymous:
                 return await review(question)
 
-        return await self._known.get(digest(question), ask)
+        return await self._decisions.get(digest(question), ask)
 
 
 _NEVER_CACHE = ("Cache-Control", "no-cache, private")
@@ -173,7 +173,7 @@ class HandlerChain:
         pages: Mapping[str, Handler],
         *,
         authenticator: Authenticator,
-        authorizer: Authorizer,
+        authorizer: DelegatingAuthorizer,
     ) -> None:
         self._pages = dict(pages)
         self._authenticator = authenticator
@@ -193,33 +193,35 @@ class HandlerChain:
     async def _answer(self, request: Request) -> Response:
         try:
             user = await self._authenticator.identify(request)
-        except Unauthorized as error:
+        except InvalidCredentials as error:
             self._access.unauthorized(request, error)
-            return status(401, "Unauthorized", "Unauthorized")
+            return status_response(401, "Unauthorized", "Unauthorized")
         request = replace(request, user=user.name)
-        question = Question(user=user, verb=request.method.lower(), path=request.path)
+        question = AccessAttributes(user=user, verb=request.method.lower(), path=request.path)
         try:
             decision = await self._authorizer.decide(question)
         except ReviewFailed as error:
-            self._access.unanswered(request, error)
+            self._access.review_failed(request, error)
             return text(f'Internal Server Error: "{request.path}": {error}\n', 500)
         if not decision.allowed:
             self._access.forbidden(request)
-            return status(403, "Forbidden", forbidden(user, question, decision.reason))
+            return status_response(
+                403, "Forbidden", forbidden_message(user, question, decision.reason)
+            )
         if user != ANONYMOUS:
-            request.known()
+            request.mark_authenticated()
         self._access.allowed(request)
         page = find_page(self._pages, request.path)
         return text("404 page not found\n", 404) if page is None else await page(request)
 
 
-def forbidden(user: User, question: Question, reason: str) -> str:
+def forbidden_message(user: UserInfo, question: AccessAttributes, reason: str) -> str:
     """Return the message of a 403, in the words of the API server."""
     message = f'forbidden: User "{user.name}" cannot {question.verb} path "{question.path}"'
     return f"{message}: {reason}" if reason else message
 
 
-def status(code: int, reason: str, message: str) -> Response:
+def status_response(code: int, reason: str, message: str) -> Response:
     """Return an error response with a Status object, as from the API server."""
     body = {
         "kind": "Status",
@@ -242,23 +244,23 @@ def status(code: int, reason: str, message: str) -> Response:
 LINES_PER_S, BURST = 1.0, 20
 """Rate limit of each kind of log line: lines per second, and burst."""
 
-LONGEST = 256
+MAX_LOGGED_CHARS = 256
 """Maximum characters of a user name, verb or path in the log."""
 
-PRIVILEGED = ("/configz", "/explain")
+PRIVILEGED_PREFIXES = ("/configz", "/explain")
 """Prefixes of sensitive paths. `/metrics` is missing: it is scraped every few seconds."""
 
 _HARMLESS = ("GET", "HEAD")
 
 
-class LineRates:
+class LogRateLimits:
     """Rate limits for log lines that callers can cause, by kind of line."""
 
     def __init__(self) -> None:
         self._buckets = defaultdict[str, Bucket](lambda: Bucket(qps=LINES_PER_S, burst=BURST))
         self._left_out = Counter[str]()
 
-    def take(self, kind: str) -> dict[str, Any] | None:
+    def admit(self, kind: str) -> dict[str, Any] | None:
         """Return additional keys for a line of this kind; None means: do not log it."""
         if not self._buckets[kind].take(clock.monotonic()):
             self._left_out[kind] += 1
@@ -272,7 +274,7 @@ class AccessLog:
 
     def __init__(self) -> None:
         self._log = log.logger("serving")
-        self._rates = LineRates()
+        self._rates = LogRateLimits()
 
     def unauthorized(self, request: Request, error: Exception) -> None:
         """Log a 401: invalid credentials."""
@@ -285,7 +287,7 @@ class AccessLog:
         if facts := self._line(kind, request):
             self._log.v(1).info("request is refused", status=403, **facts)
 
-    def unanswered(self, request: Request, error: Exception) -> None:
+    def review_failed(self, request: Request, error: Exception) -> None:
         """Log a 500 as a warning: the API server gave no answer."""
         if facts := self._line("unanswered", request):
             self._log.warning(
@@ -294,18 +296,18 @@ class AccessLog:
 
     def allowed(self, request: Request) -> None:
         """Log an allowed request, if it is privileged or may change something."""
-        is_rare = request.method not in _HARMLESS or request.path.startswith(PRIVILEGED)
+        is_rare = request.method not in _HARMLESS or request.path.startswith(PRIVILEGED_PREFIXES)
         if is_rare and (facts := self._line("privileged", request)):
             self._log.v(1).info("privileged request", **facts)
 
     def _line(self, kind: str, request: Request) -> dict[str, Any] | None:
         """Return the keys of a line; None above the rate limit."""
-        if (left_out := self._rates.take(kind)) is None:
+        if (left_out := self._rates.admit(kind)) is None:
             return None
         facts = {
-            "user": request.user[:LONGEST],
-            "verb": request.method.lower()[:LONGEST],
-            "path": request.path[:LONGEST],
+            "user": request.user[:MAX_LOGGED_CHARS],
+            "verb": request.method.lower()[:MAX_LOGGED_CHARS],
+            "path": request.path[:MAX_LOGGED_CHARS],
             "client": request.caller.address,
         }
         return {name: value for name, value in facts.items() if value} | left_out

@@ -17,35 +17,35 @@ from ccm.serving.http import Handler, Request, Response, text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckResult:
     """Result of a check; `detail` is the cause of a failure, or a remark."""
 
     ok: bool = True
     detail: str = ""
 
 
-WELL = Finding()
+PASSED = CheckResult()
 
 
-def wrong(detail: str) -> Finding:
+def failed(detail: str) -> CheckResult:
     """Return a failed result with its cause."""
-    return Finding(ok=False, detail=detail)
+    return CheckResult(ok=False, detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """A named health check; `look` may be a function or a coroutine function."""
+class HealthCheck:
+    """A named health check; `probe` may be a function or a coroutine function."""
 
     name: str
-    look: Callable[[], Finding | Awaitable[Finding]]
+    probe: Callable[[], CheckResult | Awaitable[CheckResult]]
 
-    async def finding(self) -> Finding:
+    async def run(self) -> CheckResult:
         """Run the check and return its result."""
-        result = self.look()
-        return result if isinstance(result, Finding) else await result
+        result = self.probe()
+        return result if isinstance(result, CheckResult) else await result
 
 
-PING = Check(name="ping", look=lambda: WELL)
+PING = HealthCheck(name="ping", probe=lambda: PASSED)
 """Check that always passes; the default where there are no others."""
 
 
@@ -85,7 +85,7 @@ class Slis:
         return Response(body=metrics.exposition(self._registry), content_type=metrics.CONTENT_TYPE)
 
 
-class Health:
+class HealthEndpoint:
     """Handlers of one health path.
 
     Args:
@@ -94,7 +94,9 @@ class Health:
         slis: counts the results.
     """
 
-    def __init__(self, name: str, checks: Callable[[], Sequence[Check]], *, slis: Slis) -> None:
+    def __init__(
+        self, name: str, checks: Callable[[], Sequence[HealthCheck]], *, slis: Slis
+    ) -> None:
         self._name = name
         self._checks = checks
         self._slis = slis
@@ -116,7 +118,7 @@ class Health:
                 excluded.discard(check.name)
                 lines.append(f"[+]{check.name} excluded: ok")
                 continue
-            finding = await self._look(check)
+            finding = await self._run_check(check)
             detail = f": {finding.detail}" if finding.detail else ""
             if finding.ok:
                 lines.append(f"[+]{check.name} ok{detail}")
@@ -140,17 +142,19 @@ class Health:
         wanted = request.path.removeprefix(f"/{self._name}/")
         for check in self._checks() or (PING,):
             if check.name == wanted:
-                finding = await self._look(check)
+                finding = await self._run_check(check)
                 if finding.ok:
                     return text("ok")
                 return text(f"internal server error: {finding.detail}\n", 500)
         return text("404 page not found\n", 404)
 
-    async def _look(self, check: Check) -> Finding:
-        finding = await check.finding()
+    async def _run_check(self, check: HealthCheck) -> CheckResult:
+        finding = await check.run()
         self._slis.count(check.name, self._name, ok=finding.ok)
         # The path is public, and messages of a cloud may be long or contain secrets.
-        return Finding(ok=finding.ok, detail=redact.public(" ".join(finding.detail.split())))
+        return CheckResult(
+            ok=finding.ok, detail=redact.mask_for_api(" ".join(finding.detail.split()))
+        )
 
     def _note(self, failing: Sequence[str]) -> None:
         now = frozenset(failing)

@@ -25,8 +25,16 @@ from aiohttp.web_server import Server as _Server
 from multidict import CIMultiDict, CIMultiDictProxy, MultiMapping
 
 from ccm.base import log
-from ccm.base.wire import HttpProcessingError
-from ccm.serving.acceptor import CHUNK, CLOSE_S, GREEDY, Acceptor, Connections, Seat, Stage
+from ccm.base.lazy_aiohttp import HttpProcessingError
+from ccm.serving.acceptor import (
+    CHUNK,
+    CLOSE_S,
+    GREEDY,
+    Acceptor,
+    ConnectionLimiter,
+    ConnectionSlot,
+    ConnectionStage,
+)
 
 MAX_HEADER = 64 << 10
 """Maximum bytes of a request's header; Go accepts 1 MiB, from any number of callers."""
@@ -46,7 +54,7 @@ IDLE_S = 90.0
 HEADER_S = 32.0
 """Time-out for the first header of a connection (the same source)."""
 
-_SPARE = 4 * CHUNK
+_SLACK = 4 * CHUNK
 """Bytes that may arrive beyond the limit: a piece of the next request or of a rejected one."""
 
 _PLAIN_SPARE = 512 << 10
@@ -90,8 +98,8 @@ class Request:
         caller: peer of the connection.
         user: name of the authenticated user; empty before authentication.
         read: reads the whole body; raises BadBody.
-        known: marks the caller as authenticated, so that its connection is among the last to
-            be closed under load.
+        mark_authenticated: marks the caller as authenticated, so that its connection is among the
+            last to be closed under load.
     """
 
     method: str
@@ -101,7 +109,7 @@ class Request:
     caller: Caller
     read: Callable[[], Awaitable[bytes]] = field(repr=False)
     user: str = ""
-    known: Callable[[], None] = field(default=lambda: None, repr=False)
+    mark_authenticated: Callable[[], None] = field(default=lambda: None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,18 +158,18 @@ class Server:
         *,
         name: str = "secure",
         context: ssl.SSLContext | None = None,
-        bodies: Limits | None = None,
+        bodies: BodyLimits | None = None,
         header_s: float = HEADER_S,
         idle_s: float = IDLE_S,
     ) -> None:
         self._handler = handler
-        self._bodies = Bodies(bodies or Limits())
+        self._bodies = BodyMemory(bodies or BodyLimits())
         self._log = log.logger("serving")
         self._http: _Server | None = None
-        self._spare = _SPARE if context else _PLAIN_SPARE
-        self._connections = Connections(name)
+        self._spare = _SLACK if context else _PLAIN_SPARE
+        self._connections = ConnectionLimiter(name)
         self._acceptor = Acceptor(
-            self._speak, self._connections, context=context, header_s=header_s
+            self._make_protocol, self._connections, context=context, header_s=header_s
         )
         self._settings: dict[str, Any] = {
             "keepalive_timeout": idle_s,
@@ -173,9 +181,9 @@ class Server:
             # Never decompress, like Go: a small body could become very large.
             "auto_decompress": False,
             "access_log": None,
-            "logger": _QUIET,
+            "logger": _AIOHTTP_LOGGER,
         }
-        self._chains = _Chains()
+        self._chains = _VerifiedChains()
 
     async def start(self, listener: socket.socket) -> None:
         """Serve on an open port; `close` closes it."""
@@ -191,12 +199,12 @@ class Server:
             await self._http.shutdown(CLOSE_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                await self._connections.emptied.wait()
-        self._connections.hang_up(*Stage)
+                await self._connections.drained.wait()
+        self._connections.abort_stages(*ConnectionStage)
         for _ in range(3):  # let transport, TLS and HTTP each process the close
             await asyncio.sleep(0)
 
-    def _speak(self, seat: Seat) -> RequestHandler:
+    def _make_protocol(self, seat: ConnectionSlot) -> RequestHandler:
         assert self._http is not None
         loop = asyncio.get_running_loop()
         return _Connection(self._http, seat, self._spare, loop=loop, **self._settings)
@@ -205,7 +213,9 @@ class Server:
         connection = request.protocol
         assert isinstance(connection, _Connection)
         caller = self._caller(request, connection.seat.origin)
-        connection.seat.reach(Stage.ANONYMOUS if caller.certificate is None else Stage.KNOWN)
+        connection.seat.advance(
+            ConnectionStage.ANONYMOUS if caller.certificate is None else ConnectionStage.KNOWN
+        )
         connection.expect(0)  # no pipelined request before the response
         answer = await self._answer(request, connection, caller)
         connection.expect(MAX_HEADER)  # the next request may begin
@@ -223,7 +233,7 @@ class Server:
             with self._bodies.of(request.content.iter_any()) as body:
 
                 async def read() -> bytes:
-                    connection.expect(self._bodies.limits.each)
+                    connection.expect(self._bodies.limits.max_body)
                     return await body.read()
 
                 return await self._handler(
@@ -234,10 +244,10 @@ class Server:
                         headers=request.headers,
                         caller=caller,
                         read=read,
-                        known=lambda: connection.seat.reach(Stage.KNOWN),
+                        mark_authenticated=lambda: connection.seat.advance(ConnectionStage.KNOWN),
                     )
                 )
-        except BadBody as error:
+        except BodyError as error:
             return text(f"{error}\n", error.status)
         except Exception as error:  # noqa: BLE001 - one request must not end the server
             self._log.error(
@@ -278,7 +288,7 @@ class _Connection(RequestHandler):
 
     __slots__ = ("_left", "_spare", "seat")
 
-    def __init__(self, server: _Server, seat: Seat, spare: int, **settings: Any) -> None:
+    def __init__(self, server: _Server, seat: ConnectionSlot, spare: int, **settings: Any) -> None:
         super().__init__(server, **settings)
         self.seat = seat
         self._spare = spare
@@ -299,17 +309,17 @@ class _Connection(RequestHandler):
         """Count the bytes, and close the connection above the limit."""
         self._left -= len(data)
         if self._left < 0:
-            self.seat.refuse(GREEDY)
+            self.seat.evict(GREEDY)
             return
         super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Release the slot of the connection."""
-        self.seat.leave()
+        self.seat.release()
         super().connection_lost(exc)
 
 
-class _Chains:
+class _VerifiedChains:
     """Cache of verified certificate chains, by client certificate.
 
     A resumed session of TLS 1.2 has the client certificate but not its verified chain, and Python
@@ -318,18 +328,18 @@ class _Chains:
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[bytes, tuple[bytes, ...]] = OrderedDict()
+        self._by_leaf: OrderedDict[bytes, tuple[bytes, ...]] = OrderedDict()
 
     def of(self, secured: ssl.SSLObject) -> tuple[bytes, ...]:
         """Return the verified chain of a connection; empty if it is not cached."""
         leaf = secured.getpeercert(binary_form=True) or b""
         chain = _verified_chain(secured)
         if chain:
-            self._known[leaf] = chain
-            self._known.move_to_end(leaf)
-            if len(self._known) > _CHAINS_KEPT:
-                self._known.popitem(last=False)
-        return chain or self._known.get(leaf, ())
+            self._by_leaf[leaf] = chain
+            self._by_leaf.move_to_end(leaf)
+            if len(self._by_leaf) > _CHAINS_KEPT:
+                self._by_leaf.popitem(last=False)
+        return chain or self._by_leaf.get(leaf, ())
 
 
 def _verified_chain(secured: ssl.SSLObject) -> tuple[bytes, ...]:
@@ -342,10 +352,10 @@ def _verified_chain(secured: ssl.SSLObject) -> tuple[bytes, ...]:
     return tuple(ssl.PEM_cert_to_DER_cert(certificate.public_bytes()) for certificate in chain)
 
 
-_QUIET = logging.getLogger("ccm.serving.http")
+_AIOHTTP_LOGGER = logging.getLogger("ccm.serving.http")
 """Logger of aiohttp, muted: broken requests of callers are no concern of the operator."""
-_QUIET.addHandler(logging.NullHandler())
-_QUIET.propagate = False
+_AIOHTTP_LOGGER.addHandler(logging.NullHandler())
+_AIOHTTP_LOGGER.propagate = False
 
 
 MAX_BODY = 3 << 20
@@ -353,21 +363,21 @@ MAX_BODY = 3 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class BodyLimits:
     """Limits for request bodies.
 
     Attributes:
-        each: maximum bytes of one body.
-        together: maximum bytes of all bodies in memory.
-        patience_s: time-out for receiving one body.
+        max_body: maximum bytes of one body.
+        max_total: maximum bytes of all bodies in memory.
+        timeout_s: time-out for receiving one body.
     """
 
-    each: int = MAX_BODY
-    together: int = 8 << 20
-    patience_s: float = 10.0
+    max_body: int = MAX_BODY
+    max_total: int = 8 << 20
+    timeout_s: float = 10.0
 
 
-class BadBody(Exception):
+class BodyError(Exception):
     """The body of a request is unavailable; `status` is the HTTP status of the response."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -375,12 +385,12 @@ class BadBody(Exception):
         self.status = status
 
 
-class Bodies:
+class BodyMemory:
     """All request bodies of one server that are in memory."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BodyLimits) -> None:
         self.limits = limits
-        self.held = 0
+        self.size = 0
         """Bytes of all bodies in memory."""
         self.reading: set[Body] = set()
         """Incomplete bodies."""
@@ -396,8 +406,8 @@ class Bodies:
 
     def make_room(self) -> None:
         """Abort the largest incomplete bodies until the rest fits the limit."""
-        while self.held > self.limits.together and self.reading:
-            max(self.reading, key=lambda body: body.size).give_up()
+        while self.size > self.limits.max_total and self.reading:
+            max(self.reading, key=lambda body: body.size).abort()
 
 
 class Body:
@@ -407,11 +417,11 @@ class Body:
         size: bytes received.
     """
 
-    def __init__(self, bodies: Bodies, chunks: AsyncIterable[bytes]) -> None:
+    def __init__(self, bodies: BodyMemory, chunks: AsyncIterable[bytes]) -> None:
         self.size = 0
         self._bodies = bodies
         self._chunks = chunks
-        self._found = bytearray()
+        self._buffer = bytearray()
         self._timeout = asyncio.timeout(None)
 
     async def read(self) -> bytes:
@@ -421,7 +431,7 @@ class Body:
             BadBody: the body is too large, too slow or broken, or memory for bodies is short.
         """
         self._bodies.reading.add(self)
-        self._timeout = asyncio.timeout(self._bodies.limits.patience_s)
+        self._timeout = asyncio.timeout(self._bodies.limits.timeout_s)
         try:
             async with self._timeout:
                 async for chunk in self._chunks:
@@ -429,15 +439,15 @@ class Body:
             self._check()
         except TimeoutError:
             self._check()
-            raise BadBody(408, "the body did not arrive in time") from None
+            raise BodyError(408, "the body did not arrive in time") from None
         except (HttpProcessingError, OSError, asyncio.IncompleteReadError) as error:
-            raise BadBody(400, "request body cannot be read") from error
+            raise BodyError(400, "request body cannot be read") from error
         finally:
             self._bodies.reading.discard(self)
-        content, self._found = bytes(self._found), bytearray()
+        content, self._buffer = bytes(self._buffer), bytearray()
         return content
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Drop the bytes, and let `read` fail at once."""
         self.drop()
         # The time-out may have expired in this very iteration of the event loop.
@@ -447,20 +457,20 @@ class Body:
     def drop(self) -> None:
         """Free the bytes."""
         self._bodies.reading.discard(self)
-        self._bodies.held -= self.size
+        self._bodies.size -= self.size
         self.size = 0
-        self._found.clear()
+        self._buffer.clear()
 
     def _take(self, chunk: bytes) -> None:
         self._check()
         self.size += len(chunk)
-        self._bodies.held += len(chunk)
-        if self.size > self._bodies.limits.each:
-            raise BadBody(413, "request body too large")
-        self._found += chunk
+        self._bodies.size += len(chunk)
+        if self.size > self._bodies.limits.max_body:
+            raise BodyError(413, "request body too large")
+        self._buffer += chunk
         self._bodies.make_room()
         self._check()  # this body may have been aborted for the others
 
     def _check(self) -> None:
         if self not in self._bodies.reading:
-            raise BadBody(503, "too many bytes at once")
+            raise BodyError(503, "too many bytes at once")

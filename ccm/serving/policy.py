@@ -58,7 +58,7 @@ class TlsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class TlsPolicy:
     """TLS policy of a server.
 
     Attributes:
@@ -72,7 +72,7 @@ class Policy:
     groups: tuple[str, ...] = ()
 
 
-def policy(minimum: str, suites: Sequence[str], groups: Sequence[int] = ()) -> Policy:
+def parse_policy(minimum: str, suites: Sequence[str], groups: Sequence[int] = ()) -> TlsPolicy:
     """Translate settings in the spelling of Go's components; empty ones mean the defaults.
 
     Raises:
@@ -93,7 +93,7 @@ def policy(minimum: str, suites: Sequence[str], groups: Sequence[int] = ()) -> P
     if suites and not old:
         # Only suites of TLS 1.3 were named, so no earlier version has a suite left.
         lowest = ssl.TLSVersion.TLSv1_3
-    return Policy(
+    return TlsPolicy(
         minimum=lowest,
         suites=old,
         groups=tuple(dict.fromkeys(GROUPS[number] for number in groups)),

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from ccm.base import clock, interpreter, log
 from ccm.base.credentials import KeyPair
-from ccm.base.files import reason
-from ccm.serving.policy import Policy
+from ccm.base.files import describe_error
+from ccm.serving.policy import TlsPolicy
 
 LIFETIME = timedelta(days=365)
 """Validity of a self-signed certificate (client-go, util/cert)."""
@@ -48,22 +48,24 @@ def hosts_of(address: IPv4Address | IPv6Address) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*LOCAL, str(address)]))
 
 
-Source = Callable[[], Awaitable[KeyPair]]
+KeyPairSource = Callable[[], Awaitable[KeyPair]]
 """Reads the current certificate and key; raises CertificateError."""
 
 
-def files(chain: Path, key: Path, *, called: tuple[str, str] = ("certificate ", "key ")) -> Source:
+def files(
+    chain: Path, key: Path, *, labels: tuple[str, str] = ("certificate ", "key ")
+) -> KeyPairSource:
     """Return the source of a pair in two files.
 
     Args:
         chain: path of the PEM chain, the server's own certificate first.
         key: path of its PEM key.
-        called: prefix of each path in messages, such as `--tls-cert-file=`.
+        labels: prefix of each path in messages, such as `--tls-cert-file=`.
     """
-    return partial(asyncio.to_thread, _read, chain, key, called)
+    return partial(asyncio.to_thread, _read, chain, key, labels)
 
 
-def directory(folder: Path, name: str, hosts: Sequence[str]) -> Source:
+def directory(folder: Path, name: str, hosts: Sequence[str]) -> KeyPairSource:
     """Return the source of a pair in a directory; it creates the pair if it cannot be read.
 
     Args:
@@ -81,7 +83,7 @@ def directory(folder: Path, name: str, hosts: Sequence[str]) -> Source:
             _replace(chain, pair.chain, 0o644)
         except OSError as error:
             raise CertificateError(
-                f"a new certificate cannot be kept in {folder}: {reason(error)}"
+                f"a new certificate cannot be kept in {folder}: {describe_error(error)}"
             ) from error
 
     async def read() -> KeyPair:
@@ -95,7 +97,7 @@ def directory(folder: Path, name: str, hosts: Sequence[str]) -> Source:
     return read
 
 
-def memory(hosts: Sequence[str]) -> Source:
+def memory(hosts: Sequence[str]) -> KeyPairSource:
     """Return the source of a self-signed pair in memory, renewed before it expires."""
     current: tuple[KeyPair, datetime] | None = None
 
@@ -109,7 +111,7 @@ def memory(hosts: Sequence[str]) -> Source:
     return read
 
 
-class Named(NamedTuple):
+class SniCertificate(NamedTuple):
     """A certificate for some host names only (SNI).
 
     Attributes:
@@ -117,12 +119,12 @@ class Named(NamedTuple):
         names: host names, `*.` prefixes allowed; empty means the names in the certificate.
     """
 
-    source: Source
+    source: KeyPairSource
     names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedCertificates:
     """The loaded certificates of a server.
 
     Attributes:
@@ -144,7 +146,7 @@ class Loaded:
         return self.main
 
 
-class Certificates:
+class CertificateSources:
     """Sources of all certificates of one server.
 
     Args:
@@ -152,12 +154,12 @@ class Certificates:
         named: certificates for some host names only, in order of preference.
     """
 
-    def __init__(self, main: Source, named: Sequence[Named] = ()) -> None:
+    def __init__(self, main: KeyPairSource, named: Sequence[SniCertificate] = ()) -> None:
         self._main = main
         self._named = tuple(named)
         self._carried: dict[bytes, tuple[str, ...]] = {}
 
-    async def read(self) -> Loaded:
+    async def read(self) -> LoadedCertificates:
         """Read all certificates; raises CertificateError if one is unreadable."""
         named = []
         for entry in self._named:
@@ -168,7 +170,7 @@ class Certificates:
                     self._carried[pair.chain] = await names_in(pair)
                 names = self._carried[pair.chain]
             named.append((tuple(name.lower().rstrip(".") for name in names), pair))
-        return Loaded(main=await self._main(), named=tuple(named))
+        return LoadedCertificates(main=await self._main(), named=tuple(named))
 
 
 def _read(chain: Path, key: Path, called: tuple[str, str] = ("", "")) -> KeyPair:
@@ -177,7 +179,9 @@ def _read(chain: Path, key: Path, called: tuple[str, str] = ("", "")) -> KeyPair
         try:
             read.append(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise CertificateError(f"{name}{path} cannot be read: {reason(error)}") from error
+            raise CertificateError(
+                f"{name}{path} cannot be read: {describe_error(error)}"
+            ) from error
     return KeyPair(chain=read[0], key=read[1])
 
 
@@ -196,7 +200,7 @@ async def mint(hosts: Sequence[str], *, now: datetime) -> KeyPair:
         CertificateError: the child process failed.
     """
     words = (now.isoformat(), str(LIFETIME.total_seconds()), *hosts)
-    output = await asyncio.to_thread(_child, "mint", *words)
+    output = await asyncio.to_thread(_run_minting, "mint", *words)
     chain, mark, key = output.partition("-----BEGIN PRIVATE")
     return KeyPair(chain=chain.encode(), key=f"{mark}{key}".encode())
 
@@ -207,10 +211,10 @@ async def names_in(pair: KeyPair) -> tuple[str, ...]:
     Raises:
         CertificateError: the chain has no valid certificate.
     """
-    return tuple((await asyncio.to_thread(_child, "names", data=pair.chain)).splitlines())
+    return tuple((await asyncio.to_thread(_run_minting, "names", data=pair.chain)).splitlines())
 
 
-def _child(*words: str, data: bytes = b"") -> str:
+def _run_minting(*words: str, data: bytes = b"") -> str:
     """Run `minting` in a child process and return its output; blocking."""
     command = interpreter.command("ccm.serving.minting", *words)
     try:
@@ -229,8 +233,12 @@ CHECK_S = 60.0
 """Interval between reads of the files (k8s.io/apiserver, dynamic certificates)."""
 
 
-def build(
-    rules: Policy, pair: KeyPair, authorities: bytes | None = None, *, demanded: bool = False
+def build_context(
+    rules: TlsPolicy,
+    pair: KeyPair,
+    authorities: bytes | None = None,
+    *,
+    require_certificate: bool = False,
 ) -> ssl.SSLContext:
     """Return the TLS context of a server; blocking for some milliseconds.
 
@@ -238,13 +246,13 @@ def build(
         rules: TLS policy of the server.
         pair: certificate and key of the server.
         authorities: client CAs, PEM; client certificates are then optional. None requests none.
-        demanded: reject clients without a certificate of these CAs.
+        require_certificate: reject clients without a certificate of these CAs.
 
     Raises:
         CertificateError: the certificate, key or CAs are unusable.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _allow(context, rules)
+    _apply_policy(context, rules)
     # A resumed session would restore a caller whose CA is no longer trusted.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
@@ -255,21 +263,23 @@ def build(
         # Before Python 3.15 only one group can be set, so the first one of the list is.
         context.set_ecdh_curve(rules.groups[0])
     if authorities is not None:
-        context.verify_mode = ssl.CERT_REQUIRED if demanded else ssl.CERT_OPTIONAL
+        context.verify_mode = ssl.CERT_REQUIRED if require_certificate else ssl.CERT_OPTIONAL
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         try:
             context.load_verify_locations(cadata=authorities.decode("ascii", errors="replace"))
         except (ssl.SSLError, ValueError) as error:
-            raise CertificateError(f"client authorities cannot be used: {reason(error)}") from error
+            raise CertificateError(
+                f"client authorities cannot be used: {describe_error(error)}"
+            ) from error
     try:
         pair.load_into(context)
     except (ssl.SSLError, OSError, ValueError) as error:
-        raise CertificateError(f"certificate cannot be used: {reason(error)}") from error
+        raise CertificateError(f"certificate cannot be used: {describe_error(error)}") from error
     return context
 
 
-def _allow(context: ssl.SSLContext, rules: Policy) -> None:
+def _apply_policy(context: ssl.SSLContext, rules: TlsPolicy) -> None:
     outdated = rules.minimum < ssl.TLSVersion.TLSv1_2
     with warnings.catch_warnings():
         # The operator asked for the deprecated version explicitly.
@@ -280,7 +290,7 @@ def _allow(context: ssl.SSLContext, rules: Policy) -> None:
         context.set_ciphers(":".join([*(rules.suites or ("DEFAULT",)), *level]))
 
 
-class _Current(ssl.SSLContext):
+class _DelegatingContext(ssl.SSLContext):
     """Context that delegates every new connection to the newest context."""
 
     newest: Callable[[], ssl.SSLContext]
@@ -302,18 +312,22 @@ class CertReloader:
     Args:
         rules: TLS policy of the server.
         certificates: sources of its certificates.
-        callers: PEM file of the CAs of which every caller must have a certificate; watched like
-            the certificates. None: `trust` sets the CAs.
+        client_ca_file: PEM file of the CAs of which every caller must have a certificate; watched
+            like the certificates. None: `trust` sets the CAs.
     """
 
     def __init__(
-        self, rules: Policy, certificates: Certificates, *, callers: Path | None = None
+        self,
+        rules: TlsPolicy,
+        certificates: CertificateSources,
+        *,
+        client_ca_file: Path | None = None,
     ) -> None:
         self._rules = rules
         self._certificates = certificates
-        self._callers = callers
+        self._client_ca_file = client_ca_file
         self._log = log.logger("serving")
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedCertificates | None = None
         self._authorities: bytes | None = None
         self._newest: ssl.SSLContext | None = None
 
@@ -325,7 +339,7 @@ class CertReloader:
             assert self._newest is not None
             return self._newest
 
-        standing = _Current(ssl.PROTOCOL_TLS_SERVER)
+        standing = _DelegatingContext(ssl.PROTOCOL_TLS_SERVER)
         standing.newest = newest
         return standing
 
@@ -335,7 +349,7 @@ class CertReloader:
         Raises:
             CertificateError: a certificate is unusable.
         """
-        self._adopt(await self._certificates.read(), await self._demanded())
+        self._adopt(await self._certificates.read(), await self._required_cas())
 
     def trust(self, authorities: bytes | None) -> None:
         """Accept client certificates of these CAs (PEM) only; None requests no certificates.
@@ -349,7 +363,7 @@ class CertReloader:
         if self._loaded is None:
             return
         try:
-            self._newest = self._contexts(self._loaded, authorities)
+            self._newest = self._build_contexts(self._loaded, authorities)
         except CertificateError:
             self._authorities = before
             raise
@@ -376,29 +390,33 @@ class CertReloader:
         Raises:
             CertificateError: a certificate is unusable; the old ones stay in use.
         """
-        certificates, authorities = await self._certificates.read(), await self._demanded()
+        certificates, authorities = await self._certificates.read(), await self._required_cas()
         if (certificates, authorities) != (self._loaded, self._authorities):
             self._adopt(certificates, authorities)
             self._log.info("changed certificate is in use")
 
-    async def _demanded(self) -> bytes | None:
+    async def _required_cas(self) -> bytes | None:
         """Read the required client CAs; without a file return the current ones."""
-        if self._callers is None:
+        if self._client_ca_file is None:
             return self._authorities
         try:
-            return await asyncio.to_thread(self._callers.read_bytes)
+            return await asyncio.to_thread(self._client_ca_file.read_bytes)
         except OSError as error:
-            cause = f"client authorities {self._callers} cannot be read: {reason(error)}"
+            cause = (
+                f"client authorities {self._client_ca_file} cannot be read: {describe_error(error)}"
+            )
             raise CertificateError(cause) from error
 
-    def _adopt(self, certificates: Loaded, authorities: bytes | None) -> None:
-        self._newest = self._contexts(certificates, authorities)
+    def _adopt(self, certificates: LoadedCertificates, authorities: bytes | None) -> None:
+        self._newest = self._build_contexts(certificates, authorities)
         self._loaded, self._authorities = certificates, authorities
 
-    def _contexts(self, certificates: Loaded, authorities: bytes | None) -> ssl.SSLContext:
+    def _build_contexts(
+        self, certificates: LoadedCertificates, authorities: bytes | None
+    ) -> ssl.SSLContext:
         def context_of(pair: KeyPair) -> ssl.SSLContext:
-            demanded = self._callers is not None
-            return build(self._rules, pair, authorities, demanded=demanded)
+            demanded = self._client_ca_file is not None
+            return build_context(self._rules, pair, authorities, require_certificate=demanded)
 
         main = context_of(certificates.main)
         others = {pair: context_of(pair) for _names, pair in certificates.named}

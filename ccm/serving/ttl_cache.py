@@ -1,8 +1,8 @@
 """TTL cache for lookups. Concurrent callers share one lookup, which is cancelled once all left.
 
 Any client can cause lookups, in any number. So keys are short (digests), expired answers are
-removed, and all caches on one `Shelf` share a limit in bytes. A cache that clients cannot fill
-needs no shared `Shelf`.
+removed, and all caches on one `LRUStore` share a limit in bytes. A cache that clients cannot fill
+needs no shared `LRUStore`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-ENTRY = 1 << 10
+ENTRY_OVERHEAD = 1 << 10
 """Approximate bytes of an entry in addition to its answer."""
 
 SWEEP_S = 10.0
@@ -40,16 +40,16 @@ def digest(question: object) -> bytes:
     return hashlib.sha256(repr(question).encode()).digest()
 
 
-class Shelf:
+class LRUStore:
     """LRU storage that several caches share.
 
     Args:
-        most: approximate maximum bytes of all answers.
+        max_bytes: approximate maximum bytes of all answers.
     """
 
-    def __init__(self, most: int = 4 << 20) -> None:
+    def __init__(self, max_bytes: int = 4 << 20) -> None:
         self.size = 0
-        self._most = most
+        self._most = max_bytes
         self._entries: OrderedDict[tuple[str, Hashable], tuple[float, Any, int]] = OrderedDict()
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -64,14 +64,14 @@ class Shelf:
     def put(self, cache: str, key: Hashable, answer: Any, keep_s: float) -> None:
         """Store an answer for `keep_s` seconds; evict the least recently used ones for it."""
         self._remove((cache, key))
-        size = ENTRY + len(msgspec.json.encode(answer))
+        size = ENTRY_OVERHEAD + len(msgspec.json.encode(answer))
         self._entries[cache, key] = (clock.monotonic() + keep_s, answer, size)
         self._resize(cache, size)
         while self.size > self._most:
             # Entries are ordered by last use, so the first one is the least recently used.
             self._remove(next(iter(self._entries)))
         if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._forget)
+            self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._remove_expired)
 
     def close(self) -> None:
         """Remove all answers and stop the removal timer."""
@@ -80,7 +80,7 @@ class Shelf:
         if self._sweep is not None:
             self._sweep.cancel()
 
-    def _forget(self) -> None:
+    def _remove_expired(self) -> None:
         """Remove expired answers, and set the timer again if any are left."""
         now = clock.monotonic()
         for entry_key in [
@@ -88,7 +88,7 @@ class Shelf:
         ]:
             self._remove(entry_key)
         loop = asyncio.get_running_loop()
-        self._sweep = loop.call_later(SWEEP_S, self._forget) if self._entries else None
+        self._sweep = loop.call_later(SWEEP_S, self._remove_expired) if self._entries else None
 
     def _remove(self, entry_key: tuple[str, Hashable]) -> None:
         if entry := self._entries.pop(entry_key, None):
@@ -100,7 +100,7 @@ class Shelf:
 
 
 @dataclass(slots=True)
-class _Question(Generic[V]):
+class _Lookup(Generic[V]):
     """A running lookup, and the number of its waiting callers."""
 
     task: asyncio.Task[V]
@@ -113,33 +113,33 @@ class TTLCache(Generic[K, V]):
     Args:
         keep_s: returns the time to live of an answer in seconds; 0 means that it is not cached.
         name: name of the cache in metrics; unique on its shelf.
-        shelf: storage of the answers; None means a shelf of its own.
+        store: storage of the answers; None means a shelf of its own.
     """
 
     def __init__(
-        self, keep_s: Callable[[V], float], *, name: str, shelf: Shelf | None = None
+        self, keep_s: Callable[[V], float], *, name: str, store: LRUStore | None = None
     ) -> None:
         self._keep_s = keep_s
         self._name = name
-        self._shelf = Shelf() if shelf is None else shelf
-        self._asking: dict[K, _Question[V]] = {}
+        self._store = LRUStore() if store is None else store
+        self._lookups: dict[K, _Lookup[V]] = {}
         self._tasks: set[asyncio.Task[V]] = set()
 
-    async def get(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
+    async def get(self, key: K, lookup: Callable[[], Awaitable[V]]) -> V:
         """Return the cached answer, or else the result of `ask`.
 
         Args:
             key: key of the question.
-            ask: looks the answer up. Its exceptions reach the callers and are not cached. It is
+            lookup: looks the answer up. Its exceptions reach the callers and are not cached. It is
                 cancelled when its last waiting caller is cancelled.
         """
-        cached = self._shelf.get(self._name, key)
+        cached = self._store.get(self._name, key)
         if cached is not None:
             answer: V = cached[0]
             return answer
-        question = self._asking.get(key)
+        question = self._lookups.get(key)
         if question is None:
-            question = self._asking[key] = _Question(self._start(key, ask))
+            question = self._lookups[key] = _Lookup(self._start(key, lookup))
         task = question.task
         question.waiting += 1
         try:
@@ -149,17 +149,17 @@ class TTLCache(Generic[K, V]):
             question.waiting -= 1
             if not question.waiting:
                 # The next caller must not join a lookup that is being cancelled.
-                if self._asking.get(key) is question:
-                    del self._asking[key]
+                if self._lookups.get(key) is question:
+                    del self._lookups[key]
                 task.cancel()
 
     async def close(self) -> None:
         """Cancel running lookups and remove all answers."""
         await cancel_and_join(*self._tasks)
-        self._shelf.close()
+        self._store.close()
 
     def _start(self, key: K, ask: Callable[[], Awaitable[V]]) -> asyncio.Task[V]:
-        task = spawn(self._learn(key, ask), name="review")
+        task = spawn(self._look_up(key, ask), name="review")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -169,9 +169,9 @@ class TTLCache(Generic[K, V]):
         if not task.cancelled():
             task.exception()  # mark as retrieved: all callers may have been cancelled
 
-    async def _learn(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
+    async def _look_up(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
         answer = await ask()
         keep_s = self._keep_s(answer)
         if keep_s > 0:
-            self._shelf.put(self._name, key, answer, keep_s)
+            self._store.put(self._name, key, answer, keep_s)
         return answer

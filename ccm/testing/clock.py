@@ -54,25 +54,25 @@ class SkippingLoop(asyncio.SelectorEventLoop):
     """An event loop with its own time, which `ccm.base.clock` shows while the loop runs.
 
     Attributes:
-        held: number of external operations in progress, such as functions in threads. While it is
-            not zero, no time is skipped.
-        only_here: whether other threads keep the real time.
+        external_operations: number of external operations in progress, such as functions in
+            threads. While it is not zero, no time is skipped.
+        is_thread_local: whether other threads keep the real time.
     """
 
-    held = 0
-    only_here = False
+    external_operations = 0
+    is_thread_local = False
 
     def now(self) -> datetime:
         """Return the wall-clock time."""
         raise NotImplementedError
 
-    def hold(self, more: int) -> None:
-        """Add `more` to the number of external operations; a negative number ends them."""
-        self.held += more
+    def add_external_operations(self, count: int) -> None:
+        """Add `count` to the number of external operations; a negative number ends them."""
+        self.external_operations += count
 
     def run_forever(self) -> None:
         """Run the loop and make the project's clocks show its time."""
-        with clock.replaced(self.now, self.time, here=self.only_here):
+        with clock.replaced(self.now, self.time, this_thread_only=self.is_thread_local):
             super().run_forever()
 
     def run_in_executor(
@@ -80,8 +80,8 @@ class SkippingLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Future[T]:
         """Run a function in a thread; virtual time stops until the function returns."""
         future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
-        self.hold(1)
-        future.add_done_callback(lambda _: self.hold(-1))
+        self.add_external_operations(1)
+        future.add_done_callback(lambda _: self.add_external_operations(-1))
         return future
 
 
@@ -91,9 +91,9 @@ class VirtualTimeLoop(SkippingLoop):
     def __init__(self) -> None:
         self.virtual_s = START_S
         self.start = START
-        self.moments: list[float] = []
+        self.timer_deadlines: list[float] = []
         """Heap of timer deadlines. Deadlines of cancelled timers stay in it."""
-        self.settling: list[asyncio.Future[None]] = []
+        self.settle_waiters: list[asyncio.Future[None]] = []
         """Futures that complete when no callback is ready."""
         super().__init__(_Jumping(self))
 
@@ -116,7 +116,7 @@ class VirtualTimeLoop(SkippingLoop):
         if when > self.virtual_s:
             least = max(_RESOLUTION_S, 2 * math.ulp(self.virtual_s))
             when = max(when, self.virtual_s + least)
-            heapq.heappush(self.moments, when)
+            heapq.heappush(self.timer_deadlines, when)
         return super().call_at(when, callback, *args, context=context)
 
 
@@ -130,9 +130,9 @@ class _Jumping(selectors.DefaultSelector):
         self._spins = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self._loop.settling and (ready := self._settle(timeout)) is not None:
+        if self._loop.settle_waiters and (ready := self._settle(timeout)) is not None:
             return ready
-        if timeout is None or (timeout > 0 and self._loop.held):
+        if timeout is None or (timeout > 0 and self._loop.external_operations):
             # Only another thread can wake the loop, so wait in real time. If none does, the
             # test's own deadline ends the test.
             return super().select(None)
@@ -143,7 +143,7 @@ class _Jumping(selectors.DefaultSelector):
 
     def _settle(self, timeout: float | None) -> list[Any] | None:
         """Complete the `settle` waits of an idle loop; return None while callbacks are ready."""
-        waits = self._loop.settling
+        waits = self._loop.settle_waiters
         if timeout is not None and timeout <= 0:
             self._spins += 1
             if self._spins <= _SETTLE_LIMIT:
@@ -171,7 +171,7 @@ class _Jumping(selectors.DefaultSelector):
             )
         # Use the timer's recorded deadline: rounding makes "now plus timeout" miss it.
         reached = self._loop.virtual_s + timeout
-        slack, moments = 4 * math.ulp(reached), self._loop.moments
+        slack, moments = 4 * math.ulp(reached), self._loop.timer_deadlines
         while moments and moments[0] < reached - slack:
             heapq.heappop(moments)  # fired or cancelled
         if moments and moments[0] <= reached + slack:
@@ -209,7 +209,7 @@ async def settle() -> None:
         RuntimeError: tasks keep the loop busy without end.
     """
     wait = _loop().create_future()
-    _loop().settling.append(wait)
+    _loop().settle_waiters.append(wait)
     await wait
 
 

@@ -88,7 +88,7 @@ from ccm.testing.contract_balancers import CHANGES, HTTPS, BalancerCases, delete
 from ccm.testing.contract_machines import MachineContract
 from ccm.testing.contract_routes import RouteCases, created
 from ccm.testing.harness import HANG, OPT_OUTS, PROMISED, Harness, HeldBalancer, HeldVM, Made
-from ccm.testing.probes import CLUSTER, Face, OpeningCases, by_id, by_name, outcome, same
+from ccm.testing.probes import CLUSTER, InstanceLookups, OpeningCases, by_id, by_name, outcome, same
 
 PAGE, PAGED = 2, 5
 """Items on a page, and objects of each kind: more than two pages."""
@@ -103,7 +103,7 @@ class ListingCases:
     ) -> None:
         """The inventory has each instance once and agrees with single calls about it."""
         inventory = probes.inventory_of(cloud)
-        face = Face(cloud, old=cloud.instances is None)
+        face = InstanceLookups(cloud, old=cloud.instances is None)
         instances = [await harness.create() for _ in range(3)]
         await harness.stop(instances[1])
 
@@ -153,7 +153,9 @@ class ListingCases:
 
         _has_all([record.metadata.provider_id for record in listed], provider_ids, "instances")
 
-    async def test_a_name_is_looked_for_on_every_page(self, face: Face, harness: Harness) -> None:
+    async def test_a_name_is_looked_for_on_every_page(
+        self, face: InstanceLookups, harness: Harness
+    ) -> None:
         """A lookup by name finds an instance on any page of the cloud's listing."""
         await harness.shrink_pages(PAGE)
         for instance in [await harness.create() for _ in range(PAGED)]:
@@ -319,17 +321,19 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
             yield cloud
 
     @pytest.fixture(params=["InstancesV2", "Instances"])
-    def face(self, request: pytest.FixtureRequest, cloud: Cloud) -> Face:
+    def face(self, request: pytest.FixtureRequest, cloud: Cloud) -> InstanceLookups:
         """Return one way to look up instances; each case runs for every way the cloud offers."""
-        return Face(cloud, old=request.param == "Instances")
+        return InstanceLookups(cloud, old=request.param == "Instances")
 
-    async def test_running_instance_exists(self, face: Face, harness: Harness) -> None:
+    async def test_running_instance_exists(self, face: InstanceLookups, harness: Harness) -> None:
         """A running instance exists and is not shut down."""
         instance = await harness.create()
 
         same(await face.state(by_id(instance)), RUNNING, "a running instance")
 
-    async def test_stopped_instance_still_exists(self, face: Face, harness: Harness) -> None:
+    async def test_stopped_instance_still_exists(
+        self, face: InstanceLookups, harness: Harness
+    ) -> None:
         """A stopped instance exists and is shut down; a restarted one is not."""
         instance = await harness.create()
 
@@ -338,7 +342,9 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         await harness.start(instance)
         same(await face.state(by_id(instance)), RUNNING, "a restarted instance")
 
-    async def test_instance_on_its_way_is_not_shut_down(self, face: Face, harness: Harness) -> None:
+    async def test_instance_on_its_way_is_not_shut_down(
+        self, face: InstanceLookups, harness: Harness
+    ) -> None:
         """An instance counts as shut down only when it is known to be switched off."""
         instance = await harness.create()
 
@@ -346,7 +352,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
         same(await face.state(by_id(instance)), RUNNING, "an instance between two states")
 
-    async def test_deleted_instance_is_gone(self, face: Face, harness: Harness) -> None:
+    async def test_deleted_instance_is_gone(self, face: InstanceLookups, harness: Harness) -> None:
         """Existence calls return False for a deleted instance, without an error; others exist."""
         instance, other = await harness.create(), await harness.create()
 
@@ -355,7 +361,9 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         same(await face.state(by_id(instance)), GONE, "a deleted instance")
         same(await face.state(by_id(other)), RUNNING, "another instance")
 
-    async def test_absence_elsewhere_is_not_found(self, face: Face, harness: Harness) -> None:
+    async def test_absence_elsewhere_is_not_found(
+        self, face: InstanceLookups, harness: Harness
+    ) -> None:
         """Every other call about an absent instance raises NotFound itself."""
         instance = await harness.create()
 
@@ -365,7 +373,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
             if name not in probes.EXISTENCE:
                 await probes.must_raise(name, ask, (errors.NotFound,), "about an absent instance")
 
-    async def test_lookup_by_name(self, face: Face, harness: Harness) -> None:
+    async def test_lookup_by_name(self, face: InstanceLookups, harness: Harness) -> None:
         """A lookup by name finds a node without provider ID until its instance is deleted."""
         instance, other = await harness.create(), await harness.create()
         try:
@@ -380,7 +388,9 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         same(await face.state(by_name(instance)), GONE, "a deleted instance looked up by name")
         same(await face.state(by_name(other)), RUNNING, "another instance")
 
-    async def test_provider_id_wins_over_name(self, face: Face, harness: Harness) -> None:
+    async def test_provider_id_wins_over_name(
+        self, face: InstanceLookups, harness: Harness
+    ) -> None:
         """For a node with the ID of one instance and the name of another, the ID decides."""
         first, second = await harness.create(), await harness.create()
         mixed = build_node(second.name, provider_id=first.provider_id)
@@ -397,7 +407,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         ids=["other_cloud", "no_id", "no_separator", "no_scheme"],
     )
     async def test_foreign_provider_id_is_refused(
-        self, face: Face, harness: Harness, provider_id: str
+        self, face: InstanceLookups, harness: Harness, provider_id: str
     ) -> None:
         """A malformed or foreign provider ID raises InvalidArgument and is never an absence."""
         instance = await harness.create()
@@ -408,7 +418,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
                 name, ask, (errors.InvalidArgument,), "about a foreign provider ID"
             )
 
-    async def test_metadata_is_complete(self, face: Face, harness: Harness) -> None:
+    async def test_metadata_is_complete(self, face: InstanceLookups, harness: Harness) -> None:
         """Metadata has provider ID, type, addresses, and the zone and region that the cloud has."""
         instance = await harness.create()
 
@@ -428,7 +438,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
             lost = instance.additional_labels.items() - metadata.additional_labels.items()
             assert not lost, f"additional labels lost: {sorted(lost)}"
 
-    async def test_addresses_are_usable(self, face: Face, harness: Harness) -> None:
+    async def test_addresses_are_usable(self, face: InstanceLookups, harness: Harness) -> None:
         """Addresses are unique, IPs parse, and expected addresses come in the expected order."""
         instance = await harness.create()
 
@@ -442,7 +452,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         if instance.addresses is not None:
             same(addresses, list(instance.addresses), "addresses")
 
-    async def test_same_question_same_answer(self, face: Face, harness: Harness) -> None:
+    async def test_same_question_same_answer(self, face: InstanceLookups, harness: Harness) -> None:
         """Repeated and concurrent calls return equal results, addresses in one order."""
         instance = await harness.create()
 
@@ -451,7 +461,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
             for other in rest:
                 same(other, first, f"{name}, asked again")
 
-    async def test_arguments_are_left_alone(self, face: Face, harness: Harness) -> None:
+    async def test_arguments_are_left_alone(self, face: InstanceLookups, harness: Harness) -> None:
         """The provider does not modify its arguments."""
         instance = await harness.create()
         for provider_id in (instance.provider_id, ""):
@@ -471,10 +481,10 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
     @pytest.mark.parametrize("fault", sorted(PROMISED))
     async def test_fault_arrives_as_promised(
-        self, face: Face, harness: Harness, fault: str
+        self, face: InstanceLookups, harness: Harness, fault: str
     ) -> None:
         """A fault raises a promised class or the right result hides it; afterwards calls work."""
-        how = probes.scripted(harness, fault)
+        how = probes.fault_argument(harness, fault)
         instance = await harness.create()
         questions = face.questions(instance)
         healthy = {name: await outcome(ask) for name, ask in questions.items()}
@@ -482,7 +492,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
         await harness.fail(how)
         for name, ask in questions.items():
-            result = await probes.patient(harness, name, ask)
+            result = await probes.outcome_within_patience(harness, name, ask)
             if result != healthy[name]:
                 reached = True
                 probes.check_error(result, PROMISED[fault], f"{name} during {fault}")
@@ -493,35 +503,35 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
             result = await probes.after_fault(harness, ask, healthy[name])
             same(result, healthy[name], f"{name} after {fault}")
 
-    async def test_hanging_cloud_can_be_left(self, face: Face, harness: Harness) -> None:
+    async def test_hanging_cloud_can_be_left(self, face: InstanceLookups, harness: Harness) -> None:
         """Cancelling a hanging call works, leaves no task, and the next call works."""
-        how = probes.scripted(harness, HANG)
+        how = probes.fault_argument(harness, HANG)
         instance = await harness.create()
         questions = face.questions(instance)
         healthy = {name: await outcome(ask) for name, ask in questions.items()}
 
-        with probes.watched(harness) as started:
+        with probes.watch_tasks(harness) as started:
             await harness.fail(how)
             for name, ask in questions.items():
-                await probes.cancelled(name, ask, healthy[name], after_s=0.05)
+                await probes.check_cancellation(name, ask, healthy[name], after_s=0.05)
             await harness.heal()
-            await started.have_ended("after a cancelled call")
+            await started.check_ended("after a cancelled call")
 
         for name, ask in questions.items():
             same(await outcome(ask), healthy[name], f"{name} after a hanging one")
 
-    async def test_cancellation_is_obeyed(self, face: Face, harness: Harness) -> None:
+    async def test_cancellation_is_obeyed(self, face: InstanceLookups, harness: Harness) -> None:
         """A call can be cancelled at any await; the next call returns the right result."""
         instance = await harness.create()
         for name, ask in face.questions(instance).items():
             healthy = await outcome(ask)
-            with probes.watched(harness) as started:
+            with probes.watch_tasks(harness) as started:
                 for steps in range(8):
-                    await probes.cancelled(name, ask, healthy, steps=steps)
+                    await probes.check_cancellation(name, ask, healthy, steps=steps)
                 same(await outcome(ask), healthy, f"{name} after a cancelled one")
-                await started.have_ended(f"after {name} was cancelled")
+                await started.check_ended(f"after {name} was cancelled")
 
-    async def test_surprises_are_survived(self, face: Face, harness: Harness) -> None:
+    async def test_surprises_are_survived(self, face: InstanceLookups, harness: Harness) -> None:
         """Unknown fields are ignored; an unknown state means neither absent nor shut down."""
         instance = await harness.create()
         before = await face.metadata(by_id(instance))
@@ -531,7 +541,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         same(await face.state(by_id(instance)), RUNNING, "an instance in an unknown state")
         same(await face.metadata(by_id(instance)), before, "metadata with unknown fields around")
 
-    async def test_rotated_credentials(self, face: Face, harness: Harness) -> None:
+    async def test_rotated_credentials(self, face: InstanceLookups, harness: Harness) -> None:
         """Old credentials give the right result or an authentication error; a new opening works."""
         instance = await harness.create()
         questions = face.questions(instance)
@@ -540,11 +550,11 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         await harness.rotate()
 
         for name, ask in questions.items():
-            result = await probes.patient(harness, name, ask)
+            result = await probes.outcome_within_patience(harness, name, ask)
             if result != healthy[name]:
                 probes.check_error(result, PROMISED["denied"], f"{name} with old credentials")
         async with harness.open() as reopened:
-            renewed = Face(reopened, old=face.old).questions(instance)
+            renewed = InstanceLookups(reopened, old=face.old).questions(instance)
             for name, ask in renewed.items():
                 same(await outcome(ask), healthy[name], f"{name} with new credentials")
 
@@ -554,7 +564,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         async with harness.open() as first:
             async with harness.open():
                 pass
-            face = Face(first, old=first.instances is None)
+            face = InstanceLookups(first, old=first.instances is None)
             same(await face.state(by_id(instance)), RUNNING, "asked beside a closed opening")
 
     async def test_closing_ends_every_session(self, harness: Harness) -> None:
@@ -563,15 +573,17 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
         async def ask_and_close() -> None:
             async with probes.in_one_task(harness.open()) as cloud:
-                await Face(cloud, old=cloud.instances is None).state(by_id(instance))
+                await InstanceLookups(cloud, old=cloud.instances is None).state(by_id(instance))
 
-        left = await probes.left_open(ask_and_close)
+        left = await probes.unclosed_resources(ask_and_close)
 
         assert not left, f"left open by a provider that was closed: {left}"
 
-    async def test_calls_reach_the_cloud_side_by_side(self, face: Face, harness: Harness) -> None:
+    async def test_calls_reach_the_cloud_side_by_side(
+        self, face: InstanceLookups, harness: Harness
+    ) -> None:
         """A hanging call delays no other call, as a pool of one connection would."""
-        how = probes.scripted(harness, HANG)
+        how = probes.fault_argument(harness, HANG)
         instances = [await harness.create() for _ in range(AT_ONCE)]
         asks = [partial(face.state, by_id(instance)) for instance in instances]
         before = await harness.requests()
@@ -579,7 +591,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         # Fewer where one request serves several calls.
         due = min(AT_ONCE, await harness.requests() - before)
 
-        arrived = await probes.side_by_side(harness, asks, hang=how)
+        arrived = await probes.concurrent_requests(harness, asks, hang=how)
 
         message = f"{arrived} of {due} requests at once reached the cloud: is the pool too small?"
         assert arrived >= due, message

@@ -21,7 +21,7 @@ from ccm.testing.builders import DEFAULT_PORT
 from ccm.testing.builders import node as build_node
 from ccm.testing.builders import service as build_service
 from ccm.testing.harness import PROMISED, Harness
-from ccm.testing.probes import CLUSTER, outcome, patiently, same
+from ccm.testing.probes import CLUSTER, outcome, retry_after_hints, same
 
 HTTPS = ServicePort(name="https", port=443, target_port=8443, node_port=30443)
 UDP = ServicePort(name="mdns", protocol="UDP", port=5353, target_port=5353, node_port=30953)
@@ -74,7 +74,7 @@ class BalancerCases:
 
         status = await ensured(balancer, service, nodes)
 
-        await _holds(harness, balancer, [(service, nodes)])
+        await _check_balancers(harness, balancer, [(service, nodes)])
         assert status.ingress, "a load balancer without an address"
         for entry in status.ingress:
             assert bool(entry.ip) != bool(entry.hostname), f"an IP or a host name: {entry}"
@@ -86,7 +86,7 @@ class BalancerCases:
         service, nodes = build_service(), await probes.nodes(cloud, harness, 3)
         first = await ensured(balancer, service, nodes)
 
-        await _ensured_in_vain(harness, balancer, service, nodes[::-1], first)
+        await _check_ensure_is_idempotent(harness, balancer, service, nodes[::-1], first)
 
     @pytest.mark.parametrize("change", sorted(CHANGES))
     async def test_ensure_converges(self, cloud: Cloud, harness: Harness, change: str) -> None:
@@ -101,13 +101,13 @@ class BalancerCases:
                 status = await ensured(balancer, service, nodes)
             except errors.InvalidArgument:
                 return
-            await _holds(harness, balancer, [(service, nodes)])
-            await _ensured_in_vain(harness, balancer, service, nodes, status)
+            await _check_balancers(harness, balancer, [(service, nodes)])
+            await _check_ensure_is_idempotent(harness, balancer, service, nodes, status)
 
     async def test_source_ranges_limit_who_is_let_in(self, cloud: Cloud, harness: Harness) -> None:
         """Source ranges are added and removed with the Service's, or refused; never ignored."""
         balancer = probes.balancer_of(cloud)
-        probes.unless_opted_out(harness, "no_source_ranges")
+        probes.skip_if_opted_out(harness, "no_source_ranges")
         nodes = await probes.nodes(cloud, harness, 1)
         plain, limited = build_service(), build_service(**CHANGES["source_ranges"])
         await ensured(balancer, plain, nodes)
@@ -119,7 +119,7 @@ class BalancerCases:
                 await ensured(balancer, service, nodes)
             except errors.InvalidArgument:
                 return
-            held = await probes.held(harness, balancer, service)
+            held = await probes.find_balancer(harness, balancer, service)
             if held.source_ranges is not None:
                 wanted = frozenset(service.spec.load_balancer_source_ranges or ())
                 same(held.source_ranges, wanted, "source ranges in the cloud")
@@ -137,10 +137,10 @@ class BalancerCases:
 
         for members in (nodes, nodes[1:], [], nodes[:2]):
             await updated(balancer, service, members)
-            await _holds(harness, balancer, [(service, members)])
+            await _check_balancers(harness, balancer, [(service, members)])
         for members in ([], nodes):
             await ensured(balancer, service, members)
-            await _holds(harness, balancer, [(service, members)])
+            await _check_balancers(harness, balancer, [(service, members)])
 
     async def test_members_follow_although_ensure_refuses(
         self, cloud: Cloud, harness: Harness
@@ -154,7 +154,7 @@ class BalancerCases:
             await ensured(balancer, wrong, nodes[:1])
         except errors.CloudError:
             await updated(balancer, wrong, nodes[1:])
-            await _holds(harness, balancer, [(service, nodes[1:])])
+            await _check_balancers(harness, balancer, [(service, nodes[1:])])
         else:
             pytest.skip("the cloud has load balancers for SCTP, so that nothing is refused")
 
@@ -174,12 +174,12 @@ class BalancerCases:
                 status = error.partial
             assert isinstance(status, Status), f"no Status of what serves: {status}"
             assert status.ingress, "a load balancer without an address"
-            await _holds_beside(harness, balancer, service, members, stale)
+            await _check_members_except(harness, balancer, service, members, stale)
 
         result = await outcome(lambda: updated(balancer, service, [stale, *nodes]))
         if isinstance(result, probes.Raised):
             probes.check_error(result, (errors.CloudError,), "update with a refused node")
-        await _holds_beside(harness, balancer, service, nodes, stale)
+        await _check_members_except(harness, balancer, service, nodes, stale)
 
     async def test_a_node_without_address_disturbs_nobody(
         self, cloud: Cloud, harness: Harness
@@ -190,7 +190,7 @@ class BalancerCases:
 
         await ensured(balancer, service, [*nodes, build_node("contract-bare")])
 
-        held = await probes.held(harness, balancer, service)
+        held = await probes.find_balancer(harness, balancer, service)
         assert nodes[0].name in held.members, f"{nodes[0].name} is no member: {held}"
 
     async def test_services_do_not_share(self, cloud: Cloud, harness: Harness) -> None:
@@ -200,21 +200,21 @@ class BalancerCases:
         first, second = build_service("one"), build_service("other")
         await ensured(balancer, first, nodes)
         await ensured(balancer, second, nodes)
-        await _holds(harness, balancer, [(first, nodes), (second, nodes)])
+        await _check_balancers(harness, balancer, [(first, nodes), (second, nodes)])
 
         await deleted(balancer, first)
 
-        await _holds(harness, balancer, [(second, nodes)])
+        await _check_balancers(harness, balancer, [(second, nodes)])
 
     async def test_clusters_do_not_share(self, cloud: Cloud, harness: Harness) -> None:
         """Two clusters in one project do not touch each other's load balancers."""
         balancer = probes.balancer_of(cloud)
-        probes.unless_opted_out(harness, "no_cluster_marks")
+        probes.skip_if_opted_out(harness, "no_cluster_marks")
         nodes = await probes.nodes(cloud, harness, 1)
         ours, theirs = build_service(uid="uid-1"), build_service(uid="uid-2")
         await ensured(balancer, ours, nodes)
         await ensured(balancer, theirs, nodes, cluster="other")
-        await _holds(harness, balancer, [(ours, nodes), (theirs, nodes)])
+        await _check_balancers(harness, balancer, [(ours, nodes), (theirs, nodes)])
 
         if isinstance(balancer, LoadBalancerDigests):
             names = [record.name for record in await balancer.list_load_balancers(CLUSTER)]
@@ -225,7 +225,7 @@ class BalancerCases:
                 name = balancer.get_load_balancer_name(CLUSTER, service)
                 await balancer.delete_load_balancer(CLUSTER, name)
 
-        await _holds(harness, balancer, [(theirs, nodes)])
+        await _check_balancers(harness, balancer, [(theirs, nodes)])
 
     async def test_one_that_was_there_before_is_not_deleted(
         self, cloud: Cloud, harness: Harness
@@ -235,7 +235,7 @@ class BalancerCases:
         Ensure refuses it, or adopts it; deleting the Service then releases it.
         """
         balancer = probes.balancer_of(cloud)
-        probes.unless_opted_out(harness, "names_are_marks")
+        probes.skip_if_opted_out(harness, "names_are_marks")
         service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
         name = balancer.get_load_balancer_name(CLUSTER, service)
         await harness.unmarked_load_balancer(name)
@@ -304,7 +304,7 @@ class BalancerCases:
         await harness.slow_load_balancers(slow=False)
 
         await ensured(balancer, service, nodes)
-        await _holds(harness, balancer, [(service, nodes)])
+        await _check_balancers(harness, balancer, [(service, nodes)])
 
     async def test_a_failure_tells_the_reason(self, cloud: Cloud, harness: Harness) -> None:
         """For a load balancer in a failed state, ensure raises an error with the cloud's reason."""
@@ -338,9 +338,9 @@ class BalancerCases:
 
             async with harness.open() as reopened:
                 again = probes.balancer_of(reopened)
-                await patiently(_work(again, what, changed, nodes))
+                await retry_after_hints(_work(again, what, changed, nodes))
                 expected = [] if what == "delete" else [(changed, nodes)]
-                await _holds(harness, again, expected)
+                await _check_balancers(harness, again, expected)
                 await deleted(again, changed)
             same(list(await harness.load_balancers()), [], f"left after write {number}")
             if done < number:
@@ -353,7 +353,7 @@ class BalancerCases:
         nodes = await probes.nodes(cloud, harness, 2)
         before = msgspec.json.encode([service, nodes])
 
-        for name, ask in _questions(balancer, service, nodes).items():
+        for name, ask in _calls(balancer, service, nodes).items():
             await outcome(ask)
             assert msgspec.json.encode([service, nodes]) == before, f"{name} changed an argument"
 
@@ -363,32 +363,32 @@ class BalancerCases:
     ) -> None:
         """No fault reads as absence or success; afterwards all calls work."""
         balancer = probes.balancer_of(cloud)
-        how = probes.scripted(harness, fault)
+        how = probes.fault_argument(harness, fault)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 2)
         await ensured(balancer, service, nodes[:1])
 
         await harness.fail(how)
-        for name, ask in _questions(balancer, service, nodes).items():
-            result = await probes.patient(harness, name, ask)
+        for name, ask in _calls(balancer, service, nodes).items():
+            result = await probes.outcome_within_patience(harness, name, ask)
             probes.check_error(result, PROMISED[fault], f"{name} during {fault}")
         await harness.heal()
 
-        await probes.within_patience(harness, lambda: ensured(balancer, service, nodes))
-        await _holds(harness, balancer, [(service, nodes)])
+        await probes.retry_within_patience(harness, lambda: ensured(balancer, service, nodes))
+        await _check_balancers(harness, balancer, [(service, nodes)])
 
     async def test_a_cancelled_ensure_is_adopted(self, cloud: Cloud, harness: Harness) -> None:
         """Ensure can be cancelled at any await; the next ensure ends with one load balancer."""
         balancer = probes.balancer_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
         for steps in probes.CANCEL_AFTER:
-            with probes.watched(harness) as started:
-                await probes.cut_short(
+            with probes.watch_tasks(harness) as started:
+                await probes.cancel_after(
                     lambda: balancer.ensure_load_balancer(CLUSTER, service, nodes), steps=steps
                 )
-                await started.have_ended("after a cancelled ensure")
+                await started.check_ended("after a cancelled ensure")
 
-            await probes.within_patience(harness, lambda: ensured(balancer, service, nodes))
-            await _holds(harness, balancer, [(service, nodes)])
+            await probes.retry_within_patience(harness, lambda: ensured(balancer, service, nodes))
+            await _check_balancers(harness, balancer, [(service, nodes)])
             await deleted(balancer, service)
 
     async def test_balancer_surprises_are_survived(self, cloud: Cloud, harness: Harness) -> None:
@@ -407,17 +407,17 @@ async def ensured(
     balancer: LoadBalancer, service: Service, nodes: Sequence[Node], *, cluster: str = CLUSTER
 ) -> Status:
     """Call `ensure_load_balancer` again as long as it raises `RetryAfter`."""
-    return await patiently(lambda: balancer.ensure_load_balancer(cluster, service, nodes))
+    return await retry_after_hints(lambda: balancer.ensure_load_balancer(cluster, service, nodes))
 
 
 async def updated(balancer: LoadBalancer, service: Service, nodes: Sequence[Node]) -> None:
     """Call `update_load_balancer` again as long as it raises `RetryAfter`."""
-    await patiently(lambda: balancer.update_load_balancer(CLUSTER, service, nodes))
+    await retry_after_hints(lambda: balancer.update_load_balancer(CLUSTER, service, nodes))
 
 
 async def deleted(balancer: LoadBalancer, service: Service) -> None:
     """Call `ensure_load_balancer_deleted` again as long as it raises `RetryAfter`."""
-    await patiently(lambda: balancer.ensure_load_balancer_deleted(CLUSTER, service))
+    await retry_after_hints(lambda: balancer.ensure_load_balancer_deleted(CLUSTER, service))
 
 
 def _work(
@@ -428,10 +428,10 @@ def _work(
     return lambda: ensured(balancer, service, nodes)
 
 
-def _questions(
+def _calls(
     balancer: LoadBalancer, service: Service, nodes: Sequence[Node]
-) -> dict[str, probes.Question]:
-    questions: dict[str, probes.Question] = {
+) -> dict[str, probes.Call]:
+    questions: dict[str, probes.Call] = {
         "get_load_balancer": lambda: balancer.get_load_balancer(CLUSTER, service),
         "ensure_load_balancer": lambda: balancer.ensure_load_balancer(CLUSTER, service, nodes),
         "update_load_balancer": lambda: balancer.update_load_balancer(CLUSTER, service, nodes),
@@ -444,7 +444,7 @@ def _questions(
     return questions
 
 
-async def _ensured_in_vain(
+async def _check_ensure_is_idempotent(
     harness: Harness,
     balancer: LoadBalancer,
     service: Service,
@@ -458,10 +458,10 @@ async def _ensured_in_vain(
     same(await ensured(balancer, service, nodes), status, "status of a second ensure")
 
     same(0 if free else await harness.writes(), before, "writes after a second ensure")
-    await _holds(harness, balancer, [(service, nodes)])
+    await _check_balancers(harness, balancer, [(service, nodes)])
 
 
-async def _holds_beside(
+async def _check_members_except(
     harness: Harness,
     balancer: LoadBalancer,
     service: Service,
@@ -469,13 +469,13 @@ async def _holds_beside(
     other: Node,
 ) -> None:
     """Fail unless exactly these nodes are members, apart from `other`, which may be one."""
-    held = await probes.held(harness, balancer, service)
+    held = await probes.find_balancer(harness, balancer, service)
     # A cloud whose members are addresses may know a deleted node by its address only.
     beside = {other.name, *(address.address for address in other.addresses)}
     same(held.members - beside, {node.name for node in nodes}, "members beside a refused node")
 
 
-async def _holds(
+async def _check_balancers(
     harness: Harness,
     balancer: LoadBalancer,
     expected: Sequence[tuple[Service, Sequence[Node]]],

@@ -41,12 +41,12 @@ from ccm.testing.harness import PROMISED, Harness, Made
 from ccm.testing.machine_probes import POOL, Machines
 from ccm.testing.probes import (
     CANCEL_AFTER,
-    Face,
+    InstanceLookups,
     OpeningCases,
-    cut_short,
+    cancel_after,
     outcome,
+    retry_within_patience,
     same,
-    within_patience,
 )
 
 WRITES = 4
@@ -58,7 +58,7 @@ REFUSED = (*PROMISED["denied"], errors.InvalidArgument)
 
 
 @pytest.mark.asyncio
-class MachineWeatherCases:
+class MachineFaultCases:
     """Cases about faults, crashes and credentials. `MachineContract` provides the fixtures."""
 
     @pytest.mark.parametrize("fault", sorted(PROMISED))
@@ -71,24 +71,27 @@ class MachineWeatherCases:
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         """No fault reads as absence or success or leaks a secret; afterwards calls work."""
-        how = probes.scripted(harness, fault)
+        how = probes.fault_argument(harness, fault)
         caplog.set_level(logging.DEBUG)
         identity, new = machines.identity(), machines.identity()
         vm = await machines.create(identity)
         results: list[object] = []
 
         await harness.fail(how)
-        for name, ask in machine_probes.questions(machines, identity, vm, new).items():
-            result = await probes.patient(harness, name, ask)
+        for name, ask in machine_probes.cloud_calls(machines, identity, vm, new).items():
+            result = await probes.outcome_within_patience(harness, name, ask)
             probes.check_error(result, PROMISED[fault], f"{name} during {fault}")
             results.append(result)
         await harness.heal()
 
-        again = await within_patience(harness, partial(machines.status, identity, vm.provider_id))
+        again = await retry_within_patience(
+            harness, partial(machines.status, identity, vm.provider_id)
+        )
         same(again.provider_id, vm.provider_id, "status after the fault")
         printed = capsys.readouterr()
-        machine_probes.silent(
-            machines, f"{machine_probes.chains(results)} {caplog.text} {printed.out} {printed.err}"
+        machine_probes.check_no_secrets(
+            machines,
+            f"{machine_probes.error_texts(results)} {caplog.text} {printed.out} {printed.err}",
         )
 
     @pytest.mark.parametrize("number", range(1, WRITES + 1))
@@ -112,9 +115,9 @@ class MachineWeatherCases:
         await harness.lose_answer(number)
         await outcome(work)
         await harness.heal()
-        await within_patience(harness, work)
+        await retry_within_patience(harness, work)
 
-        same(len(await machines.held()), int(what == "create"), "VMs in the cloud")
+        same(len(await machines.vm_provider_ids()), int(what == "create"), "VMs in the cloud")
         await machines.delete(identity)
         left = len(await harness.beside_vms())
         assert left == 0, f"{left} left of {beside} that were made beside VMs"
@@ -129,9 +132,9 @@ class MachineWeatherCases:
         await outcome(partial(machines.create_once, identity))
         await harness.heal()
 
-        await within_patience(harness, partial(machines.delete, identity))
+        await retry_within_patience(harness, partial(machines.delete, identity))
 
-        same(await machines.held(), [], "VMs in the cloud")
+        same(await machines.vm_provider_ids(), [], "VMs in the cloud")
         same(list(await harness.beside_vms()), [], "left of what was made beside VMs")
 
     async def test_a_cancelled_creation_is_completed(
@@ -140,14 +143,18 @@ class MachineWeatherCases:
         """A creation can be cancelled at any await; the next creation ends with one VM."""
         for steps in CANCEL_AFTER:
             identity = machines.identity()
-            with probes.watched(harness) as started:
-                await cut_short(partial(machines.create, identity), steps=steps)
-                await started.have_ended("after a cancelled creation")
+            with probes.watch_tasks(harness) as started:
+                await cancel_after(partial(machines.create, identity), steps=steps)
+                await started.check_ended("after a cancelled creation")
 
             vm = await machines.create(identity)
-            same(await machines.held(), [vm.provider_id], f"VMs, cancelled after {steps} steps")
+            same(
+                await machines.vm_provider_ids(),
+                [vm.provider_id],
+                f"VMs, cancelled after {steps} steps",
+            )
             await machines.delete(identity)
-            same(await machines.held(), [], "VMs after deletion")
+            same(await machines.vm_provider_ids(), [], "VMs after deletion")
             same(list(await harness.beside_vms()), [], "left of what was made beside VMs")
 
     async def test_a_creation_cut_short_can_be_deleted(
@@ -156,11 +163,11 @@ class MachineWeatherCases:
         """A deletion by identity alone removes all remains of a cancelled creation."""
         for steps in CANCEL_AFTER:
             identity = machines.identity()
-            await cut_short(partial(machines.create, identity), steps=steps)
+            await cancel_after(partial(machines.create, identity), steps=steps)
 
             await machines.delete(identity)
 
-            same(await machines.held(), [], f"VMs, cancelled after {steps} steps")
+            same(await machines.vm_provider_ids(), [], f"VMs, cancelled after {steps} steps")
             same(list(await harness.beside_vms()), [], "left of what was made beside VMs")
 
     async def test_a_bad_spec_stops_a_creation_alone(
@@ -172,7 +179,7 @@ class MachineWeatherCases:
         vm = await machines.create(identity)
 
         created = await outcome(partial(machines.create_once, new, provider_spec=bad))
-        listed = await machines.listed(provider_spec=bad)
+        listed = await machines.list_vms(provider_spec=bad)
         status = await machines.status(identity, vm.provider_id, provider_spec=bad)
         await machines.delete(identity, vm.provider_id, provider_spec=bad)
 
@@ -180,7 +187,7 @@ class MachineWeatherCases:
         probes.check_error(created, wanted, "creation with a bad spec")
         same([record.info.provider_id for record in listed], [vm.provider_id], "VMs listed")
         same(status.provider_id, vm.provider_id, "status with a bad spec")
-        same(await machines.held(), [], "VMs in the cloud")
+        same(await machines.vm_provider_ids(), [], "VMs in the cloud")
 
     async def test_each_request_has_its_own_credentials(self, machines: Machines) -> None:
         """Credentials of one request are never used for another request.
@@ -192,19 +199,19 @@ class MachineWeatherCases:
         good = machines.harness.machine_credentials()
         if not good:
             pytest.skip("this driver needs no credentials")
-        secret = [key for key in good if redact.is_secret(key)]
+        secret = [key for key in good if redact.is_secret_name(key)]
 
         for keys in [secret] if secret else [[key] for key in good]:
             wrong = {key: b"not-the-" + good[key] for key in keys}
             machines.credentials = {**good, **wrong}
-            refused = await outcome(machines.listed)
+            refused = await outcome(machines.list_vms)
             if isinstance(refused, probes.Raised) and isinstance(refused.error, REFUSED):
                 break
         machines.credentials = None
 
         probes.check_error(refused, REFUSED, f"a listing with {', '.join(wrong)} wrong")
         same(
-            [record.info.provider_id for record in await machines.listed()],
+            [record.info.provider_id for record in await machines.list_vms()],
             [vm.provider_id],
             "VMs",
         )
@@ -218,7 +225,7 @@ class MachineWeatherCases:
         await harness.rotate()
 
         machines.credentials = old
-        status = await probes.patient(
+        status = await probes.outcome_within_patience(
             harness, "status", partial(machines.status, identity, vm.provider_id)
         )
         if isinstance(status, probes.Raised):
@@ -234,16 +241,16 @@ class MachineWeatherCases:
                 pass
             machines = machine_probes.machines_of(first, harness)
             vm = await machines.create(machines.identity())
-            same(await machines.held(), [vm.provider_id], "VMs in the cloud")
+            same(await machines.vm_provider_ids(), [vm.provider_id], "VMs in the cloud")
 
     async def test_closing_ends_every_client(self, harness: Harness) -> None:
         """Closing the provider also closes the clients that it opened for credentials."""
 
         async def ask_and_close() -> None:
             async with probes.in_one_task(harness.open()) as cloud:
-                await machine_probes.machines_of(cloud, harness).listed()
+                await machine_probes.machines_of(cloud, harness).list_vms()
 
-        left = await probes.left_open(ask_and_close)
+        left = await probes.unclosed_resources(ask_and_close)
 
         assert not left, f"left open by a driver that was closed: {left}"
 
@@ -259,7 +266,7 @@ FOREIGN_VOLUMES: Sequence[Mapping[str, Any]] = (
 
 
 @pytest.mark.asyncio
-class MachineContract(OpeningCases, MachineWeatherCases):
+class MachineContract(OpeningCases, MachineFaultCases):
     """Base class for the tests of a machine driver.
 
     Name the subclass `Test...` and give it a fixture `harness`.
@@ -287,7 +294,7 @@ class MachineContract(OpeningCases, MachineWeatherCases):
 
         same(again.provider_id, first.provider_id, "provider ID of the second creation")
         same(
-            sorted(await machines.held()),
+            sorted(await machines.vm_provider_ids()),
             sorted([first.provider_id, different.provider_id]),
             "VMs in the cloud",
         )
@@ -298,7 +305,11 @@ class MachineContract(OpeningCases, MachineWeatherCases):
 
         vms = await asyncio.gather(*(machines.create(identity) for identity in identities))
 
-        same(sorted(await machines.held()), sorted(info.provider_id for info in vms), "VMs")
+        same(
+            sorted(await machines.vm_provider_ids()),
+            sorted(info.provider_id for info in vms),
+            "VMs",
+        )
 
     async def test_a_vm_is_found_when_it_was_made(self, machines: Machines) -> None:
         """The status is NotFound before the creation; afterwards ID and identity find the VM."""
@@ -339,7 +350,7 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         await machines.delete(identity, provider_id)
         await machines.delete(identity, provider_id)
 
-        same(await machines.held(), [kept.provider_id], "VMs in the cloud")
+        same(await machines.vm_provider_ids(), [kept.provider_id], "VMs in the cloud")
         same(len(await harness.beside_vms()) * 2, beside, "what was made beside VMs")
         ask = partial(machines.status, identity, vm.provider_id)
         probes.check_error(await outcome(ask), (errors.NotFound,), "status of a deleted VM")
@@ -350,7 +361,7 @@ class MachineContract(OpeningCases, MachineWeatherCases):
 
         await machines.delete(machines.identity())
 
-        same(await machines.held(), [vm.provider_id], "VMs in the cloud")
+        same(await machines.vm_provider_ids(), [vm.provider_id], "VMs in the cloud")
 
     async def test_initialising_is_repeated_without_harm(self, machines: Machines) -> None:
         """Initialising twice does no harm; afterwards the VM counts as initialised."""
@@ -367,9 +378,9 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         assert not isinstance(result, probes.Raised) or isinstance(
             result.error, errors.Unimplemented
         ), f"status of an initialised VM: {result}"
-        listed = [record.initialized for record in await machines.listed()]
+        listed = [record.initialized for record in await machines.list_vms()]
         same(listed, [True], "whether the listed VM is initialised")
-        same(await machines.held(), [vm.provider_id], "VMs in the cloud")
+        same(await machines.vm_provider_ids(), [vm.provider_id], "VMs in the cloud")
 
     async def test_nothing_waits_in_a_call(self, machines: Machines, harness: Harness) -> None:
         """A call starts long work of the cloud and returns; later calls check it."""
@@ -380,11 +391,15 @@ class MachineContract(OpeningCases, MachineWeatherCases):
             vm = await machines.create(identity)
             ask = partial(machines.driver.delete_machine, machines.request(identity))
             if not isinstance(await outcome(ask), probes.Raised):
-                same(await machines.held(), [], "VMs after a deletion that was told as done")
+                same(
+                    await machines.vm_provider_ids(),
+                    [],
+                    "VMs after a deletion that was told as done",
+                )
         await harness.slow_vms(slow=False)
 
         await machines.delete(identity, vm.provider_id)
-        same(await machines.held(), [], "VMs in the cloud")
+        same(await machines.vm_provider_ids(), [], "VMs in the cloud")
 
     # --- ownership ------------------------------------------------------------------------------
 
@@ -394,7 +409,9 @@ class MachineContract(OpeningCases, MachineWeatherCases):
     ) -> None:
         """A foreign VM with the right name is not adopted, deleted, listed as ours or doubled."""
         identity = machines.identity(f"{POOL}-taken")
-        theirs = await machine_probes.foreign(machines, identity.name, whose, uid=identity.uid)
+        theirs = await machine_probes.create_foreign_vm(
+            machines, identity.name, whose, uid=identity.uid
+        )
 
         created = await outcome(partial(machines.create, identity))
         status = await outcome(partial(machines.status, identity))
@@ -402,9 +419,9 @@ class MachineContract(OpeningCases, MachineWeatherCases):
 
         probes.check_error(created, (errors.AlreadyExists,), "creation under a name that is taken")
         probes.check_error(status, (errors.NotFound,), "status without a provider ID")
-        same(await machines.held(), [theirs.provider_id], "VMs in the cloud")
+        same(await machines.vm_provider_ids(), [theirs.provider_id], "VMs in the cloud")
         if whose != "another_machine":
-            same(await machines.mine(), [], "VMs listed as ours")
+            same(await machines.own_provider_ids(), [], "VMs listed as ours")
 
     async def test_a_vm_without_a_namespace_is_still_its_machines(
         self, machines: Machines, harness: Harness
@@ -413,7 +430,7 @@ class MachineContract(OpeningCases, MachineWeatherCases):
 
         The listing has an empty namespace for it.
         """
-        probes.unless_opted_out(harness, "no_machine_marks")
+        probes.skip_if_opted_out(harness, "no_machine_marks")
         identity = machines.identity()
         older = replace(identity, namespace="")
         held = await harness.foreign_vm(identity.name, older)
@@ -422,9 +439,11 @@ class MachineContract(OpeningCases, MachineWeatherCases):
 
         same(status.provider_id, held.provider_id, "status without a provider ID")
         same(vm.provider_id, held.provider_id, "provider ID of the creation")
-        same([record.identity for record in await machines.listed()], [older], "identities listed")
+        same(
+            [record.identity for record in await machines.list_vms()], [older], "identities listed"
+        )
         await machines.delete(identity)
-        same(await machines.held(), [], "VMs in the cloud")
+        same(await machines.vm_provider_ids(), [], "VMs in the cloud")
 
     @pytest.mark.parametrize("whose", ["another_cluster", "a_twin", "another_machine", "nobody"])
     async def test_the_provider_id_of_another_vm_is_refused(
@@ -434,9 +453,11 @@ class MachineContract(OpeningCases, MachineWeatherCases):
 
         Users who may edit Machines can set any provider ID: only the VM's marks show its owner.
         """
-        probes.unless_opted_out(harness, "no_machine_marks")
+        probes.skip_if_opted_out(harness, "no_machine_marks")
         identity, driver = machines.identity(), machines.driver
-        theirs = await machine_probes.foreign(machines, f"{POOL}-theirs", whose, uid=identity.uid)
+        theirs = await machine_probes.create_foreign_vm(
+            machines, f"{POOL}-theirs", whose, uid=identity.uid
+        )
         req = machines.request(identity, theirs.provider_id)
 
         for ask in (driver.get_machine_status, driver.delete_machine):
@@ -447,13 +468,13 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         probes.check_error(
             initialized, (errors.NotOwned, errors.Unimplemented), f"initialising a VM of {whose}"
         )
-        same(await machines.held(), [theirs.provider_id], "VMs in the cloud")
+        same(await machines.vm_provider_ids(), [theirs.provider_id], "VMs in the cloud")
 
     async def test_the_vm_of_a_restored_machine_is_its_own(
         self, machines: Machines, harness: Harness
     ) -> None:
         """A Machine restored from a backup still owns its VM, whose mark has another UID."""
-        probes.unless_opted_out(harness, "no_machine_marks")
+        probes.skip_if_opted_out(harness, "no_machine_marks")
         identity = machines.identity()
         vm = await machines.create(identity)
         restored = replace(identity, uid="uid-of-the-restored")
@@ -462,19 +483,19 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         await machines.delete(restored, vm.provider_id)
 
         same(status.provider_id, vm.provider_id, "status by provider ID")
-        same(await machines.held(), [], "VMs in the cloud")
+        same(await machines.vm_provider_ids(), [], "VMs in the cloud")
 
     async def test_with_a_provider_id_that_vm_goes_and_no_other(self, machines: Machines) -> None:
         """For an imported VM, the provider ID alone selects the VM to delete."""
         identity = machines.identity()
         vm = await machines.create(identity)
-        given = await machine_probes.foreign(machines, f"{POOL}-given", "nobody")
+        given = await machine_probes.create_foreign_vm(machines, f"{POOL}-given", "nobody")
 
         status = await machines.status(identity, given.provider_id, is_imported=True)
         await machines.delete(identity, given.provider_id, is_imported=True)
 
         same(status.provider_id, given.provider_id, "status by provider ID")
-        same(await machines.held(), [vm.provider_id], "VMs in the cloud")
+        same(await machines.vm_provider_ids(), [vm.provider_id], "VMs in the cloud")
 
     @pytest.mark.parametrize("provider_id", ["some-other-cloud://1", "{scheme}://", "://1", "x"])
     async def test_a_foreign_provider_id_is_refused(
@@ -493,7 +514,7 @@ class MachineContract(OpeningCases, MachineWeatherCases):
             await probes.must_raise(
                 ask.__name__, partial(ask, req), (errors.InvalidArgument,), f"about {odd!r}"
             )
-        same(await machines.held(), [vm.provider_id], "VMs in the cloud")
+        same(await machines.vm_provider_ids(), [vm.provider_id], "VMs in the cloud")
 
     async def test_a_listing_has_every_vm_of_its_pool_and_says_whose_it_is(
         self, machines: Machines, harness: Harness
@@ -504,11 +525,11 @@ class MachineContract(OpeningCases, MachineWeatherCases):
             (await machines.create(identity)).provider_id: identity for identity in identities
         }
         elsewhere = await machines.create(machines.identity(pool="other-pool"))
-        await machine_probes.foreign(machines, f"{POOL}-of-another", "another_cluster")
+        await machine_probes.create_foreign_vm(machines, f"{POOL}-of-another", "another_cluster")
         with suppress(pytest.skip.Exception):  # without the hook, the listing has one page
             await harness.shrink_pages(2)
 
-        listed = await machines.listed()
+        listed = await machines.list_vms()
 
         ids = [record.info.provider_id for record in listed]
         assert elsewhere.provider_id not in ids, "a VM of another pool is listed"
@@ -525,18 +546,18 @@ class MachineContract(OpeningCases, MachineWeatherCases):
 
     async def test_an_empty_pool_is_an_empty_listing(self, machines: Machines) -> None:
         """The listing of an empty pool is empty."""
-        same(list(await machines.listed(pool="never-used")), [], "VMs of an empty pool")
+        same(list(await machines.list_vms(pool="never-used")), [], "VMs of an empty pool")
 
     async def test_the_provider_id_is_the_one_of_the_node(
         self, cloud: Cloud, machines: Machines, harness: Harness
     ) -> None:
         """The instances interface and the machine driver have the same provider ID for a VM."""
-        probes.offered(cloud.instances, "instances", "an InstancesV2")
+        probes.require_capability(cloud.instances, "instances", "an InstancesV2")
         vm = await machines.create(machines.identity())
 
         node = build_node(vm.node_name)
-        face = Face(cloud, old=False)
-        metadata = await within_patience(harness, partial(face.metadata, node))
+        face = InstanceLookups(cloud, old=False)
+        metadata = await retry_within_patience(harness, partial(face.metadata, node))
 
         message = f"node {metadata.provider_id!r}, machine {vm.provider_id!r}"
         assert is_same_instance(metadata.provider_id, vm.provider_id), f"two VMs: {message}"
@@ -566,7 +587,7 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         identity = machines.identity()
 
         vm = await machines.create(identity)
-        for name, ask in machine_probes.questions(
+        for name, ask in machine_probes.cloud_calls(
             machines, identity, vm, machines.identity()
         ).items():
             await outcome(ask)
@@ -605,7 +626,7 @@ class MachineContract(OpeningCases, MachineWeatherCases):
 
         same([*good, *lively], [], "problems of a good spec")
         assert bad, "a bad spec has no problems"
-        machine_probes.silent(machines, " ".join(map(str, bad)))
+        machine_probes.check_no_secrets(machines, " ".join(map(str, bad)))
 
     async def test_volumes_of_others_are_left_out(self, machines: Machines) -> None:
         """The driver returns only volumes that this cloud attaches to its VMs.

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from ccm.base.tasks import bounded
+from ccm.base.tasks import run_bounded
 from ccm.cloud import errors
 from ccm.cloud.interface import Cloud, Routes
 from ccm.cloud.types import Route
@@ -17,7 +17,7 @@ from ccm.model import Node
 from ccm.model.cidr import parse_cidr
 from ccm.testing import probes
 from ccm.testing.harness import PROMISED, Harness
-from ccm.testing.probes import CLUSTER, outcome, patiently, same
+from ccm.testing.probes import CLUSTER, outcome, retry_after_hints, same
 
 CIDR = "10.120.0.0/24"
 CIDR_V6 = "fd00:120::/64"
@@ -73,7 +73,7 @@ class RouteCases:
         first, other = await probes.nodes(cloud, harness, 2)
         await created(routes, first, CIDR)
 
-        result = await outcome(lambda: patiently(lambda: created(routes, other, CIDR)))
+        result = await outcome(lambda: retry_after_hints(lambda: created(routes, other, CIDR)))
 
         targets = [route.target_node for route in await routes.list_routes(CLUSTER)]
         assert first.name in targets, f"the route of {first.name} leads to {targets}"
@@ -101,24 +101,24 @@ class RouteCases:
         numbered = {node.name: f"10.120.{number}.0/24" for number, node in enumerate(nodes)}
 
         async def create(node: Node) -> None:
-            await patiently(lambda: created(routes, node, numbered[node.name]))
+            await retry_after_hints(lambda: created(routes, node, numbered[node.name]))
 
         async def delete(route: Route) -> None:
-            await patiently(lambda: routes.delete_route(CLUSTER, route))
+            await retry_after_hints(lambda: routes.delete_route(CLUSTER, route))
 
-        await bounded(nodes, create, limit=10, name="contract-create")
+        await run_bounded(nodes, create, limit=10, name="contract-create")
         listed = await routes.list_routes(CLUSTER)
         destinations = {
             listed_route.target_node: listed_route.destination_cidr for listed_route in listed
         }
         same(destinations, numbered, "routes listed")
-        await bounded(listed, delete, limit=10, name="contract-delete")
+        await run_bounded(listed, delete, limit=10, name="contract-delete")
         same(list(await routes.list_routes(CLUSTER)), [], "routes after deleting")
 
     async def test_foreign_routes_are_out_of_reach(self, cloud: Cloud, harness: Harness) -> None:
         """Routes of others are neither listed nor changed."""
         routes = probes.routes_of(cloud)
-        probes.unless_opted_out(harness, "no_cluster_marks")
+        probes.skip_if_opted_out(harness, "no_cluster_marks")
         (node,) = await probes.nodes(cloud, harness, 1)
         await harness.foreign_route("10.121.0.0/24")
 
@@ -167,7 +167,7 @@ class RouteCases:
         await harness.lose_answer(1)
         await outcome(work)
         await harness.heal()
-        await probes.within_patience(harness, work)
+        await probes.retry_within_patience(harness, work)
 
         same(len(await harness.routes()), 0 if what == "delete" else 1, "routes in the cloud")
 
@@ -177,18 +177,18 @@ class RouteCases:
     ) -> None:
         """No fault reads as "no routes" or as success; afterwards all calls work."""
         routes = probes.routes_of(cloud)
-        how = probes.scripted(harness, fault)
+        how = probes.fault_argument(harness, fault)
         (node,) = await probes.nodes(cloud, harness, 1)
         await created(routes, node, CIDR)
         (listed,) = await routes.list_routes(CLUSTER)
 
         await harness.fail(how)
-        for name, ask in _questions(routes, node, listed).items():
-            result = await probes.patient(harness, name, ask)
+        for name, ask in _calls(routes, node, listed).items():
+            result = await probes.outcome_within_patience(harness, name, ask)
             probes.check_error(result, PROMISED[fault], f"{name} during {fault}")
         await harness.heal()
 
-        again = await probes.within_patience(harness, lambda: routes.list_routes(CLUSTER))
+        again = await probes.retry_within_patience(harness, lambda: routes.list_routes(CLUSTER))
         same([route.target_node for route in again], [node.name], "targets after the fault")
 
     async def test_a_cancelled_route_call_is_mended(self, cloud: Cloud, harness: Harness) -> None:
@@ -196,9 +196,9 @@ class RouteCases:
         routes = probes.routes_of(cloud)
         (node,) = await probes.nodes(cloud, harness, 1)
         for steps in probes.CANCEL_AFTER:
-            with probes.watched(harness) as started:
-                await probes.cut_short(lambda: created(routes, node, CIDR), steps=steps)
-                await started.have_ended("after a cancelled creation")
+            with probes.watch_tasks(harness) as started:
+                await probes.cancel_after(lambda: created(routes, node, CIDR), steps=steps)
+                await started.check_ended("after a cancelled creation")
 
             await created(routes, node, CIDR)
             same(len(await harness.routes()), 1, "routes in the cloud")
@@ -213,7 +213,7 @@ async def created(routes: Routes, node: Node, cidr: str) -> None:
     await routes.create_route(CLUSTER, node.uid, route)
 
 
-def _questions(routes: Routes, node: Node, listed: Route) -> dict[str, probes.Question]:
+def _calls(routes: Routes, node: Node, listed: Route) -> dict[str, probes.Call]:
     return {
         "list_routes": partial(routes.list_routes, CLUSTER),
         "create_route": lambda: created(routes, node, "10.120.9.0/24"),

@@ -45,7 +45,7 @@ SHUTDOWN_S = 1.0
 """How long a closing server waits for in-flight calls before it cancels them."""
 
 
-Kind = Literal[
+FaultKind = Literal[
     "error",
     "rate_limit",
     "garbage",
@@ -83,7 +83,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         body: body of the answer.
     """
 
-    kind: Kind = "error"
+    kind: FaultKind = "error"
     operation: str = "*"
     instance: str = "*"
     skip: int = 0
@@ -100,12 +100,12 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 @dataclass(slots=True)
-class _Armed:
+class _ActiveFault:
     fault: Fault
     added: float
     matched: int = 0
 
-    def strikes(self, operation: str, names: Sequence[str], now: float) -> bool:
+    def matches(self, operation: str, names: Sequence[str], now: float) -> bool:
         """Return whether the fault applies to this call; count the calls that match."""
         fault, age = self.fault, now - self.added
         if age < fault.start_s or (fault.for_s is not None and age >= fault.start_s + fault.for_s):
@@ -118,25 +118,25 @@ class _Armed:
         return 0 < self.matched - fault.skip <= (fault.count or math.inf)
 
 
-class Script:
+class FaultScript:
     """The active faults, in order."""
 
     def __init__(self) -> None:
-        self._armed: list[_Armed] = []
+        self._armed: list[_ActiveFault] = []
 
     def add(self, fault: Fault) -> None:
         """Activate a fault from now on."""
-        self._armed.append(_Armed(fault, clock.monotonic()))
+        self._armed.append(_ActiveFault(fault, clock.monotonic()))
 
     def clear(self) -> None:
         """Remove all faults."""
         self._armed.clear()
 
-    def judge(self, operation: str, names: Sequence[str] = ()) -> tuple[float, Fault | None]:
+    def match(self, operation: str, names: Sequence[str] = ()) -> tuple[float, Fault | None]:
         """Count a call; return its delay in seconds and its fault, if any."""
         now, delay_s = clock.monotonic(), 0.0
         for armed in self._armed:
-            if not armed.strikes(operation, names, now):
+            if not armed.matches(operation, names, now):
                 continue
             if armed.fault.kind != "latency":
                 return delay_s, armed.fault
@@ -144,7 +144,7 @@ class Script:
         return delay_s, None
 
 
-def novel(answer: Any, *, of_server: str, status: str) -> Any:
+def with_unknown_fields(answer: Any, *, of_server: str, status: str) -> Any:
     """Return the answer with unknown fields, and with an unknown state on each server.
 
     Args:
@@ -152,11 +152,13 @@ def novel(answer: Any, *, of_server: str, status: str) -> Any:
         status: the state to set on servers.
     """
     if isinstance(answer, list):
-        return [novel(item, of_server=of_server, status=status) for item in answer]
+        return [with_unknown_fields(item, of_server=of_server, status=status) for item in answer]
     if not isinstance(answer, dict):
         return answer
     result = {
-        key: value if key == "labels" else novel(value, of_server=of_server, status=status)
+        key: value
+        if key == "labels"
+        else with_unknown_fields(value, of_server=of_server, status=status)
         for key, value in answer.items()
     }
     if of_server in result:
@@ -165,7 +167,7 @@ def novel(answer: Any, *, of_server: str, status: str) -> Any:
     return result
 
 
-class Entry(msgspec.Struct, kw_only=True):
+class LoggedCall(msgspec.Struct, kw_only=True):
     """A call in the log. `status` is None while in flight and 0 if no answer was sent."""
 
     sequence: int
@@ -181,13 +183,13 @@ class CallLog(Counter[str]):
     def __init__(self) -> None:
         super().__init__()
         self._sequence = 0
-        self.entries: deque[Entry] = deque(maxlen=LOG_LENGTH)
+        self.entries: deque[LoggedCall] = deque(maxlen=LOG_LENGTH)
 
-    def open(self, operation: str, path: str) -> Entry:
+    def open(self, operation: str, path: str) -> LoggedCall:
         """Record an arrived call; the caller sets the status later."""
         self._sequence += 1
         now = clock.now().isoformat(timespec="milliseconds")
-        entry = Entry(sequence=self._sequence, operation=operation, path=path, time=now)
+        entry = LoggedCall(sequence=self._sequence, operation=operation, path=path, time=now)
         self.entries.append(entry)
         self[operation] += 1
         return entry
@@ -198,7 +200,7 @@ class CallLog(Counter[str]):
         self.entries.clear()
 
 
-class Refused(Exception):
+class ErrorResponse(Exception):
     """A call that the API answers with an error.
 
     Attributes:
@@ -230,13 +232,14 @@ Witness = Callable[[Exchange], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Endpoint:
     """An endpoint of the API.
 
     Attributes:
         path: path in the vendor's documentation, without the prefix.
         prefix: prefix of the path, such as `/v1`: the part that the documented base URL has.
-        handle: function from request and decoded body to status and answer; it may raise `Refused`.
+        handle: function from request and decoded body to status and answer; it may raise
+            `ErrorResponse`.
         pattern: regular expression for the parameters in braces in the path.
         operation: name of the operation; empty = method and path.
         is_admin: whether the endpoint controls the fake: never counted, delayed or failed.
@@ -264,11 +267,11 @@ class FakeApi:
         witness: called for every call that the API itself answered.
     """
 
-    most_body = 1024**2
+    max_body_bytes = 1024**2
     """Maximum size of a request in bytes."""
 
-    def __init__(self, rows: Sequence[Row], witness: Witness | None = None) -> None:
-        self.script = Script()
+    def __init__(self, rows: Sequence[Endpoint], witness: Witness | None = None) -> None:
+        self.script = FaultScript()
         self.calls = CallLog()
         self.log: list[str] = []
         self._rows = rows
@@ -281,19 +284,19 @@ class FakeApi:
         """Raise the API's error for a call without valid credentials or above the rate limit."""
         raise NotImplementedError
 
-    def refusal(self, fault: Fault) -> Refused:
+    def refusal(self, fault: Fault) -> ErrorResponse:
         """Return the API's error for a fault."""
         raise NotImplementedError
 
-    def missing(self, request: web.Request, status: int) -> Refused:
+    def rejection(self, request: web.Request, status: int) -> ErrorResponse:
         """Return the API's error for a bad path (404), method (405) or body size (413)."""
         raise NotImplementedError
 
-    def spoiled(self, answer: Any, fault: Fault) -> Any:
+    def altered_answer(self, answer: Any, fault: Fault) -> Any:
         """Return an answer changed by a fault: `novelty`, `deaf` or `doomed`."""
         raise NotImplementedError
 
-    def names(self, request: web.Request, body: bytes) -> Sequence[str]:  # noqa: ARG002 - for overrides
+    def resource_names(self, request: web.Request, body: bytes) -> Sequence[str]:  # noqa: ARG002 - for overrides
         """Return the names by which a fault can select the resource of a call."""
         return ()
 
@@ -332,21 +335,21 @@ class FakeApi:
 
     def app(self) -> web.Application:
         """Return the aiohttp application."""
-        app = web.Application(client_max_size=self.most_body, middlewares=[self._shape_errors])
+        app = web.Application(client_max_size=self.max_body_bytes, middlewares=[self._shape_errors])
         for row in self._rows:
             path = row.path.replace("}", f":{row.pattern}}}")
             handle = self._administer(row) if row.is_admin else self._shell(row)
             app.router.add_route(row.method, row.prefix + path, handle, name=None)
         return app
 
-    def _administer(self, row: Row) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _administer(self, row: Endpoint) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             self.admit(request)
             return _answer(*self._run(row, request, await request.read()))
 
         return handle
 
-    def _shell(self, row: Row) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _shell(self, row: Endpoint) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             entry = self.calls.open(row.name, request.path_qs)
             self.log.append(f"{request.method} {request.path_qs}")
@@ -355,21 +358,21 @@ class FakeApi:
                 body = await request.read()
                 try:
                     response = await self._handle(row, request, body)
-                except Refused as error:
+                except ErrorResponse as error:
                     response = _refusal(error)
-                entry.status = 0 if isinstance(response, _Lost) else response.status
+                entry.status = 0 if isinstance(response, _DroppedResponse) else response.status
             finally:
                 entry.status = entry.status or 0
             response.headers.update(headers)
-            if self._witness is not None and isinstance(response, _Told):
+            if self._witness is not None and isinstance(response, _ApiResponse):
                 self._witness(_exchange(row, request, body, response))
             return response
 
         return handle
 
-    async def _handle(self, row: Row, request: web.Request, body: bytes) -> web.Response:
+    async def _handle(self, row: Endpoint, request: web.Request, body: bytes) -> web.Response:
         self.admit(request)
-        delay_s, fault = self.script.judge(row.name, self.names(request, body))
+        delay_s, fault = self.script.match(row.name, self.resource_names(request, body))
         delay_s += self.latency_s
         if delay_s > 0:
             await asyncio.sleep(delay_s)
@@ -377,12 +380,12 @@ class FakeApi:
             return _answer(*self._run(row, request, body))
         if fault.kind in ("novelty", "deaf", "doomed"):
             status, answer = self._run(row, request, body)
-            return _answer(status, self.spoiled(deepcopy(answer), fault))
+            return _answer(status, self.altered_answer(deepcopy(answer), fault))
         if fault.applied:
             self._run(row, request, body)
         return await self._break(request, fault)
 
-    def _run(self, row: Row, request: web.Request, body: bytes) -> tuple[int, Any]:
+    def _run(self, row: Endpoint, request: web.Request, body: bytes) -> tuple[int, Any]:
         return row.handle(request, self.read(request, body))
 
     async def _break(self, request: web.Request, fault: Fault) -> web.Response:
@@ -398,7 +401,7 @@ class FakeApi:
             await tasks.first_of(self._released.wait(), asyncio.sleep(limit_s), name="hang")
         if request.transport:
             request.transport.abort()
-        return _Lost()
+        return _DroppedResponse()
 
     @web.middleware
     async def _shape_errors(
@@ -411,31 +414,31 @@ class FakeApi:
             web.HTTPMethodNotAllowed,
             web.HTTPRequestEntityTooLarge,
         ) as error:
-            return _refusal(self.missing(request, error.status))
-        except Refused as error:  # raised by an admin endpoint
+            return _refusal(self.rejection(request, error.status))
+        except ErrorResponse as error:  # raised by an admin endpoint
             return _refusal(error)
 
 
-class _Lost(web.Response):
+class _DroppedResponse(web.Response):
     """Placeholder response of a cut connection."""
 
 
-class _Told(web.Response):
+class _ApiResponse(web.Response):
     """An answer of the API itself."""
 
 
 def _answer(status: int, answer: Any) -> web.Response:
     body = None if answer is None else msgspec.json.encode(answer)
-    return _Told(body=body, status=status, content_type="application/json" if body else None)
+    return _ApiResponse(body=body, status=status, content_type="application/json" if body else None)
 
 
-def _refusal(error: Refused) -> web.Response:
+def _refusal(error: ErrorResponse) -> web.Response:
     response = _answer(error.status, error.body)
     response.headers.update(error.headers)
     return response
 
 
-def _exchange(row: Row, request: web.Request, body: bytes, response: web.Response) -> Exchange:
+def _exchange(row: Endpoint, request: web.Request, body: bytes, response: web.Response) -> Exchange:
     return Exchange(
         operation=row.name,
         method=request.method,
@@ -469,16 +472,16 @@ def parser(prog: str, description: str, *, prints: str) -> argparse.ArgumentPars
     return cli
 
 
-async def stand(papers: Mapping[Path | None, str], line: Mapping[str, Any]) -> None:
+async def run_until_signal(files: Mapping[Path | None, str], ready_line: Mapping[str, Any]) -> None:
     """Write the requested files, print the ready line, and wait for a signal."""
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    for path, text in papers.items():
+    for path, text in files.items():
         if path:
             path.touch(mode=0o600)
             path.write_text(text)
-    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.write(json.dumps(ready_line) + "\n")
     sys.stdout.flush()
     await stop.wait()
 

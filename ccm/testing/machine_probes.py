@@ -24,11 +24,11 @@ from ccm.cloud.machines import (
     MachineInfo,
     MachineRecord,
     MachineRequest,
-    known,
+    partial_info,
 )
 from ccm.testing import probes
 from ccm.testing.harness import Harness, HeldVM
-from ccm.testing.probes import patiently
+from ccm.testing.probes import retry_after_hints
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class Machines:
 
     async def create(self, identity: Identity) -> MachineInfo:
         """Create the VM of a machine; return when it exists."""
-        return await patiently(partial(self.create_once, identity))
+        return await retry_after_hints(partial(self.create_once, identity))
 
     async def create_once(self, identity: Identity, **other: Any) -> MachineInfo:
         """Call the driver once, after recording the creation as the controller does.
@@ -91,17 +91,17 @@ class Machines:
             CloudError: raised by the driver.
         """
         if self.finds_by_name and identity.uid not in self.started:
-            await self._must_be_free(identity)
+            await self._check_name_is_free(identity)
         self.started.add(identity.uid)
         ask = partial(self.request, identity, user_data=USER_DATA, **other)
-        return await self._kept(identity, lambda: self.driver.create_machine(ask()))
+        return await self._call_and_keep_state(identity, lambda: self.driver.create_machine(ask()))
 
     @property
     def finds_by_name(self) -> bool:
         """Whether the driver finds VMs only by name."""
         return bool(getattr(self.driver, "finds_by_name", False))
 
-    async def _must_be_free(self, identity: Identity) -> None:
+    async def _check_name_is_free(self, identity: Identity) -> None:
         request = replace(self.request(identity), creation_started=True)
         try:
             await self.driver.get_machine_status(request)
@@ -115,8 +115,10 @@ class Machines:
         """Initialise a VM; does nothing with drivers that do not implement it."""
         ask = partial(self.request, identity, provider_id)
         with suppress(errors.Unimplemented):
-            await patiently(
-                lambda: self._kept(identity, lambda: self.driver.initialize_machine(ask()))
+            await retry_after_hints(
+                lambda: self._call_and_keep_state(
+                    identity, lambda: self.driver.initialize_machine(ask())
+                )
             )
 
     async def delete(self, identity: Identity, provider_id: str = "", **other: Any) -> None:
@@ -125,9 +127,9 @@ class Machines:
 
         async def once() -> None:
             with suppress(errors.NotFound):
-                await self._kept(identity, lambda: self.driver.delete_machine(ask()))
+                await self._call_and_keep_state(identity, lambda: self.driver.delete_machine(ask()))
 
-        await patiently(once)
+        await retry_after_hints(once)
 
     async def status(self, identity: Identity, provider_id: str = "", **other: Any) -> MachineInfo:
         """Return the status of a VM, initialised or not; skip drivers that do not implement it."""
@@ -138,11 +140,11 @@ class Machines:
         except errors.Unimplemented:
             pytest.skip("this driver says Unimplemented: it cannot tell the status of a VM")
         except errors.Uninitialized as error:
-            return known(error)
+            return partial_info(error)
         responses.verify(MachineDriver.get_machine_status, answer)
         return answer
 
-    async def listed(self, *, pool: str = POOL, **other: Any) -> Sequence[MachineRecord]:
+    async def list_vms(self, *, pool: str = POOL, **other: Any) -> Sequence[MachineRecord]:
         """Return the VMs of a pool."""
         answer = await self.driver.list_machines(self.list_request(pool=pool, **other))
         responses.verify(MachineDriver.list_machines, answer)
@@ -152,21 +154,23 @@ class Machines:
         fields = {"provider_spec": self._spec(), "credentials": self._credentials(), **other}
         return ListMachinesRequest(cluster=self.cluster, pool=pool, **fields)
 
-    async def mine(self, *, pool: str = POOL) -> list[str]:
+    async def own_provider_ids(self, *, pool: str = POOL) -> list[str]:
         """Return the provider IDs of the listed VMs that are marked as ours."""
-        records = await self.listed(pool=pool)
+        records = await self.list_vms(pool=pool)
         return [
             record.info.provider_id for record in records if record.identity.cluster == self.cluster
         ]
 
-    async def held(self) -> list[str]:
+    async def vm_provider_ids(self) -> list[str]:
         """Return the provider IDs of all VMs in the cloud."""
         return [vm.provider_id for vm in await self.harness.vms()]
 
     def secrets(self) -> Sequence[str]:
         """Return the texts that must not appear in errors, logs or output."""
         credentials = {**self.harness.machine_credentials()}
-        values = [value.decode() for key, value in credentials.items() if redact.is_secret(key)]
+        values = [
+            value.decode() for key, value in credentials.items() if redact.is_secret_name(key)
+        ]
         return [*values, "07401b.f395accd246ae52d"]
 
     def _spec(self) -> Mapping[str, Any]:
@@ -175,12 +179,12 @@ class Machines:
     def _credentials(self) -> Credentials:
         return Credentials(self.credentials or self.harness.machine_credentials())
 
-    async def _kept(self, identity: Identity, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _call_and_keep_state(self, identity: Identity, ask: Callable[[], Awaitable[T]]) -> T:
         """Return the answer; store the last known state from the answer or the error."""
         try:
             answer = await ask()
         except errors.CloudError as error:
-            self._keep(identity, known(error).last_known_state)
+            self._keep(identity, partial_info(error).last_known_state)
             raise
         self._keep(identity, getattr(answer, "last_known_state", None))
         if isinstance(answer, MachineInfo):
@@ -194,24 +198,24 @@ class Machines:
 
 def machines_of(cloud: Cloud, harness: Harness) -> Machines:
     """Return the machines; skip the test if the cloud has no machine driver."""
-    driver = probes.offered(cloud.machines, "machines", "a MachineDriver")
+    driver = probes.require_capability(cloud.machines, "machines", "a MachineDriver")
     return Machines(driver=driver, harness=harness)
 
 
-async def foreign(machines: Machines, name: str, whose: str, *, uid: str = "") -> HeldVM:
+async def create_foreign_vm(machines: Machines, name: str, owner: str, *, uid: str = "") -> HeldVM:
     """Create a VM of another owner. `a_twin` is a copy of our cluster with the same UIDs."""
-    ours = whose == "another_machine"
+    ours = owner == "another_machine"
     cluster = machines.cluster if ours else "some-other-cluster"
-    own = uid if whose == "a_twin" else "uid-of-another"
+    own = uid if owner == "a_twin" else "uid-of-another"
     marks = Identity(cluster=cluster, namespace=NAMESPACE, pool=POOL, name=name, uid=own)
-    return await machines.harness.foreign_vm(name, None if whose == "nobody" else marks)
+    return await machines.harness.foreign_vm(name, None if owner == "nobody" else marks)
 
 
-def questions(
-    machines: Machines, who: Identity, made: MachineInfo, new: Identity
-) -> Mapping[str, probes.Question]:
+def cloud_calls(
+    machines: Machines, identity: Identity, made: MachineInfo, new: Identity
+) -> Mapping[str, probes.Call]:
     """Return all calls that must reach the cloud: about an existing VM and about a new one."""
-    driver, there = machines.driver, machines.request(who, made.provider_id)
+    driver, there = machines.driver, machines.request(identity, made.provider_id)
     machines.started.add(new.uid)
     create = machines.request(new, user_data=USER_DATA)
     return {
@@ -222,10 +226,10 @@ def questions(
     }
 
 
-def chains(told: list[object]) -> str:
+def error_texts(results: list[object]) -> str:
     """Return the texts of all errors, with their causes and contexts."""
     texts: list[str] = []
-    for result in told:
+    for result in results:
         error: BaseException | None = result.error if isinstance(result, probes.Raised) else None
         while error is not None:
             texts.append(f"{error} {error!r}")
@@ -233,7 +237,7 @@ def chains(told: list[object]) -> str:
     return " ".join(texts)
 
 
-def silent(machines: Machines, said: str) -> None:
+def check_no_secrets(machines: Machines, text: str) -> None:
     """Fail if the text contains a secret."""
     for secret in machines.secrets():
-        assert secret not in said, "a secret stands in an error, a log line or on the screen"
+        assert secret not in text, "a secret stands in an error, a log line or on the screen"

@@ -26,17 +26,17 @@ import pytest
 import pytest_asyncio
 
 from ccm.base import clock, metrics
-from ccm.base.tasks import Group, cancel_and_join, spawn
+from ccm.base.tasks import NamedTaskGroup, cancel_and_join, spawn
 from ccm.persistence import errors
 from ccm.persistence.interface import ABSENT, CAS, FENCING, GVK, MachineId, ObjectKey
-from ccm.persistence.objects import DEEPEST, INSTANCE, LARGEST
+from ccm.persistence.objects import INSTANCE_NAME, MAX_BYTES, MAX_DEPTH
 from ccm.testing.persistence_harness import (
     ELSEWHERE,
     HERE,
     PATIENCE_S,
     PersistenceHarness,
-    overheard,
-    stalls,
+    captured_logs,
+    measure_stalls,
 )
 
 __all__ = ["KIND", "PATIENCE_S", "PersistenceContract"]
@@ -81,7 +81,7 @@ class ObjectCases:
     async def test_what_is_no_object_is_refused(self, provider: Any, first: str) -> None:
         """PS-16: An invalid or too large object is refused and nothing of it is written."""
         deep: Any = "end"
-        for _ in range(DEEPEST + 1):
+        for _ in range(MAX_DEPTH + 1):
             deep = [deep]
         refused = [
             {"kind": "K", "metadata": {"name": "n"}},
@@ -96,10 +96,10 @@ class ObjectCases:
             with pytest.raises(errors.InvalidObject):
                 await provider.put_object(first, bad)
         with pytest.raises(errors.ObjectTooLarge):
-            await provider.put_object(first, thing(big="x" * LARGEST))
+            await provider.put_object(first, thing(big="x" * MAX_BYTES))
 
         assert await provider.get_all_objects(first, KIND) == []
-        await provider.put_object(first, thing(big="x" * (LARGEST - 1000)))
+        await provider.put_object(first, thing(big="x" * (MAX_BYTES - 1000)))
 
     async def test_scopes(self, provider: Any, first: str) -> None:
         """PS-17: Namespace, group, version and kind distinguish objects."""
@@ -187,7 +187,7 @@ async def put_many(provider: Any, instance: str, count: int) -> None:
         for at in names:
             await provider.put_object(instance, thing(f"n{at}"))
 
-    async with Group() as group:
+    async with NamedTaskGroup() as group:
         for number in range(16):
             group.start(work(), name=f"puts-{number}")
 
@@ -302,7 +302,7 @@ class TrustCases:
                 return
             outcomes.append(number)
 
-        async with Group() as group:
+        async with NamedTaskGroup() as group:
             for number in range(WRITERS):
                 group.start(create(number), name=f"create-{number}")
 
@@ -388,7 +388,7 @@ class TrustCases:
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
         """PS-35: Logs, errors, metrics and `repr` have no content of objects."""
-        with overheard() as logged:
+        with captured_logs() as logged:
             key = await provider.put_object(first, thing("needle", hay=NEEDLE))
             await harness.damage(provider, first, KIND, key)
             with pytest.raises(errors.CorruptObject) as corrupt:
@@ -408,7 +408,7 @@ class TrustCases:
         """
         large, stalls_s = "x" * 300_000, list[float]()
         for _ in range(10):
-            async with stalls() as longest, Group() as group:
+            async with measure_stalls() as longest, NamedTaskGroup() as group:
                 for at in range(100):
                     obj = thing(f"n{at}", text=large if at % 20 == 0 else "small")
                     group.start(provider.put_object(first, obj), name=f"put-{at}")
@@ -541,7 +541,7 @@ class PersistenceContract(ObjectCases, TrustCases):
         names = provider.instances()
 
         assert len(set(names)) == len(names) == 2
-        assert all(INSTANCE.fullmatch(name) for name in names)
+        assert all(INSTANCE_NAME.fullmatch(name) for name in names)
 
     async def test_names_are_the_same_in_another_process(
         self, harness: PersistenceHarness, provider: Any

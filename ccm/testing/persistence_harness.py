@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from ccm.base import log
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.persistence.engine import StoreProvider
-from ccm.persistence.envelope import Writer
+from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.errors import BackendUnavailable
 from ccm.persistence.interface import CAS, GVK, MachineId, ObjectKey
 from ccm.persistence.store import Page, Store
@@ -80,11 +80,11 @@ class PersistenceHarness(ABC):
         """End the faults of an instance."""
 
 
-TROUBLED = ("open", "probe", "read", "write", "remove")
+FAULTY_METHODS = ("open", "probe", "read", "write", "remove")
 """Methods of a store, beside `scan`, that fail and hang on demand."""
 
 
-class Ill:
+class InstanceFaults:
     """Faults of an instance."""
 
     def __init__(self) -> None:
@@ -93,10 +93,10 @@ class Ill:
         self.well.set()
 
 
-class Troubled:
+class FaultyStore:
     """A store that wraps a real one and fails or hangs on demand."""
 
-    def __init__(self, store: Store, ill: Ill) -> None:
+    def __init__(self, store: Store, ill: InstanceFaults) -> None:
         self._store = store
         self._ill = ill
 
@@ -107,7 +107,7 @@ class Troubled:
             await self._trouble()
             return await real(*args)
 
-        return call if name in TROUBLED else real
+        return call if name in FAULTY_METHODS else real
 
     async def _trouble(self) -> None:
         await self._ill.well.wait()
@@ -130,7 +130,7 @@ class StoreHarness(PersistenceHarness):
     provider: type[StoreProvider] = StoreProvider
 
     def __init__(self) -> None:
-        self._ill: dict[str, Ill] = {}
+        self._ill: dict[str, InstanceFaults] = {}
 
     @abstractmethod
     def stores(self) -> Mapping[str, Store]:
@@ -138,17 +138,17 @@ class StoreHarness(PersistenceHarness):
 
     def make(self, *, epoch: int = 0) -> StoreProvider:
         stores = {
-            name: Troubled(store, self._ill.setdefault(name, Ill()))
+            name: FaultyStore(store, self._ill.setdefault(name, InstanceFaults()))
             for name, store in self.stores().items()
         }
-        writer = Writer(identity="test", epoch=epoch)
+        writer = WriterIdentity(identity="test", epoch=epoch)
         return self.provider(self.backend, stores, writer=lambda: writer, probe_s=0.05)
 
     async def fail(self, instance: str) -> None:
-        self._ill.setdefault(instance, Ill()).fails = True
+        self._ill.setdefault(instance, InstanceFaults()).fails = True
 
     async def hang(self, instance: str) -> None:
-        self._ill.setdefault(instance, Ill()).well.clear()
+        self._ill.setdefault(instance, InstanceFaults()).well.clear()
 
     async def heal(self, instance: str) -> None:
         self._ill[instance].fails = False
@@ -156,7 +156,7 @@ class StoreHarness(PersistenceHarness):
 
 
 @contextmanager
-def overheard() -> Iterator[Callable[[], str]]:
+def captured_logs() -> Iterator[Callable[[], str]]:
     """Yield a function that returns the logs of this block, formatted as in the daemon."""
     root, stream = logging.getLogger(), io.BytesIO()
     handlers, level, verbosity = root.handlers, root.level, log.verbosity()
@@ -170,7 +170,7 @@ def overheard() -> Iterator[Callable[[], str]]:
 
 
 @asynccontextmanager
-async def stalls() -> AsyncIterator[Callable[[], float]]:
+async def measure_stalls() -> AsyncIterator[Callable[[], float]]:
     """Yield a function that returns the longest stall of the event loop in this block, in seconds.
 
     A thread counts its iterations between two steps of the loop. On a busy machine the whole

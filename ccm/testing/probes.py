@@ -32,7 +32,7 @@ from ccm.cloud.interface import (
     Zones,
 )
 from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.operation import DECLARED
+from ccm.cloud.operation import DECLARATIONS
 from ccm.cloud.types import InstanceMetadata, InstanceState, Power
 from ccm.model import Node, Service
 from ccm.testing.builders import node as build_node
@@ -52,8 +52,8 @@ async def by_provider(ask: Callable[[], Awaitable[T]]) -> T:
         _BY_PROVIDER.reset(token)
 
 
-class Started:
-    """Tasks that a provider started; use `watched`."""
+class TaskWatch:
+    """Tasks that a provider started; use `watch_tasks`."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
@@ -62,7 +62,7 @@ class Started:
     def note(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
 
-    async def have_ended(self, when: str) -> None:
+    async def check_ended(self, when: str) -> None:
         """Fail if a task still runs after `GRACE_S`."""
         until = asyncio.get_running_loop().time() + GRACE_S
         while left := [task for task in self._tasks if self._counts(task)]:
@@ -75,9 +75,9 @@ class Started:
 
 
 @contextmanager
-def watched(harness: Harness) -> Iterator[Started]:
+def watch_tasks(harness: Harness) -> Iterator[TaskWatch]:
     """Record the tasks that the provider starts."""
-    loop, started = asyncio.get_running_loop(), Started(harness)
+    loop, started = asyncio.get_running_loop(), TaskWatch(harness)
     former = loop.get_task_factory()
 
     def make(loop: asyncio.AbstractEventLoop, coro: Any, **how: Any) -> Any:
@@ -94,7 +94,7 @@ def watched(harness: Harness) -> Iterator[Started]:
         loop.set_task_factory(former)
 
 
-async def left_open(work: Callable[[], Awaitable[object]]) -> list[str]:
+async def unclosed_resources(work: Callable[[], Awaitable[object]]) -> list[str]:
     """Return the ResourceWarnings about resources that `work` opened and did not close."""
     gc.collect()  # discard garbage of earlier code
     with warnings.catch_warnings(record=True) as warned:
@@ -112,7 +112,7 @@ async def left_open(work: Callable[[], Awaitable[object]]) -> list[str]:
 
 
 Args = TypeVarTuple("Args")
-Question = Callable[[], Awaitable[object]]
+Call = Callable[[], Awaitable[object]]
 
 GRACE_S = 1.0
 """Maximum time for a call to obey a cancellation, and to reach the cloud."""
@@ -129,7 +129,7 @@ class Raised:
     error: Exception = field(compare=False)
 
 
-class Face:
+class InstanceLookups:
     """One cloud, called through one interface, in the daemon's order and with its fallbacks.
 
     Args:
@@ -139,13 +139,13 @@ class Face:
 
     def __init__(self, cloud: Cloud, *, old: bool) -> None:
         if old:
-            offered(cloud.instances_v1, "instances_v1", "an Instances")
+            require_capability(cloud.instances_v1, "instances_v1", "an Instances")
             self.cloud = dataclasses.replace(cloud, instances=None)
         else:
-            offered(cloud.instances, "instances", "an InstancesV2")
+            require_capability(cloud.instances, "instances", "an InstancesV2")
             self.cloud = dataclasses.replace(cloud, instances_v1=None, zones=None)
         self.old = old
-        self._caller = _Unprotected(self.cloud)
+        self._caller = _DirectCaller(self.cloud)
         self._lookup = InstanceLookup(self._caller)
 
     async def state(self, node: Node) -> InstanceState:
@@ -168,14 +168,14 @@ class Face:
             pytest.fail(f"there is no metadata of the running instance {node.name}")
         return plain(metadata)
 
-    def questions(self, made: Made) -> Mapping[str, Question]:
+    def questions(self, made: Made) -> Mapping[str, Call]:
         """Return all calls about an instance, by ID, by name and in bulk."""
         questions = dict(self.about(by_id(made)))
         if self.cloud.inventory is not None:
             questions["list_instances"] = partial(self._caller.call, Inventory.list_instances)
         return questions
 
-    def about_id(self, name: str, provider_id: str) -> Mapping[str, Question]:
+    def about_id(self, name: str, provider_id: str) -> Mapping[str, Call]:
         """Return the calls that must look the instance up by provider ID.
 
         Zones are left out: a cloud with one zone may answer without a lookup.
@@ -187,7 +187,7 @@ class Face:
             if not self.old or (key.endswith("by_provider_id") and "zone" not in key)
         }
 
-    def about(self, node: Node) -> Mapping[str, Question]:
+    def about(self, node: Node) -> Mapping[str, Call]:
         """Return all calls about a node, by method name."""
         subjects = {"node": node, "provider_id": node.provider_id, "node_name": node.name}
         return {
@@ -195,25 +195,25 @@ class Face:
             for face in (InstancesV2, InstanceStates, Instances, Zones)
             if self._caller.offers(face)
             for name, method in inspect.getmembers(face, inspect.iscoroutinefunction)
-            if name in DECLARED
-            for parameter in DECLARED[name].parameters
+            if name in DECLARATIONS
+            for parameter in DECLARATIONS[name].parameters
         }
 
 
-class _Unprotected:
+class _DirectCaller:
     """Calls the provider without the daemon's wrapper, so that its own errors are visible."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
         self.name = cloud.name
-        self.opening = 0
+        self.provider_session = 0
         self.confirmed: set[str] = set()
 
     def offers(self, face: type) -> bool:
-        return responses.offered(self._cloud, face) is not None
+        return responses.implementation_of(self._cloud, face) is not None
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
-        bound = responses.bound(self._cloud, method)
+        bound = responses.bind_method(self._cloud, method)
         answer = await by_provider(partial(bound, *args))
         responses.verify(method, answer)
         return cast("T", answer)
@@ -249,7 +249,7 @@ def same(found: object, expected: object, what: str) -> None:
     assert found == expected, f"{what}: found {found!r}, expected {expected!r}"
 
 
-def offered(capability: T | None, name: str, interface: str) -> T:
+def require_capability(capability: T | None, name: str, interface: str) -> T:
     """Return a capability of the cloud; skip the test if it is missing."""
     if capability is None:
         pytest.skip(f"not offered; to be tested for it set Cloud.{name} to {interface}")
@@ -258,7 +258,7 @@ def offered(capability: T | None, name: str, interface: str) -> T:
 
 def inventory_of(cloud: Cloud) -> Inventory:
     """Return the inventory; skip the test if it is missing."""
-    return offered(cloud.inventory, "inventory", "an Inventory")
+    return require_capability(cloud.inventory, "inventory", "an Inventory")
 
 
 def is_opted_out(harness: Harness, name: str) -> bool:
@@ -267,20 +267,20 @@ def is_opted_out(harness: Harness, name: str) -> bool:
     return name in harness.opt_outs
 
 
-def unless_opted_out(harness: Harness, name: str) -> None:
+def skip_if_opted_out(harness: Harness, name: str) -> None:
     """Skip the test for a cloud that declares this deviation."""
     if is_opted_out(harness, name):
         pytest.skip(f"opted out, {name}: {harness.opt_outs[name]}")
 
 
-def scripted(harness: Harness, fault: str) -> object:
+def fault_argument(harness: Harness, fault: str) -> object:
     """Return the harness's argument for a fault; skip the test if it has none."""
     if fault not in harness.faults:
         pytest.skip(f"this harness cannot do it; add {fault!r} to Harness.faults")
     return harness.faults[fault]
 
 
-async def outcome(ask: Question) -> object:
+async def outcome(ask: Call) -> object:
     """Return the answer, or `Raised`."""
     try:
         return await by_provider(ask)
@@ -289,24 +289,24 @@ async def outcome(ask: Question) -> object:
 
 
 async def must_raise(
-    name: str, ask: Question, classes: tuple[type[CloudError], ...], what: str
+    name: str, ask: Call, classes: tuple[type[CloudError], ...], what: str
 ) -> None:
     """Fail unless a call raises one of these classes, or Unimplemented."""
     check_error(await outcome(ask), (*classes, Unimplemented), f"{name} {what}")
 
 
-def check_error(found: object, promised: tuple[type[CloudError], ...], what: str) -> None:
+def check_error(result: object, promised: tuple[type[CloudError], ...], what: str) -> None:
     """Fail unless the outcome is one of the promised errors."""
     wanted = " or ".join(kind.__name__ for kind in promised)
-    if not isinstance(found, Raised):
-        pytest.fail(f"{what}: answered {found!r}, expected {wanted}")
-    if not isinstance(found.error, CloudError):
-        pytest.fail(f"{what}: leaked {found.error!r}, expected {wanted} raised from it")
-    if not isinstance(found.error, promised):
-        pytest.fail(f"{what}: raised {found.error!r}, expected {wanted}")
+    if not isinstance(result, Raised):
+        pytest.fail(f"{what}: answered {result!r}, expected {wanted}")
+    if not isinstance(result.error, CloudError):
+        pytest.fail(f"{what}: leaked {result.error!r}, expected {wanted} raised from it")
+    if not isinstance(result.error, promised):
+        pytest.fail(f"{what}: raised {result.error!r}, expected {wanted}")
 
 
-async def patient(harness: Harness, name: str, ask: Question) -> object:
+async def outcome_within_patience(harness: Harness, name: str, ask: Call) -> object:
     """Return the outcome of a call during a fault; fail after `patience_s`."""
     try:
         async with asyncio.timeout(harness.patience_s):
@@ -318,7 +318,7 @@ async def patient(harness: Harness, name: str, ask: Question) -> object:
         )
 
 
-async def after_fault(harness: Harness, ask: Question, healthy: object) -> object:
+async def after_fault(harness: Harness, ask: Call, healthy: object) -> object:
     """Return the outcome after a fault; wait up to `patience_s` for the healthy one."""
     loop = asyncio.get_running_loop()
     until = loop.time() + harness.patience_s
@@ -329,8 +329,8 @@ async def after_fault(harness: Harness, ask: Question, healthy: object) -> objec
     return result
 
 
-async def cancelled(
-    name: str, ask: Question, healthy: object, *, steps: int = 0, after_s: float = 0.0
+async def check_cancellation(
+    name: str, ask: Call, healthy: object, *, steps: int = 0, after_s: float = 0.0
 ) -> None:
     """Cancel a call after some steps of the event loop and then `after_s`."""
     task = await _begun(ask, steps)
@@ -345,7 +345,7 @@ async def cancelled(
     assert result == healthy or gave_up, f"{name}, cancelled, ended with {result!r}"
 
 
-async def side_by_side(harness: Harness, asks: Sequence[Question], *, hang: Any) -> int:
+async def concurrent_requests(harness: Harness, asks: Sequence[Call], *, hang: Any) -> int:
     """Return how many of these calls reach a hanging cloud at the same time."""
     before, loop = await harness.requests(), asyncio.get_running_loop()
     await harness.fail(hang)
@@ -408,7 +408,7 @@ class DigestingBalancer(LoadBalancer, LoadBalancerDigests, Protocol):
 
 def balancer_of(cloud: Cloud) -> LoadBalancer:
     """Return the load balancers; skip the test if the cloud has none."""
-    return offered(cloud.load_balancer, "load_balancer", "a LoadBalancer")
+    return require_capability(cloud.load_balancer, "load_balancer", "a LoadBalancer")
 
 
 def digests_of(cloud: Cloud) -> DigestingBalancer:
@@ -421,7 +421,7 @@ def digests_of(cloud: Cloud) -> DigestingBalancer:
 
 def routes_of(cloud: Cloud) -> Routes:
     """Return the routes; skip the test if the cloud has none."""
-    return offered(cloud.routes, "routes", "a Routes")
+    return require_capability(cloud.routes, "routes", "a Routes")
 
 
 async def nodes(cloud: Cloud, harness: Harness, number: int) -> list[Node]:
@@ -433,7 +433,7 @@ async def node_of(cloud: Cloud, made: Made) -> Node:
     """Return the initialised node of an instance."""
     addresses = made.addresses
     if addresses is None:
-        metadata = await Face(cloud, old=cloud.instances is None).metadata(by_id(made))
+        metadata = await InstanceLookups(cloud, old=cloud.instances is None).metadata(by_id(made))
         addresses = metadata.addresses
     return build_node(made.name, provider_id=made.provider_id, addresses=list(addresses))
 
@@ -447,7 +447,7 @@ def expected(balancer: LoadBalancer, service: Service, nodes: Sequence[Node]) ->
     )
 
 
-async def held(harness: Harness, balancer: LoadBalancer, service: Service) -> HeldBalancer:
+async def find_balancer(harness: Harness, balancer: LoadBalancer, service: Service) -> HeldBalancer:
     """Return the one load balancer of a Service in the cloud."""
     name = balancer.get_load_balancer_name(CLUSTER, service)
     matches = [lb for lb in await harness.load_balancers() if lb.name == name]
@@ -455,7 +455,7 @@ async def held(harness: Harness, balancer: LoadBalancer, service: Service) -> He
     return matches[0]
 
 
-async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+async def retry_after_hints(ask: Callable[[], Awaitable[T]]) -> T:
     """Repeat a call as long as it raises `RetryAfter`."""
     for _ in range(TRIES):
         try:
@@ -465,7 +465,7 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
     pytest.fail(f"still RetryAfter after {TRIES} tries")
 
 
-async def within_patience(harness: Harness, ask: Callable[[], Awaitable[T]]) -> T:
+async def retry_within_patience(harness: Harness, ask: Callable[[], Awaitable[T]]) -> T:
     """Repeat a call until it succeeds; a provider may still back off after a fault."""
     loop = asyncio.get_running_loop()
     until = loop.time() + harness.patience_s
@@ -478,12 +478,12 @@ async def within_patience(harness: Harness, ask: Callable[[], Awaitable[T]]) -> 
         await asyncio.sleep(0.05)
 
 
-async def cut_short(ask: Callable[[], Awaitable[object]], *, steps: int) -> None:
+async def cancel_after(ask: Callable[[], Awaitable[object]], *, steps: int) -> None:
     """Cancel a call after some steps of the event loop; fail unless it ends soon."""
     await must_end(await _begun(ask, steps), "a call")
 
 
-async def _begun(ask: Question, steps: int) -> asyncio.Future[object]:
+async def _begun(ask: Call, steps: int) -> asyncio.Future[object]:
     task = asyncio.ensure_future(outcome(ask))
     for _ in range(steps):
         await asyncio.sleep(0)
@@ -498,11 +498,11 @@ class OpeningCases:
         """Closing ends every task of the provider; closing again does no harm."""
         context = harness.open()
 
-        with watched(harness) as started:
+        with watch_tasks(harness) as started:
             async with in_one_task(context):
                 pass
             await context.__aexit__(None, None, None)
-            await started.have_ended("after closing")
+            await started.check_ended("after closing")
 
     async def test_opt_outs_are_known_and_have_reasons(self, harness: Harness) -> None:
         """Opt-outs are known and have a reason for the report."""

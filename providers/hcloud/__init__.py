@@ -6,8 +6,8 @@ Annotations   of Services, see `service_annotations`
 Machines      see `machines`
 
 `client` calls the API and keeps to its rate limit. `instances`, `networks`, `routes`, `balancers`
-with `recipes`, and `machines` implement the interfaces of the SDK. `names` has labels and event
-reasons. `testing` is a fake of the cloud, which the provider does not import.
+with `balancer_specs`, and `machines` implement the interfaces of the SDK. `names` has labels and
+event reasons. `testing` is a fake of the cloud, which the provider does not import.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
         ConfigError: the settings are invalid; the message lists every problem.
     """
     settings = context.settings(config.Config, environment=True)
-    config.tell(settings)
+    config.log_unusual_settings(settings)
     async with (
         client.open_client(settings.endpoint, settings.token) as api,
         machines.open_clients(settings.endpoint) as clients,
     ):
         pods = context.pod_ranges if settings.has_routes else ()
-        network = networks.Network(api, settings.network, pods)
+        network = networks.ClusterNetwork(api, settings.network, pods)
         servers = instances.HcloudInstances(api, settings, network)
         offers_balancers, offers_routes = settings.balancers_enabled, settings.has_routes
         yield cloud.Cloud(
             name=instances.SCHEME,
-            foreign_ids=(instances.OLD_ROBOT,),
+            foreign_ids=(instances.LEGACY_ROBOT_PREFIX,),
             instances=servers,
             inventory=servers,
             load_balancer=balancers.HcloudBalancers(api, settings, network, context.warn)

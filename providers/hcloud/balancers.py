@@ -19,17 +19,17 @@ from ccm.base import log
 from ccm.base.parsing import parse_digits
 from ccm.cloud.helpers import label_value
 
-from . import client, config, names, networks, recipes
+from . import balancer_specs, client, config, names, networks
 from . import service_annotations as ann
 from .names import ADOPTED, CLUSTER, SERVICE_UID
 
-AGAIN_S = 1.0
+RETRY_S = 1.0
 """Retry delay, in seconds, while the cloud works on a load balancer."""
 
-MARKS = (SERVICE_UID, CLUSTER, ADOPTED)
+OWN_LABELS = (SERVICE_UID, CLUSTER, ADOPTED)
 """Labels that this provider sets on a load balancer."""
 
-REFUSED = (
+TARGET_ERRORS = (
     cloud.NotFound,
     cloud.InvalidArgument,
     cloud.FailedPrecondition,
@@ -49,7 +49,7 @@ class HcloudBalancers:
         self,
         api: client.Client,
         settings: config.Config,
-        network: networks.Network,
+        network: networks.ClusterNetwork,
         warn: names.Warn,
     ) -> None:
         self._api = api
@@ -74,9 +74,9 @@ class HcloudBalancers:
         if held is None:
             return None
         try:
-            return recipes.status(held, service, self._settings)
+            return balancer_specs.status(held, service, self._settings)
         except cloud.InvalidArgument:  # an invalid annotation must not block the deletion
-            return recipes.status(held, None, self._settings)
+            return balancer_specs.status(held, None, self._settings)
 
     async def ensure_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
@@ -91,22 +91,22 @@ class HcloudBalancers:
             Aborted: an action failed, or the cloud refused some targets and did everything else;
                 the message has the cloud's reason.
         """
-        refused = await self._settled(service)
-        recipe = await self._recipe(service)
-        held = await self._find(service) or await self._by_name(service)
+        refused = await self._read_pending_actions(service)
+        recipe = await self._desired_spec(service)
+        held = await self._find(service) or await self._find_by_name(service)
         if recipe.public is False:
             _check_reachable(recipe.network is not None, held)
         if held is None:
             held = await self._create(cluster_name, service, recipe, nodes)
-        held = await self._marked(cluster_name, service, held)
-        most = recipes.most_targets(recipe, held)
-        servers = self._at_most(service, recipes.members(service, nodes, 0), most)
-        keep_ips = self._settings.robot_enabled or recipes.has_dedicated(nodes)
-        steps = recipes.steps(held, recipe, servers, keep_ips=keep_ips)
-        held = await self._carry_out(service, held, steps, refused)
+        held = await self._ensure_labels(cluster_name, service, held)
+        most = balancer_specs.max_targets(recipe, held)
+        servers = self._limit_targets(service, balancer_specs.members(service, nodes, 0), most)
+        keep_ips = self._settings.robot_enabled or balancer_specs.has_robot_nodes(nodes)
+        steps = balancer_specs.plan_steps(held, recipe, servers, keep_ips=keep_ips)
+        held = await self._run_steps(service, held, steps, refused)
         self._check_address(service, held)
         self._check_type(service, held)
-        status = recipes.status(held, service, self._settings)
+        status = balancer_specs.status(held, service, self._settings)
         _check_refused(refused, nodes, status)
         return status
 
@@ -123,16 +123,16 @@ class HcloudBalancers:
             RetryAfter: the cloud works on the load balancer.
             Aborted: an action failed, or the cloud refused some targets and has the others.
         """
-        refused = await self._settled(service)
+        refused = await self._read_pending_actions(service)
         held = await self._find(service)
         if held is None:
             raise cloud.NotFound(f"no load balancer for {service.key}")
-        servers = recipes.members_of(held, service, nodes, self._settings)
-        kept = self._at_most(service, list(servers), held.load_balancer_type.max_targets)
+        servers = balancer_specs.members_of(held, service, nodes, self._settings)
+        kept = self._limit_targets(service, list(servers), held.load_balancer_type.max_targets)
         wanted = {number: servers[number] for number in kept}
-        keep_ips = self._settings.robot_enabled or recipes.has_dedicated(nodes)
-        steps = list(recipes.targets(held, wanted, keep_ips=keep_ips))
-        await self._carry_out(service, held, steps, refused)
+        keep_ips = self._settings.robot_enabled or balancer_specs.has_robot_nodes(nodes)
+        steps = list(balancer_specs.plan_target_steps(held, wanted, keep_ips=keep_ips))
+        await self._run_steps(service, held, steps, refused)
         _check_refused(refused, nodes)
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:  # noqa: ARG002
@@ -144,12 +144,12 @@ class HcloudBalancers:
         Raises:
             FailedPrecondition: the load balancer is protected from deletion.
         """
-        for held in await self._all_of(service):
+        for held in await self._list_of_service(service):
             if ADOPTED in held.labels:
                 await self._release(service, held)
             else:
                 await self._delete(held)
-        await remove(self._api, service)
+        await delete_certificates(self._api, service)
         self._pending.pop(service.uid, None)
 
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
@@ -158,7 +158,7 @@ class HcloudBalancers:
         Raises:
             FailedPrecondition: the load balancer is protected from deletion, or was adopted.
         """
-        held = await self._api.named("load_balancers", client.Balancer, name)
+        held = await self._api.find_by_name("load_balancers", client.Balancer, name)
         if held and held.labels.get(CLUSTER) == label_value(cluster_name):
             if ADOPTED in held.labels:
                 raise cloud.FailedPrecondition(
@@ -171,14 +171,16 @@ class HcloudBalancers:
     async def list_load_balancers(self, cluster_name: str) -> Sequence[cloud.LoadBalancerRecord]:
         """Return all load balancers of Services, except other clusters': one request per 50."""
         query = {"label_selector": SERVICE_UID}
-        listed, _ = await self._api.all("load_balancers", client.Balancer, query)
+        listed, _ = await self._api.list_all("load_balancers", client.Balancer, query)
         network = await self._network.id()
         ours = label_value(cluster_name)
         return [
             cloud.LoadBalancerRecord(
                 name=held.name,
-                digest=recipes.held_digest(held, network) if recipes.has_address(held) else "",
-                status=recipes.status(held, None, self._settings),
+                digest=balancer_specs.actual_digest(held, network)
+                if balancer_specs.has_address(held)
+                else "",
+                status=balancer_specs.status(held, None, self._settings),
                 adopted=ADOPTED in held.labels,
             )
             for held in listed
@@ -189,25 +191,27 @@ class HcloudBalancers:
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> str:
         """Return the digest that the load balancer has after `ensure_load_balancer`."""
-        given = words(service)
+        given = certificate_refs(service)
         ids = {word: parse_digits(word) for word in given}
         numbers = [number for number in ids.values() if number is not None]
-        recipe = recipes.wanted(
+        recipe = balancer_specs.desired_spec(
             service, self._settings, network=self._network.known_id, certificates=numbers
         )
-        servers = recipes.members(service, nodes, recipes.most_targets(recipe, None))
+        servers = balancer_specs.members(service, nodes, balancer_specs.max_targets(recipe, None))
         unknown = [word for word in given if ids[word] is None]
         name = self.get_load_balancer_name(cluster_name, service)
-        return recipes.wanted_digest(name, recipe, servers, unknown, recipes.shape(service))
+        return balancer_specs.desired_digest(
+            name, recipe, servers, unknown, balancer_specs.status_annotations(service)
+        )
 
     # --- finding --------------------------------------------------------------------------------
 
-    async def _all_of(self, service: cloud.Service) -> list[client.Balancer]:
+    async def _list_of_service(self, service: cloud.Service) -> list[client.Balancer]:
         labels = {SERVICE_UID: service.uid}
-        return await self._api.labelled("load_balancers", client.Balancer, labels)
+        return await self._api.list_by_labels("load_balancers", client.Balancer, labels)
 
     async def _find(self, service: cloud.Service) -> client.Balancer | None:
-        balancers = await self._all_of(service)
+        balancers = await self._list_of_service(service)
         if len(balancers) > 1:
             names = ", ".join(sorted(held.name for held in balancers))
             raise cloud.FailedPrecondition(
@@ -216,15 +220,15 @@ class HcloudBalancers:
             )
         return balancers[0] if balancers else None
 
-    async def _by_name(self, service: cloud.Service) -> client.Balancer | None:
+    async def _find_by_name(self, service: cloud.Service) -> client.Balancer | None:
         """Return the load balancer to adopt: with a name set, or without a place to create one."""
-        if ann.NAME.read(service) or not self._place(service):
-            return await self._adoptable(service)
+        if ann.NAME.read(service) or not self._placement(service):
+            return await self._find_adoptable(service)
         return None
 
-    async def _adoptable(self, service: cloud.Service) -> client.Balancer | None:
+    async def _find_adoptable(self, service: cloud.Service) -> client.Balancer | None:
         name = self.get_load_balancer_name("", service)
-        held = await self._api.named("load_balancers", client.Balancer, name)
+        held = await self._api.find_by_name("load_balancers", client.Balancer, name)
         if held and held.labels.get(SERVICE_UID, service.uid) != service.uid:
             raise cloud.FailedPrecondition(
                 f"load balancer {name} belongs to the Service with the UID "
@@ -239,48 +243,52 @@ class HcloudBalancers:
 
     # --- creation and changes -------------------------------------------------------------------
 
-    async def _recipe(self, service: cloud.Service) -> recipes.Recipe:
+    async def _desired_spec(self, service: cloud.Service) -> balancer_specs.BalancerSpec:
         network = await self._network.id()
-        recipe = recipes.wanted(service, self._settings, network=network)
+        recipe = balancer_specs.desired_spec(service, self._settings, network=network)
         if any(port.protocol == "https" for port in recipe.ports):
-            certificates = await resolved(self._api, service)
-            recipe = recipes.wanted(
+            certificates = await resolve_certificates(self._api, service)
+            recipe = balancer_specs.desired_spec(
                 service, self._settings, network=network, certificates=certificates
             )
         return recipe
 
-    def _place(self, service: cloud.Service) -> Mapping[str, str]:
+    def _placement(self, service: cloud.Service) -> Mapping[str, str]:
         """Return location or network zone; an empty location annotation selects the zone."""
-        location = recipes.first(ann.LOCATION.read(service), self._settings.balancers_location)
-        zone = recipes.first(ann.NETWORK_ZONE.read(service), self._settings.balancers_network_zone)
+        location = balancer_specs.first_set(
+            ann.LOCATION.read(service), self._settings.balancers_location
+        )
+        zone = balancer_specs.first_set(
+            ann.NETWORK_ZONE.read(service), self._settings.balancers_network_zone
+        )
         return {"location": location} if location else {"network_zone": zone} if zone else {}
 
     async def _create(
         self,
         cluster_name: str,
         service: cloud.Service,
-        recipe: recipes.Recipe,
+        recipe: balancer_specs.BalancerSpec,
         nodes: Sequence[cloud.Node],
     ) -> client.Balancer:
         name = self.get_load_balancer_name(cluster_name, service)
-        place = self._place(service)
+        place = self._placement(service)
         if not place:
             raise cloud.InvalidArgument(
                 f"nothing says where to make a load balancer; set {ann.LOCATION.name}, or "
                 "HCLOUD_LOAD_BALANCERS_LOCATION for all"
             )
-        servers = recipes.members(service, nodes, recipes.most_targets(recipe, None))
+        servers = balancer_specs.members(service, nodes, balancer_specs.max_targets(recipe, None))
         order = {
             "name": name,
             "labels": self._labels(cluster_name, service),
             **place,
-            **_whole_order(recipe, servers),
+            **_build_order(recipe, servers),
         }
         try:
-            created, action = await self._ordered(order)
+            created, action = await self._create_with_fallback(order)
         except cloud.AlreadyExists:
             # Created by an earlier call whose response was lost, or by another client.
-            existing = await self._adoptable(service)
+            existing = await self._find_adoptable(service)
             if existing is None:
                 raise
             return existing
@@ -288,19 +296,22 @@ class HcloudBalancers:
             self._warn(
                 service.reference,
                 names.TYPE_UNCONFIGURED,
-                f"the load balancer is made with type {recipes.DEFAULT_TYPE}, for nothing says "
+                f"the load balancer is made with type {balancer_specs.DEFAULT_TYPE}, for "
+                "nothing says "
                 f"which; set {ann.TYPE.name}, or HCLOUD_LOAD_BALANCERS_TYPE for all",
             )
-        self._note(service, action)
-        self._check_noted(service)
+        self._track_action(service, action)
+        self._check_pending(service)
         return created
 
-    async def _ordered(self, order: Mapping[str, Any]) -> tuple[client.Balancer, client.Action]:
+    async def _create_with_fallback(
+        self, order: Mapping[str, Any]
+    ) -> tuple[client.Balancer, client.Action]:
         """Create a load balancer; if the cloud refuses, retry once without targets."""
         table, key = "load_balancers", "load_balancer"
         try:
             return await self._api.create(table, key, client.Balancer, order)
-        except REFUSED:
+        except TARGET_ERRORS:
             if not order.get("targets"):
                 raise
         # The API does not name the refused target. Later steps add the targets one by one.
@@ -309,7 +320,7 @@ class HcloudBalancers:
     def _labels(self, cluster_name: str, service: cloud.Service) -> Mapping[str, str]:
         return {SERVICE_UID: service.uid, CLUSTER: label_value(cluster_name)}
 
-    async def _marked(
+    async def _ensure_labels(
         self, cluster_name: str, service: cloud.Service, held: client.Balancer
     ) -> client.Balancer:
         """Set name and labels, by which later calls find the load balancer."""
@@ -326,7 +337,7 @@ class HcloudBalancers:
         if is_adopted:
             # In the same request as the UID: a deletion in between would delete, not release.
             labels[ADOPTED] = "true"
-        marked = await self._api.rename(held.id, name=name, labels=labels)
+        marked = await self._api.set_name_and_labels(held.id, name=name, labels=labels)
         if is_adopted:
             _log.info("load balancer adopted", service=service.key, load_balancer=name)
             self._warn(
@@ -337,7 +348,9 @@ class HcloudBalancers:
             )
         return marked
 
-    def _at_most(self, service: cloud.Service, servers: Sequence[int], most: int) -> Sequence[int]:
+    def _limit_targets(
+        self, service: cloud.Service, servers: Sequence[int], most: int
+    ) -> Sequence[int]:
         if most and len(servers) > most:
             self._warn_of_targets(service, f"it may have {most} targets, for {len(servers)} nodes")
         return servers[:most] if most else servers
@@ -347,11 +360,11 @@ class HcloudBalancers:
         message = f"the load balancer is full: {text}; {advice}"
         self._warn(service.reference, names.MAX_TARGETS, message)
 
-    async def _carry_out(
+    async def _run_steps(
         self,
         service: cloud.Service,
         held: client.Balancer,
-        steps: Sequence[recipes.Step],
+        steps: Sequence[balancer_specs.BalancerAction],
         refused: dict[int, str],
     ) -> client.Balancer:
         """Run the steps, except for refused targets, and return the resulting load balancer.
@@ -366,21 +379,23 @@ class HcloudBalancers:
             if step.server in refused:
                 continue
             try:
-                await self._act(service, held, step)
-            except REFUSED as error:
+                await self._run_step(service, held, step)
+            except TARGET_ERRORS as error:
                 if step.server is None:
                     raise
                 refused[step.server] = str(error)
-        self._check_noted(service)
-        if any(step.action in recipes.READ_AGAIN for step in steps):
+        self._check_pending(service)
+        if any(step.action in balancer_specs.REREAD_ACTIONS for step in steps):
             path = f"/load_balancers/{held.id}"
-            return await self._api.one(path, "load_balancer", client.Balancer)
+            return await self._api.get(path, "load_balancer", client.Balancer)
         return held
 
-    async def _act(self, service: cloud.Service, held: client.Balancer, step: recipes.Step) -> None:
+    async def _run_step(
+        self, service: cloud.Service, held: client.Balancer, step: balancer_specs.BalancerAction
+    ) -> None:
         path = f"/load_balancers/{held.id}/actions/{step.action}"
         try:
-            action = await self._api.act(path, step.order)
+            action = await self._api.start_action(path, step.order)
         except cloud.ResourceExhausted as error:
             if step.action != "add_target":
                 raise
@@ -392,15 +407,15 @@ class HcloudBalancers:
             if step.action not in ("remove_target", "delete_service", "detach_from_network"):
                 raise  # as above
         else:
-            self._note(service, action, step.server)
+            self._track_action(service, action, step.server)
 
     async def _release(self, service: cloud.Service, held: client.Balancer) -> None:
         """Undo the Service's changes; labels last, since the next call finds it by them."""
-        await self._settled(service)
-        steps, ports = recipes.release(held, service)
-        await self._carry_out(service, held, steps, {})
-        kept = {name: text for name, text in held.labels.items() if name not in MARKS}
-        await self._api.rename(held.id, name=held.name, labels=kept)
+        await self._read_pending_actions(service)
+        steps, ports = balancer_specs.plan_release(held, service)
+        await self._run_steps(service, held, steps, {})
+        kept = {name: text for name, text in held.labels.items() if name not in OWN_LABELS}
+        await self._api.set_name_and_labels(held.id, name=held.name, labels=kept)
         left = f", and still listens on {', '.join(map(str, ports))}" if ports else ""
         _log.info("load balancer released", service=service.key, load_balancer=held.name)
         self._warn(
@@ -418,25 +433,25 @@ class HcloudBalancers:
         with contextlib.suppress(cloud.NotFound):
             action = await self._api.delete(f"/load_balancers/{held.id}")
             if action is not None and action.status == "running":
-                raise cloud.RetryAfter(f"{held.name} is being deleted", seconds=AGAIN_S)
+                raise cloud.RetryAfter(f"{held.name} is being deleted", seconds=RETRY_S)
             if action is not None:
                 _check(action)
 
     # --- actions --------------------------------------------------------------------------------
 
-    def _note(
+    def _track_action(
         self, service: cloud.Service, action: client.Action, server: int | None = None
     ) -> None:
         _check(action)
         if action.status == "running":
             self._pending.setdefault(service.uid, {})[action.id] = server
 
-    def _check_noted(self, service: cloud.Service) -> None:
+    def _check_pending(self, service: cloud.Service) -> None:
         if number := len(self._pending.get(service.uid, ())):
             text = f"the cloud works on the load balancer of {service.key} ({number} actions)"
-            raise cloud.RetryAfter(text, seconds=AGAIN_S)
+            raise cloud.RetryAfter(text, seconds=RETRY_S)
 
-    async def _settled(self, service: cloud.Service) -> dict[int, str]:
+    async def _read_pending_actions(self, service: cloud.Service) -> dict[int, str]:
         """Read the results of pending actions: one request, if there are any.
 
         Returns: server -> reason for which it was refused as a target. The next steps skip these
@@ -446,7 +461,7 @@ class HcloudBalancers:
         refused: dict[int, str] = {}
         if not noted:
             return refused
-        actions = await self._api.actions(list(noted))
+        actions = await self._api.get_actions(list(noted))
         running = {action.id: noted[action.id] for action in actions if action.status == "running"}
         self._pending[service.uid] = running
         if not running:
@@ -459,7 +474,7 @@ class HcloudBalancers:
                 if server is None:
                     raise
                 refused[server] = str(error)
-        self._check_noted(service)
+        self._check_pending(service)
         return refused
 
     def _check_type(self, service: cloud.Service, held: client.Balancer) -> None:
@@ -473,10 +488,10 @@ class HcloudBalancers:
             )
 
     def _check_address(self, service: cloud.Service, held: client.Balancer) -> None:
-        if not recipes.has_address(held):
+        if not balancer_specs.has_address(held):
             _check_reachable(held.public_net.enabled, held)
             text = f"the load balancer of {service.key} has no address yet"
-            raise cloud.RetryAfter(text, seconds=AGAIN_S)
+            raise cloud.RetryAfter(text, seconds=RETRY_S)
 
 
 def _check_reachable(otherwise: bool, held: client.Balancer | None) -> None:
@@ -500,7 +515,7 @@ def _check_refused(
 ) -> None:
     """Raise `Aborted`, carrying the status, if targets were refused."""
     if refused:
-        names = recipes.servers(nodes)
+        names = balancer_specs.servers(nodes)
         details = "; ".join(
             f"node {names.get(number, 'unknown')} (server {number}): {reason}"
             for number, reason in sorted(refused.items())
@@ -510,11 +525,11 @@ def _check_refused(
         ).carrying(status)
 
 
-def _whole_order(recipe: recipes.Recipe, servers: Sequence[int]) -> Mapping[str, Any]:
+def _build_order(recipe: balancer_specs.BalancerSpec, servers: Sequence[int]) -> Mapping[str, Any]:
     """Return the order of a new load balancer, as complete as one request can be."""
     order: dict[str, Any] = {
-        "load_balancer_type": recipe.type or recipes.DEFAULT_TYPE,
-        "services": [recipes.listener(item) for item in recipe.ports],
+        "load_balancer_type": recipe.type or balancer_specs.DEFAULT_TYPE,
+        "services": [balancer_specs.build_listener(item) for item in recipe.ports],
     }
     if recipe.algorithm:
         order["algorithm"] = {"type": recipe.algorithm}
@@ -527,15 +542,15 @@ def _whole_order(recipe: recipes.Recipe, servers: Sequence[int]) -> Mapping[str,
         order["network"] = recipe.network
     if is_plain or not recipe.private_targets:
         private = recipe.private_targets
-        order["targets"] = [recipes.target(item, private=private) for item in servers]
+        order["targets"] = [balancer_specs.build_target(item, private=private) for item in servers]
     return order
 
 
-STAGING = "HC-Use-Staging-CA"
+STAGING_LABEL = "HC-Use-Staging-CA"
 """Label that makes the API request a certificate from the issuer's staging environment."""
 
 
-def words(service: cloud.Service) -> Sequence[str]:
+def certificate_refs(service: cloud.Service) -> Sequence[str]:
     """Return names and IDs of the certificates that a Service uses."""
     if ann.PROTOCOL.read(service) != "https":
         return ()
@@ -548,7 +563,7 @@ def _managed_name(service: cloud.Service) -> str:
     return ann.MANAGED_NAME.read(service) or f"ccm-managed-certificate-{service.uid}"
 
 
-async def resolved(api: client.Client, service: cloud.Service) -> Sequence[int]:
+async def resolve_certificates(api: client.Client, service: cloud.Service) -> Sequence[int]:
     """Return the IDs of the Service's certificates; create a managed one if necessary.
 
     One request per name.
@@ -557,43 +572,43 @@ async def resolved(api: client.Client, service: cloud.Service) -> Sequence[int]:
         InvalidArgument: a certificate does not exist, or a managed one has no domains.
     """
     if ann.CERTIFICATE_TYPE.read(service) == "managed":
-        return (await _managed(api, service),)
+        return (await _ensure_managed_certificate(api, service),)
     ids = []
-    for word in words(service):
+    for word in certificate_refs(service):
         number = parse_digits(word)
         if number is None:
-            certificate = await api.resolved("certificates", "certificate", client.Labelled, word)
+            certificate = await api.resolve("certificates", "certificate", client.Labelled, word)
             number = certificate.id
         ids.append(number)
     return ids
 
 
-async def _managed(api: client.Client, service: cloud.Service) -> int:
+async def _ensure_managed_certificate(api: client.Client, service: cloud.Service) -> int:
     name, domains = _managed_name(service), ann.MANAGED_DOMAINS.read(service)
     if not domains:
         raise cloud.InvalidArgument(
             f"{ann.MANAGED_DOMAINS.name} is missing; a managed certificate needs it"
         )
-    certificate = await api.named("certificates", client.Labelled, name)
+    certificate = await api.find_by_name("certificates", client.Labelled, name)
     if certificate is None:
         labels = {SERVICE_UID: service.uid}
         if ann.MANAGED_STAGING.read(service):
-            labels[STAGING] = "true"
+            labels[STAGING_LABEL] = "true"
         order = {"name": name, "type": "managed", "domain_names": domains, "labels": labels}
         with contextlib.suppress(cloud.AlreadyExists):  # an earlier call lost the response
             created, _ = await api.create("certificates", "certificate", client.Labelled, order)
             return created.id
-        certificate = await api.resolved("certificates", "certificate", client.Labelled, name)
+        certificate = await api.resolve("certificates", "certificate", client.Labelled, name)
     return certificate.id
 
 
-async def remove(api: client.Client, service: cloud.Service) -> None:
+async def delete_certificates(api: client.Client, service: cloud.Service) -> None:
     """Delete the certificates created for a Service: one request to list, one per certificate.
 
     The current annotations are not considered, since an earlier version of the Service may have
     asked for the certificate. Only the label decides.
     """
     labels = {SERVICE_UID: service.uid}
-    for certificate in await api.labelled("certificates", client.Labelled, labels):
+    for certificate in await api.list_by_labels("certificates", client.Labelled, labels):
         with contextlib.suppress(cloud.NotFound):
             await api.delete(f"/certificates/{certificate.id}")

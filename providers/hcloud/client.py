@@ -23,7 +23,7 @@ PER_PAGE = "50"
 """Page size of list requests: the API's maximum."""
 
 
-class Busy(cloud.RetryAfter):
+class ResourceLocked(cloud.RetryAfter):
     """The resource is locked by another action, for an unknown time."""
 
 
@@ -41,14 +41,14 @@ CODES: Mapping[str, type[cloud.CloudError]] = {
     "uniqueness_error": cloud.AlreadyExists,
     "source_port_used": cloud.AlreadyExists,
     "target_already_defined": cloud.AlreadyExists,
-    "locked": Busy,
-    "conflict": Busy,
+    "locked": ResourceLocked,
+    "conflict": ResourceLocked,
     "protected": cloud.FailedPrecondition,
     "resource_locked": cloud.FailedPrecondition,
     "load_balancer_not_attached_to_network": cloud.FailedPrecondition,
     "server_not_attached_to_network": cloud.FailedPrecondition,
     "targets_without_use_private_ip": cloud.FailedPrecondition,
-    "resource_in_use": Busy,
+    "resource_in_use": ResourceLocked,
     "server_not_stopped": cloud.FailedPrecondition,
     "resource_limit_exceeded": cloud.ResourceExhausted,
     "resource_unavailable": cloud.ResourceExhausted,
@@ -121,7 +121,7 @@ class Server(Labelled, frozen=True, kw_only=True):
     created: str = ""
 
     @property
-    def place(self) -> str:
+    def location_name(self) -> str:
         """Name of the location."""
         location = self.location or (self.datacenter and self.datacenter.location)
         return location.name if location else ""
@@ -236,7 +236,7 @@ class Volume(Labelled, frozen=True, kw_only=True):
     server: int | None = None
 
 
-class Group(Labelled, frozen=True, kw_only=True):
+class PlacementGroup(Labelled, frozen=True, kw_only=True):
     """Placement group; `servers` are the IDs of its members."""
 
     servers: tuple[int, ...] = ()
@@ -267,7 +267,7 @@ class _Meta(msgspec.Struct, frozen=True):
     pagination: _Pagination
 
 
-class _ErrorAnswer(msgspec.Struct, frozen=True):
+class _ErrorResponse(msgspec.Struct, frozen=True):
     error: dict[str, Any]
 
 
@@ -277,7 +277,7 @@ L = TypeVar("L", bound=Labelled)
 
 def _refusal(body: bytes) -> rest.Refusal:
     """Parse an error response; the message includes the invalid fields."""
-    error = msgspec.json.decode(body, type=_ErrorAnswer).error
+    error = msgspec.json.decode(body, type=_ErrorResponse).error
     details = error.get("details")
     fields = details.get("fields") if isinstance(details, dict) else None
     wrong = [
@@ -290,7 +290,7 @@ def _refusal(body: bytes) -> rest.Refusal:
 
 
 @functools.cache
-def _shape(*fields: Any) -> Any:
+def _response_type(*fields: Any) -> Any:
     """Return a Struct type with fields as for `msgspec.defstruct`."""
     return msgspec.defstruct("_Answer", fields, frozen=True)
 
@@ -301,20 +301,20 @@ class Client:
     def __init__(self, http: rest.RestClient) -> None:
         self._http = http
 
-    async def one(self, path: str, key: str, kind: type[N]) -> N:
+    async def get(self, path: str, key: str, kind: type[N]) -> N:
         """Return a resource by path, such as `/servers/42`. Raises `NotFound`."""
-        answer: Any = await self._http.get(path, _shape((key, kind)))
+        answer: Any = await self._http.get(path, _response_type((key, kind)))
         thing: N = getattr(answer, key)
         if not path.endswith(f"/{thing.id}"):
             raise cloud.Unknown(f"asked for {path}, got {thing.id}")
         return thing
 
-    async def all(
+    async def list_all(
         self, table: str, kind: type[N], query: Mapping[str, str] | None = None
     ) -> tuple[list[N], int]:
         """Return all resources of a kind that match a query, and the number of requests."""
         items: Any = (table, tuple.__class_getitem__((kind, ...)))
-        page = _shape(items, ("meta", _Meta))
+        page = _response_type(items, ("meta", _Meta))
 
         def after(answer: Any) -> Mapping[str, str] | None:
             number = answer.meta.pagination.next_page
@@ -324,24 +324,24 @@ class Client:
         pages = await self._http.pages(f"/{table}", page, given, after=after)
         return [item for answer in pages for item in getattr(answer, table)], len(pages)
 
-    async def labelled(self, table: str, kind: type[N], labels: Mapping[str, str]) -> list[N]:
+    async def list_by_labels(self, table: str, kind: type[N], labels: Mapping[str, str]) -> list[N]:
         """Return all resources of a kind with the given labels."""
         selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-        return (await self.all(table, kind, {"label_selector": selector}))[0]
+        return (await self.list_all(table, kind, {"label_selector": selector}))[0]
 
-    async def named(self, table: str, kind: type[N], name: str) -> N | None:
+    async def find_by_name(self, table: str, kind: type[N], name: str) -> N | None:
         """Return the resource with a name, which is unique; None if there is none."""
-        things, _ = await self.all(table, kind, {"name": name})
+        things, _ = await self.list_all(table, kind, {"name": name})
         return next((thing for thing in things if thing.name == name), None)
 
-    async def resolved(self, table: str, key: str, kind: type[N], word: str) -> N:
+    async def resolve(self, table: str, key: str, kind: type[N], word: str) -> N:
         """Return a resource by its ID or its name. Raises `InvalidArgument` if there is none."""
         try:
             number = parse_digits(word)
             thing = (
-                await self.named(table, kind, word)
+                await self.find_by_name(table, kind, word)
                 if number is None
-                else await self.one(f"/{table}/{number}", key, kind)
+                else await self.get(f"/{table}/{number}", key, kind)
             )
         except cloud.NotFound:
             thing = None
@@ -351,39 +351,45 @@ class Client:
 
     async def create(self, table: str, key: str, kind: type[N], order: object) -> tuple[N, Action]:
         """Create a resource. Return it with the creating action, which may have finished."""
-        shape = _shape((key, kind), ("action", Action | None, None))
+        shape = _response_type((key, kind), ("action", Action | None, None))
         answer: Any = await self._http.send("POST", f"/{table}", order, shape)
         return getattr(answer, key), answer.action or Action(id=0, status="success")
 
-    async def rename(self, number: int, *, name: str, labels: Mapping[str, str]) -> Balancer:
+    async def set_name_and_labels(
+        self, number: int, *, name: str, labels: Mapping[str, str]
+    ) -> Balancer:
         """Set name and labels of a load balancer; the labels replace all existing ones."""
         answer: Any = await self._http.send(
             "PUT",
             f"/load_balancers/{number}",
             {"name": name, "labels": labels},
-            _shape(("load_balancer", Balancer)),
+            _response_type(("load_balancer", Balancer)),
         )
         balancer: Balancer = answer.load_balancer
         return balancer
 
-    async def act(self, path: str, order: object = None) -> Action:
+    async def start_action(self, path: str, order: object = None) -> Action:
         """Start an action, such as `/networks/42/actions/add_route`."""
-        answer: Any = await self._http.send("POST", path, order or {}, _shape(("action", Action)))
+        answer: Any = await self._http.send(
+            "POST", path, order or {}, _response_type(("action", Action))
+        )
         action: Action = answer.action
         return action
 
     async def delete(self, path: str) -> Action | None:
         """Delete a resource; return the action, if any. Raises `NotFound`."""
         body = await self._http.request("DELETE", path)
-        shape = _shape(("action", Action | None, None))
-        action: Action | None = rest.decoded(f"DELETE {path}", body, shape).action if body else None
+        shape = _response_type(("action", Action | None, None))
+        action: Action | None = (
+            rest.decode_json(f"DELETE {path}", body, shape).action if body else None
+        )
         return action
 
-    async def actions(self, ids: Sequence[int]) -> list[Action]:
+    async def get_actions(self, ids: Sequence[int]) -> list[Action]:
         """Return the current state of actions: one request."""
         # The query is part of the path because the parameter `id` is repeated.
         query = "&".join(f"id={action_id}" for action_id in ids)
-        shape = _shape(("actions", tuple[Action, ...]))
+        shape = _response_type(("actions", tuple[Action, ...]))
         return list((await self._http.get(f"/actions?{query}", shape)).actions)
 
 
@@ -404,7 +410,7 @@ async def open_client(endpoint: str, token: str) -> AsyncIterator[Client]:
 
 HOUR_S = 3600.0
 
-RESERVE = 0.1
+RESERVE_FRACTION = 0.1
 """Fraction of the rate limit below which requests are paced."""
 
 
@@ -415,14 +421,14 @@ class HeaderQuota:
         self._limit = 0
         self._remaining = 0
         self._next_at = 0.0
-        self._line = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def acquire(self) -> None:
-        """Wait for a slot if fewer than `RESERVE` of the requests are left."""
-        if not self._limit or self._remaining > self._limit * RESERVE:
+        """Wait for a slot if fewer than `RESERVE_FRACTION` of the requests are left."""
+        if not self._limit or self._remaining > self._limit * RESERVE_FRACTION:
             self._remaining -= 1  # an estimate, until the response has the actual number
             return
-        async with self._line:
+        async with self._lock:
             wait_s = self._next_at - monotonic()
             if wait_s > 0:
                 await asyncio.sleep(wait_s)

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from ccm import cloud
 from ccm.base import log, parsing
-from ccm.base.credentials import header_value
+from ccm.base.credentials import check_header_value
 from ccm.base.parsing import parse_url
-from ccm.cloud.settings import fields_of, unwrapped
+from ccm.cloud.settings import fields_of, unwrap
 
 ENDPOINT = "https://api.hetzner.cloud/v1"
 
@@ -59,7 +59,7 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
             "API token with rights to write.",
             secret=True,
             file="HCLOUD_TOKEN_FILE",
-            parse=header_value,
+            parse=check_header_value,
         ),
     ]
     endpoint: Annotated[
@@ -188,21 +188,21 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
         return bool(self.network) and self.network_routes_enabled
 
 
-def idle(settings: Config) -> Sequence[str]:
+def settings_without_effect(settings: Config) -> Sequence[str]:
     """Return the names of the settings that are set but have no effect."""
     plain = Config(token=settings.token)
     return [
         setting.encode_name
         for setting in fields_of(Config)
-        if unwrapped(setting.type)[1]["description"].startswith("No effect")
+        if unwrap(setting.type)[1]["description"].startswith("No effect")
         and getattr(settings, setting.name) != getattr(plain, setting.name)
     ]
 
 
-def tell(settings: Config) -> None:
+def log_unusual_settings(settings: Config) -> None:
     """Log settings without effect and a token of unusual length; never a value."""
     logger = log.logger("hcloud")
-    if names := idle(settings):
+    if names := settings_without_effect(settings):
         logger.info("settings of the vendor's manager have no effect here", settings=names)
     if len(settings.token) != TOKEN_LENGTH:
         logger.warning("the token has not the length of one; is it whole?", length=TOKEN_LENGTH)

@@ -17,10 +17,10 @@ from . import client, config, networks
 SCHEME = "hcloud"
 """Scheme of provider IDs. Nodes store it: never change it."""
 
-OLD_ROBOT = f"{SCHEME}://bm-"
+LEGACY_ROBOT_PREFIX = f"{SCHEME}://bm-"
 """Former prefix of the provider IDs of dedicated servers."""
 
-ROBOT = re.compile(rf"hrobot://.*|{OLD_ROBOT}.*")
+ROBOT_PATTERN = re.compile(rf"hrobot://.*|{LEGACY_ROBOT_PREFIX}.*")
 """Pattern of the provider IDs of dedicated servers."""
 
 PROVIDED_BY = "instance.hetzner.cloud/provided-by"
@@ -42,7 +42,7 @@ class HcloudInstances(cloud.InstancesByPower):
     """Implementation of `InstancesV2`, `InstanceStates` and `Inventory`."""
 
     def __init__(
-        self, api: client.Client, settings: config.Config, network: networks.Network
+        self, api: client.Client, settings: config.Config, network: networks.ClusterNetwork
     ) -> None:
         self._api = api
         self._settings = settings
@@ -77,8 +77,8 @@ class HcloudInstances(cloud.InstancesByPower):
     async def _server(self, node: cloud.Node) -> client.Server:
         if node.provider_id:
             number = parse_id(node.provider_id)
-            return await self._api.one(f"/servers/{number}", "server", client.Server)
-        server = await self._api.named("servers", client.Server, node.name)
+            return await self._api.get(f"/servers/{number}", "server", client.Server)
+        server = await self._api.find_by_name("servers", client.Server, node.name)
         if server is None:
             raise cloud.NotFound(f"no server is named {node.name}")
         return server
@@ -90,7 +90,7 @@ def parse_id(provider_id: str) -> str:
     Raises:
         InvalidArgument: the provider ID is not of this cloud, or of a dedicated server.
     """
-    if ROBOT.fullmatch(provider_id):
+    if ROBOT_PATTERN.fullmatch(provider_id):
         raise cloud.InvalidArgument(
             f"provider ID {provider_id!r} is of a dedicated server (Robot), which is left alone"
         )
@@ -112,13 +112,13 @@ def metadata(
     server: client.Server, settings: config.Config, network: int | None
 ) -> cloud.InstanceMetadata:
     """Return the metadata of a server."""
-    zone = ZONES.get(server.place, server.place)
+    zone = ZONES.get(server.location_name, server.location_name)
     return cloud.InstanceMetadata(
         provider_id=cloud.format_provider_id(SCHEME, str(server.id)),
         instance_type=server.server_type.name,
         addresses=addresses(server, settings.instances_address_family, network),
         zone=zone if settings.instances_zone_label_enabled else "",
-        region=server.place,
+        region=server.location_name,
         additional_labels={PROVIDED_BY: "cloud"},
     )
 
@@ -132,7 +132,7 @@ def addresses(
     if family != "ipv6" and v4 and v4.ip:
         node_addresses.append(cloud.address("ExternalIP", v4.ip))
     if family != "ipv4" and v6 and v6.ip:
-        node_addresses.append(cloud.address("ExternalIP", first_of(v6.ip)))
+        node_addresses.append(cloud.address("ExternalIP", first_address(v6.ip)))
     node_addresses += [
         cloud.address("InternalIP", net.ip)
         for net in server.private_net
@@ -141,7 +141,7 @@ def addresses(
     return tuple(node_addresses)
 
 
-def first_of(ip_range: str) -> str:
+def first_address(ip_range: str) -> str:
     """Return the server's own address in its IPv6 range: the first one."""
     start = ipaddress.ip_network(ip_range, strict=False).network_address
     return str(type(start)(int(start) | 1))

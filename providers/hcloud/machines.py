@@ -24,9 +24,9 @@ import msgspec
 from ccm import cloud
 from ccm.base.parsing import parse_digits
 from ccm.cloud.helpers import is_label_value
-from ccm.cloud.machines import Marks, converted, without_nulls
+from ccm.cloud.machines import Marks, convert_spec, without_nulls
 from ccm.model.selectors import BadSelectorError, parse_labels
-from ccm.model.times import moment
+from ccm.model.times import parse_optional_time
 
 from . import client, instances, names
 from .names import CLUSTER
@@ -37,7 +37,7 @@ MARKS = Marks(
 PREFIX = CLUSTER.partition("/")[0] + "/"
 """Prefix of all identity labels."""
 
-SMALLEST_VOLUME, LARGEST_VOLUME = 10, 10240
+MIN_VOLUME_GB, MAX_VOLUME_GB = 10, 10240
 """Limits of the API, in GB."""
 
 _NAMES = {"assign_public_ipv4": "assignPublicIPv4", "assign_public_ipv6": "assignPublicIPv6"}
@@ -72,12 +72,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename=_name):
     assign_public_ipv6: bool = True
 
     @property
-    def place(self) -> str:
+    def effective_location(self) -> str:
         """Location; empty = the cloud chooses."""
         return self.location or self.datacenter.partition("-")[0]
 
 
-def read(given: Mapping[str, Any]) -> Spec:
+def parse_spec(given: Mapping[str, Any]) -> Spec:
     """Parse a provider spec.
 
     Raises:
@@ -119,9 +119,9 @@ def user_data(content: bytes) -> str:
 
 
 def _problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
-    values, faults = converted(given, Spec)
+    values, faults = convert_spec(given, Spec)
     for name, value in values.items():
-        faults += _wrong(name, value)
+        faults += _check_value(name, value)
     if given.get("serverType") is None:
         faults.append(cloud.Problem(field="serverType", message="is missing; such as cx23"))
     return sorted([*faults, *_contradictions(values)], key=lambda fault: fault.field)
@@ -142,15 +142,15 @@ def _contradictions(values: Mapping[str, Any]) -> list[cloud.Problem]:
     return faults
 
 
-def _wrong(name: str, value: Any) -> list[cloud.Problem]:
+def _check_value(name: str, value: Any) -> list[cloud.Problem]:
     """Check a value that has the right type."""
     match name:
         case "labels":
             reason = f"must be labels, with no key below {PREFIX}, which are the cluster's marks"
             bad = not all(_is_label(*entry) for entry in value.items())
         case "volumes":
-            reason = f"each must be a size from {SMALLEST_VOLUME} to {LARGEST_VOLUME} (GB)"
-            bad = not all(SMALLEST_VOLUME <= entry <= LARGEST_VOLUME for entry in value)
+            reason = f"each must be a size from {MIN_VOLUME_GB} to {MAX_VOLUME_GB} (GB)"
+            bad = not all(MIN_VOLUME_GB <= entry <= MAX_VOLUME_GB for entry in value)
         case "datacenter":
             reason = "must be a name such as fsn1-dc14; better use location"
             bad = parse_digits(value) is not None or (value != "" and not value.partition("-")[0])
@@ -178,10 +178,10 @@ def _is_label(key: str, value: str) -> bool:
     return is_label_value(value) and not key.startswith(PREFIX)
 
 
-AGAIN_S = 2.0
+RETRY_S = 2.0
 """Retry delay, in seconds, while the cloud deletes a resource."""
 
-GROUP_SERVERS = 10
+MAX_GROUP_SERVERS = 10
 """Maximum number of servers in a spread placement group (limit of the API)."""
 
 PHASES: Mapping[str, cloud.Phase] = {
@@ -218,44 +218,44 @@ class HcloudMachines(cloud.Driver[Clients]):
         Each volume, and each network or firewall given by name, takes another request; a placement
         group takes two.
         """
-        spec, identity = read(req.provider_spec), req.identity
-        _check_marks(identity)
+        spec, identity = parse_spec(req.provider_spec), req.identity
+        _check_label_values(identity)
         async with self.spi.of(req.credentials, pool=identity.pool) as api:
-            order = await _order(api, req, spec)
+            order = await _build_order(api, req, spec)
             if not spec.placement_group_prefix:
-                return await _make(api, identity, order)
+                return await _create_server(api, identity, order)
             # Locked, since a concurrent deletion would remove the group while it is still empty.
             async with self._group_lock(identity):
-                group = await _group(api, identity, spec.placement_group_prefix)
-                return await _make(api, identity, {**order, "placement_group": group})
+                group = await _ensure_group(api, identity, spec.placement_group_prefix)
+                return await _create_server(api, identity, {**order, "placement_group": group})
 
     async def get_machine_status(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """Return the status of the server: one request. Raises `NotFound` or `NotOwned`."""
         async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
             if req.provider_id:
-                return _info((await _owned(api, req))[0])
-            for server in await _marked(api, "servers", client.Server, req.identity):
+                return _info((await _get_owned_server(api, req))[0])
+            for server in await _list_by_identity(api, "servers", client.Server, req.identity):
                 return _info(server)
         raise cloud.NotFound(f"no server of machine {req.identity.name}")
 
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
         """Delete the server and its resources: five requests or more. Raises `RetryAfter`."""
         async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
-            numbers, identity = await _to_delete(api, req)
+            numbers, identity = await _find_servers_to_delete(api, req)
             # Keys first: by provider ID alone, their identity is known only from the server.
-            for key in await _marked(api, "ssh_keys", client.Labelled, identity):
-                await _gone(api, f"/ssh_keys/{key.id}")
+            for key in await _list_by_identity(api, "ssh_keys", client.Labelled, identity):
+                await _delete(api, f"/ssh_keys/{key.id}")
             for number in numbers:
-                await _gone(api, f"/servers/{number}")
-            for volume in await _marked(api, "volumes", client.Volume, identity):
+                await _delete(api, f"/servers/{number}")
+            for volume in await _list_by_identity(api, "volumes", client.Volume, identity):
                 if volume.server in (None, *numbers):
-                    await _gone(api, f"/volumes/{volume.id}")
+                    await _delete(api, f"/volumes/{volume.id}")
             if not (req.identity.cluster and req.identity.pool):
                 return cloud.DeleteMachineResponse()
             async with self._group_lock(req.identity):
-                for group in await _groups(api, req.identity):
+                for group in await _list_groups(api, req.identity):
                     if not group.servers:
-                        await _gone(api, f"/placement_groups/{group.id}")
+                        await _delete(api, f"/placement_groups/{group.id}")
         return cloud.DeleteMachineResponse()
 
     async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:
@@ -263,12 +263,12 @@ class HcloudMachines(cloud.Driver[Clients]):
         if not is_label_value(req.pool):
             return []
         async with self.spi.of(req.credentials, pool=req.pool) as api:
-            servers = await api.labelled("servers", client.Server, {names.POOL: req.pool})
+            servers = await api.list_by_labels("servers", client.Server, {names.POOL: req.pool})
         return [
             cloud.MachineRecord(
-                identity=MARKS.identity(server.labels, server.name),
+                identity=MARKS.to_identity(server.labels, server.name),
                 info=_info(server),
-                created=moment(server.created),
+                created=parse_optional_time(server.created),
             )
             for server in servers
         ]
@@ -281,7 +281,7 @@ class HcloudMachines(cloud.Driver[Clients]):
         if live and not faults:
             try:
                 async with self.spi.of(credentials) as api:
-                    faults += await _absent(api, read(spec))
+                    faults += await _find_missing(api, parse_spec(spec))
             except (cloud.Unauthenticated, cloud.PermissionDenied) as error:
                 faults.append(cloud.Problem(field="secretRef", message=str(error)))
         return faults
@@ -289,10 +289,10 @@ class HcloudMachines(cloud.Driver[Clients]):
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
         """Return size and location for the metrics; empty values for an invalid spec."""
         try:
-            parsed = read(spec)
+            parsed = parse_spec(spec)
         except cloud.InvalidArgument:
             return {"size": "", "location": ""}
-        return {"size": parsed.server_type, "location": parsed.place}
+        return {"size": parsed.server_type, "location": parsed.effective_location}
 
     def _group_lock(self, identity: cloud.Identity) -> asyncio.Lock:
         return self._groups.setdefault((identity.cluster, identity.pool), asyncio.Lock())
@@ -301,20 +301,20 @@ class HcloudMachines(cloud.Driver[Clients]):
 # --- creation -----------------------------------------------------------------------------------
 
 
-async def _order(api: client.Client, req: cloud.MachineRequest, spec: Spec) -> dict[str, Any]:
+async def _build_order(api: client.Client, req: cloud.MachineRequest, spec: Spec) -> dict[str, Any]:
     """Return the order of a server; create its volumes and its key."""
     content = user_data(req.user_data)
-    networks = await _numbers(api, "networks", spec.networks)
-    firewalls = await _numbers(api, "firewalls", spec.firewalls)
-    volumes = await _make_volumes(api, req.identity, spec)
-    keys = [str(reference) for reference in spec.ssh_keys] or [await _make_key(api, req.identity)]
+    networks = await _resolve_ids(api, "networks", spec.networks)
+    firewalls = await _resolve_ids(api, "firewalls", spec.firewalls)
+    volumes = await _ensure_volumes(api, req.identity, spec)
+    keys = [str(reference) for reference in spec.ssh_keys] or [await _ensure_key(api, req.identity)]
     order: dict[str, Any] = {
         "name": req.identity.name,
         "server_type": spec.server_type,
         "image": spec.image,
         "ssh_keys": keys,
         "user_data": content,
-        "labels": {**spec.labels, **MARKS.of(req.identity)},
+        "labels": {**spec.labels, **MARKS.to_labels(req.identity)},
         "networks": networks,
         "firewalls": [{"firewall": reference} for reference in firewalls],
         "volumes": volumes,
@@ -323,81 +323,86 @@ async def _order(api: client.Client, req: cloud.MachineRequest, spec: Spec) -> d
             "enable_ipv6": spec.assign_public_ipv6,
         },
     }
-    return order | ({"location": spec.place} if spec.place else {})
+    return order | ({"location": spec.effective_location} if spec.effective_location else {})
 
 
-async def _make(
+async def _create_server(
     api: client.Client, identity: cloud.Identity, order: Mapping[str, Any]
 ) -> cloud.MachineInfo:
     try:
         server, _ = await api.create("servers", "server", client.Server, order)
     except cloud.AlreadyExists:
-        existing = await api.named("servers", client.Server, identity.name)
+        existing = await api.find_by_name("servers", client.Server, identity.name)
         if existing is None:
             raise
-        if not MARKS.bear(existing.labels, identity):
+        if not MARKS.match(existing.labels, identity):
             # The server belongs to another machine: delete the key and volumes of this machine.
             for table in ("ssh_keys", "volumes"):
-                for leftover in await _marked(api, table, client.Labelled, identity):
-                    await _gone(api, f"/{table}/{leftover.id}")
+                for leftover in await _list_by_identity(api, table, client.Labelled, identity):
+                    await _delete(api, f"/{table}/{leftover.id}")
             raise cloud.AlreadyExists(
                 f"server {existing.id} has the name {identity.name} and is not this machine's; "
                 "delete the machine, or the server if nobody needs it"
             ) from None
         if existing.status == "deleting":
-            raise cloud.RetryAfter(f"{existing.id} is being deleted", seconds=AGAIN_S) from None
+            raise cloud.RetryAfter(f"{existing.id} is being deleted", seconds=RETRY_S) from None
         server = existing
     return _info(server)
 
 
-async def _numbers(api: client.Client, table: str, words: Sequence[str | int]) -> list[int]:
+async def _resolve_ids(api: client.Client, table: str, words: Sequence[str | int]) -> list[int]:
     """Return the IDs of resources given by name or ID."""
     key, ids = table.removesuffix("s"), []
     for word in map(str, words):
         number = parse_digits(word)
         if number is None:
-            number = (await api.resolved(table, key, client.Named, word)).id
+            number = (await api.resolve(table, key, client.Named, word)).id
         ids.append(number)
     return ids
 
 
-async def _make_key(api: client.Client, identity: cloud.Identity) -> str:
+async def _ensure_key(api: client.Client, identity: cloud.Identity) -> str:
     """Create a key without a private half: with no key, the API mails a password."""
     seed = sha256(f"{identity.cluster}/{identity.uid}".encode()).digest()
     name = f"kube-ccm-{seed.hex()[:32]}"
     kind = b"ssh-ed25519"
     blob = b"".join(len(part).to_bytes(4, "big") + part for part in (kind, seed))
     public = f"{kind.decode()} {base64.b64encode(blob).decode()} {name}"
-    order = {"name": name, "public_key": public, "labels": MARKS.of(identity)}
+    order = {"name": name, "public_key": public, "labels": MARKS.to_labels(identity)}
     with suppress(cloud.AlreadyExists):  # created by an earlier call
         await api.create("ssh_keys", "ssh_key", client.Labelled, order)
     return name
 
 
-async def _make_volumes(api: client.Client, identity: cloud.Identity, spec: Spec) -> list[int]:
+async def _ensure_volumes(api: client.Client, identity: cloud.Identity, spec: Spec) -> list[int]:
     """Return the IDs of the volumes; create those that do not exist yet."""
     if not spec.volumes:
         return []
     existing = {
-        entry.labels.get(names.NUMBER): entry.id
-        for entry in await _marked(api, "volumes", client.Volume, identity)
+        entry.labels.get(names.VOLUME_INDEX): entry.id
+        for entry in await _list_by_identity(api, "volumes", client.Volume, identity)
     }
     ids = []
     for number, size in enumerate(spec.volumes):
         volume_id = existing.get(str(number))
         if volume_id is None:
-            labels = {**MARKS.of(identity), names.NUMBER: str(number)}
+            labels = {**MARKS.to_labels(identity), names.VOLUME_INDEX: str(number)}
             name = f"{identity.name}-{number}"
-            order = {"name": name, "size": size, "location": spec.place, "labels": labels}
+            order = {
+                "name": name,
+                "size": size,
+                "location": spec.effective_location,
+                "labels": labels,
+            }
             volume_id = (await api.create("volumes", "volume", client.Volume, order))[0].id
         ids.append(volume_id)
     return ids
 
 
-async def _group(api: client.Client, identity: cloud.Identity, prefix: str) -> int:
+async def _ensure_group(api: client.Client, identity: cloud.Identity, prefix: str) -> int:
     """Return the ID of a group of this pool with room for a server; create one if necessary."""
-    for group in await _groups(api, identity):
-        if group.name.startswith(f"{prefix}-") and len(group.servers) < GROUP_SERVERS:
+    for group in await _list_groups(api, identity):
+        if group.name.startswith(f"{prefix}-") and len(group.servers) < MAX_GROUP_SERVERS:
             return group.id
     labels = {
         CLUSTER: identity.cluster,
@@ -405,18 +410,22 @@ async def _group(api: client.Client, identity: cloud.Identity, prefix: str) -> i
         names.POOL: identity.pool,
     }
     order = {"name": f"{prefix}-{token_hex(3)}", "type": "spread", "labels": labels}
-    created, _ = await api.create("placement_groups", "placement_group", client.Group, order)
+    created, _ = await api.create(
+        "placement_groups", "placement_group", client.PlacementGroup, order
+    )
     return created.id
 
 
-async def _groups(api: client.Client, identity: cloud.Identity) -> Sequence[client.Group]:
+async def _list_groups(
+    api: client.Client, identity: cloud.Identity
+) -> Sequence[client.PlacementGroup]:
     """Return the groups of a pool, with those created before groups had a namespace label.
 
     Pools of the same name in other namespaces are excluded. Their groups may look empty while
     another process, which holds its own lock, orders the first server.
     """
     labels = {names.CLUSTER: identity.cluster, names.POOL: identity.pool}
-    groups = await api.labelled("placement_groups", client.Group, labels)
+    groups = await api.list_by_labels("placement_groups", client.PlacementGroup, labels)
     return [
         group
         for group in groups
@@ -424,20 +433,20 @@ async def _groups(api: client.Client, identity: cloud.Identity) -> Sequence[clie
     ]
 
 
-async def _gone(api: client.Client, path: str) -> None:
+async def _delete(api: client.Client, path: str) -> None:
     """Delete a resource. Raises `RetryAfter` while the cloud works on it."""
     with suppress(cloud.NotFound):
         action = await api.delete(path)
         if action is not None and action.status == "running":
-            raise cloud.RetryAfter(f"{path} is being deleted", seconds=AGAIN_S)
+            raise cloud.RetryAfter(f"{path} is being deleted", seconds=RETRY_S)
 
 
-async def _absent(api: client.Client, spec: Spec) -> list[cloud.Problem]:
+async def _find_missing(api: client.Client, spec: Spec) -> list[cloud.Problem]:
     """Return a problem for each referenced name that does not exist in the project."""
     named = [
         ("serverType", "server_types", spec.server_type),
         ("image", "images", spec.image),
-        *([("location", "locations", spec.place)] if spec.place else []),
+        *([("location", "locations", spec.effective_location)] if spec.effective_location else []),
         *(("networks", "networks", str(reference)) for reference in spec.networks),
         *(("firewalls", "firewalls", str(reference)) for reference in spec.firewalls),
         *(("sshKeys", "ssh_keys", str(reference)) for reference in spec.ssh_keys),
@@ -445,14 +454,14 @@ async def _absent(api: client.Client, spec: Spec) -> list[cloud.Problem]:
     return [
         cloud.Problem(field=field, message=f"{word!r} does not exist in this project")
         for field, table, word in named
-        if parse_digits(word) is None and await api.named(table, client.Named, word) is None
+        if parse_digits(word) is None and await api.find_by_name(table, client.Named, word) is None
     ]
 
 
 # --- ownership ----------------------------------------------------------------------------------
 
 
-def _check_marks(identity: cloud.Identity) -> None:
+def _check_label_values(identity: cloud.Identity) -> None:
     for word, text in (
         ("cluster", identity.cluster),
         ("pool", identity.pool),
@@ -465,19 +474,19 @@ def _check_marks(identity: cloud.Identity) -> None:
             )
 
 
-async def _marked(
+async def _list_by_identity(
     api: client.Client, table: str, kind: type[client.L], identity: cloud.Identity
 ) -> Sequence[client.L]:
     """Return the resources with an identity; none for an empty identity."""
     if not identity.uid or not is_label_value(identity.cluster):
         return []
-    resources = await api.labelled(
+    resources = await api.list_by_labels(
         table, kind, {names.CLUSTER: identity.cluster, names.UID: identity.uid}
     )
-    return [resource for resource in resources if MARKS.bear(resource.labels, identity)]
+    return [resource for resource in resources if MARKS.match(resource.labels, identity)]
 
 
-async def _owned(
+async def _get_owned_server(
     api: client.Client, req: cloud.MachineRequest
 ) -> tuple[client.Server, cloud.Identity]:
     """Return the server with the provider ID, and the identity on its other resources.
@@ -487,19 +496,19 @@ async def _owned(
         NotOwned: the server belongs to another machine.
     """
     number = instances.parse_id(req.provider_id)
-    server = await api.one(f"/servers/{number}", "server", client.Server)
-    return server, cloud.check_owner(req, MARKS.identity(server.labels, server.name))
+    server = await api.get(f"/servers/{number}", "server", client.Server)
+    return server, cloud.check_owner(req, MARKS.to_identity(server.labels, server.name))
 
 
-async def _to_delete(
+async def _find_servers_to_delete(
     api: client.Client, req: cloud.MachineRequest
 ) -> tuple[Sequence[int], cloud.Identity]:
     """Return the IDs of the servers to delete, and the identity on their other resources."""
     if not req.provider_id:
-        servers = await _marked(api, "servers", client.Server, req.identity)
+        servers = await _list_by_identity(api, "servers", client.Server, req.identity)
         return [entry.id for entry in servers], req.identity
     try:
-        server, identity = await _owned(api, req)
+        server, identity = await _get_owned_server(api, req)
     except cloud.NotFound:
         return [], req.identity
     return [server.id], identity

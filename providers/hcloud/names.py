@@ -22,7 +22,7 @@ NAME = "kube-ccm/name"
 UID = "kube-ccm/uid"
 """With `CLUSTER`, the identity of a machine."""
 
-NUMBER = "kube-ccm/volume"
+VOLUME_INDEX = "kube-ccm/volume"
 """Index of a volume in its machine's spec."""
 
 

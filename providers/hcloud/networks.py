@@ -18,11 +18,11 @@ MAX_AGE_S = 60.0
 
 _log = log.logger("hcloud")
 
-FRESH_S = 2.0
+MIN_REFRESH_S = 2.0
 """Age in seconds up to which one listing serves many new nodes that have no address yet."""
 
 
-class Network:
+class ClusterNetwork:
     """Network of the settings; may be absent.
 
     Args:
@@ -33,11 +33,11 @@ class Network:
 
     def __init__(self, api: client.Client, word: str, pods: Sequence[Any] = ()) -> None:
         self._api = api
-        self._word = word
+        self._reference = word
         self._pods = pods
         self.known_id: int | None = None
         """ID of the network, once known."""
-        self._asking = asyncio.Lock()
+        self._resolve_lock = asyncio.Lock()
         self._ip_range: Any = None
         self._servers: Sequence[client.Server] = ()
         self._listed_at = 0.0
@@ -48,18 +48,20 @@ class Network:
         Raises:
             FailedPrecondition: the network does not exist.
         """
-        async with self._asking:
-            if self._word and self.known_id is None:
+        async with self._resolve_lock:
+            if self._reference and self.known_id is None:
                 await self._resolve()
         return self.known_id
 
     async def _resolve(self) -> None:
         try:
-            network = await self._api.resolved("networks", "network", client.Network, self._word)
+            network = await self._api.resolve(
+                "networks", "network", client.Network, self._reference
+            )
         except cloud.InvalidArgument as error:
             raise cloud.FailedPrecondition(f"HCLOUD_NETWORK: {error}") from error
         self.known_id, self._ip_range = network.id, cloud.parse_cidr(network.ip_range)
-        outside = [str(cidr) for cidr in self._pods if not self._holds(cidr)]
+        outside = [str(cidr) for cidr in self._pods if not self._contains(cidr)]
         if outside:
             _log.warning(
                 "--cluster-cidr lies outside the network: its servers send nothing there unless "
@@ -69,7 +71,7 @@ class Network:
                 ip_range=network.ip_range,
             )
 
-    def _holds(self, cidr: Any) -> bool:
+    def _contains(self, cidr: Any) -> bool:
         """Return whether the network contains a CIDR; always true for IPv6."""
         whole = self._ip_range
         return cidr.version != 4 or (whole is not None and bool(cidr.subnet_of(whole)))
@@ -83,15 +85,15 @@ class Network:
         ]
         return next(iter([*inside, *addresses]), "")
 
-    async def now(self) -> client.Network:
+    async def read(self) -> client.Network:
         """Return the network with its routes and servers: one request, at first two."""
         path = f"/networks/{await self.id()}"
-        return await self._api.one(path, "network", client.Network)
+        return await self._api.get(path, "network", client.Network)
 
     async def servers(self) -> tuple[Sequence[client.Server], int]:
         """Return all servers of the project and the number of requests: one per 50 servers."""
         began = monotonic()
-        servers, requests = await self._api.all("servers", client.Server)
+        servers, requests = await self._api.list_all("servers", client.Server)
         self._servers, self._listed_at = servers, began
         return servers, requests
 
@@ -116,9 +118,9 @@ class Network:
             Unavailable: the server does not exist yet.
             FailedPrecondition: the server is not in the network.
         """
-        if not self._has(name) and monotonic() - self._listed_at > FRESH_S:
+        if not self._has_server(name) and monotonic() - self._listed_at > MIN_REFRESH_S:
             await self.servers()
-        if not self._has(name):
+        if not self._has_server(name):
             raise cloud.Unavailable(f"no server is named {name}")
         for server in self._servers:
             for net in server.private_net:
@@ -128,5 +130,5 @@ class Network:
             f"server {name} has no address in the network, and nothing can be routed to it"
         )
 
-    def _has(self, name: str) -> bool:
+    def _has_server(self, name: str) -> bool:
         return any(server.name == name for server in self._servers)

@@ -14,21 +14,19 @@ from . import config, service_annotations
 
 FOLDER = Path(__file__).parent
 
-_WRITTEN = (
-    "Written by `python -m providers.hcloud.reference` from the declarations; change those.\n"
-)
+_HEADER = "Written by `python -m providers.hcloud.reference` from the declarations; change those.\n"
 
 
 def annotation_table() -> str:
     """Return the content of `ANNOTATIONS.md`."""
     return (
-        f"# Service annotations of the Hetzner Cloud\n\n{_WRITTEN}\n{service_annotations.table()}\n"
+        f"# Service annotations of the Hetzner Cloud\n\n{_HEADER}\n{service_annotations.table()}\n"
     )
 
 
 def setting_table() -> str:
     """Return the content of `SETTINGS.md`."""
-    return f"# Settings of the Hetzner Cloud\n\n{_WRITTEN}\n{markdown(config.Config)}\n"
+    return f"# Settings of the Hetzner Cloud\n\n{_HEADER}\n{markdown(config.Config)}\n"
 
 
 FILES = {"ANNOTATIONS.md": annotation_table, "SETTINGS.md": setting_table}

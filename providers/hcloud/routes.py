@@ -19,7 +19,7 @@ from ccm import cloud
 
 from . import client, names, networks
 
-SETTLE_S = 0.5
+CHANGE_INTERVAL_S = 0.5
 """Seconds between two changes of a network: the API refuses a change during another one, which
 costs a request."""
 
@@ -35,17 +35,21 @@ class HcloudRoutes:
     """
 
     def __init__(
-        self, api: client.Client, network: networks.Network, pods: Sequence[Any], warn: names.Warn
+        self,
+        api: client.Client,
+        network: networks.ClusterNetwork,
+        pods: Sequence[Any],
+        warn: names.Warn,
     ) -> None:
         self._api = api
         self._network = network
         self._pods = pods
         self._warn = warn
-        self._one_at_a_time = asyncio.Lock()
+        self._change_lock = asyncio.Lock()
 
     async def list_routes(self, cluster_name: str) -> Sequence[cloud.Route]:  # noqa: ARG002 - unmarked
         """Return all routes of the network: one request, and one per 50 servers if they changed."""
-        network = await self._network.now()
+        network = await self._network.read()
         gateways = await self._network.gateways(network) if network.routes else {}
         return [
             cloud.Route(
@@ -74,7 +78,7 @@ class HcloudRoutes:
             raise cloud.InvalidArgument(
                 f"{route.destination_cidr!r} is no range of IPv4, and others cannot be routed"
             )
-        if not self._is_ours(str(cidr)):
+        if not self._is_pod_cidr(str(cidr)):
             self._warn_of_range(route.target_node, str(cidr))
         number = await self._network.id()
         wanted = client.Route(destination=str(cidr), gateway=await self._gateway(route))
@@ -83,7 +87,7 @@ class HcloudRoutes:
         except (cloud.InvalidArgument, cloud.AlreadyExists) as error:
             # The API has no error code for a duplicate. An earlier call may have created the route
             # and lost the response: then it succeeds.
-            network = await self._network.now()
+            network = await self._network.read()
             same = [listed for listed in network.routes if listed.destination == wanted.destination]
             if wanted in same:
                 return
@@ -101,8 +105,8 @@ class HcloudRoutes:
         gateway, separator, destination = route.name.partition("-")
         if not separator:
             raise cloud.InvalidArgument(f"route to {route.destination_cidr} was never listed")
-        if not self._is_ours(destination):
-            raise cloud.FailedPrecondition(self._foreign(destination))
+        if not self._is_pod_cidr(destination):
+            raise cloud.FailedPrecondition(self._foreign_text(destination))
         number = await self._network.id()
         with contextlib.suppress(cloud.NotFound):
             await self._change(
@@ -123,12 +127,12 @@ class HcloudRoutes:
             raise cloud.AlreadyExists(
                 f"the range {wanted.destination} has a route to {holder.name}"
             ) from error
-        if not self._is_ours(there.destination):
-            raise cloud.AlreadyExists(self._foreign(there.destination)) from error
+        if not self._is_pod_cidr(there.destination):
+            raise cloud.AlreadyExists(self._foreign_text(there.destination)) from error
         await self._change(f"/networks/{network.id}/actions/delete_route", there)
         await self._change(f"/networks/{network.id}/actions/add_route", wanted)
 
-    def _is_ours(self, text: str) -> bool:
+    def _is_pod_cidr(self, text: str) -> bool:
         """Return whether a CIDR belongs to the cluster's Pod CIDRs; always true if unknown."""
         cidr: Any = cloud.parse_cidr(text)
         same = [
@@ -138,7 +142,7 @@ class HcloudRoutes:
         ]
         return not self._pods or any(cidr.subnet_of(pod_cidr) for pod_cidr in same)
 
-    def _foreign(self, destination: str) -> str:
+    def _foreign_text(self, destination: str) -> str:
         ours = ", ".join(map(str, self._pods))
         return (
             f"the route to {destination} is left alone: --cluster-cidr is {ours}, and another "
@@ -164,10 +168,10 @@ class HcloudRoutes:
         return v4 or await self._network.private_ip(route.target_node)
 
     async def _change(self, path: str, route: client.Route) -> None:
-        async with self._one_at_a_time:
-            action = await self._api.act(path, route)
+        async with self._change_lock:
+            action = await self._api.start_action(path, route)
             if action.status == "running":
-                await asyncio.sleep(SETTLE_S)
+                await asyncio.sleep(CHANGE_INTERVAL_S)
         if action.status == "error":
             reason = action.error.message if action.error else "no reason"
             raise cloud.Aborted(f"{action.command} of {route.destination} failed: {reason}")

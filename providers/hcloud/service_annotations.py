@@ -21,7 +21,7 @@ from . import config
 
 T = TypeVar("T")
 
-LONGEST_S = (2**63 - 1) // 1_000_000_000
+MAX_DURATION_S = (2**63 - 1) // 1_000_000_000
 """Maximum Go duration in seconds."""
 
 PREFIX = "load-balancer.hetzner.cloud/"
@@ -39,7 +39,7 @@ def _one_of(*known: str) -> Callable[[str], str]:
 
 def _seconds(text: str) -> timedelta:
     """Parse a Go duration or, as in the vendor's documentation, a number of seconds."""
-    seconds = parse_digits(text, most=LONGEST_S)
+    seconds = parse_digits(text, maximum=MAX_DURATION_S)
     return parsing.parse_duration(text) if seconds is None else timedelta(seconds=seconds)
 
 
@@ -54,7 +54,7 @@ def _between(shortest: timedelta, longest: timedelta) -> Callable[[str], timedel
 
 
 def _port(text: str) -> int:
-    port = parse_digits(text, most=65535)
+    port = parse_digits(text, maximum=65535)
     if not port:
         raise ValueError(text)
     return port
@@ -79,13 +79,13 @@ def _selector(text: str) -> str:
     return text
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _certificates(text: str) -> tuple[str, ...]:
     """Parse names and IDs; an entry of digits alone must be a valid ID."""
-    entries = _words(text)
+    entries = _split(text)
     if any(entry.isdigit() and parse_digits(entry) is None for entry in entries):
         raise ValueError(text)
     return entries
@@ -108,7 +108,7 @@ _DURATION = "a duration such as 15s, or a number of seconds"
 
 
 def _codes(text: str) -> tuple[str, ...]:
-    codes = _words(text)
+    codes = _split(text)
     if not codes or not all(_CODE.fullmatch(code) for code in codes):
         raise ValueError(text)
     return codes
@@ -198,7 +198,7 @@ MANAGED_NAME = _annotation(
     str,
 )
 MANAGED_DOMAINS = _annotation(
-    "http-managed-certificate-domains", "names, with commas", "What it is for; required.", _words
+    "http-managed-certificate-domains", "names, with commas", "What it is for; required.", _split
 )
 MANAGED_STAGING = _annotation(
     "http-managed-certificate-acme-staging",
@@ -241,7 +241,7 @@ SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = tuple(
 """All annotations, in the order above."""
 
 
-def lenient(service: cloud.Service, annotation: cloud.ServiceAnnotation[T | None]) -> T | None:
+def read_or_none(service: cloud.Service, annotation: cloud.ServiceAnnotation[T | None]) -> T | None:
     """Return the value of an annotation; None if it is missing or malformed."""
     try:
         return annotation.read(service)

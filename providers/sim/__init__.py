@@ -32,7 +32,7 @@ async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     Raises:
         ConfigError: `SIM_URL` is not a valid URL.
     """
-    async with machines.open_clients(client.url_of(context.environ)) as clients:
+    async with machines.open_clients(client.read_url(context.environ)) as clients:
         driver = machines.SimMachines(clients)
         yield cloud.Cloud(name=instances.SCHEME, machines=driver, has_cluster_id=True)
 

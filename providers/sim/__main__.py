@@ -10,7 +10,7 @@ from pathlib import Path
 from ccm.base import parsing
 from ccm.testing import fake_api
 
-from . import server, worlds
+from . import server, state
 
 EPILOG = """\
 When it is ready it prints one line of JSON on standard output,
@@ -55,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     option(
         "--page-size",
         type=_page_size,
-        default=worlds.MAX_PAGE,
+        default=state.MAX_PAGE,
         metavar="N",
         help="items on one page, 1 to 500 (default %(default)s)",
     )
@@ -87,16 +87,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _run(options: argparse.Namespace) -> None:
-    settings = worlds.Settings(
+    settings = state.Settings(
         latency_s=options.latency, rate_limit=options.rate_limit, page_size=options.page_size
     )
     token = options.token_file.read_text().strip() if options.token_file else ""
     service = server.Service(token=token, seed=options.seed, settings=settings)
     async with (
-        worlds.kept(service.worlds, options.state),
+        state.persisted(service.worlds, options.state),
         server.serve(service, host=options.host, port=options.port) as url,
     ):
-        await fake_api.stand({}, {"url": url, "token": service.token})
+        await fake_api.run_until_signal({}, {"url": url, "token": service.token})
 
 
 def _not_negative(number: float, text: str) -> float:
@@ -118,8 +118,8 @@ def _rate(text: str) -> float:
 
 def _page_size(text: str) -> int:
     number = int(text)
-    if not 1 <= number <= worlds.MAX_PAGE:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {worlds.MAX_PAGE}")
+    if not 1 <= number <= state.MAX_PAGE:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {state.MAX_PAGE}")
     return number
 
 

@@ -5,8 +5,9 @@ other clusters are ignored. Every call first reads the load balancer, so that it
 of an earlier call that was interrupted. While the cloud works on a load balancer, calls raise
 `RetryAfter` with the remaining time.
 
-One normalised form, `client.Recipe`, describes what a Service asks for (`wanted`) and what the
-cloud has (`held`). Comparing the two yields the change; hashing one yields the digest.
+One normalised form, `client.BalancerSpec`, describes what a Service asks for (`desired_spec`) and
+what the cloud has (`actual_spec`). Comparing the two yields the change; hashing one yields the
+digest.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from ccm.cloud.annotations import truth
 
 from . import client
 
-ON_ITS_WAY = ("provisioning", "updating")
+BUSY_STATES = ("provisioning", "updating")
 """States in which the cloud refuses changes. Unknown states are assumed to accept them."""
 
-FAILED = "error"
+FAILED_STATE = "error"
 
-SHORTEST_WAIT_S = 0.1
-LONGEST_WAIT_S = 30.0
+MIN_RETRY_S = 0.1
+MAX_RETRY_S = 30.0
 """Limits, in seconds, for the retry delay that the cloud announces."""
 
 
@@ -64,15 +65,15 @@ class SimBalancers:
             Aborted: its creation failed, or the cloud refused members and has the others; the
                 message has the cloud's reason.
         """
-        recipe = wanted(service)
+        recipe = desired_spec(service)
         balancer = await self._find(cluster_name, service)
         if balancer is None:
             balancer = await self._create(cluster_name, service, recipe)
         _check_usable(balancer)
-        if held(balancer) != recipe:
+        if actual_spec(balancer) != recipe:
             balancer = await self._api.change_balancer(balancer.id, recipe)
             _check_usable(balancer)
-        balancer = await self._with_members(balancer, members(nodes, recipe.families))
+        balancer = await self._ensure_members(balancer, members(nodes, recipe.families))
         return _status(balancer)
 
     async def update_load_balancer(
@@ -89,7 +90,7 @@ class SimBalancers:
         if balancer is None:
             raise cloud.NotFound(f"no load balancer for {service.key}")
         _check_usable(balancer)
-        await self._with_members(balancer, members(nodes, balancer.families))
+        await self._ensure_members(balancer, members(nodes, balancer.families))
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:
         """Delete the load balancer: one request to find it, another to delete it.
@@ -127,7 +128,7 @@ class SimBalancers:
         nodes: Sequence[cloud.Node],
     ) -> str:
         """Return the digest that the load balancer has after `ensure_load_balancer`."""
-        recipe = wanted(service)
+        recipe = desired_spec(service)
         return digest(recipe, members(nodes, recipe.families))
 
     async def _find(self, cluster_name: str, service: cloud.Service) -> client.Balancer | None:
@@ -136,10 +137,12 @@ class SimBalancers:
         return balancer if balancer is not None and balancer.cluster == cluster_name else None
 
     async def _create(
-        self, cluster_name: str, service: cloud.Service, recipe: client.Recipe
+        self, cluster_name: str, service: cloud.Service, recipe: client.BalancerSpec
     ) -> client.Balancer:
         name = self.get_load_balancer_name(cluster_name, service)
-        order = client.Order(**msgspec.structs.asdict(recipe), name=name, cluster=cluster_name)
+        order = client.BalancerOrder(
+            **msgspec.structs.asdict(recipe), name=name, cluster=cluster_name
+        )
         try:
             return await self._api.create_balancer(order)
         except cloud.AlreadyExists as error:
@@ -151,7 +154,7 @@ class SimBalancers:
                 ) from error
             return balancer
 
-    async def _with_members(
+    async def _ensure_members(
         self, balancer: client.Balancer, members: Sequence[str]
     ) -> client.Balancer:
         if sorted(balancer.members) == sorted(members):
@@ -162,7 +165,7 @@ class SimBalancers:
             good = [member for member in members if is_address(member)]
             if len(good) == len(members):
                 raise
-            served = await self._with_members(balancer, good)
+            served = await self._ensure_members(balancer, good)
             raise cloud.Aborted(f"members refused: {error}").carrying(_status(served)) from error
         _check_usable(changed)
         return changed
@@ -170,14 +173,14 @@ class SimBalancers:
 
 def _check_usable(balancer: client.Balancer) -> None:
     """Raise `Aborted` or `RetryAfter` in states that accept no changes."""
-    if balancer.state == FAILED:
+    if balancer.state == FAILED_STATE:
         raise cloud.Aborted(
             f"load balancer {balancer.name} failed: {balancer.reason or 'no reason'}"
         )
-    if balancer.state in ON_ITS_WAY:
+    if balancer.state in BUSY_STATES:
         raise cloud.RetryAfter(
             f"load balancer {balancer.name} is {balancer.state}",
-            seconds=min(max(balancer.ready_in_s, SHORTEST_WAIT_S), LONGEST_WAIT_S),
+            seconds=min(max(balancer.ready_in_s, MIN_RETRY_S), MAX_RETRY_S),
         )
 
 
@@ -189,9 +192,9 @@ def _status(balancer: client.Balancer) -> cloud.Status:
 
 def _digest(balancer: client.Balancer) -> str:
     """Return the digest; empty for a load balancer in progress or failed, to force an update."""
-    if balancer.state == FAILED or balancer.state in ON_ITS_WAY:
+    if balancer.state == FAILED_STATE or balancer.state in BUSY_STATES:
         return ""
-    return digest(held(balancer), balancer.members)
+    return digest(actual_spec(balancer), balancer.members)
 
 
 # --- what a Service asks for --------------------------------------------------------------------
@@ -201,14 +204,14 @@ DEFAULT_STICKY_S = 10800
 """Kubernetes' default of the `ClientIP` session affinity time-out, in seconds."""
 
 
-def wanted(service: cloud.Service) -> client.Recipe:
+def desired_spec(service: cloud.Service) -> client.BalancerSpec:
     """Return the configuration that a Service asks for.
 
     Raises:
         InvalidArgument: the Service asks for something the cloud does not offer.
     """
-    return _ordered(
-        client.Recipe(
+    return _sort_spec(
+        client.BalancerSpec(
             listeners=tuple(_listener(port) for port in service.ports),
             health_check=_health_check(service),
             source_ranges=_source_ranges(service),
@@ -220,10 +223,10 @@ def wanted(service: cloud.Service) -> client.Recipe:
     )
 
 
-def held(balancer: client.Balancer) -> client.Recipe:
+def actual_spec(balancer: client.Balancer) -> client.BalancerSpec:
     """Return the configuration of an existing load balancer."""
-    fields = {name: getattr(balancer, name) for name in client.Recipe.__struct_fields__}
-    return _ordered(client.Recipe(**fields))
+    fields = {name: getattr(balancer, name) for name in client.BalancerSpec.__struct_fields__}
+    return _sort_spec(client.BalancerSpec(**fields))
 
 
 def members(nodes: Iterable[cloud.Node], families: Sequence[str]) -> tuple[str, ...]:
@@ -255,13 +258,13 @@ def is_address(text: str) -> bool:
     return True
 
 
-def digest(recipe: client.Recipe, members_: Sequence[str]) -> str:
+def digest(recipe: client.BalancerSpec, members_: Sequence[str]) -> str:
     """Return a hash of configuration and members."""
     content = msgspec.json.encode([recipe, sorted(members_)])
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _ordered(recipe: client.Recipe) -> client.Recipe:
+def _sort_spec(recipe: client.BalancerSpec) -> client.BalancerSpec:
     return msgspec.structs.replace(
         recipe,
         listeners=tuple(sorted(recipe.listeners)),
@@ -308,8 +311,8 @@ PREFIX = "load-balancer.sim.cloud/"
 """Prefix of the annotation names. Services store them: never change it."""
 
 SIZES = ("small", "large")
-SHORTEST_INTERVAL = timedelta(seconds=1)
-LONGEST_INTERVAL = timedelta(minutes=5)
+MIN_INTERVAL = timedelta(seconds=1)
+MAX_INTERVAL = timedelta(minutes=5)
 
 
 def _size(text: str) -> str:
@@ -320,7 +323,7 @@ def _size(text: str) -> str:
 
 def _interval(text: str) -> timedelta:
     interval = parsing.parse_duration(text)
-    if not SHORTEST_INTERVAL <= interval <= LONGEST_INTERVAL:
+    if not MIN_INTERVAL <= interval <= MAX_INTERVAL:
         raise ValueError(text)
     return interval
 

@@ -15,12 +15,12 @@ from urllib.parse import quote
 import msgspec
 
 from ccm import cloud
-from ccm.base.credentials import header_value
+from ccm.base.credentials import check_header_value
 from ccm.base.parsing import parse_url
 from ccm.cloud import rest
 
 
-def url_of(environ: Mapping[str, str]) -> str:
+def read_url(environ: Mapping[str, str]) -> str:
     """Return the address in `SIM_URL`, for use without a cloud config. Raises ConfigError."""
     text = environ.get("SIM_URL", "")
     try:
@@ -49,7 +49,7 @@ class Config(cloud.Settings, frozen=True, kw_only=True):
             "The bearer token, printed with the URL.",
             secret=True,
             file="token_file",
-            parse=header_value,
+            parse=check_header_value,
         ),
     ]
     # Half the daemon's deadline for one call.
@@ -64,15 +64,15 @@ class Config(cloud.Settings, frozen=True, kw_only=True):
 PAGE_LIMIT = 500
 """Page size of list requests: the cloud's maximum."""
 
-MARKS = "kube-ccm/"
+MARK_PREFIX = "kube-ccm/"
 """Prefix of the labels that record which machine owns an instance. Never node labels."""
 
-MARK_CLUSTER = f"{MARKS}cluster"
-MARK_NAMESPACE = f"{MARKS}namespace"
-MARK_POOL = f"{MARKS}pool"
-MARK_NAME = f"{MARKS}name"
-MARK_UID = f"{MARKS}uid"
-MARK_VOLUME = f"{MARKS}volume"
+MARK_CLUSTER = f"{MARK_PREFIX}cluster"
+MARK_NAMESPACE = f"{MARK_PREFIX}namespace"
+MARK_POOL = f"{MARK_PREFIX}pool"
+MARK_NAME = f"{MARK_PREFIX}name"
+MARK_UID = f"{MARK_PREFIX}uid"
+MARK_VOLUME = f"{MARK_PREFIX}volume"
 
 CODES: Mapping[str, type[cloud.CloudError]] = {
     "not_found": cloud.NotFound,
@@ -152,7 +152,7 @@ class HealthCheck(msgspec.Struct, frozen=True):
     interval_s: float = 10.0
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+class BalancerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration of a load balancer, without its members."""
 
     listeners: tuple[Listener, ...]
@@ -164,7 +164,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     sticky_s: int = 0
 
 
-class Order(Recipe, frozen=True, kw_only=True):
+class BalancerOrder(BalancerSpec, frozen=True, kw_only=True):
     """Order of a load balancer."""
 
     name: str
@@ -178,7 +178,7 @@ class Ingress(msgspec.Struct, frozen=True):
     ip: str
 
 
-class Balancer(Order, frozen=True, kw_only=True):
+class Balancer(BalancerOrder, frozen=True, kw_only=True):
     """Load balancer. Unknown states are possible."""
 
     id: str
@@ -214,7 +214,7 @@ class _Error(msgspec.Struct, frozen=True):
     request_id: str = ""
 
 
-class _ErrorAnswer(msgspec.Struct, frozen=True):
+class _ErrorResponse(msgspec.Struct, frozen=True):
     error: _Error
 
 
@@ -244,7 +244,7 @@ class Client:
         query = {} if name is None else {"name": name}
         if label is not None:
             query["label"] = "=".join(label)
-        return await self._all("instances", Server, query)
+        return await self._list("instances", Server, query)
 
     async def create_server(self, order: ServerOrder) -> Server:
         """Order an instance. Raises `ResourceExhausted` if quota or zone capacity is used up."""
@@ -261,7 +261,7 @@ class Client:
 
     async def volumes(self, label: tuple[str, str]) -> list[Volume]:
         """Return all volumes with a label."""
-        return (await self._all("volumes", Volume, {"label": "=".join(label)}))[0]
+        return (await self._list("volumes", Volume, {"label": "=".join(label)}))[0]
 
     async def create_volume(self, order: VolumeOrder) -> Volume:
         """Order a volume."""
@@ -273,18 +273,18 @@ class Client:
 
     async def balancer(self, name: str) -> Balancer | None:
         """Return the load balancer with a name, of any cluster; None if there is none."""
-        balancers, _ = await self._all("balancers", Balancer, {"name": name})
+        balancers, _ = await self._list("balancers", Balancer, {"name": name})
         return next(iter(balancers), None)
 
     async def balancers(self, cluster: str) -> list[Balancer]:
         """Return all load balancers of a cluster."""
-        return (await self._all("balancers", Balancer, {"cluster": cluster}))[0]
+        return (await self._list("balancers", Balancer, {"cluster": cluster}))[0]
 
-    async def create_balancer(self, order: Order) -> Balancer:
+    async def create_balancer(self, order: BalancerOrder) -> Balancer:
         """Order a load balancer. Raises `AlreadyExists` if the name is taken."""
         return await self._http.send("POST", "/v1/balancers", order, Balancer)
 
-    async def change_balancer(self, balancer_id: str, recipe: Recipe) -> Balancer:
+    async def change_balancer(self, balancer_id: str, recipe: BalancerSpec) -> Balancer:
         """Replace the configuration of a load balancer, except name and members."""
         return await self._http.send("PUT", f"/v1/balancers/{balancer_id}", recipe, Balancer)
 
@@ -299,7 +299,7 @@ class Client:
 
     async def routes(self, cluster: str) -> list[Route]:
         """Return all routes of a cluster."""
-        return (await self._all("routes", Route, {"cluster": cluster}))[0]
+        return (await self._list("routes", Route, {"cluster": cluster}))[0]
 
     async def create_route(self, order: NewRoute) -> Route:
         """Order a route. Raises `AlreadyExists` if the destination has one."""
@@ -309,7 +309,7 @@ class Client:
         """Delete a route. Raises `NotFound` if it is gone."""
         await self._http.request("DELETE", f"/v1/routes/{quote(route_id, safe='')}")
 
-    async def _all(
+    async def _list(
         self, table: str, kind: type[T], query: Mapping[str, str]
     ) -> tuple[list[T], int]:
         """Return all items that match a query, and the number of requests."""
@@ -338,5 +338,5 @@ async def open_client(settings: Config) -> AsyncIterator[Client]:
 
 
 def _refusal(body: bytes) -> rest.Refusal:
-    error = msgspec.json.decode(body, type=_ErrorAnswer).error
+    error = msgspec.json.decode(body, type=_ErrorResponse).error
     return rest.Refusal(error.code, f"{error.message} ({error.request_id})")

@@ -52,7 +52,7 @@ class SimInstances(cloud.InstancesByPower):
         records = [
             cloud.InstanceRecord(name=server.name, power=_power(server), metadata=_metadata(server))
             for server in servers
-            if is_there(server)
+            if exists(server)
         ]
         return cloud.InstanceListing(instances=records, requests=requests)
 
@@ -68,7 +68,7 @@ class SimInstances(cloud.InstancesByPower):
             servers = [await self._api.server(parse_id(node.provider_id))]
         else:
             servers, _ = await self._api.servers(node.name)
-        living = [server for server in servers if is_there(server)]
+        living = [server for server in servers if exists(server)]
         if not living:
             raise cloud.NotFound(
                 f"no instance for node {node.name} ({node.provider_id or 'by name'})"
@@ -92,7 +92,7 @@ def parse_id(provider_id: str) -> str:
     return instance_id
 
 
-def is_there(server: client.Server) -> bool:
+def exists(server: client.Server) -> bool:
     """Return whether an instance exists; the cloud may still list deleted ones."""
     return server.state != "deleted"
 
@@ -113,7 +113,7 @@ def _metadata(server: client.Server) -> cloud.InstanceMetadata:
             for key, value in server.labels.items()
             if _LABEL_KEY.fullmatch(key)
             and _LABEL_VALUE.fullmatch(value)
-            and not key.startswith(client.MARKS)
+            and not key.startswith(client.MARK_PREFIX)
         },
     )
 

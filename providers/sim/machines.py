@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from ccm import cloud
-from ccm.cloud.machines import Marks, converted, without_nulls
-from ccm.model.times import moment
+from ccm.cloud.machines import Marks, convert_spec, without_nulls
+from ccm.model.times import parse_optional_time
 
 from . import client, instances
 
@@ -31,7 +31,7 @@ MARKS = Marks(
     uid=client.MARK_UID,
 )
 
-AGAIN_S = 1.0
+RETRY_S = 1.0
 """Retry delay, in seconds, while the cloud deletes a VM."""
 
 PHASES: Mapping[str, cloud.Phase] = {
@@ -73,7 +73,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     data_volumes: tuple[int, ...] = ()
 
 
-def read(given: Mapping[str, Any]) -> Spec:
+def parse_spec(given: Mapping[str, Any]) -> Spec:
     """Parse a provider spec.
 
     Raises:
@@ -106,18 +106,18 @@ def token(credentials: Mapping[str, bytes]) -> str:
 
 
 def _problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
-    values, faults = converted(given, Spec)
+    values, faults = convert_spec(given, Spec)
     for name, value in values.items():
-        faults += _wrong(name, value)
+        faults += _check_value(name, value)
     return sorted(faults, key=lambda problem: problem.field)
 
 
-def _wrong(name: str, value: Any) -> list[cloud.Problem]:
+def _check_value(name: str, value: Any) -> list[cloud.Problem]:
     """Check a value that has the right type."""
     match name:
         case "labels":
-            reason = f"keys below {client.MARKS} are the cluster's marks; take others"
-            bad = any(key.startswith(client.MARKS) for key in value)
+            reason = f"keys below {client.MARK_PREFIX} are the cluster's marks; take others"
+            bad = any(key.startswith(client.MARK_PREFIX) for key in value)
         case "allowedAddresses":
             reason = "each must be a range like 10.244.0.0/16"
             bad = any(cloud.parse_cidr(entry) is None for entry in value)
@@ -135,19 +135,19 @@ class SimMachines(cloud.Driver[Clients]):
 
     async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """Create the VM: two requests, more with data volumes; one if the VM exists."""
-        spec, name = read(req.provider_spec), req.identity.name
+        spec, name = parse_spec(req.provider_spec), req.identity.name
         async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
             servers, _ = await api.servers(name)
-            existing = _before(servers, req.identity)
+            existing = _find_existing(servers, req.identity)
             if existing is not None:
                 return _info(existing)
-            volumes = await _make_volumes(api, req.identity, spec.data_volumes)
+            volumes = await _ensure_volumes(api, req.identity, spec.data_volumes)
             order = client.ServerOrder(
                 name=name,
                 type=spec.machine_type,
                 zone=spec.zone,
                 region=spec.region,
-                labels=spec.labels | MARKS.of(req.identity),
+                labels=spec.labels | MARKS.to_labels(req.identity),
                 token=f"{req.identity.cluster}/{req.identity.uid}",
                 user_data=base64.b64encode(req.user_data).decode(),
                 volumes=volumes,
@@ -156,7 +156,7 @@ class SimMachines(cloud.Driver[Clients]):
 
     async def initialize_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """Set the allowed addresses of a started VM: two requests. Raises `Unimplemented`."""
-        spec = read(req.provider_spec)
+        spec = parse_spec(req.provider_spec)
         if not spec.allowed_addresses:
             raise cloud.Unimplemented("the spec has no allowed addresses to set")
         async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
@@ -177,13 +177,13 @@ class SimMachines(cloud.Driver[Clients]):
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
         """Delete VM and volumes: four requests, more with volumes. Raises `RetryAfter`."""
         async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
-            instance_ids, identity = await _to_delete(api, req)
+            instance_ids, identity = await _find_vms_to_delete(api, req)
             for instance_id in instance_ids:
                 with suppress(cloud.NotFound):
                     await api.delete_server(instance_id)
-                    if instances.is_there(await api.server(instance_id)):
+                    if instances.exists(await api.server(instance_id)):
                         text = f"{instance_id} is being deleted"
-                        raise cloud.RetryAfter(text, seconds=AGAIN_S)
+                        raise cloud.RetryAfter(text, seconds=RETRY_S)
             # Search for volumes always: the current spec may differ from the one at creation.
             # Skip attached volumes: the VM that has them deletes them.
             for volume in await _volumes(api, identity):
@@ -198,13 +198,13 @@ class SimMachines(cloud.Driver[Clients]):
             servers, _ = await api.servers(label=(client.MARK_POOL, req.pool))
         return [
             cloud.MachineRecord(
-                identity=MARKS.identity(server.labels, server.name),
+                identity=MARKS.to_identity(server.labels, server.name),
                 info=_info(server),
                 initialized=_is_initialized(server, req.provider_spec),
-                created=moment(server.created),
+                created=parse_optional_time(server.created),
             )
             for server in servers
-            if instances.is_there(server)
+            if instances.exists(server)
         ]
 
     async def validate_spec(
@@ -223,7 +223,7 @@ class SimMachines(cloud.Driver[Clients]):
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
         """Return size, zone and region for the metrics; empty values for an invalid spec."""
         try:
-            parsed = read(spec)
+            parsed = parse_spec(spec)
         except cloud.InvalidArgument:
             return {"size": "", "zone": "", "region": ""}
         return {"size": parsed.machine_type, "zone": parsed.zone, "region": parsed.region}
@@ -240,20 +240,20 @@ async def _find(
     """
     if req.provider_id:
         server = await api.server(instances.parse_id(req.provider_id))
-        if instances.is_there(server):
-            return server, cloud.check_owner(req, MARKS.identity(server.labels, server.name))
+        if instances.exists(server):
+            return server, cloud.check_owner(req, MARKS.to_identity(server.labels, server.name))
     else:
-        for server in await _marked(api, req.identity):
+        for server in await _find_by_identity(api, req.identity):
             return server, req.identity
     raise cloud.NotFound(f"no VM of machine {req.identity.name}")
 
 
-async def _to_delete(
+async def _find_vms_to_delete(
     api: client.Client, req: cloud.MachineRequest
 ) -> tuple[Sequence[str], cloud.Identity]:
     """Return the IDs of the VMs to delete, and the identity on their volumes."""
     if not req.provider_id:
-        return [server.id for server in await _marked(api, req.identity)], req.identity
+        return [server.id for server in await _find_by_identity(api, req.identity)], req.identity
     try:
         server, identity = await _find(api, req)
     except cloud.NotFound:
@@ -261,7 +261,7 @@ async def _to_delete(
     return [server.id], identity
 
 
-async def _make_volumes(
+async def _ensure_volumes(
     api: client.Client, identity: cloud.Identity, sizes: Sequence[int]
 ) -> Sequence[str]:
     """Return the IDs of the data volumes; create those that do not exist yet."""
@@ -277,7 +277,7 @@ async def _make_volumes(
             order = client.VolumeOrder(
                 name=f"{identity.name}-{number}",
                 size_gib=size,
-                labels=MARKS.of(identity) | {client.MARK_VOLUME: str(number)},
+                labels=MARKS.to_labels(identity) | {client.MARK_VOLUME: str(number)},
             )
             volume = await api.create_volume(order)
         volume_ids.append(volume.id)
@@ -288,30 +288,34 @@ async def _volumes(api: client.Client, identity: cloud.Identity) -> Sequence[cli
     if not identity.uid:
         return []
     volumes = await api.volumes((client.MARK_UID, identity.uid))
-    return [volume for volume in volumes if MARKS.bear(volume.labels, identity)]
+    return [volume for volume in volumes if MARKS.match(volume.labels, identity)]
 
 
-async def _marked(api: client.Client, identity: cloud.Identity) -> Sequence[client.Server]:
+async def _find_by_identity(
+    api: client.Client, identity: cloud.Identity
+) -> Sequence[client.Server]:
     servers, _ = await api.servers(label=(client.MARK_UID, identity.uid))
     return [
         server
         for server in servers
-        if instances.is_there(server) and MARKS.bear(server.labels, identity)
+        if instances.exists(server) and MARKS.match(server.labels, identity)
     ]
 
 
-def _before(servers: Sequence[client.Server], identity: cloud.Identity) -> client.Server | None:
+def _find_existing(
+    servers: Sequence[client.Server], identity: cloud.Identity
+) -> client.Server | None:
     """Return the VM of an identity among the VMs with its name.
 
     Raises:
         RetryAfter: the VM is being deleted.
         AlreadyExists: another VM has the name.
     """
-    existing = [server for server in servers if instances.is_there(server)]
+    existing = [server for server in servers if instances.exists(server)]
     for server in existing:
-        if MARKS.bear(server.labels, identity):
+        if MARKS.match(server.labels, identity):
             if server.state == "deleting":
-                raise cloud.RetryAfter(f"{server.id} is being deleted", seconds=AGAIN_S)
+                raise cloud.RetryAfter(f"{server.id} is being deleted", seconds=RETRY_S)
             return server
     for server in existing:
         raise cloud.AlreadyExists(
@@ -323,7 +327,7 @@ def _before(servers: Sequence[client.Server], identity: cloud.Identity) -> clien
 
 def _is_initialized(server: client.Server, given: Mapping[str, Any]) -> bool:
     try:
-        spec = read(given)
+        spec = parse_spec(given)
     except cloud.InvalidArgument:
         return True  # an invalid spec must block creations only, not searches and deletions
     return set(spec.allowed_addresses) <= set(server.allowed_addresses)

@@ -24,9 +24,9 @@ from aiohttp import hdrs, web
 from ccm.base import clock
 from ccm.base.throttle import Bucket
 from ccm.testing import fake_api
-from ccm.testing.fake_api import Fault, Row
+from ccm.testing.fake_api import Endpoint, Fault
 
-from . import world, world_balancers, worlds
+from . import state, world, world_balancers
 
 ERRORS = {
     "invalid": 400,
@@ -46,7 +46,7 @@ ERRORS = {
 a deleted instance."""
 
 
-class ApiError(fake_api.Refused):
+class ApiError(fake_api.ErrorResponse):
     """Error response of the API."""
 
     def __init__(self, body: dict[str, str], *, status: int, retry_after_s: float = 0) -> None:
@@ -67,7 +67,7 @@ class NoQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class PageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Paging: at most `limit` items after `cursor`."""
 
-    limit: Annotated[int, msgspec.Meta(ge=1, le=worlds.MAX_PAGE)] = worlds.MAX_PAGE
+    limit: Annotated[int, msgspec.Meta(ge=1, le=state.MAX_PAGE)] = state.MAX_PAGE
     cursor: str | None = None
 
     @property
@@ -143,7 +143,7 @@ SettingsChange = msgspec.defstruct(
     "SettingsChange",
     [
         (field.name, field.type | msgspec.UnsetType, msgspec.UNSET)
-        for field in msgspec.structs.fields(worlds.Settings)
+        for field in msgspec.structs.fields(state.Settings)
     ],
     frozen=True,
     kw_only=True,
@@ -151,7 +151,7 @@ SettingsChange = msgspec.defstruct(
 )
 
 
-class Asked(msgspec.Struct, frozen=True):
+class DecodedRequest(msgspec.Struct, frozen=True):
     """Decoded request: ID from the path, query and body."""
 
     id: str
@@ -168,24 +168,24 @@ class Service(fake_api.FakeApi):
         settings: initial settings.
     """
 
-    most_body = 64 * 1024 * 1024  # room for a hundred thousand instances
+    max_body_bytes = 64 * 1024 * 1024  # room for a hundred thousand instances
 
     def __init__(
-        self, *, token: str = "", seed: int | None = None, settings: worlds.Settings | None = None
+        self, *, token: str = "", seed: int | None = None, settings: state.Settings | None = None
     ) -> None:
         super().__init__([self._row(operation) for operation in OPERATIONS])
         self.token = token or secrets.token_hex(16)
         self.next_token = ""
         """Second valid token, or empty: both are valid during a token rotation."""
-        self.worlds: worlds.Worlds = worlds.Worlds(random.Random(seed))
-        self.world: world.World = self.worlds.instances
+        self.worlds: state.CloudState = state.CloudState(random.Random(seed))
+        self.world: world.InstanceStore = self.worlds.instances
         self._requests = itertools.count(1)
-        self.change_settings(settings or worlds.Settings())
+        self.change_settings(settings or state.Settings())
 
-    def change_settings(self, settings: worlds.Settings) -> None:
+    def change_settings(self, settings: state.Settings) -> None:
         """Apply settings and reset the rate limiters."""
         self.settings = settings
-        self.worlds.use(settings)
+        self.worlds.apply_settings(settings)
         self._rate_limit = _bucket(settings.rate_limit)
         self._order_rate_limit = _bucket(settings.order_rate_limit)
 
@@ -194,10 +194,10 @@ class Service(fake_api.FakeApi):
         """Delay of each response in seconds."""
         return self.settings.latency_s
 
-    def _row(self, operation: Operation) -> Row:
+    def _row(self, operation: Operation) -> Endpoint:
         def handle(request: web.Request, body: bytes) -> tuple[int, Any]:
             try:
-                asked = Asked(
+                asked = DecodedRequest(
                     request.match_info.get("id", ""),
                     msgspec.convert(dict(request.query), operation.query, strict=False),
                     operation.body and msgspec.json.decode(body, type=operation.body),
@@ -211,7 +211,7 @@ class Service(fake_api.FakeApi):
 
         method, _, path = operation.route.partition(" ")
         is_admin = path.startswith("/admin/")
-        return Row(
+        return Endpoint(
             method=method, path=path, handle=handle, operation=operation.name, is_admin=is_admin
         )
 
@@ -227,9 +227,9 @@ class Service(fake_api.FakeApi):
             raise self._error("unauthenticated", "the bearer token is missing or wrong")
         if request.path.startswith("/admin/"):
             return
-        wait_s = _taken_s(self._rate_limit)
+        wait_s = _take_token(self._rate_limit)
         if (request.method, request.path) == ("POST", "/v1/instances"):
-            wait_s = wait_s or _taken_s(self._order_rate_limit)
+            wait_s = wait_s or _take_token(self._order_rate_limit)
         if wait_s:
             raise self._error("rate_limited", "too many calls", wait_s=wait_s)
 
@@ -239,7 +239,7 @@ class Service(fake_api.FakeApi):
             return self._error("rate_limited", fault.message, wait_s=fault.retry_after_s)
         return self._error(fault.code or "internal", fault.message, status=fault.status or 500)
 
-    def missing(self, request: web.Request, status: int) -> ApiError:
+    def rejection(self, request: web.Request, status: int) -> ApiError:
         """Return the error response for an unknown path, a wrong method or a large body."""
         if status == 404:
             return self._error("no_such_path", f"no such path: {request.path}")
@@ -251,7 +251,7 @@ class Service(fake_api.FakeApi):
         """Return the raw body; each operation decodes its own type."""
         return body
 
-    def names(self, request: web.Request, body: bytes) -> Sequence[str]:
+    def resource_names(self, request: web.Request, body: bytes) -> Sequence[str]:
         """Return ID and name of the object, or the name in query or body; faults match these."""
         if number := request.match_info.get("id"):
             return [word for word in (number, self.worlds.name_of(number)) if word]
@@ -262,15 +262,15 @@ class Service(fake_api.FakeApi):
         words = (isinstance(order, dict) and order.get("name"), request.query.get("name"))
         return [str(word) for word in words if word]
 
-    def spoiled(self, answer: Any, fault: Fault) -> Any:
+    def altered_answer(self, answer: Any, fault: Fault) -> Any:
         """Return a response with unknown fields and states, or with a defective instance."""
         if fault.kind == "novelty":
-            return novel(msgspec.to_builtins(answer))
+            return add_unknown_values(msgspec.to_builtins(answer))
         if not isinstance(answer, world.Instance):
             return answer
-        wrong = world.Interference(joins=False)
+        wrong = world.AdminChange(joins=False)
         if fault.kind == "doomed":
-            wrong = world.Interference(state="error", reason=fault.message)
+            wrong = world.AdminChange(state="error", reason=fault.message)
         return self.world.update(answer.id, wrong)
 
 
@@ -282,19 +282,21 @@ def _bucket(rate: float) -> Bucket | None:
     return Bucket(qps=rate, burst=max(1.0, rate)) if rate else None
 
 
-def _taken_s(bucket: Bucket | None) -> float:
+def _take_token(bucket: Bucket | None) -> float:
     """Take a token: 0.0 on success, otherwise the seconds until one is available."""
     now = clock.monotonic()
     return 0.0 if bucket is None or bucket.take(now) else bucket.missing_s(now)
 
 
-def novel(answer: Any) -> Any:
+def add_unknown_values(answer: Any) -> Any:
     """Return a valid response as a later API version might send it, with unknown values."""
     if isinstance(answer, list | tuple):
-        return [novel(value) for value in answer]
+        return [add_unknown_values(value) for value in answer]
     if not isinstance(answer, dict):
         return answer
-    changed = {name: novel(value) for name, value in answer.items()} | {"novelty": {"is": [1]}}
+    changed = {name: add_unknown_values(value) for name, value in answer.items()} | {
+        "novelty": {"is": [1]}
+    }
     if "state" in answer:
         changed["state"] = "dreaming"
     if "labels" in answer:
@@ -307,24 +309,24 @@ def novel(answer: Any) -> Any:
 
 # --- operations ---------------------------------------------------------------------------------
 
-Handle = Callable[[Service, Asked], Any]
+Handler = Callable[[Service, DecodedRequest], Any]
 
 
 class Operation(msgspec.Struct, frozen=True):
     """Operation of the API; `route` is method and path.
 
-    `does` is a function, or the name of a method of `Worlds` or of one of its parts. The method
+    `does` is a function, or the name of a method of `CloudState` or of one of its parts. The method
     gets the ID in the path and the body, if present.
     """
 
     name: str
     route: str
-    does: str | Handle
+    does: str | Handler
     status: int = 200
     body: Any = None
     query: type[msgspec.Struct] = NoQuery
 
-    def handle(self, cloud: Service, asked: Asked) -> Any:
+    def handle(self, cloud: Service, asked: DecodedRequest) -> Any:
         """Run the operation."""
         if not isinstance(self.does, str):
             return self.does(cloud, asked)
@@ -336,7 +338,7 @@ def _cursor(after: int | None) -> str | None:
     return None if after is None else f"after-{after:x}"
 
 
-def _list_instances(cloud: Service, asked: Asked) -> Any:
+def _list_instances(cloud: Service, asked: DecodedRequest) -> Any:
     page = cloud.world.page(
         limit=min(asked.query.limit, cloud.settings.page_size),
         after=asked.query.start,
@@ -346,10 +348,10 @@ def _list_instances(cloud: Service, asked: Asked) -> Any:
     return {"instances": page.instances, "next_cursor": _cursor(page.after)}
 
 
-def _lists(part: str) -> Handle:
-    def handle(cloud: Service, asked: Asked) -> Any:
+def _list_handler(part: str) -> Handler:
+    def handle(cloud: Service, asked: DecodedRequest) -> Any:
         query = asked.query
-        shelf: world.Shelf[Any] = getattr(cloud.worlds, part)
+        shelf: world.ObjectStore[Any] = getattr(cloud.worlds, part)
         items = shelf.list(**query.filters())
         end = query.start + min(query.limit, cloud.settings.page_size)
         more = _cursor(end if end < len(items) else None)
@@ -358,22 +360,22 @@ def _lists(part: str) -> Handle:
     return handle
 
 
-def _add_faults(cloud: Service, asked: Asked) -> None:
+def _add_faults(cloud: Service, asked: DecodedRequest) -> None:
     for fault in asked.body.faults:
         cloud.script.add(fault)
 
 
-def _change_settings(cloud: Service, asked: Asked) -> worlds.Settings:
-    cloud.change_settings(world.applied(cloud.settings, asked.body))
+def _change_settings(cloud: Service, asked: DecodedRequest) -> state.Settings:
+    cloud.change_settings(world.apply_change(cloud.settings, asked.body))
     return cloud.settings
 
 
-def _list_calls(cloud: Service, asked: Asked) -> Any:
+def _list_calls(cloud: Service, asked: DecodedRequest) -> Any:
     entries = [entry for entry in cloud.calls.entries if entry.sequence > asked.query.after]
     return {"calls": entries, "counts": dict(cloud.calls), "total": cloud.calls.total()}
 
 
-def _snapshot(cloud: Service, _: Asked) -> Any:
+def _snapshot(cloud: Service, _: DecodedRequest) -> Any:
     return {
         "instances": cloud.world.snapshot(),
         "balancers": cloud.worlds.balancers.list(),
@@ -383,37 +385,39 @@ def _snapshot(cloud: Service, _: Asked) -> Any:
     }
 
 
-def _twin(row: Operation, **changes: Any) -> Operation:
+def _admin_variant(row: Operation, **changes: Any) -> Operation:
     """Return the administrator's variant of an operation."""
     route = row.route.replace("/v1/", "/admin/", 1)
     return msgspec.structs.replace(row, name=f"admin_{row.name}", route=route, **changes)
 
 
-_ONE = "/v1/instances/{id}"
-_LB = "/v1/balancers/{id}"
+_INSTANCE_PATH = "/v1/instances/{id}"
+_BALANCER_PATH = "/v1/balancers/{id}"
 
-_UPDATE = Operation("update_instance", f"PATCH {_ONE}", "instances.update", body=world.Change)
-_DELETE = Operation("delete_instance", f"DELETE {_ONE}", "instances.delete", 204)
+_UPDATE = Operation(
+    "update_instance", f"PATCH {_INSTANCE_PATH}", "instances.update", body=world.Change
+)
+_DELETE = Operation("delete_instance", f"DELETE {_INSTANCE_PATH}", "instances.delete", 204)
 _ACT = Operation(
     "act_on_instance",
-    f"POST {_ONE}/actions",
+    f"POST {_INSTANCE_PATH}/actions",
     lambda cloud, asked: cloud.world.act(asked.id, asked.body.action),
     body=ActionRequest,
 )
 
 
-def _shelf(
+def _crud_operations(
     kind: str, part: str, order: type[msgspec.Struct], query: type[PageQuery]
 ) -> tuple[Operation, ...]:
     """Return list, create and delete of one kind, for clients and for the administrator."""
     rows = (
-        Operation(f"list_{part}", f"GET /v1/{part}", _lists(part), query=query),
+        Operation(f"list_{part}", f"GET /v1/{part}", _list_handler(part), query=query),
         Operation(f"create_{kind}", f"POST /v1/{part}", f"{part}.create", 201, order),
         Operation(f"delete_{kind}", f"DELETE /v1/{part}/{{id}}", f"{part}.delete", 204),
     )
     # `admin_delete_balancer` below also deletes protected load balancers.
     twins = rows[:2] if kind == "balancer" else rows
-    return (*rows, *(_twin(row) for row in twins))
+    return (*rows, *(_admin_variant(row) for row in twins))
 
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -422,24 +426,31 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "get_instance",
-        f"GET {_ONE}",
+        f"GET {_INSTANCE_PATH}",
         lambda cloud, asked: cloud.world.get(asked.id, stale_s=cloud.settings.get_delay_s),
     ),
-    Operation("create_instance", "POST /v1/instances", "order", 201, worlds.Order),
+    Operation("create_instance", "POST /v1/instances", "order", 201, state.Order),
     _UPDATE,
     _DELETE,
     _ACT,
-    *_shelf("balancer", "balancers", world_balancers.NewBalancer, _query("name", "cluster")),
-    Operation("get_balancer", f"GET {_LB}", "balancers.get"),
-    Operation("change_balancer", f"PUT {_LB}", "balancers.change", body=world_balancers.Plan),
+    *_crud_operations(
+        "balancer", "balancers", world_balancers.NewBalancer, _query("name", "cluster")
+    ),
+    Operation("get_balancer", f"GET {_BALANCER_PATH}", "balancers.get"),
+    Operation(
+        "change_balancer",
+        f"PUT {_BALANCER_PATH}",
+        "balancers.change",
+        body=world_balancers.BalancerSpec,
+    ),
     Operation(
         "set_members",
-        f"PUT {_LB}/members",
+        f"PUT {_BALANCER_PATH}/members",
         lambda cloud, asked: cloud.worlds.balancers.set_members(asked.id, asked.body.members),
         body=Members,
     ),
-    *_shelf("route", "routes", world.NewRoute, _query("cluster")),
-    *_shelf("volume", "volumes", world.NewVolume, _query("label")),
+    *_crud_operations("route", "routes", world.NewRoute, _query("cluster")),
+    *_crud_operations("volume", "volumes", world.NewVolume, _query("label")),
     Operation(
         "admin_put_instances",
         "POST /admin/instances",
@@ -447,15 +458,15 @@ OPERATIONS: tuple[Operation, ...] = (
         201,
         GivenInstances,
     ),
-    _twin(_UPDATE, body=world.Interference),
-    _twin(_DELETE, does=lambda cloud, asked: cloud.world.delete(asked.id, at_once=True)),
-    _twin(_ACT),
+    _admin_variant(_UPDATE, body=world.AdminChange),
+    _admin_variant(_DELETE, does=lambda cloud, asked: cloud.world.delete(asked.id, at_once=True)),
+    _admin_variant(_ACT),
     Operation("admin_get_user_data", "GET /admin/instances/{id}/user-data", "user_data"),
     Operation(
         "admin_update_balancer",
         "PATCH /admin/balancers/{id}",
         "balancers.interfere",
-        body=world_balancers.Interference,
+        body=world_balancers.BalancerAdminChange,
     ),
     Operation("admin_delete_balancer", "DELETE /admin/balancers/{id}", "balancers.remove", 204),
     Operation("admin_add_faults", "POST /admin/faults", _add_faults, 204, Faults),

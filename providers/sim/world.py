@@ -52,7 +52,7 @@ ACTIONS: dict[tuple[Action, State], tuple[State, State] | None] = {
 Other pairs are refused as a conflict.
 """
 
-SETTLES: dict[State, State] = {"starting": "running", "stopping": "stopped"}
+SETTLED_STATES: dict[State, State] = {"starting": "running", "stopping": "stopped"}
 """Transitional state -> final state."""
 
 
@@ -81,7 +81,7 @@ def check_text(field: str, parse: Callable[[str], object], text: str) -> None:
         raise WorldError("invalid", f"{field}: {error}") from error
 
 
-def applied(present: S, change: msgspec.Struct) -> S:
+def apply_change(present: S, change: msgspec.Struct) -> S:
     """Return a copy with the fields of a change; `UNSET` fields stay."""
     fields = msgspec.structs.asdict(change)
     given = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
@@ -136,7 +136,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     labels: dict[str, str | None] | msgspec.UnsetType = msgspec.UNSET
 
 
-class Interference(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AdminChange(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change by the administrator. A state set here lasts until the next action."""
 
     state: State | msgspec.UnsetType = msgspec.UNSET
@@ -151,7 +151,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     after: int | None
 
 
-class _Record:
+class _Timeline:
     """Timeline of one instance: times rise, and the last entry has no end."""
 
     __slots__ = ("id", "name", "sequence", "timeline")
@@ -193,7 +193,7 @@ class _Record:
 _SEQUENCE = operator.attrgetter("sequence")
 
 
-class World:
+class InstanceStore:
     """Instances of the simulated cloud.
 
     Args:
@@ -211,10 +211,10 @@ class World:
         """Number of writes; a change of it triggers a save."""
         self._rng = rng
         self._sequence = 0
-        self._order: list[_Record] = []
-        self._by_id: dict[str, _Record] = {}
-        self._by_name: dict[str, list[_Record]] = {}
-        self._graves: deque[tuple[float, _Record]] = deque()
+        self._order: list[_Timeline] = []
+        self._by_id: dict[str, _Timeline] = {}
+        self._by_name: dict[str, list[_Timeline]] = {}
+        self._deleted: deque[tuple[float, _Timeline]] = deque()
 
     def create(self, wanted: NewInstance) -> Instance:
         """Create an instance: `starting` at first, `running` after `transition_s`."""
@@ -227,7 +227,7 @@ class World:
         Raises:
             WorldError: see `put`; also `conflict` if an ID occurs twice.
         """
-        self._bury()
+        self._purge_deleted()
         seen: set[str] = set()
         for instance in given:
             self._check(instance)
@@ -242,7 +242,7 @@ class World:
         Raises:
             WorldError: `invalid` if name or ID is malformed, `conflict` if the ID exists.
         """
-        self._bury()
+        self._purge_deleted()
         self._check(given)
         self._sequence += 1
         now = clock.monotonic()
@@ -252,9 +252,9 @@ class World:
             addresses=given.addresses or (self._new_address(),),
             created=given.created or clock.now().isoformat(timespec="milliseconds"),
         )
-        record = _Record(self._sequence, now, instance)
-        if given.state in SETTLES:
-            settled = msgspec.structs.replace(instance, state=SETTLES[given.state])
+        record = _Timeline(self._sequence, now, instance)
+        if given.state in SETTLED_STATES:
+            settled = msgspec.structs.replace(instance, state=SETTLED_STATES[given.state])
             record.timeline.append((now + self.transition_s, settled))
         self._order.append(record)
         self._by_id[record.id] = record
@@ -274,7 +274,7 @@ class World:
             raise WorldError("not_found", f"no instance with ID {instance_id}")
         return instance
 
-    def is_there(self, instance_id: str) -> bool:
+    def exists(self, instance_id: str) -> bool:
         """Return whether an instance exists and is not `deleted`."""
         try:
             return self.get(instance_id).state != "deleted"
@@ -339,7 +339,7 @@ class World:
         if change.allowed_addresses is not msgspec.UNSET and state == "starting":
             raise WorldError("busy", "the instance has not started yet")
         record = self._by_id[instance_id]
-        record.revise(clock.monotonic(), lambda present: _changed(present, change))
+        record.revise(clock.monotonic(), lambda present: _merge_change(present, change))
         self.revision += 1
         return self.get(instance_id)
 
@@ -354,7 +354,7 @@ class World:
         instance = self.get(instance_id)
         if instance.state == "deleted" or (instance.state == "deleting" and not at_once):
             return
-        self._bury()
+        self._purge_deleted()
         now = clock.monotonic()
         removed = now if at_once else now + self.removal_s
         end = removed + self.linger_s
@@ -367,8 +367,8 @@ class World:
         record = self._by_id[instance_id]
         record.write(now, entries)
         if instance.state == "deleting":
-            self._graves = deque(grave for grave in self._graves if grave[1] is not record)
-        self._graves.append((end, record))
+            self._deleted = deque(grave for grave in self._deleted if grave[1] is not record)
+        self._deleted.append((end, record))
         self.revision += 1
 
     def snapshot(self) -> tuple[Instance, ...]:
@@ -387,10 +387,10 @@ class World:
         if given.id in self._by_id:
             raise WorldError("conflict", f"an instance with ID {given.id} exists or existed")
 
-    def _bury(self) -> None:
+    def _purge_deleted(self) -> None:
         horizon = clock.monotonic() - HISTORY_S
-        while self._graves and self._graves[0][0] < horizon:
-            _, record = self._graves.popleft()
+        while self._deleted and self._deleted[0][0] < horizon:
+            _, record = self._deleted.popleft()
             del self._by_id[record.id]
             namesakes = self._by_name[record.name]
             namesakes.remove(record)
@@ -408,8 +408,8 @@ class World:
         return Address(kind="private", value=str(PRIVATE_NETWORK[1 + (self._sequence - 1) % room]))
 
 
-def _changed(instance: Instance, change: Change) -> Instance:
-    changed = applied(instance, change)
+def _merge_change(instance: Instance, change: Change) -> Instance:
+    changed = apply_change(instance, change)
     if change.labels is msgspec.UNSET:
         return changed
     merged = {**instance.labels, **change.labels}
@@ -420,7 +420,7 @@ def _changed(instance: Instance, change: Change) -> Instance:
 # --- objects without a timeline: volumes, routes, load balancers --------------------------------
 
 
-class Shelf(Generic[T]):
+class ObjectStore(Generic[T]):
     """Objects of one kind by ID, in order of creation.
 
     Args:
@@ -451,7 +451,7 @@ class Shelf(Generic[T]):
         """
         if thing_id not in self._by_id:
             raise WorldError("not_found", f"no {self.kind} with ID {thing_id}")
-        return self._shown(self._by_id[thing_id])
+        return self._current(self._by_id[thing_id])
 
     def list(
         self,
@@ -462,7 +462,7 @@ class Shelf(Generic[T]):
     ) -> list[T]:
         """Return objects in order of creation: all, or those with a name, cluster or label."""
         return [
-            self._shown(thing)
+            self._current(thing)
             for thing in self._by_id.values()
             if (name is None or thing.name == name)
             and (cluster is None or thing.cluster == cluster)
@@ -482,15 +482,15 @@ class Shelf(Generic[T]):
     def _put(self, thing: T) -> T:
         self._by_id[thing.id] = thing
         self.revision += 1
-        return self._shown(thing)
+        return self._current(thing)
 
-    def _shown(self, thing: T) -> T:
+    def _current(self, thing: T) -> T:
         return thing
 
     def _new_id(self) -> str:
         return f"{self.prefix}-{self._rng.getrandbits(48):012x}"
 
-    def _check_room(self, number: int) -> None:
+    def _check_quota(self, number: int) -> None:
         if self.quota and number >= self.quota:
             text = f"your quota of {self.quota} {self.kind}s is used up"
             raise WorldError("quota_exceeded", text)
@@ -511,7 +511,7 @@ class Volume(NewVolume, frozen=True, kw_only=True):
     instance: str = ""
 
 
-class Volumes(Shelf[Volume]):
+class Volumes(ObjectStore[Volume]):
     """All volumes. The order of an instance attaches volumes; they outlive the instance.
 
     Args:
@@ -523,7 +523,7 @@ class Volumes(Shelf[Volume]):
 
     def __init__(self, rng: random.Random, is_there: Callable[[str], bool]) -> None:
         super().__init__(rng)
-        self._is_there = is_there
+        self._instance_exists = is_there
 
     def create(self, order: NewVolume) -> Volume:
         """Create a volume.
@@ -535,7 +535,7 @@ class Volumes(Shelf[Volume]):
             raise WorldError("invalid", "name and size_gib: must not be empty")
         return self._put(Volume(id=self._new_id(), **msgspec.structs.asdict(order)))
 
-    def check_free(self, volume_ids: Sequence[str]) -> None:
+    def check_unattached(self, volume_ids: Sequence[str]) -> None:
         """Check that volumes can be attached.
 
         Raises:
@@ -560,8 +560,8 @@ class Volumes(Shelf[Volume]):
             raise WorldError("busy", f"volume {thing_id} is attached to {other}")
         super().delete(thing_id)
 
-    def _shown(self, thing: Volume) -> Volume:
-        gone = thing.instance and not self._is_there(thing.instance)
+    def _current(self, thing: Volume) -> Volume:
+        gone = thing.instance and not self._instance_exists(thing.instance)
         return msgspec.structs.replace(thing, instance="") if gone else thing
 
 
@@ -582,7 +582,7 @@ class Route(NewRoute, frozen=True, kw_only=True):
     target_name: str | None = None
 
 
-class RouteTable(Shelf[Route]):
+class RouteTable(ObjectStore[Route]):
     """All routes; a CIDR has at most one route per cluster.
 
     Args:
@@ -607,10 +607,10 @@ class RouteTable(Shelf[Route]):
         table = [route for route in self._by_id.values() if route.cluster == order.cluster]
         if any(route.destination == order.destination for route in table):
             raise WorldError("conflict", f"there is a route to {order.destination}")
-        self._check_room(len(table))
+        self._check_quota(len(table))
         return self._put(Route(id=self._new_id(), **msgspec.structs.asdict(order)))
 
-    def _shown(self, thing: Route) -> Route:
+    def _current(self, thing: Route) -> Route:
         owner = self._owners().get(thing.gateway)
         return msgspec.structs.replace(
             thing, target=owner and owner.id, target_name=owner and owner.name

@@ -56,7 +56,7 @@ class HealthCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     interval_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BalancerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Configuration of a load balancer, without its members.
 
     Empty `source_ranges` allow all sources. `sticky_s` 0 turns session affinity off.
@@ -71,7 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     sticky_s: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-class NewBalancer(Plan, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NewBalancer(BalancerSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Order of a load balancer: configuration, unique name and cluster. It has no members."""
 
     name: str
@@ -96,7 +96,7 @@ class Balancer(NewBalancer, frozen=True, kw_only=True):
     created: str = ""
 
 
-class Interference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BalancerAdminChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change by the administrator, outside the client's control. Unset fields stay."""
 
     listeners: tuple[Listener, ...] | msgspec.UnsetType = msgspec.UNSET
@@ -109,7 +109,7 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     protected: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-class Balancers(world.Shelf[Balancer]):
+class Balancers(world.ObjectStore[Balancer]):
     """All load balancers of the simulated cloud.
 
     Args:
@@ -138,25 +138,27 @@ class Balancers(world.Shelf[Balancer]):
         _check(order)
         if any(balancer.name == order.name for balancer in self._by_id.values()):
             raise world.WorldError("conflict", f"there is a load balancer named {order.name}")
-        self._check_room(len(self._by_id))
+        self._check_quota(len(self._by_id))
         new_balancer = Balancer(
             **msgspec.structs.asdict(order),
             id=self._new_id(),
             state="provisioning",
             created=clock.now().isoformat(timespec="milliseconds"),
         )
-        return self._settling(self._addressed(new_balancer), "provisioning", self.provision_s)
+        return self._start_transition(
+            self._assign_addresses(new_balancer), "provisioning", self.provision_s
+        )
 
-    def change(self, balancer_id: str, plan: Plan) -> Balancer:
+    def change(self, balancer_id: str, plan: BalancerSpec) -> Balancer:
         """Replace the configuration; name, cluster and members stay.
 
         Raises:
             WorldError: `not_found`, `invalid`, or `busy` while provisioning or updating.
         """
-        present = self._changeable(balancer_id)
+        present = self._get_changeable(balancer_id)
         _check(plan)
         changed = msgspec.structs.replace(present, **msgspec.structs.asdict(plan))
-        return self._settling(self._addressed(changed), "updating", self.change_s)
+        return self._start_transition(self._assign_addresses(changed), "updating", self.change_s)
 
     def set_members(self, balancer_id: str, members: Sequence[str]) -> Balancer:
         """Replace the members.
@@ -164,7 +166,7 @@ class Balancers(world.Shelf[Balancer]):
         Raises:
             WorldError: `not_found`, `invalid`, or `busy` while provisioning or updating.
         """
-        present = self._changeable(balancer_id)
+        present = self._get_changeable(balancer_id)
         for member in members:
             world.check_text("members", ipaddress.ip_address, member)
         if len(set(members)) != len(members):
@@ -174,15 +176,15 @@ class Balancers(world.Shelf[Balancer]):
             members=tuple(members),
             unhealthy=tuple(address for address in present.unhealthy if address in members),
         )
-        return self._settling(changed, "updating", self.change_s)
+        return self._start_transition(changed, "updating", self.change_s)
 
-    def interfere(self, balancer_id: str, interference: Interference) -> Balancer:
+    def interfere(self, balancer_id: str, interference: BalancerAdminChange) -> Balancer:
         """Apply an administrator's change at once.
 
         Raises:
             WorldError: `not_found`.
         """
-        altered = world.applied(self.get(balancer_id), interference)
+        altered = world.apply_change(self.get(balancer_id), interference)
         if altered.state == "active":
             altered = msgspec.structs.replace(altered, reason="")
         if interference.state is not msgspec.UNSET:
@@ -208,18 +210,18 @@ class Balancers(world.Shelf[Balancer]):
         super().delete(balancer_id)
         self._ready_at.pop(balancer_id, None)
 
-    def _changeable(self, balancer_id: str) -> Balancer:
+    def _get_changeable(self, balancer_id: str) -> Balancer:
         present = self.get(balancer_id)
         if present.state in ("provisioning", "updating"):
             raise world.WorldError("busy", f"the load balancer is {present.state}")
         return present
 
-    def _settling(self, balancer: Balancer, state: State, seconds: float) -> Balancer:
+    def _start_transition(self, balancer: Balancer, state: State, seconds: float) -> Balancer:
         new_state = balancer.state if balancer.state == "error" else state
         self._ready_at[balancer.id] = clock.monotonic() + seconds
         return self._put(msgspec.structs.replace(balancer, state=new_state))
 
-    def _shown(self, thing: Balancer) -> Balancer:
+    def _current(self, thing: Balancer) -> Balancer:
         if thing.state not in ("provisioning", "updating"):
             return thing
         left_s = self._ready_at.get(thing.id, 0.0) - clock.monotonic()
@@ -227,7 +229,7 @@ class Balancers(world.Shelf[Balancer]):
             return msgspec.structs.replace(thing, state="active", ready_in_s=0.0)
         return msgspec.structs.replace(thing, ready_in_s=left_s)
 
-    def _addressed(self, balancer: Balancer) -> Balancer:
+    def _assign_addresses(self, balancer: Balancer) -> Balancer:
         """Return a copy with one address per family; valid addresses are kept."""
         present = {ingress.family: ingress.ip for ingress in balancer.ingress}
         ingresses: list[Ingress] = []
@@ -249,7 +251,7 @@ class Balancers(world.Shelf[Balancer]):
                 return ip
 
 
-def _check(plan: Plan) -> None:
+def _check(plan: BalancerSpec) -> None:
     if not plan.listeners:
         raise world.WorldError("invalid", "listeners: there must be at least one")
     if not plan.families:

@@ -6,8 +6,8 @@ Annotations   of Services, see `service_annotations`
 Machines      see `machines`
 
 `iaas` and `lbapi` call the two APIs, with the credentials of `auth` and the error table of
-`refusals`. `instances`, `balancers` with `recipes`, and `machines` implement the interfaces of the
-SDK. `testing` is a fake of the cloud, which the provider does not import.
+`refusals`. `instances`, `balancers` with `balancer_specs`, and `machines` implement the interfaces
+of the SDK. `testing` is a fake of the cloud, which the provider does not import.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     Raises:
         ConfigError: an environment variable is invalid.
     """
-    async with machines.open_clients(config.variables(context)) as clients:
+    async with machines.open_clients(config.read_variables(context)) as clients:
         driver = machines.StackitMachines(clients)
         yield cloud.Cloud(name=StackitProviderName, machines=driver, has_cluster_id=True)
 
@@ -48,7 +48,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     Raises:
         ConfigError: the settings are invalid; the message lists every problem.
     """
-    settings, given = config.read(context)
+    settings, given = config.read_all(context)
     place = settings.global_
     emergency = given.lb_api_emergency_token
     async with (
@@ -56,7 +56,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
         iaas.open_client(place.api_endpoints.iaas_api, authorizer) as api,
         lbapi.open_client(
             place.api_endpoints.load_balancer_api,
-            auth.Token(emergency) if emergency else authorizer,
+            auth.StaticToken(emergency) if emergency else authorizer,
             project_id=place.project_id,
             region=place.region,
         ) as balancing,
@@ -68,7 +68,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             instances=servers,
             inventory=servers,
             load_balancer=balancers.StackitBalancers(
-                balancing, settings.load_balancer, balancers.Credentials(balancing, given)
+                balancing, settings.load_balancer, balancers.MetricsCredentials(balancing, given)
             ),
             machines=machines.StackitMachines(clients),
             schemes=instances.SCHEMES,

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from ccm import cloud
 from ccm.base import redact
 from ccm.base.clock import monotonic, now
-from ccm.base.decoding import UNDECODABLE
+from ccm.base.decoding import DECODE_ERRORS
 from ccm.cloud import rest
 
 from . import refusals
@@ -33,10 +33,10 @@ TOKEN_URL = "https://service-account.api.stackit.cloud/token"  # noqa: S105 - an
 ASSERTION_S = 600
 """Lifetime of an assertion in seconds; it is used at once."""
 
-MARGIN_S = 60.0
+RENEW_BEFORE_S = 60.0
 """Seconds before its expiry at which a token is renewed."""
 
-YOUNG_S = 10.0
+MIN_RENEW_AGE_S = 10.0
 """Age in seconds below which a refused token is not renewed: a new one would be refused too."""
 
 PEM_LIMIT = 4 << 10
@@ -48,7 +48,7 @@ GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
-class _Inner(msgspec.Struct, frozen=True, rename="camel"):
+class _KeyFields(msgspec.Struct, frozen=True, rename="camel"):
     kid: str
     iss: str
     sub: str
@@ -57,11 +57,11 @@ class _Inner(msgspec.Struct, frozen=True, rename="camel"):
     token_endpoint: str = ""
 
 
-class _Outer(msgspec.Struct, frozen=True):
-    credentials: _Inner
+class _KeyFile(msgspec.Struct, frozen=True):
+    credentials: _KeyFields
 
 
-class Key:
+class ServiceAccountKey:
     """Service account key.
 
     Args:
@@ -74,41 +74,41 @@ class Key:
 
     def __init__(self, text: str | bytes, private_key: str = "") -> None:
         try:
-            self.said = msgspec.json.decode(text, type=_Outer).credentials
-        except UNDECODABLE:
+            self.fields = msgspec.json.decode(text, type=_KeyFile).credentials
+        except DECODE_ERRORS:
             raise ValueError(
                 "must be the JSON of a service account key, with credentials.kid, .iss, .sub, .aud "
                 "and .privateKey"
             ) from None
-        pem = private_key or self.said.private_key
+        pem = private_key or self.fields.private_key
         if len(pem) > PEM_LIMIT:
             raise ValueError(
                 f"has a private key of {len(pem)} characters; give an RSA key of at most 4096 bits"
             )
-        self._private = _loaded(pem)
+        self._private = _load_private_key(pem)
         self.pem = pem
 
     def assertion(self) -> str:
         """Return a signed JWT that authenticates the service account for `ASSERTION_S`."""
         at = int(now().timestamp())
         claims = {
-            "iss": self.said.iss,
-            "sub": self.said.sub,
-            "aud": self.said.aud,
+            "iss": self.fields.iss,
+            "sub": self.fields.sub,
+            "aud": self.fields.aud,
             "jti": str(uuid4()),
             "iat": at,
             "exp": at + ASSERTION_S,
         }
-        header = {"alg": "RS512", "typ": "JWT", "kid": self.said.kid}
+        header = {"alg": "RS512", "typ": "JWT", "kid": self.fields.kid}
         signed = b".".join(_base64(msgspec.json.encode(part)) for part in (header, claims))
         signature = self._private.sign(signed, padding.PKCS1v15(), hashes.SHA512())
         token = b".".join((signed, _base64(signature))).decode()
-        redact.know(token, lasting=False)
+        redact.register(token, lasting=False)
         return token
 
 
 @functools.lru_cache(maxsize=8)
-def _loaded(pem: str) -> rsa.RSAPrivateKey:
+def _load_private_key(pem: str) -> rsa.RSAPrivateKey:
     # Cached, since the primality check takes a tenth of a second.
     key = None
     with contextlib.suppress(ValueError, TypeError, UnsupportedAlgorithm):
@@ -122,7 +122,7 @@ def _base64(data: bytes) -> bytes:
     return base64.urlsafe_b64encode(data).rstrip(b"=")
 
 
-class _Granted(msgspec.Struct, frozen=True):
+class _TokenResponse(msgspec.Struct, frozen=True):
     access_token: str
     expires_in: float
     refresh_token: str = ""
@@ -136,17 +136,17 @@ class KeyFlow:
         http: client of the token API.
     """
 
-    def __init__(self, key: Key, http: rest.RestClient) -> None:
+    def __init__(self, key: ServiceAccountKey, http: rest.RestClient) -> None:
         self._key = key
         self._http = http
-        self._line = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._token = ""
         self._refresh = ""
-        self._got_at = self._renew_at = self._ends_at = -float("inf")
+        self._renewed_at = self._renew_at = self._ends_at = -float("inf")
 
     async def header(self) -> str:
         """Return the header with a valid token; renews it with one request if necessary."""
-        async with self._line:
+        async with self._lock:
             if monotonic() >= self._renew_at:
                 await self._renew()
             return f"Bearer {self._token}"
@@ -155,41 +155,41 @@ class KeyFlow:
         """Renew a refused token at the next call, and return whether a retry makes sense."""
         if header != f"Bearer {self._token}":
             return True  # another call has renewed it meanwhile
-        if monotonic() - self._got_at < YOUNG_S:
+        if monotonic() - self._renewed_at < MIN_RENEW_AGE_S:
             return False
         self._renew_at = self._ends_at = monotonic()
         return True
 
     async def _renew(self) -> None:
         try:
-            granted = await self._granted()
+            granted = await self._request_token()
         except cloud.CloudError:
             if monotonic() < self._ends_at - 1.0:
                 return
             raise
-        redact.know(granted.access_token, lasting=False)
+        redact.register(granted.access_token, lasting=False)
         self._token, self._refresh = granted.access_token, granted.refresh_token
-        self._got_at = monotonic()
-        self._ends_at = self._got_at + granted.expires_in
-        self._renew_at = self._ends_at - min(MARGIN_S, granted.expires_in / 2)
+        self._renewed_at = monotonic()
+        self._ends_at = self._renewed_at + granted.expires_in
+        self._renew_at = self._ends_at - min(RENEW_BEFORE_S, granted.expires_in / 2)
 
-    async def _granted(self) -> _Granted:
+    async def _request_token(self) -> _TokenResponse:
         if self._refresh:
             refresh, self._refresh = self._refresh, ""
             with contextlib.suppress(cloud.Unauthenticated, cloud.InvalidArgument):
-                return await self._ask(grant_type="refresh_token", refresh_token=refresh)
-        return await self._ask(grant_type=GRANT, assertion=self._key.assertion())
+                return await self._post_form(grant_type="refresh_token", refresh_token=refresh)
+        return await self._post_form(grant_type=GRANT, assertion=self._key.assertion())
 
-    async def _ask(self, **form: str) -> _Granted:
+    async def _post_form(self, **form: str) -> _TokenResponse:
         body = await self._http.request("POST", "", data=urlencode(form).encode(), headers=FORM)
         try:
-            return msgspec.json.decode(body, type=_Granted)
-        except UNDECODABLE:
+            return msgspec.json.decode(body, type=_TokenResponse)
+        except DECODE_ERRORS:
             # Without the decoder's message, which may quote a token.
             raise cloud.Unknown("the token API gave an answer that is no token") from None
 
 
-class Token:
+class StaticToken:
     """`rest.Authorizer` with a fixed token, which the operator renews.
 
     Args:
@@ -197,7 +197,7 @@ class Token:
     """
 
     def __init__(self, token: str) -> None:
-        redact.know(token)
+        redact.register(token)
         self._header = f"Bearer {token}"
 
     async def header(self) -> str:
@@ -209,7 +209,7 @@ class Token:
         return False
 
 
-class Nobody:
+class NoAuthorizer:
     """`rest.Authorizer` for an API without authentication, such as a fake."""
 
     async def header(self) -> str:
@@ -222,7 +222,7 @@ class Nobody:
 
 
 @contextlib.asynccontextmanager
-async def open_key_flow(key: Key, url: str = "") -> AsyncIterator[KeyFlow]:
+async def open_key_flow(key: ServiceAccountKey, url: str = "") -> AsyncIterator[KeyFlow]:
     """Open a key flow with its own connection pool.
 
     Args:
@@ -238,5 +238,7 @@ async def open_key_flow(key: Key, url: str = "") -> AsyncIterator[KeyFlow]:
         connections=2,
         success={"POST": (200, 201)},
     ) as http:
-        with redact.held(key.pem):  # each line too, since keys are also written without breaks
+        with redact.registered(
+            key.pem
+        ):  # each line too, since keys are also written without breaks
             yield KeyFlow(key, http)

@@ -14,23 +14,23 @@ from ccm import cloud
 from ccm.base import log
 from ccm.cloud.helpers import label_value
 
-from . import config, lbapi, recipes
+from . import balancer_specs, config, lbapi
 from . import service_annotations as ann
 from .marks import BALANCER_CLUSTER, BALANCER_CREDENTIALS, StackitProviderName
 
 
-class Credentials:
+class MetricsCredentials:
     """Credentials for the metrics of all load balancers, if configured."""
 
     def __init__(self, api: lbapi.Client, given: config.Variables) -> None:
         self._api = api
         self.url = given.remotewrite_endpoint
-        self._said = {"username": given.remotewrite_user, "password": given.remotewrite_password}
-        seed = "\n".join((self.url, *self._said.values()))
+        self._fields = {"username": given.remotewrite_user, "password": given.remotewrite_password}
+        seed = "\n".join((self.url, *self._fields.values()))
         # Truncated, so that the hash does not help to guess the password.
-        self.mark = sha256(seed.encode()).hexdigest()[:6] if self.url else ""
+        self.digest = sha256(seed.encode()).hexdigest()[:6] if self.url else ""
 
-    async def ensured(self, held: lbapi.Balancer | None, name: str) -> lbapi.Metrics | None:
+    async def ensure(self, held: lbapi.Balancer | None, name: str) -> lbapi.Metrics | None:
         """Create or update credentials and return the metrics settings; None if not configured.
 
         No request if the label shows that they are current. New credentials take two requests, and
@@ -39,9 +39,9 @@ class Credentials:
         if not self.url:
             return None
         ref = held.metrics.credentials_ref if held and held.metrics else None
-        body = {**self._said, "displayName": name}
+        body = {**self._fields, "displayName": name}
         if held is not None and ref is not None:
-            if held.label(BALANCER_CREDENTIALS) == self.mark:
+            if held.label(BALANCER_CREDENTIALS) == self.digest:
                 return lbapi.Metrics(credentials_ref=ref, push_url=self.url)
             try:
                 await self._api.replace_credentials(ref, body)
@@ -59,21 +59,25 @@ class Credentials:
                 await self._api.delete_credentials(credential.credentials_ref)
 
 
-AGAIN_S = 10.0
+RETRY_S = 10.0
 """Retry delay, in seconds, while the cloud works on a load balancer (from the vendor's manager)."""
 
-GOING_S = 5.0
+DELETE_RETRY_S = 5.0
 """Retry delay, in seconds, while the cloud deletes a load balancer."""
 
-REFUSED = (cloud.InvalidArgument, cloud.FailedPrecondition, cloud.Unknown)
+TARGET_ERRORS = (cloud.InvalidArgument, cloud.FailedPrecondition, cloud.Unknown)
 """Errors of an order that may concern one target; other targets are still added."""
 
-READY, ERROR, GOING = "STATUS_READY", "STATUS_ERROR", "STATUS_TERMINATING"
+STATUS_READY, STATUS_ERROR, STATUS_TERMINATING = (
+    "STATUS_READY",
+    "STATUS_ERROR",
+    "STATUS_TERMINATING",
+)
 
-LEAVING = "leaving"
+REMOVING = "leaving"
 """Value of the credentials label while the credentials are being removed."""
 
-OURS = "k8s-svc-"
+NAME_PREFIX = "k8s-svc-"
 """Prefix of the names of Services' load balancers."""
 
 _log = log.logger(StackitProviderName)
@@ -83,7 +87,7 @@ class StackitBalancers:
     """Implementation of `LoadBalancer`, `LoadBalancerDigests` and `LoadBalancerRemoval`."""
 
     def __init__(
-        self, api: lbapi.Client, settings: config.LoadBalancer, credentials: Credentials
+        self, api: lbapi.Client, settings: config.LoadBalancer, credentials: MetricsCredentials
     ) -> None:
         self._api = api
         self._settings = settings
@@ -91,7 +95,7 @@ class StackitBalancers:
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID says enough
         """Return `k8s-svc-<UID>-<name>`, truncated to 63 characters."""
-        return recipes.name_of(service)
+        return balancer_specs.balancer_name(service)
 
     async def get_load_balancer(
         self,
@@ -99,13 +103,13 @@ class StackitBalancers:
         service: cloud.Service,
     ) -> cloud.Status | None:
         """Return the status, without an address while it is new: one request."""
-        held = await self._api.balancer(recipes.name_of(service))
+        held = await self._api.balancer(balancer_specs.balancer_name(service))
         if held is None:
             return None
         try:
-            return recipes.status(held, service)
+            return balancer_specs.status(held, service)
         except cloud.InvalidArgument:  # an invalid annotation must not block the deletion
-            return recipes.status(held, None)
+            return balancer_specs.status(held, None)
 
     async def ensure_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
@@ -121,19 +125,19 @@ class StackitBalancers:
             Aborted: it failed, or the cloud refused some targets and did everything else; the
                 message has the cloud's reason.
         """
-        held = await self._found(cluster_name, recipes.name_of(service))
+        held = await self._find(cluster_name, balancer_specs.balancer_name(service))
         if held is None:
             _check_class(service)
-        recipe = recipes.wanted(service, nodes, self._settings)
+        recipe = balancer_specs.desired_spec(service, nodes, self._settings)
         if held is None:
-            _tell_of_what_has_no_effect(service)
+            _log_ignored_annotations(service)
             held = await self._create(cluster_name, recipe)
         else:
-            held = await self._in_step(cluster_name, recipe, held)
+            held = await self._update(cluster_name, recipe, held)
         _check_ready(held)
-        status = recipes.status(held, service)
+        status = balancer_specs.status(held, service)
         # Changes nothing unless the order was refused because of its targets.
-        await self._give(held, recipes.targets(nodes), status)
+        await self._update_pools(held, balancer_specs.targets(nodes), status)
         return status
 
     async def update_load_balancer(
@@ -146,11 +150,11 @@ class StackitBalancers:
             RetryAfter: the load balancer is being deleted.
             Aborted: the cloud refused some targets and has the others.
         """
-        held = await self._found(cluster_name, recipes.name_of(service))
+        held = await self._find(cluster_name, balancer_specs.balancer_name(service))
         if held is None:
             raise cloud.NotFound(f"no load balancer for {service.key}")
         # All pools have the same members, whatever else the Service asks for.
-        await self._give(held, recipes.targets(nodes))
+        await self._update_pools(held, balancer_specs.targets(nodes))
 
     async def ensure_load_balancer_deleted(
         self,
@@ -162,7 +166,7 @@ class StackitBalancers:
         Raises:
             RetryAfter: the cloud still works on it.
         """
-        await self._remove(cluster_name, recipes.name_of(service), is_named=True)
+        await self._remove(cluster_name, balancer_specs.balancer_name(service), is_named=True)
 
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
         """Delete a load balancer by name, only if it has the label of this cluster."""
@@ -173,11 +177,11 @@ class StackitBalancers:
         return [
             cloud.LoadBalancerRecord(
                 name=held.name,
-                digest=self._held_digest(held) if held.status == READY else "",
-                status=recipes.status(held, None),
+                digest=self._held_digest(held) if held.status == STATUS_READY else "",
+                status=balancer_specs.status(held, None),
             )
             for held in await self._api.balancers()
-            if held.name.startswith(OURS) and _is_ours(held, cluster_name)
+            if held.name.startswith(NAME_PREFIX) and _is_ours(held, cluster_name)
         ]
 
     def load_balancer_digest(
@@ -187,19 +191,21 @@ class StackitBalancers:
         nodes: Sequence[cloud.Node],
     ) -> str:
         """Return the digest that the load balancer has after `ensure_load_balancer`."""
-        recipe = recipes.wanted(service, nodes, self._settings)
+        recipe = balancer_specs.desired_spec(service, nodes, self._settings)
         shape = [ann.IP_MODE.name] if ann.IP_MODE.read(service) else []
-        return recipes.digest(recipe, self._credentials.url, self._credentials.mark, *shape)
+        return balancer_specs.digest(
+            recipe, self._credentials.url, self._credentials.digest, *shape
+        )
 
     def _held_digest(self, held: lbapi.Balancer) -> str:
         url = (held.metrics.push_url if held.metrics else None) or ""
-        return recipes.digest(
-            recipes.of(held), url, held.label(BALANCER_CREDENTIALS) if url else ""
+        return balancer_specs.digest(
+            balancer_specs.spec_of(held), url, held.label(BALANCER_CREDENTIALS) if url else ""
         )
 
     # --- finding --------------------------------------------------------------------------------
 
-    async def _found(self, cluster_name: str, name: str) -> lbapi.Balancer | None:
+    async def _find(self, cluster_name: str, name: str) -> lbapi.Balancer | None:
         held = await self._api.balancer(name)
         if held is None:
             return None
@@ -208,66 +214,70 @@ class StackitBalancers:
                 f"load balancer {name} belongs to cluster {held.label(BALANCER_CLUSTER)!r}; give "
                 "each cluster of a project another --cluster-name, and the Service another UID"
             )
-        if held.status == GOING:
-            raise cloud.RetryAfter(f"load balancer {name} is being deleted", seconds=GOING_S)
+        if held.status == STATUS_TERMINATING:
+            raise cloud.RetryAfter(f"load balancer {name} is being deleted", seconds=DELETE_RETRY_S)
         return held
 
     # --- creation and changes -------------------------------------------------------------------
 
-    async def _create(self, cluster_name: str, recipe: recipes.Recipe) -> lbapi.Balancer:
-        metrics = await self._credentials.ensured(None, recipe.name)
+    async def _create(
+        self, cluster_name: str, recipe: balancer_specs.BalancerSpec
+    ) -> lbapi.Balancer:
+        metrics = await self._credentials.ensure(None, recipe.name)
         labels = self._labels(cluster_name, None)
         try:
-            return await _sent(
+            return await _send_with_fallback(
                 recipe,
                 None,
-                lambda asked: self._api.create(recipes.order(asked, labels, metrics)),
+                lambda asked: self._api.create(balancer_specs.build_order(asked, labels, metrics)),
             )
         except cloud.Aborted:
             # An earlier call created it and lost the response.
-            existing = await self._found(cluster_name, recipe.name)
+            existing = await self._find(cluster_name, recipe.name)
             if existing is None:
                 raise
             return existing
 
-    async def _in_step(
-        self, cluster_name: str, recipe: recipes.Recipe, held: lbapi.Balancer
+    async def _update(
+        self, cluster_name: str, recipe: balancer_specs.BalancerSpec, held: lbapi.Balancer
     ) -> lbapi.Balancer:
-        if what := recipes.immutable(held, recipe):
+        if what := balancer_specs.find_immutable_change(held, recipe):
             raise cloud.FailedPrecondition(
                 f"the API cannot change {what} of load balancer {held.name}; take the change back, "
                 "or make the Service anew"
             )
-        metrics = await self._credentials.ensured(held, recipe.name)
+        metrics = await self._credentials.ensure(held, recipe.name)
         if metrics is None and (held.metrics or held.label(BALANCER_CREDENTIALS)):
-            held = await self._switched_off(cluster_name, recipe, held)
-        is_marked = held.label(BALANCER_CREDENTIALS) == self._credentials.mark
+            held = await self._disable_metrics(cluster_name, recipe, held)
+        is_marked = held.label(BALANCER_CREDENTIALS) == self._credentials.digest
         labels = self._labels(cluster_name, held)
 
-        async def send(asked: recipes.Recipe) -> lbapi.Balancer:
-            if is_marked and recipes.fits(held, asked, metrics):
+        async def send(asked: balancer_specs.BalancerSpec) -> lbapi.Balancer:
+            if is_marked and balancer_specs.matches(held, asked, metrics):
                 return held
-            order = recipes.order(asked, labels, metrics, held)
+            order = balancer_specs.build_order(asked, labels, metrics, held)
             return await self._api.replace(held.name, order)
 
-        return await _sent(recipe, held, send)
+        return await _send_with_fallback(recipe, held, send)
 
-    async def _switched_off(
-        self, cluster_name: str, recipe: recipes.Recipe, held: lbapi.Balancer
+    async def _disable_metrics(
+        self, cluster_name: str, recipe: balancer_specs.BalancerSpec, held: lbapi.Balancer
     ) -> lbapi.Balancer:
         """Remove metrics and credentials; the label marks the removal as pending until then."""
         if held.metrics:
-            labels = {**self._labels(cluster_name, held), BALANCER_CREDENTIALS: LEAVING}
+            labels = {**self._labels(cluster_name, held), BALANCER_CREDENTIALS: REMOVING}
             name, before = held.name, held
-            held = await _sent(
+            held = await _send_with_fallback(
                 recipe,
                 held,
-                lambda asked: self._api.replace(name, recipes.order(asked, labels, None, before)),
+                lambda asked: self._api.replace(
+                    name, balancer_specs.build_order(asked, labels, None, before)
+                ),
             )
         await self._credentials.remove(held.name)
         return held
 
-    async def _give(
+    async def _update_pools(
         self,
         held: lbapi.Balancer,
         targets: tuple[lbapi.Target, ...],
@@ -280,10 +290,12 @@ class StackitBalancers:
         """
         refused: dict[str, str] = {}
         for pool in held.target_pools or ():
-            if recipes.members(pool) != recipes.members(recipes.with_targets(pool, targets)):
+            if balancer_specs.members(pool) != balancer_specs.members(
+                balancer_specs.with_targets(pool, targets)
+            ):
                 try:
                     refused |= await self._set_targets(held.name, pool, targets)
-                except REFUSED as error:
+                except TARGET_ERRORS as error:
                     refused[f"pool {pool.name}"] = str(error)
         if refused:
             details = "; ".join(
@@ -305,7 +317,7 @@ class StackitBalancers:
         new = tuple(target for target in targets if target not in present)
 
         async def put(given: tuple[lbapi.Target, ...]) -> None:
-            order = recipes.pool_order(recipes.with_targets(pool, given), pool)
+            order = balancer_specs.build_pool(balancer_specs.with_targets(pool, given), pool)
             await self._api.replace_pool(name, order)
 
         async def split(
@@ -320,14 +332,14 @@ class StackitBalancers:
                 try:
                     await put((*given, *part))
                     given = (*given, *part)
-                except REFUSED as error:
+                except TARGET_ERRORS as error:
                     given = await split(given, part, error)
             return given
 
         refused: dict[str, str] = {}
         try:
             await put(targets)
-        except REFUSED as error:
+        except TARGET_ERRORS as error:
             if not new:
                 raise
             if len(new) > 1 or len(stay) < len(present):
@@ -340,7 +352,7 @@ class StackitBalancers:
         """Return all labels of a load balancer; labels set by others are kept."""
         labels = dict((held and held.labels) or {})
         labels.pop(BALANCER_CREDENTIALS, None)
-        mark = self._credentials.mark
+        mark = self._credentials.digest
         return {
             **labels,
             **self._settings.extra_labels,
@@ -354,24 +366,24 @@ class StackitBalancers:
             owner = held.label(BALANCER_CLUSTER)
             if owner != label_value(cluster_name) and (owner or not is_named):
                 return  # of another cluster, or unlabelled and not requested for a Service
-            if held.status != GOING:
+            if held.status != STATUS_TERMINATING:
                 await self._api.delete(name)
                 held = await self._api.balancer(name)
         if held is not None:
-            raise cloud.RetryAfter(f"load balancer {name} is being deleted", seconds=GOING_S)
+            raise cloud.RetryAfter(f"load balancer {name} is being deleted", seconds=DELETE_RETRY_S)
         await self._credentials.remove(name)
 
 
-async def _sent(
-    recipe: recipes.Recipe,
+async def _send_with_fallback(
+    recipe: balancer_specs.BalancerSpec,
     held: lbapi.Balancer | None,
-    send: Callable[[recipes.Recipe], Awaitable[lbapi.Balancer]],
+    send: Callable[[balancer_specs.BalancerSpec], Awaitable[lbapi.Balancer]],
 ) -> lbapi.Balancer:
     """Send an order; if it is refused, retry once without new targets."""
     try:
         return await send(recipe)
-    except REFUSED:
-        kept = recipes.without_new_targets(recipe, held)
+    except TARGET_ERRORS:
+        kept = balancer_specs.without_new_targets(recipe, held)
         if kept == recipe:
             raise
         return await send(kept)
@@ -389,15 +401,15 @@ def _check_class(service: cloud.Service) -> None:
 
 
 def _check_ready(held: lbapi.Balancer) -> None:
-    if held.status == ERROR:
+    if held.status == STATUS_ERROR:
         errors = "; ".join(f"[{entry.type}] {entry.description}" for entry in held.errors or ())
         raise cloud.Aborted(f"load balancer {held.name} is in state ERROR: {errors or 'no reason'}")
-    if held.status != READY:
+    if held.status != STATUS_READY:
         text = f"load balancer {held.name} is {held.status}, not ready yet"
-        raise cloud.RetryAfter(text, seconds=AGAIN_S)
+        raise cloud.RetryAfter(text, seconds=RETRY_S)
 
 
-def _tell_of_what_has_no_effect(service: cloud.Service) -> None:
+def _log_ignored_annotations(service: cloud.Service) -> None:
     ignored = [
         annotation.name for annotation in ann.UNSUPPORTED if annotation.name in service.annotations
     ]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from ccm import cloud
-from ccm.base.credentials import header_value
+from ccm.base.credentials import check_header_value
 from ccm.base.parsing import parse_url
 from ccm.cloud import rest
 from ccm.model.ip import parse_ip
@@ -27,7 +27,7 @@ BALANCER_URL = "https://load-balancer.api.stackit.cloud"
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 REGION = re.compile(r"[a-z0-9]+", re.ASCII)
 
-Form = Literal["short", "project"]
+ProviderIdForm = Literal["short", "project"]
 
 
 def parse_uuid(text: str) -> str:
@@ -110,7 +110,7 @@ class Instance(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
         str, cloud.setting("Network, by name or ID, whose addresses come first.")
     ] = ""
     provider_id_form: Annotated[
-        Form,
+        ProviderIdForm,
         cloud.setting(
             "Form of new provider IDs: stackit://<server>, or stackit://<project>/<server> as "
             "machines have them. Both are understood."
@@ -151,7 +151,7 @@ class Variables(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     service_account_token: Annotated[
         str,
         cloud.setting(
-            "A token in place of the key; nobody renews it.", secret=True, parse=header_value
+            "A token in place of the key; nobody renews it.", secret=True, parse=check_header_value
         ),
     ] = ""
     service_account_email: Annotated[str, cloud.setting("No effect.")] = ""
@@ -174,7 +174,9 @@ class Variables(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     ] = ""
     lb_api_emergency_token: Annotated[
         str,
-        cloud.setting("A token for the load balancer API alone.", secret=True, parse=header_value),
+        cloud.setting(
+            "A token for the load balancer API alone.", secret=True, parse=check_header_value
+        ),
     ] = ""
     remotewrite_endpoint: Annotated[
         str, cloud.setting("Where load balancers send their metrics.", **_URL)
@@ -192,7 +194,9 @@ class Variables(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
             faults.append(f"{', '.join(missing)}: missing; all three of them are needed, or none")
         if text := values["service_account_key"]:
             try:
-                endpoint = auth.Key(text, values["private_key"] or "").said.token_endpoint
+                endpoint = auth.ServiceAccountKey(
+                    text, values["private_key"] or ""
+                ).fields.token_endpoint
             except ValueError as error:
                 faults.append(f"STACKIT_SERVICE_ACCOUNT_KEY {error}")
             else:
@@ -214,14 +218,14 @@ def _token_endpoint_fault(endpoint: str) -> Sequence[str]:
     return []
 
 
-class Everything(NamedTuple):
+class AllSettings(NamedTuple):
     """Cloud config and environment variables."""
 
     file: Config
     environment: Variables
 
 
-def read(context: cloud.Context) -> Everything:
+def read_all(context: cloud.Context) -> AllSettings:
     """Read all settings of the provider.
 
     Raises:
@@ -229,7 +233,7 @@ def read(context: cloud.Context) -> Everything:
     """
     faults: list[str] = []
     results: list[Any] = []
-    for reader in (lambda: context.settings(Config), lambda: variables(context)):
+    for reader in (lambda: context.settings(Config), lambda: read_variables(context)):
         try:
             results.append(reader())
         except cloud.ConfigError as error:
@@ -241,10 +245,10 @@ def read(context: cloud.Context) -> Everything:
         )
     if faults:
         raise cloud.ConfigError(*faults)
-    return Everything(*results)
+    return AllSettings(*results)
 
 
-def variables(context: cloud.Context) -> Variables:
+def read_variables(context: cloud.Context) -> Variables:
     """Read the environment variables only. Raises `ConfigError`."""
     bare = cloud.Context(environ=context.environ, followed=context.followed)
     return bare.settings(Variables, environment=True)
@@ -254,11 +258,11 @@ def variables(context: cloud.Context) -> Variables:
 async def open_authorizer(given: Variables) -> AsyncIterator[rest.Authorizer]:
     """Open the authorizer for the configured credentials; a key takes precedence over a token."""
     if given.no_auth:
-        yield auth.Nobody()
+        yield auth.NoAuthorizer()
     elif given.service_account_key:
-        key = auth.Key(given.service_account_key, given.private_key)
-        url = given.token_baseurl or key.said.token_endpoint
+        key = auth.ServiceAccountKey(given.service_account_key, given.private_key)
+        url = given.token_baseurl or key.fields.token_endpoint
         async with auth.open_key_flow(key, url) as flow:
             yield flow
     else:
-        yield auth.Token(given.service_account_token)
+        yield auth.StaticToken(given.service_account_token)

@@ -17,7 +17,7 @@ from ccm.cloud import rest
 
 from . import refusals
 
-AGAIN_S = 5.0
+RETRY_S = 5.0
 """Retry delay, in seconds, while a server is created or deleted."""
 
 
@@ -118,7 +118,7 @@ class Client:
             ResourceExhausted: a quota is used up.
         """
         path = f"{place.path}/servers"
-        with refusals.of_order():
+        with refusals.creation_errors():
             return await self._http.send("POST", path, order, Server)
 
     async def delete_server(self, place: Place, server_id: str) -> None:
@@ -130,7 +130,7 @@ class Client:
         path = f"{place.path}/servers/{server_id}/nics"
         return (await self._http.get(path, _Nics)).items
 
-    async def allow(self, place: Place, nic: Nic, addresses: Sequence[str]) -> None:
+    async def set_allowed_addresses(self, place: Place, nic: Nic, addresses: Sequence[str]) -> None:
         """Set the addresses a network card may send from; they replace all existing ones."""
         path = f"{place.path}/networks/{nic.network_id}/nics/{nic.id}"
         await self._http.send("PATCH", path, {"allowedAddresses": list(addresses)}, Nic)
@@ -155,7 +155,7 @@ class Client:
         server = await self.server(place, server_id)
         if server.status not in ("ACTIVE", "ERROR"):
             text = f"server {server_id} is {server.status}, not ACTIVE yet"
-            raise cloud.RetryAfter(text, seconds=AGAIN_S)
+            raise cloud.RetryAfter(text, seconds=RETRY_S)
         return server
 
     async def wait_until_server_deleted(self, place: Place, server_id: str) -> None:
@@ -170,7 +170,7 @@ class Client:
             return
         if server.status != "DELETED":
             text = f"server {server_id} is {server.status}, and not gone yet"
-            raise cloud.RetryAfter(text, seconds=AGAIN_S)
+            raise cloud.RetryAfter(text, seconds=RETRY_S)
 
 
 @contextlib.asynccontextmanager

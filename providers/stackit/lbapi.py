@@ -18,7 +18,7 @@ from . import refusals
 PAGE_SIZE = "100"
 
 
-class Idle(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class IdleTimeout(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Idle time-out of connections, such as `3600s`."""
 
     idle_timeout: str | None = None
@@ -31,8 +31,8 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     port: int
     protocol: str
     target_pool: str | None = None
-    tcp: Idle | None = None
-    udp: Idle | None = None
+    tcp: IdleTimeout | None = None
+    udp: IdleTimeout | None = None
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -94,7 +94,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     observability: Observability | None = None
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class BalancerError(msgspec.Struct, frozen=True):
     """Error of a load balancer."""
 
     type: str = ""
@@ -107,7 +107,7 @@ class Balancer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: str
     version: str | None = None
     status: str | None = None
-    errors: tuple[Trouble, ...] | None = None
+    errors: tuple[BalancerError, ...] | None = None
     external_address: str | None = None
     private_address: str | None = None
     labels: dict[str, str] | None = None
@@ -146,7 +146,7 @@ class _Credentials(msgspec.Struct, frozen=True):
     credentials: tuple[Credential, ...]
 
 
-class _Credential(msgspec.Struct, frozen=True):
+class _CredentialResponse(msgspec.Struct, frozen=True):
     credential: Credential
 
 
@@ -165,7 +165,7 @@ class Client:
         """Return the load balancer with a name, or None: one request, two after a silent 404."""
         try:
             balancer = await self._http.get(self._path("load-balancers", name), Balancer)
-        except refusals.SilentAbsence:
+        except refusals.UnconfirmedNotFound:
             # A proxy may also respond so. Only the listing proves the absence.
             return next((listed for listed in await self.balancers() if listed.name == name), None)
         except cloud.NotFound:
@@ -187,7 +187,7 @@ class Client:
     async def create(self, order: Mapping[str, Any]) -> Balancer:
         """Create a load balancer. Raises `Aborted` if the name is taken."""
         path = f"{self._place}/load-balancers"
-        with refusals.of_order():
+        with refusals.creation_errors():
             return await self._http.send("POST", path, order, Balancer, headers=_request_id())
 
     async def replace(self, name: str, order: Mapping[str, Any]) -> Balancer:
@@ -209,15 +209,17 @@ class Client:
         path = f"{self._place}/credentials"
         return (await self._http.get(path, _Credentials)).credentials
 
-    async def create_credentials(self, said: Mapping[str, str]) -> str:
+    async def create_credentials(self, body: Mapping[str, str]) -> str:
         """Create credentials and return their reference."""
         path = f"{self._place}/credentials"
-        created = await self._http.send("POST", path, said, _Credential, headers=_request_id())
+        created = await self._http.send(
+            "POST", path, body, _CredentialResponse, headers=_request_id()
+        )
         return created.credential.credentials_ref
 
-    async def replace_credentials(self, ref: str, said: Mapping[str, str]) -> None:
+    async def replace_credentials(self, ref: str, body: Mapping[str, str]) -> None:
         """Replace name, user and password of credentials."""
-        await self._http.send("PUT", self._path("credentials", ref), said, _Credential)
+        await self._http.send("PUT", self._path("credentials", ref), body, _CredentialResponse)
 
     async def delete_credentials(self, ref: str) -> None:
         """Delete credentials; missing ones are not an error."""

@@ -23,10 +23,10 @@ from typing import Any, NoReturn
 import msgspec
 
 from ccm import cloud
-from ccm.base.decoding import UNDECODABLE
+from ccm.base.decoding import DECODE_ERRORS
 from ccm.cloud.helpers import is_label_value
-from ccm.cloud.machines import Marks, converted, without_nulls
-from ccm.model.times import moment
+from ccm.cloud.machines import Marks, convert_spec, without_nulls
+from ccm.model.times import parse_optional_time
 
 from . import auth, config, iaas, instances, refusals
 from .config import REGION, UUID
@@ -113,7 +113,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     metadata: dict[str, Any] = {}
 
 
-def read(given: Mapping[str, Any]) -> Spec:
+def parse_spec(given: Mapping[str, Any]) -> Spec:
     """Parse a provider spec.
 
     Raises:
@@ -126,7 +126,7 @@ def read(given: Mapping[str, Any]) -> Spec:
 
 def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
     """Return all problems of the credentials and the spec, in that order."""
-    return [*_secret(credentials), *_problems(given)]
+    return [*_find_secret_problems(credentials), *_problems(given)]
 
 
 def region_of(given: Mapping[str, Any]) -> str:
@@ -137,7 +137,9 @@ def region_of(given: Mapping[str, Any]) -> str:
 
 def project(credentials: Mapping[str, bytes]) -> str:
     """Return the project ID of a Secret. Raises `InvalidArgument`."""
-    if faults := [fault for fault in _secret(credentials) if PROJECT_ID in fault.message]:
+    if faults := [
+        fault for fault in _find_secret_problems(credentials) if PROJECT_ID in fault.message
+    ]:
         raise cloud.InvalidArgument(faults[0].message)
     return _text(credentials, PROJECT_ID).lower()
 
@@ -162,7 +164,7 @@ def _text(credentials: Mapping[str, bytes], key: str) -> str:
     return credentials.get(key, b"").decode(errors="replace").strip()
 
 
-def _secret(credentials: Mapping[str, bytes]) -> Iterator[cloud.Problem]:
+def _find_secret_problems(credentials: Mapping[str, bytes]) -> Iterator[cloud.Problem]:
     project_id = _text(credentials, PROJECT_ID)
     if not project_id:
         yield _problem(CREDENTIALS, f"{PROJECT_ID} is missing; give the ID of the project")
@@ -174,7 +176,7 @@ def _secret(credentials: Mapping[str, bytes]) -> Iterator[cloud.Problem]:
         return
     try:
         msgspec.json.decode(key)
-    except UNDECODABLE:
+    except DECODE_ERRORS:
         yield _problem(CREDENTIALS, f"{SERVICE_ACCOUNT} must be JSON; its value is not told")
 
 
@@ -183,7 +185,7 @@ def _problem(field: str, message: str) -> cloud.Problem:
 
 
 def _problems(given: Mapping[str, Any]) -> Iterator[cloud.Problem]:
-    values, unread = converted(given, Spec, knows_all=False)
+    values, unread = convert_spec(given, Spec, reject_unknown=False)
     broken = {fault.field for fault in unread}
     for field, check in _CHECKS.items():
         yield from (fault for fault in unread if fault.field == field)
@@ -196,17 +198,17 @@ def _problems(given: Mapping[str, Any]) -> Iterator[cloud.Problem]:
 Check = Callable[[Any, Mapping[str, Any]], Iterator[str]]
 
 
-def _must(value: Any, pattern: re.Pattern[str], what: str) -> Iterator[str]:
+def _check_required(value: Any, pattern: re.Pattern[str], what: str) -> Iterator[str]:
     if not pattern.fullmatch(value or ""):
         yield f"{value!r} must be {what}" if value else f"is missing; it must be {what}"
 
 
-def _may(value: Any, pattern: re.Pattern[str], what: str) -> Iterator[str]:
+def _check_optional(value: Any, pattern: re.Pattern[str], what: str) -> Iterator[str]:
     if value and not pattern.fullmatch(value):
         yield f"{value!r} must be {what}"
 
 
-def _each(pattern: re.Pattern[str], what: str) -> Check:
+def _check_each(pattern: re.Pattern[str], what: str) -> Check:
     def check(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
         for at, entry in enumerate(value or ()):
             if not pattern.fullmatch(entry):
@@ -218,7 +220,7 @@ def _each(pattern: re.Pattern[str], what: str) -> Check:
 def _check_image(value: Any, values: Mapping[str, Any]) -> Iterator[str]:
     volume: BootVolume | None = values.get("bootVolume")
     if value:
-        yield from _may(value, UUID, "a UUID")
+        yield from _check_optional(value, UUID, "a UUID")
     elif volume is None or volume.source is None:
         yield "is missing; give the ID of an image, or bootVolume.source"
 
@@ -236,7 +238,7 @@ def _check_networking(value: Networking | None, _: Mapping[str, Any]) -> Iterato
         yield "needs exactly one of networkId and nicIds"
         return
     for uuid in (value.network_id,) if value.network_id is not None else value.nic_ids or ():
-        yield from _must(uuid, UUID, "a UUID")
+        yield from _check_required(uuid, UUID, "a UUID")
 
 
 def _check_boot_volume(value: BootVolume | None, _: Mapping[str, Any]) -> Iterator[str]:
@@ -247,41 +249,45 @@ def _check_boot_volume(value: BootVolume | None, _: Mapping[str, Any]) -> Iterat
     if value.source is not None:
         if value.source.type not in SOURCES:
             yield f"source.type is {value.source.type!r}; it must be one of {', '.join(SOURCES)}"
-        for text in _must(value.source.id, UUID, "a UUID"):
+        for text in _check_required(value.source.id, UUID, "a UUID"):
             yield f"source.id {text}"
 
 
-def _groups(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
+def _check_security_groups(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
     if "" in (value or ()):
         yield "must hold no empty text"
 
 
-def _allowed(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
+def _check_allowed_addresses(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
     for at, cidr in enumerate(value or ()):
         if "/" not in cidr or cloud.parse_cidr(cidr) is None:
             yield f"[{at}] {cidr!r} must be a range such as 10.0.0.0/24"
 
 
-def _mails(value: Any, values: Mapping[str, Any]) -> Iterator[str]:
+def _check_mails(value: Any, values: Mapping[str, Any]) -> Iterator[str]:
     if len(value or ()) > 1:
         yield f"holds {len(value)}; there may be one"
-    yield from _each(_MAIL, "a mail address")(value, values)
+    yield from _check_each(_MAIL, "a mail address")(value, values)
 
 
 _CHECKS: Mapping[str, Check] = {
-    "region": lambda value, _: _must(value, REGION, "a region such as eu01"),
-    "availabilityZone": lambda value, _: _may(value, _ZONE, "a zone such as eu01-1 or eu01-m"),
-    "machineType": lambda value, _: _must(value, _MACHINE_TYPE, "a type such as c2i.2"),
+    "region": lambda value, _: _check_required(value, REGION, "a region such as eu01"),
+    "availabilityZone": lambda value, _: _check_optional(
+        value, _ZONE, "a zone such as eu01-1 or eu01-m"
+    ),
+    "machineType": lambda value, _: _check_required(value, _MACHINE_TYPE, "a type such as c2i.2"),
     "imageId": _check_image,
     "labels": _check_labels,
     "networking": _check_networking,
-    "securityGroups": _groups,
+    "securityGroups": _check_security_groups,
     "bootVolume": _check_boot_volume,
-    "volumes": _each(UUID, "a UUID"),
-    "keypairName": lambda value, _: _may(value, _KEYPAIR, "127 letters, digits, @, ., _ or -"),
-    "allowedAddresses": _allowed,
-    "affinityGroup": lambda value, _: _may(value, UUID, "a UUID"),
-    "serviceAccountMails": _mails,
+    "volumes": _check_each(UUID, "a UUID"),
+    "keypairName": lambda value, _: _check_optional(
+        value, _KEYPAIR, "127 letters, digits, @, ., _ or -"
+    ),
+    "allowedAddresses": _check_allowed_addresses,
+    "affinityGroup": lambda value, _: _check_optional(value, UUID, "a UUID"),
+    "serviceAccountMails": _check_mails,
 }
 """Field -> check, in the order in which problems are reported."""
 
@@ -294,7 +300,7 @@ MARKS = Marks(
     uid=UID,
 )
 
-_STATE = re.compile(r"region=([a-z0-9]+)", re.ASCII)
+_STATE_PATTERN = re.compile(r"region=([a-z0-9]+)", re.ASCII)
 
 PHASES: Mapping[str, cloud.Phase] = {
     "CREATING": cloud.Phase.CREATING,
@@ -309,7 +315,7 @@ PHASES: Mapping[str, cloud.Phase] = {
     "ERROR": cloud.Phase.FAILED,
 }
 
-GOING = tuple(word for word, phase in PHASES.items() if phase is cloud.Phase.DELETING)
+DELETING_STATES = tuple(word for word, phase in PHASES.items() if phase is cloud.Phase.DELETING)
 
 Clients = cloud.Sessions[iaas.Client]
 
@@ -324,9 +330,9 @@ def open_clients(given: config.Variables, url: str = config.IAAS_URL) -> Clients
 
     @contextlib.asynccontextmanager
     async def opener(_: str, credentials: cloud.Credentials) -> AsyncIterator[iaas.Client]:
-        flow: AbstractAsyncContextManager[auth.Nobody | auth.KeyFlow]
+        flow: AbstractAsyncContextManager[auth.NoAuthorizer | auth.KeyFlow]
         if given.no_auth:
-            flow = contextlib.nullcontext(auth.Nobody())
+            flow = contextlib.nullcontext(auth.NoAuthorizer())
         else:
             flow = auth.open_key_flow(_key(credentials), given.token_baseurl)
         place = given.iaas_endpoint or url
@@ -336,9 +342,9 @@ def open_clients(given: config.Variables, url: str = config.IAAS_URL) -> Clients
     return cloud.Sessions(opener)
 
 
-def _key(credentials: cloud.Credentials) -> auth.Key:
+def _key(credentials: cloud.Credentials) -> auth.ServiceAccountKey:
     try:
-        return auth.Key(credentials[SERVICE_ACCOUNT])
+        return auth.ServiceAccountKey(credentials[SERVICE_ACCOUNT])
     except (KeyError, ValueError) as error:
         raise cloud.InvalidArgument(f"{SERVICE_ACCOUNT} of the credentials {error}") from None
 
@@ -352,24 +358,24 @@ class StackitMachines(cloud.Driver[Clients]):
         """Create the server: two requests, a listing and the order; one if it exists."""
         if faults := problems(req.provider_spec, req.credentials):
             raise cloud.InvalidArgument("; ".join(map(str, faults)))
-        spec, identity = read(req.provider_spec), req.identity
+        spec, identity = parse_spec(req.provider_spec), req.identity
         if fault := name_fault(identity):
             raise cloud.InvalidArgument(fault)
         place = Place(project(req.credentials), spec.region)
-        order = _order(req, spec)
+        order = _build_order(req, spec)
         async with self._client(req.credentials, identity.pool) as api:
             servers = await api.servers(place)
-            server = await _adoptable(api, place, servers, identity)
+            server = await _find_existing(api, place, servers, identity)
             if server is None:
-                _check_cards(spec, servers)
-                server = await _ordered(api, place, order)
+                _check_nics(spec, servers)
+                server = await _create_server(api, place, order)
         return _info(server, place)
 
     async def initialize_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """Wait for the boot and set `allowedAddresses`: one request, then one plus one per card."""
-        spec = read(req.provider_spec)
+        spec = parse_spec(req.provider_spec)
         async with self._client(req.credentials, req.identity.pool) as api:
-            place, server_id = await _located(api, req)
+            place, server_id = await _find_server(api, req)
             server = await api.wait_until_server_running(place, server_id)
             _check_owner(req, server)
             if server.status == "ERROR":
@@ -380,15 +386,15 @@ class StackitMachines(cloud.Driver[Clients]):
                 for nic in await api.nics(place, server_id):
                     wanted = _addresses_to_allow(spec, nic.network_id, nic.id, nic)
                     if wanted:
-                        await api.allow(place, nic, wanted)
+                        await api.set_allowed_addresses(place, nic, wanted)
         return _info(server, place)
 
     async def get_machine_status(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """Return the status: one request, two without provider ID. Raises `NotFound`."""
-        if _was_never_ordered(req):
+        if _never_had_server(req):
             raise cloud.NotFound(f"no server of machine {req.identity.name} was ever ordered")
         async with self._client(req.credentials, req.identity.pool) as api:
-            place, server_id = await _located(api, req)
+            place, server_id = await _find_server(api, req)
             server = await api.server(place, server_id)
         _check_owner(req, server)
         info = _info(server, place)
@@ -399,11 +405,11 @@ class StackitMachines(cloud.Driver[Clients]):
 
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
         """Delete the server: three requests, four without provider ID. Raises `RetryAfter`."""
-        if _was_never_ordered(req):
+        if _never_had_server(req):
             return cloud.DeleteMachineResponse()
         async with self._client(req.credentials, req.identity.pool) as api:
-            for place, server_id in await _to_delete(api, req):
-                await _gone(api, place, server_id, req)
+            for place, server_id in await _find_servers(api, req):
+                await _delete(api, place, server_id, req)
         return cloud.DeleteMachineResponse()
 
     async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:
@@ -413,10 +419,10 @@ class StackitMachines(cloud.Driver[Clients]):
             servers = await api.servers(place, {StackitMachineClassLabel: req.pool})
         return [
             cloud.MachineRecord(
-                identity=MARKS.identity(server.labels, server.name),
+                identity=MARKS.to_identity(server.labels, server.name),
                 info=_info(server, place),
                 initialized=server.status != "CREATING",
-                created=moment(server.created_at),
+                created=parse_optional_time(server.created_at),
             )
             for server in servers
         ]
@@ -428,7 +434,7 @@ class StackitMachines(cloud.Driver[Clients]):
         faults = list(problems(spec, credentials))
         if live and not faults:
             try:
-                faults += await self._absent(read(spec), credentials)
+                faults += await self._find_missing(parse_spec(spec), credentials)
             except (cloud.Unauthenticated, cloud.PermissionDenied, cloud.InvalidArgument) as error:
                 faults.append(cloud.Problem(field=CREDENTIALS, message=str(error)))
         return faults
@@ -439,7 +445,9 @@ class StackitMachines(cloud.Driver[Clients]):
         texts = {label: spec.get(field) for label, field in names.items()}
         return {label: text if isinstance(text, str) else "" for label, text in texts.items()}
 
-    async def _absent(self, spec: Spec, credentials: cloud.Credentials) -> Sequence[cloud.Problem]:
+    async def _find_missing(
+        self, spec: Spec, credentials: cloud.Credentials
+    ) -> Sequence[cloud.Problem]:
         """Return a problem for each referenced ID that does not exist in the project."""
         place = _place({"region": spec.region}, credentials)
         network = spec.networking.network_id
@@ -468,7 +476,7 @@ class StackitMachines(cloud.Driver[Clients]):
 # --- creation -----------------------------------------------------------------------------------
 
 
-async def _adoptable(
+async def _find_existing(
     api: iaas.Client, place: Place, servers: Sequence[iaas.Server], identity: cloud.Identity
 ) -> iaas.Server | None:
     """Return the server that an earlier call created, among all servers of a place; or None.
@@ -485,7 +493,7 @@ async def _adoptable(
     ]
     # The order of a call whose response was lost may have been executed late: keep the oldest.
     own = sorted(
-        (server for server in named if MARKS.bear(server.labels, identity)),
+        (server for server in named if MARKS.match(server.labels, identity)),
         key=lambda server: (server.created_at or "", server.id),
     )
     for spare in own[1:]:
@@ -499,12 +507,12 @@ async def _adoptable(
         return None
     if own[0].status == "ERROR":
         await _failed(api, place, own[0], identity)
-    if own[0].status in GOING:
-        raise cloud.RetryAfter(f"{own[0].id} is being deleted", seconds=iaas.AGAIN_S)
+    if own[0].status in DELETING_STATES:
+        raise cloud.RetryAfter(f"{own[0].id} is being deleted", seconds=iaas.RETRY_S)
     return own[0]
 
 
-def _check_cards(spec: Spec, servers: Sequence[iaas.Server]) -> None:
+def _check_nics(spec: Spec, servers: Sequence[iaas.Server]) -> None:
     """Check that no other server has the network cards: the API's error would not explain it.
 
     Raises:
@@ -516,24 +524,24 @@ def _check_cards(spec: Spec, servers: Sequence[iaas.Server]) -> None:
         for nic in server.nics or ():
             if nic.nic_id.lower() not in wanted:
                 continue
-            if server.status in GOING:
-                raise cloud.RetryAfter(f"{server.id} is being deleted", seconds=iaas.AGAIN_S)
+            if server.status in DELETING_STATES:
+                raise cloud.RetryAfter(f"{server.id} is being deleted", seconds=iaas.RETRY_S)
             raise cloud.FailedPrecondition(
                 f"networking.nicIds: card {nic.nic_id} is in use by server {server.id}; cards fit "
                 "one machine only, for more give networkId"
             )
 
 
-async def _ordered(api: iaas.Client, place: Place, order: Mapping[str, Any]) -> iaas.Server:
+async def _create_server(api: iaas.Client, place: Place, order: Mapping[str, Any]) -> iaas.Server:
     """Create a server; an error carries its region, since the order may have been executed."""
     try:
         return await api.create_server(place, order)
     except cloud.CloudError as error:
-        error.carrying(cloud.MachineInfo(last_known_state=_state(place)))
+        error.carrying(cloud.MachineInfo(last_known_state=_format_state(place)))
         raise
 
 
-def _order(req: cloud.MachineRequest, spec: Spec) -> Mapping[str, Any]:
+def _build_order(req: cloud.MachineRequest, spec: Spec) -> Mapping[str, Any]:
     """Return the order of a server; unset fields of the spec are omitted.
 
     Raises:
@@ -562,7 +570,7 @@ def _order(req: cloud.MachineRequest, spec: Spec) -> Mapping[str, Any]:
     return {
         "name": identity.name,
         "machineType": spec.machine_type,
-        "labels": {**spec.labels, **MARKS.of(identity)},
+        "labels": {**spec.labels, **MARKS.to_labels(identity)},
         "networking": {"networkId": networking.network_id}
         if networking.network_id
         else {"nicIds": networking.nic_ids},
@@ -598,14 +606,14 @@ async def _failed(
         Aborted: the server never ran, for another reason.
     """
     reason = server.error_message or "it says no reason"
-    if server.launched_at or not MARKS.bear(server.labels, identity):
+    if server.launched_at or not MARKS.match(server.labels, identity):
         raise cloud.FailedPrecondition(
             f"server {server.id} is in state ERROR: {reason}; it has run before, so look at it, "
             "and delete the machine if nothing in it is needed"
         )
     with contextlib.suppress(cloud.NotFound):
         await api.delete_server(place, server.id)
-    kind = cloud.ResourceExhausted if refusals.exhausted(reason) else cloud.Aborted
+    kind = cloud.ResourceExhausted if refusals.exhaustion_text(reason) else cloud.Aborted
     error = kind(f"server {server.id} never came up and was deleted: {reason}")
     raise error.carrying(_info(server, place))
 
@@ -623,7 +631,7 @@ def _addresses_to_allow(
 def _lacks_addresses(given: Mapping[str, Any], server: iaas.Server) -> bool:
     """Return whether a card lacks addresses of the class; False for an invalid class."""
     try:
-        spec = read(given)
+        spec = parse_spec(given)
     except cloud.InvalidArgument:
         return False
     return any(
@@ -640,18 +648,18 @@ def _place(given: Mapping[str, Any], credentials: Mapping[str, bytes], state: st
 
 
 def _region(given: Mapping[str, Any], state: str) -> str:
-    remembered = _STATE.search(state)
+    remembered = _STATE_PATTERN.search(state)
     region = remembered[1] if remembered else region_of(given)
     if not region:
         raise cloud.InvalidArgument("region of the class is missing; it must be such as eu01")
     return region
 
 
-def _state(place: Place) -> str:
+def _format_state(place: Place) -> str:
     return f"region={place.region}"
 
 
-def _was_never_ordered(req: cloud.MachineRequest) -> bool:
+def _never_had_server(req: cloud.MachineRequest) -> bool:
     """Return whether a machine never had a server: neither class nor machine has a region.
 
     A server cannot be ordered without region and project, and each order records a state on the
@@ -667,14 +675,14 @@ def _was_never_ordered(req: cloud.MachineRequest) -> bool:
     return False
 
 
-async def _located(api: iaas.Client, req: cloud.MachineRequest) -> tuple[Place, str]:
+async def _find_server(api: iaas.Client, req: cloud.MachineRequest) -> tuple[Place, str]:
     """Return place and ID of a machine's server. Raises `NotFound`."""
-    for location in await _to_delete(api, req):
+    for location in await _find_servers(api, req):
         return location
     raise cloud.NotFound(f"no server of machine {req.identity.name}")
 
 
-async def _to_delete(api: iaas.Client, req: cloud.MachineRequest) -> Sequence[tuple[Place, str]]:
+async def _find_servers(api: iaas.Client, req: cloud.MachineRequest) -> Sequence[tuple[Place, str]]:
     """Return the server of the provider ID, or else all with the identity, in both regions.
 
     The recorded region and the region of the class may differ.
@@ -700,12 +708,14 @@ async def _to_delete(api: iaas.Client, req: cloud.MachineRequest) -> Sequence[tu
     ]
 
 
-async def _gone(api: iaas.Client, place: Place, server_id: str, req: cloud.MachineRequest) -> None:
+async def _delete(
+    api: iaas.Client, place: Place, server_id: str, req: cloud.MachineRequest
+) -> None:
     """Delete a server. Raises `RetryAfter` until it is gone, `NotOwned` if it is another's."""
     try:
         server = await api.server(place, server_id)
         _check_owner(req, server)
-        if server.status not in GOING:
+        if server.status not in DELETING_STATES:
             await api.delete_server(place, server_id)
     except cloud.NotFound:
         return
@@ -717,7 +727,7 @@ def _check_owner(req: cloud.MachineRequest, server: iaas.Server) -> None:
 
     Servers of the vendor's driver only have the labels of machine and class, which suffice.
     """
-    identity, marks = req.identity, MARKS.identity(server.labels, server.name)
+    identity, marks = req.identity, MARKS.to_identity(server.labels, server.name)
     machine = (server.label(StackitMachineLabel), server.label(StackitMachineClassLabel))
     is_vendors = not (marks.cluster or marks.uid) and machine == (identity.name, identity.pool)
     if req.provider_id and not is_vendors:
@@ -731,5 +741,5 @@ def _info(server: iaas.Server, place: Place) -> cloud.MachineInfo:
         addresses=instances.addresses(server),
         phase=PHASES.get(server.status or "", cloud.Phase.UNKNOWN),
         message=server.error_message or "",
-        last_known_state=_state(place),
+        last_known_state=_format_state(place),
     )

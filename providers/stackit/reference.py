@@ -15,20 +15,20 @@ from . import config, refusals, service_annotations
 
 FOLDER = Path(__file__).parent
 
-_WRITTEN = (
+_HEADER = (
     "Written by `python -m providers.stackit.reference` from the declarations; change those.\n"
 )
 
 
 def annotation_table() -> str:
     """Return the content of `ANNOTATIONS.md`."""
-    return f"# Service annotations of STACKIT\n\n{_WRITTEN}\n{service_annotations.table()}\n"
+    return f"# Service annotations of STACKIT\n\n{_HEADER}\n{service_annotations.table()}\n"
 
 
 def setting_table() -> str:
     """Return the content of `SETTINGS.md`."""
     return (
-        f"# Settings of STACKIT\n\n{_WRITTEN}\n"
+        f"# Settings of STACKIT\n\n{_HEADER}\n"
         f"## Cloud config\n\n{markdown(config.Config)}\n\n"
         f"## Environment\n\n{markdown(config.Variables)}\n"
     )
@@ -41,12 +41,12 @@ def error_table() -> str:
         code = CODES[row.kind].name
         shown = code if row.kind.__name__ == code else f"{code} (`{row.kind.__name__}`)"
         rows.append(
-            f"| {row.answer} | {row.when} | {shown} | {POLICY[row.kind].value} | "
+            f"| {row.response} | {row.meaning} | {shown} | {POLICY[row.kind].value} | "
             f"{row.machine or refusals.machine_retry(row.kind)} |"
         )
     text = "\n".join(rows)
     return (
-        f"# Errors of STACKIT\n\n{_WRITTEN}\n"
+        f"# Errors of STACKIT\n\n{_HEADER}\n"
         "What an API answers, what it means, the code in a machine's `lastOperation.errorCode`,\n"
         "and when it is tried again: about a node or a Service, and when a machine is made.\n"
         "Back off begins with seconds, back off long with half a minute; slow is every ten\n"

@@ -1,7 +1,7 @@
 """Error responses of the STACKIT APIs and their meaning: one table for all APIs.
 
 Status 404 means absence only with a body of the API itself. The load balancer API documents a 404
-without body; `SilentAbsence` makes the client verify the absence with a listing.
+without body; `UnconfirmedNotFound` makes the client verify the absence with a listing.
 """
 
 from __future__ import annotations
@@ -15,72 +15,76 @@ import msgspec
 from ccm import cloud
 from ccm.cloud import rest
 
-EXHAUSTED = ("no valid host", "quota")
+EXHAUSTION_TEXTS = ("no valid host", "quota")
 """Lower-case texts in a message that indicate exhausted capacity or quota, whatever the status."""
 
 
-class SilentAbsence(cloud.NotFound):
+class UnconfirmedNotFound(cloud.NotFound):
     """Status 404 without a body, from the API or from a proxy."""
 
 
-class Meaning(NamedTuple):
+class ErrorRule(NamedTuple):
     """Row of the error table.
 
     Attributes:
-        answer: response of the API.
+        response: response of the API.
         kind: error class of the SDK.
-        when: meaning of the response.
+        meaning: meaning of the response.
         machine: retry of a machine, if it differs from that of `kind`.
     """
 
-    answer: str
+    response: str
     kind: type[cloud.CloudError]
-    when: str
+    meaning: str
     machine: str = ""
 
 
-TABLE: tuple[Meaning, ...] = (
-    Meaning(
+TABLE: tuple[ErrorRule, ...] = (
+    ErrorRule(
         "400", cloud.InvalidArgument, "the order makes no sense, such as an unknown machine type"
     ),
-    Meaning("401", cloud.Unauthenticated, "the key or token is refused, a fresh token included"),
-    Meaning("403", cloud.PermissionDenied, "the service account may not do that"),
-    Meaning(
+    ErrorRule("401", cloud.Unauthenticated, "the key or token is refused, a fresh token included"),
+    ErrorRule("403", cloud.PermissionDenied, "the service account may not do that"),
+    ErrorRule(
         "404", cloud.NotFound, "the thing does not exist; without the API's words it is `Unknown`"
     ),
-    Meaning(
+    ErrorRule(
         "404 to an order",
         cloud.FailedPrecondition,
         "an image, network or volume it names is not there",
     ),
-    Meaning("408, 504, none in time", cloud.DeadlineExceeded, "the API is too slow"),
-    Meaning("409", cloud.Aborted, "something else works on the thing, or its version is another"),
-    Meaning("413", cloud.ResourceExhausted, "a quota is used up"),
-    Meaning("422", cloud.InvalidArgument, "a value of the order cannot be had"),
-    Meaning("429", cloud.RetryAfter, "too many requests; after the time of `Retry-After`"),
-    Meaning("5xx, no connection", cloud.Unavailable, "the API has trouble of its own"),
-    Meaning("any, with `no valid host`", cloud.ResourceExhausted, "no room for such a server"),
-    Meaning("any, with `quota`", cloud.ResourceExhausted, "a quota is used up"),
-    Meaning(
+    ErrorRule("408, 504, none in time", cloud.DeadlineExceeded, "the API is too slow"),
+    ErrorRule("409", cloud.Aborted, "something else works on the thing, or its version is another"),
+    ErrorRule("413", cloud.ResourceExhausted, "a quota is used up"),
+    ErrorRule("422", cloud.InvalidArgument, "a value of the order cannot be had"),
+    ErrorRule("429", cloud.RetryAfter, "too many requests; after the time of `Retry-After`"),
+    ErrorRule("5xx, no connection", cloud.Unavailable, "the API has trouble of its own"),
+    ErrorRule("any, with `no valid host`", cloud.ResourceExhausted, "no room for such a server"),
+    ErrorRule("any, with `quota`", cloud.ResourceExhausted, "a quota is used up"),
+    ErrorRule(
         "a server in state ERROR",
         cloud.Aborted,
         "it never came up, and was deleted again; by its words it may be `ResourceExhausted`",
         "never: it has failed, and its set replaces it",
     ),
-    Meaning("anything else", cloud.Unknown, "an answer that nobody can read"),
+    ErrorRule("anything else", cloud.Unknown, "an answer that nobody can read"),
 )
 """All error responses, ordered by status."""
 
 STATUSES: Mapping[int, type[cloud.CloudError]] = {
     **rest.STATUSES,
-    **{int(row.answer): row.kind for row in TABLE if row.answer.isdigit() and row.answer != "404"},
+    **{
+        int(row.response): row.kind
+        for row in TABLE
+        if row.response.isdigit() and row.response != "404"
+    },
 }
 """HTTP status -> error class, unless the body is more specific."""
 
 CODES: Mapping[str, type[cloud.CloudError]] = {
     "404": cloud.NotFound,
-    "silent": SilentAbsence,
-    **dict.fromkeys(EXHAUSTED, cloud.ResourceExhausted),
+    "silent": UnconfirmedNotFound,
+    **dict.fromkeys(EXHAUSTION_TEXTS, cloud.ResourceExhausted),
 }
 """Error code, as extracted from a body by `iaas` or `balancers` below -> error class."""
 
@@ -107,7 +111,7 @@ NOT_FOUND = 5
 def iaas(body: bytes) -> rest.Refusal:
     """Parse an error response of the IaaS API."""
     error = msgspec.json.decode(body, type=_Iaas)
-    return rest.Refusal(code=exhausted(error.msg) or str(error.code), message=error.msg)
+    return rest.Refusal(code=exhaustion_text(error.msg) or str(error.code), message=error.msg)
 
 
 def balancers(body: bytes) -> rest.Refusal:
@@ -116,7 +120,7 @@ def balancers(body: bytes) -> rest.Refusal:
         return rest.Refusal(code="silent")
     error = msgspec.json.decode(body, type=_Balancers)
     code = "404" if error.code == NOT_FOUND else str(error.code)
-    return rest.Refusal(code=exhausted(error.message) or code, message=error.message)
+    return rest.Refusal(code=exhaustion_text(error.message) or code, message=error.message)
 
 
 def tokens(body: bytes) -> rest.Refusal:
@@ -126,7 +130,7 @@ def tokens(body: bytes) -> rest.Refusal:
 
 
 @contextlib.contextmanager
-def of_order() -> Iterator[None]:
+def creation_errors() -> Iterator[None]:
     """Translate the errors of a creation.
 
     Raises:
@@ -138,14 +142,14 @@ def of_order() -> Iterator[None]:
     except cloud.NotFound as error:
         raise cloud.FailedPrecondition(str(error)) from error
     except cloud.RetryAfter as error:
-        if exhausted(str(error)):
+        if exhaustion_text(str(error)):
             raise cloud.ResourceExhausted(str(error)) from error
         raise
 
 
-def exhausted(text: str) -> str:
-    """Return the text of `EXHAUSTED` that a message contains; empty if there is none."""
-    return next((word for word in EXHAUSTED if word in text.lower()), "")
+def exhaustion_text(text: str) -> str:
+    """Return the text of `EXHAUSTION_TEXTS` that a message contains; empty if there is none."""
+    return next((word for word in EXHAUSTION_TEXTS if word in text.lower()), "")
 
 
 _SOON = (cloud.Unknown, cloud.DeadlineExceeded, cloud.Aborted, cloud.Unavailable)

@@ -63,17 +63,17 @@ def _duration(text: str) -> timedelta:
 
 def _ports(text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")] if text.strip() else []
-    ports = [parse_digits(word, most=65535) for word in words]
+    ports = [parse_digits(word, maximum=65535) for word in words]
     if None in ports:
         raise ValueError(text)
     return tuple(word for word in ports if word is not None)
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _or_nothing(parse: Callable[[str], T]) -> Callable[[str], T | None]:
+def _or_none(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     def tried(text: str) -> T | None:
         try:
             return parse(text)
@@ -145,27 +145,23 @@ LISTENER_NETWORK = _annotation(
     lambda text: config.parse_uuid(text) if text else None,
 )
 
-OLD_INTERNAL = _annotation(
-    f"{LEGACY}internalLB", _BOOL, f"As `{INTERNAL.name}`.", _or_nothing(truth)
-)
+OLD_INTERNAL = _annotation(f"{LEGACY}internalLB", _BOOL, f"As `{INTERNAL.name}`.", _or_none(truth))
 OLD_EXTERNAL = _annotation(f"{LEGACY}existingFloatingIP", _IP, f"As `{EXTERNAL.name}`.", _ipv4)
 OLD_RANGES = _annotation(
     f"{LEGACY}loadBalancerSourceRanges",
     "ranges, with commas",
     "As `spec.loadBalancerSourceRanges`, which goes before.",
-    _words,
+    _split,
 )
-OLD_PROXY = _annotation(
-    f"{LEGACY}tcpProxyProtocol", _BOOL, f"As `{PROXY.name}`.", _or_nothing(truth)
-)
+OLD_PROXY = _annotation(f"{LEGACY}tcpProxyProtocol", _BOOL, f"As `{PROXY.name}`.", _or_none(truth))
 OLD_PROXY_PORTS = _annotation(
     f"{LEGACY}tcpProxyProtocolPortsFilter", _PORTS, f"As `{PROXY_PORTS.name}`.", _ports
 )
 OLD_TCP_TIMEOUT = _annotation(
-    f"{LEGACY}tcpIdleTimeout", _TIME, f"As `{TCP_TIMEOUT.name}`.", _or_nothing(_duration)
+    f"{LEGACY}tcpIdleTimeout", _TIME, f"As `{TCP_TIMEOUT.name}`.", _or_none(_duration)
 )
 OLD_UDP_TIMEOUT = _annotation(
-    f"{LEGACY}udpIdleTimeout", _TIME, f"As `{UDP_TIMEOUT.name}`.", _or_nothing(_duration)
+    f"{LEGACY}udpIdleTimeout", _TIME, f"As `{UDP_TIMEOUT.name}`.", _or_none(_duration)
 )
 FLAVOR = _annotation(
     f"{LEGACY}flavorId",
@@ -206,7 +202,7 @@ SCHEMA += UNSUPPORTED
 """All annotations, in the order above."""
 
 
-def agreed(
+def read_either(
     service: cloud.Service,
     new: cloud.ServiceAnnotation[T | None],
     old: cloud.ServiceAnnotation[T | None],

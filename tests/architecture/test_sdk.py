@@ -90,7 +90,7 @@ def test_importing_the_sdk_is_quick(import_report: tuple[set[str], float]) -> No
 
 def test_listing_providers_imports_none() -> None:
     script = (
-        "import sys; from ccm.cloud import registry; names = set(registry.available()); "
+        "import sys; from ccm.cloud import registry; names = set(registry.installed_providers()); "
         "assert 'sim' in names, names; "
         "print([name for name in sys.modules if name.startswith('providers.')])"
     )
@@ -100,7 +100,7 @@ def test_listing_providers_imports_none() -> None:
 
 def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:
     with pytest.raises(registry.ProviderError, match=r"'nimbus'.*sim"):
-        registry.load("nimbus")
+        registry.load_provider("nimbus")
 
 
 OPEN_TO_PROVIDERS = {"base", "cloud", "model", "persistence"}

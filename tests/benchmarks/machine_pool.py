@@ -17,10 +17,10 @@ from ccm.gardener.codec import MACHINE_CLASSES, MACHINES
 from ccm.gardener.names import CLASS_KIND
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, TlsSettings, bearer
+from ccm.kube.credentials import StaticCredentials, TlsSettings, bearer
 from ccm.kube.errors import AlreadyExists
-from ccm.kube.informer import Informers
-from ccm.kube.resources import NODES, SECRETS, Kind
+from ccm.kube.informer import SharedInformers
+from ccm.kube.resources import NODES, SECRETS, ResourceKind
 from ccm.kube.transport import Transport
 from ccm.model.machines import Machine
 from ccm.sandbox import cloud, kubelet, machines
@@ -81,7 +81,7 @@ class Pool:
     async def _create(self, count: int) -> None:
         """Machines without a set: only the machine controller is measured."""
         for one in self.made_of:
-            kind: Kind[Any] = SECRETS if one["kind"] == "Secret" else MACHINE_CLASSES
+            kind: ResourceKind[Any] = SECRETS if one["kind"] == "Secret" else MACHINE_CLASSES
             with contextlib.suppress(AlreadyExists):
                 await self.client.resource(kind).create(one, namespace=machines.NAMESPACE)
         spec = {"class": {"kind": CLASS_KIND, "name": machines.CLASS}}
@@ -91,7 +91,7 @@ class Pool:
             await self.client.resource(MACHINES).create(body, namespace=machines.NAMESPACE)
 
         names = [f"machine-{number:04d}" for number in range(1, count + 1)]
-        await tasks.bounded(names, make, limit=AT_ONCE, name="machines")
+        await tasks.run_bounded(names, make, limit=AT_ONCE, name="machines")
 
 
 @contextlib.asynccontextmanager
@@ -100,7 +100,7 @@ async def pool(world: World, look_s: float = LOOK_S) -> AsyncIterator[Pool]:
     config = yaml.safe_load(Path(world.cloud_config).read_text())
     cluster = ClusterConfig(
         server=world.server.url,
-        credentials=Fixed(bearer(world.server.token)),
+        credentials=StaticCredentials(bearer(world.server.token)),
         tls=TlsSettings(authorities=world.server.ca_file.read_bytes()),
     )
     async with (
@@ -108,21 +108,23 @@ async def pool(world: World, look_s: float = LOOK_S) -> AsyncIterator[Pool]:
         cloud.open_admin(config["url"], config["token"]) as admin,
     ):
         client = Client(transport)
-        await machines.define(client)
+        await machines.create_crds(client)
         found = Pool(client, admin, machines.simulated(config["token"]))
-        informers = Informers(client)
-        informers.of(MACHINES, namespace=machines.NAMESPACE).add_handler(
+        informers = SharedInformers(client)
+        informers.informer_for(MACHINES, namespace=machines.NAMESPACE).add_handler(
             name="pool",
             on_add=lambda one, _: found.seen(one),
             on_update=lambda _, one: found.seen(one),
         )
         # Only what the machine controllers do is measured: no node waits for another one.
-        kubelets = kubelet.Kubelets(informers.of(NODES), client.resource(NODES), external=False)
+        kubelets = kubelet.Kubelets(
+            informers.informer_for(NODES), client.resource(NODES), external=False
+        )
 
         async def follow() -> None:
             while True:
                 running = await admin.running()
-                kubelets.follow({name: f"sim://{vm}" for name, vm in running.items()})
+                kubelets.set_running_machines({name: f"sim://{vm}" for name, vm in running.items()})
                 await asyncio.sleep(look_s)
 
         works = (informers.run(), kubelets.run(), follow())

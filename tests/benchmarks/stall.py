@@ -21,7 +21,7 @@ from ccm.base import log, tasks
 from ccm.kube import informer as informers
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, TlsSettings, bearer
+from ccm.kube.credentials import StaticCredentials, TlsSettings, bearer
 from ccm.kube.informer import Informer
 from ccm.kube.resources import NODES
 from ccm.kube.transport import Transport
@@ -37,7 +37,7 @@ async def main(server: str, token: str, ca_file: str, mode: str) -> None:
     gc.freeze()  # as the daemon does
     cluster = ClusterConfig(
         server=server,
-        credentials=Fixed(bearer(token)),
+        credentials=StaticCredentials(bearer(token)),
         tls=TlsSettings(authorities=Path(ca_file).read_bytes()),
         disable_compression=True,
     )
@@ -45,7 +45,7 @@ async def main(server: str, token: str, ca_file: str, mode: str) -> None:
         informer = Informer(
             Client(transport, name="stall").resource(NODES),
             resource="nodes",
-            settings=informers.Settings(watch_list=mode == "watch-list"),
+            settings=informers.ReflectorSettings(watch_list=mode == "watch-list"),
         )
         queue: WorkQueue[str] = WorkQueue("stall")
         informer.add_handler(name="queue", on_add=lambda node, _: queue.add(node.key))

@@ -42,12 +42,12 @@ def longest(file: Path, since: float, until: float) -> dict[str, float]:
 
 if __name__ == "__main__":
     from ccm.__main__ import main
-    from ccm.app.health import Vitals
+    from ccm.app.health import DaemonState
 
     with Path(sys.argv.pop(1)).open("w", buffering=1) as sink:
-        beat = Vitals.beat
+        beat = DaemonState.measure_loop_lag
 
-        async def watched(self: Vitals) -> None:
+        async def watched(self: DaemonState) -> None:
             """In the place of the daemon's own look at its loop, and beside it."""
             ticking = asyncio.ensure_future(tick(sink))
             try:
@@ -55,5 +55,5 @@ if __name__ == "__main__":
             finally:
                 ticking.cancel()
 
-        Vitals.beat = watched  # type: ignore[method-assign]
+        DaemonState.measure_loop_lag = watched  # type: ignore[method-assign]
         main()

@@ -20,24 +20,24 @@ import pytest
 
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import CloudError, address
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.controllers.node.controller import NodeController
 from ccm.controllers.nodelifecycle import controller as lifecycle_controller
 from ccm.controllers.nodelifecycle.controller import NodeLifecycleController
 from ccm.controllers.nodelifecycle.metrics import observe_call
-from ccm.controllers.nodelifecycle.plan import Rules
+from ccm.controllers.nodelifecycle.plan import DeletionRules
 from ccm.controllers.route.controller import RouteController
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, TlsSettings, bearer
+from ccm.kube.credentials import StaticCredentials, TlsSettings, bearer
 from ccm.kube.errors import KubeError
 from ccm.kube.events import EventRecorder
 from ccm.kube.informer import Informer
 from ccm.kube.resources import CONFIG_MAPS, EVENTS, NODES
 from ccm.kube.transport import Transport
 from ccm.model import Node, Taint, names
-from ccm.runtime.deletions import DeletionRecord, Holds
+from ccm.runtime.deletions import DeletionBlocks, DeletionRecord
 from ccm.testing import builders
 from tests import servers
 from tests.faults import Exchange, FaultProxy, Match, Respond, RewriteLine
@@ -141,7 +141,9 @@ class Environment:
             FaultProxy(server.url, ca_file=server.ca_file) as proxy,
             Transport(
                 ClusterConfig(
-                    server=proxy.url, credentials=Fixed(bearer(server.token)), tls=TlsSettings()
+                    server=proxy.url,
+                    credentials=StaticCredentials(bearer(server.token)),
+                    tls=TlsSettings(),
                 )
             ) as transport,
         ):
@@ -272,9 +274,9 @@ class NodeEnvironment(Environment):
             api=self.client("node-controller").resource(NODES),
             lookup=self._lookup(fake, observe_call),
             slots=slots,
-            holds=Holds(lifecycle_controller.KIND, events, slots),
+            holds=DeletionBlocks(lifecycle_controller.KIND, events, slots),
             events=events,
-            rules=Rules(ownership=ownership, **rules),
+            rules=DeletionRules(ownership=ownership, **rules),
             workers=workers,
         )
 
@@ -328,7 +330,9 @@ class NodeEnvironment(Environment):
         return [exchange.json() for exchange in self.proxy.requests(match)]
 
     def _lookup(self, fake: FakeCloud, observer: Any = None) -> InstanceLookup:
-        return InstanceLookup(Handle(fake.cloud()).observe(observer or (lambda *_: None)))
+        return InstanceLookup(
+            CloudClient(fake.cloud()).with_observer(observer or (lambda *_: None))
+        )
 
 
 async def monitor_once(controller: NodeLifecycleController, name: str = "node0") -> None:

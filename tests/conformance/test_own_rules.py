@@ -326,7 +326,7 @@ async def test_a_slow_answer_holds_up_no_other_node(env: NodeEnvironment) -> Non
 @pytest.mark.row("lifecycle-own-15")
 async def test_a_young_node_is_kept_until_it_is_old_enough(env: NodeEnvironment) -> None:
     await not_ready(env, 1)
-    controller = env.lifecycle(cloud(exists=False), least_age_s=3600)
+    controller = env.lifecycle(cloud(exists=False), min_age_s=3600)
     async with env.running(controller):
         await advance(20)
         assert [one for one in await env.trace() if one.startswith("DELETE")] == []

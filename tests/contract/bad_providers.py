@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import ClassVar
 
+from ccm.base.lazy_aiohttp import aiohttp
 from ccm.base.tasks import spawn
-from ccm.base.wire import aiohttp
 from ccm.cloud import (
     Cloud,
     CloudError,

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from ccm import cloud
 from ccm.testing.contract import Harness, MachineContract
-from providers.sim import server, worlds
+from providers.sim import server, state
 from tests.contract.test_sim import SimHarness
 from tests.readme import readme
 
@@ -62,6 +62,6 @@ class TestTiny(MachineContract):
 
     @pytest_asyncio.fixture
     async def harness(self, driver: ModuleType) -> AsyncIterator[Harness]:
-        service = server.Service(settings=worlds.Settings(transition_s=0.0))
+        service = server.Service(settings=state.Settings(transition_s=0.0))
         async with server.serve(service) as url:
             yield TinyHarness(driver, service, url)

@@ -20,9 +20,9 @@ from ccm.testing.contract import (
 )
 from ccm.testing.fake_api import Fault
 from providers import sim
-from providers.sim import client, server, world, worlds
+from providers.sim import client, server, state, world
 from providers.sim.world import NewRoute
-from providers.sim.world_balancers import Interference, Listener, NewBalancer
+from providers.sim.world_balancers import BalancerAdminChange, Listener, NewBalancer
 
 WRITES = {
     row.name for row in server.OPERATIONS if not row.route.startswith("GET") and "/v1/" in row.route
@@ -127,18 +127,18 @@ class SimHarness(Harness):
         balancers = self._service.worlds.balancers
         balancers.provision_s = 60.0 if slow else 0.0
         if not slow:
-            active = Interference(state="active")
+            active = BalancerAdminChange(state="active")
             for one in balancers.list():
                 await self._interfere(one.name, active)
 
     async def break_load_balancer(self, name: str, reason: str) -> None:
-        await self._interfere(name, Interference(state="error", reason=reason))
+        await self._interfere(name, BalancerAdminChange(state="error", reason=reason))
 
     async def tamper(self, name: str) -> None:
-        await self._interfere(name, Interference(members=()))
+        await self._interfere(name, BalancerAdminChange(members=()))
 
     async def protect(self, name: str, *, protected: bool) -> None:
-        await self._interfere(name, Interference(protected=protected))
+        await self._interfere(name, BalancerAdminChange(protected=protected))
 
     async def unmarked_load_balancer(self, name: str) -> None:
         order = NewBalancer(
@@ -149,7 +149,7 @@ class SimHarness(Harness):
         )
         self._service.worlds.balancers.create(order)
 
-    async def _interfere(self, name: str, interference: Interference) -> None:
+    async def _interfere(self, name: str, interference: BalancerAdminChange) -> None:
         balancers = self._service.worlds.balancers
         (found,) = balancers.list(name=name)
         balancers.interfere(found.id, interference)
@@ -224,7 +224,7 @@ class TestSim(ProviderContract):
 
     @pytest_asyncio.fixture
     async def harness(self) -> AsyncIterator[Harness]:
-        settings = worlds.Settings(transition_s=0.0, linger_s=self.linger_s)
+        settings = state.Settings(transition_s=0.0, linger_s=self.linger_s)
         service = server.Service(settings=settings)
         async with server.serve(service) as url:
             yield SimHarness(service, url)
@@ -241,6 +241,6 @@ class TestSimMachines(MachineContract):
 
     @pytest_asyncio.fixture
     async def harness(self) -> AsyncIterator[Harness]:
-        service = server.Service(settings=worlds.Settings(transition_s=0.0))
+        service = server.Service(settings=state.Settings(transition_s=0.0))
         async with server.serve(service) as url:
             yield SimHarness(service, url)

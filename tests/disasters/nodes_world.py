@@ -11,14 +11,14 @@ from typing import Any
 
 from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.errors import CloudError
 from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.controllers.nodelifecycle.controller import KIND, NodeLifecycleController
-from ccm.controllers.nodelifecycle.plan import Rules
+from ccm.controllers.nodelifecycle.plan import DeletionRules
 from ccm.model import Node, Taint, names
 from ccm.model.times import format_time
-from ccm.runtime.deletions import DeletionRecord, Holds, held_back
+from ccm.runtime.deletions import DeletionBlocks, DeletionRecord, blocked_deletions
 from ccm.testing.builders import CREATED, uninitialized_taint
 from ccm.testing.builders import node as build
 from ccm.testing.clock import VirtualTimeLoop, advance
@@ -104,11 +104,11 @@ class World:
 
     def __post_init__(self) -> None:
         self.api = ApiServer(lambda name: self.harmed.extend({name} & self.precious))
-        self.handle = Handle(self.cloud.cloud())
+        self.handle = CloudClient(self.cloud.cloud())
 
     @contextlib.asynccontextmanager
     async def daemon(
-        self, handle: Handle | None = None, *, own_nodes: str = "", **rules: Any
+        self, handle: CloudClient | None = None, *, own_nodes: str = "", **rules: Any
     ) -> AsyncIterator[NodeLifecycleController]:
         """One that leads, until its end."""
         handle = handle or self.handle
@@ -118,11 +118,11 @@ class World:
             api=self.api,
             lookup=InstanceLookup(handle),
             slots=record,
-            holds=Holds(KIND, self.api, record),
+            holds=DeletionBlocks(KIND, self.api, record),
             events=self.api,
             workers=16,
-            rules=Rules(
-                ownership=NodeOwnership.of(handle.cloud.provider_schemes, own_nodes),
+            rules=DeletionRules(
+                ownership=NodeOwnership.from_flag(handle.cloud.provider_schemes, own_nodes),
                 reference=self.reference,
                 **rules,
             ),
@@ -196,7 +196,7 @@ class World:
     @property
     def held(self) -> dict[str, str]:
         """What is held back, as `doctor` finds it: node -> reason."""
-        found = held_back(self.config_map.map, OWNER).get(KIND)
+        found = blocked_deletions(self.config_map.map, OWNER).get(KIND)
         return {one.name: one.reason for one in found.objects} if found else {}
 
     def unharmed(self) -> None:

@@ -13,7 +13,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.controllers.route import plan
 from ccm.model import Node, names
 from ccm.runtime import deletions
-from ccm.runtime.deletions import DeletionRecord, held_back
+from ccm.runtime.deletions import DeletionRecord, blocked_deletions
 from ccm.testing.clock import advance
 from tests.support import routes
 from tests.support.configmap import Api
@@ -30,7 +30,7 @@ RECKLESS = pytest.mark.parametrize("reckless", [False, True], ids=["guarded", "r
 
 @pytest.fixture(autouse=True)
 def _nothing_held() -> None:
-    deletions._held.clear()
+    deletions._blocked_gauge.clear()
 
 
 def held(kind: str) -> float:
@@ -158,7 +158,7 @@ async def test_etcd_is_restored_from_a_snapshot_and_a_person_says_so() -> None:
         lose(world, *SHOPS[:5])
         await world.pass_time(HOUR)
         assert len(world.balancers.held) == len(SHOPS)
-        listed = held_back(api.map, "lease")["Service"]
+        listed = blocked_deletions(api.map, "lease")["Service"]
         assert sorted(one.key for one in listed.objects) == [
             f"default/{name}" for name in SHOPS[:5]
         ]
@@ -167,7 +167,7 @@ async def test_etcd_is_restored_from_a_snapshot_and_a_person_says_so() -> None:
         await world.pass_time(180)
 
         assert len(world.balancers.held) == 4
-        assert held_back(api.map, "lease") == {}
+        assert blocked_deletions(api.map, "lease") == {}
 
 
 async def test_what_was_allowed_once_is_not_allowed_in_the_next_disaster() -> None:
@@ -188,7 +188,7 @@ async def test_what_was_allowed_once_is_not_allowed_in_the_next_disaster() -> No
         lose(world, *SHOPS)
         await world.pass_time(HOUR)
         assert len(world.balancers.held) == len(SHOPS)
-        assert held_back(api.map, "lease")["Service"].count == len(SHOPS)
+        assert blocked_deletions(api.map, "lease")["Service"].count == len(SHOPS)
 
 
 @pytest.mark.parametrize("how", ["deleted", "no longer of that type", "few"])
@@ -375,14 +375,14 @@ async def test_nodes_went_while_the_daemon_was_away_and_a_person_says_so() -> No
         async with routes.running(left | newcomer, routes=stale, record=made) as env:
             await advance(HOUR)
             assert env.cloud.changes() == []
-            listed = held_back(api.map, "lease")["Route"]
+            listed = blocked_deletions(api.map, "lease")["Route"]
             assert [one.name for one in listed.objects] == ["n0", "n1", "n2", "n3"]
 
             api.annotate(names.ANNOTATION_ALLOW_DELETION, "true")
             await advance(2 * HOUR)
 
             assert env.cloud.present() == set((left | newcomer).items())
-            assert held_back(api.map, "lease") == {}
+            assert blocked_deletions(api.map, "lease") == {}
 
 
 async def test_two_daemons_of_two_clouds_share_a_cluster_and_its_config_map() -> None:
@@ -397,8 +397,8 @@ async def test_two_daemons_of_two_clouds_share_a_cluster_and_its_config_map() ->
         assert await other.reserve("Node", limit=1, window_s=600)
         await advance(HOUR)
 
-        assert held_back(api.map, "lease")["Route"].count == len(NODES)
-        assert held_back(api.map, "other") == {}
+        assert blocked_deletions(api.map, "lease")["Route"].count == len(NODES)
+        assert blocked_deletions(api.map, "other") == {}
         assert not await other.reserve("Node", limit=1, window_s=2 * HOUR)
 
 

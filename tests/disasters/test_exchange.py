@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from ccm.base.throttle import TokenBucket, Unlimited
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.cloud.types import address
 from ccm.controllers.node.controller import NodeController
@@ -92,7 +92,7 @@ async def test_what_the_old_project_says_of_a_node_is_not_written(when: str, is_
         for number, name in enumerate(("old", "new"))
     )
     old.delay_s = 2.0 if when == "asking" else 0.0
-    handle = Handle(old.cloud())
+    handle = CloudClient(old.cloud())
     cluster = Cluster(
         node("n", taints=[uninitialized_taint()]) if is_new else node("n", provider_id="fake://n")
     )
@@ -100,7 +100,7 @@ async def test_what_the_old_project_says_of_a_node_is_not_written(when: str, is_
         nodes=cluster.informer,
         api=cluster,
         lookup=InstanceLookup(handle),
-        ownership=NodeOwnership.of(("fake",), ""),
+        ownership=NodeOwnership.from_flag(("fake",), ""),
         events=cluster,
         status_period_s=60.0,
     )

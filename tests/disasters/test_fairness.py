@@ -16,11 +16,11 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from ccm.app import health
-from ccm.app.health import Vitals
+from ccm.app.health import DaemonState
 from ccm.base import clock, metrics
 from ccm.cloud import Status, default_load_balancer_name, errors
-from ccm.cloud.blocking import THREADS, blocking
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.blocking import MAX_THREADS, blocking
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.interface import Cloud, InstancesV2
 from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.cloud.types import InstanceMetadata
@@ -248,8 +248,8 @@ class Daemon:
     def __init__(self, hanging: int) -> None:
         self.cloud = SynchronousCloud()
         face: Any = self.cloud
-        self.handle = Handle(Cloud(name="sdk", load_balancer=face, instances=face))
-        vitals = Vitals()
+        self.handle = CloudClient(Cloud(name="sdk", load_balancer=face, instances=face))
+        vitals = DaemonState()
         vitals.opened(self.handle)
         self.checks = health.Checks(vitals, Api(b"ok"))
         self.hanging = hanging
@@ -270,8 +270,8 @@ class Daemon:
 
     async def ill(self) -> tuple[bool, bool]:
         """Whether it is not ready, and whether it is not alive."""
-        ready = [await check.finding() for check in self.checks.readyz()]
-        alive = [await check.finding() for check in self.checks.livez()]
+        ready = [await check.run() for check in self.checks.readyz()]
+        alive = [await check.run() for check in self.checks.livez()]
         return not all(each.ok for each in ready), not all(each.ok for each in alive)
 
 
@@ -287,7 +287,7 @@ async def test_sixteen_threads_hang_and_no_other_call_waits() -> None:
 async def test_all_threads_for_balancers_hang_and_nodes_are_looked_after(hand: HandClock) -> None:
     """All threads for one kind of call hang. Other calls must go on; it is seen at once that the
     daemon is not ready, and after five minutes it is started anew, unless they come back."""
-    async with Daemon(THREADS).running() as daemon, asyncio.timeout(DEADLINE_S):
+    async with Daemon(MAX_THREADS).running() as daemon, asyncio.timeout(DEADLINE_S):
         assert await daemon.handle.call(InstancesV2.instance_exists, node("n"))
         assert await daemon.ill() == (True, False)
         assert sample("ccm_cloud_threads_free", operation="ensure_load_balancer") == 0
@@ -316,8 +316,8 @@ async def initializing(fake: FakeCloud, *nodes: Node) -> AsyncIterator[Cluster]:
     made = NodeController(
         nodes=cluster.informer,
         api=cluster,
-        lookup=InstanceLookup(Handle(fake.cloud())),
-        ownership=NodeOwnership.of(("fake",), ""),
+        lookup=InstanceLookup(CloudClient(fake.cloud())),
+        ownership=NodeOwnership.from_flag(("fake",), ""),
         events=cluster,
         status_period_s=1e9,
         rng=random.Random(1),

@@ -21,13 +21,13 @@ from ccm.cloud import (
     Service,
     Status,
 )
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.errors import Unavailable
 from ccm.cloud.interface import Inventory
 from ccm.cloud.lookup import InstanceLookup, NodeOwnership, SharedInventory
 from ccm.controllers.node.controller import NodeController
 from ccm.controllers.service import controller as service_controller
-from ccm.controllers.service.members import LONGEST_WAVE_S
+from ccm.controllers.service.members import MAX_INITIALISATION_S
 from ccm.kube.informer import Reflector
 from ccm.model import names
 from ccm.testing.builders import node as build
@@ -86,22 +86,22 @@ async def test_a_machine_replaced_during_a_slow_listing_gets_its_own_id() -> Non
     The new node must not get the old ID, which it would have for good; both get their own."""
     cloud = SlowCloud(v1=False, listing=InstanceListing(instances=()))
     cloud.provider_ids = {"web": "fake://old", "other": "fake://2"}
-    handle = Handle(cloud.cloud())
+    handle = CloudClient(cloud.cloud())
     cluster = Cluster(build("web", taints=[U]), build("other", taints=[U]))
     inventory = SharedInventory(
         lambda: handle.call(Inventory.list_instances), population=lambda: 2, max_age_s=30.0
     )
     cluster.informer.add_handler(
         name="inventory",
-        on_add=lambda new, _: inventory.note(None, new),
-        on_update=inventory.note,
-        on_delete=lambda old, _: inventory.note(old, None),
+        on_add=lambda new, _: inventory.on_node_event(None, new),
+        on_update=inventory.on_node_event,
+        on_delete=lambda old, _: inventory.on_node_event(old, None),
     )
     controller = NodeController(
         nodes=cluster.informer,
         api=cluster,
         lookup=InstanceLookup(handle, inventory),
-        ownership=NodeOwnership.of(("fake",), ""),
+        ownership=NodeOwnership.from_flag(("fake",), ""),
         events=cluster,
         status_period_s=1e9,
         rng=random.Random(1),
@@ -231,7 +231,7 @@ async def test_a_node_that_cannot_be_decoded_keeps_its_routes(key: str) -> None:
         await advance(3600)
         assert env.cloud.changes() == []
 
-        env.informer._reflector.undecodable.clear()
+        env.informer._reflector.malformed_keys.clear()
         await advance(3600)
         assert env.cloud.present() == {("a", routes.A)}
 
@@ -242,12 +242,12 @@ async def test_a_node_whose_newest_state_cannot_be_decoded_is_kept() -> None:
     It must not be deleted for what it was; when it can be read and is still gone, it is."""
     world = nodes_world.World()
     async with world.daemon(allow_mass=True):
-        world.api.informer._reflector.undecodable.add("a")
+        world.api.informer._reflector.malformed_keys.add("a")
         world.node("a", ready=False, there=False)
         await advance(3600)
         assert world.api.deleted == []
 
-        world.api.informer._reflector.undecodable.clear()
+        world.api.informer._reflector.malformed_keys.clear()
         await advance(3600)
         assert "a" in world.api.deleted
 
@@ -275,7 +275,7 @@ async def test_nodes_that_cannot_be_decoded_do_not_empty_the_balancers() -> None
         await world.pass_time(60)
         assert [name for name, _ in world.balancers.of("ensure")] == ["changed"]
 
-        world.nodes._reflector.undecodable.clear()
+        world.nodes._reflector.malformed_keys.clear()
         world.node("n2")
         await world.pass_time(60)
         assert world.balancers.held["auidweb1"][1] == ("n1", "n2")
@@ -286,7 +286,7 @@ async def test_one_node_of_many_that_cannot_be_decoded_stops_nobody() -> None:
 
     The other members must go on to follow the nodes."""
     async with served(*(f"n{number}" for number in range(9))) as world:
-        world.nodes._reflector.undecodable.add("lost")
+        world.nodes._reflector.malformed_keys.add("lost")
         world.remove_node("n0")
         await world.pass_time(60)
 
@@ -376,7 +376,7 @@ async def test_a_node_that_goes_away_in_a_wave_leaves_in_time() -> None:
 
     Its balancers must not send traffic to it for longer than ten seconds."""
     async with served("n1", "n2") as world:
-        for number in range(int(LONGEST_WAVE_S)):
+        for number in range(int(MAX_INITIALISATION_S)):
             world.node(f"m{number}", provider_id="", taints=[U])
             if number == 30:
                 world.remove_node("n2")
@@ -419,11 +419,11 @@ async def test_a_balancer_of_nobody_is_told_of_and_left_alone() -> None:
         await world.pass_time(1.3 * service_controller.ORPHANS_PERIOD_S)
         assert "OrphanedLoadBalancer" not in world.reasons()
 
-        world.services._reflector.undecodable.add("default/unread")
+        world.services._reflector.malformed_keys.add("default/unread")
         await world.pass_time(10 * service_controller.ORPHANS_PERIOD_S)
         assert "OrphanedLoadBalancer" not in world.reasons()
 
-        world.services._reflector.undecodable.clear()
+        world.services._reflector.malformed_keys.clear()
         await world.pass_time(10 * service_controller.ORPHANS_PERIOD_S)
         assert world.events.count(("kept", "Warning", "OrphanedLoadBalancer")) == 1
         assert "--delete=aleft" in world.messages[-1]

@@ -12,7 +12,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.errors import Unauthenticated, Unavailable
 from ccm.kube.errors import Forbidden, KubeError, ServerError, Unreachable
 from ccm.model import Node, names
@@ -252,7 +252,7 @@ async def test_the_clock_on_the_wall_is_set_forward(world: World) -> None:
 async def test_the_clock_on_the_wall_is_set_back(guarded: World) -> None:
     """All nodes seem to come from the future: what is gone is deleted nevertheless."""
     guarded.nodes(3)
-    async with guarded.daemon(least_age_s=60.0):
+    async with guarded.daemon(min_age_s=60.0):
         await advance(2 * MINUTE_S)
         set_wall_clock(timedelta(days=-20 * 365))
         await guarded.goes("n0", within_s=MINUTE_S)
@@ -303,7 +303,7 @@ async def test_two_daemons_with_two_providers_share_a_cluster(world: World) -> N
         world.node(f"b{number}", scheme="blue")
     blue.there |= {"b0", "b1", "b2"}
     world.cloud.there -= {"b0", "b1", "b2"}
-    async with world.daemon(), world.daemon(Handle(blue.cloud())):
+    async with world.daemon(), world.daemon(CloudClient(blue.cloud())):
         world.node("n2", ready=False, scheme=None, taints=[NEW], young=True)
         world.node("b2", ready=False, scheme=None, taints=[NEW], young=True)
         world.cloud.there.discard("b2")

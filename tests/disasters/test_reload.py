@@ -12,8 +12,8 @@ from unittest.mock import Mock
 import pytest
 
 from ccm.app import controllers, options
-from ccm.app.controllers import Controllers
-from ccm.app.health import Vitals
+from ccm.app.controllers import ControllerRunner
+from ccm.app.health import DaemonState
 from ccm.app.provider import ProviderHolder
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import errors
@@ -21,7 +21,7 @@ from ccm.cloud.interface import Cloud
 from ccm.cloud.types import InstanceListing, InstanceMetadata, InstanceRecord, Power
 from ccm.kube.informer import Informer
 from ccm.model import Node
-from ccm.runtime.controller import DONE, Controller, Result
+from ccm.runtime.controller import DONE, Controller, ReconcileResult
 from ccm.runtime.manifest import Manifest
 from ccm.testing import builders
 from ccm.testing.clock import settle
@@ -65,25 +65,25 @@ class Daemon:
         self.busy.set()
         self.controller = Controller("paper", queue="paper", reconcile=self._reconcile)
         caches = Mock(run=asyncio.Event().wait, wait_synced=lambda _s: asyncio.Event().wait())
-        caches.of.return_value = self.nodes
-        monkeypatch.setattr(controllers, "Informers", Mock(return_value=caches))
+        caches.informer_for.return_value = self.nodes
+        monkeypatch.setattr(controllers, "SharedInformers", Mock(return_value=caches))
         one: Manifest[Any] = Manifest(
             name="paper",
             alias="paper",
             client="paper",
             metric="paper",
-            acts=(),
-            lacks=lambda _cloud: "",
+            permissions=(),
+            missing_interface=lambda _cloud: "",
             build=lambda context, _flags: self._build(context),
         )
-        monkeypatch.setattr(controllers, "enabled", self._enabled)
+        monkeypatch.setattr(controllers, "build_enabled", self._enabled)
         monkeypatch.setattr(controllers, "MANIFESTS", (one,))
         self._one = one
         clients = Mock()
         clients.named.return_value.resource.return_value = Api()
         given = options.parse([f"--own-nodes={own_nodes}"])
-        self.work = Controllers(given, clients, Mock(), Vitals())
-        self.holder = ProviderHolder(exchanged=self.work.retry_now)
+        self.work = ControllerRunner(given, clients, Mock(), DaemonState())
+        self.holder = ProviderHolder(on_exchanged=self.work.retry_now)
         self.cloud = self._cloud(project, **parts)
         self.context: Any = None
 
@@ -94,7 +94,7 @@ class Daemon:
     def _build(self, _context: object) -> Controller:
         return self.controller
 
-    async def _reconcile(self, key: str) -> Result:
+    async def _reconcile(self, key: str) -> ReconcileResult:
         self.tried.append(key)
         error = self.error
         await self.busy.wait()
@@ -112,7 +112,7 @@ class Daemon:
     async def reload(self, project: Project, **parts: Any) -> None:
         """The configuration file names another project."""
         cloud = self._cloud(project, **parts)
-        await self.holder.exchange(lambda: nullcontext(cloud), self.work.accept)
+        await self.holder.exchange(lambda: nullcontext(cloud), self.work.check_provider)
 
     @contextlib.asynccontextmanager
     async def leading(self) -> AsyncIterator[None]:

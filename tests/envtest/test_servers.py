@@ -19,9 +19,9 @@ from ccm.kube.client import Client
 from ccm.kube.config import load
 from ccm.kube.transport import Transport
 from ccm.persistence import errors, kubesecrets
-from ccm.persistence.envelope import Writer
+from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.kubesecrets import KubernetesSecretStore
-from ccm.persistence.registry import Context
+from ccm.persistence.registry import BackendContext
 from ccm.persistence.secrets import RotationReport
 from ccm.sandbox import realserver
 from ccm.testing.persistence_harness import HERE
@@ -94,10 +94,10 @@ DATA = {"token": b"needle-in-the-hay-2207", "binary": bytes(range(256))}
 @asynccontextmanager
 async def opened(server: servers.ApiServer, epoch: int) -> AsyncIterator[KubernetesSecretStore]:
     cluster = load(str(server.kubeconfig_path), "", environ={})
-    writer = Writer(identity="test", epoch=epoch)
+    writer = WriterIdentity(identity="test", epoch=epoch)
     async with Transport(cluster) as transport:
         requests = ProviderClient(Client(transport))
-        store = KubernetesSecretStore(requests, SPACE, Context(writer=lambda: writer))
+        store = KubernetesSecretStore(requests, SPACE, BackendContext(writer=lambda: writer))
         await store.initialize(HERE)
         try:
             yield store

@@ -83,7 +83,9 @@ def flags() -> Iterator[str]:
     for name in _DAEMON_FLAGS:
         tables[f"kube-ccm {name}"] = importlib.import_module(f"ccm.cli.{name}").own_flags()
     lines = [_flag(program, flag) for program, known in tables.items() for flag in known.values()]
-    idle = {options.PROGRAM: options.IDLE} | {name: one.idle for name, one in COMMANDS.items()}
+    idle = {options.PROGRAM: options.NO_EFFECT} | {
+        name: one.no_effect for name, one in COMMANDS.items()
+    }
     for program, names in idle.items():
         lines += (f"{program} --{name}: no effect" for name in names if name not in tables[program])
     return iter(sorted(lines))

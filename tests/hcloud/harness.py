@@ -60,7 +60,7 @@ class HcloudHarness(VendorHarness):
         self._made += 1
         order = {"server_type": "cx23", "image": "ubuntu-24.04", "location": "hel1"}
         world = self.service.cloud
-        made = servers.make(world, f"node-{self._made}", order)
+        made = servers.new_server(world, f"node-{self._made}", order)
         world.servers[made["id"]] = made
         networks.join(world, self.network, made, "servers")
         made["status"] = "running"
@@ -118,7 +118,7 @@ class HcloudHarness(VendorHarness):
     async def break_load_balancer(self, name: str, reason: str) -> None:
         held = self._balancer(name)
         held["services"] = []
-        self.service.cloud.doomed["load_balancer", held["id"]] = reason
+        self.service.cloud.failing_actions["load_balancer", held["id"]] = reason
 
     async def tamper(self, name: str) -> None:
         self._balancer(name)["targets"] = []
@@ -171,7 +171,7 @@ class HcloudHarness(VendorHarness):
             else {}
         )
         order = {"server_type": "cx23", "image": "ubuntu-24.04", "labels": labels}
-        made = servers.make(self.service.cloud, name, order)
+        made = servers.new_server(self.service.cloud, name, order)
         self.service.cloud.servers[made["id"]] = made
         return HeldVM(name=name, provider_id=f"hcloud://{made['id']}")
 

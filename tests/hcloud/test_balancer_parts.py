@@ -225,7 +225,7 @@ async def test_a_deletion_with_an_action(harness: HcloudHarness) -> None:
     """As the vendor's client of today wants it: over when the action is over."""
     settings = harness.service.settings
     await ensured(harness.balancer, service(), [])
-    settings.told_deletions, settings.action_s = True, 0.05
+    settings.deletion_actions, settings.action_s = True, 0.05
 
     with pytest.raises(cloud.RetryAfter):
         await harness.balancer.ensure_load_balancer_deleted(CLUSTER, service())
@@ -378,8 +378,8 @@ async def test_a_deletion_that_fails(harness: HcloudHarness, code: str) -> None:
     await ensured(harness.balancer, service(), [])
     number = only(harness)["id"]
     if code == "failed":
-        harness.service.settings.told_deletions = True
-        harness.service.cloud.doomed["load_balancer", number] = "no way"
+        harness.service.settings.deletion_actions = True
+        harness.service.cloud.failing_actions["load_balancer", number] = "no way"
         with pytest.raises(cloud.Aborted, match="no way"):
             await deleted(harness.balancer, service())
     elif code == "garbage":

@@ -201,7 +201,7 @@ async def test_actions_that_take_time_are_asked_about(harness: HcloudHarness) ->
     await ensured(balancer, service(), [])
     world = harness.service.cloud
     harness.service.settings.action_s = 60.0
-    world.doomed["load_balancer", only(harness)["id"]] = "unreachable"
+    world.failing_actions["load_balancer", only(harness)["id"]] = "unreachable"
 
     with pytest.raises(cloud.RetryAfter):
         await balancer.update_load_balancer(CLUSTER, service(), nodes)
@@ -212,7 +212,7 @@ async def test_actions_that_take_time_are_asked_about(harness: HcloudHarness) ->
     world.settle(all_of_them=True)
     with pytest.raises(cloud.Aborted, match="unreachable"):
         await balancer.ensure_load_balancer(CLUSTER, service(), nodes)
-    world.doomed.clear()
+    world.failing_actions.clear()
     harness.service.settings.action_s = 0.05
     await ensured(balancer, service(), nodes)
     assert len(only(harness)["targets"]) == 1
@@ -379,11 +379,11 @@ async def test_a_target_that_is_refused_in_the_end_keeps_out_no_other(
     await ensured(balancer, service(), [])
     world, held = harness.service.cloud, only(harness)
     harness.service.settings.action_s = 60.0
-    world.doomed["load_balancer", held["id"]] = "no route"
+    world.failing_actions["load_balancer", held["id"]] = "no route"
     with pytest.raises(cloud.RetryAfter):
         await balancer.update_load_balancer(CLUSTER, service(), nodes)
     world.settle(all_of_them=True)
-    world.doomed.clear()
+    world.failing_actions.clear()
     harness.service.settings.action_s = 0.0
 
     with pytest.raises(cloud.Aborted, match=f"{nodes[0].name} .*no route"):

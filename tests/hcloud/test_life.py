@@ -60,7 +60,7 @@ async def test_a_whole_life_is_as_the_document_says(
     who = machines.identity()
     await machines.create(who)
     await machines.status(who)
-    await machines.listed()
+    await machines.list_vms()
     await machines.delete(who)
 
     assert document.violations(seen) == []

@@ -124,7 +124,7 @@ async def test_a_gateway_is_an_address_of_the_network(harness: HcloudHarness) ->
 
 async def test_a_failed_action_is_told(harness: HcloudHarness) -> None:
     (one,) = await harness.nodes(1)
-    harness.service.cloud.doomed["network", harness.network["id"]] = "no way"
+    harness.service.cloud.failing_actions["network", harness.network["id"]] = "no way"
 
     with pytest.raises(cloud.Aborted, match="no way"):
         await created(harness.project.routes, one, CIDR)
@@ -236,18 +236,18 @@ async def test_a_network_is_given_time_after_a_change() -> None:
     calls: list[str] = []
 
     class Api:
-        async def act(self, path: str, _order: object) -> client.Action:
+        async def start_action(self, path: str, _order: object) -> client.Action:
             calls.append(path)
             return client.Action(id=1, status="running")
 
-        async def named(self, *_: object) -> client.Network:
+        async def find_by_name(self, *_: object) -> client.Network:
             return client.Network(id=7, name="k8s", ip_range="10.0.0.0/16")
 
-        async def resolved(self, *_: object) -> client.Network:
-            return await self.named()
+        async def resolve(self, *_: object) -> client.Network:
+            return await self.find_by_name()
 
     api: Any = Api()
-    made = routes.HcloudRoutes(api, networks.Network(api, "k8s"), (), lambda *_: None)
+    made = routes.HcloudRoutes(api, networks.ClusterNetwork(api, "k8s"), (), lambda *_: None)
     began = asyncio.get_running_loop().time()
     for number in range(2):
         route = cloud.Route(
@@ -258,7 +258,7 @@ async def test_a_network_is_given_time_after_a_change() -> None:
         await made.create_route(CLUSTER, "", route)
 
     assert len(calls) == 2
-    assert asyncio.get_running_loop().time() - began == pytest.approx(2 * routes.SETTLE_S)
+    assert asyncio.get_running_loop().time() - began == pytest.approx(2 * routes.CHANGE_INTERVAL_S)
 
 
 # --- machines -----------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ async def test_a_deletion_that_takes_its_time(
     made = await machines.create(who)
     (server,) = harness.service.cloud.servers.values()
     server["created"] = "some day"
-    (record,) = await machines.listed()
+    (record,) = await machines.list_vms()
     harness.service.settings.removal_s = 60.0
 
     request = machines.request(who, made.provider_id)
@@ -537,4 +537,7 @@ def test_the_table_says_which_those_are() -> None:
     }
     given = cloud.Context(environ={"HCLOUD_TOKEN": "t", **changed})
 
-    assert set(config.idle(given.settings(config.Config, environment=True))) == words
+    assert (
+        set(config.settings_without_effect(given.settings(config.Config, environment=True)))
+        == words
+    )

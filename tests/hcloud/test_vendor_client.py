@@ -151,7 +151,7 @@ async def test_load_balancers(service: server.Service, endpoint: str, seen: list
             found.delete()
         assert caught.value.code == "protected"
         found.change_protection(delete=False).wait_until_finished()
-        service.settings.told_deletions = True
+        service.settings.deletion_actions = True
         found.delete().action.wait_until_finished()
         assert client.load_balancers.get_all() == []
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from ccm import cloud
 from ccm.serving import admission
-from ccm.serving.admission import Schema, ServiceAnnotations
+from ccm.serving.admission import AnnotationSchema, ServiceAnnotations
 from ccm.testing import machine_probes
 from ccm.testing.builders import node
 from ccm.testing.builders import service as build_service
@@ -178,7 +178,7 @@ class Place:
 
     async def admitted(self, annotations: Mapping[str, str]) -> bool:
         """What the webhook answers; it answers always."""
-        handler = ServiceAnnotations(lambda: Schema(rules=self.schema), lambda _: True)
+        handler = ServiceAnnotations(lambda: AnnotationSchema(rules=self.schema), lambda _: True)
         asked = admission.decode(review(annotations))
         answer = await handler(asked)
         assert msgspec.json.decode(admission.encode(asked, answer))

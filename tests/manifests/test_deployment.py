@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ccm.app import options, stopping
+from ccm.app import options, shutdown
 from ccm.app.machines.commands import MACHINE_CONTROLLER, MACHINE_CONTROLLER_MANAGER
 from ccm.app.options import FLAGS, Options, migration, names
 from ccm.model.names import TAINT_UNINITIALIZED
@@ -48,7 +48,7 @@ def test_probes_ask_what_everybody_may_ask() -> None:
 def test_a_pod_is_not_killed_while_it_stops() -> None:
     grace: timedelta = FLAGS["shutdown-grace-period"].default
 
-    assert POD["terminationGracePeriodSeconds"] > grace.total_seconds() + stopping.MARGIN_S
+    assert POD["terminationGracePeriodSeconds"] > grace.total_seconds() + shutdown.MARGIN_S
 
 
 def test_it_starts_where_only_it_can_help() -> None:
@@ -144,7 +144,7 @@ def test_probes_ask_on_its_port_and_it_is_not_killed_while_it_stops() -> None:
     assert {ports[one["port"]] for one in asked} == {MACHINE_CONTROLLER.flags["port"].default}
     assert {one.get("scheme", "HTTP") for one in asked} == {"HTTP"}
     grace = MACHINE_CONTROLLER.flags["shutdown-grace-period"].default.total_seconds()
-    assert POD_OF_COMMAND["terminationGracePeriodSeconds"] > grace + stopping.MARGIN_S
+    assert POD_OF_COMMAND["terminationGracePeriodSeconds"] > grace + shutdown.MARGIN_S
 
 
 def theirs(

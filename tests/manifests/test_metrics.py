@@ -10,7 +10,7 @@ from pathlib import Path
 import prometheus_client
 import pytest
 
-from ccm.cloud.blocking import _free
+from ccm.cloud.blocking import _free_threads
 from tests.manifests import shipped
 from tests.manifests.shipped import CHART, EVERYTHING, ROOT
 
@@ -31,7 +31,7 @@ def series() -> Mapping[str, frozenset[str]]:
     library = prometheus_client.generate_latest().decode()
     of_process = re.findall(r"^(process_\w+) ", library, re.MULTILINE)
     found = dict.fromkeys(of_process, frozenset[str]())
-    free = _free()
+    free = _free_threads()
     found[free._name] = frozenset(free._labelnames)
     for line in (ROOT / "tests" / "golden" / "metrics.txt").read_text().splitlines():
         name, kind, labels, *_ = line.split(" ")

@@ -17,9 +17,9 @@ import pytest
 
 from ccm.app import options
 from ccm.app.clients import ProviderClient
-from ccm.controllers.machine.tokens import Taken, Tokens
-from ccm.doctor.case import Case, Finding, User, Verdict
-from ccm.doctor.rights import bootstrap_tokens
+from ccm.controllers.machine.tokens import TokenIDTaken, Tokens
+from ccm.doctor.case import AuthenticatedUser, Case, CheckFinding, Severity
+from ccm.doctor.permissions import bootstrap_tokens
 from ccm.gardener import decoding
 from ccm.gardener.decoding import NAMES
 from ccm.gardener.names import ANNOTATION_TOKEN_ID
@@ -30,13 +30,13 @@ from ccm.kube.errors import Forbidden
 from ccm.kube.resources import SECRETS
 from ccm.kube.transport import Transport
 from ccm.machines import tokens
-from ccm.machines.settings import Settings
+from ccm.machines.settings import MachineSettings
 from ccm.model import ObjectMeta
 from ccm.model.names import BOOTSTRAP_TOKEN_TYPE
 from ccm.persistence import kubesecrets
-from ccm.persistence.envelope import Writer
+from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.kubesecrets import KubernetesSecretStore
-from ccm.persistence.registry import Context
+from ccm.persistence.registry import BackendContext
 from ccm.sandbox import realserver
 from ccm.testing.persistence_harness import HERE
 from tests import servers
@@ -307,7 +307,9 @@ async def test_a_token_of_ours_does_not_become_another(attacked: Attacked) -> No
 
 async def test_the_daemon_manages_its_own_tokens(attacked: Attacked, tmp_path: Path) -> None:
     way = attacked.way
-    rules = Settings(names=NAMES, cluster="ours", token_groups=way.groups, creation_timeout_s=-60.0)
+    rules = MachineSettings(
+        names=NAMES, cluster="ours", token_groups=way.groups, creation_timeout_s=-60.0
+    )
     annotations = {ANNOTATION_TOKEN_ID: "fedcba"}
     metadata = ObjectMeta(name="m0", namespace="default", annotations=annotations)
     machine = decoding.machine(Machine(metadata=metadata))
@@ -320,7 +322,7 @@ async def test_the_daemon_manages_its_own_tokens(attacked: Attacked, tmp_path: P
         where = f"{PATH}/{tokens.secret_name('fedcba')}"
         before = await attacked.ask("GET", where, admin=True)
         # It has expired, so that its end is another after this.
-        late = Settings(
+        late = MachineSettings(
             names=NAMES, cluster="ours", token_groups=way.groups, creation_timeout_s=3600.0
         )
         assert await found.ensure(machine, late) == made
@@ -331,7 +333,7 @@ async def test_the_daemon_manages_its_own_tokens(attacked: Attacked, tmp_path: P
         metadata = ObjectMeta(
             name="m1", namespace="default", annotations={ANNOTATION_TOKEN_ID: "theirs"}
         )
-        with pytest.raises(Taken):
+        with pytest.raises(TokenIDTaken):
             await found.ensure(decoding.machine(Machine(metadata=metadata)), late)
     assert (await attacked.ask("DELETE", f"{PATH}/bootstrap-token-theirs", admin=True))[0] == 200
 
@@ -351,7 +353,7 @@ async def test_stored_secrets_are_written_on_demand(attacked: Attacked, tmp_path
         assert (await attacked.ask("POST", PATH, wrong))[0] == 403
     async with attacked.client(tmp_path) as client:
         requests = ProviderClient(client)
-        context = Context(writer=lambda: Writer(identity="test", epoch=1))
+        context = BackendContext(writer=lambda: WriterIdentity(identity="test", epoch=1))
         store = KubernetesSecretStore(requests, "kube-system", context)
         await store.initialize(HERE)
         (instance,) = store.instances()
@@ -400,14 +402,14 @@ async def test_the_doctor_sees_the_right_and_the_policy(attacked: Attacked, tmp_
     server = attacked.server
     user = f"system:serviceaccount:kube-system:{attacked.way.account}"
 
-    async def told(*, admin: bool) -> Finding:
+    async def told(*, admin: bool) -> CheckFinding:
         case = Case(options=options.parse(["--cloud-provider=sim"]), environ={})
-        case.user = User(username="admin" if admin else user)
+        case.user = AuthenticatedUser(username="admin" if admin else user)
         async with attacked.client(tmp_path, admin=admin) as client:
             case.client = client
             return await bootstrap_tokens(case)
 
-    assert (await told(admin=True)).verdict is Verdict.OK
+    assert (await told(admin=True)).severity is Severity.OK
     with pytest.raises(Forbidden, match="validatingadmissionpolicies"):
         await told(admin=False)
 
@@ -420,4 +422,4 @@ async def test_the_doctor_sees_the_right_and_the_policy(attacked: Attacked, tmp_
     async with servers.connect(server) as session:
         await account.install(session, policies, user)
 
-    assert (found.verdict, user in found.found) == (Verdict.WARN, True)
+    assert (found.severity, user in found.message) == (Severity.WARN, True)

@@ -82,7 +82,7 @@ def test_every_flag_exists() -> None:
 
 
 def test_what_few_may_is_named() -> None:
-    assert [path for path in handler_chain.PRIVILEGED if f"`{path}" not in TEXT] == []
+    assert [path for path in handler_chain.PRIVILEGED_PREFIXES if f"`{path}" not in TEXT] == []
 
 
 def test_each_row_of_who_can_do_what_has_tests_that_exist() -> None:

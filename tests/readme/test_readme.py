@@ -56,8 +56,10 @@ def test_every_flag_that_a_page_names_exists(page: str) -> None:
 def flags_of_commands() -> set[str]:
     """The flags of `kube-ccm` and its commands, as Tab completes them."""
     parser = cli.build_parser()
-    places = [completion.place(parser, ["kube-ccm"])]
-    places += [completion.place(parser, ["kube-ccm", command]) for command in places[0].words]
+    places = [completion.completion_context(parser, ["kube-ccm"])]
+    places += [
+        completion.completion_context(parser, ["kube-ccm", command]) for command in places[0].words
+    ]
     return {name.lstrip("-") for place in places for one in place.options for name in one.names}
 
 

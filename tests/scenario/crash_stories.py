@@ -314,8 +314,8 @@ def _about_served(
         yield f"{service.name} has {len(balancers)} load balancers"
         return
     [balancer] = balancers
-    recipe = recipes.wanted(service)
-    if recipes.held(balancer) != recipe:
+    recipe = recipes.desired_spec(service)
+    if recipes.actual_spec(balancer) != recipe:
         yield f"the load balancer of {service.name} is not what it asks for: {balancer}"
     eligible = [node for node in nodes if names.LABEL_EXCLUDE_BALANCERS not in node.labels]
     members = recipes.members(eligible, recipe.families)

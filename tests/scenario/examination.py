@@ -55,7 +55,7 @@ async def examined(
         ]
     )
     with clock.replaced(lambda: datetime.now(UTC) + by, time.monotonic):
-        code = await doctor.answer(wanted, said, environ=environ)
+        code = await doctor.examine_and_show(wanted, said, environ=environ)
     print(said.getvalue())
     return Told(code=code, lines=said.getvalue().splitlines())
 

@@ -30,9 +30,9 @@ from ccm.gardener.names import GROUP, VERSION
 from ccm.model import names
 from ccm.model.times import format_time
 from ccm.sandbox import kubelet, process, realserver
-from ccm.testing.fake_api import Entry
+from ccm.testing.fake_api import LoggedCall
 from providers.sim import server as sim
-from providers.sim import world, worlds
+from providers.sim import state, world
 from tests import forkserver, servers
 from tests.faults import Exchange, FaultProxy, Match, Respond
 from tests.manifests import account
@@ -384,7 +384,7 @@ class Environment:
         found = [exchange for proxy in self.proxies for exchange in proxy.requests(match)]
         return sorted(found, key=lambda exchange: exchange.started_s)
 
-    def calls(self, operation: str = "") -> list[Entry]:
+    def calls(self, operation: str = "") -> list[LoggedCall]:
         """Calls that reached the cloud."""
         return [one for one in self.cloud.calls.entries if operation in ("", one.operation)]
 
@@ -413,7 +413,7 @@ class Environment:
 @contextlib.asynccontextmanager
 async def open_environment(server: servers.ApiServer, folder: Path) -> AsyncIterator[Environment]:
     """An environment with a running API server; nothing is left of it afterwards."""
-    service = sim.Service(settings=worlds.Settings(transition_s=0.0), seed=1)
+    service = sim.Service(settings=state.Settings(transition_s=0.0), seed=1)
     async with contextlib.AsyncExitStack() as exits:
         session = await exits.enter_async_context(servers.connect(server))
         url = await exits.enter_async_context(sim.serve(service))

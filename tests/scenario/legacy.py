@@ -134,7 +134,7 @@ def hold(
         altered: what is otherwise than the Service asks for.
     """
     asked = msgspec.convert(service, Service)
-    wanted = msgspec.to_builtins(recipes.wanted(asked))
+    wanted = msgspec.to_builtins(recipes.desired_spec(asked))
     order = {**wanted, "name": default_load_balancer_name(asked), "cluster": CLUSTER, **altered}
     held = env.cloud.worlds.balancers
     made = held.create(msgspec.convert(order, world_balancers.NewBalancer))

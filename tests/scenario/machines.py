@@ -20,11 +20,11 @@ from typing import Any
 
 import aiohttp
 
-from ccm.base.tasks import Group, cancel_and_join, spawn
+from ccm.base.tasks import NamedTaskGroup, cancel_and_join, spawn
 from ccm.gardener.names import GROUP, VERSION
 from ccm.kube.client import Client
 from ccm.kube.config import load
-from ccm.kube.informer import Informers
+from ccm.kube.informer import SharedInformers
 from ccm.kube.transport import Transport
 from ccm.model import names
 from ccm.sandbox import kubelet, realserver
@@ -470,11 +470,11 @@ class Pods:
     One that is on its way out is replaced on the node `other`, as a ReplicaSet would.
     """
 
-    def __init__(self, cluster: Cluster, informers: Informers) -> None:
+    def __init__(self, cluster: Cluster, informers: SharedInformers) -> None:
         self.least = sys.maxsize
         """Fewest Pods that were ready at any time."""
         self._cluster = cluster
-        self._seen = informers.of(kubelet.PODS)
+        self._seen = informers.informer_for(kubelet.PODS)
         self._seen.add_handler(name="cluster", on_update=self._changed)
         self._leaving: asyncio.Queue[str] = asyncio.Queue()
 
@@ -544,9 +544,9 @@ async def living_pods(
     async with contextlib.AsyncExitStack() as stack:
         config = load(kubeconfig=str(env.server.kubeconfig_path))
         client = Client(await stack.enter_async_context(Transport(config)))
-        informers = Informers(client)
+        informers = SharedInformers(client)
         pods = Pods(env.cluster, informers)
-        runs = [informers.run(), kubelet.PodLife(informers, client).run(), *works]
+        runs = [informers.run(), kubelet.PodLifecycle(informers, client).run(), *works]
         if replaced:
             runs.append(pods.replace())
         if counted_in is not None and isinstance(env.server, realserver.RealServer):
@@ -556,10 +556,10 @@ async def living_pods(
             except assets.AssetsError as trouble:
                 servers.leave_out(str(trouble))
         elif counted_in is not None:
-            runs.append(kubelet.Disruption(informers, client).run())
+            runs.append(kubelet.DisruptionController(informers, client).run())
 
         async def work() -> None:
-            async with Group() as running:
+            async with NamedTaskGroup() as running:
                 for number, each in enumerate(runs):
                     running.start(each, name=f"cluster-{number}")
 

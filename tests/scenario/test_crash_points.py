@@ -29,7 +29,7 @@ import pytest_asyncio
 
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.sandbox import realserver
-from providers.sim import worlds
+from providers.sim import state
 from tests import servers
 from tests.faults import Exchange, FaultProxy, Fell, Match, Point
 from tests.scenario import harness
@@ -188,7 +188,7 @@ class Crashes:
 
     def _provision(self, seconds: float) -> None:
         self._env.cloud.change_settings(
-            worlds.Settings(transition_s=0.0, provision_s=seconds, linger_s=0.0)
+            state.Settings(transition_s=0.0, provision_s=seconds, linger_s=0.0)
         )
 
     # --- daemons ----------------------------------------------------------------------------

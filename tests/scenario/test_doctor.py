@@ -19,7 +19,7 @@ import pytest
 
 from ccm.cli import doctor
 from ccm.doctor import nodes
-from ccm.doctor.rights import Need, needs
+from ccm.doctor.permissions import Permission, needed_permissions
 from ccm.model.times import format_micro_time
 from ccm.sandbox import process, realserver
 from tests import servers
@@ -312,7 +312,7 @@ async def test_time_that_passes_and_clocks_that_differ(
     assert int(told[1]) in range(295, 308)
     assert "behind" in behind.troubles[0]
 
-    monkeypatch.setattr(nodes, "PATIENCE_S", -10.0)
+    monkeypatch.setattr(nodes, "LATE_AFTER_S", -10.0)
     await tainted(env)
     await finds(env, "fail  taints: 1 node ")
 
@@ -430,7 +430,7 @@ async def test_a_deployment_that_works_and_what_may_be_wrong_with_one(env: Envir
 
 
 @contextlib.asynccontextmanager
-async def account(env: Environment, granted: list[Need]) -> AsyncIterator[str]:
+async def account(env: Environment, granted: list[Permission]) -> AsyncIterator[str]:
     """The kubeconfig, as a flag, of a service account that may do this and nothing else."""
     name = "doctor-test"
     rules = [
@@ -467,7 +467,7 @@ async def account(env: Environment, granted: list[Need]) -> AsyncIterator[str]:
 async def test_rights_that_are_enough_lacking_and_none(env: Environment) -> None:
     """With exactly what the table says, all is well for the account itself."""
     user = "system:serviceaccount:kube-system:doctor-test"
-    wanted = needs(doctor.read(["--cloud-provider=sim"]).options)
+    wanted = needed_permissions(doctor.read(["--cloud-provider=sim"]).options)
     status = ("patch", "nodes/status")
     await add_node(env)
     async with account(env, wanted) as way:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from ccm.cli import explain
-from ccm.doctor import Refused
+from ccm.doctor import ExaminationError
 from ccm.sandbox import process
 from tests import servers
 from tests.scenario import load
@@ -21,7 +21,7 @@ async def told(env: Environment, *words: str) -> tuple[int, str]:
     """Exit status and output."""
     said = io.StringIO()
     wanted = explain.read([f"--kubeconfig={env.server.kubeconfig_path}", *words])
-    code = await explain.answer(wanted, said, environ={})
+    code = await explain.explain_object(wanted, said, environ={})
     return code, said.getvalue()
 
 
@@ -96,7 +96,7 @@ async def test_a_service_without_a_daemon_in_json(env: Environment) -> None:
     await load.create(env, load.web("web"))
 
     found = json.loads((await told(env, "service", "default/web", "-o", "json"))[1])
-    with pytest.raises(Refused, match=r"^http://127\.0\.0\.1:1: "):
+    with pytest.raises(ExaminationError, match=r"^http://127\.0\.0\.1:1: "):
         await told(env, "node", "n1", "--master=http://127.0.0.1:1")
 
     assert found["cause"].startswith("default/web has no load balancer: no daemon leads")

@@ -22,7 +22,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from providers.sim import worlds
+from providers.sim import state
 from tests import servers
 from tests.faults import Exchange, FaultProxy, Match
 from tests.scenario import harness, load
@@ -125,7 +125,7 @@ class Load:
 @pytest_asyncio.fixture
 async def replicas(env: Environment) -> AsyncIterator[list[Replica]]:
     """Two, of which none runs yet, before a cloud that takes its time."""
-    env.cloud.change_settings(worlds.Settings(transition_s=0.0, latency_s=0.03))
+    env.cloud.change_settings(state.Settings(transition_s=0.0, latency_s=0.03))
     async with contextlib.AsyncExitStack() as exits:
         found = []
         for name in "ab":

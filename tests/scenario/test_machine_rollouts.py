@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from ccm.cli import rollout
-from ccm.doctor import Refused
+from ccm.doctor import ExaminationError
 from ccm.gardener import names
 from ccm.gardener.decoding import NAMES
 from tests.scenario.harness import NODES, Environment, conditions, taints, wait_for
@@ -88,8 +88,8 @@ async def test_steering(env: Environment, fleet: Fleet) -> None:
         kubeconfig, out = next(iter(env.folder.glob("*.kubeconfig"))), io.StringIO()
         wanted = rollout.read([verb, *(words or [name]), f"--kubeconfig={kubeconfig}"])
         try:
-            status = await rollout.answer(wanted, out, environ={})
-        except Refused as error:
+            status = await rollout.show_or_change(wanted, out, environ={})
+        except ExaminationError as error:
             return 1, out.getvalue().strip(), str(error)
         return status, out.getvalue().strip(), ""
 

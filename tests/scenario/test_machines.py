@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from ccm.cli import plan
 from ccm.cli.command import EXIT_OK
-from ccm.doctor import outlook
+from ccm.doctor import start_forecast
 from ccm.gardener import crds, names
 from ccm.model.names import ANNOTATION_ALLOW_DELETION, REASON_DELETION_HELD
 from ccm.sandbox import realserver
@@ -59,7 +59,9 @@ async def looked_over(env: Environment) -> tuple[list[str], int]:
     config = f"--cloud-config={env.cloud_config}"
     kubeconfig = f"--kubeconfig={env.server.kubeconfig_path}"
     wanted = plan.read([kubeconfig, config, "--cloud-provider=sim", *words])
-    code = await outlook.apart(lambda: plan.answer(wanted, io.StringIO(), environ={}))
+    code = await start_forecast.run_in_forecast_thread(
+        lambda: plan.show_plan(wanted, io.StringIO(), environ={})
+    )
     return [one.partition(":")[0] for one in told.lines if " machine" in one[:16]], code
 
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from ccm.cli import orphans
 from ccm.cloud import Context, RetryAfter, Service, default_load_balancer_name
-from ccm.doctor import Refused
+from ccm.doctor import ExaminationError
 from ccm.testing import builders
 from providers import sim
 from tests.scenario.harness import Environment
@@ -47,7 +47,7 @@ async def told(env: Environment, *words: str) -> str:
         "--cloud-provider=sim",
         f"--cloud-config={env.cloud_config}",
     ]
-    await orphans.answer(orphans.read([*given, *words]), said, environ={})
+    await orphans.show_or_delete(orphans.read([*given, *words]), said, environ={})
     return said.getvalue()
 
 
@@ -61,7 +61,7 @@ async def test_one_is_shown_and_deleted_by_its_name_and_no_other(
         (["--cluster-name=other", f"--delete={LOST}"], "is no load balancer of this cluster"),
         (["--cloud-config=/nowhere"], "cannot be read"),
     ):
-        with pytest.raises(Refused, match=refusal):
+        with pytest.raises(ExaminationError, match=refusal):
             await told(env, *words)
     assert not env.calls("delete_balancer")
 

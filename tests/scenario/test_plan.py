@@ -14,18 +14,26 @@ import pytest
 
 from ccm.cli import plan
 from ccm.cloud import default_load_balancer_name
-from ccm.doctor import outlook
+from ccm.doctor import start_forecast
 from ccm.model import Node, Service, names
 from ccm.model.meta import KubeObject
 from ccm.planning import changes
-from ccm.planning.changes import BALANCER, MEMBERS, ROUTE, Action, Change, Forecast, Subject
+from ccm.planning.changes import (
+    BALANCER,
+    MEMBERS,
+    ROUTE,
+    ChangedObject,
+    ChangeKind,
+    Forecast,
+    PlannedChange,
+)
 from ccm.sandbox import realserver
 from providers.sim import world
 from tests.scenario import harness, legacy, load
 from tests.scenario.harness import Environment, wait_for
 from tests.scenario.legacy import F
 
-CREATE, DELETE = Action.CREATE, Action.DELETE
+CREATE, DELETE = ChangeKind.CREATE, ChangeKind.DELETE
 FLAGS: Mapping[str, str] = {
     **legacy.FLAGS,
     "node-monitor-period": "500ms",
@@ -59,15 +67,17 @@ async def planned(env: Environment, *more: str) -> Told:
     """Run the command as people do: on a loop of its own, which needs no time to wait."""
     said, wanted = io.StringIO(), plan.read(words(env, *more))
     found: list[Forecast] = []
-    forecast_of = outlook.forecast_of
+    forecast_of = start_forecast.forecast_of
 
     async def keep(*given: Any, **how: Any) -> Forecast:
         found.append(await forecast_of(*given, **how))
         return found[0]
 
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(outlook, "forecast_of", keep)
-        code = await outlook.apart(lambda: plan.answer(wanted, said, environ={}))
+        patches.setattr(start_forecast, "forecast_of", keep)
+        code = await start_forecast.run_in_forecast_thread(
+            lambda: plan.show_plan(wanted, said, environ={})
+        )
     print(said.getvalue())
     return Told(code=code, lines=said.getvalue().splitlines(), found=found[0])
 
@@ -158,12 +168,12 @@ async def test_after_each_change_it_says_what_a_daemon_then_does(env: Environmen
         told = await planned(env)
         found = told.found
         about = {str(one.subject) for one in found.changes}
-        about |= {str(one.subject) for one in found.held}
+        about |= {str(one.subject) for one in found.blocked}
         assert (about - known, told.code) == ({*subjects}, 2), made
         known |= about
     assert told is not None
 
-    wanted, holds = comparable(told.found.changes), {str(one.subject) for one in told.found.held}
+    wanted, holds = comparable(told.found.changes), {str(one.subject) for one in told.found.blocked}
     before = await pictured(env)
     daemon = await env.start_leading(flags=FLAGS)
 
@@ -189,7 +199,7 @@ async def test_after_each_change_it_says_what_a_daemon_then_does(env: Environmen
 Key = tuple[str, str, str, str | None, str | None]
 
 
-def comparable(found: Sequence[Change]) -> set[Key]:
+def comparable(found: Sequence[PlannedChange]) -> set[Key]:
     """What can be seen of it; nobody knows beforehand what a balancer's address will be."""
     ensured = {one.subject for one in found if one.what == BALANCER}
     keys = set[Key]()
@@ -235,7 +245,7 @@ async def pictured(env: Environment) -> Picture:
 
 async def happened(env: Environment, before: Picture) -> set[Key]:
     """What differs since then, in the words of a plan."""
-    now, found = await pictured(env), list[Change]()
+    now, found = await pictured(env), list[PlannedChange]()
     for name in before.objects.keys() | now.objects.keys():
         was, is_ = before.objects.get(name), now.objects.get(name)
         if was is not None and was.is_deleting and is_ is None:
@@ -244,23 +254,25 @@ async def happened(env: Environment, before: Picture) -> set[Key]:
             )  # its finalizer was taken away
             continue
         kind = "Node" if isinstance(was or is_, Node) else "Service"
-        found += changes.of_object(kind, was, is_, after_s=0)
+        found += changes.object_changes(kind, was, is_, after_s=0)
     for service in before.objects.values():
         name = default_load_balancer_name(service) if isinstance(service, Service) else ""
         one, other = before.balancers.get(name), now.balancers.get(name)
         if one != other:
-            made = CREATE if one is None else Action.CHANGE if other is not None else DELETE
+            made = CREATE if one is None else ChangeKind.CHANGE if other is not None else DELETE
             found.append(of_service(service, made, BALANCER))
     for route in before.routes ^ now.routes:
-        subject = Subject("Route", "", route)
+        subject = ChangedObject("Route", "", route)
         made = CREATE if route in now.routes else DELETE
-        found.append(Change(subject=subject, action=made, what=ROUTE))
+        found.append(PlannedChange(subject=subject, action=made, what=ROUTE))
     return comparable(found)
 
 
-def of_service(service: KubeObject, action: Action, what: str, old: str | None = None) -> Change:
-    subject = Subject("Service", service.namespace, service.name)
-    return Change(subject=subject, action=action, what=what, old=old)
+def of_service(
+    service: KubeObject, action: ChangeKind, what: str, old: str | None = None
+) -> PlannedChange:
+    subject = ChangedObject("Service", service.namespace, service.name)
+    return PlannedChange(subject=subject, action=action, what=what, old=old)
 
 
 async def held(env: Environment) -> set[str]:

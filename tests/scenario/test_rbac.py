@@ -34,7 +34,7 @@ FLAGS = {
     "configure-cloud-routes": "true",
 }
 
-STRANGER = realserver.User(name="stranger", token="stranger-token-0123456789")
+STRANGER = realserver.TokenUser(name="stranger", token="stranger-token-0123456789")
 
 SURPLUS = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "update", "create"]}
 """A rule of which two verbs are never needed: the proof that such would be found."""

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from ccm.cli import explain
-from ccm.doctor import Refused
+from ccm.doctor import ExaminationError
 from ccm.sandbox import process, realserver
 from tests import pki, servers
 from tests.scenario import harness
@@ -24,8 +24,10 @@ from tests.scenario.harness import Daemon, Environment, write_kubeconfig
 
 pytestmark = pytest.mark.envtest
 
-STRANGER = realserver.User(name="stranger", token="stranger-token-0123456789")
-SCRAPER = realserver.User(name="scraper", token="scraper-token-0123456789", groups=("scrapers",))
+STRANGER = realserver.TokenUser(name="stranger", token="stranger-token-0123456789")
+SCRAPER = realserver.TokenUser(
+    name="scraper", token="scraper-token-0123456789", groups=("scrapers",)
+)
 
 PATHS: Mapping[str, str] = {
     "/healthz": "open",
@@ -283,8 +285,8 @@ async def explained(around: Surroundings, *words: str, **user: str) -> tuple[int
     said = io.StringIO()
     wanted = explain.read([f"--kubeconfig={kubeconfig}", *words])
     try:
-        code = await explain.answer(wanted, said, environ={})
-    except Refused:
+        code = await explain.explain_object(wanted, said, environ={})
+    except ExaminationError:
         code = 1
     return code, said.getvalue().splitlines()
 

@@ -153,7 +153,7 @@ async def test_nothing_of_it_is_left(env: Environment) -> None:
     await env.node("alpha")
     before = asyncio.all_tasks()
 
-    running = asyncio.create_task(program.run(config.effective(options.parse(argv)), {}))
+    running = asyncio.create_task(program.run(config.with_config_file(options.parse(argv)), {}))
     await env.cluster.initialised("alpha")
     os.kill(os.getpid(), signal.SIGTERM)
 

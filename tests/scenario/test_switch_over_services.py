@@ -131,7 +131,7 @@ BOTH_FAMILIES = "10.96.0.0/16,fd00:10:96::/112"
 async def dual_builtin() -> AsyncIterator[servers.ApiServer]:
     """The built-in API server, inside the test, with Services of both families."""
     networks = [ipaddress.ip_network(text) for text in BOTH_FAMILIES.split(",")]
-    async with apiserver.serve(store.Store(), cluster_ips=networks, token="dual") as url:
+    async with apiserver.serve(store.ObjectStore(), cluster_ips=networks, token="dual") as url:
         yield cast("servers.ApiServer", SimpleNamespace(url=url, token="dual", ca_file=None))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ccm.app.http import PAIR_NAMES, WEBHOOKS
+from ccm.app.http import PAIR_NAMES, WEBHOOK_PREFIX
 from ccm.sandbox import process
 from providers.sim import balancers
 from tests import servers
@@ -69,7 +69,7 @@ async def registered(env: Environment, person: Person, port: int) -> AsyncIterat
     """The shipped registration, but for where the webhook is found."""
     documents = yaml.safe_load_all(MANIFEST.read_text())
     [found] = [one for one in documents if one["kind"] == "ValidatingWebhookConfiguration"]
-    authority = (env.folder / "certs" / f"{PAIR_NAMES[WEBHOOKS]}.crt").read_bytes()
+    authority = (env.folder / "certs" / f"{PAIR_NAMES[WEBHOOK_PREFIX]}.crt").read_bytes()
     for one in found["webhooks"]:
         one["clientConfig"] = {
             "url": f"https://127.0.0.1:{port}{one['clientConfig']['service']['path']}",

@@ -81,7 +81,7 @@ class StackitHarness(VendorHarness):
             "machineType": "c2i.2",
             "networking": {"networkId": NETWORK},
         }
-        made = servers.make(world, order)
+        made = servers.new_server(world, order)
         made.update(status="ACTIVE", launchedAt=world.now())
         (nic,) = made["nics"]
         nic["publicIp"] = f"203.0.113.{self._made}"
@@ -201,7 +201,7 @@ class StackitHarness(VendorHarness):
                 marks.UID: identity.uid,
             }
         order = {"name": name, "machineType": "c2i.2", "labels": labels}
-        made = servers.make(self.service.cloud, order)
+        made = servers.new_server(self.service.cloud, order)
         made["status"] = "ACTIVE"
         return self._vm(made)
 

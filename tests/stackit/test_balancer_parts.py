@@ -17,7 +17,7 @@ from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, deleted, ensured, updated
 from ccm.testing.fake_api import Fault
 from ccm.testing.probes import CLUSTER
-from providers.stackit import auth, balancers, config, machines, recipes
+from providers.stackit import auth, balancer_specs, balancers, config, machines
 from providers.stackit.testing import balancers as fake_balancers
 from providers.stackit.testing.server import NETWORK
 from tests.stackit.balancing import METRICS, NAME, OTHER_NETWORK, UID, only, service
@@ -162,7 +162,7 @@ async def test_states(harness: StackitHarness) -> None:
     ensure = harness.balancer.ensure_load_balancer
     with pytest.raises(cloud.RetryAfter) as caught:
         await ensure(CLUSTER, service(), [])
-    assert caught.value.seconds == balancers.AGAIN_S
+    assert caught.value.seconds == balancers.RETRY_S
     held = only(harness)
     held["status"] = "STATUS_ERROR"
     held["errors"] = [
@@ -299,8 +299,8 @@ async def test_a_crash_after_any_write_leaves_no_credentials_behind(
 def settled(harness: StackitHarness, asked: cloud.Service, *targets: cloud.Node) -> dict[str, Any]:
     """A load balancer as the vendor's manager makes it: without our labels."""
     settings = config.LoadBalancer(network_id=NETWORK)
-    recipe = recipes.wanted(asked, targets, settings)
-    order = dict(recipes.order(recipe, {}, None))
+    recipe = balancer_specs.desired_spec(asked, targets, settings)
+    order = dict(balancer_specs.build_order(recipe, {}, None))
     order["options"] = {**order["options"], "accessControl": {}}
     order["targetPools"] = [
         {**pool, "targets": pool["targets"][::-1]} for pool in order["targetPools"]
@@ -367,7 +367,7 @@ async def test_a_creation_that_was_cut_short_is_finished(harness: StackitHarness
     held.update(status="DELETING", createdAt="some day")
     with pytest.raises(cloud.RetryAfter):
         await group.driver.create_machine(request)
-    assert [one.created for one in await group.listed()] == [None]
+    assert [one.created for one in await group.list_vms()] == [None]
     assert harness.service.writes == 1
 
 
@@ -419,7 +419,7 @@ async def test_a_secret_without_a_project(
     group.credentials = {"serviceaccount.json": key, **given}
 
     with pytest.raises(cloud.InvalidArgument, match="project-id"):
-        await group.listed()
+        await group.list_vms()
 
 
 @pytest.mark.row("stackit-balancer-04")
@@ -478,7 +478,7 @@ async def test_credentials_that_somebody_deleted_are_made_anew(harness: StackitH
 async def test_who_has_no_other_token_says_so(harness: StackitHarness) -> None:
     """One that was renewed meanwhile is another; without credentials there is none."""
     async with auth.open_key_flow(
-        auth.Key(harness.service.account.key), f"{harness.url}/token"
+        auth.ServiceAccountKey(harness.service.account.key), f"{harness.url}/token"
     ) as flow:
         header = await flow.header()
         assert (flow.refused("Bearer an-older-one"), flow.refused(header)) == (True, False)

@@ -17,7 +17,7 @@ from ccm.testing.contract_balancers import HTTPS, UDP, deleted, ensured, updated
 from ccm.testing.fake_api import Fault
 from ccm.testing.probes import CLUSTER
 from ccm.testing.probes import nodes as make_nodes
-from providers.stackit import config, recipes
+from providers.stackit import balancer_specs, config
 from providers.stackit import service_annotations as ann
 from providers.stackit.service_annotations import FLAVORS, PLANS
 from tests.stackit.balancing import (
@@ -37,8 +37,8 @@ from tests.support.vendor import balancer_of
 SETTINGS = config.LoadBalancer(network_id=OTHER_NETWORK)
 
 
-def wanted(found: cloud.Service, *nodes: cloud.Node) -> recipes.Recipe:
-    return recipes.wanted(found, nodes, SETTINGS)
+def wanted(found: cloud.Service, *nodes: cloud.Node) -> balancer_specs.BalancerSpec:
+    return balancer_specs.desired_spec(found, nodes, SETTINGS)
 
 
 @pytest.mark.row("stackit-balancer-21")
@@ -110,7 +110,7 @@ def test_an_older_one_without_a_value_is_passed_over(old: str) -> None:
     ],
 )
 def test_names(name: str, found: str) -> None:
-    assert recipes.name_of(build_service(name, uid=UID)) == found
+    assert balancer_specs.balancer_name(build_service(name, uid=UID)) == found
     assert len(found) <= 63
 
 
@@ -140,7 +140,7 @@ def test_ports() -> None:
     ],
 )
 def test_names_of_targets(name: str, found: str) -> None:
-    assert recipes.target_name(name) == found
+    assert balancer_specs.target_name(name) == found
 
 
 @pytest.mark.row("stackit-balancer-08")
@@ -151,7 +151,7 @@ def test_targets_are_the_first_internal_addresses() -> None:
 
     (pool,) = wanted(service(), one, bare).pools
 
-    assert recipes.members(pool) == [("one", "10.0.0.5")]
+    assert balancer_specs.members(pool) == [("one", "10.0.0.5")]
 
 
 @pytest.mark.row("stackit-balancer-09")

@@ -33,8 +33,8 @@ loadBalancer: {{networkId: {NETWORK}}}
 TOKEN = {"STACKIT_SERVICE_ACCOUNT_TOKEN": "a-token-of-somebody"}
 
 
-def read(text: str = GOOD, **environ: str) -> config.Everything:
-    return config.read(cloud.Context(config=text.encode(), environ=environ))
+def read(text: str = GOOD, **environ: str) -> config.AllSettings:
+    return config.read_all(cloud.Context(config=text.encode(), environ=environ))
 
 
 def faults(text: str = GOOD, **environ: str) -> list[str]:
@@ -114,7 +114,7 @@ def test_a_key_by_its_path(tmp_path: Path) -> None:
         config=GOOD.encode(), environ={"STACKIT_SERVICE_ACCOUNT_KEY_PATH": str(file)}
     )
 
-    assert config.read(context).environment.has_credentials
+    assert config.read_all(context).environment.has_credentials
     assert file in context.followed
 
 
@@ -187,7 +187,7 @@ def test_tokens_come_by_https_from_where_the_settings_say(url: str, is_taken: bo
 
 @pytest_asyncio.fixture
 async def flow(service: server.Service, endpoint: str) -> AsyncIterator[auth.KeyFlow]:
-    key = auth.Key(service.account.key)
+    key = auth.ServiceAccountKey(service.account.key)
     async with auth.open_key_flow(key, f"{endpoint}/token") as found:
         yield found
 
@@ -208,7 +208,7 @@ async def test_a_token_is_used_until_shortly_before_its_end(
 
 @pytest.mark.row("stackit-auth-01")
 async def test_a_key_of_another_account_is_refused(service: server.Service, endpoint: str) -> None:
-    key = auth.Key(service.account.key)
+    key = auth.ServiceAccountKey(service.account.key)
     service.account.rotate()
     async with auth.open_key_flow(key, f"{endpoint}/token") as flow:
         with pytest.raises(cloud.Unauthenticated, match="assertion"):
@@ -267,7 +267,7 @@ async def test_a_token_that_is_revoked_is_renewed_in_the_middle(harness: Stackit
     assert account.issued == 1
 
     flow = _flow(harness.project)
-    flow._got_at -= auth.YOUNG_S
+    flow._renewed_at -= auth.MIN_RENEW_AGE_S
     await harness.project.inventory.list_instances()
 
     assert account.issued == 2

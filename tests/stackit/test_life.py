@@ -72,7 +72,7 @@ async def test_a_whole_life_is_as_the_documents_say(
             made = await machines.create(who)
             await machines.initialize(who, made.provider_id)
             await machines.status(who)
-            await machines.listed()
+            await machines.list_vms()
             await machines.delete(who, made.provider_id)
         volume = {"id": IMAGE, "availabilityZone": "eu01-2", "size": 40}
         harness.service.cloud.volumes[IMAGE] = volume

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from ccm import cloud
-from ccm.cloud.machines import Phase, known
+from ccm.cloud.machines import Phase, partial_info
 from ccm.testing import machine_probes
 from ccm.testing.fake_api import Exchange, Fault
 from ccm.testing.machine_probes import Machines
@@ -279,7 +279,7 @@ async def test_the_waits_are_steps(harness: StackitHarness) -> None:
     server_id = made.provider_id.rpartition("/")[2]
     with pytest.raises(cloud.RetryAfter) as waiting:
         await group.driver.initialize_machine(req)
-    assert waiting.value.seconds == iaas.AGAIN_S
+    assert waiting.value.seconds == iaas.RETRY_S
     harness.service.cloud.settle(all_of_them=True)
     await group.driver.initialize_machine(req)
 
@@ -361,7 +361,7 @@ async def test_a_server_that_never_came_up_is_deleted(harness: StackitHarness) -
     made = await group.create(who := group.identity())
     with pytest.raises(cloud.ResourceExhausted, match="No valid host") as caught:
         await group.driver.initialize_machine(group.request(who, made.provider_id))
-    assert known(caught.value).phase is Phase.FAILED  # so nobody waits for it any more
+    assert partial_info(caught.value).phase is Phase.FAILED  # so nobody waits for it any more
     assert await harness.vms() == []
 
     await group.create(who)
@@ -387,7 +387,7 @@ async def test_a_server_that_has_run_is_never_deleted_for_its_state(
 
     with pytest.raises(cloud.FailedPrecondition, match="resize failed") as caught:
         await group.driver.initialize_machine(req)
-    assert known(caught.value).phase is not Phase.FAILED  # a person may mend it
+    assert partial_info(caught.value).phase is not Phase.FAILED  # a person may mend it
     status = await group.driver.get_machine_status(req)
 
     assert (status.phase, status.message) == (cloud.Phase.FAILED, "resize failed")
@@ -397,7 +397,7 @@ async def test_a_server_that_has_run_is_never_deleted_for_its_state(
 @pytest.mark.row("stackit-machine-10")
 async def test_a_failed_server_of_somebody_else_is_not_deleted(harness: StackitHarness) -> None:
     group = of(harness)
-    given = await machine_probes.foreign(group, "given", "nobody")
+    given = await machine_probes.create_foreign_vm(group, "given", "nobody")
     (held,) = harness.service.cloud.servers.values()
     held["status"] = "ERROR"
 
@@ -540,11 +540,11 @@ async def test_a_server_of_the_vendors_driver(harness: StackitHarness) -> None:
             "odd": 7,
         },
     }
-    made = servers.make(harness.service.cloud, order)
+    made = servers.new_server(harness.service.cloud, order)
 
     with pytest.raises(cloud.AlreadyExists):
         await group.create(group.identity("theirs"))
-    (listed,) = await group.listed()
+    (listed,) = await group.list_vms()
 
     assert listed.identity == cloud.Identity(
         cluster="", pool="contract-pool", name="theirs", uid=""
@@ -577,7 +577,7 @@ async def test_a_server_of_the_vendors_driver_is_known_by_machine_and_class(
         with pytest.raises(cloud.NotOwned):
             await group.delete(who, made.provider_id)
 
-    assert (await group.held() == []) is owned
+    assert (await group.vm_provider_ids() == []) is owned
 
 
 @pytest.mark.row("stackit-machine-07", "stackit-machine-09")
@@ -587,9 +587,9 @@ async def test_labels_that_are_no_text(harness: StackitHarness) -> None:
     (held,) = harness.service.cloud.servers.values()
     for odd in (None, 7):
         held["labels"][marks.StackitMachineLabel] = odd
-        (listed,) = await group.listed()
+        (listed,) = await group.list_vms()
 
-    assert (listed.identity.name, list(await group.listed(pool="none"))) == (who.name, [])
+    assert (listed.identity.name, list(await group.list_vms(pool="none"))) == (who.name, [])
 
 
 @pytest.mark.row("stackit-machine-13")
@@ -597,12 +597,12 @@ async def test_of_two_servers_of_one_machine_the_older_stays(harness: StackitHar
     group = of(harness)
     made = await group.create(who := group.identity())
     (held,) = harness.service.cloud.servers.values()
-    servers.make(harness.service.cloud, held["_order"])
+    servers.new_server(harness.service.cloud, held["_order"])
 
     again = await group.create(who)
 
     assert again.provider_id == made.provider_id
-    assert await group.held() == [made.provider_id]
+    assert await group.vm_provider_ids() == [made.provider_id]
 
 
 @pytest.mark.row("stackit-machine-08")
@@ -612,14 +612,14 @@ async def test_one_client_for_each_key(harness: StackitHarness) -> None:
     account = harness.service.account
     for user_data in (b"one", b"two"):
         group.credentials = {**harness.machine_credentials(), "userData": user_data}
-        await group.listed()
+        await group.list_vms()
     assert (len(driver.spi), account.issued) == (1, 1)
 
     account.rotate()
     with pytest.raises(cloud.Unauthenticated):
-        await group.listed()
+        await group.list_vms()
     group.credentials = None
-    await group.listed()
+    await group.list_vms()
 
     assert (len(driver.spi), account.issued) == (1, 2)
 
@@ -639,7 +639,7 @@ async def test_a_key_that_is_none(harness: StackitHarness, key: bytes) -> None:
     group = of(harness)
     group.credentials = {**harness.machine_credentials(), "serviceaccount.json": key}
     with pytest.raises(cloud.InvalidArgument, match=r"serviceaccount\.json"):
-        await group.listed()
+        await group.list_vms()
 
 
 @pytest.mark.row("stackit-machine-08")
@@ -665,7 +665,7 @@ async def test_machines_are_where_the_cloud_config_says(harness: StackitHarness)
     harness.variables = {"STACKIT_IAAS_ENDPOINT": f"{harness.url}/elsewhere"}
     async with harness.open() as opened:
         with pytest.raises(cloud.Unknown):
-            await of(harness, opened).listed()
+            await of(harness, opened).list_vms()
 
 
 @pytest.mark.row("stackit-machine-14")

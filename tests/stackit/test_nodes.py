@@ -134,7 +134,7 @@ async def test_the_default_network_comes_first(harness: StackitHarness) -> None:
     server.add_network(world, OTHER, "a-first", "192.168.0.0/24", ipv6="2001:db8::/64")
     made = await harness.create()
     (held,) = world.servers.values()
-    held["nics"].insert(0, servers._shown(servers.new_nic(world, OTHER), "a-first"))
+    held["nics"].insert(0, servers._nic_details(servers.new_nic(world, OTHER), "a-first"))
     held["nics"].append(dict(held["nics"][0]))
     held["availabilityZone"] = "_eu01/zone 1_"
 

@@ -178,7 +178,7 @@ def test_a_secret(secret: Mapping[str, bytes], found: int) -> None:
 
     assert [one.field for one in told] == ["secretRef"] * found
     assert "not-json-at-all" not in " ".join(map(str, told))
-    assert all(redact.words(str(one)) == str(one) for one in told)
+    assert all(redact.mask_text(str(one)) == str(one) for one in told)
 
 
 @pytest.mark.row("stackit-spec-13")
@@ -201,13 +201,13 @@ def test_every_fault_is_told_in_order() -> None:
 
     assert fields(wrong, {}) == ["secretRef", "secretRef", *reversed(wrong)]
     with pytest.raises(cloud.InvalidArgument) as caught:
-        machines.read(wrong)
+        machines.parse_spec(wrong)
     assert all(name in str(caught.value) for name in wrong)
 
 
 @pytest.mark.row("stackit-spec-11")
 def test_a_whole_spec_is_read() -> None:
-    found = machines.read({**GOOD, "userData": None, "bootVolume": VOLUME, "extra": 1})
+    found = machines.parse_spec({**GOOD, "userData": None, "bootVolume": VOLUME, "extra": 1})
 
     assert found.boot_volume is not None
     assert (found.boot_volume.delete_on_termination, found.user_data) == (True, "")

@@ -120,7 +120,7 @@ async def test_a_load_balancer_with_metrics(harness: StackitHarness) -> None:
 @pytest.mark.row("stackit-machine-12", "stackit-node-02")
 async def test_a_machine_and_its_node(harness: StackitHarness) -> None:
     """Known by its provider ID; the node's is the shorter one."""
-    held = servers.make(harness.service.cloud, SERVER)
+    held = servers.new_server(harness.service.cloud, SERVER)
     held.update(status="ACTIVE", launchedAt=held["createdAt"])
     for nic in harness.service.cloud.nics.values():
         nic["allowedAddresses"] = ["10.96.0.0/12"]
@@ -129,7 +129,7 @@ async def test_a_machine_and_its_node(harness: StackitHarness) -> None:
 
     status = await group.driver.get_machine_status(req)
     await group.driver.initialize_machine(req)
-    (listed,) = await group.listed()
+    (listed,) = await group.list_vms()
     one = node("machine-1", provider_id=f"stackit://{held['id']}")
     metadata = await harness.project.instances.instance_metadata(one)
 

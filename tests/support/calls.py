@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ccm.cloud import Cloud, LoadBalancer, Service
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.model import ObjectMeta
 
 ENSURE = LoadBalancer.ensure_load_balancer
@@ -49,6 +49,6 @@ def cloud(name: str, act: Callable[[], Awaitable[Any]], **fields: Any) -> Cloud:
     return Provider(act).cloud(name, **fields)
 
 
-async def ensure(handle: Handle, uid: str = "") -> object:
+async def ensure(handle: CloudClient, uid: str = "") -> object:
     """A change, about one Service."""
     return await handle.call(ENSURE, "c1", Service(metadata=ObjectMeta(name="web", uid=uid)), ())

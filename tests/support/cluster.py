@@ -70,7 +70,7 @@ class Cluster:
     @contextlib.asynccontextmanager
     async def running(self, controller: Controller) -> AsyncIterator[None]:
         """The controller at work; it must not end by itself."""
-        self.informer.complete()
+        self.informer.mark_synced()
         task = spawn(controller.run(), name="controller")
         try:
             await settle()

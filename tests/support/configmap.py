@@ -29,7 +29,7 @@ class Api:
     def put(self, data: Mapping[str, str]) -> ConfigMap:
         """Somebody writes it."""
         version = int(self.map.resource_version) + 1 if self.map is not None else 1
-        meta: dict[str, Any] = {"name": deletions.NAME, "uid": "u"}
+        meta: dict[str, Any] = {"name": deletions.CONFIG_MAP_NAME, "uid": "u"}
         meta |= {"resourceVersion": str(version)}
         meta |= {"annotations": dict(self.map.annotations) if self.map is not None else None}
         self.map = msgspec.convert({"metadata": meta, "data": dict(data)}, ConfigMap)
@@ -79,7 +79,7 @@ class Api:
         return self._written(self.put({k: text for k, text in merged.items() if text is not None}))
 
     async def _asked(self, verb: str, name: str, namespace: str) -> None:
-        assert (name, namespace) == (deletions.NAME, "kube-system")
+        assert (name, namespace) == (deletions.CONFIG_MAP_NAME, "kube-system")
         self.requests.append(verb)
         await asyncio.sleep(0.1)
         if self.error is not None:

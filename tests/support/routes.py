@@ -14,10 +14,10 @@ import msgspec
 from ccm.base import clock
 from ccm.base.throttle import Limiter
 from ccm.cloud import Cloud, Route, address
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.lookup import NodeOwnership
 from ccm.controllers.route.controller import RouteController
-from ccm.controllers.route.plan import Settings
+from ccm.controllers.route.plan import RouteSettings
 from ccm.model import ObjectReference
 from ccm.model.cidr import parse_ranges
 from ccm.runtime.deletions import DeletionRecord
@@ -100,7 +100,7 @@ class Environment(Cluster):
         super().__init__()
         self.cloud = FakeRoutes()
         self.told: list[tuple[str, str, str]] = []
-        self.handle: Handle
+        self.handle: CloudClient
         self.controller: RouteController
 
     def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
@@ -159,18 +159,20 @@ async def running(
     if theirs is not None:
         env.node("theirs", "10.120.8.0/24", **theirs)
     if unreadable is not None:
-        env.informer._reflector.undecodable.add(unreadable)
+        env.informer._reflector.malformed_keys.add(unreadable)
     env.cloud.routes, env.cloud.slow = list(routes), set(slow)
     env.cloud.faults, env.cloud.latency_s = dict(faults or {}), latency_s
-    env.handle = Handle(Cloud(name="fake", routes=env.cloud), cluster_name="c1", limiter=limiter)
+    env.handle = CloudClient(
+        Cloud(name="fake", routes=env.cloud), cluster_name="c1", limiter=limiter
+    )
     env.controller = controller = RouteController(
         nodes=env.informer,
         api=env,
         handle=env.handle,
         ranges=RANGES,
-        ownership=NodeOwnership.of(("fake",), own_nodes),
+        ownership=NodeOwnership.from_flag(("fake",), own_nodes),
         events=env,
-        settings=Settings(**settings),
+        settings=RouteSettings(**settings),
         record=record,
         rng=random.Random(1),
     )

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from ccm.kube.resources import Kind
+from ccm.kube.resources import ResourceKind
 from ccm.machines.codec import Codec
 from ccm.machines.replicas import DEFAULT_PRIORITY
-from ccm.machines.rollout import Change, Making
+from ccm.machines.rollout import SetChange, SetCreation
 from ccm.machines.settings import Names
 from ccm.model import NodeCondition, ObjectMeta, OwnerReference
 from ccm.model.machines import (
@@ -29,9 +29,9 @@ from ccm.model.machines import (
     Template,
 )
 from ccm.model.meta import KubeObject
-from ccm.model.patches import Patch, merge_changes, same_object, same_version
+from ccm.model.patches import Patch, merge_patch, uid_precondition, version_precondition
 from ccm.model.selectors import LabelSelector
-from ccm.model.times import NEVER, format_time, moment
+from ccm.model.times import EPOCH, format_time, parse_optional_time
 
 GROUP, VERSION = "servers.example.org", "v2"
 NAMES = Names(
@@ -81,7 +81,7 @@ def _machine(obj: Document) -> Machine:
     owners = [one.uid for one in meta.owner_references or ()]
     return Machine(
         metadata=meta,
-        created=moment(meta.creation_timestamp) or NEVER,
+        created=parse_optional_time(meta.creation_timestamp) or EPOCH,
         class_name=size.name,
         own_class=MachineClass(metadata=size, provider_spec=spec.get("vm", {})),
         provider_id=spec.get("id", ""),
@@ -93,8 +93,8 @@ def _machine(obj: Document) -> Machine:
             state=status.get("result", ""),
             kind=status.get("action", ""),
             timeout_active=status.get("late", False),
-            since=moment(status.get("since")),
-            updated=moment(status.get("at")),
+            since=parse_optional_time(status.get("since")),
+            updated=parse_optional_time(status.get("at")),
             known_state=status.get("driver", ""),
             conditions=tuple(msgspec.convert(status.get("node", []), list[NodeCondition])),
         ),
@@ -108,7 +108,7 @@ def _set(obj: Document) -> MachineSet:
     status = obj.status
     return MachineSet(
         **_owner(obj),
-        created=moment(obj.metadata.creation_timestamp) or NEVER,
+        created=parse_optional_time(obj.metadata.creation_timestamp) or EPOCH,
         status=SetStatus(
             observed=status.get("seen", 0),
             replicas=status.get("count", 0),
@@ -153,8 +153,8 @@ def _owner(obj: Document) -> dict[str, Any]:
     }
 
 
-def _kind(plural: str, kind: str, hub: Any, convert: Any) -> Kind[Any]:
-    return Kind(
+def _kind(plural: str, kind: str, hub: Any, convert: Any) -> ResourceKind[Any]:
+    return ResourceKind(
         group=GROUP,
         version=VERSION,
         plural=plural,
@@ -187,16 +187,16 @@ class ServerCodec(Codec):
             "driver": status.known_state,
             "node": [msgspec.to_builtins(one) for one in status.conditions],
         }
-        return {"metadata": same_object(obj) | same_version(obj), "status": found}
+        return {"metadata": uid_precondition(obj) | version_precondition(obj), "status": found}
 
     def known_state_patch(self, obj: Machine, state: str) -> Patch:
-        return {"metadata": same_object(obj), "status": {"driver": state}}
+        return {"metadata": uid_precondition(obj), "status": {"driver": state}}
 
     def identity_patch(
         self, obj: Machine, *, provider_id: str, node_name: str, origin: str
     ) -> Patch:
         notes = {NAMES.origin: origin or None, NAMES.creation: None}
-        metadata = same_object(obj) | same_version(obj) | {"annotations": notes}
+        metadata = uid_precondition(obj) | version_precondition(obj) | {"annotations": notes}
         return {"metadata": metadata, "spec": {"id": provider_id, "node": node_name}}
 
     def machine_body(self, owner: MachineSet, reference: OwnerReference, name: str) -> Patch:
@@ -213,7 +213,9 @@ class ServerCodec(Codec):
     def push_patch(self, obj: Machine, owner: MachineSet) -> Patch | None:
         return None
 
-    def set_body(self, obj: MachineDeployment, making: Making, reference: OwnerReference) -> Patch:
+    def set_body(
+        self, obj: MachineDeployment, making: SetCreation, reference: OwnerReference
+    ) -> Patch:
         mark = {_HASH: making.name.hash}
         labels = {**obj.template.labels, **mark}
         metadata = {
@@ -231,8 +233,8 @@ class ServerCodec(Codec):
         }
         return {"metadata": metadata, "spec": spec}
 
-    def set_patch(self, obj: MachineSet, change: Change, owner: MachineDeployment) -> Patch:
-        metadata: dict[str, Any] = same_object(obj) | same_version(obj)
+    def set_patch(self, obj: MachineSet, change: SetChange, owner: MachineDeployment) -> Patch:
+        metadata: dict[str, Any] = uid_precondition(obj) | version_precondition(obj)
         metadata |= {"annotations": dict(change.annotations), "labels": dict(change.labels)}
         spec = {} if change.replicas is None else {"spec": {"count": change.replicas}}
         return {"metadata": metadata, **spec}
@@ -264,8 +266,8 @@ class ServerCodec(Codec):
 
 
 def _changed(obj: MachineSet | MachineDeployment, wanted: Mapping[str, Any]) -> Patch | None:
-    changes = merge_changes(obj.source.status, wanted)
-    return {"metadata": same_version(obj), "status": changes} if changes else None
+    changes = merge_patch(obj.source.status, wanted)
+    return {"metadata": version_precondition(obj), "status": changes} if changes else None
 
 
 CODEC = ServerCodec()

@@ -15,8 +15,8 @@ import msgspec
 from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, Ingress, LoadBalancerRecord, Status, default_load_balancer_name
-from ccm.cloud.calls.handle import Handle
-from ccm.controllers.service.controller import ServiceController, Settings
+from ccm.cloud.calls.client import CloudClient
+from ccm.controllers.service.controller import ServiceController, ServiceControllerSettings
 from ccm.kube.errors import Conflict, Invalid, NotFound
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, Service, Taint, names
@@ -299,21 +299,21 @@ class World:
         """
         present = [*self.nodes.store.list()]
         self._fresh_caches()
-        self.nodes._reflector.undecodable.update(undecodable)
+        self.nodes._reflector.malformed_keys.update(undecodable)
         for node in present:
             self.nodes.upsert(node)
         for body in self.objects.values():
             self.services.upsert(msgspec.convert(body, Service))
-        self.nodes.complete()
-        self.services.complete()
-        self.handle = Handle(self.cloud)
+        self.nodes.mark_synced()
+        self.services.mark_synced()
+        self.handle = CloudClient(self.cloud)
         controller = ServiceController(
             services=self.services,
             nodes=self.nodes,
             api=self,
             handle=self.handle,
             events=self,
-            settings=Settings(**settings),
+            settings=ServiceControllerSettings(**settings),
             about=RECORD,
             record=self.record,
             rng=random.Random(1),

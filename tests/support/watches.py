@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ccm.base.backoff import Exponential
+from ccm.base.backoff import ExponentialBackoff
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube import errors
 from ccm.kube.client import Page, WatchEvent
-from ccm.kube.informer import Settings
+from ccm.kube.informer import ReflectorSettings
 from ccm.model import Node
 from ccm.model.meta import KubeObject
 from ccm.testing import builders
 from ccm.testing.clock import advance, elapsed_s
 
 T = TypeVar("T", bound=KubeObject)
-STEADY = Exponential(base_s=0.8, factor=2.0, cap_s=30.0)
-LISTED = Settings(backoff=STEADY)
+STEADY = ExponentialBackoff(base_s=0.8, factor=2.0, cap_s=30.0)
+LISTED = ReflectorSettings(backoff=STEADY)
 Step = WatchEvent[Node] | Exception | float
 """An event, a failure, or seconds of silence."""
 
@@ -192,5 +192,5 @@ class Recorder:
         self.objects.pop(key, None)
         self.removed.append((key, last.resource_version if last else None))
 
-    def complete(self) -> None:
+    def mark_synced(self) -> None:
         self.completed.append(elapsed_s())

@@ -189,9 +189,9 @@ async def commands(env: Environment, vendor: Vendor) -> str:
         f"--kubeconfig={env.server.kubeconfig_path}",
         *harness.command_line({**vendor.all_flags, "cloud-config": str(env.cloud_config)}),
     ]
-    await doctor.answer(doctor.read(words), out, environ=environ)
+    await doctor.examine_and_show(doctor.read(words), out, environ=environ)
     for thing in (("service", "default/web-0"), ("node", "n1"), ("machine", "default/m0-0")):
-        await explain.answer(explain.read([*thing, *words]), out, environ=environ)
+        await explain.explain_object(explain.read([*thing, *words]), out, environ=environ)
     return out.getvalue()
 
 

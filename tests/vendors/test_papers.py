@@ -108,7 +108,7 @@ def test_settings_of_stackits_guide_are_taken() -> None:
     (values,) = [one for one in blocks("stackit") if "extraEnv" in one]
     text = secret["stringData"]["cloud.yaml"].encode()
     given = cloud.Context(config=text, environ={"STACKIT_SERVICE_ACCOUNT_TOKEN": "somebody's"})
-    assert stackit_config.read(given).file.global_.region == "eu01"
+    assert stackit_config.read_all(given).file.global_.region == "eu01"
     assert values["cloud"] == {"provider": "stackit"}
     assert [one["name"] for one in values["extraEnv"]] == ["STACKIT_SERVICE_ACCOUNT_KEY_PATH"]
 
@@ -146,7 +146,7 @@ def test_the_table_of_errors_tells_when_machines_are_tried_again() -> None:
             name = said.strip("`-").replace("-", "_")
             assert name in {one.name for one in dataclasses.fields(flags.SharedFlags)}
         else:
-            seconds = creation.SHORT_S if creation.passes(kind("x")) else creation.MEDIUM_S
+            seconds = creation.SHORT_S if creation.is_transient(kind("x")) else creation.MEDIUM_S
             assert said == {5.0: "5 s", 180.0: "3 min"}[seconds]
 
 

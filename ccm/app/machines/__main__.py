@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 from ccm.app.machines.commands import COMMANDS
-from ccm.app.main import leave, main
+from ccm.app.main import exit_process, main
 
 if __name__ == "__main__":
     name, *words = sys.argv[1:] or [""]
     if name not in COMMANDS:
         sys.exit(f"give one of these: {', '.join(COMMANDS)}")
-    leave(main(words, COMMANDS[name].program))
+    exit_process(main(words, COMMANDS[name].program))

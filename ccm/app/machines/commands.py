@@ -4,7 +4,7 @@ A command has the flags of its controllers and the shared ones from the daemon's
 those of `CommandFlags`. Names and defaults are those of Gardener's machine-controller-manager, so
 that its command lines work unchanged.
 """
-# ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
+# ruff: noqa: RUF009 - `FlagSection.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
 
@@ -20,14 +20,23 @@ from ccm.app.machines.serving import serving
 from ccm.app.main import Program
 from ccm.app.options import FLAGS, SECTIONS, Options, argv, generic
 from ccm.app.options.names import ALIASES, FLAGS_OF, MANIFESTS
-from ccm.app.options.table import NO_PROVIDER, fields, stray
-from ccm.base.flags import ADDRESS, INT, Address, Fault, Flag, Section, at_least_one, table
-from ccm.machines.flags import IN_CLUSTER, NO_TARGET, somewhere
+from ccm.app.options.table import NO_PROVIDER, arguments_fault, fields
+from ccm.base.flags import (
+    ADDRESS,
+    INT,
+    Address,
+    Flag,
+    FlagSection,
+    FlagViolation,
+    at_least_one,
+    flags_of,
+)
+from ccm.machines.flags import IN_CLUSTER, NO_TARGET, check_control_kubeconfig
 from ccm.runtime.manifest import GENERIC
 
-CLUSTERS = Section("clusters")
-SERVING = Section("serving")
-WORK = Section("work")
+CLUSTERS = FlagSection("clusters")
+SERVING = FlagSection("serving")
+WORK = FlagSection("work")
 
 SHARED = (
     *("namespace", "cloud-config", "cluster-name", "allow-untagged-cloud"),
@@ -39,7 +48,7 @@ SHARED = (
 )
 """Flags of the daemon that both commands take over unchanged."""
 
-IDLE: Mapping[str, bool] = MappingProxyType(
+NO_EFFECT: Mapping[str, bool] = MappingProxyType(
     {
         **dict.fromkeys(
             (
@@ -57,10 +66,11 @@ IDLE: Mapping[str, bool] = MappingProxyType(
         ),
     }
 )
-"""Flags of the Go programs without effect -> whether they take a value; see `Command.idle`."""
+"""Flags of the Go programs without effect -> whether they take a value; see
+`MachineCommand.no_effect`."""
 
-_MAKERS = ("machineclass", "machine", "machinesafety")
-_KEEPERS = ("machineset", "machinedeployment", "machineovershoot")
+_VM_CONTROLLERS = ("machineclass", "machine", "machinesafety")
+_SET_CONTROLLERS = ("machineset", "machinedeployment", "machineovershoot")
 """Aliases of the controllers of each command."""
 
 _SYNCS = "concurrent-syncs"
@@ -78,7 +88,7 @@ class CommandFlags:
         "kubeconfig of the cluster that has Machines, MachineClasses, their Secrets, and our "
         f"Lease; {IN_CLUSTER} means the one whose Pod this is. Empty means that of "
         "--target-kubeconfig.",
-        check=somewhere,
+        check=check_control_kubeconfig,
     )
     target_kubeconfig: str = CLUSTERS.flag(
         "",
@@ -130,18 +140,18 @@ class CommandOptions(CommandFlags, Options):
     """The daemon's settings, made from the flags of one command.
 
     Attributes:
-        known: flags of the command, by name.
+        command_flags: flags of the command, by name.
     """
 
-    known: Mapping[str, Flag] = field(default_factory=dict)
+    command_flags: Mapping[str, Flag] = field(default_factory=dict)
 
     def written(self) -> dict[str, str]:
         """Return each flag's value as text, by name."""
-        return {name: flag.kind.write(self.get(name)) for name, flag in self.known.items()}
+        return {name: flag.kind.write(self.get(name)) for name, flag in self.command_flags.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command:
+class MachineCommand:
     """A machine command.
 
     Attributes:
@@ -171,23 +181,26 @@ class Command:
     @cached_property
     def flags(self) -> Mapping[str, Flag]:
         """Flags of the command by name, sorted."""
-        names = [*_of_controllers(self.aliases), *SHARED]
+        names = [*_controller_flags(self.aliases), *SHARED]
         flags = {name: FLAGS[name] for name in names if not name.endswith(f"-{_SYNCS}")}
-        flags |= table(CommandFlags)
+        flags |= flags_of(CommandFlags)
         for name, default in self.defaults.items():
             flags[name] = replace(flags[name], default=default)
         kept = {name: flags[name] for name in sorted(flags) if self.has_cloud or not _cloud(name)}
         return MappingProxyType(kept)
 
     @property
-    def idle(self) -> Mapping[str, bool]:
+    def no_effect(self) -> Mapping[str, bool]:
         """Flags accepted without effect, including those of the other command."""
         others = {
-            name: FLAGS[name].kind.bare is None
-            for name in (*_of_controllers((*_MAKERS, *_KEEPERS)), *filter(_cloud, SHARED))
+            name: FLAGS[name].kind.bare_value is None
+            for name in (
+                *_controller_flags((*_VM_CONTROLLERS, *_SET_CONTROLLERS)),
+                *filter(_cloud, SHARED),
+            )
             if not name.endswith(f"-{_SYNCS}")
         }
-        return {**IDLE, **others, "cloud-provider": True}
+        return {**NO_EFFECT, **others, "cloud-provider": True}
 
     def read(self, words: Sequence[str]) -> Options | str:
         """Return the settings of a command line, or the text of `--help` or `--version`.
@@ -195,7 +208,7 @@ class Command:
         Raises:
             UsageError: the command line is invalid; the error lists every fault.
         """
-        parsed = argv.parse(self.flags, words, self.idle)
+        parsed = argv.parse(self.flags, words, self.no_effect)
         given = {name: flag.default for name, flag in self.flags.items()} | dict(parsed.values)
         if given["help"]:
             return self._help()
@@ -203,21 +216,21 @@ class Command:
             return f"{self.name} {ccm.__version__}\n"
         options = self._options(given, parsed)
         faults = [
-            self.flags[name].fault(given[name], right)
+            self.flags[name].error_message(given[name], right)
             for name, right in self._faults(options, given)
         ]
         if self.has_cloud and not given["cloud-provider"]:
             faults.append(NO_PROVIDER)
         if parsed.arguments:
-            faults.append(stray(self.name, parsed.arguments))
+            faults.append(arguments_fault(self.name, parsed.arguments))
         if faults:
             raise argv.UsageError(faults)
         return options
 
-    def _options(self, given: Mapping[str, Any], parsed: argv.Parsed) -> CommandOptions:
+    def _options(self, given: Mapping[str, Any], parsed: argv.ParsedArguments) -> CommandOptions:
         target = given["target-kubeconfig"] or IN_CLUSTER
         control = given["control-kubeconfig"] or target
-        syncs = (name for name in _of_controllers(self.aliases) if name.endswith(f"-{_SYNCS}"))
+        syncs = (name for name in _controller_flags(self.aliases) if name.endswith(f"-{_SYNCS}"))
         namespace = given["leader-elect-resource-namespace"]
         settings = {
             **given,
@@ -235,13 +248,13 @@ class Command:
             **fields(settings),
             program=self.name,
             explicit=frozenset(parsed.values),
-            idle=parsed.idle,
-            known=self.flags,
+            no_effect=parsed.no_effect,
+            command_flags=self.flags,
         )
 
-    def _faults(self, options: CommandOptions, given: Mapping[str, Any]) -> Iterator[Fault]:
+    def _faults(self, options: CommandOptions, given: Mapping[str, Any]) -> Iterator[FlagViolation]:
         for name, flag in self.flags.items():
-            if right := flag.wrong(given[name]):
+            if right := flag.violation(given[name]):
                 yield name, right
         if given["target-kubeconfig"] == NO_TARGET and not given["control-kubeconfig"]:
             yield "control-kubeconfig", f"is needed with --target-kubeconfig={NO_TARGET}"
@@ -265,30 +278,30 @@ class Command:
         return f"{usage}\n{argv.explain(self.flags, [CLUSTERS, WORK, *between, *last])}"
 
 
-def _of_controllers(aliases: Iterable[str]) -> set[str]:
+def _controller_flags(aliases: Iterable[str]) -> set[str]:
     """Return the flag names of the controllers with these aliases."""
-    return {name for alias in aliases if alias in FLAGS_OF for name in table(FLAGS_OF[alias])}
+    return {name for alias in aliases if alias in FLAGS_OF for name in flags_of(FLAGS_OF[alias])}
 
 
 def _cloud(name: str) -> bool:
     return name.startswith("cloud-")
 
 
-MACHINE_CONTROLLER = Command(
+MACHINE_CONTROLLER = MachineCommand(
     name="machine-controller",
     introduction="""\
 Makes a VM for each Machine, lets it join its cluster as a Node, and removes it with its Machine.
 Looks after MachineClasses, and for VMs that belong to no Machine.
 """,
-    aliases=_MAKERS,
+    aliases=_VM_CONTROLLERS,
 )
-MACHINE_CONTROLLER_MANAGER = Command(
+MACHINE_CONTROLLER_MANAGER = MachineCommand(
     name="machine-controller-manager",
     introduction="""\
 Keeps as many Machines as MachineSets and MachineDeployments ask for, and rolls them to another
 template within the bounds that these set. Needs no cloud: machine-controller makes the VMs.
 """,
-    aliases=_KEEPERS,
+    aliases=_SET_CONTROLLERS,
     defaults={"port": 10258, "concurrent-syncs": 10},
     has_cloud=False,
 )

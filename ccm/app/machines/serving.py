@@ -16,12 +16,12 @@ from typing import Any
 from ccm.app import metrics as own_metrics
 from ccm.app.clients import platform_name
 from ccm.app.health import Checks
-from ccm.app.http import ServerContext, exposition
+from ccm.app.http import ServerContext, metrics_page
 from ccm.app.provider import Misconfigured
 from ccm.base import log, redact
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving import acceptor, http
-from ccm.serving.health import Health, Slis
+from ccm.serving.health import HealthEndpoint, Slis
 
 
 @asynccontextmanager
@@ -62,7 +62,7 @@ async def _serve(context: ServerContext, port: socket.socket) -> None:
         await server.start(port)
         host, number = port.getsockname()[:2]
         log.logger("serving").info("serving", address=f"{host}:{number}")
-        await context.vitals.beat()
+        await context.vitals.measure_loop_lag()
 
 
 def pages(context: ServerContext, checks: Checks) -> dict[str, http.Handler]:
@@ -77,16 +77,16 @@ def pages(context: ServerContext, checks: Checks) -> dict[str, http.Handler]:
 
     async def configz(_request: http.Request) -> http.Response:
         written = context.options.written()
-        settings = {name: redact.words(text) for name, text in written.items()}
+        settings = {name: redact.mask_text(text) for name, text in written.items()}
         body = json.dumps({"componentconfig": settings}, indent=2).encode() + b"\n"
         return http.Response(body=body, content_type=http.JSON)
 
-    alive = Health("livez", checks.livez, slis=slis)
+    alive = HealthEndpoint("livez", checks.livez, slis=slis)
     return {
         "/healthz": healthz,
-        "/metrics": exposition,
+        "/metrics": metrics_page,
         "/metrics/slis": slis.page,
         "/configz": configz,
         **alive.pages,
-        **Health("readyz", checks.readyz, slis=slis).pages,
+        **HealthEndpoint("readyz", checks.readyz, slis=slis).pages,
     }

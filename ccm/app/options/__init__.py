@@ -9,25 +9,25 @@ invalid combinations, and `reference` writes `FLAGS.md`.
 from ccm.app.options.argv import UsageError
 from ccm.app.options.table import (
     FLAGS,
-    IDLE,
+    NO_EFFECT,
     PROGRAM,
     SECTIONS,
     Options,
-    answer,
     check,
     faults,
+    help_or_version,
     parse,
 )
 
 __all__ = [
     "FLAGS",
-    "IDLE",
+    "NO_EFFECT",
     "PROGRAM",
     "SECTIONS",
     "Options",
     "UsageError",
-    "answer",
     "check",
     "faults",
+    "help_or_version",
     "parse",
 ]

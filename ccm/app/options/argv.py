@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ccm.base.flags import Flag, Section
+from ccm.base.flags import Flag, FlagSection
 
 _WIDTH = 100
 _INDENT = " " * 10
@@ -32,29 +32,29 @@ class UsageError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parsed:
+class ParsedArguments:
     """A parsed command line.
 
     Attributes:
         values: flag name -> value, for the given flags.
         arguments: words that belong to no flag, without empty ones.
-        idle: names of the given flags without effect.
+        no_effect: names of the given flags without effect.
     """
 
     values: Mapping[str, Any]
     arguments: tuple[str, ...]
-    idle: tuple[str, ...] = ()
+    no_effect: tuple[str, ...] = ()
 
 
 def parse(
-    flags: Mapping[str, Flag], argv: Sequence[str], idle: Mapping[str, bool] = NO_IDLE
-) -> Parsed:
+    flags: Mapping[str, Flag], argv: Sequence[str], no_effect: Mapping[str, bool] = NO_IDLE
+) -> ParsedArguments:
     """Parse a command line, without the program's name.
 
     Args:
         flags: the option table.
         argv: the words of the command line.
-        idle: flags that are accepted without effect -> whether they take a value.
+        no_effect: flags that are accepted without effect -> whether they take a value.
 
     Raises:
         UsageError: unknown flags, missing or invalid values; lists all of them.
@@ -72,9 +72,9 @@ def parse(
         else:
             try:
                 name, value = _split(flags, word)
-                if name in idle and name not in flags:
+                if name in no_effect and name not in flags:
                     unused[name] = None
-                    if value is None and idle[name]:
+                    if value is None and no_effect[name]:
                         next(words, None)
                 else:
                     flag = _known(flags, name, word)
@@ -83,7 +83,9 @@ def parse(
                 faults.append(str(fault))
     if faults:
         raise UsageError(faults)
-    return Parsed(values=values, arguments=tuple(filter(None, arguments)), idle=tuple(unused))
+    return ParsedArguments(
+        values=values, arguments=tuple(filter(None, arguments)), no_effect=tuple(unused)
+    )
 
 
 def _split(flags: Mapping[str, Flag], word: str) -> tuple[str, str | None]:
@@ -109,15 +111,15 @@ def _known(flags: Mapping[str, Flag], name: str, word: str) -> Flag:
 
 def _value(flag: Flag, text: str | None, words: Iterator[str], earlier: Any) -> Any:
     if text is None:
-        text = flag.kind.bare if flag.kind.bare is not None else next(words, None)
+        text = flag.kind.bare_value if flag.kind.bare_value is not None else next(words, None)
     if text is None:
-        raise ValueError(f"flag needs an argument: --{flag.name} takes {flag.kind.wants}")
+        raise ValueError(f"flag needs an argument: --{flag.name} takes {flag.kind.expected}")
     try:
         value = flag.kind.parse(text)
     except ValueError as error:
-        right = f"it takes {flag.kind.wants}"
+        right = f"it takes {flag.kind.expected}"
         raise ValueError(f"invalid argument {quote(text)} for --{flag.name}: {right}") from error
-    return value if flag.kind.join is None or earlier is None else flag.kind.join(earlier, value)
+    return value if flag.kind.merge is None or earlier is None else flag.kind.merge(earlier, value)
 
 
 def quote(text: str) -> str:
@@ -126,7 +128,7 @@ def quote(text: str) -> str:
     return f'"{escaped}"'
 
 
-def explain(flags: Mapping[str, Flag], sections: Iterable[Section]) -> str:
+def explain(flags: Mapping[str, Flag], sections: Iterable[FlagSection]) -> str:
     """Return the help of every flag that is not deprecated, by section, within 100 columns."""
     texts = []
     for section in sections:
@@ -140,7 +142,7 @@ def explain(flags: Mapping[str, Flag], sections: Iterable[Section]) -> str:
 
 def _explain_flag(flag: Flag) -> list[str]:
     short = f"-{flag.short}, " if flag.short else "    "
-    is_bare = flag.kind.bare is not None
+    is_bare = flag.kind.bare_value is not None
     default = flag.kind.write(flag.default)
     notes = [
         *([flag.kind.word] if is_bare else ()),

@@ -17,7 +17,7 @@ from typing import Any
 
 from ccm.app.options import documents, migration
 from ccm.app.options.argv import UsageError
-from ccm.app.options.table import FLAGS, IDLE, Options, fields
+from ccm.app.options.table import FLAGS, NO_EFFECT, Options, fields
 from ccm.base.flags import (
     BOOL,
     CERTIFICATES,
@@ -30,7 +30,7 @@ from ccm.base.flags import (
     QUANTITY,
     STRINGS,
     Flag,
-    Kind,
+    FlagKind,
 )
 
 GROUP_VERSION = "cloudcontrollermanager.config.k8s.io/v1alpha1"
@@ -60,7 +60,7 @@ EXTRA = "Flags"
 _ONLY_FLAGS = frozenset({"config", "write-config-to", "help", "version"})
 
 
-def effective(given: Options) -> Options:
+def with_config_file(given: Options) -> Options:
     """Return the settings of the command line, completed by its `--config` file.
 
     Raises:
@@ -74,7 +74,7 @@ def effective(given: Options) -> Options:
 def reread(current: Options) -> Options:
     """Return the settings with the current content of the file; the command line has precedence.
 
-    `current` is the result of `effective` or of an earlier call. Raises UsageError.
+    `current` is the result of `with_config_file` or of an earlier call. Raises UsageError.
     """
     command_line = current.explicit - current.from_file
     defaults = fields({name: FLAGS[name].default for name in current.from_file})
@@ -120,7 +120,7 @@ def write(options: Options) -> str:
     return yaml.safe_dump(document, sort_keys=False, width=100)
 
 
-def _take(top: documents.Section) -> dict[str, Any]:
+def _take(top: documents.DocumentSection) -> dict[str, Any]:
     sections = {"": top}
     settings: dict[str, Any] = {}
     for path in (*FIELDS, *UNUSED):
@@ -131,15 +131,17 @@ def _take(top: documents.Section) -> dict[str, Any]:
     generic, name = _section(sections, MIGRATION)
     if generic.take(name):
         plan = generic.section(name)
-        settings["leader-migration"] = migration.take(plan)
-        plan.done()
+        settings["leader-migration"] = migration.parse(plan)
+        plan.reject_unknown()
     settings.update(_extra(top, settings))
     for section in [*sections.values()][1:]:
-        section.done()
+        section.reject_unknown()
     return settings
 
 
-def _section(sections: dict[str, documents.Section], path: str) -> tuple[documents.Section, str]:
+def _section(
+    sections: dict[str, documents.DocumentSection], path: str
+) -> tuple[documents.DocumentSection, str]:
     """Return the section of a field, cached in `sections`, and the last part of its path."""
     parent, _, name = path.rpartition(".")
     if parent not in sections:
@@ -148,22 +150,24 @@ def _section(sections: dict[str, documents.Section], path: str) -> tuple[documen
     return sections[parent], name
 
 
-def _extra(top: documents.Section, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _extra(
+    top: documents.DocumentSection, settings: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
     section = top.section(EXTRA)
-    for written, value in section.rest().items():
+    for written, value in section.all_fields().items():
         name = written.replace("_", "-")
-        if name in IDLE:
+        if name in NO_EFFECT:
             continue
         if name not in FLAGS or name in _ONLY_FLAGS:
-            section.fault(written, "is unknown; it must be the name of a flag, without dashes")
+            section.add_fault(written, "is unknown; it must be the name of a flag, without dashes")
         elif name in settings:
-            section.fault(written, f"is given twice, as {FLAGS[name].path} too")
+            section.add_fault(written, f"is given twice, as {FLAGS[name].path} too")
         else:
             yield from _read(section, written, FLAGS[name], value, zero_counts=True).items()
 
 
 def _read(
-    section: documents.Section,
+    section: documents.DocumentSection,
     name: str,
     flag: Flag,
     value: Any,
@@ -175,19 +179,19 @@ def _read(
         parsed = _value(flag.kind, value, lenient=zero_counts)
     except (TypeError, ValueError):
         shown = "" if isinstance(value, dict | list) else f"is {value!r}; it "
-        section.fault(name, f"{shown}takes {flag.kind.wants}")
+        section.add_fault(name, f"{shown}takes {flag.kind.expected}")
         return {}
     if _is_zero(parsed) and not zero_counts:
         return {}
     return {flag.name: parsed}
 
 
-def _value(kind: Kind[Any], value: Any, *, lenient: bool) -> Any:
+def _value(kind: FlagKind[Any], value: Any, *, lenient: bool) -> Any:
     """Parse the value of a flag; TypeError or ValueError if it is invalid.
 
     `lenient` also accepts command-line text in place of a YAML list or mapping.
     """
-    if kind.join is not None:
+    if kind.merge is not None:
         if isinstance(value, list) and kind is not GATES:
             return _joined(kind, value)
         if isinstance(value, dict) and kind is GATES:
@@ -197,14 +201,14 @@ def _value(kind: Kind[Any], value: Any, *, lenient: bool) -> Any:
     return kind.parse(_text(kind, value))
 
 
-def _joined(kind: Kind[Any], entries: list[Any]) -> Any:
-    assert kind.join is not None
+def _joined(kind: FlagKind[Any], entries: list[Any]) -> Any:
+    assert kind.merge is not None
     texts = [_text(kind, entry) for entry in entries]
     parsed = [(text,) if kind is STRINGS else kind.parse(text) for text in texts]
-    return reduce(kind.join, parsed, ())
+    return reduce(kind.merge, parsed, ())
 
 
-_TYPES: Mapping[Kind[Any], tuple[type, ...]] = {
+_TYPES: Mapping[FlagKind[Any], tuple[type, ...]] = {
     BOOL: (bool,),
     FLOAT: (int, float),
     **dict.fromkeys((INT, INT32, LEVEL, QUANTITY, NUMBERS), (int,)),
@@ -212,7 +216,7 @@ _TYPES: Mapping[Kind[Any], tuple[type, ...]] = {
 """YAML types of a kind of flag; text for all other kinds."""
 
 
-def _text(kind: Kind[Any], value: Any) -> str:
+def _text(kind: FlagKind[Any], value: Any) -> str:
     """Return the value as command-line text; TypeError for a wrong type."""
     if type(value) not in _TYPES.get(kind, (str,)):
         raise TypeError
@@ -223,7 +227,7 @@ def _plain(flag: Flag, value: Any) -> Any:
     """Return the value as YAML data."""
     if flag.kind is CERTIFICATES:
         return [flag.kind.write((entry,))[1:-1] for entry in value]
-    if isinstance(value, tuple) and flag.kind.join is not None:
+    if isinstance(value, tuple) and flag.kind.merge is not None:
         return list(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)

@@ -25,7 +25,7 @@ class DocumentError(Exception):
         self.faults = faults
 
 
-class Section:
+class DocumentSection:
     """A mapping in the document, which returns its fields and collects faults.
 
     Args:
@@ -50,61 +50,66 @@ class Section:
         self._taken[name.lower()] = name
         return self._values.get(name.lower())
 
-    def fault(self, name: str, words: str) -> None:
+    def add_fault(self, name: str, words: str) -> None:
         """Add a fault of a field."""
         self.faults.append(f"{self.where(name)} {words}")
 
-    def section(self, name: str) -> Section:
+    def section(self, name: str) -> DocumentSection:
         """Return a mapping field as a section; an empty one if it is missing or of another type."""
         value = self.take(name)
         if value is not None and not isinstance(value, dict):
-            self.fault(name, f"must be a mapping, not {_kind_of(value)}")
+            self.add_fault(name, f"must be a mapping, not {_kind_of(value)}")
         values = value if isinstance(value, dict) else {}
-        return Section(values, self.where(name), self.faults)
+        return DocumentSection(values, self.where(name), self.faults)
 
-    def sections(self, name: str) -> Iterator[Section]:
+    def sections(self, name: str) -> Iterator[DocumentSection]:
         """Yield a section for each item of a field that is a list of mappings."""
         value = self.take(name)
         if value is not None and not isinstance(value, list):
-            self.fault(name, f"must be a list, not {_kind_of(value)}")
+            self.add_fault(name, f"must be a list, not {_kind_of(value)}")
             return
         for number, entry in enumerate(value or ()):
             if isinstance(entry, dict):
-                yield Section(entry, f"{self.where(name)}[{number}]", self.faults)
+                yield DocumentSection(entry, f"{self.where(name)}[{number}]", self.faults)
             else:
-                self.fault(f"{name}[{number}]", f"must be a mapping, not {_kind_of(entry)}")
+                self.add_fault(f"{name}[{number}]", f"must be a mapping, not {_kind_of(entry)}")
 
     def text(self, name: str) -> str:
         """Return a text field; empty if it is missing or of another type."""
         value = self.take(name)
         if value is not None and not isinstance(value, str):
-            self.fault(name, f"must be text, not {_kind_of(value)}")
+            self.add_fault(name, f"must be text, not {_kind_of(value)}")
         return value if isinstance(value, str) else ""
 
-    def rest(self) -> Mapping[str, Any]:
+    def all_fields(self) -> Mapping[str, Any]:
         """Return all fields by name, for a mapping with arbitrary names; marks all as known."""
         self._taken.update(self._names)
         return {self._names[key]: value for key, value in self._values.items()}
 
-    def done(self) -> None:
+    def reject_unknown(self) -> None:
         """Add a fault for each field that was not read."""
         for key, name in self._names.items():
             if key not in self._taken:
-                self.fault(name, f"is unknown{_hint(key, self._taken)}")
+                self.add_fault(name, f"is unknown{_hint(key, self._taken)}")
 
 
 T = TypeVar("T")
 
 
 def load(
-    file: str, what: str, take: Callable[[Section], T], *, kind: str, versions: Collection[str]
+    file: str,
+    flag: str,
+    parse: Callable[[DocumentSection], T],
+    *,
+    kind: str,
+    versions: Collection[str],
 ) -> T:
     """Return the result of `take` for a document of one kind.
 
     Args:
         file: path of the document.
-        what: flag that names the file, for messages.
-        take: parses the top section and adds faults to it.
+        flag: flag that names the file, for messages.
+        parse: parses the top section and adds faults to it.
         kind: required `kind`.
         versions: accepted values of `apiVersion`.
 
@@ -112,17 +117,17 @@ def load(
         DocumentError: the file is unreadable, no mapping, or of another kind or version; or
             `take` added faults.
     """
-    source = f"{what}={file}"
+    source = f"{flag}={file}"
     faults: list[str] = []
-    top = Section(_parse(_content(file, source), source), "", faults)
+    top = DocumentSection(_parse(_content(file, source), source), "", faults)
     for name, known in (("apiVersion", versions), ("kind", (kind,))):
         value = top.take(name)
         if value not in known:
             cause = f"is {value!r}" if isinstance(value, str) else "is missing"
-            top.fault(name, f"{cause}; it must be {' or '.join(known)}")
+            top.add_fault(name, f"{cause}; it must be {' or '.join(known)}")
     if not faults:
-        result = take(top)
-        top.done()
+        result = parse(top)
+        top.reject_unknown()
     if faults:
         raise DocumentError(*(f"{source}: {fault}" for fault in faults))
     return result
@@ -133,7 +138,7 @@ def _content(file: str, source: str) -> bytes:
         with Path(file).open("rb") as opened:
             data = opened.read(_LARGEST + 1)
     except (OSError, ValueError) as error:
-        raise DocumentError(f"{source} cannot be read: {files.reason(error)}") from error
+        raise DocumentError(f"{source} cannot be read: {files.describe_error(error)}") from error
     if len(data) > _LARGEST:
         raise DocumentError(f"{source} is larger than {_LARGEST} bytes")
     return data
@@ -144,9 +149,11 @@ def _parse(data: bytes, source: str) -> dict[Any, Any]:
     from ccm.base import strict_yaml
 
     try:
-        document = strict_yaml.load(data, any_case=True)
-    except strict_yaml.FAULTS as error:
-        raise DocumentError(f"{source} is not valid YAML: {strict_yaml.reason(error)}") from error
+        document = strict_yaml.load(data, case_insensitive=True)
+    except strict_yaml.LOAD_ERRORS as error:
+        raise DocumentError(
+            f"{source} is not valid YAML: {strict_yaml.describe_error(error)}"
+        ) from error
     if not isinstance(document, dict):
         raise DocumentError(
             f"{source} must be a mapping of names to values, not {_kind_of(document)}"

@@ -17,8 +17,8 @@ LOGGING_ALPHA = "LoggingAlphaOptions"
 REQUEST_HEADER_UID = "RemoteRequestHeaderUID"
 
 
-def _gate(name: str, stage: flags.Stage, text: str) -> flags.Gate:
-    return flags.Gate(name=name, default=stage == "BETA", stage=stage, help=text)
+def _gate(name: str, stage: flags.Stage, text: str) -> flags.FeatureGate:
+    return flags.FeatureGate(name=name, default=stage == "BETA", stage=stage, help=text)
 
 
 _EFFECTIVE = (
@@ -55,7 +55,7 @@ def values(settings: Mapping[str, bool]) -> dict[str, bool]:
         return {gate.name: True for gate in KNOWN}
 
 
-def wrong(settings: Mapping[str, bool]) -> str:
+def fault(settings: Mapping[str, bool]) -> str:
     """Return why a setting of `--feature-gates` is invalid; empty if it is valid."""
     try:
         flags.gate_values(KNOWN, settings)

@@ -1,5 +1,5 @@
 """The flags of the whole daemon: generic ones, leader election, logging."""
-# ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
+# ruff: noqa: RUF009 - `FlagSection.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ccm.base.flags import (
     LEVELS,
     QUANTITY,
     VERSION,
-    Fault,
-    Section,
+    FlagSection,
+    FlagViolation,
     is_object_name,
     not_negative,
     one_of,
@@ -27,12 +27,12 @@ from ccm.base.flags import (
 )
 from ccm.runtime.manifest import GENERIC, MISC
 
-LEADER_MIGRATION = Section("leader-migration")
-PROVIDER_CALLS = Section("provider calls", ours=True)
-STOPPING = Section("stopping", ours=True)
-PERSISTENCE = Section("persistence", ours=True)
-FILE = Section("configuration file", ours=True)
-GLOBAL = Section("global")
+LEADER_MIGRATION = FlagSection("leader-migration")
+PROVIDER_CALLS = FlagSection("provider calls", ours=True)
+STOPPING = FlagSection("stopping", ours=True)
+PERSISTENCE = FlagSection("persistence", ours=True)
+FILE = FlagSection("configuration file", ours=True)
+GLOBAL = FlagSection("global")
 
 _CLIENT_GO_RATE = (5.0, 10)
 """Requests per second and burst for a flag of 0; from client-go's REST client."""
@@ -40,7 +40,7 @@ _CLIENT_GO_RATE = (5.0, 10)
 LEASE = "cloud-controller-manager"
 """Default name of the lease."""
 
-GUARDED = 0.95
+GUARDED_FRACTION = 0.95
 """Fraction of the lease duration that a leader relies on. The rest allows for clock drift and for
 requests in flight."""
 
@@ -101,7 +101,7 @@ class GenericFlags:
         "that are not named. Without * nothing else runs. Names (aliases): "
         + ", ".join(f"{entry.name} ({entry.alias})" for entry in MANIFESTS)
         + ".",
-        check=names.strangers("controllers", names.known_names()),
+        check=names.known_names_check("controllers", names.known_names()),
         path="Generic.Controllers",
     )
     cloud_provider: str = GENERIC.flag(
@@ -138,7 +138,7 @@ class GenericFlags:
             f"{gate.name} ({gate.stage}, default {write_bool(gate.default)})."
             for gate in gates.KNOWN
         ),
-        check=gates.wrong,
+        check=gates.fault,
         kind=GATES,
     )
     cloud_call_timeout: timedelta = PROVIDER_CALLS.flag(
@@ -252,7 +252,7 @@ class ElectionFlags:
     )
 
 
-def election_faults(flags: ElectionFlags) -> Iterator[Fault]:
+def election_faults(flags: ElectionFlags) -> Iterator[FlagViolation]:
     """Yield the faults of the election flags; none if the election is off."""
     if not flags.leader_elect:
         return
@@ -264,10 +264,10 @@ def election_faults(flags: ElectionFlags) -> Iterator[Fault]:
             yield f"leader-elect-resource-{part}", "cannot be empty while --leader-elect is true"
         elif not is_object_name(given):
             yield f"leader-elect-resource-{part}", f"must be a name such as {example}"
-    yield from _times(flags)
+    yield from _duration_faults(flags)
 
 
-def _times(flags: ElectionFlags) -> Iterator[Fault]:
+def _duration_faults(flags: ElectionFlags) -> Iterator[FlagViolation]:
     times = {
         "lease-duration": flags.leader_elect_lease_duration.total_seconds(),
         "renew-deadline": flags.leader_elect_renew_deadline.total_seconds(),
@@ -281,10 +281,10 @@ def _times(flags: ElectionFlags) -> Iterator[Fault]:
     if lease < 1:
         why = "because a lease counts whole seconds"
         yield "leader-elect-lease-duration", f"must be 1s or longer, {why}"
-    if GUARDED * lease <= renew:
+    if GUARDED_FRACTION * lease <= renew:
         # The watchdog would end the leader before it gives up renewing.
-        right = f"must be longer than --leader-elect-renew-deadline={renew:g}s / {GUARDED}"
-        yield "leader-elect-lease-duration", f"{right}, that is {renew / GUARDED:g}s"
+        right = f"must be longer than --leader-elect-renew-deadline={renew:g}s / {GUARDED_FRACTION}"
+        yield "leader-elect-lease-duration", f"{right}, that is {renew / GUARDED_FRACTION:g}s"
     if renew <= _RENEW_FACTOR * retry:
         least = _RENEW_FACTOR * retry
         right = f"must be longer than {_RENEW_FACTOR} times --leader-elect-retry-period={retry:g}s"
@@ -341,7 +341,7 @@ class LogFlags:
     )
 
 
-def log_faults(flags: LogFlags, *, alpha: bool) -> Iterator[Fault]:
+def log_faults(flags: LogFlags, *, alpha: bool) -> Iterator[FlagViolation]:
     """Yield the faults of the log flags; `alpha`: whether alpha flags are allowed."""
     if flags.logging_format in ("json", "dev") and flags.vmodule:
         yield "vmodule", "works with --logging-format=text only"

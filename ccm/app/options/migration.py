@@ -27,7 +27,7 @@ _V1 = f"{GROUP}/v1"
 _LEASES = "leases"
 
 
-class Runs(enum.Enum):
+class LeaseAssignment(enum.Enum):
     """Lease under which a controller runs, if it runs in this program."""
 
     MAIN = "under our own lease"
@@ -36,7 +36,7 @@ class Runs(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leader:
+class ControllerLeader:
     """An entry of the plan.
 
     Attributes:
@@ -49,7 +49,7 @@ class Leader:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LeaderMigration:
     """Content of a LeaderMigrationConfiguration.
 
     Attributes:
@@ -58,28 +58,28 @@ class Plan:
     """
 
     leader_name: str
-    leaders: tuple[Leader, ...] = ()
+    leaders: tuple[ControllerLeader, ...] = ()
 
-    def of(self, controller: str) -> Runs:
+    def assignment(self, controller: str) -> LeaseAssignment:
         """Return where a controller runs; `controller` is its canonical name."""
         for leader in self.leaders:
             if names.canonical(leader.name) == controller:
                 ours = leader.component in (COMPONENT, names.ALL)
-                return Runs.MIGRATED if ours else Runs.ELSEWHERE
-        return Runs.MAIN
+                return LeaseAssignment.MIGRATED if ours else LeaseAssignment.ELSEWHERE
+        return LeaseAssignment.MAIN
 
 
-DEFAULT = Plan(
+DEFAULT = LeaderMigration(
     leader_name="cloud-provider-extraction-migration",
     leaders=tuple(
-        Leader(name=name, component=names.ALL)
+        ControllerLeader(name=name, component=names.ALL)
         for name in ("route-controller", "service-controller", "cloud-node-lifecycle-controller")
     ),
 )
 """The built-in plan (Kubernetes, controller-manager configuration)."""
 
 
-def load(file: str) -> Plan:
+def load(file: str) -> LeaderMigration:
     """Read the plan from a file in any of the three API versions.
 
     Raises:
@@ -88,13 +88,13 @@ def load(file: str) -> Plan:
     return documents.load(
         file,
         "--leader-migration-config",
-        lambda top: take(top, with_lock=top.take("apiVersion") != _V1),
+        lambda top: parse(top, with_lock=top.take("apiVersion") != _V1),
         kind=KIND,
         versions=(*_OLDER, _V1),
     )
 
 
-def take(section: documents.Section, *, with_lock: bool = True) -> Plan:
+def parse(section: documents.DocumentSection, *, with_lock: bool = True) -> LeaderMigration:
     """Read the plan from a section, and add faults to the section.
 
     Args:
@@ -103,19 +103,19 @@ def take(section: documents.Section, *, with_lock: bool = True) -> Plan:
     """
     lease = section.text("leaderName")
     if not lease:
-        section.fault("leaderName", "is missing; it names the shared lease")
+        section.add_fault("leaderName", "is missing; it names the shared lease")
     if with_lock:
         lock = section.text("resourceLock")
         if lock != _LEASES:
             # Deviation: the reference accepts `endpoints` here and crashes later.
-            section.fault("resourceLock", f"is {lock!r}; it must be {_LEASES!r}")
-    return Plan(
+            section.add_fault("resourceLock", f"is {lock!r}; it must be {_LEASES!r}")
+    return LeaderMigration(
         leader_name=lease,
         leaders=tuple(_leader(entry) for entry in section.sections("controllerLeaders")),
     )
 
 
-def write(plan: Plan) -> dict[str, Any]:
+def write(plan: LeaderMigration) -> dict[str, Any]:
     """Return the plan as data that `take` can read."""
     return {
         "leaderName": plan.leader_name,
@@ -126,10 +126,10 @@ def write(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _leader(section: documents.Section) -> Leader:
-    leader = Leader(name=section.text("name"), component=section.text("component"))
+def _leader(section: documents.DocumentSection) -> ControllerLeader:
+    leader = ControllerLeader(name=section.text("name"), component=section.text("component"))
     for name, value in (("name", leader.name), ("component", leader.component)):
         if not value:
-            section.fault(name, "is missing")
-    section.done()
+            section.add_fault(name, "is missing")
+    section.reject_unknown()
     return leader

@@ -59,7 +59,7 @@ FLAGS_OF: Mapping[str, type] = {
 """Alias of a controller -> the class of its flags."""
 
 ALIASES: Mapping[str, str] = {manifest.alias: manifest.name for manifest in MANIFESTS} | {
-    manifest.former: manifest.name for manifest in MANIFESTS if manifest.former
+    manifest.former_name: manifest.name for manifest in MANIFESTS if manifest.former_name
 }
 """Alias or former name -> canonical name."""
 
@@ -102,7 +102,7 @@ def is_enabled(
     return ALL in entries and name not in off_by_default
 
 
-def unknown(requested: Iterable[str], known: Collection[str]) -> list[str]:
+def unknown_names(requested: Iterable[str], known: Collection[str]) -> list[str]:
     """Return the entries, without their `-`, that are neither `*` nor a known name."""
     bare = (entry.removeprefix("-") for entry in requested if entry != ALL)
     return [name for name in bare if name not in known]
@@ -124,13 +124,13 @@ def enabled(requested: Iterable[str]) -> tuple[Manifest[Any], ...]:
     )
 
 
-def strangers(kind: str, known: Collection[str]) -> Callable[[Iterable[str]], str]:
+def known_names_check(kind: str, known: Collection[str]) -> Callable[[Iterable[str]], str]:
     """Return the check of a flag whose value lists names; `kind` appears in its message."""
 
     def check(requested: Iterable[str]) -> str:
-        unknown_names = ", ".join(f'"{name}"' for name in unknown(requested, known))
-        are = "are" if ", " in unknown_names else "is"
+        listed = ", ".join(f'"{name}"' for name in unknown_names(requested, known))
+        are = "are" if ", " in listed else "is"
         cause = f"{are} not in the list of known {kind}; known: {', '.join(known)}"
-        return f"{unknown_names} {cause}" if unknown_names else ""
+        return f"{listed} {cause}" if listed else ""
 
     return check

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ccm.app.options.table import FLAGS, IDLE, SECTIONS
-from ccm.base.flags import Flag, Section
+from ccm.app.options.table import FLAGS, NO_EFFECT, SECTIONS
+from ccm.base.flags import Flag, FlagSection
 
 FILE = Path(__file__).parents[1] / "FLAGS.md"
 
@@ -29,12 +29,12 @@ def markdown() -> str:
 
 
 def _idle() -> str:
-    listed = "\n".join(f"* `--{name}`" for name in IDLE)
+    listed = "\n".join(f"* `--{name}`" for name in NO_EFFECT)
     why = "Accepted with one notice, so that command lines of the reference keep working:"
     return f"## Without effect\n\n{why}\n\n{listed}\n"
 
 
-def _section(section: Section) -> str:
+def _section(section: FlagSection) -> str:
     rows = [flag for flag in FLAGS.values() if flag.section == section]
     title = f"## {section.title[0].upper()}{section.title[1:]}"
     head = ["| flag | type | default | meaning |", "| --- | --- | --- | --- |"]

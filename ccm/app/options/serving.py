@@ -1,5 +1,5 @@
 """The flags of the HTTPS servers, and of their authentication and authorization."""
-# ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
+# ruff: noqa: RUF009 - `FlagSection.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ccm.base.flags import (
     INT,
     NUMBERS,
     Address,
-    Fault,
+    FlagSection,
+    FlagViolation,
     NamedCertificate,
-    Section,
     no_blanks,
     not_negative,
     port,
 )
 from ccm.serving import policy
 
-WEBHOOK = Section("webhook")
-WEBHOOK_SERVING = Section("webhook serving")
-WEBHOOK_CALLERS = Section("webhook callers", ours=True)
-SECURE_SERVING = Section("secure serving")
-AUTHENTICATION = Section("authentication")
-AUTHORIZATION = Section("authorization")
+WEBHOOK = FlagSection("webhook")
+WEBHOOK_SERVING = FlagSection("webhook serving")
+WEBHOOK_CALLERS = FlagSection("webhook callers", ours=True)
+SECURE_SERVING = FlagSection("secure serving")
+AUTHENTICATION = FlagSection("authentication")
+AUTHORIZATION = FlagSection("authorization")
 
 PREFIXES = ("", "webhook-")
 """Prefixes of the flags of the two servers."""
@@ -45,11 +45,11 @@ def _version(value: str) -> str:
 
 
 def _suites(value: Sequence[str]) -> str:
-    return _unknown(lambda: policy.policy("", value))
+    return _unknown(lambda: policy.parse_policy("", value))
 
 
 def _groups(value: Sequence[int]) -> str:
-    return _unknown(lambda: policy.policy("", (), value))
+    return _unknown(lambda: policy.parse_policy("", (), value))
 
 
 def _unknown(read: Callable[[], object]) -> str:
@@ -69,7 +69,7 @@ class ServingFlags:
         "Webhooks to serve: names, -name to leave one out, * for all. Empty serves none. Needs "
         "the feature gate CloudControllerManagerWebhook. There is one: service-annotations "
         "refuses a Service whose annotations the cloud provider does not understand.",
-        check=names.strangers("webhooks", names.WEBHOOKS),
+        check=names.known_names_check("webhooks", names.WEBHOOKS),
         path="Webhook.Webhooks",
     )
 
@@ -241,7 +241,7 @@ class ServingFlags:
     )
 
 
-def faults(flags: ServingFlags, *, uid_headers: bool) -> Iterator[Fault]:
+def faults(flags: ServingFlags, *, uid_headers: bool) -> Iterator[FlagViolation]:
     """Yield the faults of the flags; `uid_headers`: whether the gate for UID headers is on."""
     if flags.webhook_secure_port == flags.secure_port != 0:
         right = "--webhook-secure-port cannot be the same value as --secure-port"

@@ -18,7 +18,7 @@ from ccm.app.options import argv, gates, generic, migration, serving
 from ccm.app.options.generic import GLOBAL, ElectionFlags, GenericFlags, LogFlags
 from ccm.app.options.names import MANIFESTS, ControllerFlags
 from ccm.app.options.serving import ServingFlags
-from ccm.base.flags import Fault, Flag, table
+from ccm.base.flags import Flag, FlagViolation, flags_of
 from ccm.runtime.manifest import GENERIC, MISC
 
 PROGRAM = "cloud-controller-manager"
@@ -31,7 +31,7 @@ Usage: {PROGRAM} --cloud-provider=NAME [flags]
 """
 
 _OF_CONTROLLERS = dict.fromkeys(
-    flag.section for flags in ControllerFlags.__bases__ for flag in table(flags).values()
+    flag.section for flags in ControllerFlags.__bases__ for flag in flags_of(flags).values()
 )
 
 SECTIONS = (
@@ -56,7 +56,7 @@ SECTIONS = (
 )
 """The sections in the order of `--help`."""
 
-IDLE: Mapping[str, bool] = MappingProxyType(
+NO_EFFECT: Mapping[str, bool] = MappingProxyType(
     {
         "allocate-node-cidrs": False,
         "cidr-allocator-type": True,
@@ -89,20 +89,20 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
 
     explicit: frozenset[str] = frozenset()
     from_file: frozenset[str] = frozenset()
-    idle: tuple[str, ...] = ()
-    leader_migration: migration.Plan | None = None
+    no_effect: tuple[str, ...] = ()
+    leader_migration: migration.LeaderMigration | None = None
     program: str = migration.COMPONENT
 
     @classmethod
-    def given(cls, values: Mapping[str, Any], idle: tuple[str, ...] = ()) -> Options:
+    def from_values(cls, values: Mapping[str, Any], idle: tuple[str, ...] = ()) -> Options:
         """Return the settings for the parsed flags of a command line."""
-        return cls(**fields(values), explicit=frozenset(values), idle=idle)
+        return cls(**fields(values), explicit=frozenset(values), no_effect=idle)
 
     def notices(self) -> list[str]:
         """Return messages about settings that are deprecated or have no effect."""
         lines = []
-        if self.idle:
-            named = ", ".join(f"--{name}" for name in self.idle)
+        if self.no_effect:
+            named = ", ".join(f"--{name}" for name in self.no_effect)
             lines.append(f"accepted without effect: {named}")
         lines += [
             f"--{flag.name} is deprecated: {flag.deprecated}"
@@ -133,7 +133,7 @@ def fields(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace("-", "_"): value for name, value in values.items()}
 
 
-FLAGS: Mapping[str, Flag] = MappingProxyType(table(Options))
+FLAGS: Mapping[str, Flag] = MappingProxyType(flags_of(Options))
 """Every flag by its name, sorted."""
 
 
@@ -143,20 +143,20 @@ def parse(words: Sequence[str]) -> Options:
     Raises:
         UsageError: unknown flags, invalid values, or arguments.
     """
-    parsed = argv.parse(FLAGS, words, IDLE)
-    options = Options.given(parsed.values, parsed.idle)
+    parsed = argv.parse(FLAGS, words, NO_EFFECT)
+    options = Options.from_values(parsed.values, parsed.no_effect)
     if parsed.arguments and not options.help:
-        raise argv.UsageError([stray(PROGRAM, parsed.arguments)])
+        raise argv.UsageError([arguments_fault(PROGRAM, parsed.arguments)])
     return options
 
 
-def stray(program: str, arguments: Sequence[str]) -> str:
+def arguments_fault(program: str, arguments: Sequence[str]) -> str:
     """Return the fault of a command line with arguments."""
     listed = " ".join(map(argv.quote, arguments))
     return f'"{program}" does not take any arguments, got [{listed}]'
 
 
-def answer(options: Options) -> str | None:
+def help_or_version(options: Options) -> str | None:
     """Return the text of `--help` or `--version`, to print before exit 0; None without both."""
     if options.help:
         return f"{_INTRODUCTION}\n{argv.explain(FLAGS, SECTIONS)}"
@@ -186,7 +186,9 @@ def faults(options: Options) -> list[str]:
 
     Unparsable values are rejected earlier, by `argv`.
     """
-    messages = [FLAGS[name].fault(options.get(name), right) for name, right in _faults(options)]
+    messages = [
+        FLAGS[name].error_message(options.get(name), right) for name, right in _faults(options)
+    ]
     if not options.cloud_provider:
         messages.append(NO_PROVIDER)
     return messages
@@ -195,9 +197,9 @@ def faults(options: Options) -> list[str]:
 NO_PROVIDER = "--cloud-provider cannot be empty; give the name of an installed provider"
 
 
-def _faults(options: Options) -> Iterator[Fault]:
+def _faults(options: Options) -> Iterator[FlagViolation]:
     for name, flag in FLAGS.items():
-        if right := flag.wrong(options.get(name)):
+        if right := flag.violation(options.get(name)):
             yield name, right
     on = gates.values(options.feature_gates)
     if options.cloud_api_burst > 0 and not options.cloud_api_qps:

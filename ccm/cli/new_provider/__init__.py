@@ -18,7 +18,7 @@ from typing import Any
 import ccm
 from ccm.cli import command
 from ccm.cli.command import EXIT_FAILED, EXIT_OK
-from ccm.doctor import Refused
+from ccm.doctor import ExaminationError
 
 NAME_LENGTH = 24
 """Maximum length of a provider name: longer names exceed the line length of the template."""
@@ -69,12 +69,12 @@ def add(commands: Any) -> None:
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     name: str = options.new_name
-    if fault := _wrong(name):
+    if fault := _name_error(name):
         parser.error(fault)
     folder: Path = options.folder or Path(f"ccm-{name}")
     try:
         write(name, folder, load_balancer=options.load_balancer, routes=options.routes)
-    except Refused as error:
+    except ExaminationError as error:
         command.fail("new-provider", str(error))
         return EXIT_FAILED
     sys.stdout.write(
@@ -85,7 +85,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _wrong(name: str) -> str:
+def _name_error(name: str) -> str:
     """Return the error of a provider name; empty if it is valid."""
     if len(name) > NAME_LENGTH or not _NAME.fullmatch(name):
         return (
@@ -117,9 +117,11 @@ def write(name: str, folder: Path, *, load_balancer: bool = False, routes: bool 
             file.parent.mkdir(exist_ok=True)
             file.write_text(text, encoding="utf-8")
     except FileExistsError as error:
-        raise Refused(f"{error.filename} is there already; name another by --folder") from error
+        raise ExaminationError(
+            f"{error.filename} is there already; name another by --folder"
+        ) from error
     except OSError as error:
-        raise Refused(f"{error.filename} cannot be written: {error.strerror}") from error
+        raise ExaminationError(f"{error.filename} cannot be written: {error.strerror}") from error
 
 
 def _files(name: str, parts: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ abandoned: its caller continues, and the call stays registered here until it end
 this by swallowing the cancellation, or by waiting for the thread of a synchronous SDK.
 
 An operation that may still run in the cloud is never started a second time. While an abandoned
-call runs, further calls about its subject are rejected. Once `MOST_ABANDONED` abandoned calls of
+call runs, further calls about its subject are rejected. Once `MAX_ABANDONED` abandoned calls of
 one operation run, all calls of that operation are rejected. Rejections are retried with back-off,
 so service resumes when the old calls end. A call that never ends blocks its subject until the
 daemon is restarted; the log reports the abandoned call.
@@ -28,11 +28,11 @@ from typing import Any, TypeVar
 from ccm.base import log, metrics, redact
 from ccm.base.tasks import spawn
 from ccm.cloud import errors
-from ccm.cloud.blocking import KIND, OUTLASTED, THREADS
+from ccm.cloud.blocking import MAX_THREADS, OPERATION, WAIT_FOR_THREAD
 from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Cloud
 from ccm.cloud.machines import SPEC_USER_DATA, MachineRequest
-from ccm.cloud.operation import Operation
+from ccm.cloud.operation import ProviderCall
 
 T = TypeVar("T")
 
@@ -40,10 +40,10 @@ GRACE_S = 1.0
 """Seconds a cancelled call may take to clean up before it is abandoned. A lost lease and
 a shutdown wait as long, so it is well below the time until a new leader takes over."""
 
-MOST_ABANDONED = THREADS
+MAX_ABANDONED = MAX_THREADS
 """Abandoned calls of one operation from which on further calls of it are rejected."""
 
-REMARKABLE_S = 30.0
+SLOW_CALL_S = 30.0
 """Seconds after which a call in flight is logged: it occupies a worker of its controller."""
 
 _UNDER_WAY = metrics.gauge(
@@ -64,7 +64,7 @@ _ABANDONED = metrics.counter(
 
 
 @dataclass(frozen=True, slots=True)
-class _Fault:
+class _Raised:
     error: BaseException
 
 
@@ -73,7 +73,7 @@ class InflightCalls:
 
     def __init__(self) -> None:
         self._running: dict[int, set[asyncio.Task[Any]]] = {}
-        self._abandoned: dict[asyncio.Task[Any], tuple[Operation, Cloud]] = {}
+        self._abandoned: dict[asyncio.Task[Any], tuple[ProviderCall, Cloud]] = {}
         self._log = log.logger("cloud")
 
     @property
@@ -86,12 +86,12 @@ class InflightCalls:
         """Number of abandoned calls that still run and may change cloud resources."""
         return sum(operation.change for operation, _ in self._abandoned.values())
 
-    async def ended(self, cloud: Cloud) -> None:
+    async def wait_for_calls(self, cloud: Cloud) -> None:
         """Wait until all calls to a provider object have ended, including abandoned ones."""
         while tasks := self._running.get(id(cloud)):
             await asyncio.wait(tasks)
 
-    def admit(self, operation: Operation, cloud: Cloud) -> None:
+    def admit(self, operation: ProviderCall, cloud: Cloud) -> None:
         """Reject a call that must not run concurrently with abandoned calls.
 
         Raises:
@@ -106,13 +106,15 @@ class InflightCalls:
                     "has not ended yet"
                 )
             alike += earlier.verb == operation.verb and provider is cloud
-        if alike >= MOST_ABANDONED:
+        if alike >= MAX_ABANDONED:
             raise errors.Unavailable(
                 f"{operation.verb} has to wait: {alike} earlier ones were cancelled and have not "
                 "ended yet"
             )
 
-    async def run(self, operation: Operation, cloud: Cloud, make: Callable[[], Awaitable[T]]) -> T:
+    async def run(
+        self, operation: ProviderCall, cloud: Cloud, make: Callable[[], Awaitable[T]]
+    ) -> T:
         """Run a call until it ends, its deadline passes or its caller is cancelled.
 
         Raises:
@@ -128,20 +130,20 @@ class InflightCalls:
             # A response after the cancellation is not trusted: a false "gone" would delete a node.
             await self._end(operation, cloud, task)
             text = f"{operation.verb} took longer than {operation.deadline_s:g} s"
-            raise errors.DeadlineExceeded(text) from _error_of(task, operation)
+            raise errors.DeadlineExceeded(text) from _exception_of(task, operation)
         outcome = task.result()
-        if not isinstance(outcome, _Fault):
+        if not isinstance(outcome, _Raised):
             return outcome
-        normalized = _normalized(operation.verb, outcome.error)
-        if mask(normalized, operation):
+        normalized = _normalize(operation.verb, outcome.error)
+        if mask_user_data(normalized, operation):
             raise normalized from None  # the causes quote the same user data
         # An error found among the causes must not become the cause of its own cause.
         raise normalized from normalized.__cause__
 
-    async def _wait(self, operation: Operation, task: asyncio.Task[Any]) -> None:
+    async def _wait(self, operation: ProviderCall, task: asyncio.Task[Any]) -> None:
         """Wait until the call ends or its deadline passes; log a slow call."""
-        remarkable = operation.deadline_s > REMARKABLE_S
-        first_s = REMARKABLE_S if remarkable else operation.deadline_s
+        remarkable = operation.deadline_s > SLOW_CALL_S
+        first_s = SLOW_CALL_S if remarkable else operation.deadline_s
         await asyncio.wait({task}, timeout=first_s)
         if task.done() or not remarkable:
             return
@@ -149,14 +151,14 @@ class InflightCalls:
         self._log.warning(
             "cloud call takes long and holds a worker of its controller",
             **facts,
-            since_s=REMARKABLE_S,
+            since_s=SLOW_CALL_S,
             deadline_s=operation.deadline_s,
         )
-        await asyncio.wait({task}, timeout=operation.deadline_s - REMARKABLE_S)
+        await asyncio.wait({task}, timeout=operation.deadline_s - SLOW_CALL_S)
         if task.done():
             self._log.info("cloud call that took long has ended", **facts)
 
-    async def _end(self, operation: Operation, cloud: Cloud, task: asyncio.Task[Any]) -> None:
+    async def _end(self, operation: ProviderCall, cloud: Cloud, task: asyncio.Task[Any]) -> None:
         """Cancel a call; abandon it if it still runs after the grace period."""
         task.cancel()
         try:
@@ -165,7 +167,7 @@ class InflightCalls:
             if not task.done():
                 self._abandon(operation, cloud, task)
 
-    def _abandon(self, operation: Operation, cloud: Cloud, task: asyncio.Task[Any]) -> None:
+    def _abandon(self, operation: ProviderCall, cloud: Cloud, task: asyncio.Task[Any]) -> None:
         abandoned = _ABANDONED_NOW.labels(cloud.name, operation.verb)
         facts = {"operation": operation.verb, "subject": operation.subject}
 
@@ -185,8 +187,8 @@ class InflightCalls:
         )
 
     def _start(
-        self, operation: Operation, cloud: Cloud, make: Callable[[], Awaitable[T]]
-    ) -> asyncio.Task[T | _Fault]:
+        self, operation: ProviderCall, cloud: Cloud, make: Callable[[], Awaitable[T]]
+    ) -> asyncio.Task[T | _Raised]:
         running = self._running.setdefault(id(cloud), set())
         under_way = _UNDER_WAY.labels(cloud.name, operation.verb)
 
@@ -203,68 +205,69 @@ class InflightCalls:
         return task
 
 
-async def _outcome(verb: str, make: Callable[[], Awaitable[T]]) -> T | _Fault:
+async def _outcome(verb: str, make: Callable[[], Awaitable[T]]) -> T | _Raised:
     """Make the call and return any exception as a value, because vendor SDKs raise SystemExit.
 
     In a task, asyncio would re-raise SystemExit out of the event loop.
     """
-    OUTLASTED.set(True)
-    KIND.set(verb)
+    WAIT_FOR_THREAD.set(True)
+    OPERATION.set(verb)
     try:
         return await make()
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # noqa: BLE001 - see above
-        return _Fault(error)
+        return _Raised(error)
 
 
-def _error_of(task: asyncio.Task[T | _Fault], operation: Operation) -> BaseException | None:
+def _exception_of(task: asyncio.Task[T | _Raised], operation: ProviderCall) -> BaseException | None:
     """Return the exception of an ended call; None if it has none or its text quotes user data."""
     if not task.done() or task.cancelled() or task.exception() is not None:
         return None
     outcome = task.result()
-    if not isinstance(outcome, _Fault):
+    if not isinstance(outcome, _Raised):
         return None
-    is_quoting = mask(_normalized(operation.verb, outcome.error), operation)
+    is_quoting = mask_user_data(_normalize(operation.verb, outcome.error), operation)
     return None if is_quoting else outcome.error
 
 
-def _normalized(verb: str, fault: BaseException) -> errors.CloudError:
+def _normalize(verb: str, fault: BaseException) -> errors.CloudError:
     if not isinstance(fault, asyncio.CancelledError):
-        return errors.normalized(fault)
+        return errors.normalize(fault)
     # A task inside the provider was cancelled; a CancelledError here would end our worker.
     normalized = errors.Canceled(f"{verb} was cancelled inside the provider")
     normalized.__cause__ = fault
     return normalized
 
 
-PIECE = 16
+MIN_QUOTATION = 16
 """Minimum length of a common substring that counts as a quotation."""
 
-_GRAM = 8
-"""Length of the indexed substrings (grams), taken at multiples of it. A quotation of `PIECE`
+_GRAM_LENGTH = 8
+"""Length of the indexed substrings (grams), taken at multiples of it. A quotation of
+`MIN_QUOTATION`
 characters or more always contains one of them in full."""
 
-_PLACES = 8
+_MAX_POSITIONS = 8
 """Maximum positions compared per gram: hostile user data could repeat one gram everywhere."""
 
 
-def mask(error: CloudError, operation: Operation) -> bool:
+def mask_user_data(error: CloudError, operation: ProviderCall) -> bool:
     """Mask quotations of user data in an error; return whether it or one of its causes had any."""
     requests = [
         argument
         for argument in operation.arguments.values()
         if isinstance(argument, MachineRequest)
     ]
-    sources = [source for request in requests for source in _sources(request)]
+    sources = [source for request in requests for source in _user_data_forms(request)]
     if not sources:
         return False
     message = str(error)
-    masked = _masked(message, sources)
+    masked = _mask_sources(message, sources)
     if masked != message:
         error.args = (masked,)
         return True
-    return any(_masked(text := str(cause), sources) != text for cause in _causes(error))
+    return any(_mask_sources(text := str(cause), sources) != text for cause in _causes(error))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -276,14 +279,14 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _masked(text: str, sources: Sequence[str]) -> str:
-    text = text[: redact.LONGEST]
+def _mask_sources(text: str, sources: Sequence[str]) -> str:
+    text = text[: redact.MAX_CHARACTERS]
     for source in sources:
-        text = _without(text, source)
+        text = _mask_quotations(text, source)
     return text
 
 
-def _sources(request: MachineRequest) -> Iterator[str]:
+def _user_data_forms(request: MachineRequest) -> Iterator[str]:
     """Yield the user data as plain text, as a JSON string and in base64."""
     in_spec = request.provider_spec.get(SPEC_USER_DATA)
     for data in (request.user_data, in_spec.encode() if isinstance(in_spec, str) else b""):
@@ -300,27 +303,27 @@ def _sources(request: MachineRequest) -> Iterator[str]:
             identity.uid,
         ):
             # Names of the machine are not secret, and error messages need them.
-            text = text.replace(name, "\0") if len(name) >= _GRAM else text
+            text = text.replace(name, "\0") if len(name) >= _GRAM_LENGTH else text
         # Plain text first: masking another form first would leave short lines unmasked.
         yield from (text, json.dumps(text, ensure_ascii=False)[1:-1])
         yield from {digits, digits.replace("+", "-").replace("/", "_")}
 
 
-def _without(text: str, source: str) -> str:
-    """Mask all substrings of at least `PIECE` characters that also occur in the source."""
+def _mask_quotations(text: str, source: str) -> str:
+    """Mask all substrings of at least `MIN_QUOTATION` characters that also occur in the source."""
     grams: defaultdict[str, list[int]] = defaultdict(list)
-    for place in range(0, len(source) - _GRAM + 1, _GRAM):
-        places = grams[source[place : place + _GRAM]]
-        if len(places) < _PLACES:
+    for place in range(0, len(source) - _GRAM_LENGTH + 1, _GRAM_LENGTH):
+        places = grams[source[place : place + _GRAM_LENGTH]]
+        if len(places) < _MAX_POSITIONS:
             places.append(place)
     parts, masked_until, position = [], 0, 0
-    while position <= len(text) - _GRAM:
+    while position <= len(text) - _GRAM_LENGTH:
         runs = [
-            _run(text, source, position, place, masked_until)
-            for place in grams.get(text[position : position + _GRAM], ())
+            _common_substring(text, source, position, place, masked_until)
+            for place in grams.get(text[position : position + _GRAM_LENGTH], ())
         ]
         start, end = max(runs, key=lambda run: run[1] - run[0], default=(position, position))
-        if end - start >= PIECE:
+        if end - start >= MIN_QUOTATION:
             parts += [text[masked_until:start], redact.MASK]
             masked_until = position = end
         else:
@@ -328,11 +331,14 @@ def _without(text: str, source: str) -> str:
     return "".join((*parts, text[masked_until:]))
 
 
-def _run(text: str, source: str, position: int, place: int, least: int) -> tuple[int, int]:
-    """Return start and end of the common substring around a gram; the start is at least `least`."""
-    start, end = position, position + _GRAM
+def _common_substring(
+    text: str, source: str, position: int, place: int, min_start: int
+) -> tuple[int, int]:
+    """Return start and end of the common substring around a gram; the start is at least
+    `min_start`."""
+    start, end = position, position + _GRAM_LENGTH
     shift = place - position
-    while start > least and start + shift > 0 and text[start - 1] == source[start - 1 + shift]:
+    while start > min_start and start + shift > 0 and text[start - 1] == source[start - 1 + shift]:
         start -= 1
     while end < len(text) and end + shift < len(source) and text[end] == source[end + shift]:
         end += 1

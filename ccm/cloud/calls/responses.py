@@ -38,7 +38,7 @@ from ccm.cloud.machines import (
     MachineRecord,
     SpecValidation,
 )
-from ccm.cloud.operation import DECLARED
+from ccm.cloud.operation import DECLARATIONS
 from ccm.cloud.types import InstanceState, Power
 
 _PLAIN = {bool: "True or False", str: "text", int: "a number"}
@@ -47,34 +47,36 @@ _PLAIN = {bool: "True or False", str: "text", int: "a number"}
 class InvalidResponse(Exception):
     """A response of the wrong type; the message contains the value and the expected type."""
 
-    def __init__(self, answer: object, place: str, expected: str) -> None:
-        shown = reprlib.repr(answer) + (f" as {place}" if place else "")
+    def __init__(self, response: object, place: str, expected: str) -> None:
+        shown = reprlib.repr(response) + (f" as {place}" if place else "")
         super().__init__(f"{shown}, not {expected}")
 
 
-def verify(method: Callable[..., Any], answer: Any) -> None:
+def verify(method: Callable[..., Any], response: Any) -> None:
     """Check a response against the return type of its interface method.
 
     Raises:
         Internal: the type is wrong; the message contains the value and the expected type.
     """
-    promised = _promised(method)
+    promised = _return_type(method)
     try:
         if promised is not NoneType:  # the result of a method without one is ignored
-            _check(promised, answer, "")
+            _check(promised, response, "")
         if method is MachineDriver.create_machine:
-            _identified(answer)
+            _check_provider_id(response)
     except InvalidResponse as wrong:
         raise Internal(f"{method.__name__} answered {wrong}") from None
 
 
 @functools.cache
-def _promised(method: Callable[..., Any]) -> Any:
+def _return_type(method: Callable[..., Any]) -> Any:
     return get_type_hints(method)["return"]
 
 
 @functools.cache
-def _form(kind: Any) -> tuple[bool, Any, Any, Sequence[Any], Sequence[tuple[str, Any, bool]]]:
+def _analyze_hint(
+    kind: Any,
+) -> tuple[bool, Any, Any, Sequence[Any], Sequence[tuple[str, Any, bool]]]:
     """Return whether a type hint allows None, then the type, its origin, arguments and fields.
 
     Each field is a tuple of name, type hint and whether the hint is a plain type (`_PLAIN`).
@@ -82,7 +84,7 @@ def _form(kind: Any) -> tuple[bool, Any, Any, Sequence[Any], Sequence[tuple[str,
     inner, origin = get_args(kind), get_origin(kind)
     if origin in (Union, UnionType):
         (kind,) = (argument for argument in inner if argument is not NoneType)
-        return (True, *_form(kind)[1:])
+        return (True, *_analyze_hint(kind)[1:])
     if origin is not None and origin not in (Sequence, Mapping, Literal):
         raise TypeError(f"no rule for answers of {origin}")
     is_record = not origin and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct))
@@ -91,51 +93,51 @@ def _form(kind: Any) -> tuple[bool, Any, Any, Sequence[Any], Sequence[tuple[str,
     return False, kind, origin, inner, fields
 
 
-def _check(hint: Any, answer: Any, place: str) -> None:
+def _check(hint: Any, response: Any, place: str) -> None:
     """Raise InvalidResponse where a value has another type; `place` is its field name."""
-    is_optional, kind, origin, inner, fields = _form(hint)
-    if is_optional and answer is None:
+    is_optional, kind, origin, inner, fields = _analyze_hint(hint)
+    if is_optional and response is None:
         return
     if origin is None:
-        if not isinstance(answer, kind):
-            raise InvalidResponse(answer, place, _said(kind))
+        if not isinstance(response, kind):
+            raise InvalidResponse(response, place, _describe_type(kind))
         if fields:
-            _check_record(kind, answer, fields)
+            _check_record(kind, response, fields)
     elif origin is Sequence:
         # The common types first: isinstance with an abstract class is ten times as slow.
-        if not isinstance(answer, list | tuple | Sequence) or isinstance(answer, str | bytes):
-            raise InvalidResponse(answer, place, f"a sequence of {inner[0].__name__}")
-        for item in answer:
+        if not isinstance(response, list | tuple | Sequence) or isinstance(response, str | bytes):
+            raise InvalidResponse(response, place, f"a sequence of {inner[0].__name__}")
+        for item in response:
             _check(inner[0], item, place)
     elif origin is Mapping:
-        if not isinstance(answer, dict | Mapping):
-            raise InvalidResponse(answer, place, "a mapping")
-        for name, content in answer.items():
+        if not isinstance(response, dict | Mapping):
+            raise InvalidResponse(response, place, "a mapping")
+        for name, content in response.items():
             _check(inner[0], name, place)
             _check(inner[1], content, f"{place}[{name!r}]")
-    elif answer not in inner:
-        raise InvalidResponse(answer, place, " or ".join(map(repr, inner)))
+    elif response not in inner:
+        raise InvalidResponse(response, place, " or ".join(map(repr, inner)))
 
 
-def _check_record(kind: type, answer: Any, fields: Sequence[tuple[str, Any, bool]]) -> None:
+def _check_record(kind: type, response: Any, fields: Sequence[tuple[str, Any, bool]]) -> None:
     for name, hint, is_plain in fields:
-        value = getattr(answer, name)
+        value = getattr(response, name)
         if not (is_plain and isinstance(value, hint)):
             _check(hint, value, name)
     # `power` may be None only where `exists` is False; no type hint expresses that.
-    if kind is InstanceState and answer.exists and answer.power is None:
-        raise InvalidResponse(answer.power, "power", _said(Power))
+    if kind is InstanceState and response.exists and response.power is None:
+        raise InvalidResponse(response.power, "power", _describe_type(Power))
     if kind is MachineRecord:
-        _identified(answer.info)
+        _check_provider_id(response.info)
 
 
-def _identified(info: MachineInfo) -> None:
+def _check_provider_id(info: MachineInfo) -> None:
     # An empty provider ID would be stored, mean "no VM yet" and cause a second VM.
     if not info.provider_id:
         raise InvalidResponse(info.provider_id, "provider_id", "the ID of a VM")
 
 
-def _said(kind: type) -> str:
+def _describe_type(kind: type) -> str:
     name = kind.__name__
     return _PLAIN.get(kind) or f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
@@ -156,7 +158,7 @@ CAPABILITIES: Mapping[type, tuple[str, str]] = {
 }
 """Interface -> the field of `Cloud` that implements it, and its name in messages."""
 
-_ON_THE_SAME_OBJECT = (
+_OPTIONAL_INTERFACES = (
     InstanceStates,
     LoadBalancerDigests,
     LoadBalancerRemoval,
@@ -165,67 +167,71 @@ _ON_THE_SAME_OBJECT = (
 )
 """Optional interfaces, implemented by the object of another interface."""
 
-_FACE_OF: Mapping[Callable[..., Any], type] = {
+_INTERFACE_OF: Mapping[Callable[..., Any], type] = {
     method: face
     for face in CAPABILITIES
     for _, method in inspect.getmembers(face, inspect.isfunction)
 }
 
-_NAMES = {method.__name__ for method in _FACE_OF}
+_NAMES = {method.__name__ for method in _INTERFACE_OF}
 
 
-def brings_credentials(method: Callable[..., Any]) -> bool:
+def carries_credentials(method: Callable[..., Any]) -> bool:
     """Return whether each call of a method carries credentials, instead of the provider's own."""
-    return CAPABILITIES[_FACE_OF[method]][0] == "machines"
+    return CAPABILITIES[_INTERFACE_OF[method]][0] == "machines"
 
 
-def offered(cloud: Cloud, face: type) -> object | None:
+def implementation_of(cloud: Cloud, interface: type) -> object | None:
     """Return the provider's object that implements an interface; None where it has none."""
-    implementation: object | None = getattr(cloud, CAPABILITIES[face][0])
+    implementation: object | None = getattr(cloud, CAPABILITIES[interface][0])
     return (
         None
-        if face in _ON_THE_SAME_OBJECT and not isinstance(implementation, face)
+        if interface in _OPTIONAL_INTERFACES and not isinstance(implementation, interface)
         else implementation
     )
 
 
-def bound(cloud: Cloud, method: Callable[..., Any]) -> Callable[..., Any]:
+def bind_method(cloud: Cloud, method: Callable[..., Any]) -> Callable[..., Any]:
     """Return the provider's method for a method of an interface. Raises Unimplemented."""
-    face = _FACE_OF[method]
-    implementation = offered(cloud, face)
+    face = _INTERFACE_OF[method]
+    implementation = implementation_of(cloud, face)
     if implementation is None:
         raise Unimplemented(f"this cloud does not offer {CAPABILITIES[face][1]}")
     attribute: Callable[..., Any] = getattr(implementation, method.__name__)
     return attribute
 
 
-def incomplete(cloud: Cloud) -> Sequence[str]:
+def find_interface_errors(cloud: Cloud) -> Sequence[str]:
     """Return a message for each interface method that is missing or has a wrong signature.
 
     An optional interface is checked once the object has at least one of its methods.
     """
-    return [fault for face in CAPABILITIES for fault in _faults(cloud, face)]
+    return [fault for face in CAPABILITIES for fault in _interface_errors(cloud, face)]
 
 
-def _faults(cloud: Cloud, face: type) -> Iterator[str]:
-    field = CAPABILITIES[face][0]
+def _interface_errors(cloud: Cloud, interface: type) -> Iterator[str]:
+    field = CAPABILITIES[interface][0]
     implementation: object | None = getattr(cloud, field)
-    methods = [method for method in _FACE_OF if _FACE_OF[method] is face and _is_called(method)]
-    is_optional = face in _ON_THE_SAME_OBJECT
+    methods = [
+        method
+        for method in _INTERFACE_OF
+        if _INTERFACE_OF[method] is interface and _is_called(method)
+    ]
+    is_optional = interface in _OPTIONAL_INTERFACES
     if is_optional and not any(hasattr(implementation, method.__name__) for method in methods):
         return
     for method in methods if implementation is not None else ():
-        if fault := _fault(implementation, method):
+        if fault := _method_error(implementation, method):
             yield f"{field}: {type(implementation).__name__}.{fault}"
 
 
 def _is_called(method: Callable[..., Any]) -> bool:
     """Return whether the daemon calls a method: a declared operation or a public pure function."""
     name = method.__name__
-    return name in DECLARED or not (name.startswith("_") or inspect.iscoroutinefunction(method))
+    return name in DECLARATIONS or not (name.startswith("_") or inspect.iscoroutinefunction(method))
 
 
-def _fault(implementation: object, method: Callable[..., Any]) -> str:
+def _method_error(implementation: object, method: Callable[..., Any]) -> str:
     name, implemented = method.__name__, getattr(implementation, method.__name__, None)
     if not callable(implemented):
         others = {

@@ -10,18 +10,18 @@ from ccm.base import log
 from ccm.controllers.machine.tokens import Tokens
 from ccm.kube.resources import NODES, SECRETS
 from ccm.machines import metrics, reasons
-from ccm.machines.creation import Outcome
+from ccm.machines.creation import PassResult
 from ccm.machines.drain import DrainProgress, DrainTask
-from ccm.machines.driver import Shared
-from ccm.machines.settings import Settings
+from ccm.machines.driver import SharedComponents
+from ccm.machines.settings import MachineSettings
 from ccm.model import Node
 from ccm.model.machines import Machine, OperationState, Phase
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.patches import Patch, StaleObject
-from ccm.runtime.writer import Recorder, Step, Writer
+from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 
 _TOLD = {
-    Phase.UNKNOWN: (WARNING, reasons.REASON_NODE_SICK),
+    Phase.UNKNOWN: (WARNING, reasons.REASON_NODE_UNHEALTHY),
     Phase.FAILED: (WARNING, reasons.REASON_MACHINE_FAILED),
     Phase.RUNNING: (NORMAL, reasons.REASON_NODE_HEALTHY),
     Phase.UPDATING: (NORMAL, reasons.REASON_UPDATE_READY),
@@ -46,12 +46,12 @@ class Drains(Protocol):
         """Stop a drain, complete or not."""
         ...
 
-    async def tend(self) -> None:
+    async def run_until_cancelled(self) -> None:
         """Wait for cancellation, then stop all drains."""
         ...
 
 
-class Context:
+class MachineContext:
     """Caches, calls, writers and events of the machine controller.
 
     Args:
@@ -67,7 +67,7 @@ class Context:
 
     def __init__(
         self,
-        shared: Shared,
+        shared: SharedComponents,
         *,
         drains: Drains,
         events: Recorder,
@@ -79,7 +79,7 @@ class Context:
         self.machines = caches.client.resource(caches.codec.machines)
         self.nodes = caches.target.client.resource(NODES)
         self.write = caches.writer(caches.codec.machines, rng)
-        self.write_nodes = Writer(self.nodes, cache=caches.nodes.store, rng=rng)
+        self.write_nodes = ObjectWriter(self.nodes, cache=caches.nodes.store, rng=rng)
         self.tokens = Tokens(caches.target.client.resource(SECRETS))
         self.drains, self.events = drains, events
         self.creations_ended: dict[str, float] = {}
@@ -87,7 +87,7 @@ class Context:
         self.log = log.logger("machine")
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> MachineSettings:
         return self.caches.settings
 
     def node_of(self, machine: Machine) -> Node | None:
@@ -100,7 +100,7 @@ class Context:
         node = self.node_of(machine)
         return node if node is not None and self.vms.owns_node(machine, node) else None
 
-    def tell(self, machine: Machine, kind: str, reason: str, text: str) -> None:
+    def record_event(self, machine: Machine, kind: str, reason: str, text: str) -> None:
         self.events.event(self.codec.machines.reference(machine), kind, reason, text)
 
     async def save(
@@ -112,12 +112,12 @@ class Context:
             StaleObject: the machine is gone; its change brings the next pass.
             KubeError: the write failed.
         """
-        after = (await self.write.change(machine, Step(patch, part))).obj
+        after = (await self.write.change(machine, PatchStep(patch, part))).obj
         if after is None:
             raise StaleObject
         return after
 
-    async def settle(self, machine: Machine, outcome: Outcome) -> Outcome:
+    async def write_result(self, machine: Machine, outcome: PassResult) -> PassResult:
         """Write the outcome of a pass.
 
         Raises:
@@ -128,29 +128,29 @@ class Context:
         if outcome.joined:
             # Before the status: after a restart, a joined machine's token would never be deleted.
             took_s = self.caches.ages.of(machine)
-            metrics.took("join", machine, self.caches.class_of(machine), took_s)
+            metrics.observe_duration("join", machine, self.caches.class_of(machine), took_s)
             await self.tokens.delete(machine, self.settings)
         if wanted is None:
             return outcome
         written = await self.write.change(
-            machine, Step(lambda obj: self.codec.new_status(obj, machine, wanted), "status")
+            machine, PatchStep(lambda obj: self.codec.new_status(obj, machine, wanted), "status")
         )
         if written.obj is None:
             raise StaleObject
         if written.obj.phase is not machine.phase:
-            self._tell_phase(machine, written.obj)
+            self._report_phase(machine, written.obj)
         if outcome.is_invalid and written.changed:
-            self.tell(written.obj, WARNING, reasons.REASON_INVALID, wanted.description)
+            self.record_event(written.obj, WARNING, reasons.REASON_INVALID, wanted.description)
         return outcome
 
-    def _tell_phase(self, before: Machine, after: Machine) -> None:
-        metrics.phase_changed(after.phase)
+    def _report_phase(self, before: Machine, after: Machine) -> None:
+        metrics.count_phase_change(after.phase)
         # No event for a machine that joined: its health did not change, and joins are frequent.
         joined = after.phase is Phase.RUNNING and before.phase not in (Phase.UNKNOWN, Phase.FAILED)
         if not joined and (event := _TOLD.get(after.phase)) is not None:
-            self.tell(after, *event, after.status.description)
+            self.record_event(after, *event, after.status.description)
         if after.phase is Phase.FAILED and before.phase is Phase.PENDING:
-            metrics.failed_join(before, self.caches.class_of(before))
+            metrics.count_failed_join(before, self.caches.class_of(before))
         is_failed = after.status.state == OperationState.FAILED.value
         level = self.log.warning if is_failed else self.log.info
         text = {"error" if is_failed else "description": after.status.description}
@@ -166,9 +166,9 @@ class Pauses:
     def __init__(self) -> None:
         self._pauses: dict[str, tuple[float, object]] = {}
 
-    def begin(self, key: str, until: float, about: object) -> None:
-        """Pause a machine until a time, or until `about` changes."""
-        self._pauses[key] = until, about
+    def begin(self, key: str, until: float, version: object) -> None:
+        """Pause a machine until a time, or until `version` changes."""
+        self._pauses[key] = until, version
 
     def end(self, key: str) -> None:
         self._pauses.pop(key, None)
@@ -179,7 +179,7 @@ class Pauses:
         self._pauses.clear()
         return keys
 
-    def left_s(self, key: str, now: float, about: object) -> float:
+    def left_s(self, key: str, now: float, version: object) -> float:
         """Return the remaining seconds of a machine's pause; 0 = none."""
-        until, former = self._pauses.get(key, (now, about))
-        return max(0.0, until - now) if former == about else 0.0
+        until, former = self._pauses.get(key, (now, version))
+        return max(0.0, until - now) if former == version else 0.0

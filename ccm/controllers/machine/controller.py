@@ -13,28 +13,33 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ccm.base import clock
-from ccm.controllers.machine.context import Context, Drains, Pauses
-from ccm.controllers.machine.create import Creation, claim
+from ccm.controllers.machine.context import Drains, MachineContext, Pauses
+from ccm.controllers.machine.create import CreateFlow, initial_metadata
 from ccm.controllers.machine.freeze import SETTLING_S, Freezer
-from ccm.controllers.machine.health import Health, Preserver, Updater, sooner
-from ccm.controllers.machine.remove import Terminations
+from ccm.controllers.machine.health import (
+    HealthReconciler,
+    InPlaceUpdater,
+    PreservationReconciler,
+    min_delay,
+)
+from ccm.controllers.machine.termination import TerminationQueue
 from ccm.machines import creation, health, metrics
 from ccm.machines.crdguard import CRDGuard
-from ccm.machines.creation import Outcome
-from ccm.machines.driver import Shared
+from ccm.machines.creation import PassResult
+from ccm.machines.driver import SharedComponents
 from ccm.model import Node, Secret
 from ccm.model.machines import Machine, MachineClass
 from ccm.model.patches import StaleObject
 from ccm.runtime.backoff import default_backoff
-from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
-from ccm.runtime.workers import Turn
+from ccm.runtime.controller import DONE, IDLE, Controller, ReconcileResult, Watch
+from ccm.runtime.workers import ConcurrencySlot
 from ccm.runtime.writer import Recorder
 
 NAME = "machine"
 QUEUE_NAME = "machine"
 """Name in logs, and value of the work-queue metrics' label."""
 
-MOST_AT_ONCE = 256
+WORKERS = 256
 """Number of workers, which limits concurrent cloud calls. A flag limits the other concurrent work.
 """
 
@@ -62,7 +67,7 @@ class MachineController:
     def __init__(
         self,
         *,
-        shared: Shared,
+        shared: SharedComponents,
         guard: CRDGuard,
         drains: Drains,
         events: Recorder,
@@ -71,27 +76,29 @@ class MachineController:
         check_timeout_s: float = 30.0,
         rng: random.Random | None = None,
     ) -> None:
-        self._context = context = Context(shared, drains=drains, events=events, rng=rng)
+        self._context = context = MachineContext(shared, drains=drains, events=events, rng=rng)
         self._shared, self._vms, self._caches = shared, shared.vms, shared.caches
         caches = shared.caches
         context.wake = self._add
-        caches.arrivals.claim = lambda machine: claim(context, machine)
-        self._vms.on_new_origins = self._origins_seen
+        caches.initial_metadata.claim = lambda machine: initial_metadata(context, machine)
+        self._vms.on_new_origins = self._queue_new_origins
         self._free = asyncio.Semaphore(turns)
-        self._in_hand: set[str] = set()
-        self._terminations = Terminations(context, guard, self._in_hand, turns=turns, rng=rng)
+        self._processing: set[str] = set()
+        self._terminations = TerminationQueue(
+            context, guard, self._processing, turns=turns, rng=rng
+        )
         self._freezer = Freezer(
-            context, self._thawed, period_s=check_period_s, timeout_s=check_timeout_s
+            context, self._requeue_all, period_s=check_period_s, timeout_s=check_timeout_s
         )
         self._pauses = Pauses()
-        self._health = Health(context)
-        self._preserver = Preserver(context)
-        self._updater = Updater(context)
+        self._health = HealthReconciler(context)
+        self._preserver = PreservationReconciler(context)
+        self._updater = InPlaceUpdater(context)
         self.controller = Controller(
             NAME,
             queue=QUEUE_NAME,
             reconcile=self.sync,
-            workers=MOST_AT_ONCE,
+            workers=WORKERS,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
             # Machines come last: their classes, Secrets and nodes are cached by then.
             watches=[
@@ -101,8 +108,8 @@ class MachineController:
                 Watch(informer=caches.machines, changed=self._machine_changed),
             ],
             tasks={
-                "drains": drains.tend,
-                "listings": shared.vms.tend,
+                "drains": drains.run_until_cancelled,
+                "listings": shared.vms.run_until_cancelled,
                 "reachability": self._freezer.run,
                 "terminations": self._terminations.controller.run,
             },
@@ -110,7 +117,7 @@ class MachineController:
             rng=rng,
         )
 
-    async def sync(self, key: str) -> Result:
+    async def sync(self, key: str) -> ReconcileResult:
         """Reconcile one machine.
 
         Raises:
@@ -125,42 +132,42 @@ class MachineController:
             return IDLE
         if self._terminations.has(key):
             # The last pass over a deleted machine of that name is still running.
-            return Result(after_s=CONFLICT_S, idle=True)
+            return ReconcileResult(after_s=CONFLICT_S, idle=True)
         if self._freezer.is_frozen:
             return IDLE
-        if (left_s := self.paused_s(machine)) > 0:
-            return Result(after_s=left_s, idle=True)
+        if (left_s := self.remaining_pause_s(machine)) > 0:
+            return ReconcileResult(after_s=left_s, idle=True)
         # Deletions skip keys that are in work here; the `finally` queues them again.
-        self._in_hand.add(key)
+        self._processing.add(key)
         try:
-            async with Turn(self._free) as turn:
-                outcome = await self._due(machine, turn)
+            async with ConcurrencySlot(self._free) as turn:
+                outcome = await self._reconcile(machine, turn)
         except StaleObject:
             # The change that made the object stale adds the key to the queue.
             return IDLE
         finally:
-            self._in_hand.discard(key)
+            self._processing.discard(key)
             self._add_deleting(key)
         if outcome.after_s is None:
             return DONE
         # If something else is due earlier, the delay is not that of the busy cloud.
         is_busy = outcome.busy is not None and outcome.after_s == outcome.busy.seconds
         busy = outcome.busy if is_busy else None
-        return Result(after_s=outcome.after_s, punctual=outcome.punctual, busy=busy)
+        return ReconcileResult(after_s=outcome.after_s, punctual=outcome.is_exact, busy=busy)
 
-    async def _due(self, machine: Machine, turn: Turn) -> Outcome:
+    async def _reconcile(self, machine: Machine, turn: ConcurrencySlot) -> PassResult:
         key, in_creation = machine.key, machine.in_creation
         if origin := self._vms.new_origins.get(machine.uid):
             names = self._caches.settings.names
             machine = await self._context.save(
-                machine, lambda obj: creation.origin(obj, origin, names)
+                machine, lambda obj: creation.origin_patch(obj, origin, names)
             )
             self._vms.new_origins.pop(machine.uid, None)
             in_creation = machine.in_creation
         if in_creation:
-            flow = Creation(self._context, machine, turn)
+            flow = CreateFlow(self._context, machine, turn)
             outcome = await flow.run()
-            await self._context.settle(flow.machine, outcome)
+            await self._context.write_result(flow.machine, outcome)
             self._pause(flow.machine, outcome)
         else:
             self._pauses.end(key)
@@ -168,11 +175,11 @@ class MachineController:
             if (newest := self._newest(key)) is not None:
                 is_contested = self._health.is_contested(newest)
                 update_s = await self._updater.run(newest, is_contested=is_contested)
-                outcome = replace(outcome, after_s=sooner(outcome.after_s, update_s))
+                outcome = replace(outcome, after_s=min_delay(outcome.after_s, update_s))
         again_s, newest = outcome.after_s, self._newest(key)
         if newest is not None and not self._health.is_contested(newest):
-            again_s = sooner(again_s, await self._preserver.run(newest))
-        return replace(outcome, after_s=again_s, punctual=not in_creation)
+            again_s = min_delay(again_s, await self._preserver.run(newest))
+        return replace(outcome, after_s=again_s, is_exact=not in_creation)
 
     def _newest(self, key: str) -> Machine | None:
         """Return the newest known version of a machine; None = deleted or being deleted."""
@@ -183,17 +190,17 @@ class MachineController:
 
     # --- pauses -----------------------------------------------------------------------------
 
-    def paused_s(self, machine: Machine) -> float:
+    def remaining_pause_s(self, machine: Machine) -> float:
         """Return the remaining seconds of a machine's pause; 0 = none."""
-        return self._pauses.left_s(machine.key, clock.monotonic(), self._about(machine))
+        return self._pauses.left_s(machine.key, clock.monotonic(), self._pause_version(machine))
 
-    def _pause(self, machine: Machine, outcome: Outcome) -> None:
+    def _pause(self, machine: Machine, outcome: PassResult) -> None:
         self._pauses.end(machine.key)
         if outcome.after_s is not None and machine.in_creation:
             until = clock.monotonic() + outcome.after_s
-            self._pauses.begin(machine.key, until, self._about(machine))
+            self._pauses.begin(machine.key, until, self._pause_version(machine))
 
-    def _about(self, machine: Machine) -> object:
+    def _pause_version(self, machine: Machine) -> object:
         """Return the value whose change ends a pause."""
         machine_class = self._caches.class_of(machine)
         return (machine.spec, machine_class.version, machine_class.is_held)
@@ -205,7 +212,7 @@ class MachineController:
             self.controller.queue.add(key, background=True)
         self._terminations.controller.retry_now()
 
-    def _thawed(self) -> None:
+    def _requeue_all(self) -> None:
         """Requeue all machines after an outage, with time for nodes to report first."""
         for machine in self._caches.machines.store.list():
             self.controller.queue.add_after(machine.key, SETTLING_S)
@@ -214,7 +221,7 @@ class MachineController:
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, initial: bool) -> bool:
         self._health.machine_changed(old, new, initial=initial)
-        metrics.note_machine(old, new, total=len(self._caches.machines.store))
+        metrics.update_machine_series(old, new, total=len(self._caches.machines.store))
         if new is None:
             self._forget(old)
             return False
@@ -228,7 +235,7 @@ class MachineController:
         if gone is not None:
             self._pauses.end(gone.key)
             self._updater.forget(gone.key)
-            self._terminations.gone(gone)
+            self._terminations.add_deleted(gone)
             self._context.write.forget(gone.key)
             self._context.tokens.forget(gone.uid)
             self._preserver.forget(gone.uid)
@@ -238,7 +245,7 @@ class MachineController:
     def _node_changed(self, old: Node | None, new: Node | None, _: bool) -> bool:
         changed = new or old
         if changed is not None and health.node_matters(old, new, self._caches.settings.names):
-            self._add(self._health.on_node(changed.name))
+            self._add(self._health.machines_of_node(changed.name))
         if new is None and old is not None:
             self._context.write_nodes.forget(old.key)
         return False
@@ -248,21 +255,21 @@ class MachineController:
     ) -> bool:
         changed = new or old
         if not initial and changed is not None:
-            self._add(self._made_of({changed.name}))
+            self._add(self._machines_of_classes({changed.name}))
         return False
 
     def _secret_changed(self, old: Secret | None, new: Secret | None, initial: bool) -> bool:
         changed = new or old
         if not initial and changed is not None:
             classes = self._caches.classes_with_secret(changed.name)
-            self._add(self._made_of({machine_class.name for machine_class in classes}))
+            self._add(self._machines_of_classes({machine_class.name for machine_class in classes}))
         return False
 
-    def _made_of(self, classes: set[str]) -> Iterable[str]:
+    def _machines_of_classes(self, classes: set[str]) -> Iterable[str]:
         machines = self._caches.machines.store.list()
         return [machine.key for machine in machines if machine.class_name in classes]
 
-    def _origins_seen(self, keys: Iterable[str]) -> None:
+    def _queue_new_origins(self, keys: Iterable[str]) -> None:
         for key in keys:
             self.controller.queue.add(key, background=True)
 

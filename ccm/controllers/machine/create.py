@@ -17,24 +17,24 @@ from ccm.cloud.machines import (
     MachineInfo,
     MachineRecord,
     MachineRequest,
-    known,
+    partial_info,
 )
-from ccm.controllers.machine.context import Context
-from ccm.controllers.machine.tokens import Taken, Tokens
+from ccm.controllers.machine.context import MachineContext
+from ccm.controllers.machine.tokens import TokenIDTaken, Tokens
 from ccm.machines import creation, metrics, tokens
 from ccm.machines.classes import ResolvedClass
-from ccm.machines.creation import SHORT_S, Outcome
-from ccm.machines.driver import Listing
+from ccm.machines.creation import SHORT_S, PassResult
+from ccm.machines.driver import VMListing
 from ccm.model.machines import Machine
 from ccm.model.patches import Patch
-from ccm.runtime.workers import Turn
+from ccm.runtime.workers import ConcurrencySlot
 
 T = TypeVar("T")
 
 _CLAIMS = frozenset({"annotations", "finalizers"})
 
 
-class Creation:
+class CreateFlow:
     """One pass over a machine in creation.
 
     Args:
@@ -46,49 +46,51 @@ class Creation:
         machine: the machine after the last write.
     """
 
-    def __init__(self, context: Context, machine: Machine, turn: Turn) -> None:
+    def __init__(self, context: MachineContext, machine: Machine, turn: ConcurrencySlot) -> None:
         self.machine = machine
         self._context, self._turn = context, turn
         self._caches, self._driver, self._vms = context.caches, context.driver, context.vms
         self._settings = context.settings
-        self._made_of = context.caches.class_of(machine)
-        self._found: MachineRecord | None = None
-        self._created: MachineInfo | None = None
+        self._machine_class = context.caches.class_of(machine)
+        self._existing_vm: MachineRecord | None = None
+        self._new_vm: MachineInfo | None = None
         self._has_looked = False
 
-    async def run(self) -> Outcome:
+    async def run(self) -> PassResult:
         """Run steps until one has to wait.
 
         Raises:
             StaleObject: the object was replaced or deleted; its change brings the next pass.
             KubeError: a write failed.
         """
-        machine_class = self._made_of
+        machine_class = self._machine_class
         if machine_class.faults:
-            return creation.impossible(self.machine, machine_class.faults, clock.now())
+            return creation.unusable_class_result(self.machine, machine_class.faults, clock.now())
         if not machine_class.is_held:
             # Wait until the class controller has set its finalizer: a class in use must not vanish.
-            return Outcome(after_s=SHORT_S)
+            return PassResult(after_s=SHORT_S)
         initializing = False
         try:
-            if (ended := await self._made()) is not None:
+            if (ended := await self._ensure_vm()) is not None:
                 return ended
-            if self._created is not None or self._found is not None:
+            if self._new_vm is not None or self._existing_vm is not None:
                 initializing = True
                 await self._initialize()
                 # The write of the driver's state may have returned another state of the object.
-                if (ended := await self._made()) is not None:
+                if (ended := await self._ensure_vm()) is not None:
                     return ended
         except CloudError as error:
             now = clock.now()
-            aged = self._caches.ages.by(now, self.machine)
-            return creation.failed(aged, error, now, self._settings, initializing=initializing)
+            aged = self._caches.ages.with_local_creation(now, self.machine)
+            return creation.failure_result(
+                aged, error, now, self._settings, initializing=initializing
+            )
         vm = self._vm()
         assert vm is not None
-        is_new = self._created is not None
-        return creation.settled(self.machine, vm, clock.now(), self._settings, is_new=is_new)
+        is_new = self._new_vm is not None
+        return creation.success_result(self.machine, vm, clock.now(), self._settings, is_new=is_new)
 
-    async def _made(self) -> Outcome | None:
+    async def _ensure_vm(self) -> PassResult | None:
         """Find or create the VM, and store its identity; return the outcome if the pass ends here.
 
         Each write may return another state of the object, so each step is chosen anew.
@@ -96,21 +98,21 @@ class Creation:
         settings = self._settings
         while True:
             machine, vm = self.machine, self._vm()
-            if not creation.is_claimed(machine, self._made_of, settings):
-                await self._claim(_token_id(self._context, machine, self._made_of))
+            if not creation.is_claimed(machine, self._machine_class, settings):
+                await self._claim(_token_id(self._context, machine, self._machine_class))
             elif not self._has_looked:
-                self._found, obstacle = await self._look()
+                self._existing_vm, obstacle = await self._find_vm()
                 self._has_looked = True
                 if obstacle:
                     return self._failed(errors.AlreadyExists(obstacle))
             elif vm is None and not machine.creation_started:
-                await self._save(lambda obj: creation.record(obj, settings.names))
+                await self._save(lambda obj: creation.creation_record_patch(obj, settings.names))
             elif vm is None:
                 await self._create()
-            elif self._created is not None and self._is_name_taken(vm):
+            elif self._new_vm is not None and self._is_name_taken(vm):
                 await self._discard(vm)
-                return creation.discarded(machine, clock.now())
-            elif lacking := creation.lacking(vm, settings):
+                return creation.discarded_vm_result(machine, clock.now())
+            elif lacking := creation.vm_fault(vm, settings):
                 return self._failed(errors.Internal(lacking))
             elif not creation.is_stored(machine, settings):
                 await self._store(vm)
@@ -118,14 +120,14 @@ class Creation:
                 return None
 
     def _vm(self) -> MachineInfo | None:
-        found_vm = self._found.info if self._found is not None else None
-        return creation.known_vm(self.machine, self._created or found_vm)
+        found_vm = self._existing_vm.info if self._existing_vm is not None else None
+        return creation.merge_vm(self.machine, self._new_vm or found_vm)
 
-    def _failed(self, error: CloudError) -> Outcome:
-        return creation.failed(self.machine, error, clock.now(), self._settings)
+    def _failed(self, error: CloudError) -> PassResult:
+        return creation.failure_result(self.machine, error, clock.now(), self._settings)
 
     def _is_name_taken(self, vm: MachineInfo) -> bool:
-        named = self._created.node_name if self._created is not None else ""
+        named = self._new_vm.node_name if self._new_vm is not None else ""
         node = self._caches.nodes.store.get(named)
         return creation.is_name_taken(self.machine, vm, node, self._settings)
 
@@ -133,28 +135,28 @@ class Creation:
         await self._save(lambda obj: _claim_patch(self._context, obj, token_id))
 
     async def _store(self, vm: MachineInfo) -> None:
-        has_target, origin = self._settings.has_target, self._made_of.origin
+        has_target, origin = self._settings.has_target, self._machine_class.origin
         codec = self._context.codec
         await self._save(lambda obj: codec.identity(obj, vm, has_target=has_target, origin=origin))
 
     async def _save(self, patch: Callable[[Machine], Patch | None], part: str = "") -> None:
         self.machine = await self._context.save(self.machine, patch, part)
 
-    async def _look(self) -> tuple[MachineRecord | None, str]:
+    async def _find_vm(self) -> tuple[MachineRecord | None, str]:
         """Return the machine's VM, if any, and why another VM prevents a creation, else empty."""
         machine = self.machine
         # A VM is missing only from a listing that began after the last call that may have made it.
         since = self._context.creations_ended.get(machine.uid, float("-inf"))
-        listing = await self._waited(self._vms.listings.of(self._made_of, since=since))
+        listing = await self._without_slot(self._vms.listings.of(self._machine_class, since=since))
         adopts = self._settings.adopt_unmarked
         if machine.provider_id:
-            return await self._confirmed(listing), ""
+            return await self._confirmed_vm(listing), ""
         if not self._driver.finds_by_name:
             identity = self._settings.identity(machine)
             return creation.match_marked(listing.records, identity, adopt_unmarked=adopts)
         # Query by name even before the creation is recorded: the result says whether the name is
         # free. `match_named` decides whether the VM is the machine's.
-        request = replace(self._driver.request(machine, self._made_of), creation_started=True)
+        request = replace(self._driver.request(machine, self._machine_class), creation_started=True)
         try:
             status = await self._status(request)
         except errors.Unimplemented:
@@ -164,10 +166,10 @@ class Creation:
             status = None
         return creation.match_named(listing.records, status, machine, adopt_unmarked=adopts)
 
-    async def _confirmed(self, listing: Listing) -> MachineRecord | None:
+    async def _confirmed_vm(self, listing: VMListing) -> MachineRecord | None:
         """Return the VM of the stored provider ID; None = the machine does not own it."""
         machine = self.machine
-        if not await self._waited(self._vms.confirm(machine, self._made_of)):
+        if not await self._without_slot(self._vms.confirm(machine, self._machine_class)):
             return None
         listed = (
             record for record in listing.records if record.info.provider_id == machine.provider_id
@@ -177,7 +179,7 @@ class Creation:
             # The VM is not in the listing of its class, as when a user set the provider ID; or the
             # driver lists IDs and names only.
             with contextlib.suppress(errors.Unimplemented):
-                record = await self._status(self._driver.request(machine, self._made_of))
+                record = await self._status(self._driver.request(machine, self._machine_class))
         return record
 
     async def _status(self, request: MachineRequest) -> MachineRecord | None:
@@ -192,35 +194,37 @@ class Creation:
         except errors.NotFound:
             return None
         except errors.Uninitialized as error:
-            info = known(error)
+            info = partial_info(error)
         return MachineRecord(identity=request.identity, info=info)
 
     async def _create(self) -> None:
-        machine, machine_class = self.machine, self._made_of
+        machine, machine_class = self.machine, self._machine_class
         placeholders = {tokens.NAME: machine.name}
         try:
             if creation.needs_token(machine_class, self._settings):
                 token = await self._context.tokens.ensure(machine, self._settings)
                 placeholders[tokens.TOKEN] = token
-        except Taken:
+        except TokenIDTaken:
             await self._claim(Tokens.new_id())
             return
-        request = _filled(self._driver.request(machine, machine_class), machine_class, placeholders)
+        request = _with_user_data(
+            self._driver.request(machine, machine_class), machine_class, placeholders
+        )
         started = clock.monotonic()
         try:
             info = await self._call(MachineDriver.create_machine, request)
         finally:
             loop = asyncio.get_running_loop()
             self._context.creations_ended[machine.uid] = loop.time()
-        metrics.took("create", machine, machine_class, clock.monotonic() - started)
+        metrics.observe_duration("create", machine, machine_class, clock.monotonic() - started)
         self._context.log.info(
             "VM created", machine=machine.key, provider_id=info.provider_id, node=info.node_name
         )
-        self._vms.note(machine.uid, info.provider_id)
-        self._created = info
-        await self._remember(info)
+        self._vms.record(machine.uid, info.provider_id)
+        self._new_vm = info
+        await self._save_known_state(info)
 
-    async def _remember(self, info: MachineInfo) -> None:
+    async def _save_known_state(self, info: MachineInfo) -> None:
         """Store the driver's state before the driver is called again."""
         state, codec = info.last_known_state, self._context.codec
         if state is not None and state != self.machine.status.known_state:
@@ -228,17 +232,19 @@ class Creation:
 
     async def _initialize(self) -> None:
         machine, started = self.machine, clock.monotonic()
-        request = self._driver.request(machine, self._made_of)
+        request = self._driver.request(machine, self._machine_class)
         try:
             info = await self._call(MachineDriver.initialize_machine, request)
         except errors.Unimplemented:
             return
-        metrics.took("initialize", machine, self._made_of, clock.monotonic() - started)
-        await self._remember(info)
+        metrics.observe_duration(
+            "initialize", machine, self._machine_class, clock.monotonic() - started
+        )
+        await self._save_known_state(info)
 
     async def _discard(self, vm: MachineInfo) -> None:
         """Delete the VM that this pass created; if that fails, it is deleted as an orphan."""
-        request = self._driver.request(self.machine, self._made_of)
+        request = self._driver.request(self.machine, self._machine_class)
         request = replace(request, provider_id=vm.provider_id)
         try:
             await self._call(MachineDriver.delete_machine, request)
@@ -251,14 +257,14 @@ class Creation:
             )
 
     async def _call(self, method: Any, request: MachineRequest) -> Any:
-        return await self._waited(self._driver.call(method, request))
+        return await self._without_slot(self._driver.call(method, request))
 
-    async def _waited(self, call: Awaitable[T]) -> T:
-        async with self._turn.put_down():
+    async def _without_slot(self, call: Awaitable[T]) -> T:
+        async with self._turn.release():
             return await call
 
 
-def claim(context: Context, machine: Machine) -> Mapping[str, Any]:
+def initial_metadata(context: MachineContext, machine: Machine) -> Mapping[str, Any]:
     """Return metadata that a machine about to be created can have from the beginning.
 
     Empty if its class is unusable: such a machine has no VM, and our finalizer would only delay its
@@ -272,12 +278,12 @@ def claim(context: Context, machine: Machine) -> Mapping[str, Any]:
     return {key: patch["metadata"][key] for key in patch["metadata"].keys() & _CLAIMS}
 
 
-def _claim_patch(context: Context, machine: Machine, token_id: str) -> Patch | None:
+def _claim_patch(context: MachineContext, machine: Machine, token_id: str) -> Patch | None:
     records = not context.driver.finds_by_name
-    return creation.claim(machine, context.settings.names, token_id, records=records)
+    return creation.claim_patch(machine, context.settings.names, token_id, records=records)
 
 
-def _token_id(context: Context, machine: Machine, machine_class: ResolvedClass) -> str:
+def _token_id(context: MachineContext, machine: Machine, machine_class: ResolvedClass) -> str:
     """Return the ID of the machine's bootstrap token, new if missing; empty = no token needed."""
     if not creation.needs_token(machine_class, context.settings):
         return ""
@@ -285,14 +291,14 @@ def _token_id(context: Context, machine: Machine, machine_class: ResolvedClass) 
     return known if tokens.is_id(known) else Tokens.new_id()
 
 
-def _filled(
+def _with_user_data(
     request: MachineRequest, machine_class: ResolvedClass, placeholders: Mapping[str, str]
 ) -> MachineRequest:
     """Return the request with the user data of the class, with placeholders replaced."""
     of_secret, of_spec = machine_class.user_data, machine_class.spec_user_data
     for placeholder, value in placeholders.items():
-        of_secret = tokens.filled(of_secret, placeholder, value)
-        of_spec = tokens.filled(of_spec, placeholder, value)
+        of_secret = tokens.fill_placeholder(of_secret, placeholder, value)
+        of_spec = tokens.fill_placeholder(of_spec, placeholder, value)
     if not of_spec:
         return replace(request, user_data=of_secret)
     spec = {**request.provider_spec, SPEC_USER_DATA: of_spec.decode()}

@@ -14,10 +14,10 @@ from typing import Any
 
 from ccm.base import clock, log
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.controllers.machine.evictions import Evictions, Failed, Tools
+from ccm.controllers.machine.evictions import DrainDependencies, DrainFailed, NodeDrain
 from ccm.machines import drain, reasons
 from ccm.machines.drain import DrainProgress, DrainState, DrainTask
-from ccm.machines.driver import Shared
+from ccm.machines.driver import SharedComponents
 from ccm.model import Node
 from ccm.model.names import NORMAL, WARNING
 from ccm.runtime.writer import Recorder
@@ -30,19 +30,19 @@ _log = log.logger("machine")
 
 
 @dataclass(slots=True, kw_only=True)
-class _Entry:
+class _Drain:
     """One drain, running or ended."""
 
     task: DrainTask
     wake: Callable[[], None]
-    evictions: Evictions
+    evictions: NodeDrain
     progress: DrainProgress
-    told: str = ""
+    last_event: str = ""
     was_blocked: bool = False
     job: asyncio.Task[None] | None = None
     notice: asyncio.TimerHandle | None = field(default=None)
 
-    def is_for(self, task: DrainTask) -> bool:
+    def serves(self, task: DrainTask) -> bool:
         """Return whether this drain serves a task: not if it failed, or has other effects."""
         ends = [(candidate.terminating, candidate.cordon) for candidate in (self.task, task)]
         return ends[0] == ends[1] and self.progress.state is not DrainState.FAILED
@@ -60,15 +60,15 @@ class Drainer:
     def __init__(
         self,
         *,
-        shared: Shared,
-        settings: drain.Settings | None = None,
+        shared: SharedComponents,
+        settings: drain.DrainSettings | None = None,
         events: Recorder | None = None,
     ) -> None:
         self._caches = shared.caches
         self._events = events
-        self._drains: dict[str, _Entry] = {}
+        self._drains: dict[str, _Drain] = {}
         self._handler: Any = None
-        self._tools = Tools(shared, settings or drain.Settings())
+        self._tools = DrainDependencies(shared, settings or drain.DrainSettings())
 
     def start(self, task: DrainTask, wake: Callable[[], None]) -> None:
         """Make sure that a machine's node is drained.
@@ -81,7 +81,7 @@ class Drainer:
             wake: called on progress.
         """
         known = self._drains.get(task.machine.uid)
-        if known is not None and known.is_for(task):
+        if known is not None and known.serves(task):
             known.wake = wake
             if task.force:
                 known.evictions.force()
@@ -90,12 +90,12 @@ class Drainer:
             self._handler = self._caches.nodes.add_handler(
                 name="drain", on_update=lambda _, new: self._node_changed(new)
             )
-        entry = _Entry(
+        entry = _Drain(
             task=task,
             wake=wake,
-            evictions=Evictions(task, self._tools, lambda: self._changed(entry)),
-            progress=DrainProgress(state=DrainState.RUNNING, said="", forced=task.force),
-            told=known.told if known is not None else "",
+            evictions=NodeDrain(task, self._tools, lambda: self._changed(entry)),
+            progress=DrainProgress(state=DrainState.RUNNING, message="", forced=task.force),
+            last_event=known.last_event if known is not None else "",
         )
         self._drains[task.machine.uid] = entry
         before = known.job if known is not None else None
@@ -112,7 +112,7 @@ class Drainer:
         if entry.progress.state is not DrainState.RUNNING:
             return entry.progress
         tally = entry.evictions.tally
-        return DrainProgress(state=DrainState.RUNNING, said=tally.said(), forced=tally.forced)
+        return DrainProgress(state=DrainState.RUNNING, message=tally.summary(), forced=tally.forced)
 
     async def stop(self, uid: str) -> None:
         """Stop and forget a machine's drain; evicted Pods still end."""
@@ -120,7 +120,7 @@ class Drainer:
             _settle(entry)
             await cancel_and_join(entry.job)
 
-    async def tend(self) -> None:
+    async def run_until_cancelled(self) -> None:
         """Wait for cancellation, then stop all drains."""
         try:
             await asyncio.get_running_loop().create_future()
@@ -133,57 +133,59 @@ class Drainer:
                 _settle(entry)
             await cancel_and_join(*(entry.job for entry in entries))
 
-    async def _run(self, entry: _Entry, before: asyncio.Task[None] | None) -> None:
+    async def _run(self, entry: _Drain, before: asyncio.Task[None] | None) -> None:
         await cancel_and_join(before)
         started, evictions = clock.monotonic(), entry.evictions
         state, text = DrainState.DONE, ""
         _log.info("drain begins", machine=entry.task.machine.key, node=entry.task.node_name)
         try:
             await evictions.run()
-        except Failed as error:
+        except DrainFailed as error:
             state, text = DrainState.FAILED, str(error)
         except Exception as error:  # noqa: BLE001 - a defect must not look like a drain under way
             _log.error("drain failed unexpectedly", exc_info=error)
             state, text = DrainState.FAILED, f"- {error}"
         tally = evictions.tally
-        text = text or tally.said()
-        entry.progress = DrainProgress(state=state, said=text, forced=tally.forced)
+        text = text or tally.summary()
+        entry.progress = DrainProgress(state=state, message=text, forced=tally.forced)
         self._ended(entry, clock.monotonic() - started)
 
-    def _ended(self, entry: _Entry, took_s: float) -> None:
+    def _ended(self, entry: _Drain, took_s: float) -> None:
         _settle(entry)
         machine, progress = entry.task.machine, entry.progress
         facts = {"machine": machine.key, "node": entry.task.node_name, "forced": progress.forced}
         if progress.state is DrainState.DONE:
             _log.info("node drained", **facts, took_s=round(took_s, 3))
-            if entry.evictions.tally.total or entry.told:
+            if entry.evictions.tally.total or entry.last_event:
                 # No event for a node that had no Pods to remove: a rollout has many of them.
-                self._tell(entry, NORMAL, reasons.REASON_DRAINED, f"node drained: {progress.said}")
+                self._record_event(
+                    entry, NORMAL, reasons.REASON_DRAINED, f"node drained: {progress.message}"
+                )
         else:
-            _log.warning("drain failed", **facts, error=progress.said)
-            text = f"drain failed due to {progress.said}"
-            self._tell(entry, WARNING, reasons.REASON_DRAIN_FAILED, text)
+            _log.warning("drain failed", **facts, error=progress.message)
+            text = f"drain failed due to {progress.message}"
+            self._record_event(entry, WARNING, reasons.REASON_DRAIN_FAILED, text)
         entry.wake()
 
-    def _changed(self, entry: _Entry) -> None:
+    def _changed(self, entry: _Drain) -> None:
         if entry.notice is None:
             loop = asyncio.get_running_loop()
             entry.notice = loop.call_later(NOTICE_S, self._notice, entry)
 
-    def _notice(self, entry: _Entry) -> None:
+    def _notice(self, entry: _Drain) -> None:
         entry.notice = None
         tally = entry.evictions.tally
         # Once per drain: the blocked Pods change every few seconds.
         if tally.blocked and not entry.was_blocked:
             entry.was_blocked = True
-            text = f"drain waits: {tally.said()}"
-            self._tell(entry, WARNING, reasons.REASON_DRAIN_BLOCKED, text)
+            text = f"drain waits: {tally.summary()}"
+            self._record_event(entry, WARNING, reasons.REASON_DRAIN_BLOCKED, text)
         entry.wake()
 
-    def _tell(self, entry: _Entry, kind: str, reason: str, text: str) -> None:
+    def _record_event(self, entry: _Drain, kind: str, reason: str, text: str) -> None:
         """Record an event, unless the last one of the drain had the same text."""
-        if self._events is not None and entry.told != text:
-            entry.told = text
+        if self._events is not None and entry.last_event != text:
+            entry.last_event = text
             self._events.event(
                 self._caches.codec.machines.reference(entry.task.machine), kind, reason, text
             )
@@ -191,10 +193,10 @@ class Drainer:
     def _node_changed(self, node: Node) -> None:
         for entry in self._drains.values():
             if entry.task.node_name == node.name:
-                entry.evictions.look_at_node()
+                entry.evictions.check_node()
 
 
-def _settle(entry: _Entry) -> None:
+def _settle(entry: _Drain) -> None:
     if entry.notice is not None:
         entry.notice.cancel()
         entry.notice = None

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ccm.base import clock, log, tasks
-from ccm.base.tasks import Group, bounded, first_of, leaves
+from ccm.base.tasks import NamedTaskGroup, first_of, leaf_exceptions, run_bounded
 from ccm.cloud.errors import CloudError, Unimplemented
 from ccm.cloud.machines import GetVolumeIDsRequest, MachineDriver
 from ccm.kube.client import Client
@@ -33,14 +33,14 @@ from ccm.kube.resources import ATTACHMENTS, BUDGETS, CLAIMS, NODE_VOLUMES, NODES
 from ccm.machines import drain
 from ccm.machines.caches import Ages
 from ccm.machines.drain import DrainTask
-from ccm.machines.driver import Driver, Shared
+from ccm.machines.driver import DriverClient, SharedComponents
 from ccm.model import Node, Pod, PodDisruptionBudget
 from ccm.model.meta import KubeObject
-from ccm.runtime.controller import until_synced
-from ccm.runtime.lazy import RefCountedInformer, following
-from ccm.runtime.writer import Step, Writer
+from ccm.runtime.controller import wait_for_sync
+from ccm.runtime.lazy import RefCountedInformer, running_informer
+from ccm.runtime.writer import ObjectWriter, PatchStep
 
-LOOKS = 2
+PASSES = 2
 """Number of passes over the Pods. The second one finds Pods that were bound to the node before it
 was cordoned."""
 
@@ -63,25 +63,25 @@ _NEVER_S = 3600.0
 _log = log.logger("machine")
 
 
-class Failed(Exception):
+class DrainFailed(Exception):
     """The drain failed; the text follows the words `Drain failed due to `."""
 
 
-class Answer(Enum):
+class EvictionResult(Enum):
     """Result of an eviction."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"
     """A budget refused the eviction."""
-    TROUBLE = "trouble"
-    RACED = "raced"
+    API_ERROR = "trouble"
+    CONFLICT = "raced"
     """A concurrent change of Pod or budget caused a conflict."""
 
 
-PAUSES_S = {Answer.TROUBLE: TROUBLE_S, Answer.RACED: RACED_S}
+PAUSES_S = {EvictionResult.API_ERROR: TROUBLE_S, EvictionResult.CONFLICT: RACED_S}
 
 
-class Tools:
+class DrainDependencies:
     """Objects that all drains share.
 
     Args:
@@ -89,7 +89,7 @@ class Tools:
         settings: settings from flags.
     """
 
-    def __init__(self, shared: Shared, settings: drain.Settings) -> None:
+    def __init__(self, shared: SharedComponents, settings: drain.DrainSettings) -> None:
         self.caches, self.client = shared.caches, shared.caches.target.client
         self.settings = settings
         self.budgets = Budgets(self.client)
@@ -97,7 +97,7 @@ class Tools:
         self._knows_evictions: bool | None = None
         self._asking = asyncio.Lock()
 
-    async def evicts(self) -> bool:
+    async def supports_eviction(self) -> bool:
         """Return whether the API server supports evictions; the result is cached."""
         async with self._asking:
             if self._knows_evictions is None:
@@ -107,7 +107,7 @@ class Tools:
         return self._knows_evictions
 
 
-class Evictions:
+class NodeDrain:
     """Drain of one node.
 
     Args:
@@ -116,11 +116,13 @@ class Evictions:
         changed: called when the tally changes.
     """
 
-    def __init__(self, task: DrainTask, tools: Tools, changed: Callable[[], None]) -> None:
-        self.tally = drain.Tally(forced=task.force)
+    def __init__(
+        self, task: DrainTask, tools: DrainDependencies, changed: Callable[[], None]
+    ) -> None:
+        self.tally = drain.DrainCounters(forced=task.force)
         self._task = task
         self._tools = tools
-        self._patience_s = tools.settings.patience_s(task.max_evict_retries)
+        self._max_refusal_s = tools.settings.max_refusal_s(task.max_evict_retries)
         self._changed = changed
         source = tools.client.resource(PODS).where(f"spec.nodeName={task.node_name}")
         self._pods = Informer(source, resource=PODS.plural)
@@ -131,7 +133,7 @@ class Evictions:
         )
         self._ages = Ages(tools.client.server_time)
         self._ends: dict[str, asyncio.Event] = {}
-        self._news = asyncio.Event()
+        self._changed_event = asyncio.Event()
         self._until_s: float | None = None
         """Monotonic deadline of the graceful drain."""
         if task.deadline is not None:
@@ -146,11 +148,11 @@ class Evictions:
     def force(self) -> None:
         """Use force from now on."""
         self.tally.forced = True
-        self._news.set()
+        self._changed_event.set()
 
-    def look_at_node(self) -> None:
+    def check_node(self) -> None:
         """Check the conditions of the node, because force may be due earlier or later now."""
-        self._news.set()
+        self._changed_event.set()
 
     async def run(self) -> None:
         """Drain the node; return once no Pod that a drain removes is left.
@@ -158,14 +160,14 @@ class Evictions:
         Raises:
             Failed: the drain failed.
         """
-        async with following(self._pods), AsyncExitStack() as self._budgets:
+        async with running_informer(self._pods), AsyncExitStack() as self._budgets:
             await self._mark()
-            await until_synced(self._pods, who="machine")
+            await wait_for_sync(self._pods, component="machine")
             # Checked first: if force is due already, no Pod is evicted.
             if not (self.tally.forced or await self._is_due()):
-                await first_of(self._gracefully(), self._force_is_due(), name="drain")
+                await first_of(self._drain_gracefully(), self._force_is_due(), name="drain")
             if not self._is_empty:
-                await self._by_force()
+                await self._drain_by_force()
 
     # --- the node ---------------------------------------------------------------------------
 
@@ -173,20 +175,20 @@ class Evictions:
         """Set the Terminating condition of the node, and cordon it."""
         if (node := self._node()) is None:
             return
-        write = Writer(self._tools.client.resource(NODES))
+        write = ObjectWriter(self._tools.client.resource(NODES))
         try:
             if self._task.terminating:
                 await write.change(
-                    node, Step(lambda obj: drain.condition_patch(obj, clock.now()), "status")
+                    node, PatchStep(lambda obj: drain.condition_patch(obj, clock.now()), "status")
                 )
         except KubeError as error:
             if not self.tally.forced:
-                raise Failed(f"failure in update of node conditions - {error}") from error
+                raise DrainFailed(f"failure in update of node conditions - {error}") from error
         try:
             if self._task.cordon:
-                await write.change(node, Step(drain.cordon_patch))
+                await write.change(node, PatchStep(drain.cordon_patch))
         except KubeError as error:
-            raise Failed(f"- {error}") from error
+            raise DrainFailed(f"- {error}") from error
 
     def _node(self) -> Node | None:
         return self._tools.caches.nodes.store.get(self._task.node_name)
@@ -196,20 +198,20 @@ class Evictions:
 
     async def _force_is_due(self) -> None:
         while not self.tally.forced:
-            self._news.clear()
+            self._changed_event.clear()
             if await self._is_due():
                 return
             left_s = self._due_s(self._node())
-            await tasks.wait_for(self._news, left_s if left_s > 0 else TROUBLE_S)
+            await tasks.wait_for(self._changed_event, left_s if left_s > 0 else TROUBLE_S)
 
     def _due_s(self, node: Node | None) -> float:
         delays = [_NEVER_S]
         if (left_s := self._left_s()) is not None:
             delays.append(left_s)
-        if (since := drain.sick_since(node)) is not None:
+        if (since := drain.unhealthy_since(node)) is not None:
             # The timestamp is from the target cluster's API server, so its clock is used.
             unhealthy_s = self._ages.since(self._task.machine.uid, since)
-            delays.append(drain.SICK_S - unhealthy_s)
+            delays.append(drain.UNHEALTHY_FORCE_S - unhealthy_s)
         return min(delays)
 
     async def _is_due(self) -> bool:
@@ -227,46 +229,48 @@ class Evictions:
 
     # --- evictions ----------------------------------------------------------------------------
 
-    async def _gracefully(self) -> None:
-        for _ in range(LOOKS):
+    async def _drain_gracefully(self) -> None:
+        for _ in range(PASSES):
             pods = self._pods.store.list()
-            parallel, serial = drain.order(pods)
+            parallel, serial = drain.split_pods(pods)
             if not (parallel or serial):
                 break
             self.tally.total += sum(pod.uid not in self._ends for pod in drain.removable(pods))
             claims = drain.exclusive_claims(pods)
             try:
-                async with Group() as group:
+                async with NamedTaskGroup() as group:
                     for pod in parallel:
-                        group.start(self._leave(pod), name=f"drain-{pod.key}")
-                    group.start(self._one_by_one(serial, claims), name="drain-serial")
+                        group.start(self._evict_and_wait(pod), name=f"drain-{pod.key}")
+                    group.start(self._evict_serially(serial, claims), name="drain-serial")
             except ExceptionGroup as errors:
                 # The first error suffices: evicted Pods end, and the next drain handles the others.
-                raise next(leaves(errors)) from errors
+                raise next(leaf_exceptions(errors)) from errors
             if self.tally.overdue:
                 late = ", ".join(sorted(self.tally.overdue))
-                raise Failed(f"- Pods that were evicted have not ended in time: {late}")
+                raise DrainFailed(f"- Pods that were evicted have not ended in time: {late}")
         self._is_empty = True
 
-    async def _leave(self, pod: Pod) -> None:
+    async def _evict_and_wait(self, pod: Pod) -> None:
         """Evict a Pod without exclusive claims, and wait for its end."""
         spent_s = 0.0
-        while (answer := await self._evict(pod)) is not Answer.ACCEPTED:
-            if spent_s >= self._patience_s:
+        while (answer := await self._evict(pod)) is not EvictionResult.ACCEPTED:
+            if spent_s >= self._max_refusal_s:
                 await self._delete(pod, 0)
                 break
-            spent_s += await self._wait([pod], answer, self._patience_s - spent_s)
+            spent_s += await self._wait_for_retry([pod], answer, self._max_refusal_s - spent_s)
         await self._ended(pod)
 
-    async def _one_by_one(self, pods: Sequence[Pod], claims: Mapping[str, tuple[str, ...]]) -> None:
+    async def _evict_serially(
+        self, pods: Sequence[Pod], claims: Mapping[str, tuple[str, ...]]
+    ) -> None:
         spent_s = 0.0
         left = list(pods)
         while left:
-            refused, answer = [], Answer.ACCEPTED
+            refused, answer = [], EvictionResult.ACCEPTED
             for pod in left:
-                mounted = await self._tools.attachments.of(pod, claims[pod.uid])
-                if (attempt := await self._evict(pod)) is not Answer.ACCEPTED:
-                    if spent_s < self._patience_s:
+                mounted = await self._tools.attachments.volumes_of(pod, claims[pod.uid])
+                if (attempt := await self._evict(pod)) is not EvictionResult.ACCEPTED:
+                    if spent_s < self._max_refusal_s:
                         refused.append(pod)
                         answer = attempt
                         continue
@@ -274,28 +278,30 @@ class Evictions:
                 await self._moved(pod, mounted)
             left = refused
             if left:
-                spent_s += await self._wait(left, answer, self._patience_s - spent_s)
+                spent_s += await self._wait_for_retry(left, answer, self._max_refusal_s - spent_s)
 
-    async def _wait(self, pods: Sequence[Pod], answer: Answer, left_s: float) -> float:
+    async def _wait_for_retry(
+        self, pods: Sequence[Pod], answer: EvictionResult, left_s: float
+    ) -> float:
         """Wait until a Pod should be evicted again; return the seconds that count as retries."""
-        trouble = answer is not Answer.REFUSED
+        trouble = answer is not EvictionResult.REFUSED
         pause_s = PAUSES_S[answer] if trouble else min(self._interval_s, left_s)
         began = clock.monotonic()
         budgets = self._tools.budgets
         if (stack := self._budgets) is not None:
             # Start the watch of budgets once, at the first refusal, and keep it until the end.
             self._budgets = None
-            await stack.enter_async_context(budgets.use())
+            await stack.enter_async_context(budgets.watching())
         await first_of(*(budgets.wait(pod, pause_s) for pod in pods), name="budgets")
         return 0.0 if trouble else clock.monotonic() - began
 
-    async def _evict(self, pod: Pod) -> Answer:
+    async def _evict(self, pod: Pod) -> EvictionResult:
         """Evict a Pod once, or delete it if the API server does not support evictions."""
         if pod.is_deleting or self._is_gone(pod):
-            return self._goes(pod)
+            return self._record_evicted(pod)
         resource = self._tools.client.resource(PODS)
         try:
-            if await self._tools.evicts():
+            if await self._tools.supports_eviction():
                 await resource.evict(pod.name, namespace=pod.namespace, uid=pod.uid)
             else:
                 await resource.delete(pod.name, namespace=pod.namespace, uid=pod.uid)
@@ -304,26 +310,26 @@ class Evictions:
         except Conflict as error:
             # Pod or budget changed concurrently. A Pod that was replaced under its name will soon
             # be gone from the cache.
-            self._note(pod, f"could not be evicted: {error}")
-            return Answer.RACED
+            self._record_blocked(pod, f"could not be evicted: {error}")
+            return EvictionResult.CONFLICT
         except (TooManyRequests, Unreachable, ServerError) as error:
             if not (isinstance(error, TooManyRequests) and error.has_cause(BUDGET)):
-                self._note(pod, f"could not be evicted: {error}")
-                return Answer.TROUBLE
+                self._record_blocked(pod, f"could not be evicted: {error}")
+                return EvictionResult.API_ERROR
             why = next((cause.message for cause in error.causes), error.message)
-            self._note(pod, f"waits for its disruption budget: {why}")
-            return Answer.REFUSED
+            self._record_blocked(pod, f"waits for its disruption budget: {why}")
+            return EvictionResult.REFUSED
         except ApiError as error:
-            raise Failed(f"- Pod {pod.key} cannot be evicted: {error}") from error
-        return self._goes(pod)
+            raise DrainFailed(f"- Pod {pod.key} cannot be evicted: {error}") from error
+        return self._record_evicted(pod)
 
-    def _goes(self, pod: Pod) -> Answer:
+    def _record_evicted(self, pod: Pod) -> EvictionResult:
         self.tally.evicted.add(pod.key)
         self.tally.blocked.pop(pod.key, None)
         self._changed()
-        return Answer.ACCEPTED
+        return EvictionResult.ACCEPTED
 
-    def _note(self, pod: Pod, why: str) -> None:
+    def _record_blocked(self, pod: Pod, why: str) -> None:
         self.tally.blocked[pod.key] = why
         self._changed()
 
@@ -341,7 +347,7 @@ class Evictions:
         self.tally.ended.add(pod.key)
         self._changed()
 
-    async def _moved(self, pod: Pod, mounted: Mounted) -> None:
+    async def _moved(self, pod: Pod, mounted: PodVolumes) -> None:
         """Wait, within limits, until a Pod is gone and its volumes are attached elsewhere."""
         settings, node_name = self._tools.settings, self._task.node_name
         until = clock.monotonic() + pod.grace_s + settings.detach_timeout_s
@@ -351,20 +357,20 @@ class Evictions:
             return
         attachments, listed = self._tools.attachments, ", ".join(volumes)
         left_s = until - clock.monotonic()
-        self._waits(pod, f"waits for {listed} to be detached")
-        if await _in_time(left_s, attachments.detached(ids, node_name)):
+        self._record_volume_wait(pod, f"waits for {listed} to be detached")
+        if await _ends_within(left_s, attachments.wait_detached(ids, node_name)):
             # A Pod without a controller is not recreated, so its volumes are attached nowhere. The
             # reference waits for them all the same.
             if pod.controller:
-                self._waits(pod, f"waits for {listed} to be attached to another node")
+                self._record_volume_wait(pod, f"waits for {listed} to be attached to another node")
                 limit_s = settings.reattach_timeout_s
-                await _in_time(limit_s, attachments.reattached(volumes, node_name))
+                await _ends_within(limit_s, attachments.wait_reattached(volumes, node_name))
         else:
             _log.warning("volumes are still attached, the drain goes on", pod=pod.key)
         self.tally.volumes.pop(pod.key, None)
         self._changed()
 
-    def _waits(self, pod: Pod, reason: str) -> None:
+    def _record_volume_wait(self, pod: Pod, reason: str) -> None:
         self.tally.volumes[pod.key] = reason
         self._changed()
 
@@ -374,23 +380,23 @@ class Evictions:
 
     # --- by force -----------------------------------------------------------------------------
 
-    async def _by_force(self) -> None:
+    async def _drain_by_force(self) -> None:
         pods = drain.removable(self._pods.store.list())
-        self.tally = drain.Tally(forced=True, total=len(pods))
+        self.tally = drain.DrainCounters(forced=True, total=len(pods))
         self._changed()
 
         async def work(pod: Pod) -> None:
             await self._delete(pod, 0)
             self.tally.ended.add(pod.key)
-            self._goes(pod)
+            self._record_evicted(pod)
 
         try:
             async with asyncio.timeout(FORCE_S):
-                await bounded(pods, work, limit=FORCED_AT_ONCE, name="force")
+                await run_bounded(pods, work, limit=FORCED_AT_ONCE, name="force")
         except TimeoutError:
-            raise Failed(f"- Pods could not be deleted in {FORCE_S:g} s") from None
+            raise DrainFailed(f"- Pods could not be deleted in {FORCE_S:g} s") from None
         except ExceptionGroup as errors:
-            raise next(leaves(errors)) from errors
+            raise next(leaf_exceptions(errors)) from errors
         self._is_empty = True
 
     async def _delete(self, pod: Pod, grace_s: int) -> None:
@@ -410,7 +416,7 @@ class Evictions:
             except (Unreachable, ServerError, TooManyRequests):
                 await asyncio.sleep(TROUBLE_S)
             except ApiError as error:
-                raise Failed(f"- Pod {pod.key} cannot be deleted: {error}") from error
+                raise DrainFailed(f"- Pod {pod.key} cannot be deleted: {error}") from error
             else:
                 return
 
@@ -419,7 +425,7 @@ class Evictions:
             end.set()
 
 
-async def _in_time(seconds: float, work: Awaitable[None]) -> bool:
+async def _ends_within(seconds: float, work: Awaitable[None]) -> bool:
     """Return whether `work` ended within `seconds`."""
     try:
         async with asyncio.timeout(seconds):
@@ -438,7 +444,7 @@ LOOKUP_RETRY_S = 5.0
 T = TypeVar("T", bound=KubeObject)
 
 
-Mounted = tuple[tuple[str, ...], tuple[str, ...]]
+PodVolumes = tuple[tuple[str, ...], tuple[str, ...]]
 """Volumes to wait for: names of the PersistentVolumes, and IDs that appear in node statuses."""
 
 
@@ -450,14 +456,14 @@ class Attachments:
         client: client of the cluster that machines join.
     """
 
-    def __init__(self, driver: Driver, client: Client) -> None:
+    def __init__(self, driver: DriverClient, client: Client) -> None:
         self._driver = driver
         self._client = client
         self._elsewhere = RefCountedInformer(
             lambda: Informer(client.resource(ATTACHMENTS), resource=ATTACHMENTS.plural)
         )
 
-    async def of(self, pod: Pod, claims: Iterable[str]) -> Mounted:
+    async def volumes_of(self, pod: Pod, claims: Iterable[str]) -> PodVolumes:
         """Return the volumes of a Pod's claims, without those that the driver does not know."""
         volumes: list[str] = []
         ids: list[str] = []
@@ -469,23 +475,23 @@ class Attachments:
                 ids.extend(volume_ids)
         return tuple(volumes), tuple(ids)
 
-    async def detached(self, ids: Sequence[str], node_name: str) -> None:
+    async def wait_detached(self, ids: Sequence[str], node_name: str) -> None:
         """Return once the node reports none of the volumes as attached, or is gone."""
         source = self._client.resource(NODE_VOLUMES).where(f"metadata.name={node_name}")
-        async with following(Informer(source, resource=NODE_VOLUMES.plural)) as nodes:
+        async with running_informer(Informer(source, resource=NODE_VOLUMES.plural)) as nodes:
 
             def are_gone() -> bool:
                 node = nodes.store.get(node_name)
                 return node is None or not drain.still_attached(ids, node.attached)
 
-            await _until(nodes, are_gone)
+            await _wait_until(nodes, are_gone)
 
-    async def reattached(self, volumes: Sequence[str], node_name: str) -> None:
+    async def wait_reattached(self, volumes: Sequence[str], node_name: str) -> None:
         """Return once each volume is attached to another node."""
         async with self._elsewhere.use() as attachments:
-            await _until(
+            await _wait_until(
                 attachments,
-                lambda: not drain.not_elsewhere(volumes, attachments.store.list(), node_name),
+                lambda: not drain.not_reattached(volumes, attachments.store.list(), node_name),
             )
 
     async def _volume(self, pod: Pod, claim: str) -> tuple[str, dict[str, Any]]:
@@ -517,7 +523,7 @@ class Attachments:
         return ()
 
 
-async def _until(informer: Informer[T], holds: Callable[[], bool]) -> None:
+async def _wait_until(informer: Informer[T], holds: Callable[[], bool]) -> None:
     """Return once a condition holds for a synced cache."""
     changed = asyncio.Event()
 
@@ -526,7 +532,7 @@ async def _until(informer: Informer[T], holds: Callable[[], bool]) -> None:
 
     handler = informer.add_handler(name="drain", on_add=note, on_update=note, on_delete=note)
     try:
-        # Waits without a limit: the callers set one (`_in_time`).
+        # Waits without a limit: the callers set one (`_ends_within`).
         while not informer.has_synced:
             with suppress(TimeoutError):
                 await informer.wait_synced(60.0)
@@ -568,7 +574,7 @@ class Budgets:
         self._waiting: dict[str, tuple[Pod, asyncio.Event]] = {}
 
     @asynccontextmanager
-    async def use(self) -> AsyncIterator[None]:
+    async def watching(self) -> AsyncIterator[None]:
         """Watch budgets while the block runs; nested waits share the watch."""
         async with self._cache.use():
             yield
@@ -582,8 +588,8 @@ class Budgets:
         async with self._cache.use() as budgets:
             with suppress(TimeoutError):
                 await budgets.wait_synced(SYNC_S)
-            own = drain.over(pod, budgets.store.list())
-            why = drain.fault(pod, own)
+            own = drain.budgets_of(pod, budgets.store.list())
+            why = drain.eviction_fault(pod, own)
             if any(budget.status.disruptions_allowed > 0 for budget in own):
                 seconds = min(seconds, STALE_S)
             event = asyncio.Event()
@@ -593,9 +599,9 @@ class Budgets:
             finally:
                 del self._waiting[pod.uid]
             if why and not is_freed:
-                own = drain.over(pod, budgets.store.list())
-                if why := drain.fault(pod, own):
-                    raise Failed(f"- {why}")
+                own = drain.budgets_of(pod, budgets.store.list())
+                if why := drain.eviction_fault(pod, own):
+                    raise DrainFailed(f"- {why}")
 
     def _made(self) -> Informer[PodDisruptionBudget]:
         budgets = Informer(self._client.resource(BUDGETS), resource=BUDGETS.plural)
@@ -610,6 +616,6 @@ class Budgets:
         for pod, event in self._waiting.values():
             if count <= 0:
                 return
-            if budget.is_over(pod):
+            if budget.covers(pod):
                 event.set()
                 count -= 1

@@ -11,12 +11,12 @@ from functools import partial
 
 from ccm.base import clock, tasks
 from ccm.base.log import Outage
-from ccm.controllers.machine.context import Context
+from ccm.controllers.machine.context import MachineContext
 from ccm.kube.errors import KubeError, NotFound
 from ccm.machines import metrics
 from ccm.model.machines import Machine, MachineStatus, OperationState, OperationType, Phase
 from ccm.model.patches import StaleObject
-from ccm.runtime.writer import Step
+from ccm.runtime.writer import PatchStep
 
 PROBE = "kube-ccm-probe"
 """Name of a missing object that the checks read: NotFound proves that the server answers."""
@@ -33,34 +33,36 @@ _CHECKS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class FreezeState:
     """Frozen state, and start of the present outage; seconds of a monotonic clock."""
 
     is_frozen: bool = False
     away_since: float | None = None
 
 
-def after(before: Reach, is_there: bool, now: float, timeout_s: float) -> Reach:
+def next_state(
+    before: FreezeState, all_answered: bool, now: float, timeout_s: float
+) -> FreezeState:
     """Return the state after a check of the servers.
 
     Args:
         before: state before the check.
-        is_there: whether all servers answered.
-        now: the time, by the clock of `Reach`.
+        all_answered: whether all servers answered.
+        now: the time, by the clock of `FreezeState`.
         timeout_s: time that a server may be unreachable.
     """
-    if is_there:
-        return Reach()
+    if all_answered:
+        return FreezeState()
     since = now if before.away_since is None else before.away_since
-    return Reach(is_frozen=before.is_frozen or now - since > timeout_s, away_since=since)
+    return FreezeState(is_frozen=before.is_frozen or now - since > timeout_s, away_since=since)
 
 
-def next_s(reach: Reach, period_s: float, timeout_s: float) -> float:
+def next_check_s(reach: FreezeState, period_s: float, timeout_s: float) -> float:
     """Return the delay of the next check: short in an outage, whose end all machines wait for."""
     return period_s if reach.away_since is None else min(period_s, timeout_s / _CHECKS)
 
 
-def thawed(machine: Machine, now: datetime) -> MachineStatus | None:
+def thawed_status(machine: Machine, now: datetime) -> MachineStatus | None:
     """Return the status of a machine that became Unknown during the outage; None = no change."""
     if machine.phase is not Phase.UNKNOWN or machine.is_deleting:
         return None
@@ -80,7 +82,7 @@ class Freezer:
 
     def __init__(
         self,
-        context: Context,
+        context: MachineContext,
         thawed: Callable[[], None],
         *,
         period_s: float,
@@ -88,11 +90,11 @@ class Freezer:
     ) -> None:
         self._context, self._thawed = context, thawed
         self._period_s, self._timeout_s = period_s, timeout_s
-        self._reach = Reach()
+        self._reach = FreezeState()
         self._outage = Outage(
             context.log,
-            begins="an API server does not answer, machines are frozen",
-            ends="all API servers answer again, machines are frozen no longer",
+            start_message="an API server does not answer, machines are frozen",
+            end_message="all API servers answer again, machines are frozen no longer",
         )
 
     @property
@@ -104,12 +106,12 @@ class Freezer:
         """Check the servers periodically; return at once if there is no target cluster."""
         while self._context.settings.has_target:
             # No check at the start: the caches have just been filled.
-            await asyncio.sleep(next_s(self._reach, self._period_s, self._timeout_s))
-            await self._look()
+            await asyncio.sleep(next_check_s(self._reach, self._period_s, self._timeout_s))
+            await self._check()
 
-    async def _look(self) -> None:
-        fault = await self._fault()
-        reach = after(self._reach, not fault, clock.monotonic(), self._timeout_s)
+    async def _check(self) -> None:
+        fault = await self._find_outage()
+        reach = next_state(self._reach, not fault, clock.monotonic(), self._timeout_s)
         if self.is_frozen and not reach.is_frozen:
             try:
                 await self._thaw()
@@ -118,17 +120,17 @@ class Freezer:
         self._reach = reach
         metrics.MACHINES_FROZEN.set(reach.is_frozen)
         if reach.is_frozen:
-            self._outage.goes_on(error=fault)
+            self._outage.record_failure(error=fault)
         else:
-            self._outage.is_over()
+            self._outage.record_success()
 
-    async def _fault(self) -> str:
+    async def _find_outage(self) -> str:
         """Return why a server is unreachable; empty = both answer."""
         context = self._context
         for reads, namespace in ((context.machines, context.caches.namespace), (context.nodes, "")):
             look = reads.get(PROBE, namespace=namespace)
             try:
-                await tasks.within(self._timeout_s, look, name="a look at an API server")
+                await tasks.with_timeout(self._timeout_s, look, name="a look at an API server")
             except NotFound:
                 continue
             except (KubeError, TimeoutError) as error:
@@ -144,9 +146,9 @@ class Freezer:
         write = self._context.write
         for cached in self._context.caches.machines.store.list():
             obj = write.newest(cached)
-            status = thawed(obj, clock.now())
+            status = thawed_status(obj, clock.now())
             if status is not None:
                 patch = partial(self._context.codec.new_status, planned_for=obj, wanted=status)
                 with suppress(StaleObject):  # A newer phase wins.
-                    await write.change(obj, Step(patch, "status"))
+                    await write.change(obj, PatchStep(patch, "status"))
         self._thawed()

@@ -13,7 +13,7 @@ from ccm.base import clock, log, redact
 from ccm.kube.client import Resource
 from ccm.kube.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from ccm.machines import tokens
-from ccm.machines.settings import Settings
+from ccm.machines.settings import MachineSettings
 from ccm.model import Secret
 from ccm.model.machines import Machine
 from ccm.model.names import BOOTSTRAP_TOKEN_TYPE
@@ -21,12 +21,12 @@ from ccm.model.times import parse_time
 
 _log = log.logger("machine")
 
-MOST_KNOWN = 64
+MAX_REDACTED = 64
 """Maximum number of secrets that redaction knows by value; a token with its ID is recognised by
 form."""
 
 
-class Taken(Exception):
+class TokenIDTaken(Exception):
     """The ID belongs to another owner's token."""
 
 
@@ -39,7 +39,7 @@ class Tokens:
 
     def __init__(self, api: Resource[Secret]) -> None:
         self._api = api
-        self._known: dict[str, None] = {}
+        self._redacted: dict[str, None] = {}
         self._uids: dict[str, str] = {}
         """UID of a machine -> UID of its Secret; empty once the Secret is deleted."""
         self._forbidden: set[str] = set()
@@ -50,7 +50,7 @@ class Tokens:
         """Return a new ID."""
         return tokens.new_id(secrets.choice)
 
-    async def ensure(self, machine: Machine, settings: Settings) -> str:
+    async def ensure(self, machine: Machine, settings: MachineSettings) -> str:
         """Return the machine's token, `<id>.<secret>`, and create it if it is missing.
 
         Raises:
@@ -60,7 +60,7 @@ class Tokens:
         token_id = machine.annotation(settings.names.token_id)
         secret = tokens.new_secret(secrets.choice)
         expires = tokens.expiration(clock.now(), settings.of(machine).creation_timeout_s)
-        data = tokens.content(
+        data = tokens.secret_data(
             machine=machine.key,
             token_id=token_id,
             secret=secret,
@@ -69,7 +69,7 @@ class Tokens:
         )
         name = tokens.secret_name(token_id)
         # Before the request: an error message may quote the secret.
-        self._hold(machine, secret)
+        self._redact(machine, secret)
         body = {"metadata": {"name": name}, "type": BOOTSTRAP_TOKEN_TYPE, "stringData": data}
         # Without a response the Secret's UID is unknown; then the deletion reads it.
         self._uids.pop(machine.uid, None)
@@ -77,8 +77,8 @@ class Tokens:
             created = await self._api.create(body, namespace=tokens.NAMESPACE)
             self._uids[machine.uid] = created.uid
         except AlreadyExists:
-            secret = await self._existing(name, machine, data)
-            self._hold(machine, secret)
+            secret = await self._reuse(name, machine, data)
+            self._redact(machine, secret)
         except Forbidden as error:
             raise Forbidden(
                 status=error.status,
@@ -88,7 +88,7 @@ class Tokens:
             ) from error
         return f"{token_id}.{secret}"
 
-    async def delete(self, machine: Machine, settings: Settings) -> None:
+    async def delete(self, machine: Machine, settings: MachineSettings) -> None:
         """Delete the machine's token; a Secret of another owner is kept.
 
         A 403 may pass, such as while RBAC rules or admission policies are replaced: the first one
@@ -131,28 +131,28 @@ class Tokens:
         self._release(uid)
 
     def _release(self, uid: str) -> None:
-        self._known.pop(uid, None)
-        redact.release((tokens.NAMESPACE, uid))
+        self._redacted.pop(uid, None)
+        redact.remove_owner((tokens.NAMESPACE, uid))
 
-    def _hold(self, machine: Machine, secret: str) -> None:
+    def _redact(self, machine: Machine, secret: str) -> None:
         """Register the secret for redaction; beyond the limit the oldest is released."""
-        self._known[machine.uid] = None
-        redact.hold((tokens.NAMESPACE, machine.uid), secret)
-        if len(self._known) > MOST_KNOWN:
-            oldest = next(iter(self._known))
-            del self._known[oldest]
-            redact.release((tokens.NAMESPACE, oldest))
+        self._redacted[machine.uid] = None
+        redact.set_owner_secrets((tokens.NAMESPACE, machine.uid), secret)
+        if len(self._redacted) > MAX_REDACTED:
+            oldest = next(iter(self._redacted))
+            del self._redacted[oldest]
+            redact.remove_owner((tokens.NAMESPACE, oldest))
 
-    async def _existing(self, name: str, machine: Machine, data: Mapping[str, str]) -> str:
+    async def _reuse(self, name: str, machine: Machine, data: Mapping[str, str]) -> str:
         """Return the secret of a token from an earlier creation; renew it if it has expired."""
         try:
             existing = await self._read(name)
         except Forbidden as error:
             # An admission policy allows only our own tokens.
-            raise Taken(name) from error
+            raise TokenIDTaken(name) from error
         content = existing.data or {}
         if not tokens.is_ours(content, machine.key) or "token-secret" not in content:
-            raise Taken(name)
+            raise TokenIDTaken(name)
         if parse_time(content["expiration"].decode()) < clock.now():
             patch = {
                 "metadata": {"uid": existing.uid},

@@ -14,34 +14,34 @@ from typing import Any
 
 from ccm.base import clock, log, redact, tasks
 from ccm.controllers.machinedeployment import plan
-from ccm.controllers.machinedeployment.plan import Event
+from ccm.controllers.machinedeployment.plan import DeploymentEvent
 from ccm.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
 from ccm.kube.resources import NODES
-from ccm.machines import autoscaler, inplace, metrics, progress, reasons, replicas, rollout
-from ccm.machines.autoscaler import Mark, NodeMark, node_patch
+from ccm.machines import autoscaler, in_place_update, metrics, progress, reasons, replicas, rollout
+from ccm.machines.autoscaler import DeletionMark, NodeMark, node_patch
 from ccm.machines.caches import Caches
 from ccm.machines.crdguard import RECHECK, CRDGuard
-from ccm.machines.inplace import Move, NodeStep, Update
+from ccm.machines.in_place_update import MachineMove, NodeStep, UpdateActions
 from ccm.machines.replicas import Member, PopulatedSet
-from ccm.machines.rollout import Change, Making, Plan, Revert
-from ccm.machines.settings import Settings
+from ccm.machines.rollout import Rollback, RolloutPlan, SetChange, SetCreation
+from ccm.machines.settings import MachineSettings
 from ccm.model import Node, selectors
 from ccm.model.machines import DeploymentStatus, Machine, MachineDeployment, MachineSet
 from ccm.model.names import NORMAL, WARNING
-from ccm.model.owners import as_controller, controller_key, controller_uid
+from ccm.model.owners import controller_key, controller_reference, controller_uid
 from ccm.model.patches import (
     Patch,
     StaleObject,
     annotations_patch,
-    hold,
-    remove_finalizer,
-    same_object,
+    custom_resource_finalizer_patch,
+    remove_finalizer_patch,
+    uid_precondition,
 )
 from ccm.runtime import writer
 from ccm.runtime.backoff import default_backoff
-from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
-from ccm.runtime.ownership import Index, Ownership
-from ccm.runtime.writer import Recorder, Step, Writer
+from ccm.runtime.controller import DONE, IDLE, Controller, ReconcileResult, Watch
+from ccm.runtime.ownership import OwnerIndex, Ownership
+from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 
 NAME = "machinedeployment"
 BACK_OFF_CAP_S = 60.0
@@ -80,28 +80,28 @@ class MachineDeploymentController:
         caches: Caches,
         guard: CRDGuard,
         events: Recorder,
-        settings: Settings,
+        settings: MachineSettings,
         workers: int,
         rng: random.Random | None = None,
     ) -> None:
         rng = rng or random.Random()
         self._caches, self._settings, self._guard = caches, settings, guard
         self._codec = caches.codec
-        self._calls = Calls(caches=caches, events=events, settings=settings, rng=rng)
+        self._writer = DeploymentWriter(caches=caches, events=events, settings=settings, rng=rng)
         self._ownership = Ownership(
             kind=caches.codec.machine_deployments,
-            owners=self._calls.deployments,
-            write=self._calls.write_sets,
+            owners=self._writer.deployments,
+            write=self._writer.write_sets,
         )
         finalizer = settings.names.finalizer
-        self._hold = partial(hold, name=finalizer)
-        self._release = partial(remove_finalizer, name=finalizer, strategic=False)
-        self._machines: Index[Machine] = Index()
-        self._sets: Index[MachineSet] = Index()
-        self._said_at: dict[str, float] = {}
+        self._hold = partial(custom_resource_finalizer_patch, name=finalizer)
+        self._release = partial(remove_finalizer_patch, name=finalizer, strategic=False)
+        self._machines: OwnerIndex[Machine] = OwnerIndex()
+        self._sets: OwnerIndex[MachineSet] = OwnerIndex()
+        self._status_written_at: dict[str, float] = {}
         self._gathered_until: dict[str, float] = {}
         """Key of a deployment -> monotonic time at which `ARRIVAL_S` ends."""
-        self._notes = autoscaler.hold_notes(settings.names)
+        self._notes = autoscaler.scale_down_annotations(settings.names)
         self.controller = Controller(
             NAME,
             queue=NAME,
@@ -117,7 +117,7 @@ class MachineDeploymentController:
             rng=rng,
         )
 
-    async def sync(self, key: str) -> Result:
+    async def sync(self, key: str) -> ReconcileResult:
         """Reconcile one deployment.
 
         Raises:
@@ -128,35 +128,35 @@ class MachineDeploymentController:
             self._gathered_until.pop(key, None)
             return IDLE
         if (left_s := self._gathered_until.get(key, 0.0) - clock.monotonic()) > 0:
-            return Result(after_s=left_s, idle=True)
+            return ReconcileResult(after_s=left_s, idle=True)
         self._gathered_until.pop(key, None)
         try:
-            return await self._step(self._calls.write.newest(cached))
+            return await self._step(self._writer.write.newest(cached))
         except StaleObject:
             # Retry with back-off: the caches may not show the conflicting change yet.
-            return Result(back_off=True)
+            return ReconcileResult(back_off=True)
 
-    async def _step(self, obj: MachineDeployment) -> Result:
+    async def _step(self, obj: MachineDeployment) -> ReconcileResult:
         if obj.is_deleting:
             if await self._guard.blocks(obj):
                 return RECHECK
             await self._remove(obj)
             return DONE
-        updated = (await self._calls.write.change(obj, Step(self._hold))).obj
+        updated = (await self._writer.write.change(obj, PatchStep(self._hold))).obj
         if updated is None:
             return DONE
         if updated.faults:
-            await self._refuse(updated)
+            await self._write_invalid(updated)
             return DONE
-        if self._caches.machines.undecodable or self._caches.machine_sets.undecodable:
+        if self._caches.machines.malformed_keys or self._caches.machine_sets.malformed_keys:
             # Undecodable objects may belong to this deployment, and would not be counted.
-            return Result(back_off=True)
+            return ReconcileResult(back_off=True)
         return await self._roll(updated)
 
-    async def _roll(self, obj: MachineDeployment) -> Result:
-        sets = {machine_set.uid: machine_set for machine_set in await self._claimed(obj)}
+    async def _roll(self, obj: MachineDeployment) -> ReconcileResult:
+        sets = {machine_set.uid: machine_set for machine_set in await self._claim_sets(obj)}
         if self._is_behind(sets):
-            return Result(back_off=True)
+            return ReconcileResult(back_off=True)
         planned = rollout.plan(
             obj,
             [self._populated(machine_set) for machine_set in sets.values()],
@@ -165,48 +165,52 @@ class MachineDeploymentController:
             taken=[machine_set.name for machine_set in self._caches.machine_sets.store.list()],
         )
         # Without a set that is about to be created: its creation triggers the next pass.
-        self._caches.arrivals.rolls(obj.uid, sets if planned.holds else (), self._notes)
-        after = await self._calls.carry_out(obj, planned, sets)
+        self._caches.initial_metadata.set_rollout_annotations(
+            obj.uid, sets if planned.holds else (), self._notes
+        )
+        after = await self._writer.apply(obj, planned, sets)
         if planned.revert is not None:
             return DONE
-        rest_s = await self._say(after, obj.status, planned.status)
+        rest_s = await self._write_status(after, obj.status, planned.status)
         delays = [delay_s for delay_s in (rest_s, planned.after_s, RESYNC_S) if delay_s is not None]
-        return Result(after_s=min(delays))
+        return ReconcileResult(after_s=min(delays))
 
-    async def _say(
+    async def _write_status(
         self, obj: MachineDeployment, before: DeploymentStatus, status: DeploymentStatus
     ) -> float | None:
         """Write the status at a limited rate; return the remaining delay in seconds, if any."""
         if self._codec.deployment_status_patch(obj, status) is None:
             return None
-        rest_s = self._said_at.get(obj.uid, -math.inf) + STATUS_PAUSE_S - clock.monotonic()
+        rest_s = (
+            self._status_written_at.get(obj.uid, -math.inf) + STATUS_PAUSE_S - clock.monotonic()
+        )
         if rest_s > 0 and not plan.is_urgent(before, status):
             return rest_s
-        self._said_at[obj.uid] = clock.monotonic()
-        await self._calls.say(obj, status)
+        self._status_written_at[obj.uid] = clock.monotonic()
+        await self._writer.write_status(obj, status)
         return None
 
-    async def _refuse(self, obj: MachineDeployment) -> None:
-        status = progress.refusal(obj, clock.now())
+    async def _write_invalid(self, obj: MachineDeployment) -> None:
+        status = progress.invalid_status(obj, clock.now())
         if self._codec.deployment_status_patch(obj, status) is None:
             return
-        await self._calls.say(obj, status)
-        if (event := plan.refused(status, selects_all=obj.selects_all)) is not None:
-            self._calls.tell(obj, event)
+        await self._writer.write_status(obj, status)
+        if (event := plan.invalid_event(status, selects_all=obj.selects_all)) is not None:
+            self._writer.record_event(obj, event)
 
     async def _remove(self, obj: MachineDeployment) -> None:
         """Delete the sets, each of which deletes its machines, then remove the finalizer."""
         if self._settings.names.finalizer not in obj.finalizers:
             return
-        sets = await self._claimed(obj)
-        await self._calls.delete_sets(obj, sets)
-        if not sets and not self._caches.machine_sets.undecodable:
-            await self._calls.write.change(obj, Step(self._release))
+        sets = await self._claim_sets(obj)
+        await self._writer.delete_sets(obj, sets)
+        if not sets and not self._caches.machine_sets.malformed_keys:
+            await self._writer.write.change(obj, PatchStep(self._release))
 
     # --- owned objects ----------------------------------------------------------------------------
 
-    async def _claimed(self, obj: MachineDeployment) -> Sequence[MachineSet]:
-        store, terms = self._caches.machine_sets.store, obj.terms
+    async def _claim_sets(self, obj: MachineDeployment) -> Sequence[MachineSet]:
+        store, terms = self._caches.machine_sets.store, obj.requirements
         candidates = (store.get(key) for key in self._sets.candidates(obj.uid))
 
         def matches(machine_set: MachineSet) -> bool:
@@ -219,10 +223,10 @@ class MachineDeploymentController:
     def _populated(self, obj: MachineSet) -> replicas.PopulatedSet:
         store, annotation = self._caches.machines.store, self._settings.names.preserve
         labels = obj.template.labels
-        return replicas.populated(
+        return replicas.with_members(
             obj,
             [
-                replicas.member(
+                replicas.build_member(
                     machine,
                     self._node(machine.node_name) if machine.node_name else None,
                     labels,
@@ -238,7 +242,7 @@ class MachineDeploymentController:
 
         The sets use the same cache: a set that shrinks would delete another machine instead.
         """
-        store, newest = self._caches.machines.store, self._calls.write_machines.newest
+        store, newest = self._caches.machines.store, self._writer.write_machines.newest
         for uid in sets:
             machines = (store.get(key) for key in self._machines.owned(uid))
             if any(
@@ -251,23 +255,25 @@ class MachineDeploymentController:
 
     def _node(self, name: str) -> Node | None:
         node = self._caches.nodes.store.get(name)
-        return None if node is None else self._calls.write_nodes.newest(node)
+        return None if node is None else self._writer.write_nodes.newest(node)
 
     # --- the caches -------------------------------------------------------------------------------
 
     def _node_changed(self, old: Node | None, new: Node | None, _: bool) -> bool:
         if new is None and old is not None:
-            self._calls.write_nodes.forget(old.key)
+            self._writer.write_nodes.forget(old.key)
         elif new is not None and plan.node_matters(old, new, self._settings.names):
             name = new.labels.get(self._settings.names.machine_label, "")
-            self._of_machine(self._caches.machines.store.get(f"{self._caches.namespace}/{name}"))
+            self._queue_deployment_of(
+                self._caches.machines.store.get(f"{self._caches.namespace}/{name}")
+            )
         return False
 
     def _owner_of(self, obj: MachineSet) -> str:
         """Return the key of the deployment that controls a set; empty = none."""
         return controller_key(obj, self._codec.machine_deployments.kind)
 
-    def _of_machine(self, machine: Machine | None, *, arrived: bool = False) -> None:
+    def _queue_deployment_of(self, machine: Machine | None, *, arrived: bool = False) -> None:
         key = "" if machine is None else controller_key(machine, self._codec.machine_sets.kind)
         owner = self._caches.machine_sets.store.get(key)
         if owner is not None:
@@ -277,30 +283,30 @@ class MachineDeploymentController:
             self._add(deployment)
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
-        self._machines.note(old, new)
+        self._machines.update(old, new)
         if new is None and old is not None:
-            self._calls.write_machines.forget(old.key)
+            self._writer.write_machines.forget(old.key)
         if plan.machine_matters(old, new):
             for machine in (old, new):
-                self._of_machine(machine, arrived=plan.only_arrived(old, new))
+                self._queue_deployment_of(machine, arrived=plan.has_started_working(old, new))
         return False
 
     def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:
-        self._sets.note(old, new)
+        self._sets.update(old, new)
         changed = new or old
         if changed is not None:
-            self._calls.shown(changed.key)
+            self._writer.forget_created(changed.key)
         if plan.set_matters(old, new):
             for machine_set in filter(None, (old, new)):
                 self._add(self._owner_of(machine_set) or self._adopter(machine_set))
         if new is None and old is not None:
-            self._calls.write_sets.forget(old.key)
+            self._writer.write_sets.forget(old.key)
         return False
 
     def _adopter(self, orphan: MachineSet) -> str:
         """Return the key of a deployment that may adopt an orphaned set; empty = none."""
         for deployment in self._caches.machine_deployments.store.list():
-            terms = deployment.terms
+            terms = deployment.requirements
             is_near = deployment.namespace == orphan.namespace
             if terms and is_near and selectors.matches(terms, orphan.labels):
                 return deployment.key
@@ -309,12 +315,14 @@ class MachineDeploymentController:
     def _deployment_changed(
         self, old: MachineDeployment | None, new: MachineDeployment | None, _: bool
     ) -> bool:
-        metrics.note_deployment(old, new, total=len(self._caches.machine_deployments.store))
+        metrics.update_deployment_series(
+            old, new, total=len(self._caches.machine_deployments.store)
+        )
         if old is not None and (new is None or new.uid != old.uid):
-            self._calls.write.forget(old.key)
+            self._writer.write.forget(old.key)
             self._guard.forget(old.uid)
-            self._said_at.pop(old.uid, None)
-            self._caches.arrivals.rolls(old.uid, (), {})
+            self._status_written_at.pop(old.uid, None)
+            self._caches.initial_metadata.set_rollout_annotations(old.uid, (), {})
         return new is not None
 
     def _add(self, key: str) -> None:
@@ -331,7 +339,7 @@ SHOWN_WITHIN_S = 30.0
 """Time for the cache to show a created set. After that, the creation is repeated to look it up."""
 
 
-class Calls:
+class DeploymentWriter:
     """All requests for a deployment and its objects.
 
     Args:
@@ -346,7 +354,7 @@ class Calls:
         *,
         caches: Caches,
         events: Recorder,
-        settings: Settings,
+        settings: MachineSettings,
         rng: random.Random,
     ) -> None:
         self._caches, self._codec = caches, caches.codec
@@ -357,12 +365,12 @@ class Calls:
         self.write_sets = caches.writer(caches.codec.machine_sets, rng)
         self.write_machines = caches.writer(caches.codec.machines, rng)
         nodes = caches.target.client.resource(NODES)
-        self.write_nodes = Writer(nodes, cache=caches.nodes.store, rng=rng)
-        self._made: dict[str, float] = {}
+        self.write_nodes = ObjectWriter(nodes, cache=caches.nodes.store, rng=rng)
+        self._created_until: dict[str, float] = {}
         self._log = log.logger(NAME)
 
-    async def carry_out(
-        self, obj: MachineDeployment, found: Plan, sets: Mapping[str, MachineSet]
+    async def apply(
+        self, obj: MachineDeployment, planned: RolloutPlan, sets: Mapping[str, MachineSet]
     ) -> MachineDeployment:
         """Carry out a plan, except for the status; return the new version of the deployment.
 
@@ -370,23 +378,23 @@ class Calls:
             StaleObject: an object changed since the plan was made.
             KubeError: a request failed.
         """
-        if found.revert is not None:
-            return await self._revert(obj, found.revert, sets)
-        await self._mark(obj, found.marks)
-        if found.annotations:
-            wanted = {key: text or None for key, text in found.annotations.items()}
-            obj = await self._written(obj, lambda obj: annotations_patch(obj, wanted))
-        await self._mark_nodes(found.nodes)
-        if found.make is not None:
-            await self._make(obj, found.make)
-        for change in found.changes:
+        if planned.revert is not None:
+            return await self._revert(obj, planned.revert, sets)
+        await self._mark(obj, planned.marks)
+        if planned.annotations:
+            wanted = {key: text or None for key, text in planned.annotations.items()}
+            obj = await self._write(obj, lambda obj: annotations_patch(obj, wanted))
+        await self._mark_nodes(planned.nodes)
+        if planned.create is not None:
+            await self._create_set(obj, planned.create)
+        for change in planned.changes:
             await self._change(obj, change, sets[change.set.uid])
-        await self._update(found.update, sets)
-        for dropped in found.drop:
-            await self.drop(obj, dropped, sets[dropped.uid])
+        await self._update(planned.update, sets)
+        for dropped in planned.delete:
+            await self.delete_set(obj, dropped, sets[dropped.uid])
         return obj
 
-    async def say(self, obj: MachineDeployment, found: DeploymentStatus) -> None:
+    async def write_status(self, obj: MachineDeployment, status: DeploymentStatus) -> None:
         """Write the status.
 
         Raises:
@@ -404,15 +412,17 @@ class Calls:
                     for condition in latest.status.conditions
                     if condition.type not in progress.OWN
                 ),
-                *(condition for condition in found.conditions if condition.type in progress.OWN),
+                *(condition for condition in status.conditions if condition.type in progress.OWN),
             )
             return self._codec.deployment_status_patch(
-                latest, replace(found, conditions=conditions)
+                latest, replace(status, conditions=conditions)
             )
 
-        await self.write.change(obj, Step(said, "status"))
+        await self.write.change(obj, PatchStep(said, "status"))
 
-    async def drop(self, obj: MachineDeployment, view: PopulatedSet, cached: MachineSet) -> None:
+    async def delete_set(
+        self, obj: MachineDeployment, view: PopulatedSet, cached: MachineSet
+    ) -> None:
         """Delete a superfluous set, after a live read confirmed that it is empty.
 
         Raises:
@@ -446,26 +456,26 @@ class Calls:
             await writer.delete(self._sets, remaining)
         self._log.info("machine deployment goes, so do its sets", key=obj.key, count=len(left))
 
-    def tell(self, obj: MachineDeployment, event: Event) -> None:
+    def record_event(self, obj: MachineDeployment, event: DeploymentEvent) -> None:
         self._events.event(self._codec.machine_deployments.reference(obj), *event)
 
-    def shown(self, key: str) -> None:
+    def forget_created(self, key: str) -> None:
         """Note that the cache shows a set, or its deletion."""
-        self._made.pop(key, None)
+        self._created_until.pop(key, None)
 
     # --- the deployment -------------------------------------------------------------------------
 
     async def _revert(
-        self, obj: MachineDeployment, wish: Revert, sets: Mapping[str, MachineSet]
+        self, obj: MachineDeployment, wish: Rollback, sets: Mapping[str, MachineSet]
     ) -> MachineDeployment:
         to = sets[wish.to.uid] if wish.to is not None else None
-        after = await self._written(obj, lambda obj: self._codec.revert_patch(obj, to))
-        event = plan.reverted(wish, obj)
-        self.tell(obj, event)
+        after = await self._write(obj, lambda obj: self._codec.revert_patch(obj, to))
+        event = plan.rollback_event(wish, obj)
+        self.record_event(obj, event)
         self._log.info("rollback answered", key=obj.key, reason=event.message)
         return after
 
-    async def _written(
+    async def _write(
         self, obj: MachineDeployment, patch: Callable[[MachineDeployment], Patch | None]
     ) -> MachineDeployment:
         """Write a deployment unless its generation changed since the plan was made."""
@@ -475,7 +485,7 @@ class Calls:
                 raise StaleObject
             return patch(latest)
 
-        after = (await self.write.change(obj, Step(written))).obj
+        after = (await self.write.change(obj, PatchStep(written))).obj
         if after is None:
             raise StaleObject
         return after
@@ -489,52 +499,52 @@ class Calls:
         cached = self._caches.machines.store.get(member.key)
         if cached is None or cached.uid != member.uid:
             return False
-        await self.write_machines.change(cached, Step(patch))
+        await self.write_machines.change(cached, PatchStep(patch))
         return True
 
-    async def _mark(self, obj: MachineDeployment, marks: Sequence[Mark]) -> None:
-        async def mark_one(mark: Mark) -> None:
+    async def _mark(self, obj: MachineDeployment, marks: Sequence[DeletionMark]) -> None:
+        async def mark_one(mark: DeletionMark) -> None:
             wanted, member = mark.annotations, mark.piece
             if await self._change_machine(
                 member, lambda latest: annotations_patch(latest, wanted, any_version=True)
             ):
                 self._log.info("autoscaler chose a machine", key=obj.key, machine=member.key)
 
-        await _all(marks, mark_one)
+        await _call_all(marks, mark_one)
 
     async def _mark_nodes(self, marks: Sequence[NodeMark]) -> None:
         names = self._settings.names
-        await _all(
+        await _call_all(
             marks,
             lambda mark: self.write_nodes.change(
-                mark.node, Step(lambda obj: node_patch(obj, mark, names))
+                mark.node, PatchStep(lambda obj: node_patch(obj, mark, names))
             ),
         )
 
-    async def _update(self, actions: Update, sets: Mapping[str, MachineSet]) -> None:
+    async def _update(self, actions: UpdateActions, sets: Mapping[str, MachineSet]) -> None:
         names = self._settings.names
 
         async def step(node_step: tuple[Node, NodeStep]) -> None:
             node, wanted = self.write_nodes.newest(node_step[0]), node_step[1]
             await self.write_nodes.change(
-                node, Step(lambda latest: inplace.node_patch(latest, wanted, names))
+                node, PatchStep(lambda latest: in_place_update.node_patch(latest, wanted, names))
             )
 
-        async def move(planned: Move) -> None:
+        async def move(planned: MachineMove) -> None:
             await self._move(planned.piece, sets[planned.old.uid], sets[planned.new.uid])
 
         def arrived(machine: Machine) -> Patch | None:
             if names.update_result not in machine.labels:
                 return None
-            return {"metadata": same_object(machine) | {"labels": {names.update_result: None}}}
+            return {"metadata": uid_precondition(machine) | {"labels": {names.update_result: None}}}
 
-        await _all(actions.moves, move)
-        await _all(actions.nodes, step)
-        await _all(actions.arrived, lambda member: self._change_machine(member, arrived))
+        await _call_all(actions.moves, move)
+        await _call_all(actions.nodes, step)
+        await _call_all(actions.moved_members, lambda member: self._change_machine(member, arrived))
 
     async def _move(self, piece: Member, old: MachineSet, new: MachineSet) -> None:
         kind = self._codec.machine_sets
-        owner = as_controller(new, api_version=kind.api_version, kind=kind.kind)
+        owner = controller_reference(new, api_version=kind.api_version, kind=kind.kind)
 
         def moved(machine: Machine) -> Patch | None:
             if controller_uid(machine) != old.uid or machine.is_deleting:
@@ -546,13 +556,13 @@ class Calls:
 
     # --- sets -------------------------------------------------------------------------------------
 
-    async def _make(self, obj: MachineDeployment, making: Making) -> None:
+    async def _create_set(self, obj: MachineDeployment, making: SetCreation) -> None:
         """Create a set, unless an earlier creation is not in the cache yet."""
         key = f"{obj.namespace}/{making.name.name}"
-        if self._made.get(key, 0.0) > clock.monotonic():
+        if self._created_until.get(key, 0.0) > clock.monotonic():
             return
         kind = self._codec.machine_deployments
-        reference = as_controller(obj, api_version=kind.api_version, kind=kind.kind)
+        reference = controller_reference(obj, api_version=kind.api_version, kind=kind.kind)
         body = self._codec.set_body(obj, making, reference)
         try:
             await self._sets.create(body, namespace=obj.namespace)
@@ -560,17 +570,21 @@ class Calls:
             await self._collided(obj, making)
             return
         except ApiError as error:
-            text = redact.public(f"Failed to create new machine set {making.name.name}: {error}")
-            self.tell(obj, Event(WARNING, reasons.EVENT_CREATE_ERROR, text))
-            await self.say(obj, progress.stopped(obj, clock.now(), progress.NOT_MADE, text))
+            text = redact.mask_for_api(
+                f"Failed to create new machine set {making.name.name}: {error}"
+            )
+            self.record_event(obj, DeploymentEvent(WARNING, reasons.EVENT_CREATE_ERROR, text))
+            await self.write_status(
+                obj, progress.stopped_status(obj, clock.now(), progress.SET_CREATE_ERROR, text)
+            )
             raise
-        self._made[key] = clock.monotonic() + SHOWN_WITHIN_S
+        self._created_until[key] = clock.monotonic() + SHOWN_WITHIN_S
         self._log.info("machine set made", key=obj.key, machine_set=key)
         if making.replicas:
             text = f"Scaled up machine set {making.name.name} to {making.replicas}"
-            self.tell(obj, Event(NORMAL, reasons.EVENT_SCALING, text))
+            self.record_event(obj, DeploymentEvent(NORMAL, reasons.EVENT_SCALING, text))
 
-    async def _collided(self, obj: MachineDeployment, making: Making) -> None:
+    async def _collided(self, obj: MachineDeployment, making: SetCreation) -> None:
         """Handle a taken name: accept our own earlier creation, or count a collision.
 
         Raises:
@@ -580,7 +594,7 @@ class Calls:
         is_alike = live.template.essence == obj.template.essence
         is_ours = controller_uid(live) == obj.uid and not live.is_deleting
         if is_ours and is_alike:
-            self._made[live.key] = clock.monotonic() + SHOWN_WITHIN_S
+            self._created_until[live.key] = clock.monotonic() + SHOWN_WITHIN_S
             return
         count = making.name.collisions + 1
 
@@ -591,25 +605,25 @@ class Calls:
             return self._codec.deployment_status_patch(latest, wanted)
 
         self._log.info("name of a machine set is taken", key=obj.key, machine_set=live.key)
-        await self.write.change(obj, Step(collided, "status"))
+        await self.write.change(obj, PatchStep(collided, "status"))
         raise StaleObject
 
-    async def _change(self, obj: MachineDeployment, change: Change, cached: MachineSet) -> None:
+    async def _change(self, obj: MachineDeployment, change: SetChange, cached: MachineSet) -> None:
         def changed(latest: MachineSet) -> Patch | None:
             # The sizes of a plan belong together: if one was changed meanwhile, plan again.
             if latest.replicas != change.set.replicas or controller_uid(latest) != obj.uid:
                 raise StaleObject
             return self._codec.set_patch(latest, change, obj)
 
-        written = await self.write_sets.change(cached, Step(changed))
+        written = await self.write_sets.change(cached, PatchStep(changed))
         if written.obj is None:
             raise StaleObject
-        if event := plan.scaled(change):
-            self.tell(obj, event)
+        if event := plan.scaling_event(change):
+            self.record_event(obj, event)
             self._log.info("machine set scaled", key=cached.key, reason=event.message)
 
 
-async def _all(items: Sequence[Any], call: Any) -> None:
+async def _call_all(items: Sequence[Any], call: Any) -> None:
     """Call for all items, with limited concurrency.
 
     Raises:
@@ -623,6 +637,6 @@ async def _all(items: Sequence[Any], call: Any) -> None:
         except KubeError as error:
             errors.append(error)
 
-    await tasks.bounded(items, one, limit=min(AT_ONCE, len(items)), name=NAME)
+    await tasks.run_bounded(items, one, limit=min(AT_ONCE, len(items)), name=NAME)
     if errors:
         raise errors[0]

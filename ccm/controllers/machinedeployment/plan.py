@@ -5,15 +5,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ccm.machines import progress, reasons
-from ccm.machines.rollout import Change, Revert
+from ccm.machines.rollout import Rollback, SetChange
 from ccm.machines.settings import Names
 from ccm.model import Node
-from ccm.model.machines import WORKING, DeploymentStatus, Machine, MachineDeployment, MachineSet
+from ccm.model.machines import (
+    READY_PHASES,
+    DeploymentStatus,
+    Machine,
+    MachineDeployment,
+    MachineSet,
+)
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.node import condition_of
 
 
-class Event(NamedTuple):
+class DeploymentEvent(NamedTuple):
     """Event on a deployment."""
 
     kind: str
@@ -26,11 +32,11 @@ def machine_matters(old: Machine | None, new: Machine | None) -> bool:
     return old is None or new is None or _seen(old) != _seen(new)
 
 
-def only_arrived(old: Machine | None, new: Machine | None) -> bool:
+def has_started_working(old: Machine | None, new: Machine | None) -> bool:
     """Return whether a machine has just started to work, whatever else changed."""
     if old is None or new is None or old.is_deleting is not new.is_deleting:
         return False
-    return new.phase in WORKING and old.phase not in WORKING
+    return new.phase in READY_PHASES and old.phase not in READY_PHASES
 
 
 def node_matters(old: Node | None, new: Node, names: Names) -> bool:
@@ -39,10 +45,10 @@ def node_matters(old: Node | None, new: Node, names: Names) -> bool:
     That is a step of an in-place update, or a change of our annotation that keeps the autoscaler
     off: a rollout that set it may have ended meanwhile.
     """
-    return old is None or _told(old, names) != _told(new, names)
+    return old is None or _relevant_node_fields(old, names) != _relevant_node_fields(new, names)
 
 
-def _told(node: Node, names: Names) -> tuple[object, ...]:
+def _relevant_node_fields(node: Node, names: Names) -> tuple[object, ...]:
     steps = (names.candidate, names.selected, names.update_result)
     labels = [node.labels.get(key) for key in steps]
     result = condition_of(node, names.update_condition)
@@ -79,29 +85,29 @@ def is_urgent(before: DeploymentStatus, after: DeploymentStatus) -> bool:
     return before.observed != after.observed or known[0] != known[1]
 
 
-def scaled(change: Change) -> Event | None:
+def scaling_event(change: SetChange) -> DeploymentEvent | None:
     """Return the event about a set that gets another size; None = no change."""
     if change.replicas is None or change.replicas == change.set.replicas:
         return None
     way = "up" if change.replicas > change.set.replicas else "down"
     text = f"Scaled {way} machine set {change.set.name} to {change.replicas}"
-    return Event(NORMAL, reasons.EVENT_SCALING, text)
+    return DeploymentEvent(NORMAL, reasons.EVENT_SCALING, text)
 
 
-def reverted(wish: Revert, obj: MachineDeployment) -> Event:
+def rollback_event(rollback: Rollback, obj: MachineDeployment) -> DeploymentEvent:
     """Return the event about a rollback request."""
-    if wish.to is not None:
-        text = f'Rolled back deployment "{obj.name}" to revision {wish.revision}'
-        return Event(NORMAL, reasons.EVENT_ROLLBACK, text)
-    reason = reasons.EVENT_SAME_TEMPLATE if wish.is_same else reasons.EVENT_NO_REVISION
-    return Event(WARNING, reason, wish.why_not)
+    if rollback.to is not None:
+        text = f'Rolled back deployment "{obj.name}" to revision {rollback.revision}'
+        return DeploymentEvent(NORMAL, reasons.EVENT_ROLLBACK, text)
+    reason = reasons.EVENT_SAME_TEMPLATE if rollback.is_same else reasons.EVENT_NO_REVISION
+    return DeploymentEvent(WARNING, reason, rollback.error)
 
 
-def refused(found: DeploymentStatus, *, selects_all: bool) -> Event | None:
+def invalid_event(status: DeploymentStatus, *, selects_all: bool) -> DeploymentEvent | None:
     """Return the event about an invalid deployment."""
-    condition = found.condition(progress.PROGRESSING)
+    condition = status.condition(progress.PROGRESSING)
     if condition is None:
         return None
-    return Event(
+    return DeploymentEvent(
         WARNING, reasons.EVENT_SELECTING_ALL if selects_all else condition.reason, condition.message
     )

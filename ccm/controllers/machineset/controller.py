@@ -16,9 +16,9 @@ from functools import partial
 
 from ccm.base import clock, log
 from ccm.controllers.machineset import plan
-from ccm.controllers.machineset.members import Members, Memories, Memory, together
+from ccm.controllers.machineset.members import MachineManager, Memories, SetMemory, call_all
 from ccm.kube.errors import KubeError
-from ccm.machines import metrics, reasons, replicas, setbacks
+from ccm.machines import failure_backoff, metrics, reasons, replicas
 from ccm.machines.caches import Caches
 from ccm.machines.crdguard import RECHECK, CRDGuard
 from ccm.machines.replicas import Member, Scaling
@@ -34,11 +34,16 @@ from ccm.model.machines import (
 )
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import controller_key, controller_uid
-from ccm.model.patches import Patch, annotations_patch, hold, remove_finalizer
+from ccm.model.patches import (
+    Patch,
+    annotations_patch,
+    custom_resource_finalizer_patch,
+    remove_finalizer_patch,
+)
 from ccm.runtime.backoff import default_backoff
-from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
-from ccm.runtime.ownership import Expectations, Index, Ownership
-from ccm.runtime.writer import Recorder, Step
+from ccm.runtime.controller import DONE, IDLE, Controller, ReconcileResult, Watch
+from ccm.runtime.ownership import Expectations, OwnerIndex, Ownership
+from ccm.runtime.writer import PatchStep, Recorder
 
 NAME = "machineset"
 BACK_OFF_CAP_S = 60.0
@@ -91,12 +96,12 @@ class MachineSetController:
             owners=caches.client.resource(caches.codec.machine_sets),
             write=self._write_machines,
         )
-        self._index: Index[Machine] = Index()
+        self._index: OwnerIndex[Machine] = OwnerIndex()
         self._expect = Expectations()
         finalizer = self._names.finalizer
-        self._hold = partial(hold, name=finalizer)
-        self._release = partial(remove_finalizer, name=finalizer, strategic=False)
-        self._members = Members(caches, self._expect, rng)
+        self._hold = partial(custom_resource_finalizer_patch, name=finalizer)
+        self._release = partial(remove_finalizer_patch, name=finalizer, strategic=False)
+        self._members = MachineManager(caches, self._expect, rng)
         self._memories = Memories(caches.now)
         self.controller = Controller(
             NAME,
@@ -115,7 +120,7 @@ class MachineSetController:
             rng=rng,
         )
 
-    async def sync(self, key: str) -> Result:
+    async def sync(self, key: str) -> ReconcileResult:
         """Reconcile one set.
 
         Raises:
@@ -129,23 +134,23 @@ class MachineSetController:
             return RECHECK
         if not obj.is_deleting:
             if obj.faults:
-                await self._refuse(obj)
+                await self._write_invalid(obj)
                 return DONE
-            updated = (await self._write.change(obj, Step(self._hold))).obj
+            updated = (await self._write.change(obj, PatchStep(self._hold))).obj
             if updated is None:
                 return DONE
             obj = updated
-        machines = {machine.key: machine for machine in await self._claimed(obj)}
+        machines = {machine.key: machine for machine in await self._claim_machines(obj)}
         errors = () if obj.is_deleting else await self._push(obj, machines)
-        await self._manage(obj, machines)
+        await self._manage_machines(obj, machines)
         if errors:
             raise errors[0]
-        return Result(after_s=RESYNC_S)
+        return ReconcileResult(after_s=RESYNC_S)
 
-    async def _refuse(self, obj: MachineSet) -> None:
+    async def _write_invalid(self, obj: MachineSet) -> None:
         """Write the condition of an invalid set."""
         faults = "; ".join(obj.faults)
-        condition = plan.failure(faults, reason=reasons.REASON_INVALID, now=clock.now())
+        condition = plan.failure_condition(faults, reason=reasons.REASON_INVALID, now=clock.now())
 
         def status_patch(latest: MachineSet) -> Patch | None:
             before = latest.status
@@ -154,11 +159,11 @@ class MachineSetController:
             wanted = replace(before, observed=observed, conditions=conditions)
             return self._codec.set_status_patch(latest, wanted)
 
-        if (await self._write.change(obj, Step(status_patch, "status"))).changed:
+        if (await self._write.change(obj, PatchStep(status_patch, "status"))).changed:
             self._log.warning("machine set cannot be used", key=obj.key, error=condition.message)
-            self._tell(obj, WARNING, condition.reason, condition.message)
+            self._record_event(obj, WARNING, condition.reason, condition.message)
 
-    async def _claimed(self, obj: MachineSet) -> Sequence[Machine]:
+    async def _claim_machines(self, obj: MachineSet) -> Sequence[Machine]:
         """Return the machines of a set, in their newest known versions."""
         store, terms = self._caches.machines.store, _terms(obj)
         candidates = (store.get(key) for key in self._index.candidates(obj.uid))
@@ -177,16 +182,16 @@ class MachineSetController:
             return self._codec.push_patch(machine, obj)
 
         async def push(machine: Machine) -> None:
-            after = (await self._write_machines.change(machine, Step(pushed))).obj
+            after = (await self._write_machines.change(machine, PatchStep(pushed))).obj
             if after is not None:
                 machines[after.key] = after
 
         stale = [machine for machine in machines.values() if pushed(machine) is not None]
-        return await together(stale, push)
+        return await call_all(stale, push)
 
     # --- scaling ----------------------------------------------------------------------------
 
-    async def _manage(self, obj: MachineSet, machines: dict[str, Machine]) -> None:
+    async def _manage_machines(self, obj: MachineSet, machines: dict[str, Machine]) -> None:
         """Create and delete machines, and write the status.
 
         Raises:
@@ -198,29 +203,29 @@ class MachineSetController:
             members = await self._preserve(obj, members, machines)
         # Decisions from a stale cache would create or delete machines twice.
         if not await self._is_current(obj):
-            self._later(obj, self._expect.due_s(obj.uid))
+            self._requeue_after(obj, self._expect.due_s(obj.uid))
             return
-        if obj.is_deleting and not members and not self._caches.machines.undecodable:
-            await self._write.change(obj, Step(self._release))
+        if obj.is_deleting and not members and not self._caches.machines.malformed_keys:
+            await self._write.change(obj, PatchStep(self._release))
             return
-        scaling = replicas.scaling(obj, members, clock.now())
+        scaling = replicas.plan_scaling(obj, members, clock.now())
         did, error = await self._scale(obj, memory, scaling, members, machines)
         # The changes trigger the next pass. Should their watch events be lost, it looks them up.
-        self._later(obj, self._expect.due_s(obj.uid))
+        self._requeue_after(obj, self._expect.due_s(obj.uid))
         if not did or error is not None:
-            await self._say(obj, memory, members)
-        if error is not None and not memory.setbacks.level:
+            await self._write_status(obj, memory, members)
+        if error is not None and not memory.setbacks.pauses:
             raise error
 
     async def _preserve(
         self, obj: MachineSet, members: Sequence[Member], machines: dict[str, Machine]
     ) -> Sequence[Member]:
         """Start or stop to preserve failed machines, before the deletions are decided."""
-        keep, drop = replicas.preservation(obj, members)
+        keep, drop = replicas.plan_preservation(obj, members)
         for selected, is_kept in ((keep, True), (drop, False)):
             for member in selected:
                 machines[member.key] = await self._annotate(machines[member.key], keep=is_kept)
-        return replicas.preserved(members, keep, drop)
+        return replicas.apply_preservation(members, keep, drop)
 
     async def _annotate(self, machine: Machine, *, keep: bool) -> Machine:
         wanted = {self._names.preserve: Preserve.AUTO.value if keep else None}
@@ -229,7 +234,7 @@ class MachineSetController:
             is_kept = latest.preserve == Preserve.AUTO.value
             return None if is_kept is keep else annotations_patch(latest, wanted)
 
-        return (await self._write_machines.change(machine, Step(annotated))).obj or machine
+        return (await self._write_machines.change(machine, PatchStep(annotated))).obj or machine
 
     async def _is_current(self, obj: MachineSet) -> bool:
         """Return whether the cache shows all changes of previous passes."""
@@ -243,7 +248,7 @@ class MachineSetController:
     async def _scale(
         self,
         obj: MachineSet,
-        memory: Memory,
+        memory: SetMemory,
         scaling: Scaling,
         members: Sequence[Member],
         machines: Mapping[str, Machine],
@@ -251,28 +256,34 @@ class MachineSetController:
         """Create and delete machines; return whether any was changed, and an error."""
         now, owner = self._caches.now(), self._ownership.reference(obj)
         # An undecodable machine may belong to this set.
-        can_count = not self._caches.machines.undecodable
-        count = setbacks.allowed(memory.setbacks, scaling.create, members, now) if can_count else 0
+        can_count = not self._caches.machines.malformed_keys
+        count = (
+            failure_backoff.allowed_creations(memory.setbacks, scaling.create, members, now)
+            if can_count
+            else 0
+        )
         created, refused = await self._members.create(obj, owner, count)
-        self._did(obj, memory, OperationType.CREATE, created, refused)
+        self._record_operation(obj, memory, OperationType.CREATE, created, refused)
         victims = [machines[member.key] for member in scaling.delete]
         metrics.STALE.inc(sum(member.machine.phase is Phase.FAILED for member in scaling.delete))
         gone, kept = await self._members.delete(obj, victims)
-        self._did(obj, memory, OperationType.DELETE, gone, kept)
+        self._record_operation(obj, memory, OperationType.DELETE, gone, kept)
         if len(gone) < len(victims):
-            self._later(obj, AGAIN_S)
-        if refused is None and kept is None and (count or victims or not scaling.lacking):
+            self._requeue_after(obj, AGAIN_S)
+        if refused is None and kept is None and (count or victims or not scaling.missing):
             memory.failure = None
         if refused is not None:
-            memory.refused(refused, now)
+            memory.record_error(refused, now)
         if scaling.create:
-            self._later(obj, setbacks.wait_s(memory.setbacks, now) or None)
+            self._requeue_after(
+                obj, failure_backoff.remaining_pause_s(memory.setbacks, now) or None
+            )
         return bool(created or gone), refused or kept
 
-    def _did(
+    def _record_operation(
         self,
         obj: MachineSet,
-        memory: Memory,
+        memory: SetMemory,
         kind: OperationType,
         done: Sequence[str],
         error: KubeError | None,
@@ -281,25 +292,27 @@ class MachineSetController:
         if not done and error is None:
             return
         now, is_create = clock.now(), kind is OperationType.CREATE
-        memory.last = plan.operation(kind, done, error, now)
+        memory.last = plan.last_operation(kind, done, error, now)
         if done:
             reason = reasons.REASON_CREATED if is_create else reasons.REASON_DELETED
-            self._tell(obj, NORMAL, reason, plan.told(kind, done))
+            self._record_event(obj, NORMAL, reason, plan.operation_text(kind, done))
         if error is not None:
             reason = reasons.REASON_FAILED_CREATE if is_create else reasons.REASON_FAILED_DELETE
-            memory.failure = plan.failure(str(error), reason=reason, now=now)
-            self._tell(obj, WARNING, reason, memory.failure.message)
+            memory.failure = plan.failure_condition(str(error), reason=reason, now=now)
+            self._record_event(obj, WARNING, reason, memory.failure.message)
 
-    def _tell(self, obj: MachineSet, kind: str, reason: str, text: str) -> None:
+    def _record_event(self, obj: MachineSet, kind: str, reason: str, text: str) -> None:
         self._events.event(self._codec.machine_sets.reference(obj), kind, reason, text)
 
     # --- status -----------------------------------------------------------------------------
 
-    async def _say(self, obj: MachineSet, memory: Memory, members: Sequence[Member]) -> None:
+    async def _write_status(
+        self, obj: MachineSet, memory: SetMemory, members: Sequence[Member]
+    ) -> None:
         """Write the status if it changed, at a limited rate."""
         conditions, last = memory.conditions(self._caches.now()), memory.last
-        wanted, changes_in_s = replicas.counts(obj, members, clock.now())
-        self._later(obj, changes_in_s)
+        wanted, changes_in_s = replicas.count_status(obj, members, clock.now())
+        self._requeue_after(obj, changes_in_s)
 
         def status_patch(latest: MachineSet) -> Patch | None:
             merged = plan.merged(latest.status.conditions, conditions)
@@ -310,14 +323,14 @@ class MachineSetController:
 
         if status_patch(obj) is None:
             return
-        rest_s = memory.said_at + STATUS_PAUSE_S - clock.monotonic()
+        rest_s = memory.status_written_at + STATUS_PAUSE_S - clock.monotonic()
         if rest_s > 0 and not plan.is_awaited(obj.status, wanted):
-            self._later(obj, rest_s)
+            self._requeue_after(obj, rest_s)
             return
-        memory.said_at = clock.monotonic()
-        await self._write.change(obj, Step(status_patch, "status"))
+        memory.status_written_at = clock.monotonic()
+        await self._write.change(obj, PatchStep(status_patch, "status"))
 
-    def _later(self, obj: MachineSet, seconds: float | None) -> None:
+    def _requeue_after(self, obj: MachineSet, seconds: float | None) -> None:
         """Requeue a set after a delay at the latest; None = no requeue."""
         if seconds is not None:
             self.controller.queue.add_after(obj.key, seconds)
@@ -325,24 +338,24 @@ class MachineSetController:
     def _member(self, machine: Machine, labels: Mapping[str, str]) -> Member:
         """Return a member whose end of preservation is converted to our wall clock."""
         node = self._caches.nodes.store.get(machine.node_name) if machine.node_name else None
-        member = replicas.member(machine, node, labels, annotation=self._names.preserve)
-        if member.kept_until is None:
+        member = replicas.build_member(machine, node, labels, annotation=self._names.preserve)
+        if member.preserved_until is None:
             return member
-        over_s = self._caches.ages.since(machine.uid, member.kept_until)
-        return replace(member, kept_until=clock.now() - timedelta(seconds=over_s))
+        over_s = self._caches.ages.since(machine.uid, member.preserved_until)
+        return replace(member, preserved_until=clock.now() - timedelta(seconds=over_s))
 
     # --- the caches -------------------------------------------------------------------------
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
-        self._index.note(old, new)
+        self._index.update(old, new)
         if new is not None:
-            self._expect.seen(new)
+            self._expect.observe(new)
         elif old is not None:
-            self._expect.gone(old)
+            self._expect.observe_deletion(old)
             self._write_machines.forget(old.key)
-        self._memories.learn(old, new)
-        if new is not None and (answer := plan.answer(old, new)) is not None:
-            self._resume(self._memories.answered(new.class_name, *answer))
+        self._memories.record_result(old, new)
+        if new is not None and (answer := plan.creation_result(old, new)) is not None:
+            self._resume(self._memories.end_for_result(new.class_name, *answer))
         if plan.matters(old, new):
             self._add(filter(None, (old, new)))
         return False
@@ -369,7 +382,7 @@ class MachineSetController:
         return False
 
     def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:
-        metrics.note_set(old, new, total=len(self._caches.machine_sets.store))
+        metrics.update_set_series(old, new, total=len(self._caches.machine_sets.store))
         if new is None and old is not None:
             self._write.forget(old.key)
             self._expect.forget(old.uid)
@@ -401,7 +414,7 @@ class MachineSetController:
         # Not the whole objects, on which the class controller writes conditions and finalizers.
         versions = [version and self._caches.resolve(version).version for version in (old, new)]
         if versions[0] != versions[1]:
-            self._resume(self._memories.mended(changed.name))
+            self._resume(self._memories.end_for_class(changed.name))
         return False
 
     def _secret_changed(self, old: Secret | None, new: Secret | None, initial: bool) -> bool:
@@ -409,7 +422,7 @@ class MachineSetController:
         data = [None if secret is None else secret.data for secret in (old, new)]
         if not initial and changed is not None and data[0] != data[1]:
             for machine_class in self._caches.classes_with_secret(changed.name):
-                self._resume(self._memories.mended(machine_class.name))
+                self._resume(self._memories.end_for_class(machine_class.name))
         return False
 
     def _resume(self, keys: Iterable[str]) -> None:
@@ -420,4 +433,4 @@ class MachineSetController:
 
 def _terms(obj: MachineSet) -> Sequence[selectors.Requirement] | None:
     """Return the label requirements for the machines of a set; None = no machine matches."""
-    return None if obj.selects_all else obj.terms
+    return None if obj.selects_all else obj.requirements

@@ -27,14 +27,14 @@ from ccm.kube.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from ccm.machines import setbacks
+from ccm.machines import failure_backoff
 from ccm.machines.caches import Caches
-from ccm.machines.setbacks import Setbacks
+from ccm.machines.failure_backoff import FailureBackoff
 from ccm.model import OwnerReference
 from ccm.model.machines import Condition, Machine, MachineSet, Operation, Phase, Template
 from ccm.model.names import SAFE_LETTERS
 from ccm.model.owners import controller_uid
-from ccm.model.times import moment
+from ccm.model.times import parse_optional_time
 from ccm.runtime.ownership import Expectations
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ _NAME_ROOM = 58
 _log = log.logger("machineset")
 
 
-class Members:
+class MachineManager:
     """Creates and deletes the machines of sets.
 
     Args:
@@ -66,7 +66,7 @@ class Members:
 
     async def look_up(self, uid: str) -> int:
         """Look up overdue changes of a set; return the number that is still missing."""
-        return await self._expect.look_up(uid, self._machines, self._cache)
+        return await self._expect.verify_overdue(uid, self._machines, self._cache)
 
     async def create(
         self, owner: MachineSet, reference: OwnerReference, count: int
@@ -94,7 +94,7 @@ class Members:
             if await self._delete(owner, machine):
                 deleted.append(machine.name)
 
-        errors = await together(machines, one)
+        errors = await call_all(machines, one)
         return deleted, errors[0] if errors else None
 
     def _names(self, owner: MachineSet, count: int) -> Sequence[str]:
@@ -103,7 +103,7 @@ class Members:
         Names of attempts with an unknown result come first: the repeated attempt creates no second
         machine.
         """
-        names = dict.fromkeys(self._expect.doubtful(owner.uid)[:count])
+        names = dict.fromkeys(self._expect.uncertain_creations(owner.uid)[:count])
         while len(names) < count:
             suffix = "".join(self._rng.choices(SAFE_LETTERS, k=_SUFFIX))
             name = f"{owner.name[: _NAME_ROOM - 1]}-{suffix}"
@@ -119,21 +119,21 @@ class Members:
         """
         namespace = owner.namespace
         body = self._claimed(self._caches.codec.machine_body(owner, reference, name))
-        self._expect.creating(owner.uid, namespace, name)
+        self._expect.expect_creation(owner.uid, namespace, name)
         try:
             await self._machines.create(body, namespace=namespace)
         except AlreadyExists:
             is_ours = await self._is_ours(owner, name)
             if not is_ours or f"{namespace}/{name}" in self._cache:
                 # Not ours, or the cache shows it already: no watch event will follow.
-                self._expect.refused(namespace, name)
+                self._expect.creation_failed(namespace, name)
             if not is_ours:
                 raise
         except KubeError as error:
             if isinstance(error, ApiError) and not isinstance(error, ServerError):
-                self._expect.refused(namespace, name)
+                self._expect.creation_failed(namespace, name)
             else:
-                self._expect.in_doubt(namespace, name)
+                self._expect.creation_unknown(namespace, name)
             raise
         _log.info("machine created", key=owner.key, machine=f"{namespace}/{name}")
 
@@ -144,10 +144,10 @@ class Members:
         """
         metadata, kind = body["metadata"], self._caches.codec.machines
         try:
-            machine = kind.converted(msgspec.convert(body, kind.document))
+            machine = kind.convert_document(msgspec.convert(body, kind.document))
         except msgspec.ValidationError:
             return body
-        initial = self._caches.arrivals.claim(machine)
+        initial = self._caches.initial_metadata.claim(machine)
         annotations = {**metadata["annotations"], **initial.get("annotations", {})}
         return {**body, "metadata": {**metadata, **initial, "annotations": annotations}}
 
@@ -158,7 +158,7 @@ class Members:
         except NotFound:
             return False
         except KubeError:
-            self._expect.in_doubt(owner.namespace, name)
+            self._expect.creation_unknown(owner.namespace, name)
             raise
         return controller_uid(live) == owner.uid
 
@@ -170,7 +170,7 @@ class Members:
         """
         # The cache may lag: a failed machine may have recovered, so its version is a precondition.
         may_recover = machine.phase is Phase.FAILED
-        self._expect.deleting(owner.uid, machine)
+        self._expect.expect_deletion(owner.uid, machine)
         try:
             await self._machines.delete(
                 machine.name,
@@ -182,15 +182,15 @@ class Members:
             shown = self._cache.get(machine.key)
             if shown is None or shown.uid != machine.uid:
                 # The cache showed the deletion before the request: no watch event will follow.
-                self._expect.kept(machine)
+                self._expect.deletion_failed(machine)
         except Conflict:
-            self._expect.kept(machine)
+            self._expect.deletion_failed(machine)
             return False
         except KubeError as error:
             if isinstance(error, ApiError) and not isinstance(error, ServerError):
-                self._expect.kept(machine)
+                self._expect.deletion_failed(machine)
             else:
-                self._expect.hurry(machine)
+                self._expect.deletion_unknown(machine)
             raise
         _log.info("machine deleted", key=owner.key, machine=machine.key)
         return True
@@ -210,7 +210,7 @@ async def slow_start(
     rest = list(items)
     while rest and size > 0:
         batch, rest = rest[:size], rest[size:]
-        errors = await together(batch, call)
+        errors = await call_all(batch, call)
         done += len(batch) - len(errors)
         if errors:
             return done, errors[0]
@@ -218,7 +218,7 @@ async def slow_start(
     return done, None
 
 
-async def together(items: Sequence[T], call: Callable[[T], Awaitable[None]]) -> Sequence[KubeError]:
+async def call_all(items: Sequence[T], call: Callable[[T], Awaitable[None]]) -> Sequence[KubeError]:
     """Call for all items concurrently; return the errors."""
     errors = list[KubeError]()
 
@@ -228,18 +228,18 @@ async def together(items: Sequence[T], call: Callable[[T], Awaitable[None]]) -> 
         except KubeError as error:
             errors.append(error)
 
-    await tasks.bounded(items, one, limit=len(items), name="burst")
+    await tasks.run_bounded(items, one, limit=len(items), name="burst")
     return errors
 
 
 # --- memory ---------------------------------------------------------------------------------------
 
-_PASSING = (ServerError, TooManyRequests, Conflict, Unauthorized)
+_TRANSIENT = (ServerError, TooManyRequests, Conflict, Unauthorized)
 """Errors of an overloaded or failing API server, which say nothing about the machine."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Memory:
+class SetMemory:
     """State of a set that is kept in memory.
 
     Attributes:
@@ -248,27 +248,29 @@ class Memory:
         setbacks: machines that failed in a row.
         failure: condition for the last failed creation or deletion.
         last: last operation; None = none since this process became the leader.
-        said_at: monotonic time of the last write of the status.
+        status_written_at: monotonic time of the last write of the status.
     """
 
     key: str
     template: Template
-    setbacks: Setbacks = setbacks.NONE
+    setbacks: FailureBackoff = failure_backoff.NONE
     failure: Condition | None = None
     last: Operation | None = None
-    said_at: float = -math.inf
+    status_written_at: float = -math.inf
 
     def conditions(self, now: datetime) -> Sequence[Condition]:
         """Return the conditions of the types that this controller writes."""
         conditions = [self.failure] if self.failure else []
-        if (next_at := setbacks.until(self.setbacks)) is not None:
-            conditions.append(plan.slowed(self.setbacks, next_at, now))
+        if (next_at := failure_backoff.pause_end(self.setbacks)) is not None:
+            conditions.append(plan.slowed_condition(self.setbacks, next_at, now))
         return conditions
 
-    def refused(self, error: KubeError, now: datetime) -> None:
+    def record_error(self, error: KubeError, now: datetime) -> None:
         """Count an error of the API server that rejected a machine."""
-        if isinstance(error, ApiError) and not isinstance(error, _PASSING):
-            self.setbacks = setbacks.failed(self.setbacks, made=now, now=now, text=str(error))
+        if isinstance(error, ApiError) and not isinstance(error, _TRANSIENT):
+            self.setbacks = failure_backoff.record_failure(
+                self.setbacks, created_at=now, now=now, text=str(error)
+            )
 
 
 class Memories:
@@ -281,52 +283,52 @@ class Memories:
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
-        self._of: dict[str, Memory] = {}
+        self._of: dict[str, SetMemory] = {}
 
-    def of(self, obj: MachineSet) -> Memory:
+    def of(self, obj: MachineSet) -> SetMemory:
         """Return the memory of a set; a changed template resets its failures."""
         template, memory = obj.template, self._of.get(obj.uid)
         if memory is None:
-            memory = self._of[obj.uid] = Memory(key=obj.key, template=template)
-            if plan.slowed_since(obj) and not obj.wants_unfreeze:
-                memory.setbacks = setbacks.resumed(self._now())
+            memory = self._of[obj.uid] = SetMemory(key=obj.key, template=template)
+            if plan.is_slowed(obj) and not obj.wants_unfreeze:
+                memory.setbacks = failure_backoff.restore_backoff(self._now())
         elif memory.template.source != template.source:
-            memory.template, memory.setbacks, memory.failure = template, setbacks.NONE, None
+            memory.template, memory.setbacks, memory.failure = template, failure_backoff.NONE, None
         return memory
 
-    def learn(self, old: Machine | None, machine: Machine | None) -> None:
+    def record_result(self, old: Machine | None, machine: Machine | None) -> None:
         """Record the result of a creation, which decides how fast other machines are created."""
         memory = None if machine is None else self._of.get(controller_uid(machine))
-        joined = plan.joined(old, machine)
+        joined = plan.creation_succeeded(old, machine)
         if joined is None or machine is None or memory is None:
             return
         if joined:
-            memory.setbacks = setbacks.NONE
+            memory.setbacks = failure_backoff.NONE
             return
         now = self._now()
-        memory.setbacks = setbacks.failed(
+        memory.setbacks = failure_backoff.record_failure(
             memory.setbacks,
-            made=moment(machine.metadata.creation_timestamp) or now,
+            created_at=parse_optional_time(machine.metadata.creation_timestamp) or now,
             now=now,
             text=machine.status.description,
             code=machine.status.code,
         )
 
-    def answered(self, class_name: str, code: str, text: str) -> Iterable[str]:
+    def end_for_result(self, class_name: str, code: str, text: str) -> Iterable[str]:
         """End the pauses of sets whose last failure differs from this result; return their keys.
 
         Args:
             class_name: class of the created machine.
-            code: see `setbacks.is_another_answer`.
-            text: see `setbacks.is_another_answer`.
+            code: see `failure_backoff.is_different_result`.
+            text: see `failure_backoff.is_different_result`.
         """
         return self.end(
             uid
             for uid in self._of_class(class_name)
-            if setbacks.is_another_answer(self._of[uid].setbacks, code=code, text=text)
+            if failure_backoff.is_different_result(self._of[uid].setbacks, code=code, text=text)
         )
 
-    def mended(self, class_name: str) -> Iterable[str]:
+    def end_for_class(self, class_name: str) -> Iterable[str]:
         """End the pauses of the sets of a changed class; return their keys."""
         return self.end(self._of_class(class_name))
 
@@ -338,11 +340,11 @@ class Memories:
         ended, now = list[str](), self._now()
         for uid in uids:
             memory = self._of.get(uid)
-            if memory is None or not memory.setbacks.row:
+            if memory is None or not memory.setbacks.failures:
                 continue
-            if memory.setbacks.level:
+            if memory.setbacks.pauses:
                 ended.append(memory.key)
-            memory.setbacks = setbacks.ended(now)
+            memory.setbacks = failure_backoff.end_backoff(now)
         return ended
 
     def forget(self, uid: str) -> None:

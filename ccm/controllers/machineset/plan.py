@@ -9,10 +9,10 @@ from msgspec import structs
 
 from ccm.base import redact
 from ccm.machines import reasons
-from ccm.machines.setbacks import Setbacks
+from ccm.machines.failure_backoff import FailureBackoff
 from ccm.model.machines import (
-    CREATING,
-    WORKING,
+    CREATION_PHASES,
+    READY_PHASES,
     Condition,
     Machine,
     MachineOwner,
@@ -29,14 +29,14 @@ from ccm.model.times import format_time
 _OURS = frozenset({reasons.CONDITION_REPLICA_FAILURE, reasons.CONDITION_SLOWED})
 """Condition types that this controller writes; all others are kept."""
 
-_CREATED = WORKING | {Phase.PENDING}
+_CREATED = READY_PHASES | {Phase.PENDING}
 """Phases after the cloud created a VM."""
 
 _MOST_NAMES = 5
 """Maximum number of machine names in an event."""
 
 
-def joined(old: Machine | None, new: Machine | None) -> bool | None:
+def creation_succeeded(old: Machine | None, new: Machine | None) -> bool | None:
     """Return whether a created machine has started to work, or failed; None = neither.
 
     A failure after a machine had worked says nothing about machines that are yet to be created.
@@ -46,10 +46,10 @@ def joined(old: Machine | None, new: Machine | None) -> bool | None:
     before, after = old.phase, new.phase
     if before is not after and after is Phase.FAILED:
         return False
-    return True if after in WORKING and before not in WORKING else None
+    return True if after in READY_PHASES and before not in READY_PHASES else None
 
 
-def answer(old: Machine | None, new: Machine | None) -> tuple[str, str] | None:
+def creation_result(old: Machine | None, new: Machine | None) -> tuple[str, str] | None:
     """Return the new result of the cloud for the creation of a machine; None = no new result.
 
     The result is the code and the text of an error; both empty = the VM was created.
@@ -62,7 +62,7 @@ def answer(old: Machine | None, new: Machine | None) -> tuple[str, str] | None:
     if after.phase is Phase.CRASH_LOOP:
         results = [(status.code, status.description) for status in (before, after)]
         return results[1] if results[0] != results[1] and after.code else None
-    was_created = before.phase in CREATING and after.phase in _CREATED
+    was_created = before.phase in CREATION_PHASES and after.phase in _CREATED
     return ("", "") if was_created else None
 
 
@@ -101,26 +101,27 @@ def _seen(machine: Machine) -> tuple[object, ...]:
 
 def condition(kind: str, reason: str, text: str, now: datetime) -> Condition:
     # Redacted as it will be stored, because the next pass compares it.
-    message = redact.public(text)
+    message = redact.mask_for_api(text)
     return Condition(type=kind, status=STATUS_TRUE, reason=reason, message=message, since=now)
 
 
-def failure(text: str, *, reason: str, now: datetime) -> Condition:
+def failure_condition(text: str, *, reason: str, now: datetime) -> Condition:
     """Return the condition that machines cannot be created or deleted."""
     return condition(reasons.CONDITION_REPLICA_FAILURE, reason, text, now)
 
 
-def slowed(found: Setbacks, next_at: datetime, now: datetime) -> Condition:
+def slowed_condition(backoff: FailureBackoff, next_at: datetime, now: datetime) -> Condition:
     """Return the condition that creations are delayed."""
     text = (
-        f"{found.row} machines in a row failed before they worked; the next one is made after "
+        f"{backoff.failures} machines in a row failed before they worked; the next one is "
+        "made after "
         f"{format_time(next_at)}. Correct the template, its class or its Secret. The last one: "
-        f"{found.text}"
+        f"{backoff.error}"
     )
     return condition(reasons.CONDITION_SLOWED, reasons.REASON_REPEATED_FAILURES, text, now)
 
 
-def slowed_since(obj: MachineSet) -> bool:
+def is_slowed(obj: MachineSet) -> bool:
     """Return whether the status of a set says that its creations are delayed."""
     kind = (reasons.CONDITION_SLOWED, STATUS_TRUE)
     return any(
@@ -129,20 +130,22 @@ def slowed_since(obj: MachineSet) -> bool:
     )
 
 
-def operation(
+def last_operation(
     kind: OperationType, machines: Sequence[str], error: object, now: datetime
 ) -> Operation:
     """Return the last operation of a set."""
     state = OperationState.SUCCESSFUL if error is None else OperationState.FAILED
     return Operation(
-        description=told(kind, machines) if error is None else redact.public(str(error)),
+        description=operation_text(kind, machines)
+        if error is None
+        else redact.mask_for_api(str(error)),
         updated=now,
         state=state.value,
         kind=kind.value,
     )
 
 
-def told(kind: OperationType, machines: Sequence[str]) -> str:
+def operation_text(kind: OperationType, machines: Sequence[str]) -> str:
     """Return the text about created or deleted machines."""
     done = "Created" if kind is OperationType.CREATE else "Deleted"
     named = ", ".join(machines[:_MOST_NAMES])

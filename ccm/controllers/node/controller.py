@@ -15,7 +15,7 @@ import msgspec
 
 from ccm.base import clock, log
 from ccm.base.log import Outage
-from ccm.base.tasks import bounded
+from ccm.base.tasks import run_bounded
 from ccm.cloud.errors import CloudError, FailedPrecondition, Retry
 from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.cloud.types import InstanceMetadata
@@ -26,8 +26,16 @@ from ccm.model import Node, ObjectReference, names
 from ccm.model.node import age_s, is_uninitialized
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.backoff import FailureReports, RetryDecision, classify, default_backoff
-from ccm.runtime.controller import DONE, IDLE, NOT_YET, Controller, Pass, Result, Watch
-from ccm.runtime.writer import Recorder, Step, Writer, Writes
+from ccm.runtime.controller import (
+    DONE,
+    IDLE,
+    NOT_READY,
+    Controller,
+    PeriodicTask,
+    ReconcileResult,
+    Watch,
+)
+from ccm.runtime.writer import ObjectWriter, PatchClient, PatchStep, Recorder
 
 BACK_OFF_CAP_S = 30.0
 """Maximum back-off of one node.
@@ -35,7 +43,7 @@ BACK_OFF_CAP_S = 30.0
 `Deviation:` client-go's cap is 1000 s; there, heartbeats override the back-off. Here they do not,
 so the back-off itself must stay short."""
 
-YOUNG_S = 900.0
+NEW_NODE_S = 900.0
 """Age below which a rejected node is retried sooner: the cloud may not know all of it yet."""
 
 WRITE_ATTEMPTS = 20
@@ -65,7 +73,7 @@ class NodeController:
         self,
         *,
         nodes: Informer[Node],
-        api: Writes[Node],
+        api: PatchClient[Node],
         lookup: InstanceLookup,
         ownership: NodeOwnership,
         events: Recorder,
@@ -81,13 +89,13 @@ class NodeController:
         self._status_workers = status_workers
         self._log = log.logger(names.COMPONENT_NODE)
         self._waiting: set[str] = set()
-        self._writer = Writer(
+        self._writer = ObjectWriter(
             api, cache=nodes.store, attempts=WRITE_ATTEMPTS, pause_s=WRITE_PAUSE_S, rng=rng
         )
-        self._behind = Outage(
+        self._address_outage = Outage(
             self._log,
-            begins="node addresses could not be updated, retrying",
-            ends="all node addresses can be updated again",
+            start_message="node addresses could not be updated, retrying",
+            end_message="all node addresses can be updated again",
         )
         self.controller = Controller(
             names.COMPONENT_NODE,
@@ -96,13 +104,13 @@ class NodeController:
             workers=workers,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
             watches=[Watch(informer=nodes, changed=self._changed)],
-            passes=[Pass(work=self.update_addresses, period_s=status_period_s)],
+            passes=[PeriodicTask(work=self.update_addresses, period_s=status_period_s)],
             classify=self._classify,
             on_error=self._failed,
             reports=FailureReports(repeat_s=SAME_EVENT_S),
         )
 
-    async def sync_node(self, name: str) -> Result:
+    async def sync_node(self, name: str) -> ReconcileResult:
         """Initialise one node, or update its labels.
 
         Raises:
@@ -113,25 +121,25 @@ class NodeController:
         if node is None or self._ownership.is_foreign(node):
             return DONE
         if not is_uninitialized(node):
-            may_touch = self._ownership.may_touch(node, is_claimed=self._lookup.confirmed(node))
-            if may_touch and (await self._writer.change(node, Step(plan.label_patch))).changed:
+            may_touch = self._ownership.may_change(node, is_confirmed=self._lookup.confirmed(node))
+            if may_touch and (await self._writer.change(node, PatchStep(plan.label_patch))).changed:
                 self._log.info("stable labels brought in step with beta labels", node=name)
             return DONE
         if not is_uninitialized(self._writer.newest(node)):
             # The cache lags behind this controller's own write.
             return IDLE
-        opening = self._lookup.opening
+        session = self._lookup.provider_session
         metadata = await self._lookup.metadata(node, waiting=len(self._waiting))
         if metadata is None:
             self._log.info("cloud has no metadata for the node yet, retrying", node=name)
-            return NOT_YET
+            return NOT_READY
         try:
-            done = await self._initialize(node, metadata, opening)
+            done = await self._initialize(node, metadata, session)
         except plan.Rejected as error:
             raise FailedPrecondition(str(error)) from error
         if done is not None:
             self._initialized(node, done)
-        return DONE if self._lookup.opening == opening else NOT_YET
+        return DONE if self._lookup.provider_session == session else NOT_READY
 
     async def update_addresses(self) -> None:
         """Run one periodic pass over the addresses of all initialised nodes of this cloud."""
@@ -149,16 +157,16 @@ class NodeController:
                 self._log.error("address update failed", node=node.name, exc_info=error)
             metrics.ADDRESS_UPDATES.labels(outcome).inc()
 
-        await bounded(due, update_node, limit=self._status_workers, name="node-addresses")
+        await run_bounded(due, update_node, limit=self._status_workers, name="node-addresses")
         if faults:
-            self._behind.goes_on(count=len(faults), error=faults[0])
+            self._address_outage.record_failure(count=len(faults), error=faults[0])
         else:
-            self._behind.is_over()
+            self._address_outage.record_success()
 
     # --- initialisation -------------------------------------------------------------------
 
     async def _initialize(
-        self, node: Node, metadata: InstanceMetadata, opening: int
+        self, node: Node, metadata: InstanceMetadata, provider_session: int
     ) -> Node | None:
         """Write both patches.
 
@@ -167,13 +175,13 @@ class NodeController:
         """
 
         def complete(current: Node) -> InstanceMetadata:
-            self._check(opening)
-            return plan.completed(
+            self._require_session(provider_session)
+            return plan.complete_metadata(
                 current,
                 metadata,
-                id_required=self._lookup.by_node,
+                id_required=self._lookup.uses_v2,
                 schemes=self._ownership.schemes,
-                others=self._ownership.others,
+                others=self._ownership.foreign_prefixes,
             )
 
         def addresses(current: Node) -> Patch | None:
@@ -186,7 +194,9 @@ class NodeController:
             return patch
 
         try:
-            written = await self._writer.change(node, Step(addresses, "status"), Step(final))
+            written = await self._writer.change(
+                node, PatchStep(addresses, "status"), PatchStep(final)
+            )
         except StaleObject:
             return None
         return written.obj
@@ -203,7 +213,7 @@ class NodeController:
     def _classify(self, name: str, error: Exception) -> RetryDecision:
         node = self._nodes.store.get(name)
         age = None if node is None else age_s(node, clock.now())
-        return replace(classify(error), eager=age is not None and age < YOUNG_S)
+        return replace(classify(error), eager=age is not None and age < NEW_NODE_S)
 
     def _failed(self, name: str, error: Exception, decision: RetryDecision) -> None:
         node, is_busy = self._nodes.store.get(name), decision.retry is Retry.AFTER
@@ -225,7 +235,7 @@ class NodeController:
         node = self._nodes.store.get(name)
         if node is None or not self._is_settled(node):
             return "unchanged"
-        opening = self._lookup.opening
+        session = self._lookup.provider_session
         addresses = await self._lookup.addresses(node, waiting=waiting)
         if self._lookup.confirmed(node) and plan.needs_sync(None, node):
             # Only now is the node known to be this daemon's, so that its labels may be changed.
@@ -236,13 +246,13 @@ class NodeController:
         node = self._nodes.store.get(name) or node
 
         def step(current: Node) -> Patch | None:
-            self._check(opening)
+            self._require_session(session)
             if not self._is_settled(current):
                 raise StaleObject
             return plan.address_patch(current, addresses)
 
         try:
-            written = await self._writer.change(node, Step(step, "status"))
+            written = await self._writer.change(node, PatchStep(step, "status"))
         except StaleObject:
             return "unchanged"
         if not written.changed:
@@ -250,9 +260,9 @@ class NodeController:
         self._log.info("node addresses updated", node=name)
         return "updated"
 
-    def _check(self, opening: int) -> None:
+    def _require_session(self, provider_session: int) -> None:
         """Raise StaleObject if the answer is from another provider session."""
-        if self._lookup.opening != opening:
+        if self._lookup.provider_session != provider_session:
             raise StaleObject
 
     def _is_settled(self, node: Node) -> bool:

@@ -1,5 +1,5 @@
 """Manifest of the cloud node controller."""
-# ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
+# ruff: noqa: RUF009 - `FlagSection.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ccm.base.flags import Section, at_least_one, positive, zero_or_more
-from ccm.runtime.manifest import MISC, ControllerContext, Manifest, OwnNodesFlags, lacks_instances
+from ccm.base.flags import FlagSection, at_least_one, positive, zero_or_more
+from ccm.runtime.manifest import (
+    MISC,
+    ControllerContext,
+    Manifest,
+    NodeSelectorFlags,
+    missing_instances,
+)
 
 if TYPE_CHECKING:
     from ccm.runtime.controller import Controller
 
 NAME = "cloud-node-controller"
-_SECTION = Section(NAME)
+_SECTION = FlagSection(NAME)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeFlags(OwnNodesFlags):
+class NodeFlags(NodeSelectorFlags):
     """Flags of the cloud node controller."""
 
     concurrent_node_syncs: int = _SECTION.flag(
@@ -55,14 +61,14 @@ def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
     from ccm.kube.resources import NODES
     from ccm.model.names import COMPONENT_NODE
     from ccm.model.node import is_uninitialized
-    from ccm.runtime.account import Facts, foreign
+    from ccm.runtime.object_status import ControllerFacts, foreign_reason
 
-    nodes = context.informers.of(NODES)
-    ownership = NodeOwnership.at(context.handle.cloud, flags.own_nodes)
+    nodes = context.informers.informer_for(NODES)
+    ownership = NodeOwnership.for_cloud(context.cloud_client.cloud, flags.own_nodes)
     controller = NodeController(
         nodes=nodes,
         api=context.client(MANIFEST.client).resource(NODES),
-        lookup=InstanceLookup(context.handle, context.inventory),
+        lookup=InstanceLookup(context.cloud_client, context.inventory),
         ownership=ownership,
         events=context.recorder(COMPONENT_NODE),
         workers=flags.concurrent_node_syncs,
@@ -70,14 +76,16 @@ def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
         status_period_s=flags.node_status_update_frequency.total_seconds(),
     ).controller
 
-    def facts(name: str) -> Facts:
+    def facts(name: str) -> ControllerFacts:
         node = nodes.store.get(name)
         if node is None:
-            return Facts()
+            return ControllerFacts()
         is_new = is_uninitialized(node)
-        return Facts(foreign=foreign(node, ownership), plan="initialise it" if is_new else "")
+        return ControllerFacts(
+            foreign=foreign_reason(node, ownership), plan="initialise it" if is_new else ""
+        )
 
-    controller.explains["node"] = facts
+    controller.facts_functions["node"] = facts
     return controller
 
 
@@ -87,7 +95,7 @@ MANIFEST: Manifest[NodeFlags] = Manifest(
     # Both node controllers share a service account, as the API server's built-in roles expect.
     client="node-controller",
     metric="cloud-node",
-    acts=(("get", "nodes"), ("patch", "nodes"), ("patch", "nodes/status")),
-    lacks=lacks_instances,
+    permissions=(("get", "nodes"), ("patch", "nodes"), ("patch", "nodes/status")),
+    missing_interface=missing_instances,
     build=_build,
 )

@@ -22,7 +22,7 @@ from ccm.cloud.types import InstanceMetadata
 from ccm.model import Node, NodeAddress, labels, names
 from ccm.model.ip import IP, parse_ip
 from ccm.model.node import is_uninitialized, taints_value
-from ccm.model.patches import Patch, StaleObject, same_object, same_version
+from ccm.model.patches import Patch, StaleObject, uid_precondition, version_precondition
 
 _RESERVED_LABEL = re.compile(r"(^|\.)(kubernetes|k8s)\.io/")
 """Label keys that a provider's additional labels may not touch (Go cloud-provider)."""
@@ -36,7 +36,7 @@ class Rejected(Exception):
     """
 
 
-def completed(
+def complete_metadata(
     node: Node,
     metadata: InstanceMetadata,
     *,
@@ -95,7 +95,7 @@ def address_patch(node: Node, cloud_addresses: Sequence[NodeAddress]) -> Patch |
     # replace directive the server would merge entries of one type into each other.
     entries: list[Any] = [msgspec.to_builtins(entry) for entry in wanted]
     return {
-        "metadata": same_version(node),
+        "metadata": version_precondition(node),
         "status": {"addresses": [*entries, {"$patch": "replace"}]},
     }
 
@@ -189,7 +189,7 @@ def initialization(node: Node, metadata: InstanceMetadata) -> tuple[Patch, Seque
     ]
     if faults:
         raise Rejected("the cloud's labels are not valid: " + "; ".join(faults))
-    body = same_version(node)
+    body = version_precondition(node)
     changed = {key: value for key, value in wanted.items() if node.labels.get(key) != value}
     if changed:
         body["labels"] = changed
@@ -238,7 +238,7 @@ def label_patch(node: Node) -> Patch | None:
         for beta, stable in names.LABEL_PAIRS
         if beta in node.labels and node.labels.get(stable) != node.labels[beta]
     }
-    return {"metadata": {**same_object(node), "labels": behind}} if behind else None
+    return {"metadata": {**uid_precondition(node), "labels": behind}} if behind else None
 
 
 def needs_sync(old: Node | None, new: Node) -> bool:

@@ -5,8 +5,8 @@ shutdown taint. A change of readiness queues it at once. Workers process suspect
 a slow answer about one node delays no other. After an error of the cloud the node is kept and
 queried later, with back-off.
 
-`plan.Census` keeps the cloud's answers. After a denial (an answer that the instance does not
-exist), the node is queried again a period later, never from a cache or listing. Meanwhile some
+`plan.NodeObservations` keeps the cloud's answers. After a denial (an answer that the instance does
+not exist), the node is queried again a period later, never from a cache or listing. Meanwhile some
 ready nodes are queried too, to check whether the cloud knows this cluster at all. Before the DELETE
 the controller reserves a slot in the deletion record; the DELETE has the node's UID as a
 precondition.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 
 from ccm.base import clock, log
-from ccm.base.backoff import Exponential
+from ccm.base.backoff import ExponentialBackoff
 from ccm.base.log import Outage
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, Internal
 from ccm.cloud.lookup import GONE, RUNNING, InstanceLookup
@@ -29,9 +29,17 @@ from ccm.model import Node, names
 from ccm.model.node import age_s
 from ccm.model.patches import StaleObject
 from ccm.runtime.backoff import ItemBackoff
-from ccm.runtime.controller import DONE, IDLE, Controller, Pass, PassTimer, Result, Watch
-from ccm.runtime.deletions import DeletionRecord, Holds
-from ccm.runtime.writer import Deletes, Recorder, Step, Writer, delete
+from ccm.runtime.controller import (
+    DONE,
+    IDLE,
+    Controller,
+    PassTimer,
+    PeriodicTask,
+    ReconcileResult,
+    Watch,
+)
+from ccm.runtime.deletions import DeletionBlocks, DeletionRecord
+from ccm.runtime.writer import DeleteClient, ObjectWriter, PatchStep, Recorder, delete
 
 KIND = "Node"
 """Kind of object in the deletion record and in metrics."""
@@ -39,7 +47,7 @@ KIND = "Node"
 ERROR_BACK_OFF_CAP_S = 300.0
 """Maximum delay before a node is queried again after an error of the cloud."""
 
-HOLD = plan.Action.HOLD
+HOLD = plan.NodeAction.HOLD
 
 
 class NodeLifecycleController:
@@ -60,12 +68,12 @@ class NodeLifecycleController:
         self,
         *,
         nodes: Informer[Node],
-        api: Deletes[Node],
+        api: DeleteClient[Node],
         lookup: InstanceLookup,
         slots: DeletionRecord,
-        holds: Holds,
+        holds: DeletionBlocks,
         events: Recorder,
-        rules: plan.Rules,
+        rules: plan.DeletionRules,
         workers: int = 1,
     ) -> None:
         self._nodes = nodes
@@ -76,36 +84,40 @@ class NodeLifecycleController:
         self._events = events
         self._rules = rules
         self._log = log.logger(names.COMPONENT_NODE_LIFECYCLE)
-        self._writer = Writer(api)
+        self._writer = ObjectWriter(api)
         self._suspects: set[str] = set()
         self._witnesses: set[str] = set()
-        self._is_called = False
+        self._witnesses_queued = False
         self._slots_of: dict[str, str] = {}
-        self._held: dict[str, plan.Reason] = {}
+        self._blocked: dict[str, plan.Reason] = {}
         self._foreign = 0
-        self._census = plan.Census(
+        self._observations = plan.NodeObservations(
             rules.ownership, is_claimed=lookup.confirmed, period_s=rules.period_s
         )
         self._timer = PassTimer(metrics.PASS_DURATION.observe)
-        self._trouble = Outage(
+        self._outage = Outage(
             self._log,
-            begins="node could not be processed, retrying",
-            ends="all nodes can be processed again",
+            start_message="node could not be processed, retrying",
+            end_message="all nodes can be processed again",
         )
         self.controller = Controller(
             names.COMPONENT_NODE_LIFECYCLE,
             queue="NodeLifecycle",
             reconcile=self.monitor_node,
             workers=workers,
-            backoff=ItemBackoff(Exponential(base_s=rules.period_s, cap_s=ERROR_BACK_OFF_CAP_S)),
+            backoff=ItemBackoff(
+                ExponentialBackoff(base_s=rules.period_s, cap_s=ERROR_BACK_OFF_CAP_S)
+            ),
             watches=[Watch(informer=nodes, changed=self._changed)],
-            passes=[Pass(work=self._queue_suspects, period_s=rules.period_s)],
-            tasks={"shown": self._until_end},
-            on_error=lambda name, error, _: self._trouble.goes_on(node=name, error=str(error)),
+            passes=[PeriodicTask(work=self._queue_suspects, period_s=rules.period_s)],
+            tasks={"shown": self._clear_on_exit},
+            on_error=lambda name, error, _: self._outage.record_failure(
+                node=name, error=str(error)
+            ),
             logs_failures=False,
         )
 
-    async def monitor_node(self, name: str) -> Result:
+    async def monitor_node(self, name: str) -> ReconcileResult:
         """Query the cloud about one node, then delete, taint or keep it.
 
         Raises:
@@ -123,10 +135,10 @@ class NodeLifecycleController:
             # The node became ready or was deleted meanwhile, or was queried only as a witness.
             return DONE
         finally:
-            self._timer.finished(name)
+            self._timer.finish(name)
 
-    async def _monitor(self, name: str) -> Result:
-        if name in self._nodes.undecodable:
+    async def _monitor(self, name: str) -> ReconcileResult:
+        if name in self._nodes.malformed_keys:
             # The cache has an older state of the node, which must not lead to a decision.
             return IDLE
         node = self._nodes.store.get(name)
@@ -136,34 +148,34 @@ class NodeLifecycleController:
         if not suspect and name not in self._witnesses:
             return IDLE
         is_claimed = self._lookup.confirmed(node)
-        may_touch = self._rules.reference or self._rules.ownership.may_touch(
-            node, is_claimed=is_claimed
+        may_touch = self._rules.reference or self._rules.ownership.may_change(
+            node, is_confirmed=is_claimed
         )
         if suspect and node.ready == names.STATUS_TRUE and may_touch:
-            await self._put_taint(node, None)
+            await self._sync_taint(node, None)
             return DONE
-        state = await self._ask(node)
+        state = await self._query(node)
         if not suspect or state is None:
             return DONE
-        verdict = self._judge(node)
-        if verdict.action is plan.Action.DELETE:
+        verdict = self._decide(node)
+        if verdict.action is plan.NodeAction.DELETE:
             verdict = await self._delete(node)
         elif state.exists:
-            await self._put_taint(node, state)
+            await self._sync_taint(node, state)
         metrics.DECISIONS.labels(verdict.action.value, verdict.reason.name.lower()).inc()
-        self._note_hold(node, verdict)
+        self._report_block(node, verdict)
         if verdict.reason is plan.Reason.UNCONFIRMED:
-            self._call_witnesses()
-            return Result(after_s=self.wait_s(node))
+            self._queue_witnesses()
+            return ReconcileResult(after_s=self.confirmation_wait_s(node))
         return DONE
 
-    async def _ask(self, node: Node) -> InstanceState | None:
+    async def _query(self, node: Node) -> InstanceState | None:
         """Return the state of the instance; None: the provider session changed meanwhile."""
-        opening = self._lookup.opening
-        self._census.use(opening)
+        session = self._lookup.provider_session
+        self._observations.use_session(session)
         # The informer's handler has usually recorded it, but does not run without a watch.
-        self._census.saw(node, clock.monotonic(), initial=True)
-        is_second = not self._rules.reference and self.wait_s(node) == 0
+        self._observations.node_seen(node, clock.monotonic(), initial=True)
+        is_second = not self._rules.reference and self.confirmation_wait_s(node) == 0
         try:
             if is_second:
                 gone = await self._lookup.confirmed_gone(node)
@@ -171,57 +183,57 @@ class NodeLifecycleController:
             else:
                 state = await self._lookup.state(node, waiting=len(self._suspects))
         except CloudError:
-            self._census.failed(node)
+            self._observations.record_error(node)
             raise
-        if self._lookup.opening != opening:
+        if self._lookup.provider_session != session:
             return None
         now = clock.monotonic()
-        self._census.heard(node, now, exists=state.exists, is_second=is_second)
+        self._observations.record_answer(node, now, exists=state.exists, is_second=is_second)
         return state
 
-    def wait_s(self, node: Node) -> float | None:
+    def confirmation_wait_s(self, node: Node) -> float | None:
         """Return the seconds until a denied node may be queried again; None = not denied."""
-        evidence = self._census.evidence(node)
+        evidence = self._observations.answers(node)
         if evidence is None or evidence.exists:
             return None
         # Compare with the due time: a difference of elapsed times may miss it by rounding.
-        due = evidence.since + self._rules.period_s
+        due = evidence.first_answer_at + self._rules.period_s
         return max(0.0, due - clock.monotonic())
 
-    def verdict(self, node: Node) -> plan.Verdict | None:
+    def decision(self, node: Node) -> plan.NodeDecision | None:
         """Return the current decision; None: there is no answer of the cloud yet.
 
         A block by the deletion limit is known only after an attempt, and shown until the next one.
         """
-        held = self._held.get(node.name)
+        held = self._blocked.get(node.name)
         if held is not None:
-            return plan.Verdict(action=HOLD, reason=held)
-        return self._judge(node) if self._census.evidence(node) is not None else None
+            return plan.NodeDecision(action=HOLD, reason=held)
+        return self._decide(node) if self._observations.answers(node) is not None else None
 
-    def _judge(self, asked: Node) -> plan.Verdict:
-        self._census.use(self._lookup.opening)
-        evidence = self._census.evidence(asked)
+    def _decide(self, asked: Node) -> plan.NodeDecision:
+        self._observations.use_session(self._lookup.provider_session)
+        evidence = self._observations.answers(asked)
         if evidence is None:
             # The node changed during the query.
-            return plan.Verdict(action=plan.Action.KEEP, reason=plan.Reason.REPLACED)
+            return plan.NodeDecision(action=plan.NodeAction.KEEP, reason=plan.Reason.REPLACED)
         age = age_s(asked, clock.now())
-        facts = plan.Facts(
+        facts = plan.NodeFacts(
             evidence=evidence,
-            age_s=self._census.age_s(asked, clock.monotonic(), age),
+            age_s=self._observations.age_s(asked, clock.monotonic(), age),
             is_claimed=self._lookup.confirmed(asked),
-            tally=self._census.tally(),
+            tally=self._observations.counts(),
         )
-        return plan.judge(asked, self._nodes.store.get(asked.name), facts, self._rules)
+        return plan.decide(asked, self._nodes.store.get(asked.name), facts, self._rules)
 
-    async def _delete(self, node: Node) -> plan.Verdict:
+    async def _delete(self, node: Node) -> plan.NodeDecision:
         """Delete the node if a slot is free and the decision is the same afterwards."""
-        limit = self._rules.limit_for(self._census.tally().ours)
+        limit = self._rules.limit_for(self._observations.counts().ours)
         if limit and not await self._has_slot(node, limit):
-            return plan.Verdict(action=HOLD, reason=plan.Reason.BRAKED)
-        verdict = self._judge(node)
-        deleted = verdict.action is plan.Action.DELETE
+            return plan.NodeDecision(action=HOLD, reason=plan.Reason.BRAKED)
+        verdict = self._decide(node)
+        deleted = verdict.action is plan.NodeAction.DELETE
         try:
-            if deleted and (deleted := await self._request(node)):
+            if deleted and (deleted := await self._delete_object(node)):
                 self._slots_of.pop(node.uid, None)
         except ApiError as error:
             deleted = isinstance(error, ServerError)
@@ -229,26 +241,26 @@ class NodeLifecycleController:
         finally:
             # Without a response the node may be deleted: the slot counts until the next attempt.
             if not deleted:
-                self._give_back(node)
+                self._release_slot(node)
         return verdict
 
     async def _has_slot(self, node: Node, limit: int) -> bool:
         # The slot of an attempt without a response may have expired, so take a new one.
-        self._give_back(node)
+        self._release_slot(node)
         try:
-            slot = await self._slots.reserve(KIND, limit=limit, window_s=plan.BRAKE_WINDOW_S)
+            slot = await self._slots.reserve(KIND, limit=limit, window_s=plan.LIMIT_WINDOW_S)
         except KubeError:
-            self._note_hold(node, plan.Verdict(action=HOLD, reason=plan.Reason.UNRECORDED))
+            self._report_block(node, plan.NodeDecision(action=HOLD, reason=plan.Reason.UNRECORDED))
             raise
         if slot:
             self._slots_of[node.uid] = slot
         return bool(slot)
 
-    def _give_back(self, node: Node) -> None:
+    def _release_slot(self, node: Node) -> None:
         if slot := self._slots_of.pop(node.uid, ""):
-            self._slots.give_back(KIND, slot)
+            self._slots.release(KIND, slot)
 
-    async def _request(self, node: Node) -> bool:
+    async def _delete_object(self, node: Node) -> bool:
         """Send the DELETE; return False if there was nothing to delete."""
         message = f"Deleting node {node.name} because it does not exist in the cloud provider"
         self._events.event(node.reference, names.NORMAL, names.REASON_DELETING_NODE, message)
@@ -267,60 +279,62 @@ class NodeLifecycleController:
             self._log.info("node deleted, its instance is gone", node=node.name)
         return deleted
 
-    async def _put_taint(self, node: Node, state: InstanceState | None) -> None:
+    async def _sync_taint(self, node: Node, state: InstanceState | None) -> None:
         """Set or remove the shutdown taint; on conflict plan it again."""
-        step: Step[Node] = Step(lambda current: plan.taint_patch(current, state))
+        step: PatchStep[Node] = PatchStep(lambda current: plan.taint_patch(current, state))
         if (await self._writer.change(node, step)).changed:
             self._log.info("shutdown taint changed", node=node.name)
 
     async def _queue_suspects(self) -> None:
-        self._note_end_of_trouble()
-        foreign = self._census.tally().foreign
+        self._note_recovery()
+        foreign = self._observations.counts().foreign
         if foreign != self._foreign:
             self._foreign = foreign
             metrics.FOREIGN.set(foreign)
             self._log.info("nodes of others are left alone", count=foreign)
-        self._census.use(self._lookup.opening)
-        self._is_called = False
-        self._call_witnesses()
+        self._observations.use_session(self._lookup.provider_session)
+        self._witnesses_queued = False
+        self._queue_witnesses()
         due = [name for name in self._suspects if self._is_due(name)]
-        self._timer.started(due, joins=False)
+        self._timer.start(due, joins=False)
         for name in due:
             self.controller.queue.add(name)
 
     def _is_due(self, name: str) -> bool:
         """Return whether no back-off and no wait for a second answer is pending."""
         node = self._nodes.store.get(name)
-        return not self.controller.backoff.failures(name) and not (node and self.wait_s(node))
+        return not self.controller.backoff.failures(name) and not (
+            node and self.confirmation_wait_s(node)
+        )
 
-    def _call_witnesses(self) -> None:
+    def _queue_witnesses(self) -> None:
         """Queue some ready nodes, once per pass, if a node is denied."""
-        if self._is_called or self._rules.reference:
+        if self._witnesses_queued or self._rules.reference:
             return
         self._witnesses.clear()
-        self._witnesses.update(self._census.witnesses(clock.monotonic()))
-        self._is_called = bool(self._census.tally().doubted)
+        self._witnesses.update(self._observations.witnesses(clock.monotonic()))
+        self._witnesses_queued = bool(self._observations.counts().doubted)
         for name in self._witnesses:
             self.controller.queue.add(name)
 
-    def _note_hold(self, node: Node, verdict: plan.Verdict) -> None:
+    def _report_block(self, node: Node, verdict: plan.NodeDecision) -> None:
         """Report a blocked deletion when its reason is new, not in every pass."""
         if verdict.reason is plan.Reason.UNCONFIRMED:
             return
-        if not verdict.is_held_back or node.name not in self._suspects:
+        if not verdict.is_blocked or node.name not in self._suspects:
             self._release(node)
-        elif self._held.get(node.name) is not verdict.reason:
-            self._held[node.name] = verdict.reason
+        elif self._blocked.get(node.name) is not verdict.reason:
+            self._blocked[node.name] = verdict.reason
             why = verdict.reason.value
             self._log.warning("node held", node=node.name, reason=why)
             message = f"Node {node.name} is not deleted, although its cloud denies it: {why}"
-            self._holds.hold(node.reference, verdict.reason.name.lower(), message)
+            self._holds.block(node.reference, verdict.reason.name.lower(), message)
 
     def _release(self, node: Node) -> None:
-        if self._held.pop(node.name, None) is not None:
-            self._holds.release(node.reference)
+        if self._blocked.pop(node.name, None) is not None:
+            self._holds.unblock(node.reference)
 
-    async def _until_end(self) -> None:
+    async def _clear_on_exit(self) -> None:
         """Clear the reported state when the controller ends: only the leader reports it."""
         try:
             await asyncio.Event().wait()
@@ -330,25 +344,25 @@ class NodeLifecycleController:
 
     def _changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:
         if old is not None and (new is None or old.uid != new.uid):
-            self._census.lost(old.name)
+            self._observations.node_deleted(old.name)
             self._slots_of.pop(old.uid, None)
             self._lookup.forget(old)
             self._release(old)
         if new is not None:
             # Most changes are kubelet updates of conditions and images, which do not count.
-            if old is None or not plan.counts_alike(old, new):
-                self._census.saw(new, clock.monotonic(), initial=initial)
+            if old is None or not plan.is_same_observation(old, new):
+                self._observations.node_seen(new, clock.monotonic(), initial=initial)
             if plan.is_suspect(new, self._rules.ownership):
                 self._suspects.add(new.name)
-                return plan.changed_state(old, new)
+                return plan.needs_check(old, new)
         node = new or old
         assert node is not None
         self._suspects.discard(node.name)
         self._release(node)
         self.controller.backoff.forget(node.name)
-        self._note_end_of_trouble()
+        self._note_recovery()
         return False
 
-    def _note_end_of_trouble(self) -> None:
+    def _note_recovery(self) -> None:
         if not self.controller.backoff:
-            self._trouble.is_over()
+            self._outage.record_success()

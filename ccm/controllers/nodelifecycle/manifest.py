@@ -1,5 +1,5 @@
 """Manifest of the cloud node lifecycle controller."""
-# ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
+# ruff: noqa: RUF009 - `FlagSection.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ccm.base.flags import (
     LIMIT,
-    Section,
+    FlagSection,
     at_least_one,
     not_negative,
     one_of,
@@ -21,16 +21,16 @@ from ccm.runtime.manifest import (
     ControllerContext,
     Manifest,
     MassDeletionFlags,
-    OwnNodesFlags,
-    lacks_instances,
+    NodeSelectorFlags,
+    missing_instances,
 )
 
 if TYPE_CHECKING:
     from ccm.runtime.controller import Controller
 
 NAME = "cloud-node-lifecycle-controller"
-_SECTION = Section(NAME)
-_DELETIONS = Section("deletion of nodes", ours=True)
+_SECTION = FlagSection(NAME)
+_DELETIONS = FlagSection("deletion of nodes", ours=True)
 _GUARDED, _REFERENCE = "guarded", "reference"
 
 
@@ -39,7 +39,7 @@ def _limit(value: int | None) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeLifecycleFlags(OwnNodesFlags, MassDeletionFlags):
+class NodeLifecycleFlags(NodeSelectorFlags, MassDeletionFlags):
     """Flags of the cloud node lifecycle controller."""
 
     # Deviation: the reference queries one node after the other, so one slow answer of the
@@ -86,18 +86,18 @@ def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
     from ccm.cloud.lookup import InstanceLookup, NodeOwnership
     from ccm.controllers.nodelifecycle.controller import KIND, NodeLifecycleController
     from ccm.controllers.nodelifecycle.metrics import observe_call
-    from ccm.controllers.nodelifecycle.plan import Action, Reason, Rules, is_suspect
+    from ccm.controllers.nodelifecycle.plan import DeletionRules, NodeAction, Reason, is_suspect
     from ccm.kube.resources import NODES
     from ccm.model.names import COMPONENT_NODE_LIFECYCLE
-    from ccm.runtime.account import Facts, foreign
-    from ccm.runtime.deletions import Holds
+    from ccm.runtime.deletions import DeletionBlocks
+    from ccm.runtime.object_status import ControllerFacts, foreign_reason
 
     events = context.recorder(COMPONENT_NODE_LIFECYCLE)
-    nodes = context.informers.of(NODES)
-    rules = Rules(
-        ownership=NodeOwnership.at(context.handle.cloud, flags.own_nodes),
+    nodes = context.informers.informer_for(NODES)
+    rules = DeletionRules(
+        ownership=NodeOwnership.for_cloud(context.cloud_client.cloud, flags.own_nodes),
         period_s=flags.node_monitor_period.total_seconds(),
-        least_age_s=flags.node_deletion_least_age.total_seconds(),
+        min_age_s=flags.node_deletion_least_age.total_seconds(),
         limit=flags.node_deletion_limit,
         allow_mass=flags.allow_mass_deletion,
         reference=flags.node_deletion_policy == _REFERENCE,
@@ -105,29 +105,29 @@ def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
     lifecycle = NodeLifecycleController(
         nodes=nodes,
         api=context.client(MANIFEST.client).resource(NODES),
-        lookup=InstanceLookup(context.handle.observe(observe_call), context.inventory),
+        lookup=InstanceLookup(context.cloud_client.with_observer(observe_call), context.inventory),
         slots=context.deletions,
-        holds=Holds(KIND, events, context.deletions),
+        holds=DeletionBlocks(KIND, events, context.deletions),
         events=events,
         rules=rules,
         workers=flags.concurrent_node_lifecycle_syncs,
     )
 
-    def facts(name: str) -> Facts:
+    def facts(name: str) -> ControllerFacts:
         node = nodes.store.get(name)
         if node is None:
-            return Facts()
-        if (why := foreign(node, rules.ownership)) or not is_suspect(node, rules.ownership):
-            return Facts(foreign=why)
-        verdict = lifecycle.verdict(node)
-        if verdict is None or verdict.action is Action.KEEP:
-            return Facts()
-        is_held = verdict.is_held_back and verdict.reason is not Reason.UNCONFIRMED
+            return ControllerFacts()
+        if (why := foreign_reason(node, rules.ownership)) or not is_suspect(node, rules.ownership):
+            return ControllerFacts(foreign=why)
+        verdict = lifecycle.decision(node)
+        if verdict is None or verdict.action is NodeAction.KEEP:
+            return ControllerFacts()
+        is_held = verdict.is_blocked and verdict.reason is not Reason.UNCONFIRMED
         why = f"its deletion is held: {verdict.reason.value}" if is_held else ""
         plan = f"delete it: {verdict.reason.value}"
-        return Facts(plan=plan, blocked=why, next_s=lifecycle.wait_s(node))
+        return ControllerFacts(plan=plan, blocked=why, next_s=lifecycle.confirmation_wait_s(node))
 
-    lifecycle.controller.explains["node"] = facts
+    lifecycle.controller.facts_functions["node"] = facts
     return lifecycle.controller
 
 
@@ -137,7 +137,7 @@ MANIFEST: Manifest[NodeLifecycleFlags] = Manifest(
     # Both node controllers share a service account, as the API server's built-in roles expect.
     client="node-controller",
     metric="cloud-node-lifecycle",
-    acts=(("get", "nodes"), ("patch", "nodes"), ("delete", "nodes")),
-    lacks=lacks_instances,
+    permissions=(("get", "nodes"), ("patch", "nodes"), ("delete", "nodes")),
+    missing_interface=missing_instances,
     build=_build,
 )

@@ -1,10 +1,10 @@
 """Decisions about a node from its readiness and the existence and power of its instance. Pure.
 
-`judge` is the one place where the deletion of a Node is decided; every rule that protects nodes
+`decide` is the one place where the deletion of a Node is decided; every rule that protects nodes
 belongs there. A denial is an answer of the cloud that an instance does not exist. With wrong
 credentials, or in an outage, a cloud denies existing instances. So a denial of one node counts only
-if the answers about the other nodes are plausible. `Census` keeps the answers; its callers pass the
-time.
+if the answers about the other nodes are plausible. `NodeObservations` keeps the answers; its
+callers pass the time.
 """
 
 from __future__ import annotations
@@ -21,38 +21,39 @@ from ccm.cloud.lookup import NodeOwnership
 from ccm.cloud.types import InstanceState, Power
 from ccm.model import Node, Taint, names
 from ccm.model.node import has_shutdown_taint, is_uninitialized, taints_value
-from ccm.model.patches import Patch, same_version
+from ccm.model.patches import Patch, version_precondition
 
 SHUTDOWN_TAINT = Taint(key=names.TAINT_SHUTDOWN, effect=names.EFFECT_NO_SCHEDULE)
 
-BRAKE_WINDOW_S = 600.0
+LIMIT_WINDOW_S = 600.0
 """Window of the deletion limit, in seconds."""
 
-LEAST_LIMIT, LIMIT_SHARE = 10, 10
-"""Default deletion limit: `LEAST_LIMIT` nodes or 1/`LIMIT_SHARE` of them, whichever is more."""
+MIN_LIMIT, LIMIT_SHARE = 10, 10
+"""Default deletion limit: `MIN_LIMIT` nodes or 1/`LIMIT_SHARE` of them, whichever is more."""
 
-INITIALISING_S = 300.0
+MIN_AGE_INITIALISING_S = 300.0
 """Minimum age, in seconds, to delete an uninitialised node that has a provider ID."""
 
 NEW_DENIED_S = 900.0
 """Seconds of denial before an uninitialised node without provider ID is deleted."""
 
-MOST_DENIED = 3
-DENIED_SHARE = 3
-"""More denials than `MOST_DENIED` and than 1/`DENIED_SHARE` of all nodes are implausible."""
+MASS_DENIAL_MIN = 3
+MASS_DENIAL_SHARE = 3
+"""More denials than `MASS_DENIAL_MIN` and than 1/`MASS_DENIAL_SHARE` of all nodes are
+implausible."""
 
-DOUBT_S = 1800.0
+MASS_DENIAL_TRUST_S = 1800.0
 """Seconds of denial after which an implausible denial is trusted."""
 
-LONGEST_SILENCE_S = 60.0
+MAX_ANSWER_GAP_S = 60.0
 """Maximum seconds that a gap between answers adds: pauses of the daemon prove nothing."""
 
-MOST_WITNESSES = 100
+MAX_WITNESSES = 100
 """Limit of witnesses per pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class AnswerSeries:
     """Consecutive equal answers about one instance of one Node object; times are monotonic.
 
     A change of UID, provider ID, provider session, readiness or answer starts a new series. An
@@ -60,22 +61,22 @@ class Evidence:
 
     Attributes:
         exists: the answer.
-        since: time of the first answer.
-        heard: time of the latest answer; None = an error came after it.
+        first_answer_at: time of the first answer.
+        last_answer_at: time of the latest answer; None = an error came after it.
         lasted_s: duration of the series, without errors and long silences.
         is_second: whether the latest query bypassed the cache, a period after the first answer.
     """
 
     exists: bool
-    since: float
-    heard: float | None
+    first_answer_at: float
+    last_answer_at: float | None
     lasted_s: float = 0.0
     is_second: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """Number of nodes by standing and answer; see `Standing`.
+class NodeCounts:
+    """Number of nodes by standing and answer; see `OwnershipStatus`.
 
     Attributes:
         ours: all nodes that are not foreign.
@@ -102,7 +103,7 @@ class Tally:
     doubted: int = 0
 
 
-class Action(Enum):
+class NodeAction(Enum):
     """Decision about a Node object."""
 
     DELETE = "delete"
@@ -148,21 +149,21 @@ class Reason(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """Settings of `judge`.
+class DeletionRules:
+    """Settings of `decide`.
 
     Attributes:
         ownership: which nodes belong to this daemon.
         period_s: minimum seconds between two denials that prove an absence.
-        least_age_s: minimum age of a deleted node; 0 = any age.
-        limit: maximum deletions in `BRAKE_WINDOW_S`; 0 = no limit, None = by the cluster's size.
+        min_age_s: minimum age of a deleted node; 0 = any age.
+        limit: maximum deletions in `LIMIT_WINDOW_S`; 0 = no limit, None = by the cluster's size.
         allow_mass: trust the cloud however many nodes it denies.
         reference: behave like the Go reference: one denial is enough, and nothing is blocked.
     """
 
     ownership: NodeOwnership
     period_s: float = 5.0
-    least_age_s: float = 0.0
+    min_age_s: float = 0.0
     limit: int | None = None
     allow_mass: bool = False
     reference: bool = False
@@ -171,11 +172,11 @@ class Rules:
         """Return the deletion limit of a cluster with `ours` nodes; 0 = no limit."""
         if self.reference:
             return 0
-        return max(LEAST_LIMIT, ours // LIMIT_SHARE) if self.limit is None else self.limit
+        return max(MIN_LIMIT, ours // LIMIT_SHARE) if self.limit is None else self.limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class NodeFacts:
     """Knowledge about a node beyond its object.
 
     Attributes:
@@ -185,54 +186,56 @@ class Facts:
         tally: the cloud's answers about all nodes.
     """
 
-    evidence: Evidence
+    evidence: AnswerSeries
     age_s: float
     is_claimed: bool
-    tally: Tally
+    tally: NodeCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class NodeDecision:
     """Decision about a Node object, and its reason."""
 
-    action: Action
+    action: NodeAction
     reason: Reason
 
     @property
-    def is_held_back(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether a guard blocks a deletion that the cloud's answers call for."""
-        return self.action is Action.HOLD and self.reason is not Reason.DELETING
+        return self.action is NodeAction.HOLD and self.reason is not Reason.DELETING
 
 
-def judge(asked: Node, current: Node | None, facts: Facts, rules: Rules) -> Verdict:
+def decide(
+    queried: Node, current: Node | None, facts: NodeFacts, rules: DeletionRules
+) -> NodeDecision:
     """Decide whether to delete, hold or keep a node.
 
     Args:
-        asked: the node at the time of the query.
+        queried: the node at the time of the query.
         current: the node in the cache now; None when it is gone.
         facts: the cloud's answers and their context.
         rules: settings.
     """
     if facts.evidence.exists:
-        return Verdict(action=Action.KEEP, reason=Reason.EXISTS)
-    if current is None or current.uid != asked.uid or current.provider_id != asked.provider_id:
-        return Verdict(action=Action.KEEP, reason=Reason.REPLACED)
+        return NodeDecision(action=NodeAction.KEEP, reason=Reason.EXISTS)
+    if current is None or current.uid != queried.uid or current.provider_id != queried.provider_id:
+        return NodeDecision(action=NodeAction.KEEP, reason=Reason.REPLACED)
     if rules.ownership.is_foreign(current):
-        return Verdict(action=Action.KEEP, reason=Reason.FOREIGN)
+        return NodeDecision(action=NodeAction.KEEP, reason=Reason.FOREIGN)
     if current.ready == names.STATUS_TRUE:
-        return Verdict(action=Action.KEEP, reason=Reason.READY)
+        return NodeDecision(action=NodeAction.KEEP, reason=Reason.READY)
     if current.is_deleting:
-        return Verdict(action=Action.HOLD, reason=Reason.DELETING)
-    held = None if rules.reference else _held(current, facts, rules)
+        return NodeDecision(action=NodeAction.HOLD, reason=Reason.DELETING)
+    held = None if rules.reference else _block_reason(current, facts, rules)
     if held is not None:
-        return Verdict(action=Action.HOLD, reason=held)
-    return Verdict(action=Action.DELETE, reason=Reason.GONE)
+        return NodeDecision(action=NodeAction.HOLD, reason=held)
+    return NodeDecision(action=NodeAction.DELETE, reason=Reason.GONE)
 
 
-def _held(node: Node, facts: Facts, rules: Rules) -> Reason | None:
+def _block_reason(node: Node, facts: NodeFacts, rules: DeletionRules) -> Reason | None:
     """Return why the deletion of a denied node is blocked; None = it is not."""
     waits_with_id = bool(node.provider_id) and is_uninitialized(node)
-    if facts.age_s < max(rules.least_age_s, INITIALISING_S if waits_with_id else 0.0):
+    if facts.age_s < max(rules.min_age_s, MIN_AGE_INITIALISING_S if waits_with_id else 0.0):
         return Reason.YOUNG
     if not facts.evidence.is_second:
         return Reason.UNCONFIRMED
@@ -240,26 +243,26 @@ def _held(node: Node, facts: Facts, rules: Rules) -> Reason | None:
         return Reason.NEW
     if node.allows_deletion:
         return None
-    if not node.provider_id and not rules.ownership.is_explicit:
+    if not node.provider_id and not rules.ownership.has_selector:
         if is_uninitialized(node):
             if facts.tally.foreign_ids:
                 return Reason.MIXED
         elif not facts.is_claimed:
             return Reason.UNCLAIMED
-    return None if rules.allow_mass else _doubt(facts.evidence, facts.tally)
+    return None if rules.allow_mass else _distrust_reason(facts.evidence, facts.tally)
 
 
-def _doubt(evidence: Evidence, tally: Tally) -> Reason | None:
+def _distrust_reason(evidence: AnswerSeries, tally: NodeCounts) -> Reason | None:
     """Return why the cloud's denials are implausible; None = they are plausible."""
-    is_patient = evidence.lasted_s >= DOUBT_S
-    if tally.denied > MOST_DENIED and tally.denied * DENIED_SHARE > tally.settled:
+    is_patient = evidence.lasted_s >= MASS_DENIAL_TRUST_S
+    if tally.denied > MASS_DENIAL_MIN and tally.denied * MASS_DENIAL_SHARE > tally.settled:
         if not tally.confirmed:
             return Reason.ALL_DENIED
         return None if is_patient else Reason.MASS_DENIAL
     if tally.confirmed:
         return None
     # A ready node has an instance, so a cloud that denies it does not know this cluster.
-    if tally.ready_denied or tally.new_denied > MOST_DENIED:
+    if tally.ready_denied or tally.new_denied > MASS_DENIAL_MIN:
         return Reason.ALL_DENIED
     return Reason.UNWITNESSED if tally.unasked and not is_patient else None
 
@@ -274,7 +277,7 @@ def is_suspect(node: Node, ownership: NodeOwnership) -> bool:
     return not ownership.is_foreign(node)
 
 
-def changed_state(old: Node | None, new: Node) -> bool:
+def needs_check(old: Node | None, new: Node) -> bool:
     """Return whether a change requires a check before the next pass.
 
     A change of the shutdown taint counts only where the taint may now be wrong: set on a ready
@@ -289,8 +292,8 @@ def changed_state(old: Node | None, new: Node) -> bool:
     )
 
 
-def counts_alike(old: Node, new: Node) -> bool:
-    """Return whether the change leaves all fields that `Census` uses untouched."""
+def is_same_observation(old: Node, new: Node) -> bool:
+    """Return whether the change leaves all fields that `NodeObservations` uses untouched."""
     return (
         old.ready == new.ready
         and old.uid == new.uid
@@ -321,10 +324,10 @@ def taint_patch(node: Node, state: InstanceState | None) -> Patch | None:
     else:
         taints = [*node.taints, SHUTDOWN_TAINT]
     # The patch replaces the list, so it must not overwrite another client's change.
-    return {"metadata": same_version(node), "spec": {"taints": taints_value(taints)}}
+    return {"metadata": version_precondition(node), "spec": {"taints": taints_value(taints)}}
 
 
-class Standing(Enum):
+class OwnershipStatus(Enum):
     """Class of a node when the cloud's plausibility is judged."""
 
     FOREIGN_ID = "another cloud's"
@@ -335,24 +338,24 @@ class Standing(Enum):
     SETTLED = "ours"
 
 
-class _Kind(NamedTuple):
-    standing: Standing
+class _NodeClass(NamedTuple):
+    standing: OwnershipStatus
     is_ready: bool
     exists: bool | None
 
 
 @dataclass(slots=True)
-class _Entry:
+class _ObservedNode:
     uid: str
     provider_id: str
     seen: float
     was_there: bool
-    kind: _Kind
-    evidence: Evidence | None = None
+    kind: _NodeClass
+    evidence: AnswerSeries | None = None
     witnessed: float = -math.inf
 
 
-class Census:
+class NodeObservations:
     """All nodes of the cache with the evidence about them, and running totals.
 
     Args:
@@ -366,67 +369,73 @@ class Census:
     ) -> None:
         self._ownership = ownership
         self._is_claimed = is_claimed
-        self._silence_s = max(LONGEST_SILENCE_S, 2 * period_s)
-        self._entries: dict[str, _Entry] = {}
-        self._counts: Counter[_Kind] = Counter()
-        self._tally: Tally | None = None
-        self._opening: int | None = None
+        self._silence_s = max(MAX_ANSWER_GAP_S, 2 * period_s)
+        self._entries: dict[str, _ObservedNode] = {}
+        self._counts: Counter[_NodeClass] = Counter()
+        self._tally: NodeCounts | None = None
+        self._provider_session: int | None = None
 
-    def saw(self, node: Node, now: float, *, initial: bool = False) -> None:
+    def node_seen(self, node: Node, now: float, *, initial: bool = False) -> None:
         """Record a new or changed node; `initial`: it existed before the watch began."""
         entry = self._entries.get(node.name)
         if entry is not None and entry.uid != node.uid:
-            self.lost(node.name)
+            self.node_deleted(node.name)
             entry = None
-        kind = _Kind(self._standing(node), node.ready == names.STATUS_TRUE, None)
+        kind = _NodeClass(self._ownership_status(node), node.ready == names.STATUS_TRUE, None)
         if entry is None:
-            entry = _Entry(node.uid, node.provider_id, now, initial, kind)
+            entry = _ObservedNode(node.uid, node.provider_id, now, initial, kind)
             self._entries[node.name] = entry
             self._count(kind, 1)
             return
         if entry.provider_id != node.provider_id or entry.kind.is_ready != kind.is_ready:
             entry.provider_id, entry.evidence = node.provider_id, None
         exists = None if entry.evidence is None else entry.evidence.exists
-        self._turn(entry, kind._replace(exists=exists))
+        self._reclassify(entry, kind._replace(exists=exists))
 
-    def lost(self, name: str) -> None:
+    def node_deleted(self, name: str) -> None:
         """Remove a deleted node."""
         entry = self._entries.pop(name, None)
         if entry is not None:
             self._count(entry.kind, -1)
 
-    def use(self, opening: int) -> None:
+    def use_session(self, provider_session: int) -> None:
         """Drop all evidence if the provider session changed."""
-        if opening != self._opening:
-            self._opening = opening
+        if provider_session != self._provider_session:
+            self._provider_session = provider_session
             for entry in self._entries.values():
                 self._void(entry)
 
-    def heard(self, asked: Node, now: float, *, exists: bool, is_second: bool = False) -> None:
+    def record_answer(
+        self, queried: Node, now: float, *, exists: bool, is_second: bool = False
+    ) -> None:
         """Record an answer; ignored if the node was replaced meanwhile."""
-        entry = self._entry(asked)
+        entry = self._entry(queried)
         if entry is None:
             return
         series = entry.evidence
         if series is None or series.exists is not exists:
-            entry.evidence = Evidence(exists=exists, since=now, heard=now)
+            entry.evidence = AnswerSeries(exists=exists, first_answer_at=now, last_answer_at=now)
         else:
-            gap_s = 0.0 if series.heard is None else min(now - series.heard, self._silence_s)
+            gap_s = (
+                0.0
+                if series.last_answer_at is None
+                else min(now - series.last_answer_at, self._silence_s)
+            )
             entry.evidence = replace(
-                series, heard=now, lasted_s=series.lasted_s + gap_s, is_second=is_second
+                series, last_answer_at=now, lasted_s=series.lasted_s + gap_s, is_second=is_second
             )
         standing = entry.kind.standing
-        if standing is Standing.UNCLAIMED:
-            standing = self._standing(asked)
-        self._turn(entry, _Kind(standing, entry.kind.is_ready, exists))
+        if standing is OwnershipStatus.UNCLAIMED:
+            standing = self._ownership_status(queried)
+        self._reclassify(entry, _NodeClass(standing, entry.kind.is_ready, exists))
 
-    def failed(self, asked: Node) -> None:
+    def record_error(self, asked: Node) -> None:
         """Record an error of the cloud about a node."""
         entry = self._entry(asked)
         if entry is not None and entry.evidence is not None:
-            entry.evidence = replace(entry.evidence, heard=None)
+            entry.evidence = replace(entry.evidence, last_answer_at=None)
 
-    def evidence(self, node: Node) -> Evidence | None:
+    def answers(self, node: Node) -> AnswerSeries | None:
         """Return the evidence about a node's instance; None = no answer."""
         entry = self._entry(node)
         return None if entry is None else entry.evidence
@@ -445,14 +454,14 @@ class Census:
             return known_s
         return max(known_s, math.inf if by_wall_s is None else by_wall_s)
 
-    def tally(self) -> Tally:
+    def counts(self) -> NodeCounts:
         """Return the current totals."""
         if self._tally is None:
             sums = Counter[str]()
             for kind, count in self._counts.items():
-                for name in _sums_of(kind):
+                for name in _count_fields(kind):
                     sums[name] += count
-            self._tally = Tally(**sums)
+            self._tally = NodeCounts(**sums)
         return self._tally
 
     def witnesses(self, now: float) -> Sequence[str]:
@@ -462,7 +471,7 @@ class Census:
         it is confirmed; without a confirmed one, each round queries more nodes. When no node is
         denied, the answers about ready nodes are dropped.
         """
-        if not self.tally().doubted:
+        if not self.counts().doubted:
             if any(
                 n and kind.is_ready and kind.exists is not None for kind, n in self._counts.items()
             ):
@@ -471,7 +480,7 @@ class Census:
                         self._void(entry)
             return ()
         # A confirmed suspect shows that the cloud knows this cluster.
-        if self._counts[_Kind(Standing.SETTLED, is_ready=False, exists=True)]:
+        if self._counts[_NodeClass(OwnershipStatus.SETTLED, is_ready=False, exists=True)]:
             return ()
         chosen = self._chosen()
         for name in chosen:
@@ -482,65 +491,65 @@ class Census:
         ready = {
             name: entry
             for name, entry in self._entries.items()
-            if entry.kind.is_ready and entry.kind.standing is Standing.SETTLED
+            if entry.kind.is_ready and entry.kind.standing is OwnershipStatus.SETTLED
         }
         known = next((name for name, entry in ready.items() if entry.kind.exists), None)
         if known is not None:
             return (known,)
-        count = min(1 + self.tally().ready_denied, MOST_WITNESSES)
+        count = min(1 + self.counts().ready_denied, MAX_WITNESSES)
         # Nodes that were witnesses never or longest ago come first.
         return heapq.nsmallest(count, ready, key=lambda name: ready[name].witnessed)
 
-    def _entry(self, node: Node) -> _Entry | None:
+    def _entry(self, node: Node) -> _ObservedNode | None:
         entry = self._entries.get(node.name)
         same = entry is not None and (entry.uid, entry.provider_id) == (node.uid, node.provider_id)
         return entry if same else None
 
-    def _standing(self, node: Node) -> Standing:
+    def _ownership_status(self, node: Node) -> OwnershipStatus:
         if self._ownership.has_foreign_id(node):
-            return Standing.FOREIGN_ID
+            return OwnershipStatus.FOREIGN_ID
         if self._ownership.is_foreign(node):
-            return Standing.OUTSIDE
+            return OwnershipStatus.OUTSIDE
         if node.is_deleting or any(
             taint.key == names.TAINT_AUTOSCALER_DELETION for taint in node.taints
         ):
-            return Standing.LEAVING
+            return OwnershipStatus.LEAVING
         if node.provider_id:
-            return Standing.SETTLED
+            return OwnershipStatus.SETTLED
         if is_uninitialized(node):
-            return Standing.NEW
-        claimed = self._ownership.is_explicit or self._is_claimed(node)
-        return Standing.SETTLED if claimed else Standing.UNCLAIMED
+            return OwnershipStatus.NEW
+        claimed = self._ownership.has_selector or self._is_claimed(node)
+        return OwnershipStatus.SETTLED if claimed else OwnershipStatus.UNCLAIMED
 
-    def _void(self, entry: _Entry) -> None:
+    def _void(self, entry: _ObservedNode) -> None:
         entry.evidence = None
-        self._turn(entry, entry.kind._replace(exists=None))
+        self._reclassify(entry, entry.kind._replace(exists=None))
 
-    def _turn(self, entry: _Entry, kind: _Kind) -> None:
+    def _reclassify(self, entry: _ObservedNode, kind: _NodeClass) -> None:
         if kind != entry.kind:
             self._count(entry.kind, -1)
             self._count(kind, 1)
             entry.kind = kind
 
-    def _count(self, kind: _Kind, more: int) -> None:
+    def _count(self, kind: _NodeClass, more: int) -> None:
         self._counts[kind] += more
         self._tally = None
 
 
-def _sums_of(kind: _Kind) -> Iterator[str]:
-    """Yield the fields of a `Tally` that count nodes of this kind."""
+def _count_fields(kind: _NodeClass) -> Iterator[str]:
+    """Yield the fields of a `NodeCounts` that count nodes of this kind."""
     standing, is_ready, exists = kind
-    if standing in (Standing.FOREIGN_ID, Standing.OUTSIDE):
+    if standing in (OwnershipStatus.FOREIGN_ID, OwnershipStatus.OUTSIDE):
         yield "foreign"
     else:
         yield "ours"
-    if standing is Standing.FOREIGN_ID:
+    if standing is OwnershipStatus.FOREIGN_ID:
         yield "foreign_ids"
     if exists is False and not is_ready:
         yield "doubted"
-    if exists is False and standing is Standing.NEW:
+    if exists is False and standing is OwnershipStatus.NEW:
         yield "new_denied"
-    if standing is not Standing.SETTLED:
+    if standing is not OwnershipStatus.SETTLED:
         return
     yield "settled"
     if exists is None:

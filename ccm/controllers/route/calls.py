@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ccm.base import clock, log
-from ccm.base.backoff import Exponential
-from ccm.base.tasks import Group
-from ccm.cloud.calls.handle import Handle
+from ccm.base.backoff import ExponentialBackoff
+from ccm.base.tasks import NamedTaskGroup
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.interface import Routes
 from ccm.cloud.lookup import NodeOwnership
 from ccm.cloud.types import Route
@@ -28,20 +28,20 @@ from ccm.model.cidr import Network
 from ccm.model.patches import Patch
 from ccm.model.times import format_time
 from ccm.runtime.backoff import FailureReports, ItemBackoff, classify
-from ccm.runtime.controller import DONE, Controller, Result
-from ccm.runtime.writer import Recorder, Step, Writer, Writes
+from ccm.runtime.controller import DONE, Controller, ReconcileResult
+from ccm.runtime.writer import ObjectWriter, PatchClient, PatchStep, Recorder
 
-BACKOFF = Exponential(base_s=1.0, cap_s=300.0, jitter=0.1)
+BACKOFF = ExponentialBackoff(base_s=1.0, cap_s=300.0, jitter=0.1)
 """Delays of a failed route."""
 
 CONDITION_WORKERS = 10
 """Number of conditions written concurrently."""
 
 
-Todo = plan.Deletion | plan.Creation
+PlannedCall = plan.RouteDeletion | plan.RouteCreation
 
 
-class Change(NamedTuple):
+class CallInFlight(NamedTuple):
     """Call in flight: creates or deletes the route of a node's range."""
 
     node: str
@@ -49,7 +49,7 @@ class Change(NamedTuple):
     creates: bool
 
 
-class Queued(NamedTuple):
+class QueuedCall(NamedTuple):
     """Call that waits for a free slot.
 
     Attributes:
@@ -59,14 +59,14 @@ class Queued(NamedTuple):
         tasks: started calls of the same plan; deletions have their positions in the plan as keys.
     """
 
-    change: Change
-    todo: Todo
+    change: CallInFlight
+    todo: PlannedCall
     position: int
     tasks: dict[int, asyncio.Task[bool]]
 
 
 @dataclass(slots=True, kw_only=True)
-class RouteChanges:
+class RouteCalls:
     """Calls in flight and queued calls.
 
     Attributes:
@@ -80,85 +80,88 @@ class RouteChanges:
         ownership: which nodes belong to this daemon; routes of others stay untouched.
     """
 
-    handle: Handle
+    handle: CloudClient
     nodes: Informer[Node]
-    conditions: Conditions
+    conditions: RouteConditions
     events: Recorder
     concurrency: int
     schedule: plan.Schedule
-    backoff: ItemBackoff[plan.Key]
+    backoff: ItemBackoff[plan.CallKey]
     ownership: NodeOwnership
     _log: log.Logger = field(init=False, default_factory=lambda: log.logger(names.COMPONENT_ROUTE))
-    _reports: FailureReports[plan.Key] = field(init=False, default_factory=FailureReports)
-    _group: Group = field(init=False)
-    _under_way: Counter[Change] = field(init=False, default_factory=Counter)
-    _queue: deque[Queued] = field(init=False, default_factory=deque)
+    _reports: FailureReports[plan.CallKey] = field(init=False, default_factory=FailureReports)
+    _group: NamedTaskGroup = field(init=False)
+    _in_flight: Counter[CallInFlight] = field(init=False, default_factory=Counter)
+    _queue: deque[QueuedCall] = field(init=False, default_factory=deque)
     _retry_blocked: bool = field(init=False, default=False)
-    _opening: int = field(init=False, default=-1)
+    _provider_session: int = field(init=False, default=-1)
 
     async def run(self) -> None:
         """Provide the task group of the calls until cancelled."""
-        async with Group() as self._group:
+        async with NamedTaskGroup() as self._group:
             try:
                 await asyncio.get_running_loop().create_future()
             finally:
                 self._queue.clear()
 
-    def listing(self) -> Sequence[Change]:
+    def begin_listing(self) -> Sequence[CallInFlight]:
         """Prepare for a listing; return the calls in flight, about which it is not reliable.
 
         Queued calls are dropped: the comparison plans them again.
         """
         for queued in self._queue:
             if queued.change.creates:
-                self.conditions.drop(queued.change.node)
+                self.conditions.creation_dropped(queued.change.node)
         self._queue.clear()
         self._retry_blocked = False
-        return list(self._under_way)
+        return list(self._in_flight)
 
-    async def start(self, found: plan.Plan, before: Sequence[Change], opening: int) -> None:
+    async def start(
+        self, planned: plan.RoutePlan, in_flight: Sequence[CallInFlight], provider_session: int
+    ) -> None:
         """Start the planned calls, except during a delay or an overlap with a call in flight.
 
         Args:
-            found: the plan.
-            before: calls that were in flight during the listing.
-            opening: provider session of the listing; another session gets none of the calls.
+            planned: the plan.
+            in_flight: calls that were in flight during the listing.
+            provider_session: provider session of the listing; another session gets none of the
+                calls.
         """
-        now, self._opening = clock.monotonic(), opening
-        busy = plan.Overlaps(change.network for change in before)
+        now, self._provider_session = clock.monotonic(), provider_session
+        busy = plan.NetworkIndex(change.network for change in in_flight)
         tasks: dict[int, asyncio.Task[bool]] = {}
         coming: set[int] = set()
-        keys: list[plan.Key] = []
-        todos: Sequence[Todo] = [*found.deletions, *found.creations]
+        keys: list[plan.CallKey] = []
+        todos: Sequence[PlannedCall] = [*planned.deletions, *planned.creations]
         for position, todo in enumerate(todos):
             keys.append(todo.key)
             if position % plan.CHUNK == 0:
                 await asyncio.sleep(0)
-            if busy.with_(todo.network):
+            if busy.overlapping(todo.network):
                 self._retry_blocked = True
                 continue
-            if self.backoff.waits(todo.key, now):
+            if self.backoff.is_waiting(todo.key, now):
                 continue
-            if isinstance(todo, plan.Deletion):
-                change = Change(todo.route.target_node, todo.network, creates=False)
+            if isinstance(todo, plan.RouteDeletion):
+                change = CallInFlight(todo.route.target_node, todo.network, creates=False)
             elif coming.issuperset(todo.after):
-                change = Change(todo.node.name, todo.network, creates=True)
-                self.conditions.begin(change.node)
+                change = CallInFlight(todo.node.name, todo.network, creates=True)
+                self.conditions.creation_started(change.node)
             else:
                 # An overlapping deletion is skipped or delayed, so the creation has to wait too.
                 continue
             coming.add(position)
-            self._queue.append(Queued(change, todo, position, tasks))
-        self.backoff.keep(keys)
-        self._reports.keep(keys)
-        self._feed()
+            self._queue.append(QueuedCall(change, todo, position, tasks))
+        self.backoff.retain(keys)
+        self._reports.retain(keys)
+        self._start_queued()
 
-    def distrust(self, before: Sequence[Change]) -> None:
+    def recheck(self, in_flight: Sequence[CallInFlight]) -> None:
         """Handle calls of the listing's time whose opposite is wanted by now.
 
         A comparison is scheduled, and nothing is written about nodes whose route may be deleted.
         """
-        for change in before:
+        for change in in_flight:
             node = self.nodes.store.get(change.node)
             is_wanted = node is not None and change.network in plan.pod_networks(node)
             if is_wanted != change.creates:
@@ -166,27 +169,27 @@ class RouteChanges:
             if is_wanted and not change.creates:
                 # Only the next comparison shows whether the route still exists.
                 self.conditions.forget(change.node)
-        still = {change.network for change in self._under_way}
-        if self._retry_blocked and any(change.network not in still for change in before):
-            # A call ended during the listing, so `_ended` did not schedule the comparison.
-            self.schedule.soon(clock.monotonic())
+        still = {change.network for change in self._in_flight}
+        if self._retry_blocked and any(change.network not in still for change in in_flight):
+            # A call ended during the listing, so `_finish` did not schedule the comparison.
+            self.schedule.request(clock.monotonic())
 
-    def _feed(self) -> None:
+    def _start_queued(self) -> None:
         """Start queued calls while there are free slots."""
-        while self._queue and self._under_way.total() < self.concurrency:
+        while self._queue and self._in_flight.total() < self.concurrency:
             queued = self._queue.popleft()
             change = queued.change
-            self._under_way[change] += 1
+            self._in_flight[change] += 1
             verb = "create" if change.creates else "delete"
             name = f"route-{verb}-{change.network}"
-            queued.tasks[queued.position] = self._group.start(self._carry_out(queued), name=name)
+            queued.tasks[queued.position] = self._group.start(self._execute(queued), name=name)
 
-    async def _carry_out(self, queued: Queued) -> bool:
+    async def _execute(self, queued: QueuedCall) -> bool:
         """Create or delete a route; return whether that was done."""
         change, todo, _, tasks = queued
         started = clock.monotonic()
         try:
-            if isinstance(todo, plan.Deletion):
+            if isinstance(todo, plan.RouteDeletion):
                 done = await self._delete(todo)
             else:
                 for position in todo.after:
@@ -199,45 +202,45 @@ class RouteChanges:
                 self._reports.forget(todo.key)
                 self.backoff.forget(todo.key)
                 if self.backoff.end_outage(clock.monotonic()):
-                    self.schedule.soon(clock.monotonic())
+                    self.schedule.request(clock.monotonic())
             return done
         except Exception as error:  # noqa: BLE001 - a failed call must not cancel the others
             self._failed(todo, error, clock.monotonic() - started)
             return False
         finally:
-            self._ended(change)
+            self._finish(change)
 
-    def _ended(self, change: Change) -> None:
+    def _finish(self, change: CallInFlight) -> None:
         """Free the slot of a call, and schedule a comparison if calls blocked changes."""
-        self._under_way[change] -= 1
-        if not self._under_way[change]:
-            del self._under_way[change]
+        self._in_flight[change] -= 1
+        if not self._in_flight[change]:
+            del self._in_flight[change]
         if self._retry_blocked:
-            self.schedule.soon(clock.monotonic())
+            self.schedule.request(clock.monotonic())
         if change.creates:
-            self.conditions.end(change.node)
-        self._feed()
+            self.conditions.creation_ended(change.node)
+        self._start_queued()
 
-    async def _delete(self, deletion: plan.Deletion) -> bool:
+    async def _delete(self, deletion: plan.RouteDeletion) -> bool:
         """Delete the route unless its node changed while the call was queued."""
         route, node = deletion.route, self.nodes.store.get(deletion.route.target_node)
-        if self.handle.opening != self._opening:
+        if self.handle.provider_session != self._provider_session:
             return False
         if node is not None and self.ownership.is_foreign(node):
             return False
         if deletion.reason is plan.DeletionReason.STRAY and plan.is_wanted(route, node):
             return False
-        if plan.is_doubtful(deletion, self.nodes.store.keys(), self.nodes.undecodable):
+        if plan.may_be_undecodable(deletion, self.nodes.store.keys(), self.nodes.malformed_keys):
             return False
         await self.handle.call(Routes.delete_route, self.handle.cluster_name, route)
         self._log.info("route deleted", **_facts(deletion), reason=deletion.reason.value)
         metrics.DELETIONS.labels(deletion.reason.value).inc()
         return True
 
-    async def _create(self, creation: plan.Creation) -> bool:
+    async def _create(self, creation: plan.RouteCreation) -> bool:
         """Create the route unless the node changed while the call was queued."""
         node = self.nodes.store.get(creation.node.name)
-        if self.handle.opening != self._opening:
+        if self.handle.provider_session != self._provider_session:
             return False
         if node is None or node.uid != creation.node.uid or self.ownership.is_foreign(node):
             return False
@@ -253,10 +256,10 @@ class RouteChanges:
         self.conditions.created(node.name, creation.network)
         return True
 
-    def _failed(self, todo: Todo, error: Exception, took_s: float) -> None:
+    def _failed(self, todo: PlannedCall, error: Exception, took_s: float) -> None:
         decision, now, key = classify(error), clock.monotonic(), todo.key
         report = self._reports.is_due(key, error, decision, now)
-        seconds = self.backoff.failed(key, decision, now)
+        seconds = self.backoff.record_failure(key, decision, now)
         facts, call = _facts(todo), key[0]
         if decision.defect:
             self._log.error("route call failed unexpectedly", **facts, call=call, exc_info=error)
@@ -265,7 +268,7 @@ class RouteChanges:
             context = {"call": call, "error": str(error), "after_s": round(seconds, 3)}
             level("route call failed", **facts, **context)
         self.schedule.retry(now, seconds)
-        if isinstance(todo, plan.Creation) and (decision.event or report):
+        if isinstance(todo, plan.RouteCreation) and (decision.event or report):
             node = todo.node
             message = (
                 f"Could not create route {node.uid} {todo.cidr} for node {node.name} "
@@ -274,14 +277,14 @@ class RouteChanges:
             self.events.event(node.reference, names.WARNING, names.REASON_ROUTE_FAILED, message)
 
 
-def _facts(todo: Todo) -> dict[str, str]:
-    if isinstance(todo, plan.Creation):
+def _facts(todo: PlannedCall) -> dict[str, str]:
+    if isinstance(todo, plan.RouteCreation):
         return {"node": todo.node.name, "cidr": todo.cidr}
     route = todo.route
     return {"node": route.target_node, "cidr": route.destination_cidr, "route": route.name}
 
 
-class Conditions:
+class RouteConditions:
     """Writer of the NetworkUnavailable conditions: whether all routes of a node exist.
 
     The value follows from the last comparison, plus the routes created since. Nothing is written
@@ -298,13 +301,13 @@ class Conditions:
         self,
         *,
         nodes: Informer[Node],
-        api: Writes[Node],
+        api: PatchClient[Node],
         keep_foreign_reason: bool,
         ownership: NodeOwnership,
     ) -> None:
         self._nodes = nodes
         self._ownership = ownership
-        self._writer = Writer(api)
+        self._writer = ObjectWriter(api)
         self._keep_foreign_reason = keep_foreign_reason
         self._log = log.logger(names.COMPONENT_ROUTE)
         self._missing: dict[str, set[Network | str]] = {}
@@ -318,14 +321,14 @@ class Conditions:
             workers=CONDITION_WORKERS,
         )
 
-    def listing(self) -> None:
+    def begin_listing(self) -> None:
         """Prepare for a listing: routes created from now on may be missing in it."""
         self._created_lately.clear()
 
-    def compared(self, found: plan.Plan) -> None:
+    def set_plan(self, planned: plan.RoutePlan) -> None:
         """Take the missing routes of a new plan."""
-        self._cut_off = found.cut_off
-        self._missing = {name: set(networks) for name, networks in found.missing.items()}
+        self._cut_off = planned.cut_off
+        self._missing = {name: set(networks) for name, networks in planned.missing.items()}
         for name, network in self._created_lately:
             self._missing.get(name, set()).discard(network)
 
@@ -337,7 +340,7 @@ class Conditions:
             if self._patch(node) is not None:
                 self.controller.queue.add(node.name)
 
-    def begin(self, name: str) -> None:
+    def creation_started(self, name: str) -> None:
         """Count a call that creates a route of the node."""
         self._creating[name] += 1
 
@@ -346,13 +349,13 @@ class Conditions:
         self._missing.get(name, set()).discard(network)
         self._created_lately.add((name, network))
 
-    def end(self, name: str) -> None:
+    def creation_ended(self, name: str) -> None:
         """End a counted call, with any outcome."""
-        self.drop(name)
+        self.creation_dropped(name)
         if not self._creating[name]:
             self.controller.queue.add(name)
 
-    def drop(self, name: str) -> None:
+    def creation_dropped(self, name: str) -> None:
         """Uncount a call that is left to the next comparison, without a write."""
         self._creating[name] -= 1
         if not self._creating[name]:
@@ -362,11 +365,11 @@ class Conditions:
         """Write nothing about the node until the next comparison."""
         self._missing.pop(name, None)
 
-    async def _write(self, name: str) -> Result:
+    async def _write(self, name: str) -> ReconcileResult:
         node = self._nodes.store.get(name)
         if (
             node is not None
-            and (await self._writer.change(node, Step(self._patch, "status"))).changed
+            and (await self._writer.change(node, PatchStep(self._patch, "status"))).changed
         ):
             self._log.info("node condition NetworkUnavailable written", node=name)
         return DONE

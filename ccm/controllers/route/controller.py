@@ -18,27 +18,27 @@ import random
 from collections.abc import Collection, Generator, Sequence
 
 from ccm.base import clock, log
-from ccm.base.backoff import Exponential, jittered
+from ccm.base.backoff import ExponentialBackoff, jittered
 from ccm.base.log import Outage
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Routes
 from ccm.cloud.lookup import NodeOwnership
 from ccm.cloud.types import Route
 from ccm.controllers.route import metrics, plan
-from ccm.controllers.route.calls import BACKOFF, Change, Conditions, RouteChanges
+from ccm.controllers.route.calls import BACKOFF, CallInFlight, RouteCalls, RouteConditions
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, names
 from ccm.model.cidr import Network
 from ccm.runtime.backoff import ItemBackoff, classify
-from ccm.runtime.controller import DONE, Controller, Result, Watch
-from ccm.runtime.deletions import ALLOW, DeletionRecord, Holds, mass_guard
-from ccm.runtime.writer import Recorder, Writes
+from ccm.runtime.controller import DONE, Controller, ReconcileResult, Watch
+from ccm.runtime.deletions import ALLOW_HINT, DeletionBlocks, DeletionRecord, mass_guard
+from ccm.runtime.writer import PatchClient, Recorder
 
-COMPARISON = "routes"
+QUEUE_KEY = "routes"
 """The one key of the queue (Go reference)."""
 
-LISTING_BACKOFF = Exponential(base_s=1.0, cap_s=60.0, jitter=0.1)
+LISTING_BACKOFF = ExponentialBackoff(base_s=1.0, cap_s=60.0, jitter=0.1)
 """Delays between failed listings."""
 
 SAFETY_JITTER = 0.5
@@ -64,12 +64,12 @@ class RouteController:
         self,
         *,
         nodes: Informer[Node],
-        api: Writes[Node],
-        handle: Handle,
+        api: PatchClient[Node],
+        handle: CloudClient,
         ranges: Sequence[Network],
         ownership: NodeOwnership,
         events: Recorder,
-        settings: plan.Settings,
+        settings: plan.RouteSettings,
         record: DeletionRecord | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -82,26 +82,26 @@ class RouteController:
         self._grace_s = settings.grace_s
         self._schedule = plan.Schedule(
             settings,
-            lambda due: self.controller.queue.add_after(COMPARISON, due - clock.monotonic()),
+            lambda due: self.controller.queue.add_after(QUEUE_KEY, due - clock.monotonic()),
         )
         self._listing: ItemBackoff[str] = ItemBackoff(LISTING_BACKOFF, rng=rng)
         self._unlisted = Outage(
             log.logger(names.COMPONENT_ROUTE),
-            begins="routes cannot be listed",
-            ends="routes can be listed again",
+            start_message="routes cannot be listed",
+            end_message="routes can be listed again",
         )
-        self._doubts = Outage(
+        self._undecodable = Outage(
             log.logger(names.COMPONENT_ROUTE),
-            begins="routes stay that could belong to nodes that cannot be decoded",
-            ends="all nodes can be decoded again",
+            start_message="routes stay that could belong to nodes that cannot be decoded",
+            end_message="all nodes can be decoded again",
         )
-        self._conditions = Conditions(
+        self._conditions = RouteConditions(
             nodes=nodes,
             api=api,
             keep_foreign_reason=settings.keep_foreign_reason,
             ownership=ownership,
         )
-        self._calls = RouteChanges(
+        self._calls = RouteCalls(
             handle=handle,
             nodes=nodes,
             conditions=self._conditions,
@@ -124,27 +124,27 @@ class RouteController:
                 )
             ],
             tasks={"calls": self._calls.run, "conditions": self._conditions.controller.run},
-            on_retry=self._try_anew,
+            on_retry=self._reset_delays,
         )
         self._targets: Collection[str] = ()
         self._without_cidrs_since: dict[str, float] = {}
-        self._holds = Holds("Route", events, record)
+        self._holds = DeletionBlocks("Route", events, record)
         self._guard = mass_guard(record, allow=settings.allow_mass_deletion)
-        self._next_look = math.inf
-        self._released: set[plan.Wanted] = set()
+        self._guard_due = math.inf
+        self._released: set[plan.NodeRange] = set()
 
     def pause_s(self, node: Node) -> float | None:
         """Return the seconds until a failed route of the node is retried; None: none failed."""
         ends = [
             end
             for network in plan.pod_networks(node)
-            if (end := self._calls.backoff.until(plan.creation_key(node.name, network)))
+            if (end := self._calls.backoff.delay_end(plan.creation_key(node.name, network)))
         ]
         return max(0.0, min(ends) - clock.monotonic()) if ends else None
 
     # --- comparisons ------------------------------------------------------------------------
 
-    async def _compare(self, _: str) -> Result:
+    async def _compare(self, _: str) -> ReconcileResult:
         now = clock.monotonic()
         if self._schedule.begin(now):
             metrics.PASSES.inc()
@@ -157,49 +157,51 @@ class RouteController:
         return DONE
 
     async def _compare_now(self) -> None:
-        self._conditions.listing()
-        before, opening = self._calls.listing(), self._handle.opening
+        self._conditions.begin_listing()
+        before, session = self._calls.begin_listing(), self._handle.provider_session
         try:
             routes = await self._handle.call(Routes.list_routes, self._handle.cluster_name)
         except CloudError as error:
-            pause_s = self._listing.failed(COMPARISON, classify(error), clock.monotonic())
-            self._unlisted.goes_on(error=str(error), after_s=round(pause_s, 3))
+            pause_s = self._listing.record_failure(QUEUE_KEY, classify(error), clock.monotonic())
+            self._unlisted.record_failure(error=str(error), after_s=round(pause_s, 3))
             self._schedule.listing_failed(clock.monotonic(), pause_s)
             return
         if self._unlisted:
             self._calls.backoff.end_outage(clock.monotonic())
-        self._unlisted.is_over()
-        self._listing.forget(COMPARISON)
+        self._unlisted.record_success()
+        self._listing.forget(QUEUE_KEY)
         # The comparison includes changes of nodes during the listing.
         self._schedule.due = math.inf
-        await self._carry_out(routes, before, opening)
+        await self._execute(routes, before, session)
         graces = [
             since + self._grace_s
             for name, since in self._without_cidrs_since.items()
             if name in self._targets
         ]
         self._schedule.finished(
-            [self._calls.backoff.first_end(clock.monotonic()), self._next_look, *graces],
+            [self._calls.backoff.earliest_end(clock.monotonic()), self._guard_due, *graces],
             safety_s=jittered(self._safety_s, SAFETY_JITTER, self._rng),
         )
 
-    async def _carry_out(
-        self, routes: Sequence[Route], before: Sequence[Change], opening: int
+    async def _execute(
+        self, routes: Sequence[Route], before: Sequence[CallInFlight], provider_session: int
     ) -> None:
         released, horizon = frozenset(self._released), clock.monotonic() - self._grace_s
-        nodes, routes = plan.ours(self._nodes.store.list(), routes, self._ownership.is_foreign)
+        nodes, routes = plan.drop_foreign(
+            self._nodes.store.list(), routes, self._ownership.is_foreign
+        )
         steps = plan.compare(
             nodes,
             routes,
             ranges=self._ranges,
             held={name for name, since in self._without_cidrs_since.items() if since > horizon},
-            undecodable=frozenset(self._nodes.undecodable),
+            undecodable=frozenset(self._nodes.malformed_keys),
         )
-        planned = self._guarded(await _in_turns(steps), released)
-        if planned.doubtful:
-            self._doubts.goes_on(routes=planned.doubtful)
+        planned = self._drop_guarded(await _run_in_slices(steps), released)
+        if planned.undecidable:
+            self._undecodable.record_failure(routes=planned.undecidable)
         else:
-            self._doubts.is_over()
+            self._undecodable.record_success()
         for state, count in (
             ("kept", planned.kept),
             ("missing", len(planned.creations)),
@@ -207,85 +209,87 @@ class RouteController:
         ):
             metrics.ROUTES.labels(state).set(count)
         self._targets = {route.target_node for route in routes}
-        self._conditions.compared(planned)
-        await self._calls.start(planned, before, opening)
+        self._conditions.set_plan(planned)
+        await self._calls.start(planned, before, provider_session)
         await self._conditions.write(nodes)
-        self._calls.distrust(before)
+        self._calls.recheck(before)
 
-    def _guarded(self, found: plan.Plan, released: Collection[plan.Wanted]) -> plan.Plan:
+    def _drop_guarded(
+        self, planned: plan.RoutePlan, released: Collection[plan.NodeRange]
+    ) -> plan.RoutePlan:
         """Drop deletions because of missing nodes, if too many nodes are missing.
 
         Args:
-            found: the plan.
+            planned: the plan.
             released: (node, range) pairs whose deletion the watch reported before the plan was
                 made.
         """
-        doomed = plan.unexplained(found, self._nodes.store.get, self._released)
-        strays = plan.strays(found)
-        now, settled = clock.monotonic(), found.kept + len(strays)
+        doomed = plan.unexplained_deletions(planned, self._nodes.store.get, self._released)
+        strays = plan.stray_ranges(planned)
+        now, settled = clock.monotonic(), planned.kept + len(strays)
         wait_s = self._guard.wait_s(len(doomed), settled, now)
         held = doomed if wait_s else []
-        self._next_look = now + wait_s if held else math.inf
+        self._guard_due = now + wait_s if held else math.inf
         # A reported deletion is remembered until its route is gone.
         self._released -= frozenset(released) - strays
-        shown = held if self._guard.in_doubt else []
+        shown = held if self._guard.is_blocking else []
         message = (
             f"{len(doomed)} of {settled} routes lead to nodes that are gone, or have no Pod ranges "
             "any more, though nobody saw the nodes deleted. The routes stay until the nodes are "
-            f"back; to delete them all the same, {ALLOW}, or set --allow-mass-deletion"
+            f"back; to delete them all the same, {ALLOW_HINT}, or set --allow-mass-deletion"
         )
         for deletion in shown:
             name = deletion.route.target_node
             node = self._nodes.store.get(name)
             reference = ObjectReference(kind="Node", api_version="v1", name=name)
             about = reference if node is None else node.reference
-            self._holds.hold(about, "nodes_missing", message)
-        self._holds.only({deletion.route.target_node for deletion in shown})
-        return plan.without(found, held)
+            self._holds.block(about, "nodes_missing", message)
+        self._holds.keep_only({deletion.route.target_node for deletion in shown})
+        return plan.drop_deletions(planned, held)
 
-    def _try_anew(self) -> None:
+    def _reset_delays(self) -> None:
         """End all delays: their cause may be gone."""
-        self._calls.backoff.release()
-        self._listing.release()
+        self._calls.backoff.end_all()
+        self._listing.end_all()
         self._schedule.force(clock.monotonic())
 
     # --- the cache ----------------------------------------------------------------------------
 
     def _changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:
         # A node that becomes foreign counts as removed, one that ceases to be as new.
-        old, new = self._if_ours(old), self._if_ours(new)
+        old, new = self._unless_foreign(old), self._unless_foreign(new)
         if old is not None and (new is None or old.uid != new.uid):
             self._without_cidrs_since.pop(old.name, None)
             self._conditions.forget(old.name)
-            self._guard.missing(clock.monotonic())
+            self._guard.owner_missing(clock.monotonic())
         if old is None and not initial:
-            self._guard.back(clock.monotonic())
+            self._guard.owner_returned(clock.monotonic())
         if new is not None:
             if plan.has_no_pod_cidrs(new):
                 self._without_cidrs_since.setdefault(new.name, clock.monotonic())
             else:
                 self._without_cidrs_since.pop(new.name, None)
-        if plan.concerns_routes(old, new, targets=self._targets) and not initial:
+        if plan.affects_routes(old, new, targets=self._targets) and not initial:
             if new is not None:
                 # The cloud may have refused the old state of the node, so end its delays.
                 for network in plan.pod_networks(new):
                     self._calls.backoff.forget(plan.creation_key(new.name, network))
-            self._schedule.soon(clock.monotonic())
+            self._schedule.request(clock.monotonic())
         return False
 
-    def _if_ours(self, node: Node | None) -> Node | None:
+    def _unless_foreign(self, node: Node | None) -> Node | None:
         return None if node is None or self._ownership.is_foreign(node) else node
 
     def _seen_deleted(self, node: Node) -> None:
         self._released.update((node.name, network) for network in plan.pod_networks(node))
 
 
-async def _in_turns(steps: Generator[None, None, plan.Plan]) -> plan.Plan:
+async def _run_in_slices(steps: Generator[None, None, plan.RoutePlan]) -> plan.RoutePlan:
     """Run a comparison, with other tasks between its stages, and return its plan."""
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            planned: plan.Plan = end.value
+            planned: plan.RoutePlan = end.value
             return planned
         await asyncio.sleep(0)

@@ -1,5 +1,5 @@
 """Manifest of the route controller."""
-# ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
+# ruff: noqa: RUF009 - `FlagSection.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ccm.base.flags import Fault, Gate, Section, not_negative, positive
+from ccm.base.flags import FeatureGate, FlagSection, FlagViolation, not_negative, positive
 from ccm.runtime.manifest import (
     GENERIC,
     ControllerContext,
     Manifest,
     MassDeletionFlags,
-    OwnNodesFlags,
+    NodeSelectorFlags,
 )
 
 if TYPE_CHECKING:
     from ccm.cloud.interface import Cloud
     from ccm.runtime.controller import Controller
 
-_ROUTES = Section("routes", ours=True)
+_ROUTES = FlagSection("routes", ours=True)
 
-WATCH_ROUTES = Gate(
+WATCH_ROUTES = FeatureGate(
     name="CloudControllerManagerWatchBasedRoutesReconciliation",
     # Deviation: alpha and off in the Go reference, which repeats no failed call then.
     default=True,
@@ -45,7 +45,7 @@ def _ranges(value: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RouteFlags(OwnNodesFlags, MassDeletionFlags):
+class RouteFlags(NodeSelectorFlags, MassDeletionFlags):
     """Flags of the route controller."""
 
     configure_cloud_routes: bool = GENERIC.flag(
@@ -90,7 +90,7 @@ class RouteFlags(OwnNodesFlags, MassDeletionFlags):
     )
 
 
-def _faults(flags: RouteFlags) -> Iterator[Fault]:
+def _faults(flags: RouteFlags) -> Iterator[FlagViolation]:
     if timedelta(0) < flags.route_safety_period < flags.route_shortest_interval:
         yield "route-safety-period", "cannot be shorter than --route-shortest-interval"
 
@@ -114,27 +114,27 @@ def _wrong(flags: RouteFlags) -> str:
 
 def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
     from ccm.cloud.lookup import NodeOwnership
-    from ccm.controllers.route.controller import COMPARISON, RouteController
+    from ccm.controllers.route.controller import QUEUE_KEY, RouteController
     from ccm.controllers.route.metrics import observe_call
-    from ccm.controllers.route.plan import Settings, has_no_pod_cidrs
+    from ccm.controllers.route.plan import RouteSettings, has_no_pod_cidrs
     from ccm.kube.resources import NODES
     from ccm.model.cidr import parse_ranges
     from ccm.model.names import COMPONENT_ROUTE
-    from ccm.runtime.account import Facts
+    from ccm.runtime.object_status import ControllerFacts
 
     watching = context.gates[WATCH_ROUTES.name]
     period_s = flags.route_reconciliation_period.total_seconds()
-    nodes, ranges = context.informers.of(NODES), parse_ranges(flags.cluster_cidr)
+    nodes, ranges = context.informers.informer_for(NODES), parse_ranges(flags.cluster_cidr)
     routes = RouteController(
         nodes=nodes,
         api=context.client(MANIFEST.client).resource(NODES),
-        handle=context.handle.observe(observe_call),
+        handle=context.cloud_client.with_observer(observe_call),
         ranges=ranges,
-        ownership=NodeOwnership.at(context.handle.cloud, flags.own_nodes),
+        ownership=NodeOwnership.for_cloud(context.cloud_client.cloud, flags.own_nodes),
         events=context.recorder(COMPONENT_ROUTE),
         record=context.deletions,
-        settings=Settings(
-            concurrency=context.handle.cloud.limits.concurrent_routes,
+        settings=RouteSettings(
+            concurrency=context.cloud_client.cloud.limits.concurrent_routes,
             period_s=None if watching else period_s,
             interval_s=flags.route_shortest_interval.total_seconds(),
             safety_s=flags.route_safety_period.total_seconds(),
@@ -144,16 +144,16 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
         ),
     )
 
-    def facts(name: str) -> Facts:
+    def facts(name: str) -> ControllerFacts:
         node = nodes.store.get(name)
         if node is None:
-            return Facts(key=COMPARISON)
+            return ControllerFacts(key=QUEUE_KEY)
         why = "no route: it has no Pod range (spec.podCIDRs)" if has_no_pod_cidrs(node) else ""
         pause_s = routes.pause_s(node)
         plan = "" if pause_s is None else "create its route, which failed"
-        return Facts(key=COMPARISON, plan=plan, blocked=why, next_s=pause_s)
+        return ControllerFacts(key=QUEUE_KEY, plan=plan, blocked=why, next_s=pause_s)
 
-    routes.controller.explains["node"] = facts
+    routes.controller.facts_functions["node"] = facts
     return routes.controller
 
 
@@ -163,12 +163,12 @@ MANIFEST: Manifest[RouteFlags] = Manifest(
     client="route-controller",
     metric="route",
     # Deviation: the reference refuses the former names.
-    former="route-controller",
-    acts=(("patch", "nodes/status"),),
+    former_name="route-controller",
+    permissions=(("patch", "nodes/status"),),
     gates=(WATCH_ROUTES,),
     faults=_faults,
-    turned_off=_turned_off,
-    lacks=_lacks,
-    wrong=_wrong,
+    disabled_by=_turned_off,
+    missing_interface=_lacks,
+    config_fault=_wrong,
     build=_build,
 )

@@ -17,7 +17,7 @@ from functools import lru_cache
 from ccm.cloud.types import Route
 from ccm.model import Node, names
 from ccm.model.cidr import Network, overlap, parse_cidr
-from ccm.model.patches import Patch, same_object
+from ccm.model.patches import Patch, uid_precondition
 
 CREATED_MESSAGE = "RouteController created a route"
 NOT_CREATED_MESSAGE = "RouteController failed to create a route"
@@ -26,10 +26,10 @@ NOT_CREATED_MESSAGE = "RouteController failed to create a route"
 CHUNK = 500
 """Routes or nodes processed before other tasks can run: a few milliseconds of work."""
 
-Key = tuple[str, ...]
+CallKey = tuple[str, ...]
 """Identifier of a call in the back-off: operation, node, range, name."""
 
-Wanted = tuple[str, Network]
+NodeRange = tuple[str, Network]
 """Name of a node, and a range for which it wants a route."""
 
 _parsed = lru_cache(maxsize=1 << 16)(parse_cidr)
@@ -50,7 +50,7 @@ class DeletionReason(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deletion:
+class RouteDeletion:
     """Superfluous route.
 
     Attributes:
@@ -64,25 +64,26 @@ class Deletion:
     reason: DeletionReason
 
     @property
-    def key(self) -> Key:
+    def key(self) -> CallKey:
         """Identifier in the back-off."""
         return ("delete", self.route.target_node, str(self.network), self.route.name)
 
     @property
-    def wanted(self) -> Wanted:
+    def node_range(self) -> NodeRange:
         """The node and range that the route serves or served."""
         return (self.route.target_node, self.network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Creation:
+class RouteCreation:
     """Missing route.
 
     Attributes:
         node: its target.
         cidr: destination range in the node's spelling.
         network: the range, parsed.
-        after: positions in `Plan.deletions` of overlapping routes, which have to be deleted first.
+        after: positions in `RoutePlan.deletions` of overlapping routes, which have to be deleted
+            first.
     """
 
     node: Node
@@ -91,13 +92,13 @@ class Creation:
     after: Sequence[int] = ()
 
     @property
-    def key(self) -> Key:
+    def key(self) -> CallKey:
         """Identifier in the back-off."""
         return creation_key(self.node.name, self.network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RoutePlan:
     """Result of a comparison.
 
     Attributes:
@@ -107,23 +108,23 @@ class Plan:
         missing: name of each node with Pod ranges -> ranges without a route; those that cannot be
             parsed as text.
         cut_off: names of nodes without Pod ranges that are the target of a route.
-        doubtful: number of routes kept because their node may be one that cannot be decoded.
+        undecidable: number of routes kept because their node may be one that cannot be decoded.
     """
 
-    deletions: Sequence[Deletion] = ()
-    creations: Sequence[Creation] = ()
+    deletions: Sequence[RouteDeletion] = ()
+    creations: Sequence[RouteCreation] = ()
     kept: int = 0
     missing: Mapping[str, Collection[Network | str]] = field(default_factory=dict)
     cut_off: Collection[str] = ()
-    doubtful: int = 0
+    undecidable: int = 0
 
 
-def creation_key(node: str, network: Network) -> Key:
-    """Return the key of a `Creation`."""
+def creation_key(node: str, network: Network) -> CallKey:
+    """Return the key of a `RouteCreation`."""
     return ("create", node, str(network))
 
 
-class Overlaps:
+class NetworkIndex:
     """Index of networks by position, for fast overlap queries.
 
     Two CIDRs overlap only if one contains the other.
@@ -134,16 +135,16 @@ class Overlaps:
         for position, network in enumerate(networks):
             self._at.setdefault(network, []).append(position)
         self._lengths = {(network.version, network.prefixlen) for network in self._at}
-        self._ordered = sorted(self._at, key=place)
-        self._places = [place(network) for network in self._ordered]
+        self._ordered = sorted(self._at, key=sort_key)
+        self._places = [sort_key(network) for network in self._ordered]
 
-    def with_(self, network: Network) -> Sequence[int]:
+    def overlapping(self, network: Network) -> Sequence[int]:
         """Return the sorted positions of the networks that overlap this one."""
         positions: list[int] = []
         for version, length in self._lengths:
             if version == network.version and length < network.prefixlen:
                 positions += self._at.get(network.supernet(new_prefix=length), ())
-        position = bisect.bisect_left(self._places, (*place(network)[:2], 0))
+        position = bisect.bisect_left(self._places, (*sort_key(network)[:2], 0))
         while position < len(self._ordered) and overlap(self._ordered[position], network):
             candidate = self._ordered[position]
             if candidate.prefixlen >= network.prefixlen:
@@ -152,7 +153,7 @@ class Overlaps:
         return sorted(positions)
 
 
-def place(network: Network) -> tuple[int, int, int]:
+def sort_key(network: Network) -> tuple[int, int, int]:
     """Return the sort key of a network: family, address and length."""
     return (network.version, int(network.network_address), network.prefixlen)
 
@@ -190,7 +191,7 @@ def _may_have_routes(node: Node) -> bool:
     return bool(node.addresses) and not has_no_pod_cidrs(node)
 
 
-def concerns_routes(old: Node | None, new: Node | None, *, targets: Collection[str]) -> bool:
+def affects_routes(old: Node | None, new: Node | None, *, targets: Collection[str]) -> bool:
     """Return whether a change of a node may change its routes.
 
     A new node causes no comparison before it has an address. Otherwise the change that adds the
@@ -215,7 +216,7 @@ def concerns_routes(old: Node | None, new: Node | None, *, targets: Collection[s
     )
 
 
-def ours(
+def drop_foreign(
     nodes: Iterable[Node], routes: Sequence[Route], is_foreign: Callable[[Node], bool]
 ) -> tuple[Sequence[Node], Sequence[Route]]:
     """Drop foreign nodes and the routes to them.
@@ -233,7 +234,9 @@ def ours(
     claimed -= {entry.address for node in own for entry in node.addresses}
 
     def leads_to_others(route: Route) -> bool:
-        return route.target_node in foreign or any(end in claimed for end in _ends(route))
+        return route.target_node in foreign or any(
+            end in claimed for end in _blackhole_targets(route)
+        )
 
     return own, [route for route in routes if not leads_to_others(route)]
 
@@ -245,7 +248,7 @@ def compare(
     ranges: Sequence[Network],
     held: Collection[str] = (),
     undecodable: Collection[str] = (),
-) -> Generator[None, None, Plan]:
+) -> Generator[None, None, RoutePlan]:
     """Return a plan from the nodes and the cloud's routes; yield after each chunk.
 
     With 5,000 nodes the comparison takes 0.1 to 0.5 s, too long to block the event loop.
@@ -260,15 +263,15 @@ def compare(
             node whose name cannot be decoded either. Routes that may be theirs are not deleted.
     """
     by_name = {node.name: node for node in nodes}
-    holders = _holders(by_name.values())
-    wanted: dict[Wanted, str] = {}
+    holders = _address_holders(by_name.values())
+    wanted: dict[NodeRange, str] = {}
     for number, (name, node) in enumerate(by_name.items()):
         if number % CHUNK == 0:
             yield
         wanted |= {(name, network): cidr for network, cidr in pod_networks(node).items()}
-    serving, unserving = yield from _sorted_out(routes, wanted, holders, ranges)
-    satisfied: set[Wanted] = set()
-    deletions: list[Deletion] = []
+    serving, unserving = yield from _classify_routes(routes, wanted, holders, ranges)
+    satisfied: set[NodeRange] = set()
+    deletions: list[RouteDeletion] = []
     for number, (key, candidates) in enumerate(serving.items()):
         if number % CHUNK == 0:
             yield
@@ -278,7 +281,7 @@ def compare(
             satisfied.add(key)
     yield
     lacking = [key for key in wanted if key not in satisfied]
-    lacking.sort(key=lambda key: (key[0], place(key[1])))
+    lacking.sort(key=lambda key: (key[0], sort_key(key[1])))
     # A route to an address that a newer node holds would lead to that node, and be deleted again.
     # A node without an address cannot be a target yet.
     creatable = [
@@ -286,15 +289,17 @@ def compare(
         for name, network in lacking
         if by_name[name].addresses and not _is_displaced(by_name[name], network, holders)
     ]
-    in_the_way = Overlaps(network for _, network in creatable if held)
+    in_the_way = NetworkIndex(network for _, network in creatable if held)
     deletions += [
         deletion
         for deletion in unserving
         if deletion.reason is not DeletionReason.STRAY
         or deletion.route.target_node not in held
-        or in_the_way.with_(deletion.network)
+        or in_the_way.overlapping(deletion.network)
     ]
-    sure = [deletion for deletion in deletions if not is_doubtful(deletion, by_name, undecodable)]
+    sure = [
+        deletion for deletion in deletions if not may_be_undecodable(deletion, by_name, undecodable)
+    ]
     sure.sort(
         key=lambda deletion: (
             str(deletion.network),
@@ -303,17 +308,17 @@ def compare(
         )
     )
     yield
-    obstacles = Overlaps(deletion.network for deletion in sure if creatable)
-    creations: list[Creation] = []
+    obstacles = NetworkIndex(deletion.network for deletion in sure if creatable)
+    creations: list[RouteCreation] = []
     for number, (name, network) in enumerate(creatable):
         if number % CHUNK == 0:
             yield
         creations.append(
-            Creation(
+            RouteCreation(
                 node=by_name[name],
                 cidr=wanted[name, network],
                 network=network,
-                after=obstacles.with_(network),
+                after=obstacles.overlapping(network),
             )
         )
     yield
@@ -326,7 +331,7 @@ def compare(
     for name, network in lacking:
         missing[name].add(network)
     targets = {route.target_node for route in routes}
-    return Plan(
+    return RoutePlan(
         deletions=sure,
         creations=creations,
         kept=len(satisfied),
@@ -336,11 +341,13 @@ def compare(
             for name, node in by_name.items()
             if has_no_pod_cidrs(node) and name in targets and name not in held
         ),
-        doubtful=len(deletions) - len(sure),
+        undecidable=len(deletions) - len(sure),
     )
 
 
-def is_doubtful(deletion: Deletion, nodes: Collection[str], undecodable: Collection[str]) -> bool:
+def may_be_undecodable(
+    deletion: RouteDeletion, nodes: Collection[str], undecodable: Collection[str]
+) -> bool:
     """Return whether the route may belong to a node that cannot be decoded."""
     if not undecodable:
         return False
@@ -353,52 +360,56 @@ def is_wanted(route: Route, node: Node | None) -> bool:
     return node is not None and _parsed(route.destination_cidr) in pod_networks(node)
 
 
-def strays(found: Plan) -> set[Wanted]:
+def stray_ranges(planned: RoutePlan) -> set[NodeRange]:
     """Return the (node, range) pairs of the planned STRAY deletions."""
     return {
-        deletion.wanted for deletion in found.deletions if deletion.reason is DeletionReason.STRAY
+        deletion.node_range
+        for deletion in planned.deletions
+        if deletion.reason is DeletionReason.STRAY
     }
 
 
-def unexplained(
-    found: Plan, node_of: Callable[[str], Node | None], released: Collection[Wanted]
-) -> list[Deletion]:
+def unexplained_deletions(
+    planned: RoutePlan, node_of: Callable[[str], Node | None], released: Collection[NodeRange]
+) -> list[RouteDeletion]:
     """Return the STRAY deletions whose only cause is a missing node, or one without ranges.
 
     Args:
-        found: the plan.
+        planned: the plan.
         node_of: returns the named node, or None.
         released: (node, range) pairs whose deletion the watch reported.
     """
 
-    def is_unexplained(deletion: Deletion) -> bool:
-        if deletion.reason is not DeletionReason.STRAY or deletion.wanted in released:
+    def is_unexplained(deletion: RouteDeletion) -> bool:
+        if deletion.reason is not DeletionReason.STRAY or deletion.node_range in released:
             return False
         node = node_of(deletion.route.target_node)
         return node is None or has_no_pod_cidrs(node)
 
-    return [deletion for deletion in found.deletions if is_unexplained(deletion)]
+    return [deletion for deletion in planned.deletions if is_unexplained(deletion)]
 
 
-def without(found: Plan, held: Collection[Deletion]) -> Plan:
+def drop_deletions(planned: RoutePlan, held: Collection[RouteDeletion]) -> RoutePlan:
     """Return the plan without the deletions `held` and the creations that depend on them."""
     if not held:
-        return found
+        return planned
     staying = {id(deletion) for deletion in held}
     targets = {deletion.route.target_node for deletion in held}
     going = [
-        position for position, deletion in enumerate(found.deletions) if id(deletion) not in staying
+        position
+        for position, deletion in enumerate(planned.deletions)
+        if id(deletion) not in staying
     ]
     moved = {before: after for after, before in enumerate(going)}
     return replace(
-        found,
-        deletions=[found.deletions[position] for position in going],
+        planned,
+        deletions=[planned.deletions[position] for position in going],
         creations=[
             replace(creation, after=[moved[position] for position in creation.after])
-            for creation in found.creations
+            for creation in planned.creations
             if all(position in moved for position in creation.after)
         ],
-        cut_off=[name for name in found.cut_off if name not in targets],
+        cut_off=[name for name in planned.cut_off if name not in targets],
     )
 
 
@@ -430,18 +441,18 @@ def condition_patch(
         "reason": reason,
         "message": CREATED_MESSAGE if created else NOT_CREATED_MESSAGE,
     }
-    return {"metadata": same_object(node), "status": {"conditions": [condition]}}
+    return {"metadata": uid_precondition(node), "status": {"conditions": [condition]}}
 
 
-def _sorted_out(
+def _classify_routes(
     routes: Iterable[Route],
-    wanted: Collection[Wanted],
+    wanted: Collection[NodeRange],
     holders: Mapping[str, Node],
     ranges: Sequence[Network],
-) -> Generator[None, None, tuple[Mapping[Wanted, list[Route]], list[Deletion]]]:
+) -> Generator[None, None, tuple[Mapping[NodeRange, list[Route]], list[RouteDeletion]]]:
     """Return the routes that may serve a wanted range, and deletions of other managed ones."""
-    serving: dict[Wanted, list[Route]] = {}
-    others: list[Deletion] = []
+    serving: dict[NodeRange, list[Route]] = {}
+    others: list[RouteDeletion] = []
     for number, route in enumerate(routes):
         if number % CHUNK == 0:
             yield
@@ -451,17 +462,17 @@ def _sorted_out(
         # A blackhole to an address that a node still claims is kept. The VM is gone before its
         # node, so a new route would be a blackhole too.
         target = "" if route.blackhole else route.target_node
-        ends = (holders.get(end) for end in _ends(route))
+        ends = (holders.get(end) for end in _blackhole_targets(route))
         key = (next(("" if node is None else node.name for node in ends), target), network)
         if key in wanted:
             serving.setdefault(key, []).append(route)
         elif is_managed(network, ranges):
             reason = DeletionReason.BLACKHOLE if route.blackhole else DeletionReason.STRAY
-            others.append(Deletion(route=route, network=network, reason=reason))
+            others.append(RouteDeletion(route=route, network=network, reason=reason))
     return serving, others
 
 
-def _holders(nodes: Iterable[Node]) -> Mapping[str, Node]:
+def _address_holders(nodes: Iterable[Node]) -> Mapping[str, Node]:
     """Return the node that holds each address: the newest of those that claim it."""
     holders: dict[str, Node] = {}
     for node in nodes:
@@ -491,25 +502,25 @@ def _is_displaced(node: Node, network: Network, holders: Mapping[str, Node]) -> 
     return bool(internal) and all(_is_newer(holders[address], node) for address in internal)
 
 
-def _ends(route: Route) -> Sequence[str]:
+def _blackhole_targets(route: Route) -> Sequence[str]:
     """Return the target addresses of a blackhole, which names no node."""
     return [entry.address for entry in route.target_addresses] if route.blackhole else ()
 
 
 def _choose(
     node: Node, network: Network, candidates: Sequence[Route]
-) -> tuple[Route | None, list[Deletion]]:
+) -> tuple[Route | None, list[RouteDeletion]]:
     """Choose the route to keep for a node's range, and delete the others."""
     fitting = [route for route in candidates if _has_addresses_of(route, node)]
     best = min(fitting, key=lambda route: (route.blackhole, route.name), default=None)
-    unwanted: list[Deletion] = []
+    unwanted: list[RouteDeletion] = []
     for route in candidates:
         if route is best:
             continue
         reason = DeletionReason.STALE if best is None else DeletionReason.DUPLICATE
         # Calls identify routes by name: deleting a second one of that name deletes the first.
         if best is None or route.name != best.name:
-            unwanted.append(Deletion(route=route, network=network, reason=reason))
+            unwanted.append(RouteDeletion(route=route, network=network, reason=reason))
     return best, unwanted
 
 
@@ -523,7 +534,7 @@ def _has_addresses_of(route: Route, node: Node) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class RouteSettings:
     """Settings of the route controller.
 
     Attributes:
@@ -559,7 +570,7 @@ class Schedule:
         wake: called with the due time whenever it may have changed.
     """
 
-    def __init__(self, settings: Settings, wake: Callable[[float], object]) -> None:
+    def __init__(self, settings: RouteSettings, wake: Callable[[float], object]) -> None:
         self._settings = settings
         self._wake = wake
         self._compared_at = -math.inf
@@ -581,28 +592,28 @@ class Schedule:
         period_s = self._settings.period_s
         self.force(now + pause_s if period_s is None else self._compared_at + period_s)
 
-    def finished(self, wishes: Iterable[float], *, safety_s: float) -> None:
+    def finished(self, due_times: Iterable[float], *, safety_s: float) -> None:
         """End a comparison; the next comes at the earliest of some times.
 
         Args:
-            wishes: times at which a comparison may find work; past ones are ignored.
+            due_times: times at which a comparison may find work; past ones are ignored.
             safety_s: maximum seconds since the start of the comparison that ends.
         """
         began, period_s = self._compared_at, self._settings.period_s
         if period_s is None:
-            period_s = min([safety_s, *(wish - began for wish in wishes if wish > began)])
+            period_s = min([safety_s, *(wish - began for wish in due_times if wish > began)])
         self.force(began + period_s)
 
-    def soon(self, now: float) -> None:
+    def request(self, now: float) -> None:
         """Schedule a comparison after a change has settled, but not too often."""
-        self._wish(
+        self._request_at(
             max(now + self._settings.settle_s, self._compared_at + self._settings.interval_s)
         )
 
     def retry(self, now: float, pause_s: float) -> None:
         """Schedule a comparison for the end of a failed call's delay."""
         spacing_s = min(pause_s, self._settings.interval_s)
-        self._wish(max(now + pause_s, self._compared_at + spacing_s))
+        self._request_at(max(now + pause_s, self._compared_at + spacing_s))
 
     def force(self, due: float) -> None:
         """Schedule a comparison at that time at the latest, even with a fixed period."""
@@ -610,6 +621,6 @@ class Schedule:
         if self.due < math.inf:
             self._wake(self.due)
 
-    def _wish(self, due: float) -> None:
+    def _request_at(self, due: float) -> None:
         if self._settings.period_s is None:
             self.force(due)

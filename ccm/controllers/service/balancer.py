@@ -11,18 +11,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from ccm.base import clock, log
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, RetryAfter
 from ccm.cloud.interface import LoadBalancer
 from ccm.cloud.types import Status
 from ccm.controllers.service import metrics, plan
-from ccm.controllers.service.members import Members, shown
-from ccm.controllers.service.plan import Given, Record, State
+from ccm.controllers.service.members import LoadBalancerMembers, format_names
+from ccm.controllers.service.plan import BalancerState, MemberSnapshot, ServiceRecord
 from ccm.kube.errors import KubeError
 from ccm.model import Service, names
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.backoff import classify
-from ccm.runtime.writer import Recorder, Step, Writer
+from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 
 UPDATES_BEFORE_ENSURE = 3
 """Consecutive failed updates of members after which the Service is ensured.
@@ -37,7 +37,7 @@ _OUTCOMES = ((RetryAfter, "retry_after"), (ImplementedElsewhere, "implemented_el
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Balancers:
+class BalancerOperations:
     """Load balancer operations of the service controller.
 
     Attributes:
@@ -47,15 +47,15 @@ class Balancers:
         members: current members, read at each call.
     """
 
-    handle: Handle
-    writer: Writer[Service]
+    handle: CloudClient
+    writer: ObjectWriter[Service]
     events: Recorder
-    members: Members
+    members: LoadBalancerMembers
     _log: log.Logger = field(
         init=False, default_factory=lambda: log.logger(names.COMPONENT_SERVICE)
     )
 
-    async def ensure(self, service: Service, record: Record) -> None:
+    async def ensure(self, service: Service, record: ServiceRecord) -> None:
         """Ensure the load balancer and set `record.status`; the caller writes the status.
 
         Raises:
@@ -63,38 +63,42 @@ class Balancers:
             KubeError: the finalizer was not written.
             StaleObject: the Service was replaced, is being deleted or wants no load balancer.
         """
-        resumed = record.resumes(ENSURE)
+        resumed = record.take_resumed(ENSURE)
         if not (resumed or record.silent):
-            self._tell(service, names.REASON_ENSURING_BALANCER, "Ensuring load balancer")
+            self._record_event(service, names.REASON_ENSURING_BALANCER, "Ensuring load balancer")
         record.applied = service
-        record.state = State.PENDING
+        record.state = BalancerState.PENDING
         with suppress(ImplementedElsewhere), self._operation(ENSURE, record):
             with self._reporting(service, "add the cleanup finalizer"):
-                written = await self.writer.change(service, Step(plan.finalizer_patch, "status"))
+                written = await self.writer.change(
+                    service, PatchStep(plan.finalizer_patch, "status")
+                )
             if written.obj is None:
                 raise StaleObject
             service = record.applied = written.obj
-            given, opening = self.members.of(service).now, self.handle.opening
+            given, opening = self.members.of(service).snapshot, self.handle.provider_session
             if not (given.nodes or resumed):
                 self._warn_of_no_members(service)
             if record.absent:
                 # If the call fails halfway, the partial load balancer has these members.
                 record.absent = False
-                record.took(given)
+                record.set_members(given)
             status = await self._ensure(service, record, given, opening)
             if not record.silent:
-                self._tell(service, names.REASON_ENSURED_BALANCER, "Ensured load balancer")
+                self._record_event(service, names.REASON_ENSURED_BALANCER, "Ensured load balancer")
             self._log.info("load balancer ensured", service=service.key)
-            record.confirm(service, given, status, opening=opening)
+            record.confirm(service, given, status, provider_session=opening)
 
-    async def _ensure(self, service: Service, record: Record, given: Given, opening: int) -> Status:
+    async def _ensure(
+        self, service: Service, record: ServiceRecord, given: MemberSnapshot, provider_session: int
+    ) -> Status:
         try:
             with self._reporting(service, "ensure load balancer"):
                 change = LoadBalancer.ensure_load_balancer
                 cluster = self.handle.cluster_name
                 return await self.handle.call(change, cluster, service, given.nodes)
         except ImplementedElsewhere:
-            record.confirm(service, given, None, opening=opening)
+            record.confirm(service, given, None, provider_session=provider_session)
             raise
         except RetryAfter:
             record.waiting = ENSURE
@@ -102,16 +106,16 @@ class Balancers:
         except CloudError as error:
             if isinstance(error.partial, Status):
                 record.status = error.partial
-                record.took(given)
+                record.set_members(given)
             raise
 
-    async def update(self, service: Service, record: Record) -> None:
+    async def update(self, service: Service, record: ServiceRecord) -> None:
         """Set the members of the load balancer to the current ones.
 
         Raises:
             CloudError: the provider failed; retried, and after several failures by `ensure`.
         """
-        given = self.members.of(service).now
+        given = self.members.of(service).snapshot
         record.applied = service
         record.members, record.burst = "", given.burst
         metrics.HOST_UPDATES.inc()
@@ -126,7 +130,7 @@ class Balancers:
             raise
         except CloudError as error:
             metrics.HOST_UPDATE_ERRORS.inc()
-            if await self._is_failure(service, record, given, error):
+            if await self._record_update_failure(service, record, given, error):
                 raise
             record.absent = True
         else:
@@ -134,14 +138,14 @@ class Balancers:
             self._log.info("members changed", service=service.key, members=len(given.nodes))
             if given.nodes:
                 text = "Updated load balancer with new hosts"
-                self._tell(service, names.REASON_UPDATED_BALANCER, text)
+                self._record_event(service, names.REASON_UPDATED_BALANCER, text)
             else:
                 self._warn_of_no_members(service)
         finally:
             metrics.HOST_UPDATE.observe(clock.monotonic() - started)
-        record.took(given)
+        record.set_members(given)
 
-    async def remove(self, service: Service, record: Record) -> None:
+    async def remove(self, service: Service, record: ServiceRecord) -> None:
         """Delete the load balancer, then remove the finalizer and the status.
 
         Raises:
@@ -155,10 +159,10 @@ class Balancers:
                 with self._reporting(service, "delete load balancer"):
                     await self._delete(service, record)
             with self._reporting(service, "remove the cleanup finalizer"):
-                await self.writer.change(service, Step(plan.removal_patch, "status"))
+                await self.writer.change(service, PatchStep(plan.removal_patch, "status"))
         self._deleted(service, record)
 
-    async def remove_vanished(self, record: Record) -> None:
+    async def remove_vanished(self, record: ServiceRecord) -> None:
         """Delete the load balancer of a Service that is gone.
 
         Raises:
@@ -175,7 +179,7 @@ class Balancers:
             raise
         self._deleted(service, record)
 
-    async def restore(self, service: Service, record: Record) -> bool:
+    async def restore(self, service: Service, record: ServiceRecord) -> bool:
         """Write the finalizer and the status if they differ; return whether anything was written.
 
         Raises:
@@ -189,16 +193,21 @@ class Balancers:
 
         with self._reporting(service, "update load balancer status"):
             written = await self.writer.change(
-                service, Step(plan.finalizer_patch, "status"), Step(status_patch, "status")
+                service,
+                PatchStep(plan.finalizer_patch, "status"),
+                PatchStep(status_patch, "status"),
             )
         return written.changed
 
     # --- steps ------------------------------------------------------------------------------
 
-    async def _must_be_deleted(self, service: Service, record: Record) -> bool:
+    async def _must_be_deleted(self, service: Service, record: ServiceRecord) -> bool:
         # Only a load balancer that this provider session confirmed is known to be complete. For
         # any other, parts such as a floating IP may be left although the balancer is gone.
-        is_confirmed = record.state is State.APPLIED and record.opening == self.handle.opening
+        is_confirmed = (
+            record.state is BalancerState.APPLIED
+            and record.provider_session == self.handle.provider_session
+        )
         if self.handle.cloud.always_ensure_deleted or not is_confirmed:
             return True
         try:
@@ -207,11 +216,11 @@ class Balancers:
             # Another controller's load balancer; an error would keep the finalizer for ever.
             return False
 
-    async def _delete(self, service: Service, record: Record) -> None:
-        if not record.resumes(DELETE):
-            self._tell(service, names.REASON_DELETING_BALANCER, "Deleting load balancer")
+    async def _delete(self, service: Service, record: ServiceRecord) -> None:
+        if not record.take_resumed(DELETE):
+            self._record_event(service, names.REASON_DELETING_BALANCER, "Deleting load balancer")
         # If the Service wants a load balancer again before the end, it has to be ensured.
-        record.state = State.PENDING
+        record.state = BalancerState.PENDING
         try:
             change = LoadBalancer.ensure_load_balancer_deleted
             await self.handle.call(change, self.handle.cluster_name, service)
@@ -225,8 +234,8 @@ class Balancers:
         ask = LoadBalancer.get_load_balancer
         return await self.handle.call(ask, self.handle.cluster_name, service) is not None
 
-    async def _is_failure(
-        self, service: Service, record: Record, given: Given, error: CloudError
+    async def _record_update_failure(
+        self, service: Service, record: ServiceRecord, given: MemberSnapshot, error: CloudError
     ) -> bool:
         """Record a failed update; return False if there is no load balancer to update."""
         try:
@@ -238,9 +247,9 @@ class Balancers:
             )
         record.update_failures += 1
         if record.update_failures >= UPDATES_BEFORE_ENSURE:
-            record.state = State.PENDING
+            record.state = BalancerState.PENDING
         text = (
-            f"Error updating load balancer with new hosts {shown(given.nodes)} "
+            f"Error updating load balancer with new hosts {format_names(given.nodes)} "
             f"({len(given.nodes)} nodes in total)"
         )
         self._report(service, names.REASON_UPDATE_BALANCER_FAILED, text, error)
@@ -248,16 +257,16 @@ class Balancers:
 
     # --- events and metrics -----------------------------------------------------------------
 
-    def _deleted(self, service: Service, record: Record) -> None:
-        record.state = State.REMOVED
-        self._tell(service, names.REASON_DELETED_BALANCER, "Deleted load balancer")
+    def _deleted(self, service: Service, record: ServiceRecord) -> None:
+        record.state = BalancerState.REMOVED
+        self._record_event(service, names.REASON_DELETED_BALANCER, "Deleted load balancer")
         self._log.info("load balancer deleted", service=service.key)
 
     def _warn_of_no_members(self, service: Service) -> None:
         text = "There are no available nodes for LoadBalancer"
         self.events.event(service.reference, names.WARNING, names.REASON_NO_NODES, text)
 
-    def _tell(self, service: Service, reason: str, text: str) -> None:
+    def _record_event(self, service: Service, reason: str, text: str) -> None:
         self.events.event(service.reference, names.NORMAL, reason, text)
 
     @contextmanager
@@ -277,7 +286,7 @@ class Balancers:
             self.events.event(service.reference, names.WARNING, reason, f"{text}: {error}")
 
     @contextmanager
-    def _operation(self, operation: str, record: Record) -> Iterator[None]:
+    def _operation(self, operation: str, record: ServiceRecord) -> Iterator[None]:
         started = clock.monotonic()
         outcome = "canceled"
         try:

@@ -18,42 +18,62 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ccm.base import clock, log
-from ccm.base.backoff import Exponential
-from ccm.cloud.calls.handle import Handle
+from ccm.base.backoff import ExponentialBackoff
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.errors import CloudError, RetryAfter
 from ccm.cloud.helpers import load_balancer_status
 from ccm.cloud.interface import LoadBalancerDigests
 from ccm.cloud.types import Status
 from ccm.controllers.service import metrics, plan
-from ccm.controllers.service.balancer import Balancers
-from ccm.controllers.service.listing import Listing, Orphans, Verdict, listed, listed_in_time
-from ccm.controllers.service.members import Bursts, Members, is_excluded, is_fit, matters
-from ccm.controllers.service.plan import Action, Record, State
+from ccm.controllers.service.balancer import BalancerOperations
+from ccm.controllers.service.listing import (
+    ComparisonResult,
+    LoadBalancerListing,
+    Orphans,
+    fetch_listing,
+    fetch_startup_listing,
+)
+from ccm.controllers.service.members import (
+    LoadBalancerMembers,
+    NodeChangeDebouncer,
+    affects_members,
+    is_excluded,
+    is_fit,
+)
+from ccm.controllers.service.plan import BalancerState, ServiceAction, ServiceRecord
 from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, Service, names
 from ccm.model.patches import StaleObject
-from ccm.runtime.backoff import PATIENCE_S, FailureReports, ItemBackoff, RetryDecision, classify
-from ccm.runtime.controller import DONE, IDLE, Controller, Pass, PassTimer, Result, Watch
-from ccm.runtime.deletions import ALLOW, DeletionRecord, Holds, mass_guard
-from ccm.runtime.writer import Recorder, Writer, Writes
+from ccm.runtime.backoff import REPORT_AFTER_S, FailureReports, ItemBackoff, RetryDecision, classify
+from ccm.runtime.controller import (
+    DONE,
+    IDLE,
+    Controller,
+    PassTimer,
+    PeriodicTask,
+    ReconcileResult,
+    Watch,
+)
+from ccm.runtime.deletions import ALLOW_HINT, DeletionBlocks, DeletionRecord, mass_guard
+from ccm.runtime.writer import ObjectWriter, PatchClient, Recorder
 
-BACKOFF = Exponential(base_s=5.0, factor=2.0, cap_s=300.0)
+BACKOFF = ExponentialBackoff(base_s=5.0, factor=2.0, cap_s=300.0)
 """Delays of a failing Service (Go cloud-provider, service controller)."""
 
 REPAIR_PAUSE_S = 5.0
 """Minimum seconds between two repairs of one Service: another client may undo each one."""
 
-BESIDE_FAILING = (Action.NOTHING, Action.UPDATE, Action.WAIT)
+ALLOWED_WHILE_FAILING = (ServiceAction.NOTHING, ServiceAction.UPDATE, ServiceAction.WAIT)
 """Actions that do not reset the back-off of a failing ensure."""
 
-STALE = Result(after_s=1.0)
+STALE = ReconcileResult(after_s=1.0)
 """Requeue of a Service that changed during a write: the cache needs time to show the change."""
 
-MEMBERS_PAUSE_S = 10.0
+MEMBERS_REQUEUE_S = 10.0
 """Requeue delay in seconds while the members are not known."""
 
-MEMBERS_LOOK_S = 10.0
+MEMBERS_CHECK_S = 10.0
 """Seconds between two checks of missing or unfit members."""
 
 ORPHANS_PERIOD_S = 1800.0
@@ -64,15 +84,15 @@ LISTING_JITTER = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ServiceControllerSettings:
     """Settings of the service controller.
 
     Attributes:
         workers: Services reconciled concurrently.
         classes: served load balancer classes, besides Services without a class.
         quiet_s: seconds without a change of nodes after which members are updated.
-        longest_wait_s: seconds after the first change of nodes by which members are updated, unless
-            `Bursts` waits longer on purpose; the removal of a node never waits longer.
+        max_wait_s: seconds after the first change of nodes by which members are updated, unless
+            `NodeChangeDebouncer` waits longer on purpose; the removal of a node never waits longer.
         drift_period_s: seconds between two drift checks; 0 = never.
         drift_budget: maximum Services that one drift check ensures.
         allow_mass_deletion: delete load balancers however many Services are missing.
@@ -81,7 +101,7 @@ class Settings:
     workers: int = 1
     classes: Collection[str] = ()
     quiet_s: float = 1.0
-    longest_wait_s: float = 10.0
+    max_wait_s: float = 10.0
     drift_period_s: float = 0.0
     drift_budget: int = 10
     allow_mass_deletion: bool = False
@@ -107,10 +127,10 @@ class ServiceController:
         *,
         services: Informer[Service],
         nodes: Informer[Node],
-        api: Writes[Service],
-        handle: Handle,
+        api: PatchClient[Service],
+        handle: CloudClient,
         events: Recorder,
-        settings: Settings,
+        settings: ServiceControllerSettings,
         about: ObjectReference,
         record: DeletionRecord | None = None,
         rng: random.Random | None = None,
@@ -121,45 +141,45 @@ class ServiceController:
         self._settings = settings
         self._log = log.logger(names.COMPONENT_SERVICE)
         allow = settings.allow_mass_deletion
-        self._members = Members(
+        self._members = LoadBalancerMembers(
             nodes,
             by_health=not handle.cloud.load_balancers_check_health,
-            holds=Holds("Member", events, record),
+            holds=DeletionBlocks("Member", events, record),
             guard=mass_guard(record, allow=allow),
             about=about,
         )
-        self._writer = Writer(api, cache=services.store)
-        self._balancers = Balancers(
+        self._writer = ObjectWriter(api, cache=services.store)
+        self._balancers = BalancerOperations(
             handle=handle, writer=self._writer, events=events, members=self._members
         )
         self._events = events
         self._updates: ItemBackoff[str] = ItemBackoff(BACKOFF, rng=rng)
         self._update_reports: FailureReports[str] = FailureReports()
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, ServiceRecord] = {}
         self._vanished: set[str] = set()
         self._counted = (0, 0)
-        self._may_exist = 0
-        self._holds = Holds("Service", events, record)
+        self._served_count = 0
+        self._holds = DeletionBlocks("Service", events, record)
         self._guard = mass_guard(record, allow=allow)
         self._foreign: set[str] = set()
         self._orphans = Orphans(services, self._records, events, about)
         self._to_verify: list[str] = []
-        self._listing: Listing | None = None
-        self._timer = PassTimer(self._passed)
-        self._bursts = Bursts(
-            self._nodes_changed, quiet_s=settings.quiet_s, longest_s=settings.longest_wait_s
+        self._listing: LoadBalancerListing | None = None
+        self._timer = PassTimer(self._pass_finished)
+        self._node_changes = NodeChangeDebouncer(
+            self._nodes_changed, quiet_s=settings.quiet_s, longest_s=settings.max_wait_s
         )
         passes = [
-            Pass(work=self._look_at_members, period_s=MEMBERS_LOOK_S, at_once=False),
-            Pass(
-                work=self._look_for_orphans,
+            PeriodicTask(work=self._check_members, period_s=MEMBERS_CHECK_S, at_once=False),
+            PeriodicTask(
+                work=self._check_orphans,
                 period_s=ORPHANS_PERIOD_S,
                 jitter=LISTING_JITTER,
                 at_once=False,
             ),
         ]
         if settings.drift_period_s > 0:
-            drift = Pass(
+            drift = PeriodicTask(
                 work=self.check_drift,
                 period_s=settings.drift_period_s,
                 jitter=LISTING_JITTER,
@@ -178,24 +198,24 @@ class ServiceController:
                     informer=nodes,
                     changed=self._node_changed,
                     synced=self._nodes_synced,
-                    deleted=self._members.seen_deleted,
+                    deleted=self._members.node_deleted,
                 ),
                 Watch(informer=services, changed=self._changed, deleted=self._seen_deleted),
             ],
             passes=passes,
             tasks={"start": self._verify_all},
             on_error=self._failed,
-            on_retry=self._retry,
+            on_retry=self._reset,
             rng=rng,
         )
 
     @property
-    def _rules(self) -> plan.Rules:
+    def _rules(self) -> plan.ServiceRules:
         # Read each time: a reopened provider may use other annotation prefixes.
         prefixes = self._handle.cloud.service_annotations
-        return plan.Rules(classes=self._settings.classes, prefixes=prefixes)
+        return plan.ServiceRules(classes=self._settings.classes, prefixes=prefixes)
 
-    async def sync_service(self, key: str) -> Result:
+    async def sync_service(self, key: str) -> ReconcileResult:
         """Run the operations that one Service needs.
 
         Raises:
@@ -207,40 +227,40 @@ class ServiceController:
         except StaleObject:
             return STALE
         finally:
-            self._timer.finished(key)
+            self._timer.finish(key)
 
-    async def _sync(self, key: str) -> Result:
+    async def _sync(self, key: str) -> ReconcileResult:
         result = IDLE
         # Each operation may make another one due, such as an update of members after a verify.
         while True:
             service, record, action = self.decide(key)
-            if action is Action.REMOVE_VANISHED and record is not None:
+            if action is ServiceAction.REMOVE_VANISHED and record is not None:
                 if wait_s := self._vanished_wait_s(record):
-                    return Result(after_s=wait_s, idle=True)
+                    return ReconcileResult(after_s=wait_s, idle=True)
                 await self._balancers.remove_vanished(record)
                 self._forget(key)
-            elif action is Action.FORGET:
+            elif action is ServiceAction.FORGET:
                 self._forget(key)
             elif service is None:
                 return DONE
-            elif record is not None and record.failing and action in BESIDE_FAILING:
-                return await self._beside_failing(service, record, action)
-            elif action is Action.NOTHING:
+            elif record is not None and record.failing and action in ALLOWED_WHILE_FAILING:
+                return await self._act_while_failing(service, record, action)
+            elif action is ServiceAction.NOTHING:
                 return result
-            elif action is Action.WAIT:
-                return Result(after_s=MEMBERS_PAUSE_S, idle=True)
-            elif action is Action.VERIFY and record is not None:
+            elif action is ServiceAction.WAIT:
+                return ReconcileResult(after_s=MEMBERS_REQUEUE_S, idle=True)
+            elif action is ServiceAction.VERIFY and record is not None:
                 await self._verify(service, record)
-            elif action is Action.UPDATE and record is not None:
+            elif action is ServiceAction.UPDATE and record is not None:
                 await self._balancers.update(service, record)
-            elif action is Action.REPAIR and record is not None:
+            elif action is ServiceAction.REPAIR and record is not None:
                 return await self._repair(service, record)
             else:
                 await self._ensure_or_remove(service, record, action)
                 return DONE
             result = DONE
 
-    def decide(self, key: str) -> tuple[Service | None, Record | None, Action]:
+    def decide(self, key: str) -> tuple[Service | None, ServiceRecord | None, ServiceAction]:
         """Return the current Service, its record and the next operation."""
         record, service = self._records.get(key), self._services.store.get(key)
         if service is not None:
@@ -249,106 +269,110 @@ class ServiceController:
             service,
             record,
             self._rules,
-            members_due=record is not None and self._are_due(record),
-            members_known=self._members.are_known(),
+            members_due=record is not None and self._members_due(record),
+            members_known=self._members.can_update(),
             ensure_waits=service is not None and self._ensure_waits(service, record),
             was_foreign=service is not None and service.uid in self._foreign,
         )
         return service, record, action
 
     async def _ensure_or_remove(
-        self, service: Service, record: Record | None, action: Action
+        self, service: Service, record: ServiceRecord | None, action: ServiceAction
     ) -> None:
         if record is None or not record.may_exist:
-            is_absent = not plan.looks_served(service)
-            record = self._records[service.key] = Record(applied=service, absent=is_absent)
-        if action is Action.REMOVE:
+            is_absent = not plan.was_served(service)
+            record = self._records[service.key] = ServiceRecord(applied=service, absent=is_absent)
+        if action is ServiceAction.REMOVE:
             await self._balancers.remove(service, record)
         else:
             await self._ensure(service, record)
 
-    async def _beside_failing(self, service: Service, record: Record, action: Action) -> Result:
+    async def _act_while_failing(
+        self, service: Service, record: ServiceRecord, action: ServiceAction
+    ) -> ReconcileResult:
         """Update members while the ensure fails; the back-off of the ensure continues."""
-        if action is Action.UPDATE:
-            await self._follow(service, record)
+        if action is ServiceAction.UPDATE:
+            await self._update_members(service, record)
         # `idle`: a quick update of members does not prove that the ensure would be quick.
-        after_s = MEMBERS_PAUSE_S if action is Action.WAIT else None
-        return Result(after_s=after_s, idle=True, failing=True)
+        after_s = MEMBERS_REQUEUE_S if action is ServiceAction.WAIT else None
+        return ReconcileResult(after_s=after_s, idle=True, failing=True)
 
-    def _are_due(self, record: Record) -> bool:
+    def _members_due(self, record: ServiceRecord) -> bool:
         """Return whether an update has to set other members now."""
         if record.failing and (record.absent or record.not_before > clock.monotonic()):
             return False
-        return self._members.of(record.applied).are_due(record.members, record.burst)
+        return self._members.of(record.applied).needs_update(record.members, record.burst)
 
-    def _ensure_waits(self, service: Service, record: Record | None) -> bool:
+    def _ensure_waits(self, service: Service, record: ServiceRecord | None) -> bool:
         """Return whether the ensure of the current Service failed and its back-off lasts."""
         if record is None or not record.failing:
             return False
-        waits = self.controller.backoff.waits(service.key, clock.monotonic())
+        waits = self.controller.backoff.is_waiting(service.key, clock.monotonic())
         return waits and not plan.needs_ensure(record.applied, service, self._rules.prefixes)
 
-    async def _ensure(self, service: Service, record: Record) -> None:
+    async def _ensure(self, service: Service, record: ServiceRecord) -> None:
         try:
             await self._balancers.ensure(service, record)
         except (CloudError, KubeError) as error:
             busy_s = self.controller.backoff.busy_s(service.key, clock.monotonic())
             # A busy cloud gets the next ensure soon, with the current members.
-            record.failing = not isinstance(error, RetryAfter) or busy_s >= PATIENCE_S
+            record.failing = not isinstance(error, RetryAfter) or busy_s >= REPORT_AFTER_S
             if record.failing:
-                await self._serve_anyway(service, record, error)
+                await self._update_despite_failure(service, record, error)
             raise
-        self._updated(service.key)
+        self._reset_update_backoff(service.key)
         # During the call this controller wrote the finalizer and other clients may have changed
         # the Service, so continue with the newest object.
         cached = self._services.store.get(service.key)
         if cached is not None and cached.uid == service.uid:
             service = cached
         await self._balancers.restore(self._writer.newest(service), record)
-        if self._are_due(record):
+        if self._members_due(record):
             # A burst ended during the ensure: `_nodes_changed` skips Services that are PENDING.
             self.controller.queue.add(service.key, background=True)
 
-    async def _serve_anyway(self, service: Service, record: Record, error: Exception) -> None:
+    async def _update_despite_failure(
+        self, service: Service, record: ServiceRecord, error: Exception
+    ) -> None:
         """Update due members after a failed ensure, and write the error's partial Status."""
         service = self._writer.newest(service)
-        waits = self._updates.waits(service.key, clock.monotonic())
-        if self._are_due(record) and self._members.are_known() and not waits:
-            await self._follow(service, record)
+        waits = self._updates.is_waiting(service.key, clock.monotonic())
+        if self._members_due(record) and self._members.can_update() and not waits:
+            await self._update_members(service, record)
         if isinstance(error, CloudError) and isinstance(error.partial, Status):
             await self._balancers.restore(self._writer.newest(service), record)
 
-    async def _follow(self, service: Service, record: Record) -> None:
+    async def _update_members(self, service: Service, record: ServiceRecord) -> None:
         """Update members while the ensure fails, with a back-off of its own."""
         key = service.key
         try:
             await self._balancers.update(service, record)
         except CloudError as error:
             decision, now = classify(error), clock.monotonic()
-            pause_s = self._updates.failed(key, decision, now)
+            pause_s = self._updates.record_failure(key, decision, now)
             if isinstance(error, RetryAfter):
                 record.not_before = now + pause_s
             self.controller.queue.add_after(key, pause_s)
             if self._update_reports.is_due(key, error, decision, now):
                 self._log.warning("members not changed", service=key, error=str(error))
         else:
-            self._updated(key)
+            self._reset_update_backoff(key)
 
-    def _updated(self, key: str) -> None:
+    def _reset_update_backoff(self, key: str) -> None:
         self._updates.forget(key)
         self._update_reports.forget(key)
 
-    async def _repair(self, service: Service, record: Record) -> Result:
+    async def _repair(self, service: Service, record: ServiceRecord) -> ReconcileResult:
         rest_s = record.repaired_at + REPAIR_PAUSE_S - clock.monotonic()
         if rest_s > 0:
-            return Result(after_s=rest_s, idle=True)
+            return ReconcileResult(after_s=rest_s, idle=True)
         if await self._balancers.restore(service, record):
             record.repaired_at = clock.monotonic()
             metrics.REPAIRS.inc()
             self._log.info("finalizer or status put back", service=service.key)
         return DONE
 
-    def _vanished_wait_s(self, record: Record) -> float:
+    def _vanished_wait_s(self, record: ServiceRecord) -> float:
         """Return the seconds until the next check; 0 = the load balancer may be deleted."""
         if record.applied.key not in self._vanished:
             return 0.0
@@ -357,34 +381,34 @@ class ServiceController:
         counted = (missing, len(self._records))
         if counted != self._counted:
             self._counted = counted
-            self._may_exist = sum(entry.may_exist for entry in self._records.values())
-        settled = self._may_exist
+            self._served_count = sum(entry.may_exist for entry in self._records.values())
+        settled = self._served_count
         wait_s = self._guard.wait_s(missing, settled, clock.monotonic())
-        if wait_s and self._guard.in_doubt:
-            self._holds.hold(
+        if wait_s and self._guard.is_blocking:
+            self._holds.block(
                 record.applied.reference,
                 "services_missing",
                 f"{missing} of {settled} Services with load balancers are gone, though nobody saw "
                 "them deleted. Their load balancers stay until the Services are back; to remove "
-                f"them all the same, {ALLOW}",
+                f"them all the same, {ALLOW_HINT}",
             )
         return wait_s
 
-    def _settled(self, record: Record) -> None:
+    def _forget_vanished(self, record: ServiceRecord) -> None:
         """Unblock a Service that had vanished: it is back or handled."""
         if record.applied.key in self._vanished:
             self._vanished.discard(record.applied.key)
-            self._holds.release(record.applied.reference)
+            self._holds.unblock(record.applied.reference)
 
     def _forget(self, key: str) -> None:
-        self._settled(self._records.pop(key))
-        self._updated(key)
+        self._forget_vanished(self._records.pop(key))
+        self._reset_update_backoff(key)
 
     def _failed(self, key: str, error: Exception, decision: RetryDecision) -> None:
         record = self._records.get(key)
         if record is None or not isinstance(error, RetryAfter):
             return
-        record.not_before = self.controller.backoff.until(key) or record.not_before
+        record.not_before = self.controller.backoff.delay_end(key) or record.not_before
         if decision.report:
             message = f"Error syncing load balancer: the cloud is still busy: {error}"
             reason = names.REASON_SYNC_BALANCER_FAILED
@@ -395,36 +419,36 @@ class ServiceController:
     async def _verify_all(self) -> None:
         """Queue the Services that existed at the start, after a listing if possible."""
         if self._to_verify and self._handle.offers(LoadBalancerDigests):
-            self._listing = await listed_in_time(self._handle)
+            self._listing = await fetch_startup_listing(self._handle)
         for key in self._to_verify:
             self.controller.queue.add(key, background=True)
         self._to_verify = []
 
-    def _retry(self) -> None:
+    def _reset(self) -> None:
         """Drop the start's listing, and adapt the members to a reopened provider."""
         self._listing = None
-        self._updates.release()
+        self._updates.end_all()
         by_health = not self._handle.cloud.load_balancers_check_health
         if by_health != self._members.by_health:
             self._members.rebuild(by_health=by_health)
-            self._bursts.note()
+            self._node_changes.changed()
 
-    async def _verify(self, service: Service, record: Record) -> None:
+    async def _verify(self, service: Service, record: ServiceRecord) -> None:
         """Mark the load balancer as applied if the listing shows it as wanted; else as pending."""
-        record.state = State.PENDING
+        record.state = BalancerState.PENDING
         if self._listing is None:
             metrics.STARTUP.labels("unlisted").inc()
             return
         # Digests take CPU time, so let other tasks run between two of them.
         await asyncio.sleep(0)
-        given = self._members.of(service).now
+        given = self._members.of(service).snapshot
         verdict, status = self._listing.compare(service, given.nodes)
-        record.absent = verdict is Verdict.MISSING
+        record.absent = verdict is ComparisonResult.MISSING
         metrics.STARTUP.labels(verdict.value).inc()
         if status is not None and not status.ingress:
             status = load_balancer_status(service)  # keep the written status, if there is one
-        if verdict is Verdict.ELSEWHERE or (status is not None and status.ingress):
-            record.confirm(service, given, status, opening=self._handle.opening)
+        if verdict is ComparisonResult.ELSEWHERE or (status is not None and status.ingress):
+            record.confirm(service, given, status, provider_session=self._handle.provider_session)
 
     # --- drift ------------------------------------------------------------------------------
 
@@ -438,16 +462,16 @@ class ServiceController:
         at_rest = {
             key: record
             for key, record in self._records.items()
-            if self._is_at_rest(key, record) and record.status is not None
+            if self._is_idle(key, record) and record.status is not None
         }
         blind = not self._handle.offers(LoadBalancerDigests)
         if blind:
             due = sorted(at_rest, key=lambda key: at_rest[key].touched_at)
         else:
-            listing = await listed(self._handle)
+            listing = await fetch_listing(self._handle)
             if listing is None:
                 return
-            self._orphans.note(listing)
+            self._orphans.update(listing)
             due = [
                 key
                 for key, record in at_rest.items()
@@ -456,32 +480,36 @@ class ServiceController:
             metrics.DRIFT.inc(len(due))
         for key in due[: self._settings.drift_budget]:
             record = at_rest[key]
-            if self._is_at_rest(key, record):
+            if self._is_idle(key, record):
                 record.silent = blind
-                record.state = State.PENDING
+                record.state = BalancerState.PENDING
                 self.controller.queue.add(key, background=True)
 
-    def _is_at_rest(self, key: str, record: Record) -> bool:
-        return record.state is State.APPLIED and not self.controller.queue.is_processing(key)
+    def _is_idle(self, key: str, record: ServiceRecord) -> bool:
+        return record.state is BalancerState.APPLIED and not self.controller.queue.is_processing(
+            key
+        )
 
-    async def _drifted(self, listing: Listing, key: str, record: Record, *, since: float) -> bool:
+    async def _drifted(
+        self, listing: LoadBalancerListing, key: str, record: ServiceRecord, *, since: float
+    ) -> bool:
         await asyncio.sleep(0)
-        if not self._is_at_rest(key, record) or record.touched_at >= since:
+        if not self._is_idle(key, record) or record.touched_at >= since:
             return False
-        given = self._members.of(record.applied).now
+        given = self._members.of(record.applied).snapshot
         if record.members != given.fingerprint:
             # An update of the members is due anyway.
             return False
         verdict, status = listing.compare(record.applied, given.nodes)
         if status is not None and status.ingress and record.status is not None:
             return not plan.same_status(status, record.status)
-        return verdict in (Verdict.DIFFERENT, Verdict.MISSING)
+        return verdict in (ComparisonResult.DIFFERENT, ComparisonResult.MISSING)
 
-    async def _look_for_orphans(self) -> None:
+    async def _check_orphans(self) -> None:
         if self._handle.offers(LoadBalancerDigests):
-            listing = await listed(self._handle)
+            listing = await fetch_listing(self._handle)
             if listing is not None:
-                self._orphans.note(listing)
+                self._orphans.update(listing)
 
     # --- the caches ---------------------------------------------------------------------------
 
@@ -500,8 +528,8 @@ class ServiceController:
         if record is not None and record.applied.uid == new.uid:
             record.owner_deleted = False
             if new.key in self._vanished:
-                self._guard.back(clock.monotonic())
-                self._settled(record)
+                self._guard.owner_returned(clock.monotonic())
+                self._forget_vanished(record)
         if old is None:
             return self._added(new, initial)
         if old.uid != new.uid:
@@ -512,8 +540,8 @@ class ServiceController:
         if record is not None:
             # The change deserves events, and the start's listing does not apply to it.
             record.silent = False
-            if record.state is State.UNVERIFIED:
-                record.state = State.PENDING
+            if record.state is BalancerState.UNVERIFIED:
+                record.state = BalancerState.PENDING
         return True
 
     def _seen_deleted(self, service: Service) -> None:
@@ -526,23 +554,23 @@ class ServiceController:
         record = self._records.get(service.key)
         if record is None:
             return False
-        if plan.is_unexplained(service, record, self._settings.classes):
+        if plan.vanished_unexplained(service, record, self._settings.classes):
             self._vanished.add(service.key)
-            self._guard.missing(clock.monotonic())
+            self._guard.owner_missing(clock.monotonic())
         return True
 
     def _added(self, service: Service, initial: bool) -> bool:
         if plan.needs_cleanup(service, self._settings.classes):
             # Another client may remove the finalizer before a worker takes the key.
-            self._records.setdefault(service.key, Record(applied=service))
+            self._records.setdefault(service.key, ServiceRecord(applied=service))
             return True
         if not plan.wants_balancer(service, self._settings.classes):
             return False
         if initial:
             # An earlier process may have served the Service: it counts as served until verified.
-            is_served = plan.looks_served(service)
-            self._records[service.key] = Record(
-                applied=service, state=State.UNVERIFIED, absent=not is_served
+            is_served = plan.was_served(service)
+            self._records[service.key] = ServiceRecord(
+                applied=service, state=BalancerState.UNVERIFIED, absent=not is_served
             )
             # Without an earlier ensure, a listing cannot save the call.
             if is_served and not service.is_deleting:
@@ -555,41 +583,41 @@ class ServiceController:
         self._members.end_burst()
 
     def _node_changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:  # noqa: ARG002 - shape of a watch
-        waited = len(self._members.unsettled)
+        waited = len(self._members.initialising)
         if new is not None:
-            self._members.came(new)
+            self._members.node_seen(new)
         elif old is not None:
-            self._members.gone(old.name)
-        if waits := len(self._members.unsettled) - waited:
-            self._bursts.wave(goes_on=waited + waits > 0)
+            self._members.node_gone(old.name)
+        if waits := len(self._members.initialising) - waited:
+            self._node_changes.initialisation_progress(goes_on=waited + waits > 0)
         by_health = self._members.by_health
-        if old is None or new is None or matters(old, new, by_health=by_health):
+        if old is None or new is None or affects_members(old, new, by_health=by_health):
             leaves = new is None or is_excluded(new) or (by_health and not is_fit(new, local=False))
-            self._bursts.note(leaves=leaves)
+            self._node_changes.changed(leaves=leaves)
         return False
 
-    async def _look_at_members(self) -> None:
-        if self._members.are_doubtful():
-            self._bursts.note()
+    async def _check_members(self) -> None:
+        if self._members.has_missing_or_unfit():
+            self._node_changes.changed()
 
-    def _passed(self, took_s: float) -> None:
+    def _pass_finished(self, took_s: float) -> None:
         metrics.NODE_SYNC.observe(took_s)
-        self._bursts.rest(took_s)
+        self._node_changes.delay(took_s)
 
     def _nodes_changed(self) -> None:
         """Queue the Services whose members changed, after a burst of node changes."""
-        self._members.settle()
+        self._members.drop_missing_and_unfit()
         now = clock.monotonic()
         changed = self._members.end_burst()
         due = [
             key
             for key, record in self._records.items()
-            if record.wants_members(self._members.of(record.applied).fingerprint, now)
+            if record.needs_member_update(self._members.of(record.applied).fingerprint, now)
         ]
         if changed and self._records:
             self._log.info("nodes changed", members=len(self._members), load_balancers=len(due))
         if due:
-            self._bursts.rest()
-        self._timer.started(due, joins=True)
+            self._node_changes.delay()
+        self._timer.start(due, joins=True)
         for key in due:
             self.controller.queue.add(key, background=True)

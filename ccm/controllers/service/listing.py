@@ -8,31 +8,31 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ccm.base import log
-from ccm.base.backoff import Exponential
-from ccm.base.tasks import within
-from ccm.cloud.calls.handle import Handle
+from ccm.base.backoff import ExponentialBackoff
+from ccm.base.tasks import with_timeout
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, RetryAfter
 from ccm.cloud.helpers import has_load_balancer_finalizer
 from ccm.cloud.interface import LoadBalancer, LoadBalancerDigests
 from ccm.cloud.types import LoadBalancerRecord, Status
 from ccm.controllers.service import metrics
-from ccm.controllers.service.plan import Record
+from ccm.controllers.service.plan import ServiceRecord
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, Service, names
 from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.runtime.writer import Recorder
 
-ATTEMPTS = 4
-PAUSES = Exponential(base_s=1.0, factor=2.0, cap_s=30.0)
+LISTING_ATTEMPTS = 4
+LISTING_BACKOFF = ExponentialBackoff(base_s=1.0, factor=2.0, cap_s=30.0)
 """Attempts to list at the start, and the delays between them. The alternative, ensuring every
 Service, is expensive, so a short outage of the cloud is waited out."""
 
-LONGEST_S = 60.0
+LISTING_TIMEOUT_S = 60.0
 """Maximum seconds a start waits for its listing. Services wait meanwhile, and ensuring each of them
 is expensive but correct."""
 
 
-class Verdict(Enum):
+class ComparisonResult(Enum):
     """Result of the comparison of one Service with a listing."""
 
     EQUAL = "equal"
@@ -43,7 +43,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class LoadBalancerListing:
     """All load balancers of the cluster at one moment.
 
     Attributes:
@@ -51,10 +51,12 @@ class Listing:
         records: load balancers in the cloud, by name.
     """
 
-    handle: Handle
+    handle: CloudClient
     records: Mapping[str, LoadBalancerRecord]
 
-    def compare(self, service: Service, members: Sequence[Node]) -> tuple[Verdict, Status | None]:
+    def compare(
+        self, service: Service, members: Sequence[Node]
+    ) -> tuple[ComparisonResult, Status | None]:
         """Compare a Service's load balancer with the listing.
 
         Returns:
@@ -67,52 +69,56 @@ class Listing:
             name = compute(LoadBalancer.get_load_balancer_name, cluster, service)
             record = self.records.get(name)
             if record is None:
-                return Verdict.MISSING, None
+                return ComparisonResult.MISSING, None
             wanted = compute(LoadBalancerDigests.load_balancer_digest, cluster, service, members)
         except ImplementedElsewhere:
-            return Verdict.ELSEWHERE, None
+            return ComparisonResult.ELSEWHERE, None
         except CloudError:
             # The ensure that follows gets the same error, and reports it.
-            return Verdict.DIFFERENT, None
+            return ComparisonResult.DIFFERENT, None
         if not wanted or wanted != record.digest:
-            return Verdict.DIFFERENT, None
-        return Verdict.EQUAL, record.status
+            return ComparisonResult.DIFFERENT, None
+        return ComparisonResult.EQUAL, record.status
 
 
-async def listed_in_time(handle: Handle) -> Listing | None:
-    """Return the listing for a start; None when the cloud gave none in `LONGEST_S`."""
+async def fetch_startup_listing(handle: CloudClient) -> LoadBalancerListing | None:
+    """Return the listing for a start; None when the cloud gave none in `LISTING_TIMEOUT_S`."""
     try:
-        return await within(LONGEST_S, listed(handle, attempts=ATTEMPTS), name="the listing")
+        return await with_timeout(
+            LISTING_TIMEOUT_S, fetch_listing(handle, attempts=LISTING_ATTEMPTS), name="the listing"
+        )
     except TimeoutError as error:
         logger = log.logger(names.COMPONENT_SERVICE)
         logger.warning("load balancers cannot be listed, all are ensured", error=str(error))
         return None
 
 
-async def listed(handle: Handle, *, attempts: int = 1) -> Listing | None:
+async def fetch_listing(handle: CloudClient, *, attempts: int = 1) -> LoadBalancerListing | None:
     """Return a listing; None when the cloud gave none in that many attempts.
 
     A listing is discarded if the provider session changed meanwhile.
     """
     logger = log.logger(names.COMPONENT_SERVICE)
     for attempt in range(attempts):
-        opening = handle.opening
+        opening = handle.provider_session
         try:
             ask = LoadBalancerDigests.list_load_balancers
             records = await handle.call(ask, handle.cluster_name)
-            if handle.opening == opening:
-                return Listing(handle, {record.name: record for record in records})
+            if handle.provider_session == opening:
+                return LoadBalancerListing(handle, {record.name: record for record in records})
         except CloudError as error:
             logger.warning("load balancers cannot be listed", error=str(error), attempt=attempt + 1)
             if attempt + 1 < attempts:
                 await asyncio.sleep(
-                    error.seconds if isinstance(error, RetryAfter) else PAUSES.even_delay(attempt)
+                    error.seconds
+                    if isinstance(error, RetryAfter)
+                    else LISTING_BACKOFF.delay_without_jitter(attempt)
                 )
     return None
 
 
-def unowned(
-    handle: Handle, found: Iterable[LoadBalancerRecord], services: Iterable[Service]
+def find_orphans(
+    handle: CloudClient, records: Iterable[LoadBalancerRecord], services: Iterable[Service]
 ) -> Sequence[LoadBalancerRecord]:
     """Return the load balancers that belong to none of these Services, sorted by name.
 
@@ -128,7 +134,7 @@ def unowned(
         if service.type == TYPE_LOAD_BALANCER or has_load_balancer_finalizer(service)
     }
     return sorted(
-        (record for record in found if record.name not in owned), key=lambda record: record.name
+        (record for record in records if record.name not in owned), key=lambda record: record.name
     )
 
 
@@ -148,7 +154,7 @@ class Orphans:
     def __init__(
         self,
         services: Informer[Service],
-        records: Mapping[str, Record],
+        records: Mapping[str, ServiceRecord],
         events: Recorder,
         about: ObjectReference,
     ) -> None:
@@ -157,25 +163,25 @@ class Orphans:
         self._events = events
         self._about = about
         self._seen: set[str] = set()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._log = log.logger(names.COMPONENT_SERVICE)
 
-    def note(self, listing: Listing) -> None:
+    def update(self, listing: LoadBalancerListing) -> None:
         """Update and report the orphans from a new listing."""
-        if self._services.undecodable:
+        if self._services.malformed_keys:
             # An undecodable Service could be the owner of a load balancer that seems orphaned.
             return
         removing = [record.applied for record in self._records.values() if record.may_exist]
         services = [*self._services.store.list(), *removing]
         try:
-            orphans = unowned(listing.handle, listing.records.values(), services)
+            orphans = find_orphans(listing.handle, listing.records.values(), services)
         except CloudError as error:
             self._log.info("owners of load balancers are not known", error=str(error))
             return
         seen = {orphan.name for orphan in orphans}
         lasting = seen & self._seen
         metrics.ORPHANS.set(len(lasting))
-        for name in sorted(lasting - self._told):
+        for name in sorted(lasting - self._reported):
             self._log.warning("load balancer belongs to no Service", name=name)
             text = (
                 f"Load balancer {name} of this cluster belongs to no Service; if nobody needs it, "
@@ -183,4 +189,4 @@ class Orphans:
             )
             reason = names.REASON_ORPHANED_BALANCER
             self._events.event(self._about, names.WARNING, reason, text)
-        self._seen, self._told = seen, lasting
+        self._seen, self._reported = seen, lasting

@@ -1,5 +1,5 @@
 """Manifest of the service controller."""
-# ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
+# ruff: noqa: RUF009 - `FlagSection.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ccm.base.flags import Fault, Section, at_least_one, not_negative, qualified
+from ccm.base.flags import FlagSection, FlagViolation, at_least_one, not_negative, qualified
 from ccm.base.parsing import format_duration
 from ccm.runtime.manifest import ControllerContext, Manifest, MassDeletionFlags
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ccm.runtime.controller import Controller
 
 NAME = "service-lb-controller"
-_SECTION = Section(NAME)
-_BALANCERS = Section("load balancers", ours=True)
+_SECTION = FlagSection(NAME)
+_BALANCERS = FlagSection("load balancers", ours=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class ServiceFlags(MassDeletionFlags):
     )
 
 
-def _faults(flags: ServiceFlags) -> Iterator[Fault]:
+def _faults(flags: ServiceFlags) -> Iterator[FlagViolation]:
     quiet = flags.load_balancer_nodes_quiet_period
     if flags.load_balancer_nodes_longest_wait < quiet:
         yield (
@@ -79,43 +79,43 @@ def _lacks(cloud: Cloud) -> str:
 
 
 def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
-    from ccm.controllers.service.controller import ServiceController, Settings
-    from ccm.controllers.service.plan import Action, is_foreign
+    from ccm.controllers.service.controller import ServiceController, ServiceControllerSettings
+    from ccm.controllers.service.plan import ServiceAction, is_foreign
     from ccm.kube.resources import NODES, SERVICES
     from ccm.model.names import COMPONENT_SERVICE
-    from ccm.runtime.account import Facts
+    from ccm.runtime.object_status import ControllerFacts
 
     classes = frozenset(flags.load_balancer_classes)
     services = ServiceController(
-        services=context.informers.of(SERVICES),
-        nodes=context.informers.of(NODES),
+        services=context.informers.informer_for(SERVICES),
+        nodes=context.informers.informer_for(NODES),
         api=context.client(MANIFEST.client).resource(SERVICES),
-        handle=context.handle,
+        handle=context.cloud_client,
         events=context.recorder(COMPONENT_SERVICE),
         about=context.deletions.reference,
         record=context.deletions,
-        settings=Settings(
+        settings=ServiceControllerSettings(
             workers=flags.concurrent_service_syncs,
             classes=classes,
             quiet_s=flags.load_balancer_nodes_quiet_period.total_seconds(),
-            longest_wait_s=flags.load_balancer_nodes_longest_wait.total_seconds(),
+            max_wait_s=flags.load_balancer_nodes_longest_wait.total_seconds(),
             drift_period_s=flags.load_balancer_drift_check_period.total_seconds(),
             drift_budget=flags.load_balancer_drift_check_budget,
             allow_mass_deletion=flags.allow_mass_deletion,
         ),
     )
 
-    def facts(key: str) -> Facts:
+    def facts(key: str) -> ControllerFacts:
         service, record, action = services.decide(key)
-        if action is Action.NOTHING and record is not None and record.failing:
-            action = Action.ENSURE  # after its back-off
+        if action is ServiceAction.NOTHING and record is not None and record.failing:
+            action = ServiceAction.ENSURE  # after its back-off
         foreign = ""
         if service is not None and is_foreign(service, classes):
             foreign = f"it asks for a load balancer of class {service.spec.load_balancer_class}"
-        plan = "" if action is Action.NOTHING else f"{action.value} its load balancer"
-        return Facts(plan=plan, foreign=foreign)
+        plan = "" if action is ServiceAction.NOTHING else f"{action.value} its load balancer"
+        return ControllerFacts(plan=plan, foreign=foreign)
 
-    services.controller.explains["service"] = facts
+    services.controller.facts_functions["service"] = facts
     return services.controller
 
 
@@ -125,10 +125,10 @@ MANIFEST: Manifest[ServiceFlags] = Manifest(
     client="service-controller",
     metric="service",
     # Deviation: the reference refuses the former names.
-    former="service-controller",
-    follows=("nodes", "services"),
-    acts=(("get", "services"), ("patch", "services/status")),
+    former_name="service-controller",
+    watched=("nodes", "services"),
+    permissions=(("get", "services"), ("patch", "services/status")),
     faults=_faults,
-    lacks=_lacks,
+    missing_interface=_lacks,
     build=_build,
 )

@@ -19,26 +19,32 @@ from collections.abc import Callable, Sequence
 from ccm.base import clock, log
 from ccm.base.log import Outage
 from ccm.base.parsing import parse_bool
-from ccm.controllers.service.plan import Given
+from ccm.controllers.service.plan import MemberSnapshot
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, Service, names
 from ccm.model.node import is_uninitialized
 from ccm.model.service import POLICY_LOCAL
-from ccm.runtime.deletions import ALLOW, DOUBT_S, Holds, MassDeletionGuard, is_mass
+from ccm.runtime.deletions import (
+    ALLOW_HINT,
+    MASS_HOLD_S,
+    DeletionBlocks,
+    MassDeletionGuard,
+    is_mass,
+)
 
-NAMES_SHOWN = 20
+MAX_NAMES_SHOWN = 20
 """Limit of node names in a message (Go cloud-provider, service controller)."""
 
-MISSING_LONGEST_S = 1800.0
+MAX_MISSING_S = 1800.0
 """Maximum seconds that missing nodes stay members while other nodes exist."""
 
-PACE = 10.0
+DELAY_FACTOR = 10.0
 """Delay after a pass, as a multiple of its duration."""
 
-LONGEST_REST_S = 60.0
+MAX_DELAY_S = 60.0
 """Maximum of that delay, in seconds."""
 
-LONGEST_WAVE_S = 600.0
+MAX_INITIALISATION_S = 600.0
 """Maximum seconds of a burst during initialisation: enough for 5,000 nodes at the default rate of
 writes."""
 
@@ -76,7 +82,7 @@ def is_fit(node: Node, *, local: bool) -> bool:
     return local or node.condition_status(names.CONDITION_TERMINATING) != names.STATUS_TRUE
 
 
-def matters(old: Node, new: Node, *, by_health: bool = False) -> bool:
+def affects_members(old: Node, new: Node, *, by_health: bool = False) -> bool:
     """Return whether an update of a node requires a check of all members.
 
     New taints and a started deletion do not: they take effect with the next other change.
@@ -93,15 +99,15 @@ def matters(old: Node, new: Node, *, by_health: bool = False) -> bool:
     )
 
 
-def shown(members: Sequence[Node]) -> str:
-    """Return the names for a message; after `NAMES_SHOWN` only the number of further ones."""
-    some = [node.name for node in members[:NAMES_SHOWN]]
-    if len(members) > NAMES_SHOWN:
-        some.append(f"<{len(members) - NAMES_SHOWN} more>")
+def format_names(members: Sequence[Node]) -> str:
+    """Return the names for a message; after `MAX_NAMES_SHOWN` only the number of further ones."""
+    some = [node.name for node in members[:MAX_NAMES_SHOWN]]
+    if len(members) > MAX_NAMES_SHOWN:
+        some.append(f"<{len(members) - MAX_NAMES_SHOWN} more>")
     return f"[{' '.join(some)}]"
 
 
-class Pool:
+class MemberPool:
     """Members of the load balancers with one traffic policy."""
 
     def __init__(self) -> None:
@@ -148,16 +154,17 @@ class Pool:
         """Remove unfit members; return True if they stay.
 
         An API server that loses its nodes makes them unfit one after the other. A mass of them
-        within `DOUBT_S` stays that long, and the last members stay until another node is fit.
+        within `MASS_DENIAL_TRUST_S` stays that long, and the last members stay until another node
+        is fit.
         """
         if not self.unfit:
             self._unfit_since = math.inf
             return False
         self._unfit_since = min(self._unfit_since, now)
-        self._left_at = [left_at for left_at in self._left_at if now < left_at + DOUBT_S]
+        self._left_at = [left_at for left_at in self._left_at if now < left_at + MASS_HOLD_S]
         left = len(self._left_at)
         is_doubtful = is_mass(len(self.unfit) + left, len(self) + left)
-        is_doubtful = is_doubtful and now < self._unfit_since + DOUBT_S
+        is_doubtful = is_doubtful and now < self._unfit_since + MASS_HOLD_S
         if is_doubtful or len(self.unfit) == len(self):
             return True
         for name in tuple(self.unfit):
@@ -167,15 +174,15 @@ class Pool:
         return False
 
     @property
-    def now(self) -> Given:
+    def snapshot(self) -> MemberSnapshot:
         """The current members."""
         if self._sorted is None:
             self._sorted = tuple(self._nodes[name] for name in sorted(self._nodes))
-        return Given(self._sorted, self.fingerprint, self.bursts)
+        return MemberSnapshot(self._sorted, self.fingerprint, self.bursts)
 
     @property
     def fingerprint(self) -> str:
-        """See `Given`."""
+        """See `MemberSnapshot`."""
         if self._fingerprint is None:
             content = hashlib.sha256()
             for name in sorted(self._nodes):
@@ -190,7 +197,7 @@ class Pool:
         self.bursts += 1
         return before != self._at_burst
 
-    def are_due(self, known: str, burst: int) -> bool:
+    def needs_update(self, known: str, burst: int) -> bool:
         """Return whether a load balancer needs an update of its members now.
 
         During a burst members change all the time. A reconcile for another reason must not set an
@@ -205,7 +212,7 @@ class Pool:
         return burst != self.bursts and known != self._at_burst
 
 
-class Members:
+class LoadBalancerMembers:
     """Members of all load balancers, updated with every change of a node.
 
     Args:
@@ -221,7 +228,7 @@ class Members:
         cache: Informer[Node],
         *,
         by_health: bool,
-        holds: Holds,
+        holds: DeletionBlocks,
         guard: MassDeletionGuard,
         about: ObjectReference,
     ) -> None:
@@ -232,25 +239,29 @@ class Members:
         self._missing: set[str] = set()
         self._missing_since = math.inf
         self._deleted: set[str] = set()
-        self.unsettled: set[str] = set()
+        self.initialising: set[str] = set()
         """Names of uninitialised nodes without provider ID: initialisation will change them."""
         logger = log.logger(names.COMPONENT_SERVICE)
         self._unfit = Outage(
             logger,
-            begins="nodes that are not ready stay members of load balancers, too many are at once",
-            ends="members of load balancers are ready again",
+            start_message=(
+                "nodes that are not ready stay members of load balancers, too many are at once"
+            ),
+            end_message="members of load balancers are ready again",
         )
         self._undecodable = Outage(
             logger,
-            begins="members of load balancers stay as they are, too many nodes cannot be decoded",
-            ends="enough nodes can be decoded again to change members",
+            start_message=(
+                "members of load balancers stay as they are, too many nodes cannot be decoded"
+            ),
+            end_message="enough nodes can be decoded again to change members",
         )
         self._use(by_health=by_health)
 
     def _use(self, *, by_health: bool) -> None:
         self.by_health = by_health
-        self._cluster = Pool()
-        self._local = Pool() if by_health else self._cluster
+        self._cluster = MemberPool()
+        self._local = MemberPool() if by_health else self._cluster
 
     def __len__(self) -> int:
         """Return the number of nodes that are members of some load balancer."""
@@ -258,11 +269,11 @@ class Members:
         return max(len(pool) for pool in self.pools)
 
     @property
-    def pools(self) -> Sequence[Pool]:
+    def pools(self) -> Sequence[MemberPool]:
         """All distinct pools."""
         return (self._cluster, self._local) if self.by_health else (self._cluster,)
 
-    def of(self, service: Service) -> Pool:
+    def of(self, service: Service) -> MemberPool:
         """Return the pool of a Service's load balancer."""
         is_local = service.spec.external_traffic_policy == POLICY_LOCAL
         return self._local if is_local else self._cluster
@@ -288,27 +299,28 @@ class Members:
                         pool.put(node)
                         pool.put(node, fit=False)
 
-    def seen_deleted(self, node: Node) -> None:
-        """Note a deletion that the watch reported, before `gone`."""
+    def node_deleted(self, node: Node) -> None:
+        """Note a deletion that the watch reported, before `node_gone`."""
         self._deleted.add(node.name)
 
-    def gone(self, name: str) -> None:
-        """Handle a node that left the cache; unless deleted, it stays a member until `settle`."""
+    def node_gone(self, name: str) -> None:
+        """Handle a node that left the cache; unless deleted, it stays a member until
+        `drop_missing_and_unfit`."""
         if name in self._deleted:
             self._deleted.discard(name)
             self._remove(name)
             return
         now = clock.monotonic()
-        self.unsettled.discard(name)
+        self.initialising.discard(name)
         if any(name in pool for pool in self.pools):
             self._missing.add(name)
         self._missing_since = min(self._missing_since, now)
-        self._guard.missing(now)
+        self._guard.owner_missing(now)
 
-    def came(self, node: Node) -> None:
+    def node_seen(self, node: Node) -> None:
         """Handle a new or changed node."""
         if node.name in self._missing:
-            self._guard.back(clock.monotonic())
+            self._guard.owner_returned(clock.monotonic())
         self._put(node)
 
     def _put(self, node: Node) -> None:
@@ -317,7 +329,7 @@ class Members:
             return
         self._missing.discard(node.name)
         waits = is_uninitialized(node) and not node.provider_id
-        (self.unsettled.add if waits else self.unsettled.discard)(node.name)
+        (self.initialising.add if waits else self.initialising.discard)(node.name)
         if self.by_health:
             self._cluster.put(node, fit=is_fit(node, local=False))
             self._local.put(node, fit=is_fit(node, local=True))
@@ -325,59 +337,59 @@ class Members:
             self._cluster.put(node)
 
     def _remove(self, name: str) -> None:
-        self.unsettled.discard(name)
+        self.initialising.discard(name)
         self._missing.discard(name)
         for pool in self.pools:
             pool.remove(name)
 
-    def are_doubtful(self) -> bool:
+    def has_missing_or_unfit(self) -> bool:
         """Return whether some members are missing or unfit."""
         return bool(self._missing) or any(pool.unfit for pool in self.pools)
 
-    def settle(self) -> None:
+    def drop_missing_and_unfit(self) -> None:
         """Remove missing and unfit members, unless there are too many."""
         now = clock.monotonic()
         stay = [pool for pool in self.pools if pool.drop_unfit(now)]
         if not stay:
-            self._unfit.is_over()
+            self._unfit.record_success()
         else:
-            self._unfit.goes_on(nodes=max(len(pool.unfit) for pool in stay))
-        if self._missing and self._missing_stay(now):
+            self._unfit.record_failure(nodes=max(len(pool.unfit) for pool in stay))
+        if self._missing and self._keep_missing(now):
             return
         for name in tuple(self._missing):
             self._remove(name)
         self._missing_since = math.inf
-        self._holds.only(())
+        self._holds.keep_only(())
 
-    def _missing_stay(self, now: float) -> bool:
+    def _keep_missing(self, now: float) -> bool:
         missing, among = len(self._missing), len(self)
         many = missing == among or is_mass(missing, among)
         # A cluster without any node has no better members, so the old ones stay.
-        lasts = not len(self._cache.store) or now < self._missing_since + MISSING_LONGEST_S
+        lasts = not len(self._cache.store) or now < self._missing_since + MAX_MISSING_S
         wait_s = self._guard.wait_s(missing, among, now, is_many=many and lasts)
-        if wait_s and self._guard.in_doubt:
-            self._holds.hold(
+        if wait_s and self._guard.is_blocking:
+            self._holds.block(
                 self._about,
                 "nodes_missing",
                 f"{missing} of {among} nodes are missing, though nobody saw them deleted. They "
                 "stay members of load balancers until they are back, or half an hour while others "
-                f"are there; to let them go, {ALLOW}",
+                f"are there; to let them go, {ALLOW_HINT}",
             )
         return wait_s > 0
 
-    def are_known(self) -> bool:
+    def can_update(self) -> bool:
         """Return whether the nodes are known well enough to update members without a request.
 
         If more than a third of the nodes cannot be decoded, an update would remove too many healthy
         members.
         """
         store = self._cache.store
-        missing = sum(key not in store for key in self._cache.undecodable)
+        missing = sum(key not in store for key in self._cache.malformed_keys)
         is_known = missing * 3 <= missing + len(store)
         if is_known:
-            self._undecodable.is_over()
+            self._undecodable.record_success()
         else:
-            self._undecodable.goes_on(missing=missing)
+            self._undecodable.record_failure(missing=missing)
         return is_known
 
     def end_burst(self) -> bool:
@@ -386,7 +398,7 @@ class Members:
         return bool(changed)
 
 
-class Bursts:
+class NodeChangeDebouncer:
     """Debouncer of node changes: acts once per burst, and limits the rate.
 
     A burst ends after a pause in the changes, or after a maximum time. While new nodes are
@@ -406,49 +418,49 @@ class Bursts:
         self._act = act
         self._quiet_s = quiet_s
         self._longest_s = longest_s
-        self._first = self._last = self._left = math.inf
-        self._wave = self._rests_until = -math.inf
+        self._first = self._last = self._first_removal = math.inf
+        self._last_progress = self._delayed_until = -math.inf
         self._timer: asyncio.TimerHandle | None = None
 
-    def note(self, *, leaves: bool = False) -> None:
+    def changed(self, *, leaves: bool = False) -> None:
         """Record a change; `leaves`: a node was removed."""
         self._last = asyncio.get_running_loop().time()
         self._first = min(self._first, self._last)
         if leaves:
-            self._left = min(self._left, self._last)
-        self._arm()
+            self._first_removal = min(self._first_removal, self._last)
+        self._set_timer()
 
-    def wave(self, *, goes_on: bool) -> None:
+    def initialisation_progress(self, *, goes_on: bool) -> None:
         """Record progress of the initialisation of nodes; `goes_on`: others still wait."""
-        self._wave = asyncio.get_running_loop().time() if goes_on else -math.inf
+        self._last_progress = asyncio.get_running_loop().time() if goes_on else -math.inf
 
-    def rest(self, took_s: float = LONGEST_REST_S) -> None:
+    def delay(self, took_s: float = MAX_DELAY_S) -> None:
         """Delay the next burst's end, after a pass of `took_s` or at the start of one."""
-        rest_s = min(LONGEST_REST_S, PACE * took_s)
-        self._rests_until = asyncio.get_running_loop().time() + rest_s
-        self._arm()
+        rest_s = min(MAX_DELAY_S, DELAY_FACTOR * took_s)
+        self._delayed_until = asyncio.get_running_loop().time() + rest_s
+        self._set_timer()
 
     @property
     def _due(self) -> float:
         """End of the burst; infinity if there is none."""
         burst = min(self._last + self._quiet_s, self._first + self._longest_s)
-        wave = min(self._wave + self._longest_s, self._first + LONGEST_WAVE_S)
-        return min(max(burst, wave, self._rests_until), self._left + self._longest_s)
+        wave = min(self._last_progress + self._longest_s, self._first + MAX_INITIALISATION_S)
+        return min(max(burst, wave, self._delayed_until), self._first_removal + self._longest_s)
 
-    def _arm(self) -> None:
-        """Set the timer for the end of the burst; if that moves back, `_look` sets it again."""
+    def _set_timer(self) -> None:
+        """Set the timer for the end of the burst; if that moves back, `_fire` sets it again."""
         due = self._due
         if self._timer is not None:
             if self._timer.when() <= due:
                 return
             self._timer.cancel()
         if due < math.inf:
-            self._timer = asyncio.get_running_loop().call_at(due, self._look)
+            self._timer = asyncio.get_running_loop().call_at(due, self._fire)
 
-    def _look(self) -> None:
+    def _fire(self) -> None:
         self._timer = None
         if asyncio.get_running_loop().time() < self._due:
-            self._arm()
+            self._set_timer()
             return
-        self._first = self._last = self._left = math.inf
+        self._first = self._last = self._first_removal = math.inf
         self._act()

@@ -20,11 +20,17 @@ from ccm.cloud.helpers import (
 )
 from ccm.cloud.types import Ingress, Status
 from ccm.model import Node, Service, names
-from ccm.model.patches import Patch, StaleObject, add_finalizer, remove_finalizer, same_version
+from ccm.model.patches import (
+    Patch,
+    StaleObject,
+    add_finalizer_patch,
+    remove_finalizer_patch,
+    version_precondition,
+)
 from ccm.model.service import TYPE_LOAD_BALANCER
 
 
-class Given(NamedTuple):
+class MemberSnapshot(NamedTuple):
     """Members of load balancers at one moment.
 
     Attributes:
@@ -38,7 +44,7 @@ class Given(NamedTuple):
     burst: int
 
 
-class State(Enum):
+class BalancerState(Enum):
     """State of a Service's load balancer, as far as it is known.
 
     ```text
@@ -59,7 +65,7 @@ class State(Enum):
 
 
 @dataclass(slots=True, kw_only=True)
-class Record:
+class ServiceRecord:
     """Controller state of one Service and its load balancer.
 
     Attributes:
@@ -78,12 +84,12 @@ class Record:
         not_before: monotonic time before which a change of nodes causes no call.
         touched_at: monotonic time of the last call to the provider.
         repaired_at: monotonic time of the last repair.
-        opening: provider session that last confirmed the load balancer.
+        provider_session: provider session that last confirmed the load balancer.
         owner_deleted: the watch reported the deletion of the Service; else it may only be missing.
     """
 
     applied: Service
-    state: State = State.PENDING
+    state: BalancerState = BalancerState.PENDING
     members: str = ""
     burst: int = 0
     status: Status | None = None
@@ -95,37 +101,42 @@ class Record:
     not_before: float = -math.inf
     touched_at: float = -math.inf
     repaired_at: float = -math.inf
-    opening: int = -1
+    provider_session: int = -1
     owner_deleted: bool = False
 
     @property
     def may_exist(self) -> bool:
         """Whether the cloud may have resources of the Service."""
-        return self.state is not State.REMOVED
+        return self.state is not BalancerState.REMOVED
 
-    def wants_members(self, fingerprint: str, now: float) -> bool:
+    def needs_member_update(self, fingerprint: str, now: float) -> bool:
         """Return whether an update has to set other members, and may do so now."""
-        follows = self.state is State.APPLIED or (self.failing and not self.absent)
+        follows = self.state is BalancerState.APPLIED or (self.failing and not self.absent)
         return follows and self.members != fingerprint and self.not_before <= now
 
     def confirm(
-        self, service: Service, given: Given, status: Status | None, *, opening: int
+        self,
+        service: Service,
+        given: MemberSnapshot,
+        status: Status | None,
+        *,
+        provider_session: int,
     ) -> None:
         """Record that the load balancer matches this Service and these members."""
         self.applied = service
-        self.opening = opening
-        self.state = State.APPLIED
-        self.took(given)
+        self.provider_session = provider_session
+        self.state = BalancerState.APPLIED
+        self.set_members(given)
         self.status = status
         self.failing = self.absent = self.silent = False
         self.waiting = ""
 
-    def took(self, given: Given) -> None:
+    def set_members(self, given: MemberSnapshot) -> None:
         """Record that the load balancer has these members."""
         self.members, self.burst = given.fingerprint, given.burst
         self.update_failures = 0
 
-    def resumes(self, operation: str) -> bool:
+    def take_resumed(self, operation: str) -> bool:
         """Return whether the operation is a retry that the provider asked for.
 
         Resets `waiting`, so call it once per attempt.
@@ -135,7 +146,7 @@ class Record:
         return resumed
 
 
-class Action(Enum):
+class ServiceAction(Enum):
     """Next operation for a Service."""
 
     NOTHING = "nothing"
@@ -159,7 +170,7 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class ServiceRules:
     """Which Services the controller serves, and which annotations matter.
 
     Attributes:
@@ -173,14 +184,14 @@ class Rules:
 
 def decide(
     service: Service | None,
-    record: Record | None,
-    rules: Rules,
+    record: ServiceRecord | None,
+    rules: ServiceRules,
     *,
     members_due: bool,
     members_known: bool = True,
     ensure_waits: bool = False,
     was_foreign: bool = False,
-) -> Action:
+) -> ServiceAction:
     """Return the next operation for a Service.
 
     A Service that is being deleted never gets a finalizer. Its cloud resources are removed even if
@@ -199,32 +210,32 @@ def decide(
             then belongs to that controller.
     """
     if record is not None and (service is None or service.uid != record.applied.uid):
-        return Action.REMOVE_VANISHED if record.may_exist else Action.FORGET
+        return ServiceAction.REMOVE_VANISHED if record.may_exist else ServiceAction.FORGET
     if service is None:
-        return Action.NOTHING
+        return ServiceAction.NOTHING
     served = record is not None and record.may_exist
     if needs_cleanup(service, rules.classes):
-        return Action.NOTHING if was_foreign and not served else Action.REMOVE
+        return ServiceAction.NOTHING if was_foreign and not served else ServiceAction.REMOVE
     if service.is_deleting or not wants_balancer(service, rules.classes):
-        return Action.REMOVE if served else Action.NOTHING
-    member_action = Action.UPDATE if members_known else Action.WAIT
-    update = member_action if members_due else Action.NOTHING
-    if record is None or record.state in (State.PENDING, State.REMOVED):
+        return ServiceAction.REMOVE if served else ServiceAction.NOTHING
+    member_action = ServiceAction.UPDATE if members_known else ServiceAction.WAIT
+    update = member_action if members_due else ServiceAction.NOTHING
+    if record is None or record.state in (BalancerState.PENDING, BalancerState.REMOVED):
         if not ensure_waits:
-            return Action.ENSURE
+            return ServiceAction.ENSURE
         # A failing ensure, such as for a bad annotation, must not keep vanished nodes as members.
         return update
-    if record.state is State.UNVERIFIED:
-        return Action.VERIFY if members_known else Action.WAIT
+    if record.state is BalancerState.UNVERIFIED:
+        return ServiceAction.VERIFY if members_known else ServiceAction.WAIT
     if needs_ensure(record.applied, service, rules.prefixes):
-        return Action.ENSURE
-    if update is Action.NOTHING and is_damaged(service, record.status):
-        return Action.REPAIR
+        return ServiceAction.ENSURE
+    if update is ServiceAction.NOTHING and needs_repair(service, record.status):
+        return ServiceAction.REPAIR
     return update
 
 
 def is_relevant(
-    old: Service, new: Service, record: Record | None, rules: Rules, *, lags: bool
+    old: Service, new: Service, record: ServiceRecord | None, rules: ServiceRules, *, lags: bool
 ) -> bool:
     """Return whether a change of a Service needs a reconcile.
 
@@ -244,12 +255,12 @@ def is_relevant(
         return record is None or record.may_exist or not lags
     if not wants:
         return False
-    if record is None or record.state is not State.APPLIED:
+    if record is None or record.state is not BalancerState.APPLIED:
         return new.is_deleting != old.is_deleting or needs_ensure(old, new, rules.prefixes)
     return (
         new.is_deleting
         or needs_ensure(record.applied, new, rules.prefixes)
-        or is_damaged(new, record.status)
+        or needs_repair(new, record.status)
     )
 
 
@@ -277,12 +288,12 @@ def needs_cleanup(service: Service, classes: Collection[str]) -> bool:
     return service.is_deleting or service.type != TYPE_LOAD_BALANCER
 
 
-def looks_served(service: Service) -> bool:
+def was_served(service: Service) -> bool:
     """Return whether a controller served it: it has the finalizer, or an (older) address."""
     return has_load_balancer_finalizer(service) or bool(service.ingress)
 
 
-def is_unexplained(service: Service, record: Record, classes: Collection[str]) -> bool:
+def vanished_unexplained(service: Service, record: ServiceRecord, classes: Collection[str]) -> bool:
     """Return whether a Service disappeared without a deletion and left cloud resources.
 
     Args:
@@ -330,7 +341,7 @@ def relevant_annotations(service: Service, prefixes: Sequence[str] | None) -> Ma
     return {key: value for key, value in service.annotations.items() if key.startswith(wanted)}
 
 
-def is_damaged(service: Service, written: Status | None) -> bool:
+def needs_repair(service: Service, written: Status | None) -> bool:
     """Return whether another client removed the finalizer or changed the status.
 
     Args:
@@ -338,7 +349,7 @@ def is_damaged(service: Service, written: Status | None) -> bool:
         written: status that the controller wrote; None = none.
     """
     return not has_load_balancer_finalizer(service) or (
-        written is not None and not status_settled(service, written)
+        written is not None and not has_status(service, written)
     )
 
 
@@ -355,7 +366,7 @@ def finalizer_patch(service: Service) -> Patch | None:
         return None
     if service.is_deleting:
         raise StaleObject
-    return add_finalizer(service, names.FINALIZER_LOAD_BALANCER)
+    return add_finalizer_patch(service, names.FINALIZER_LOAD_BALANCER)
 
 
 def removal_patch(service: Service) -> Patch | None:
@@ -365,11 +376,11 @@ def removal_patch(service: Service) -> Patch | None:
     `finalizers: null`, which removes those that others added meanwhile, and clears the status in a
     second write.
     """
-    lifted = remove_finalizer(service, names.FINALIZER_LOAD_BALANCER)
+    lifted = remove_finalizer_patch(service, names.FINALIZER_LOAD_BALANCER)
     if not service.ingress:
         return lifted
     cleared = {"status": {"loadBalancer": {"ingress": None}}}
-    return {"metadata": same_version(service), **(lifted or {}), **cleared}
+    return {"metadata": version_precondition(service), **(lifted or {}), **cleared}
 
 
 def status_patch(service: Service, wanted: Status) -> Patch | None:
@@ -380,16 +391,16 @@ def status_patch(service: Service, wanted: Status) -> Patch | None:
     """
     if service.type != TYPE_LOAD_BALANCER:
         raise StaleObject
-    if status_settled(service, wanted):
+    if has_status(service, wanted):
         return None
     ingress = [_wire(entry) for entry in wanted.ingress] or None
     return {
-        "metadata": same_version(service),
+        "metadata": version_precondition(service),
         "status": {"loadBalancer": {"ingress": ingress}},
     }
 
 
-def status_settled(service: Service, wanted: Status) -> bool:
+def has_status(service: Service, wanted: Status) -> bool:
     """Return whether the Service has the status.
 
     The API server turns an unset IP mode of an address into `VIP`, so the two count as equal.
@@ -398,7 +409,7 @@ def status_settled(service: Service, wanted: Status) -> bool:
     return same_status(load_balancer_status(service), wanted)
 
 
-def same_status(one: Status, other: Status) -> bool:
+def same_status(left: Status, right: Status) -> bool:
     """Return whether two statuses are equal, given the default of the IP mode."""
 
     def defaulted(status: Status) -> Status:
@@ -409,7 +420,7 @@ def same_status(one: Status, other: Status) -> bool:
             ]
         )
 
-    return load_balancer_status_equal(defaulted(one), defaulted(other))
+    return load_balancer_status_equal(defaulted(left), defaulted(right))
 
 
 def _wire(entry: Ingress) -> Mapping[str, Any]:

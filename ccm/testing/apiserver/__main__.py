@@ -59,7 +59,7 @@ async def _serve(options: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(signum, ended.set)
     tls, ca_file = await _tls(data_dir) if options.tls else (None, None)
     async with server.serve(
-        store.Store(path=data_dir / "objects.jsonl"),
+        store.ObjectStore(path=data_dir / "objects.jsonl"),
         port=options.port,
         token=options.token,
         tls=tls,

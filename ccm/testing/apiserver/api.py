@@ -50,12 +50,12 @@ _SELF_REVIEWS: Mapping[str, Mapping[str, Any]] = {
 
 _Options = TypeVar("_Options", bound=msgspec.Struct)
 
-Given = tuple[dict[str, Any], list[str]]
+CheckedObject = tuple[dict[str, Any], list[str]]
 """An object in stored form, and the warnings about its unknown fields."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ApiRequest:
     method: str
     path: str
     query: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -78,7 +78,7 @@ class Request:
             raise errors.bad_request(f"the body cannot be decoded: {error}") from error
 
 
-def read(wanted: type[_Options], query: Mapping[str, str]) -> _Options:
+def parse_options(wanted: type[_Options], query: Mapping[str, str]) -> _Options:
     """Convert query parameters to options of a type.
 
     Raises:
@@ -114,13 +114,13 @@ _PLAIN = WriteOptions()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class RequestTarget:
     """Object or collection of a request.
 
     `name` is empty for a collection; `subresource` is empty for the object itself.
     """
 
-    kind: kinds.Kind
+    kind: kinds.ServedKind
     namespace: str = ""
     name: str = ""
     subresource: str = ""
@@ -132,10 +132,10 @@ class Target:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WriteResult:
     """Result of a write. `deleted`: the object was removed from the store."""
 
-    entry: stores.Entry
+    entry: stores.StoredObject
     created: bool = False
     deleted: bool = False
     warnings: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ class Api:
 
     def __init__(
         self,
-        store: stores.Store,
+        store: stores.ObjectStore,
         *,
         cluster_ips: services.Networks = services.CLUSTER_IPS,
         token: str = "",
@@ -164,30 +164,30 @@ class Api:
         self._numbers = services.Numbers(cluster_ips)
         self._port = 0
         for entry in store.collection(kinds.SERVICES):
-            self._numbers.hold(entry.key, services.numbers(entry.body()["spec"]))
+            self._numbers.set_allocated(entry.key, services.numbers(entry.body()["spec"]))
         for name in _START_NAMESPACES:
             if store.get(kinds.NAMESPACES, name) is None:
                 body = kinds.NAMESPACES.clean({"metadata": {"name": name}})
-                self._create(Target(kind=kinds.NAMESPACES), (body, []))
+                self._create(RequestTarget(kind=kinds.NAMESPACES), (body, []))
 
     def publish(self, port: int) -> None:
         """Create or update the Service `kubernetes`, for this server on the given port."""
         self._port = port
-        target = Target(kind=kinds.SERVICES, namespace="default", name=services.KUBERNETES)
+        target = RequestTarget(kind=kinds.SERVICES, namespace="default", name=services.KUBERNETES)
         labels = {"component": "apiserver", "provider": services.KUBERNETES}
         # The first cluster IP belongs to the API server.
         address = str(next(iter(self._numbers.ranges.values()))[1])
         ports = [{"name": "https", "port": 443, "targetPort": port}]
         spec = {"clusterIP": address, "ports": ports}
         wanted = {"metadata": {"name": services.KUBERNETES, "labels": labels}, "spec": spec}
-        given: Given = (kinds.SERVICES.clean(wanted), [])
+        given: CheckedObject = (kinds.SERVICES.clean(wanted), [])
         old = self.store.get(target.kind, target.key)
         if old is None:
             self._create(target, given)
         else:
             self._store_update(target, given, old)
 
-    def get(self, target: Target) -> stores.Entry:
+    def get(self, target: RequestTarget) -> stores.StoredObject:
         """Return an object, or its scale.
 
         Raises:
@@ -198,21 +198,23 @@ class Api:
             raise errors.not_found(target.kind, target.name)
         return _as_scale(target.kind, entry) if target.subresource == "scale" else entry
 
-    def create(self, target: Target, request: Request) -> Written:
+    def create(self, target: RequestTarget, request: ApiRequest) -> WriteResult:
         """Store a new object.
 
         Raises:
             ApiError: the object is invalid or exists.
         """
-        kind, options = target.kind, read(WriteOptions, request.query)
+        kind, options = target.kind, parse_options(WriteOptions, request.query)
         given = new_object(kind, request.decoded(), options)
         status = self._reviewed(kind, given[0].get("spec") or {})
         if status is not None:
             answer = {**given[0], "metadata": {"creationTimestamp": schema.now()}, "status": status}
-            return Written(entry=stores.entry_of(kind, "", answer), created=True)
+            return WriteResult(entry=stores.entry_of(kind, "", answer), created=True)
         return self._create(target, given, options)
 
-    def _reviewed(self, kind: kinds.Kind, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def _reviewed(
+        self, kind: kinds.ServedKind, spec: Mapping[str, Any]
+    ) -> Mapping[str, Any] | None:
         """Return the status of a review; None if the kind is no review."""
         if kind.kind == "TokenReview":
             is_known = not self._token or spec.get("token") == self._token
@@ -221,13 +223,13 @@ class Api:
             return {"allowed": "system:masters" in (spec.get("groups") or ())}
         return None if kind.is_custom else _SELF_REVIEWS.get(kind.kind)
 
-    def update(self, target: Target, request: Request) -> Written:
+    def update(self, target: RequestTarget, request: ApiRequest) -> WriteResult:
         """Replace an object, its status or its scale.
 
         Raises:
             ApiError: the object is invalid or absent, or its resource version is outdated.
         """
-        decoded, options = request.decoded(), read(WriteOptions, request.query)
+        decoded, options = request.decoded(), parse_options(WriteOptions, request.query)
         if target.subresource == "scale":
             return self._rescale(target, decoded, options)
         kind = target.kind
@@ -243,7 +245,7 @@ class Api:
             raise errors.conflict(kind, target.name, why)
         return self._store_update(target, given, old, options)
 
-    def patch(self, target: Target, request: Request) -> Written:
+    def patch(self, target: RequestTarget, request: ApiRequest) -> WriteResult:
         """Patch an object or a part of it; an apply patch creates a missing object.
 
         Apply is a create or a strategic merge: field ownership is not tracked. There are no
@@ -254,8 +256,8 @@ class Api:
         """
         kind, content_type = target.kind, request.content_type
         if content_type not in PATCH_TYPES or (kind.is_custom and content_type == STRATEGIC_PATCH):
-            raise errors.ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type")
-        patch, options = request.decoded(), read(WriteOptions, request.query)
+            raise errors.StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type")
+        patch, options = request.decoded(), parse_options(WriteOptions, request.query)
         is_apply = content_type == APPLY_PATCH
         if is_apply and not options.field_manager:
             raise errors.bad_request("an apply patch needs a fieldManager")
@@ -268,14 +270,14 @@ class Api:
         if old is None or target.subresource == "scale":
             return self._rescale(target, patched, options)
 
-        def refuse(why: str) -> errors.ApiError:
-            return errors.invalid(kind, target.name, [errors.Cause("patch", why)])
+        def refuse(why: str) -> errors.StatusError:
+            return errors.invalid(kind, target.name, [errors.StatusCause("patch", why)])
 
-        given = checked(kind, patched, options, refuse, old.body())
+        given = check_object(kind, patched, options, refuse, old.body())
         _check_name(target, given)
         return self._store_update(target, given, old, options)
 
-    def delete(self, target: Target, options: DeleteOptions) -> Written:
+    def delete(self, target: RequestTarget, options: DeleteOptions) -> WriteResult:
         """Delete an object; one with finalizers is only marked as being deleted.
 
         Raises:
@@ -289,24 +291,24 @@ class Api:
                 why = f"its {key} is {metadata[key]}, and not {wanted} as in the precondition"
                 raise errors.conflict(target.kind, target.name, why)
         if options.dry_run:
-            return Written(entry=old, deleted=not metadata.get("finalizers"))
+            return WriteResult(entry=old, deleted=not metadata.get("finalizers"))
         if target.kind in _OWNERS:
             return self._delete_owner(target, body)
         if target.kind is kinds.PODS and pods.begin_grace(body, options.grace_s):
-            return Written(entry=self.store.put(target.kind, target.key, body))
+            return WriteResult(entry=self.store.put(target.kind, target.key, body))
         if target.kind is kinds.PODS and pods.has_grace(body, options.grace_s):
-            return Written(entry=old)
+            return WriteResult(entry=old)
         if not metadata.get("finalizers"):
             return self._remove(target, body)
         if "deletionTimestamp" in metadata and not metadata.get("deletionGracePeriodSeconds"):
-            return Written(entry=old)
+            return WriteResult(entry=old)
         metadata["deletionTimestamp"] = schema.now()
         metadata["deletionGracePeriodSeconds"] = 0
         if metadata.get("generation"):
             metadata["generation"] += 1
-        return Written(entry=self.store.put(target.kind, target.key, body))
+        return WriteResult(entry=self.store.put(target.kind, target.key, body))
 
-    def evict(self, target: Target, request: Request) -> None:
+    def evict(self, target: RequestTarget, request: ApiRequest) -> None:
         """Delete a Pod if its disruption budget allows it.
 
         Raises:
@@ -317,10 +319,12 @@ class Api:
             raise errors.bad_request("name in URL does not match name in Eviction object")
         pod = dataclasses.replace(target, subresource="")
         options = delete_options(eviction.get("deleteOptions") or {}, {})
-        pods.take_from_budget(self.store, self.get(pod).body())
+        pods.count_eviction(self.store, self.get(pod).body())
         self.delete(pod, options)
 
-    def delete_all(self, target: Target, names: Iterator[str], options: DeleteOptions) -> None:
+    def delete_all(
+        self, target: RequestTarget, names: Iterator[str], options: DeleteOptions
+    ) -> None:
         """Delete objects of a collection by their keys; skip absent ones."""
         for key in names:
             namespace, _, name = key.rpartition("/")
@@ -328,14 +332,16 @@ class Api:
             if self.store.get(object_target.kind, object_target.key) is not None:
                 self.delete(object_target, options)
 
-    def _create(self, target: Target, given: Given, options: WriteOptions = _PLAIN) -> Written:
+    def _create(
+        self, target: RequestTarget, given: CheckedObject, options: WriteOptions = _PLAIN
+    ) -> WriteResult:
         kind, (cleaned, warnings) = target.kind, given
         if kind.namespaced and self._is_strict:
             self._check_alive(target, cleaned["metadata"].get("name", ""))
         if kind.is_custom:
             definition = self.store.get(kinds.DEFINITIONS, kind.qualified)
             if definition is not None and b'"deletionTimestamp"' in definition.raw:
-                raise errors.ApiError(405, "MethodNotAllowed", "the definition is terminating")
+                raise errors.StatusError(405, "MethodNotAllowed", "the definition is terminating")
         if cleaned["metadata"].get("resourceVersion"):
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
         body = self._new(kind, target.namespace, cleaned)
@@ -346,9 +352,9 @@ class Api:
             ending = "deletionTimestamp" in existing.body()["metadata"]
             raise errors.already_exists(kind, name, ending=ending)
         entry = self._keep(target, body, options)
-        return Written(entry=entry, created=True, warnings=tuple(warnings))
+        return WriteResult(entry=entry, created=True, warnings=tuple(warnings))
 
-    def _check_alive(self, target: Target, name: str) -> None:
+    def _check_alive(self, target: RequestTarget, name: str) -> None:
         namespace = self.store.get(kinds.NAMESPACES, target.namespace)
         if namespace is None:
             raise errors.not_found(kinds.NAMESPACES, target.namespace)
@@ -357,11 +363,11 @@ class Api:
 
     def _store_update(
         self,
-        target: Target,
-        given: Given,
-        old: stores.Entry,
+        target: RequestTarget,
+        given: CheckedObject,
+        old: stores.StoredObject,
         options: WriteOptions = _PLAIN,
-    ) -> Written:
+    ) -> WriteResult:
         before, (cleaned, warnings) = old.body(), given
         stated = cleaned["metadata"].get("resourceVersion")
         if stated and stated != before["metadata"]["resourceVersion"]:
@@ -372,37 +378,37 @@ class Api:
             finish = self._delete_owner if target.kind in _OWNERS else self._remove
             return dataclasses.replace(finish(target, body), warnings=tuple(warnings))
         if body == before:
-            return Written(entry=old, warnings=tuple(warnings))
+            return WriteResult(entry=old, warnings=tuple(warnings))
         entry = self._keep(target, body, options)
-        return Written(entry=entry, warnings=tuple(warnings))
+        return WriteResult(entry=entry, warnings=tuple(warnings))
 
-    def _rescale(self, target: Target, wanted: Any, options: WriteOptions) -> Written:
+    def _rescale(self, target: RequestTarget, wanted: Any, options: WriteOptions) -> WriteResult:
         whole = dataclasses.replace(target, subresource="")
         old = self.get(whole)
         body = _rescaled(target.kind, old.body(), wanted)
         written = self._store_update(whole, (body, []), old, options)
         return dataclasses.replace(written, entry=_as_scale(target.kind, written.entry))
 
-    def _keep(self, target: Target, body: Any, options: WriteOptions) -> stores.Entry:
+    def _keep(self, target: RequestTarget, body: Any, options: WriteOptions) -> stores.StoredObject:
         if options.dry_run:
             return stores.entry_of(target.kind, target.key, body)
         if target.kind is kinds.SERVICES:
-            self._numbers.hold(target.key, services.numbers(body["spec"]))
+            self._numbers.set_allocated(target.key, services.numbers(body["spec"]))
         return self.store.put(target.kind, target.key, body)
 
-    def _remove(self, target: Target, body: dict[str, Any]) -> Written:
+    def _remove(self, target: RequestTarget, body: dict[str, Any]) -> WriteResult:
         entry = self.store.remove(target.kind, target.key, body)
         if target.kind is kinds.SERVICES:
-            self._numbers.hold(target.key, ())
+            self._numbers.set_allocated(target.key, ())
             if self._port and (target.namespace, target.name) == ("default", services.KUBERNETES):
                 self.publish(self._port)
         if target.kind.namespaced:
             self._finish_owner(kinds.NAMESPACES, target.namespace)
         if target.kind.is_custom:
             self._finish_owner(kinds.DEFINITIONS, target.kind.qualified)
-        return Written(entry=entry, deleted=True)
+        return WriteResult(entry=entry, deleted=True)
 
-    def _delete_owner(self, target: Target, body: dict[str, Any]) -> Written:
+    def _delete_owner(self, target: RequestTarget, body: dict[str, Any]) -> WriteResult:
         """Delete the contents of a namespace or definition, then the object itself."""
         body["metadata"].setdefault("deletionTimestamp", schema.now())
         if target.kind is kinds.NAMESPACES:
@@ -414,9 +420,9 @@ class Api:
             within = (key for key in keys if key.startswith(prefix))
             self.delete_all(inside, within, DeleteOptions())
         self._finish_owner(target.kind, target.name)
-        return Written(entry=entry)
+        return WriteResult(entry=entry)
 
-    def _finish_owner(self, owner: kinds.Kind, name: str) -> None:
+    def _finish_owner(self, owner: kinds.ServedKind, name: str) -> None:
         entry = self.store.get(owner, name)
         # Search the bytes instead of decoding them, because every removal comes here.
         if entry is None or b'"deletionTimestamp"' not in entry.raw:
@@ -429,17 +435,17 @@ class Api:
         if not body["metadata"].get("finalizers"):
             self.store.remove(owner, name, body)
 
-    def _inside(self, owner: kinds.Kind, name: str) -> Iterator[Target]:
+    def _inside(self, owner: kinds.ServedKind, name: str) -> Iterator[RequestTarget]:
         """Yield the collections that are deleted with their owner."""
         for kind in self.store.kinds:
             if owner is kinds.NAMESPACES and kind.namespaced:
-                yield Target(kind=kind, namespace=name)
+                yield RequestTarget(kind=kind, namespace=name)
             elif owner is kinds.DEFINITIONS and kind.is_custom and kind.qualified == name:
-                yield Target(kind=kind)
+                yield RequestTarget(kind=kind)
 
     # --- admission ---------------------------------------------------------------------------
 
-    def _new(self, kind: kinds.Kind, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _new(self, kind: kinds.ServedKind, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return a new object in stored form, from a cleaned request body."""
         metadata = body["metadata"]
         _set_namespace(kind, namespace, metadata)
@@ -450,15 +456,17 @@ class Api:
             metadata.pop(key, None)
         metadata["uid"] = str(uuid.uuid4())
         metadata["creationTimestamp"] = schema.now()
-        if kind.counts:
+        if kind.has_generation:
             metadata["generation"] = 1
         if kind.status and not kind.keeps_new_status:
             body.pop("status", None)
             body = kind.clean(body)
-        kinds.begin(kind, body)
+        kinds.set_creation_defaults(kind, body)
         return self._finish(kind, body, None)
 
-    def _changed(self, target: Target, body: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+    def _changed(
+        self, target: RequestTarget, body: dict[str, Any], old: dict[str, Any]
+    ) -> dict[str, Any]:
         """Return a changed object in stored form, from a cleaned request body.
 
         A write to the status subresource keeps everything but metadata and status; any
@@ -479,14 +487,14 @@ class Api:
 
     def _finish(
         self,
-        kind: kinds.Kind,
+        kind: kinds.ServedKind,
         body: dict[str, Any],
         old: dict[str, Any] | None,
         *,
         is_status: bool = False,
     ) -> dict[str, Any]:
         is_service = kind is kinds.SERVICES
-        kinds.complete(kind, body)
+        kinds.set_dependent_defaults(kind, body)
         if self._is_strict:
             schema.fill(kind.shape, body)
             if is_service:
@@ -500,40 +508,44 @@ class Api:
             try:
                 services.allocate(body, old, self._numbers)
             except services.RefusedError as error:
-                cause = errors.Cause("spec", f"failed to allocate: {error}")
+                cause = errors.StatusCause("spec", f"failed to allocate: {error}")
                 raise errors.invalid(kind, body["metadata"]["name"], [cause]) from error
         if kind is kinds.DEFINITIONS:
-            kinds.custom(body)
+            kinds.kind_of_definition(body)
             kinds.establish(body)
         cleaned = kind.clean(body, known=old)
         rest = ("metadata", "status") if kind.status else ("metadata",)
-        if old is not None and kind.counts and _without(cleaned, *rest) != _without(old, *rest):
+        if (
+            old is not None
+            and kind.has_generation
+            and _without(cleaned, *rest) != _without(old, *rest)
+        ):
             cleaned["metadata"]["generation"] = cleaned["metadata"].get("generation", 0) + 1
         return cleaned
 
 
-def new_object(kind: kinds.Kind, found: Any, options: WriteOptions) -> Given:
+def new_object(kind: kinds.ServedKind, body: Any, options: WriteOptions) -> CheckedObject:
     """Return the whole object of a create or update, cleaned, and its warnings.
 
     Raises:
         ApiError: the body is no object of this kind.
     """
-    if not isinstance(found, dict):
+    if not isinstance(body, dict):
         raise errors.bad_request(f"the object provided is no {kind.kind}")
     for key, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
-        stated = found.get(key) or wanted
+        stated = body.get(key) or wanted
         if stated != wanted:
             raise errors.bad_request(f"the {key} of the object must be {wanted}, not {stated}")
-    return checked(kind, found, options, errors.bad_request)
+    return check_object(kind, body, options, errors.bad_request)
 
 
-def checked(
-    kind: kinds.Kind,
-    found: dict[str, Any],
+def check_object(
+    kind: kinds.ServedKind,
+    body: dict[str, Any],
     options: WriteOptions,
-    refuse: Callable[[str], errors.ApiError],
+    refuse: Callable[[str], errors.StatusError],
     known: Mapping[str, Any] | None = None,
-) -> Given:
+) -> CheckedObject:
     """Return the object in stored form, and the warnings about unknown fields.
 
     Raises:
@@ -542,7 +554,7 @@ def checked(
     """
     unknown: list[str] = []
     try:
-        cleaned = kind.clean(found, unknown, known=known)
+        cleaned = kind.clean(body, unknown, known=known)
     except schema.WrongTypeError as error:
         raise refuse(str(error)) from error
     faults = [f'unknown field "{path}"' for path in unknown]
@@ -551,42 +563,44 @@ def checked(
     return cleaned, [] if options.field_validation == "Ignore" else faults
 
 
-def delete_options(found: Any, query: Mapping[str, str]) -> DeleteOptions:
+def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
     """Return the options of a deletion, from its decoded body and its query parameters.
 
     Raises:
         ApiError: the body is not a DeleteOptions object.
     """
     try:
-        found = schema.clean(schema.kubernetes()["DeleteOptions"], found, [])
+        body = schema.clean(schema.kubernetes()["DeleteOptions"], body, [])
     except (AttributeError, schema.WrongTypeError) as error:
         raise errors.bad_request(f"invalid DeleteOptions: {error}") from error
-    wanted = found.get("preconditions") or {}
+    wanted = body.get("preconditions") or {}
     return DeleteOptions(
         uid=wanted.get("uid", ""),
         resource_version=wanted.get("resourceVersion", ""),
-        dry_run="All" in (found.get("dryRun") or [query.get("dryRun")]),
-        grace_s=found.get("gracePeriodSeconds", parse_digits(query.get("gracePeriodSeconds", ""))),
+        dry_run="All" in (body.get("dryRun") or [query.get("dryRun")]),
+        grace_s=body.get("gracePeriodSeconds", parse_digits(query.get("gracePeriodSeconds", ""))),
     )
 
 
-def _identity_faults(body: dict[str, Any], old: dict[str, Any] | None) -> Iterator[errors.Cause]:
+def _identity_faults(
+    body: dict[str, Any], old: dict[str, Any] | None
+) -> Iterator[errors.StatusCause]:
     if not body["metadata"].get("name"):
         yield errors.required("metadata.name")
     for key in _IMMUTABLE:
         if old is not None and body["metadata"].get(key) != old["metadata"].get(key):
-            yield errors.Cause(f"metadata.{key}", "field is immutable")
+            yield errors.StatusCause(f"metadata.{key}", "field is immutable")
 
 
 def _faults(
-    kind: kinds.Kind, body: dict[str, Any], old: dict[str, Any] | None
-) -> Iterator[errors.Cause]:
+    kind: kinds.ServedKind, body: dict[str, Any], old: dict[str, Any] | None
+) -> Iterator[errors.StatusCause]:
     meta = body["metadata"]
     yield from schema.faults(kind.shape, body)
     if kind is kinds.SERVICES:
         yield from services.faults(body, old)
-    if kind is kinds.DEFINITIONS and meta.get("name") != kinds.custom(body).qualified:
-        yield errors.Cause("metadata.name", "must be spec.names.plural+'.'+spec.group")
+    if kind is kinds.DEFINITIONS and meta.get("name") != kinds.kind_of_definition(body).qualified:
+        yield errors.StatusCause("metadata.name", "must be spec.names.plural+'.'+spec.group")
     if old is None:
         return
     before = old["metadata"]
@@ -599,7 +613,7 @@ def _faults(
                 yield errors.forbidden(f"spec.{key}", "may not change once set")
 
 
-def _set_namespace(kind: kinds.Kind, namespace: str, metadata: dict[str, Any]) -> None:
+def _set_namespace(kind: kinds.ServedKind, namespace: str, metadata: dict[str, Any]) -> None:
     stated = metadata.pop("namespace", "")
     if kind.namespaced:
         if stated not in ("", namespace):
@@ -615,7 +629,7 @@ def _without(body: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def _patched(
-    kind: kinds.Kind, current: dict[str, Any], patch: Any, content_type: str
+    kind: kinds.ServedKind, current: dict[str, Any], patch: Any, content_type: str
 ) -> dict[str, Any]:
     try:
         if content_type == JSON_PATCH:
@@ -632,11 +646,11 @@ def _patched(
         raise errors.bad_request(f"error decoding patch: {error}") from error
     except patches.UnprocessablePatchError as error:
         text = "the server rejected our request due to an error in our request"
-        raise errors.ApiError(422, "Invalid", text) from error
+        raise errors.StatusError(422, "Invalid", text) from error
     return result
 
 
-def _check_name(target: Target, given: Given) -> None:
+def _check_name(target: RequestTarget, given: CheckedObject) -> None:
     name = given[0]["metadata"].get("name", "")
     if name != target.name:
         text = f"the name of the object ({name}) does not match the name on the URL"
@@ -646,7 +660,7 @@ def _check_name(target: Target, given: Given) -> None:
 # --- scale ---------------------------------------------------------------------------------------
 
 
-def _as_scale(kind: kinds.Kind, entry: stores.Entry) -> stores.Entry:
+def _as_scale(kind: kinds.ServedKind, entry: stores.StoredObject) -> stores.StoredObject:
     """Return the Scale of an object."""
     assert kind.scale is not None
     body, places = entry.body(), kind.scale
@@ -663,12 +677,12 @@ def _as_scale(kind: kinds.Kind, entry: stores.Entry) -> stores.Entry:
     return dataclasses.replace(entry, raw=msgspec.json.encode(scale))
 
 
-def _rescaled(kind: kinds.Kind, body: dict[str, Any], wanted: Any) -> dict[str, Any]:
+def _rescaled(kind: kinds.ServedKind, body: dict[str, Any], wanted: Any) -> dict[str, Any]:
     """Return the object with the replicas and the resource version of a Scale."""
     spec, meta = (wanted.get(key) or {} for key in ("spec", "metadata"))
     replicas = spec.get("replicas", 0)
     if type(replicas) is not int or replicas < 0:
-        cause = errors.Cause("spec.replicas", "must be a whole number, 0 or more")
+        cause = errors.StatusCause("spec.replicas", "must be a whole number, 0 or more")
         raise errors.invalid(kind, body["metadata"]["name"], [cause])
     if meta.get("resourceVersion"):
         body["metadata"]["resourceVersion"] = meta["resourceVersion"]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 
-class ApiError(Exception):
+class StatusError(Exception):
     """A refused request, with the code, reason, message and details of the response."""
 
     def __init__(
@@ -34,7 +34,7 @@ def status_object(outcome: str, **more: Any) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Resource:
+class KindNames:
     """Names of a kind, for messages."""
 
     group: str = ""
@@ -53,7 +53,7 @@ class Resource:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Cause:
+class StatusCause:
     """A fault of an invalid object."""
 
     field: str
@@ -61,56 +61,58 @@ class Cause:
     reason: str = "FieldValueInvalid"
 
 
-def required(field: str) -> Cause:
+def required(field: str) -> StatusCause:
     """Return the cause for a missing required field."""
-    return Cause(field, "Required value", "FieldValueRequired")
+    return StatusCause(field, "Required value", "FieldValueRequired")
 
 
-def forbidden(field: str, detail: str) -> Cause:
+def forbidden(field: str, detail: str) -> StatusCause:
     """Return the cause for a field that must not be set or changed."""
-    return Cause(field, f"Forbidden: {detail}", "FieldValueForbidden")
+    return StatusCause(field, f"Forbidden: {detail}", "FieldValueForbidden")
 
 
-def invalid(resource: Resource, name: str, causes: Iterable[Cause]) -> ApiError:
+def invalid(resource: KindNames, name: str, causes: Iterable[StatusCause]) -> StatusError:
     """Return the 422 error for all faults of an object."""
     listed = list(causes)
     joined = ", ".join(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in listed))
     details = resource.details(name, as_kind=True)
     details["causes"] = [dataclasses.asdict(cause) for cause in listed]
-    return ApiError(422, "Invalid", f'{resource.kind} "{name}" is invalid: {joined}', details)
+    return StatusError(422, "Invalid", f'{resource.kind} "{name}" is invalid: {joined}', details)
 
 
-def bad_request(message: str) -> ApiError:
+def bad_request(message: str) -> StatusError:
     """Return the 400 error for a malformed request."""
-    return ApiError(400, "BadRequest", message)
+    return StatusError(400, "BadRequest", message)
 
 
-def not_found(resource: Resource, name: str) -> ApiError:
+def not_found(resource: KindNames, name: str) -> StatusError:
     """Return the 404 error for an absent object."""
     text = f'{resource.qualified} "{name}" not found'
-    return ApiError(404, "NotFound", text, resource.details(name))
+    return StatusError(404, "NotFound", text, resource.details(name))
 
 
-def already_exists(resource: Resource, name: str, *, ending: bool = False) -> ApiError:
+def already_exists(resource: KindNames, name: str, *, ending: bool = False) -> StatusError:
     """Return the 409 error for creating an existing object; `ending`: it is being deleted."""
     prefix = "object is being deleted: " if ending else ""
     text = f'{prefix}{resource.qualified} "{name}" already exists'
-    return ApiError(409, "AlreadyExists", text, resource.details(name))
+    return StatusError(409, "AlreadyExists", text, resource.details(name))
 
 
 def conflict(
-    resource: Resource,
+    resource: KindNames,
     name: str,
     why: str = "the object has been modified; please apply your changes to the latest version",
-) -> ApiError:
+) -> StatusError:
     """Return the 409 error for an object that has changed since the client read it."""
     text = f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}'
-    return ApiError(409, "Conflict", text, resource.details(name))
+    return StatusError(409, "Conflict", text, resource.details(name))
 
 
-def terminating(resource: Resource, name: str, namespace: str) -> ApiError:
+def terminating(resource: KindNames, name: str, namespace: str) -> StatusError:
     """Return the 403 error for creating an object in a namespace that is being deleted."""
     why = f"the namespace {namespace} is being terminated"
-    cause = Cause("metadata.namespace", why, "NamespaceTerminating")
+    cause = StatusCause("metadata.namespace", why, "NamespaceTerminating")
     details = {**resource.details(name), "causes": [dataclasses.asdict(cause)]}
-    return ApiError(403, "Forbidden", f'{resource.qualified} "{name}" is forbidden: {why}', details)
+    return StatusError(
+        403, "Forbidden", f'{resource.qualified} "{name}" is forbidden: {why}', details
+    )

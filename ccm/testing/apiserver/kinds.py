@@ -36,7 +36,7 @@ class Scale:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Kind(errors.Resource):
+class ServedKind(errors.KindNames):
     """A served kind.
 
     Attributes:
@@ -56,7 +56,7 @@ class Kind(errors.Resource):
     verbs: tuple[str, ...] = ALL_VERBS
     columns: tuple[tables.Column, ...] = tables.PLAIN
     evictable: bool = False
-    counts: bool = False
+    has_generation: bool = False
     keeps_new_status: bool = False
     is_returned_when_deleted: bool = False
     is_custom: bool = False
@@ -109,9 +109,9 @@ class Kind(errors.Resource):
 
 def _built_in(
     name: str, *, selectable: Sequence[str] = (), columns: str = tables.PLAIN_TEXT, **rest: Any
-) -> Kind:
+) -> ServedKind:
     lists = {key: tuple(value) for key, value in rest.items() if isinstance(value, list)}
-    return Kind(
+    return ServedKind(
         kind=name,
         shape=schema.kubernetes()[name],
         selectable=tuple(_selectable(field_text) for field_text in selectable),
@@ -136,7 +136,7 @@ CONFIG_MAPS, LEASES = BUILTIN["configmaps"], BUILTIN["leases"]
 DEFINITIONS = BUILTIN["customresourcedefinitions"]
 
 
-def custom(definition: Mapping[str, Any]) -> Kind:
+def kind_of_definition(definition: Mapping[str, Any]) -> ServedKind:
     """Return the kind that a CustomResourceDefinition describes.
 
     Raises:
@@ -151,7 +151,7 @@ def custom(definition: Mapping[str, Any]) -> Kind:
         scale = parts.get("scale")
         fields = [item["jsonPath"].lstrip(".") for item in version.get("selectableFields", ())]
         openapi = version["schema"]["openAPIV3Schema"]
-        return Kind(
+        return ServedKind(
             kind=words["kind"],
             plural=words["plural"],
             singular=words.get("singular", ""),
@@ -165,11 +165,11 @@ def custom(definition: Mapping[str, Any]) -> Kind:
             categories=tuple(words.get("categories", ())),
             selectable=tuple((item, (item,), "") for item in fields),
             columns=tables.custom(version.get("additionalPrinterColumns") or ()),
-            counts=True,
+            has_generation=True,
             is_custom=True,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        cause = errors.Cause("spec", f"no valid definition: {type(error).__name__}: {error}")
+        cause = errors.StatusCause("spec", f"no valid definition: {type(error).__name__}: {error}")
         raise errors.invalid(DEFINITIONS, definition["metadata"]["name"], [cause]) from error
 
 
@@ -196,7 +196,7 @@ def establish(definition: dict[str, Any]) -> None:
 # --- defaults that depend on other fields ------------------------------------------------------
 
 
-def complete(kind: Kind, body: dict[str, Any]) -> None:
+def set_dependent_defaults(kind: ServedKind, body: dict[str, Any]) -> None:
     """Set the defaults of a built-in kind that depend on other fields, except for Services."""
     if kind is NODES and (capacity := body["status"].get("capacity")):
         body["status"]["allocatable"] = {**capacity, **body["status"].get("allocatable", {})}
@@ -208,7 +208,7 @@ def complete(kind: Kind, body: dict[str, Any]) -> None:
             body.setdefault("data", {})[key] = base64.b64encode(value.encode()).decode()
 
 
-def begin(kind: Kind, body: dict[str, Any]) -> None:
+def set_creation_defaults(kind: ServedKind, body: dict[str, Any]) -> None:
     """Set defaults that only new objects get."""
     if kind is NODES:
         # A new node starts with the not-ready taint until a controller finds it ready.
@@ -225,15 +225,15 @@ class Registry:
     def __init__(self) -> None:
         self._by_path = {(kind.group, kind.version, kind.plural): kind for kind in BUILTIN.values()}
 
-    def __iter__(self) -> Iterator[Kind]:
+    def __iter__(self) -> Iterator[ServedKind]:
         return iter(
             sorted(self._by_path.values(), key=lambda kind: (kind.api_version, kind.plural))
         )
 
-    def get(self, group: str, version: str, plural: str) -> Kind | None:
+    def get(self, group: str, version: str, plural: str) -> ServedKind | None:
         return self._by_path.get((group, version, plural))
 
-    def named(self, qualified: str) -> Kind:
+    def named(self, qualified: str) -> ServedKind:
         """Return the kind with a qualified name, such as `leases.coordination.k8s.io`."""
         return next(kind for kind in self._by_path.values() if kind.qualified == qualified)
 
@@ -241,7 +241,7 @@ class Registry:
         """Return whether a group version has kinds."""
         return any(key[:2] == (group, version) for key in self._by_path)
 
-    def replace(self, group: str, plural: str, kind: Kind | None) -> None:
+    def replace(self, group: str, plural: str, kind: ServedKind | None) -> None:
         """Serve this custom kind as the only version of its resource; None removes the resource."""
         for key, served in list(self._by_path.items()):
             if served.is_custom and (served.group, served.plural) == (group, plural):

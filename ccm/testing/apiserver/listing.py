@@ -44,7 +44,7 @@ class Selector:
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
 
-    def matches(self, entry: stores.Entry) -> bool:
+    def matches(self, entry: stores.StoredObject) -> bool:
         return (
             (not self.namespace or entry.key.startswith(f"{self.namespace}/"))
             and all(term.matches(entry.labels) for term in self.labels)
@@ -74,7 +74,7 @@ class ListOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     timeout_s: Count | None = msgspec.field(name="timeoutSeconds", default=None)
 
 
-def list_options(kind: kinds.Kind, namespace: str, query: Mapping[str, str]) -> ListOptions:
+def list_options(kind: kinds.ServedKind, namespace: str, query: Mapping[str, str]) -> ListOptions:
     """Return the options of a list or watch; an empty namespace means all namespaces.
 
     Raises:
@@ -92,10 +92,12 @@ def list_options(kind: kinds.Kind, namespace: str, query: Mapping[str, str]) -> 
         except (msgspec.DecodeError, ValueError) as error:
             raise errors.bad_request(f"invalid continue token: {error}") from error
     selector = Selector(namespace=namespace, labels=labels, fields=fields)
-    return msgspec.structs.replace(api.read(ListOptions, query), selector=selector, page=page)
+    return msgspec.structs.replace(
+        api.parse_options(ListOptions, query), selector=selector, page=page
+    )
 
 
-def _parse_fields(kind: kinds.Kind, text: str) -> tuple[Requirement, ...]:
+def _parse_fields(kind: kinds.ServedKind, text: str) -> tuple[Requirement, ...]:
     known = {name for name, _, _ in kind.selectable} | {"metadata.name"}
     if kind.namespaced:
         known.add("metadata.namespace")
@@ -114,7 +116,7 @@ def _parse_fields(kind: kinds.Kind, text: str) -> tuple[Requirement, ...]:
     return tuple(terms)
 
 
-class ListMeta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class ListResponseMeta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Metadata of a list or of one of its pages."""
 
     resource_version: str
@@ -123,8 +125,8 @@ class ListMeta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 def page(
-    store: stores.Store, kind: kinds.Kind, options: ListOptions
-) -> tuple[list[stores.Entry], ListMeta]:
+    store: stores.ObjectStore, kind: kinds.ServedKind, options: ListOptions
+) -> tuple[list[stores.StoredObject], ListResponseMeta]:
     """Return the selected objects of a kind, or a page of them.
 
     A later page shows the current objects at the revision of the first page: a client that watches
@@ -143,45 +145,45 @@ def page(
     entries = [candidate for candidate in entries if options.selector.matches(candidate)]
     limit = options.limit if options.resource_version != 0 else 0
     if not 0 < limit < len(entries):
-        return entries, ListMeta(str(revision))
+        return entries, ListResponseMeta(str(revision))
     following = _Continue(rv=revision, start=entries[limit - 1].key + "\0")
     token = base64.urlsafe_b64encode(msgspec.json.encode(following)).decode()
-    return entries[:limit], ListMeta(str(revision), token, len(entries) - limit)
+    return entries[:limit], ListResponseMeta(str(revision), token, len(entries) - limit)
 
 
 # --- renderers -----------------------------------------------------------------------------------
 
 
-class Whole:
+class ObjectRenderer:
     """Renders objects as stored; the items of a list lack kind and version."""
 
-    def __init__(self, kind: kinds.Kind) -> None:
+    def __init__(self, kind: kinds.ServedKind) -> None:
         head = f'"kind":"{kind.kind}List","apiVersion":"{kind.api_version}"'
         self._list_head = f'{{{head},"metadata":'.encode()
         self._skipped = len(f'{{"kind":"{kind.kind}","apiVersion":"{kind.api_version}",')
 
-    def one(self, entry: stores.Entry) -> bytes:
+    def render_object(self, entry: stores.StoredObject) -> bytes:
         """Return a single object."""
         return entry.raw
 
-    def many(self, entries: Iterable[stores.Entry], meta: ListMeta) -> bytes:
+    def render_list(self, entries: Iterable[stores.StoredObject], meta: ListResponseMeta) -> bytes:
         """Return a list."""
         items = b",".join([b"{" + entry.raw[self._skipped :] for entry in entries])
         return b'%b%b,"items":[%b]}\n' % (self._list_head, msgspec.json.encode(meta), items)
 
 
-class Table(Whole):
+class TableRenderer(ObjectRenderer):
     """Renders objects as rows of a table."""
 
-    def __init__(self, kind: kinds.Kind, *, include: str) -> None:
+    def __init__(self, kind: kinds.ServedKind, *, include: str) -> None:
         self._columns = kind.columns
         self._include = include
 
-    def one(self, entry: stores.Entry) -> bytes:
+    def render_object(self, entry: stores.StoredObject) -> bytes:
         """Return a table of one row."""
-        return self.many([entry], ListMeta(str(entry.revision)))
+        return self.render_list([entry], ListResponseMeta(str(entry.revision)))
 
-    def many(self, entries: Iterable[stores.Entry], meta: ListMeta) -> bytes:
+    def render_list(self, entries: Iterable[stores.StoredObject], meta: ListResponseMeta) -> bytes:
         """Return a table of all rows."""
         table = {
             "kind": "Table",
@@ -201,7 +203,7 @@ class Table(Whole):
         return row
 
 
-def renderer(kind: kinds.Kind, accept: str = "", include: str = "") -> Whole:
+def renderer(kind: kinds.ServedKind, accept: str = "", include: str = "") -> ObjectRenderer:
     """Return the renderer for the first supported media type of an Accept header.
 
     Raises:
@@ -211,17 +213,20 @@ def renderer(kind: kinds.Kind, accept: str = "", include: str = "") -> Whole:
         media, *rest = (piece.strip() for piece in part.split(";"))
         if media in (api.JSON, "application/*", "*/*"):
             if not any(piece.startswith("as=") for piece in rest):
-                return Whole(kind)
+                return ObjectRenderer(kind)
             if {"as=Table", "v=v1", f"g={_META}"} <= set(rest):
-                return Table(kind, include=include)
-    raise errors.ApiError(406, "NotAcceptable", f"only {api.JSON} can be sent")
+                return TableRenderer(kind, include=include)
+    raise errors.StatusError(406, "NotAcceptable", f"only {api.JSON} can be sent")
 
 
 # --- watches -------------------------------------------------------------------------------------
 
 
 async def stream(
-    store: stores.Store, kind: kinds.Kind, options: ListOptions, renderer: Whole
+    store: stores.ObjectStore,
+    kind: kinds.ServedKind,
+    options: ListOptions,
+    renderer: ObjectRenderer,
 ) -> AsyncIterator[bytes]:
     """Yield chunks of newline-terminated JSON events.
 
@@ -236,7 +241,7 @@ async def stream(
         place = store.revision
         if options.send_initial_events is not False:
             frames = [
-                _frame("ADDED", renderer.one(entry))
+                _frame("ADDED", renderer.render_object(entry))
                 for entry in store.collection(kind)
                 if options.selector.matches(entry)
             ]
@@ -272,10 +277,12 @@ async def stream(
         wait_s = min(ends, next_bookmark if options.allow_watch_bookmarks else ends) - now
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                await collection.changed()
+                await collection.wait_for_change()
 
 
-def _frames(changes: Sequence[stores.Change], selector: Selector, renderer: Whole) -> list[bytes]:
+def _frames(
+    changes: Sequence[stores.StoredChange], selector: Selector, renderer: ObjectRenderer
+) -> list[bytes]:
     """Return the events of changes, as seen through the selector.
 
     An object that begins to match is ADDED. An object that no longer matches is DELETED, in its
@@ -288,14 +295,14 @@ def _frames(changes: Sequence[stores.Change], selector: Selector, renderer: Whol
         is_gone = change.type == "DELETED"
         if was and (is_gone or not is_in):
             last = change.entry if is_gone else _last_match(change)
-            frames.append(_frame("DELETED", renderer.one(last)))
+            frames.append(_frame("DELETED", renderer.render_object(last)))
         elif is_in and not is_gone:
             name = "MODIFIED" if was else "ADDED"
-            frames.append(_frame(name, renderer.one(change.entry)))
+            frames.append(_frame(name, renderer.render_object(change.entry)))
     return frames
 
 
-def _last_match(change: stores.Change) -> stores.Entry:
+def _last_match(change: stores.StoredChange) -> stores.StoredObject:
     assert change.previous is not None
     body = change.previous.body()
     body["metadata"]["resourceVersion"] = str(change.entry.revision)
@@ -306,7 +313,7 @@ def _frame(name: str, body: bytes) -> bytes:
     return b'{"type":"%b","object":%b}\n' % (name.encode(), body)
 
 
-def _bookmark(kind: kinds.Kind, revision: int, **metadata: Mapping[str, str]) -> bytes:
+def _bookmark(kind: kinds.ServedKind, revision: int, **metadata: Mapping[str, str]) -> bytes:
     body = kind.clean({"metadata": {"resourceVersion": str(revision), **metadata}})
     return _frame("BOOKMARK", msgspec.json.encode(body))
 

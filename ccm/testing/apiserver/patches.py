@@ -19,7 +19,7 @@ from typing import Any
 from ccm.testing.apiserver import schema
 
 _ANY = schema.Type(name="", fields={})
-_UNKNOWN = schema.Field(name="", shape=schema.Shape(kind="any"))
+_UNKNOWN = schema.Field(name="", shape=schema.ValueType(kind="any"))
 _WITH_VALUE = ("add", "replace", "test")
 
 

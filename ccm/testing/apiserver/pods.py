@@ -10,7 +10,7 @@ import msgspec
 
 from ccm.base import clock
 from ccm.model import names
-from ccm.model.pod import selects
+from ccm.model.pod import budget_selects
 from ccm.model.selectors import LabelSelector
 from ccm.model.times import format_time
 from ccm.testing.apiserver import errors, kinds, schema
@@ -51,7 +51,7 @@ def has_grace(pod: Mapping[str, Any], grace_s: int | None) -> bool:
     return bool(pod["metadata"].get("deletionGracePeriodSeconds")) and grace_s != 0
 
 
-def take_from_budget(store: stores.Store, pod: dict[str, Any]) -> None:
+def count_eviction(store: stores.ObjectStore, pod: dict[str, Any]) -> None:
     """Count the eviction of a Pod against its disruption budget.
 
     The budget's controller sets the number of allowed disruptions. An eviction decrements it and
@@ -67,7 +67,7 @@ def take_from_budget(store: stores.Store, pod: dict[str, Any]) -> None:
         candidate for candidate in store.collection(kinds.BUDGETS) if _covers(candidate.body(), pod)
     ]
     if len(entries) > 1:
-        raise errors.ApiError(500, "", _TOO_MANY_BUDGETS)
+        raise errors.StatusError(500, "", _TOO_MANY_BUDGETS)
     for entry in entries:
         budget = entry.body()
         ready = [
@@ -83,7 +83,7 @@ def _covers(budget: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
     return (
         budget["metadata"]["namespace"] == metadata["namespace"]
         and selector is not None
-        and selects(msgspec.convert(selector, LabelSelector), metadata.get("labels") or {})
+        and budget_selects(msgspec.convert(selector, LabelSelector), metadata.get("labels") or {})
     )
 
 
@@ -113,7 +113,7 @@ def _decrement(budget: dict[str, Any], pod: str) -> None:
     status.setdefault("disruptedPods", {})[pod] = schema.now()
 
 
-def _budget_refuses(why: str, **more: Any) -> errors.ApiError:
+def _budget_refuses(why: str, **more: Any) -> errors.StatusError:
     text = "Cannot evict pod as it would violate the pod's disruption budget."
     causes = [{"reason": BUDGET_CAUSE, "message": why}]
-    return errors.ApiError(429, "TooManyRequests", text, {"causes": causes, **more})
+    return errors.StatusError(429, "TooManyRequests", text, {"causes": causes, **more})

@@ -58,7 +58,7 @@ def _message(shape: schema.Type, data: bytes) -> dict[str, Any]:
     return fields
 
 
-def _value(shape: schema.Shape, value: Any) -> Any:
+def _value(shape: schema.ValueType, value: Any) -> Any:
     return _message(shape.type, value) if shape.type else _SCALARS[shape.kind](value)
 
 

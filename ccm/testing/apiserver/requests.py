@@ -30,7 +30,7 @@ _CHECKED = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
+class ApiResponse:
     """A JSON response that is no stream."""
 
     body: bytes
@@ -38,13 +38,13 @@ class Response:
     warnings: Sequence[str] = ()
 
 
-class Front:
+class RequestHandler:
     """Answers requests with the verbs on one store."""
 
     def __init__(self, verbs: api.Api) -> None:
         self.verbs = verbs
 
-    def watch(self, request: api.Request) -> AsyncIterator[bytes] | None:
+    def watch(self, request: api.ApiRequest) -> AsyncIterator[bytes] | None:
         """Return the stream of a watch; None if the request is no watch.
 
         Raises:
@@ -57,7 +57,7 @@ class Front:
         renderer = _renderer(target, request)
         return listing.stream(self.verbs.store, target.kind, options, renderer)
 
-    def answer(self, request: api.Request) -> Response:
+    def handle(self, request: api.ApiRequest) -> ApiResponse:
         """Process a request other than a watch.
 
         Raises:
@@ -68,19 +68,19 @@ class Front:
         if target is None:
             document = _document(served, request.path)
             if document is None:
-                raise errors.ApiError(404, "NotFound", "404 page not found")
-            return Response(body=msgspec.json.encode(document))
+                raise errors.StatusError(404, "NotFound", "404 page not found")
+            return ApiResponse(body=msgspec.json.encode(document))
         verb, renderer = _verb(target, request), _renderer(target, request)
         if verb == "get":
-            return Response(body=renderer.one(self.verbs.get(target)))
+            return ApiResponse(body=renderer.render_object(self.verbs.get(target)))
         if verb in ("list", "deletecollection"):
             options = listing.list_options(target.kind, target.namespace, request.query)
             page = listing.page(self.verbs.store, target.kind, options)
-            body = renderer.many(*page)
+            body = renderer.render_list(*page)
             if verb == "deletecollection":
                 keys = (entry.key for entry in page[0])
                 self.verbs.delete_all(target, keys, _delete_options(request))
-            return Response(body=body)
+            return ApiResponse(body=body)
         if verb == "delete":
             return self._delete(target, request, renderer)
         if target.subresource == kinds.EVICTION:
@@ -92,38 +92,38 @@ class Front:
             "patch": self.verbs.patch,
         }
         written = verb_methods[verb](target, request)
-        return Response(
-            body=renderer.one(written.entry),
+        return ApiResponse(
+            body=renderer.render_object(written.entry),
             status=201 if written.created else 200,
             warnings=written.warnings,
         )
 
     def _delete(
-        self, target: api.Target, request: api.Request, renderer: listing.Whole
-    ) -> Response:
+        self, target: api.RequestTarget, request: api.ApiRequest, renderer: listing.ObjectRenderer
+    ) -> ApiResponse:
         written = self.verbs.delete(target, _delete_options(request))
         if not written.deleted or target.kind.is_returned_when_deleted:
-            return Response(body=renderer.one(written.entry))
+            return ApiResponse(body=renderer.render_object(written.entry))
         uid = written.entry.body()["metadata"]["uid"]
         details = {**target.kind.details(target.name), "uid": uid}
         return _success(details=details)
 
 
-def _success(status: int = 200, **more: Any) -> Response:
+def _success(status: int = 200, **more: Any) -> ApiResponse:
     body = msgspec.json.encode(errors.status_object("Success", **more))
-    return Response(body=body, status=status)
+    return ApiResponse(body=body, status=status)
 
 
-def _delete_options(request: api.Request) -> api.DeleteOptions:
+def _delete_options(request: api.ApiRequest) -> api.DeleteOptions:
     return api.delete_options(request.decoded() if request.body else {}, request.query)
 
 
-def _renderer(target: api.Target, request: api.Request) -> listing.Whole:
+def _renderer(target: api.RequestTarget, request: api.ApiRequest) -> listing.ObjectRenderer:
     include = request.query.get("includeObject", "")
     return listing.renderer(target.kind, request.accept, include)
 
 
-def _verb(target: api.Target, request: api.Request) -> str:
+def _verb(target: api.RequestTarget, request: api.ApiRequest) -> str:
     verb = (_OBJECT_VERBS if target.name else _COLLECTION_VERBS).get(request.method, "")
     if verb == "list" and request.query.get("watch") in ("1", "true"):
         verb = "watch"
@@ -134,11 +134,11 @@ def _verb(target: api.Target, request: api.Request) -> str:
     everywhere = target.kind.namespaced and not target.namespace
     if verb not in allowed or (everywhere and verb not in ("list", "watch")):
         text = "the server does not allow this method on the requested resource"
-        raise errors.ApiError(405, "MethodNotAllowed", text)
+        raise errors.StatusError(405, "MethodNotAllowed", text)
     return verb
 
 
-def parse(served: kinds.Registry, path: str) -> api.Target | None:
+def parse(served: kinds.Registry, path: str) -> api.RequestTarget | None:
     """Return the target of an API path; None if the path is not below a served group version.
 
     Raises:
@@ -163,8 +163,8 @@ def parse(served: kinds.Registry, path: str) -> api.Target | None:
         or subresource not in ("", *kind.subresources)
     ):
         text = "the server could not find the requested resource"
-        raise errors.ApiError(404, "NotFound", text)
-    return api.Target(kind=kind, namespace=namespace, name=name, subresource=subresource)
+        raise errors.StatusError(404, "NotFound", text)
+    return api.RequestTarget(kind=kind, namespace=namespace, name=name, subresource=subresource)
 
 
 # --- discovery -----------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def _group(group: str, names: list[str]) -> dict[str, Any]:
     return {"name": group, "versions": versions, "preferredVersion": versions[0]}
 
 
-def _resources(kind: kinds.Kind) -> list[dict[str, Any]]:
+def _resources(kind: kinds.ServedKind) -> list[dict[str, Any]]:
     common = {"namespaced": kind.namespaced, "kind": kind.kind}
     words = {"shortNames": kind.short_names, "categories": kind.categories}
     optional = {key: value for key, value in words.items() if value}

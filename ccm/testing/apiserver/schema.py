@@ -81,11 +81,11 @@ def now() -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class ValueType:
     """The type of a value: a scalar's name, `list` or `map` of items, `object`, or `any`."""
 
     kind: str
-    item: Shape | None = None
+    item: ValueType | None = None
     type: Type | None = None
     enum: tuple[Any, ...] = ()
     limits: Mapping[str, Any] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Field:
     """A field of a type; the module's docstring explains the attributes."""
 
     name: str
-    shape: Shape
+    shape: ValueType
     number: int = 0
     required: bool = False
     always: bool = False
@@ -175,7 +175,7 @@ def clean(
     return cleaned
 
 
-def _clean_value(shape: Shape, value: Any, unknown: list[str], before: Any, path: str) -> Any:
+def _clean_value(shape: ValueType, value: Any, unknown: list[str], before: Any, path: str) -> Any:
     if shape.type is not None:
         _expect(value, dict, path)
         below = before if isinstance(before, dict) else None
@@ -215,7 +215,7 @@ def _clean_scalar(kind: str, value: Any, path: str) -> Any:
     return str(value) if kind == "quantity" else value
 
 
-def _zero(shape: Shape) -> Any:
+def _zero(shape: ValueType) -> Any:
     if shape.type is not None:
         return clean(shape.type, {}, [])
     return _ZEROS.get(shape.kind)
@@ -232,7 +232,7 @@ def fill(shape: Type, value: dict[str, Any]) -> None:
             _fill_below(shape.fields[key].shape, child)
 
 
-def _fill_below(shape: Shape, value: Any) -> None:
+def _fill_below(shape: ValueType, value: Any) -> None:
     if shape.type is not None and isinstance(value, dict):
         fill(shape.type, value)
     elif shape.item is not None and (shape.item.type or shape.item.item):
@@ -246,7 +246,7 @@ def _items(value: Any, path: str) -> list[tuple[str, Any]]:
     return [(f"{path}.{key}", entry) for key, entry in (value or {}).items()]
 
 
-def faults(shape: Type, value: Mapping[str, Any], path: str = "") -> Iterator[errors.Cause]:
+def faults(shape: Type, value: Mapping[str, Any], path: str = "") -> Iterator[errors.StatusCause]:
     """Yield causes for missing required fields, and for values outside their enums and limits."""
     for member in shape.fields.values():
         # An always-present field has a zero value if the client omitted it.
@@ -257,14 +257,14 @@ def faults(shape: Type, value: Mapping[str, Any], path: str = "") -> Iterator[er
             yield from _value_faults(shape.fields[key].shape, child, path + key)
 
 
-def _value_faults(shape: Shape, value: Any, path: str) -> Iterator[errors.Cause]:
+def _value_faults(shape: ValueType, value: Any, path: str) -> Iterator[errors.StatusCause]:
     if shape.enum and value not in shape.enum:
         choices = ", ".join(map(str, shape.enum))
-        yield errors.Cause(path, f"Unsupported value: {value!r}: supported values: {choices}")
+        yield errors.StatusCause(path, f"Unsupported value: {value!r}: supported values: {choices}")
     for name, limit in shape.limits.items():
         holds, text = _LIMITS[name]
         if not holds(value, limit):
-            yield errors.Cause(path, f"Invalid value: {value!r}: {text.format(limit)}")
+            yield errors.StatusCause(path, f"Invalid value: {value!r}: {text.format(limit)}")
     if shape.type is not None:
         yield from faults(shape.type, value, f"{path}.")
     elif shape.item is not None:
@@ -329,19 +329,19 @@ def _parse_field(token: str, resolve: Any) -> Field:
     )
 
 
-def _parse_shape(text: str, resolve: Any) -> Shape:
+def _parse_shape(text: str, resolve: Any) -> ValueType:
     if text[0] in "[{":
         kind = "list" if text[0] == "[" else "map"
-        return Shape(kind=kind, item=_parse_shape(text[1:-1], resolve))
+        return ValueType(kind=kind, item=_parse_shape(text[1:-1], resolve))
     if text[0].isupper():
-        return Shape(kind="object", type=resolve(text))
+        return ValueType(kind="object", type=resolve(text))
     name, _, choices = text.partition("(")
     enum = tuple(choices[:-1].split("|")) if choices else ()
     name, _, limit = name.partition("<")
     least, _, most = limit.rstrip(">").partition("-")
     bounds = {"minimum": least, "maximum": most}
     limits = {key: int(bound) for key, bound in bounds.items() if bound}
-    return Shape(kind=_SCALARS.get(name, name), enum=enum, limits=limits)
+    return ValueType(kind=_SCALARS.get(name, name), enum=enum, limits=limits)
 
 
 def structural(openapi: Mapping[str, Any], name: str) -> Type:
@@ -357,24 +357,24 @@ def structural(openapi: Mapping[str, Any], name: str) -> Type:
     fields = {
         key: member for key, member in root.fields.items() if key not in ("apiVersion", "kind")
     }
-    whole = Shape(kind="object", type=kubernetes()["ObjectMeta"])
+    whole = ValueType(kind="object", type=kubernetes()["ObjectMeta"])
     fields["metadata"] = Field(name="metadata", shape=whole, always=True)
     return Type(name=name, fields=fields, is_open=root.is_open)
 
 
-def _openapi_shape(openapi: Mapping[str, Any], path: str) -> Shape:
+def _openapi_shape(openapi: Mapping[str, Any], path: str) -> ValueType:
     is_open = bool(openapi.get("x-kubernetes-preserve-unknown-fields"))
     limits = {name: openapi[name] for name in _LIMITS if name in openapi}
     more: dict[str, Any] = {"enum": tuple(openapi.get("enum", ())), "limits": limits}
     kind = openapi.get("type")
     if openapi.get("x-kubernetes-int-or-string"):
-        return Shape(kind="int-or-string")
+        return ValueType(kind="int-or-string")
     if kind == "array":
         item = _openapi_shape(openapi["items"], f"{path}[]")
-        return Shape(kind="list", item=item, **more)
+        return ValueType(kind="list", item=item, **more)
     if kind == "object" and isinstance(openapi.get("additionalProperties"), Mapping):
         item = _openapi_shape(openapi["additionalProperties"], f"{path}.*")
-        return Shape(kind="map", item=item, **more)
+        return ValueType(kind="map", item=item, **more)
     if kind == "object":
         required = openapi.get("required", ())
         fields = {
@@ -388,11 +388,11 @@ def _openapi_shape(openapi: Mapping[str, Any], path: str) -> Shape:
             )
             for key, subschema in (openapi.get("properties") or {}).items()
         }
-        return Shape(kind="object", type=Type(name="", fields=fields, is_open=is_open))
+        return ValueType(kind="object", type=Type(name="", fields=fields, is_open=is_open))
     if kind == "integer":
-        return Shape(kind="int32" if openapi.get("format") == "int32" else "int64", **more)
+        return ValueType(kind="int32" if openapi.get("format") == "int32" else "int64", **more)
     if kind is None and is_open:
-        return Shape(kind="any")
+        return ValueType(kind="any")
     if kind not in ("string", "boolean", "number"):
         raise ValueError(f"{path}: type must be given, and not {kind!r}")
-    return Shape(kind=kind, **more)
+    return ValueType(kind=kind, **more)

@@ -36,14 +36,14 @@ _CONTEXT = "ccm-sandbox"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Server:
-    front: requests.Front
+    front: requests.RequestHandler
     token: str
     """Bearer token that every request must carry; empty = none."""
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await self._answer(request)
-        except errors.ApiError as error:
+        except errors.StatusError as error:
             response = _send(msgspec.json.encode(error.status()), error.code)
             if pause_s := error.details.get("retryAfterSeconds"):
                 response.headers["Retry-After"] = str(pause_s)
@@ -52,7 +52,7 @@ class _Server:
             raise
         except Exception as error:  # noqa: BLE001 - clients get a bug as status 500
             traceback.print_exc(file=sys.stderr)
-            failure = errors.ApiError(500, "InternalError", f"Internal error: {error!r}")
+            failure = errors.StatusError(500, "InternalError", f"Internal error: {error!r}")
             return _send(msgspec.json.encode(failure.status()), 500)
 
     async def _answer(self, http: web.BaseRequest) -> web.StreamResponse:
@@ -60,10 +60,10 @@ class _Server:
         scheme, _, value = http.headers.get("Authorization", "").partition(" ")
         knows = scheme.lower() == "bearer" and value.strip() == self.token
         if self.token and not knows and path not in _PUBLIC_PATHS:
-            raise errors.ApiError(401, "Unauthorized", "Unauthorized")
+            raise errors.StatusError(401, "Unauthorized", "Unauthorized")
         if path.startswith(_HEALTH_PATHS):
             return web.Response(text="ok")
-        request = api.Request(
+        request = api.ApiRequest(
             method=http.method,
             path=path,
             query=http.query,
@@ -73,7 +73,7 @@ class _Server:
         )
         if (stream := self.front.watch(request)) is not None:
             return await _send_stream(http, stream)
-        answer = self.front.answer(request)
+        answer = self.front.handle(request)
         response = _send(answer.body, answer.status)
         for text in answer.warnings:
             quoted = text.replace("\\", "\\\\").replace('"', '\\"')
@@ -83,7 +83,7 @@ class _Server:
 
 @contextlib.asynccontextmanager
 async def serve(
-    store: stores.Store,
+    store: stores.ObjectStore,
     *,
     port: int = 0,
     token: str = "",
@@ -101,7 +101,7 @@ async def serve(
         OSError: the port is not available.
     """
     verbs = api.Api(store, cluster_ips=cluster_ips, token=token)
-    front = requests.Front(verbs)
+    front = requests.RequestHandler(verbs)
     # Cancel the handler of a disconnected watcher, which otherwise waits for the next change.
     http = web.Server(
         _Server(front, token).handle,
@@ -132,7 +132,7 @@ async def _body(request: web.BaseRequest) -> bytes:
         return await request.read()
     except web.HTTPRequestEntityTooLarge as error:
         text = f"the body is larger than {MAX_BODY_BYTES} bytes"
-        raise errors.ApiError(413, "RequestEntityTooLarge", text) from error
+        raise errors.StatusError(413, "RequestEntityTooLarge", text) from error
 
 
 async def _send_stream(

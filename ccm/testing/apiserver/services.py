@@ -124,7 +124,7 @@ def _drop_lost_fields(body: dict[str, Any], before: Spec) -> None:
             spec.pop(key, None)
 
 
-def faults(body: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[errors.Cause]:
+def faults(body: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[errors.StatusCause]:
     """Yield faults such as changed cluster IPs and a status that does not fit the type."""
     spec: Spec = body["spec"]
     if spec["type"] != _LOAD_BALANCER and body["status"].get("loadBalancer", {}).get("ingress"):
@@ -139,7 +139,7 @@ def faults(body: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[e
         return
     given = {spec.get("clusterIP"), *(spec.get("clusterIPs") or [""])[:1]}
     if given != {old["spec"].get("clusterIP")}:
-        yield errors.Cause("spec.clusterIPs", "may not change once set")
+        yield errors.StatusCause("spec.clusterIPs", "may not change once set")
     kept = old["spec"].get("loadBalancerClass")
     is_balancer = spec["type"] == old["spec"]["type"] == _LOAD_BALANCER
     if is_balancer and spec.get("loadBalancerClass") != kept:
@@ -206,7 +206,7 @@ class Numbers:
         self.taken: set[Number] = set()
         self._held: dict[str, frozenset[Number]] = {}
 
-    def hold(self, key: str, held: Iterable[Number]) -> None:
+    def set_allocated(self, key: str, held: Iterable[Number]) -> None:
         """Set the numbers that a Service holds, by its key."""
         self.taken -= self._held.pop(key, frozenset())
         self._held[key] = frozenset(held)

@@ -34,12 +34,12 @@ ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 """Event type of a change, as in watch events."""
 
 
-class HistoryExpiredError(errors.ApiError):
+class HistoryExpiredError(errors.StatusError):
     """A revision older than the history."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class StoredObject:
     """A stored object at one revision: its bytes, labels and selectable fields."""
 
     key: str
@@ -55,12 +55,12 @@ class Entry:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class StoredChange:
     """A change in a collection's history. A deletion has the last state as `entry`."""
 
     type: ChangeType
-    entry: Entry
-    previous: Entry | None
+    entry: StoredObject
+    previous: StoredObject | None
 
 
 class Collection:
@@ -70,17 +70,17 @@ class Collection:
     """
 
     def __init__(self, *, history: int) -> None:
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, StoredObject] = {}
         self._keys: list[str] = []
         self._limit = history
-        self._changes: list[Change] = []
+        self._changes: list[StoredChange] = []
         self.floor = 0
         self._next = asyncio.Event()
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> StoredObject | None:
         return self._entries.get(key)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[StoredObject]:
         return (self._entries[key] for key in self._keys)
 
     @property
@@ -89,7 +89,7 @@ class Collection:
         excess = len(self._changes) - self._limit
         return self._changes[excess - 1].entry.revision if excess > 0 else self.floor
 
-    def changes(self, after: int) -> list[Change]:
+    def changes(self, after: int) -> list[StoredChange]:
         """Return every change after a revision.
 
         Raises:
@@ -102,12 +102,12 @@ class Collection:
         start = bisect.bisect_right(self._changes, after, key=lambda change: change.entry.revision)
         return self._changes[start:]
 
-    async def changed(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait for the next change; then call `changes`."""
         await self._next.wait()
 
     def wake(self) -> None:
-        """Wake all tasks in `changed`."""
+        """Wake all tasks in `wait_for_change`."""
         # A set event wakes all its waiters; later waiters need a new one.
         self._next.set()
         self._next = asyncio.Event()
@@ -116,9 +116,9 @@ class Collection:
         place = bisect.bisect_left(self._keys, prefix)
         return place < len(self._keys) and self._keys[place].startswith(prefix)
 
-    def record(self, change_type: ChangeType, entry: Entry) -> Change:
+    def record(self, change_type: ChangeType, entry: StoredObject) -> StoredChange:
         """Apply a change and add it to the history."""
-        change = Change(type=change_type, entry=entry, previous=self._entries.get(entry.key))
+        change = StoredChange(type=change_type, entry=entry, previous=self._entries.get(entry.key))
         if change_type == "DELETED":
             del self._entries[entry.key]
             del self._keys[bisect.bisect_left(self._keys, entry.key)]
@@ -132,7 +132,7 @@ class Collection:
         self.wake()
         return change
 
-    def place(self, entry: Entry) -> None:
+    def place(self, entry: StoredObject) -> None:
         """Store an object without history."""
         if entry.key not in self._entries:
             bisect.insort(self._keys, entry.key)
@@ -149,7 +149,7 @@ class _Record(msgspec.Struct, frozen=True):
     raw: msgspec.Raw = msgspec.field(name="object")
 
 
-class Store:
+class ObjectStore:
     """The collections and the registry of all kinds, and their common revision counter.
 
     A stored CustomResourceDefinition is served from its own revision on.
@@ -170,7 +170,7 @@ class Store:
         *,
         history: int = HISTORY,
         path: pathlib.Path | None = None,
-        observe: Callable[[kinds.Kind, Change], None] = lambda _kind, _change: None,
+        observe: Callable[[kinds.ServedKind, StoredChange], None] = lambda _kind, _change: None,
     ) -> None:
         self.revision = 1
         self.is_closed = False
@@ -183,17 +183,17 @@ class Store:
             path.touch(mode=0o600)
             self._replay(path)
 
-    def collection(self, kind: kinds.Kind) -> Collection:
+    def collection(self, kind: kinds.ServedKind) -> Collection:
         """Return the collection of a kind."""
         name = kind.qualified
         if name not in self._collections:
             self._collections[name] = Collection(history=self._history)
         return self._collections[name]
 
-    def get(self, kind: kinds.Kind, key: str) -> Entry | None:
+    def get(self, kind: kinds.ServedKind, key: str) -> StoredObject | None:
         return self.collection(kind).get(key)
 
-    def put(self, kind: kinds.Kind, key: str, body: dict[str, Any]) -> Entry:
+    def put(self, kind: kinds.ServedKind, key: str, body: dict[str, Any]) -> StoredObject:
         """Create or replace an object at the next revision.
 
         Sets `metadata.resourceVersion` in `body`; the caller must not change `body` afterwards.
@@ -201,11 +201,11 @@ class Store:
         exists = self.get(kind, key) is not None
         return self._record(kind, "MODIFIED" if exists else "ADDED", key, body)
 
-    def remove(self, kind: kinds.Kind, key: str, body: dict[str, Any]) -> Entry:
+    def remove(self, kind: kinds.ServedKind, key: str, body: dict[str, Any]) -> StoredObject:
         """Remove an object; watchers get `body` as its last state."""
         return self._record(kind, "DELETED", key, body)
 
-    def restore(self, kind: kinds.Kind, key: str, body: dict[str, Any]) -> None:
+    def restore(self, kind: kinds.ServedKind, key: str, body: dict[str, Any]) -> None:
         """Store an object of another store with its resource version, without history.
 
         Watches cannot start before the highest restored version.
@@ -224,8 +224,8 @@ class Store:
             collection.wake()
 
     def _record(
-        self, kind: kinds.Kind, change: ChangeType, key: str, body: dict[str, Any]
-    ) -> Entry:
+        self, kind: kinds.ServedKind, change: ChangeType, key: str, body: dict[str, Any]
+    ) -> StoredObject:
         revision = self.revision + 1
         body["metadata"]["resourceVersion"] = str(revision)
         entry = entry_of(kind, key, body, revision)
@@ -237,13 +237,15 @@ class Store:
         return entry
 
     def _carry_out(
-        self, kind: kinds.Kind, change: ChangeType, entry: Entry, body: dict[str, Any]
+        self, kind: kinds.ServedKind, change: ChangeType, entry: StoredObject, body: dict[str, Any]
     ) -> None:
         self.revision = entry.revision
         self._observe(kind, self.collection(kind).record(change, entry))
         if kind is kinds.DEFINITIONS:
             group, plural = body["spec"]["group"], body["spec"]["names"]["plural"]
-            self.kinds.replace(group, plural, None if change == "DELETED" else kinds.custom(body))
+            self.kinds.replace(
+                group, plural, None if change == "DELETED" else kinds.kind_of_definition(body)
+            )
 
     def _replay(self, path: pathlib.Path) -> None:
         content = path.read_bytes()
@@ -261,9 +263,11 @@ class Store:
             self._carry_out(kind, record.change, entry, body)
 
 
-def entry_of(kind: kinds.Kind, key: str, body: Mapping[str, Any], revision: int = 0) -> Entry:
+def entry_of(
+    kind: kinds.ServedKind, key: str, body: Mapping[str, Any], revision: int = 0
+) -> StoredObject:
     """Return the entry of an object; nothing is stored."""
-    return Entry(
+    return StoredObject(
         key=key,
         revision=revision,
         raw=msgspec.json.encode(body),

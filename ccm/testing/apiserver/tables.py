@@ -131,7 +131,7 @@ def human_duration(seconds: float) -> str:
 def _since(moment: str | None) -> str:
     if not moment:
         return _UNKNOWN
-    began = times.moment(moment)
+    began = times.parse_optional_time(moment)
     return human_duration((clock.now() - began).total_seconds()) if began else "<invalid>"
 
 

@@ -23,11 +23,11 @@ class MemoryTransport:
 
     user_agent = "memory"
 
-    def __init__(self, store: stores.Store | None = None, *, is_strict: bool = True) -> None:
+    def __init__(self, store: stores.ObjectStore | None = None, *, is_strict: bool = True) -> None:
         self.clock = ServerClock()
-        self.store = stores.Store() if store is None else store
+        self.store = stores.ObjectStore() if store is None else store
         self.api = api.Api(self.store, is_strict=is_strict)
-        self._front = requests.Front(self.api)
+        self._front = requests.RequestHandler(self.api)
 
     def client(self, name: str = "") -> Client:
         return Client(self, name=name)  # type: ignore[arg-type]
@@ -51,16 +51,16 @@ class MemoryTransport:
             KubeError: the request is refused.
         """
         fields: Any = {"method": method, "path": path, "body": body}
-        request = api.Request(**fields, content_type=content_type or api.JSON, query=query or {})
+        request = api.ApiRequest(**fields, content_type=content_type or api.JSON, query=query or {})
         with _refusals_as_client_errors():
-            return self._front.answer(request).body
+            return self._front.handle(request).body
 
     @contextlib.asynccontextmanager
     async def stream(
         self, path: str, *, query: Mapping[str, str], **_: Any
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Watch; yield the lines of the response."""
-        request = api.Request(method="GET", path=path, query={**query, "watch": "1"})
+        request = api.ApiRequest(method="GET", path=path, query={**query, "watch": "1"})
         with _refusals_as_client_errors():
             chunks = self._front.watch(request)
         assert chunks is not None
@@ -77,6 +77,6 @@ class MemoryTransport:
 def _refusals_as_client_errors() -> Iterator[None]:
     try:
         yield
-    except refusals.ApiError as error:
+    except refusals.StatusError as error:
         status = msgspec.json.encode(error.status())
         raise errors.from_response(error.code, {}, status) from None

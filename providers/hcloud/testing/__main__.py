@@ -13,7 +13,7 @@ from . import networks, server, servers
 from .state import ApiError, Call, Settings
 
 NETWORK = "k8s"
-RANGE = "100.0.0.0/9"
+NETWORK_CIDR = "100.0.0.0/9"
 """CIDR of the network; contains the Pods of `kube-ccm sandbox`. The real API accepts only private
 ranges."""
 
@@ -34,11 +34,11 @@ def build_parser() -> argparse.ArgumentParser:
 def populate(service: server.Service, names: Sequence[str]) -> None:
     """Create a network with running servers."""
     subnet = {"type": "cloud", "ip_range": "100.0.0.0/16", "network_zone": "eu-central"}
-    body = {"name": NETWORK, "ip_range": RANGE, "subnets": [subnet]}
+    body = {"name": NETWORK, "ip_range": NETWORK_CIDR, "subnets": [subnet]}
     networks.create(service.cloud, Call(body=body))
     (network,) = service.cloud.networks.values()
     for name in names:
-        running = servers.make(service.cloud, name, ORDER)
+        running = servers.new_server(service.cloud, name, ORDER)
         running["status"] = "running"
         service.cloud.servers[running["id"]] = running
         networks.join(service.cloud, network, running, "servers")
@@ -87,7 +87,7 @@ async def run(options: argparse.Namespace) -> None:
             options.config: config(endpoint, service.token),
             options.machine_class: machine_class(service.token),
         }
-        await fake_api.stand(papers, {"endpoint": endpoint, "token": service.token})
+        await fake_api.run_until_signal(papers, {"endpoint": endpoint, "token": service.token})
 
 
 if __name__ == "__main__":

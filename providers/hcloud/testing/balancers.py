@@ -7,7 +7,7 @@ from copy import deepcopy
 from ipaddress import ip_network
 
 from . import catalog, networks, state
-from .state import Answer, ApiError, Call, Cloud, Thing
+from .state import Answer, ApiError, Call, Cloud, Resource
 
 
 def create(cloud: Cloud, call: Call) -> Answer:
@@ -17,7 +17,7 @@ def create(cloud: Cloud, call: Call) -> Answer:
     state.unique(cloud.load_balancers, name, "load balancer")
     if len(cloud.load_balancers) >= cloud.settings.balancers:
         raise ApiError("resource_limit_exceeded", "load balancer limit exceeded")
-    created = _bare(cloud, name, order)
+    created = _new_balancer(cloud, name, order)
     for service in order.get("services") or []:
         add_service(cloud, created, service)
     if order.get("network"):
@@ -39,7 +39,7 @@ def create(cloud: Cloud, call: Call) -> Answer:
     return 201, {"load_balancer": created, "action": action}
 
 
-def _bare(cloud: Cloud, name: str, order: Thing) -> Thing:
+def _new_balancer(cloud: Cloud, name: str, order: Resource) -> Resource:
     kind = _type(str(order.get("load_balancer_type")))
     word, zone = order.get("location"), order.get("network_zone")
     if bool(word) == bool(zone):
@@ -72,7 +72,7 @@ def _bare(cloud: Cloud, name: str, order: Thing) -> Thing:
     }
 
 
-def _type(word: str) -> Thing:
+def _type(word: str) -> Resource:
     kind = catalog.find(catalog.BALANCER_TYPES, word)
     if kind is None:
         raise state.invalid("load_balancer_type", "load balancer type not found")
@@ -95,7 +95,7 @@ def delete(cloud: Cloud, call: Call) -> Answer:
     if balancer["protection"]["delete"]:
         raise ApiError("protected", "load balancer deletion is protected")
     cloud.check_free("load_balancer", call.id)
-    if not cloud.settings.told_deletions:
+    if not cloud.settings.deletion_actions:
         _remove(cloud, call.id)
         return 204, None
     about = [("load_balancer", call.id)]
@@ -111,17 +111,17 @@ def _remove(cloud: Cloud, number: int) -> None:
         ]
 
 
-Change = Callable[[Cloud, Thing, Thing], None]
+Change = Callable[[Cloud, Resource, Resource], None]
 
 
-def acts(command: str, change: Change) -> state.Handler:
+def action_handler(command: str, change: Change) -> state.Handler:
     """Return a handler for an action: checks it now, and applies it when the action ends."""
 
     def handler(cloud: Cloud, call: Call) -> Answer:
         balancer = state.get(cloud.load_balancers, call.id, "load_balancer")
         cloud.check_free("load_balancer", call.id)
         attempt = deepcopy(balancer)
-        change(_Dry(cloud), attempt, call.body)  # an impossible change is refused at once
+        change(_DryRunCloud(cloud), attempt, call.body)  # an impossible change is refused at once
         about = [("load_balancer", call.id)]
         return 201, {
             "action": cloud.act(command, about, lambda: change(cloud, balancer, call.body))
@@ -130,7 +130,7 @@ def acts(command: str, change: Change) -> state.Handler:
     return handler
 
 
-class _Dry(Cloud):
+class _DryRunCloud(Cloud):
     """Copy of a cloud for the dry run of a change; its results are discarded."""
 
     def __init__(self, cloud: Cloud) -> None:
@@ -140,7 +140,7 @@ class _Dry(Cloud):
         self.networks = {number: deepcopy(network) for number, network in cloud.networks.items()}
 
 
-def add_service(_: Cloud, balancer: Thing, service: Thing) -> None:
+def add_service(_: Cloud, balancer: Resource, service: Resource) -> None:
     """Add a listener."""
     port = service.get("listen_port")
     if any(entry["listen_port"] == port for entry in balancer["services"]):
@@ -165,7 +165,7 @@ def add_service(_: Cloud, balancer: Thing, service: Thing) -> None:
     balancer["services"].append(created)
 
 
-def _check(given: Thing) -> Thing:
+def _check(given: Resource) -> Resource:
     """Return a health check with the API's defaults filled in."""
     plain = {key: value for key, value in given.items() if key != "http"}
     if given["protocol"] == "tcp":
@@ -174,7 +174,7 @@ def _check(given: Thing) -> Thing:
     return {**plain, "http": {**http, **(given.get("http") or {})}}
 
 
-def update_service(cloud: Cloud, balancer: Thing, body: Thing) -> None:
+def update_service(cloud: Cloud, balancer: Resource, body: Resource) -> None:
     """Change a listener."""
     old = next(
         (entry for entry in balancer["services"] if entry["listen_port"] == body["listen_port"]),
@@ -190,7 +190,7 @@ def update_service(cloud: Cloud, balancer: Thing, body: Thing) -> None:
     add_service(cloud, balancer, merged)
 
 
-def delete_service(_: Cloud, balancer: Thing, body: Thing) -> None:
+def delete_service(_: Cloud, balancer: Resource, body: Resource) -> None:
     """Remove a listener."""
     kept = [entry for entry in balancer["services"] if entry["listen_port"] != body["listen_port"]]
     if len(kept) == len(balancer["services"]):
@@ -198,12 +198,12 @@ def delete_service(_: Cloud, balancer: Thing, body: Thing) -> None:
     balancer["services"] = kept
 
 
-def _key(target: Thing) -> tuple[object, ...]:
+def _key(target: Resource) -> tuple[object, ...]:
     kind = target["type"]
     return (kind, tuple(sorted((target.get(kind) or {}).items())))
 
 
-def add_target(cloud: Cloud, balancer: Thing, target: Thing) -> None:
+def add_target(cloud: Cloud, balancer: Resource, target: Resource) -> None:
     if any(_key(entry) == _key(target) for entry in balancer["targets"]):
         raise ApiError("target_already_defined", "target is already defined", status=409)
     if len(balancer["targets"]) >= balancer["load_balancer_type"]["max_targets"]:
@@ -218,21 +218,21 @@ def add_target(cloud: Cloud, balancer: Thing, target: Thing) -> None:
     balancer["targets"].append(created)
 
 
-def remove_target(_: Cloud, balancer: Thing, body: Thing) -> None:
+def remove_target(_: Cloud, balancer: Resource, body: Resource) -> None:
     kept = [target for target in balancer["targets"] if _key(target) != _key(body)]
     if len(kept) == len(balancer["targets"]):
         raise ApiError("not_found", "target not found")
     balancer["targets"] = kept
 
 
-def attach(cloud: Cloud, balancer: Thing, body: Thing) -> None:
+def attach(cloud: Cloud, balancer: Resource, body: Resource) -> None:
     """Attach a load balancer to a network."""
     network = state.get(cloud.networks, body["network"], "network")
     ip, ip_range = str(body.get("ip") or ""), str(body.get("ip_range") or "")
     networks.join(cloud, network, balancer, "load_balancers", ip=ip, ip_range=ip_range)
 
 
-def detach(cloud: Cloud, balancer: Thing, body: Thing) -> None:
+def detach(cloud: Cloud, balancer: Resource, body: Resource) -> None:
     """Detach a load balancer from a network."""
     network = state.get(cloud.networks, body["network"], "network")
     kept = [entry for entry in balancer["private_net"] if entry["network"] != network["id"]]
@@ -246,11 +246,11 @@ def detach(cloud: Cloud, balancer: Thing, body: Thing) -> None:
     ]
 
 
-def change_algorithm(_: Cloud, balancer: Thing, body: Thing) -> None:
+def change_algorithm(_: Cloud, balancer: Resource, body: Resource) -> None:
     balancer["algorithm"] = {"type": state.text(body, "type")}
 
 
-def change_type(_: Cloud, balancer: Thing, body: Thing) -> None:
+def change_type(_: Cloud, balancer: Resource, body: Resource) -> None:
     kind = _type(str(body.get("load_balancer_type")))
     if kind["deprecated"]:
         raise ApiError("unsupported_error", "load balancer type is deprecated", status=422)
@@ -259,7 +259,7 @@ def change_type(_: Cloud, balancer: Thing, body: Thing) -> None:
     balancer["load_balancer_type"] = kind
 
 
-def change_dns_ptr(_: Cloud, balancer: Thing, body: Thing) -> None:
+def change_dns_ptr(_: Cloud, balancer: Resource, body: Resource) -> None:
     for family in ("ipv4", "ipv6"):
         if balancer["public_net"][family]["ip"] == body.get("ip"):
             balancer["public_net"][family] = {"ip": body["ip"], "dns_ptr": body["dns_ptr"]}
@@ -267,15 +267,15 @@ def change_dns_ptr(_: Cloud, balancer: Thing, body: Thing) -> None:
     raise ApiError("not_found", "the load balancer has no such address")
 
 
-def change_protection(_: Cloud, balancer: Thing, body: Thing) -> None:
+def change_protection(_: Cloud, balancer: Resource, body: Resource) -> None:
     """Switch the protection from deletion on or off."""
     balancer["protection"] = {"delete": bool(body.get("delete"))}
 
 
-def publishes(*, on: bool) -> Change:
+def public_interface_change(*, on: bool) -> Change:
     """Return a change that switches the public interface on or off."""
 
-    def switch(_: Cloud, balancer: Thing, __: Thing) -> None:
+    def switch(_: Cloud, balancer: Resource, __: Resource) -> None:
         balancer["public_net"] = {**balancer["public_net"], "enabled": on}
 
     return switch

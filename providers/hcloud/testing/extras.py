@@ -7,10 +7,10 @@ from hashlib import md5
 from typing import Any
 
 from . import catalog, state
-from .state import Answer, ApiError, Call, Cloud, Handler, Thing
+from .state import Answer, ApiError, Call, Cloud, Handler, Resource
 
 
-def shows(kind: str, table: str) -> Handler:
+def show_handler(kind: str, table: str) -> Handler:
     """Return a handler that returns one resource of a kind."""
 
     def show(cloud: Cloud, call: Call) -> Answer:
@@ -19,7 +19,7 @@ def shows(kind: str, table: str) -> Handler:
     return show
 
 
-def lists(table: str) -> Handler:
+def list_handler(table: str) -> Handler:
     """Return a handler that lists all resources of a kind."""
 
     def index(cloud: Cloud, call: Call) -> Answer:
@@ -28,11 +28,11 @@ def lists(table: str) -> Handler:
     return index
 
 
-def static(table: str, things: list[Thing]) -> Handler:
+def static_list_handler(table: str, things: list[Resource]) -> Handler:
     """Return a handler that lists predefined resources."""
 
     def index(cloud: Cloud, call: Call) -> Answer:
-        wanted = call.one("architecture")
+        wanted = call.parameter("architecture")
         matching = [thing for thing in things if not wanted or thing.get("architecture") == wanted]
         return state.listing(cloud, call, table, matching)
 
@@ -48,12 +48,12 @@ def actions(cloud: Cloud, call: Call) -> Answer:
     return state.listing(cloud, Call(), "actions", matching)
 
 
-def made(cloud: Cloud, table: str, call: Call, **fields: Any) -> Thing:
+def create_resource(cloud: Cloud, table: str, call: Call, **fields: Any) -> Resource:
     """Create a resource of a kind; its name must be unique."""
-    things: dict[int, Thing] = getattr(cloud, table)
+    things: dict[int, Resource] = getattr(cloud, table)
     name = state.text(call.body, "name")
     state.unique(things, name, table.rstrip("s").replace("_", " "))
-    thing: Thing = {
+    thing: Resource = {
         "id": cloud.new_id(),
         "name": name,
         "labels": state.labels(call.body),
@@ -74,12 +74,14 @@ def create_ssh_key(cloud: Cloud, call: Call) -> Answer:
     shown = ":".join(fingerprint[at : at + 2] for at in range(0, 32, 2))
     if any(key["fingerprint"] == shown for key in cloud.ssh_keys.values()):
         raise ApiError("uniqueness_error", "SSH key with the same fingerprint already exists")
-    return 201, {"ssh_key": made(cloud, "ssh_keys", call, fingerprint=shown, public_key=public)}
+    return 201, {
+        "ssh_key": create_resource(cloud, "ssh_keys", call, fingerprint=shown, public_key=public)
+    }
 
 
 def create_placement_group(cloud: Cloud, call: Call) -> Answer:
     kind = state.text(call.body, "type")
-    group = made(cloud, "placement_groups", call, type=kind, servers=[])
+    group = create_resource(cloud, "placement_groups", call, type=kind, servers=[])
     return 201, {"placement_group": group, "action": None}
 
 
@@ -90,7 +92,7 @@ def create_volume(cloud: Cloud, call: Call) -> Answer:
         raise state.invalid("location", "location not found")
     if not isinstance(size, int) or not 10 <= size <= 10240:
         raise state.invalid("size", "must be from 10 to 10240")
-    volume = made(
+    volume = create_resource(
         cloud,
         "volumes",
         call,
@@ -108,7 +110,7 @@ def create_volume(cloud: Cloud, call: Call) -> Answer:
 
 
 def create_firewall(cloud: Cloud, call: Call) -> Answer:
-    firewall = made(cloud, "firewalls", call, rules=[], applied_to=[])
+    firewall = create_resource(cloud, "firewalls", call, rules=[], applied_to=[])
     return 201, {"firewall": firewall, "actions": []}
 
 
@@ -118,14 +120,14 @@ def create_certificate(cloud: Cloud, call: Call) -> Answer:
     if managed and not call.body.get("domain_names"):
         raise state.invalid("domain_names", "must not be empty")
     pending = {"issuance": "pending", "renewal": "unavailable", "error": None}
-    certificate = made(
+    certificate = create_resource(
         cloud,
         "certificates",
         call,
         type=call.body.get("type", "uploaded"),
         certificate=call.body.get("certificate"),
         not_valid_before=None if managed else cloud.now(),
-        not_valid_after=None if managed else cloud.moment(90 * 86400),
+        not_valid_after=None if managed else cloud.time_in(90 * 86400),
         domain_names=call.body.get("domain_names") or ["example.com"],
         fingerprint=None,
         status=pending if managed else None,
@@ -139,11 +141,11 @@ def create_certificate(cloud: Cloud, call: Call) -> Answer:
     return 201, {"certificate": certificate, "action": action}
 
 
-def deletes(kind: str, table: str) -> Handler:
+def delete_handler(kind: str, table: str) -> Handler:
     """Return a handler that deletes a resource of a kind unless it is in use."""
 
     def delete(cloud: Cloud, call: Call) -> Answer:
-        things: dict[int, Thing] = getattr(cloud, table)
+        things: dict[int, Resource] = getattr(cloud, table)
         thing = state.get(things, call.id, kind)
         if thing.get("server") is not None:
             raise ApiError("service_error", "volume is still attached to a server")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ipaddress import IPv4Address, ip_address, ip_network
 
 from . import extras, state
-from .state import Answer, ApiError, Call, Cloud, Thing
+from .state import Answer, ApiError, Call, Cloud, Resource
 
 
 def create(cloud: Cloud, call: Call) -> Answer:
     whole = state.text(call.body, "ip_range")
-    network = extras.made(
+    network = extras.create_resource(
         cloud,
         "networks",
         call,
@@ -35,7 +35,7 @@ def create(cloud: Cloud, call: Call) -> Answer:
 
 
 def join(
-    cloud: Cloud, network: Thing, thing: Thing, kind: str, *, ip: str = "", ip_range: str = ""
+    cloud: Cloud, network: Resource, thing: Resource, kind: str, *, ip: str = "", ip_range: str = ""
 ) -> None:
     """Attach a server or a load balancer to a network."""
     if any(entry["network"] == network["id"] for entry in thing["private_net"]):
@@ -45,7 +45,7 @@ def join(
     if not network["subnets"]:
         raise ApiError("invalid_input", "the network has no subnet")
     address = _address(cloud, network, ip, ip_range)
-    net: Thing = {"network": network["id"], "ip": address}
+    net: Resource = {"network": network["id"], "ip": address}
     if kind == "servers":
         number = thing["id"] % 0xFFFFFF
         net |= {
@@ -56,7 +56,7 @@ def join(
     network[kind].append(thing["id"])
 
 
-def _address(cloud: Cloud, network: Thing, ip: str, ip_range: str) -> str:
+def _address(cloud: Cloud, network: Resource, ip: str, ip_range: str) -> str:
     ranges = [net["ip_range"] for net in network["subnets"]]
     if ip_range and ip_range not in ranges:
         raise state.invalid("ip_range", "is no subnet of the network")

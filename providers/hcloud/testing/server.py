@@ -12,7 +12,7 @@ from aiohttp import hdrs, web
 
 from ccm.base import clock
 from ccm.testing import fake_api
-from ccm.testing.fake_api import Row, Witness
+from ccm.testing.fake_api import Endpoint, Witness
 
 from . import balancers, catalog, extras, networks, servers
 from .state import ApiError, Call, Cloud, Handler, Settings
@@ -38,7 +38,7 @@ class Service(fake_api.FakeApi):
         witness: Witness | None = None,
     ) -> None:
         rows = [
-            Row(
+            Endpoint(
                 method=method,
                 path=path,
                 prefix=PREFIX,
@@ -51,9 +51,9 @@ class Service(fake_api.FakeApi):
         self.cloud = Cloud(settings)
         self.settings = self.cloud.settings
         self.token = token or secrets.token_hex(32)
-        self._left = float(self.settings.requests)
+        self._remaining = float(self.settings.requests)
         self._counted_at = clock.monotonic()
-        self._is_over = False
+        self._is_exceeded = False
 
     @property
     def latency_s(self) -> float:
@@ -76,14 +76,14 @@ class Service(fake_api.FakeApi):
         given = request.headers.get(hdrs.AUTHORIZATION, "").encode()
         if not secrets.compare_digest(given, f"Bearer {self.token}".encode()):
             raise ApiError("unauthorized", "unable to authenticate")
-        if self._is_over:
+        if self._is_exceeded:
             raise ApiError("rate_limit_exceeded", "limit of requests per hour reached")
 
     def refusal(self, fault: fake_api.Fault) -> ApiError:
         """Return the error response of an injected fault."""
         return ApiError(fault.code or "server_error", fault.message, status=fault.status)
 
-    def missing(self, request: web.Request, status: int) -> ApiError:
+    def rejection(self, request: web.Request, status: int) -> ApiError:
         """Return the error response for an unknown path, a wrong method or a large body."""
         if status == 404:
             return ApiError("not_found", f"no such path: {request.path}")
@@ -91,21 +91,21 @@ class Service(fake_api.FakeApi):
             return ApiError("invalid_input", "the body is too large")
         return ApiError("method_not_allowed", f"no {request.method} here")
 
-    def spoiled(self, answer: Any, fault: fake_api.Fault) -> Any:  # noqa: ARG002 - one kind
+    def altered_answer(self, answer: Any, fault: fake_api.Fault) -> Any:  # noqa: ARG002 - one kind
         """Return a response with unknown fields and an unknown server status."""
-        return fake_api.novel(answer, of_server="server_type", status="hibernating")
+        return fake_api.with_unknown_fields(answer, of_server="server_type", status="hibernating")
 
     def headers(self, request: web.Request) -> Mapping[str, str]:  # noqa: ARG002 - all are alike
         """Count the call and return the rate-limit headers."""
         most, now = self.settings.requests, clock.monotonic()
-        self._left = min(most, self._left + (now - self._counted_at) * most / HOUR_S)
+        self._remaining = min(most, self._remaining + (now - self._counted_at) * most / HOUR_S)
         self._counted_at = now
-        self._is_over = self._left < 1
-        self._left -= not self._is_over
-        full_s = (most - self._left) * HOUR_S / most
+        self._is_exceeded = self._remaining < 1
+        self._remaining -= not self._is_exceeded
+        full_s = (most - self._remaining) * HOUR_S / most
         return {
             "RateLimit-Limit": str(most),
-            "RateLimit-Remaining": str(max(0, math.floor(self._left))),
+            "RateLimit-Remaining": str(max(0, math.floor(self._remaining))),
             "RateLimit-Reset": str(math.ceil(clock.now().timestamp() + full_s)),
         }
 
@@ -129,34 +129,38 @@ Operation = tuple[str, str, Handler]
 def _rows() -> list[Operation]:
     return [
         ("GET", "/actions", extras.actions),
-        ("GET", "/actions/{id}", extras.shows("action", "actions")),
-        ("GET", "/locations", extras.static("locations", catalog.LOCATIONS)),
-        ("GET", "/server_types", extras.static("server_types", catalog.SERVER_TYPES)),
+        ("GET", "/actions/{id}", extras.show_handler("action", "actions")),
+        ("GET", "/locations", extras.static_list_handler("locations", catalog.LOCATIONS)),
+        ("GET", "/server_types", extras.static_list_handler("server_types", catalog.SERVER_TYPES)),
         (
             "GET",
             "/load_balancer_types",
-            extras.static("load_balancer_types", catalog.BALANCER_TYPES),
+            extras.static_list_handler("load_balancer_types", catalog.BALANCER_TYPES),
         ),
-        ("GET", "/images", extras.static("images", catalog.IMAGES)),
+        ("GET", "/images", extras.static_list_handler("images", catalog.IMAGES)),
         ("GET", "/servers", servers.index),
         ("POST", "/servers", servers.create),
-        ("GET", "/servers/{id}", extras.shows("server", "servers")),
+        ("GET", "/servers/{id}", extras.show_handler("server", "servers")),
         ("DELETE", "/servers/{id}", servers.delete),
-        ("POST", "/servers/{id}/actions/poweron", servers.powers(on=True)),
-        ("POST", "/servers/{id}/actions/poweroff", servers.powers(on=False)),
+        ("POST", "/servers/{id}/actions/poweron", servers.power_handler(on=True)),
+        ("POST", "/servers/{id}/actions/poweroff", servers.power_handler(on=False)),
         ("POST", "/servers/{id}/actions/attach_to_network", servers.attach),
-        ("GET", "/networks", extras.lists("networks")),
+        ("GET", "/networks", extras.list_handler("networks")),
         ("POST", "/networks", networks.create),
-        ("GET", "/networks/{id}", extras.shows("network", "networks")),
+        ("GET", "/networks/{id}", extras.show_handler("network", "networks")),
         ("POST", "/networks/{id}/actions/add_route", networks.add_route),
         ("POST", "/networks/{id}/actions/delete_route", networks.delete_route),
-        ("GET", "/load_balancers", extras.lists("load_balancers")),
+        ("GET", "/load_balancers", extras.list_handler("load_balancers")),
         ("POST", "/load_balancers", balancers.create),
-        ("GET", "/load_balancers/{id}", extras.shows("load_balancer", "load_balancers")),
+        ("GET", "/load_balancers/{id}", extras.show_handler("load_balancer", "load_balancers")),
         ("PUT", "/load_balancers/{id}", balancers.change),
         ("DELETE", "/load_balancers/{id}", balancers.delete),
         *(
-            ("POST", f"/load_balancers/{{id}}/actions/{word}", balancers.acts(word, change))
+            (
+                "POST",
+                f"/load_balancers/{{id}}/actions/{word}",
+                balancers.action_handler(word, change),
+            )
             for word, change in _BALANCER_ACTIONS.items()
         ),
         *_kind("ssh_key", "ssh_keys", extras.create_ssh_key),
@@ -179,15 +183,15 @@ _BALANCER_ACTIONS: dict[str, balancers.Change] = {
     "change_type": balancers.change_type,
     "change_dns_ptr": balancers.change_dns_ptr,
     "change_protection": balancers.change_protection,
-    "disable_public_interface": balancers.publishes(on=False),
-    "enable_public_interface": balancers.publishes(on=True),
+    "disable_public_interface": balancers.public_interface_change(on=False),
+    "enable_public_interface": balancers.public_interface_change(on=True),
 }
 
 
 def _kind(kind: str, table: str, create: Handler) -> list[Operation]:
     return [
-        ("GET", f"/{table}", extras.lists(table)),
+        ("GET", f"/{table}", extras.list_handler(table)),
         ("POST", f"/{table}", create),
-        ("GET", f"/{table}/{{id}}", extras.shows(kind, table)),
-        ("DELETE", f"/{table}/{{id}}", extras.deletes(kind, table)),
+        ("GET", f"/{table}/{{id}}", extras.show_handler(kind, table)),
+        ("DELETE", f"/{table}/{{id}}", extras.delete_handler(kind, table)),
     ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from . import catalog, networks, state
-from .state import Answer, ApiError, Call, Cloud, Handler, Thing
+from .state import Answer, ApiError, Call, Cloud, Handler, Resource
 
-MOST_USER_DATA = 32 * 1024
+MAX_USER_DATA_BYTES = 32 * 1024
 """Maximum size of user data in bytes (limit of the API)."""
 
 
@@ -18,11 +18,11 @@ def create(cloud: Cloud, call: Call) -> Answer:
     state.unique(cloud.servers, name, "server")
     if len(cloud.servers) >= cloud.settings.servers:
         raise ApiError("resource_limit_exceeded", "server limit exceeded")
-    if len(str(order.get("user_data") or "").encode()) > MOST_USER_DATA:
+    if len(str(order.get("user_data") or "").encode()) > MAX_USER_DATA_BYTES:
         raise state.invalid("user_data", "is too long")
-    created = make(cloud, name, order)
+    created = new_server(cloud, name, order)
     cloud.servers[created["id"]] = created
-    _place(cloud, created, order)
+    _attach_resources(cloud, created, order)
 
     def run() -> None:
         created["status"] = "running" if order.get("start_after_create", True) else "off"
@@ -31,7 +31,7 @@ def create(cloud: Cloud, call: Call) -> Answer:
         "create_server", [("server", created["id"])], run, takes_s=cloud.settings.boot_s
     )
     password = None if order.get("ssh_keys") else "YItygq1v3GYjjMomLaKc"
-    answer: Thing = {
+    answer: Resource = {
         "server": created,
         "action": action,
         "next_actions": [],
@@ -40,7 +40,7 @@ def create(cloud: Cloud, call: Call) -> Answer:
     return 201, answer
 
 
-def make(cloud: Cloud, name: str, order: Thing) -> Thing:
+def new_server(cloud: Cloud, name: str, order: Resource) -> Resource:
     """Return a server in the wire format, without networks."""
     kind = catalog.find(catalog.SERVER_TYPES, str(order.get("server_type")))
     if kind is None:
@@ -91,9 +91,9 @@ def make(cloud: Cloud, name: str, order: Thing) -> Thing:
     }
 
 
-def _public_net(cloud: Cloud, number: int, public: Thing) -> Thing:
+def _public_net(cloud: Cloud, number: int, public: Resource) -> Resource:
     v4, v6 = cloud.new_address()
-    net: Thing = {"ipv4": None, "ipv6": None, "floating_ips": [], "firewalls": []}
+    net: Resource = {"ipv4": None, "ipv6": None, "floating_ips": [], "firewalls": []}
     if public.get("enable_ipv4", True):
         static = f"static.{number}.clients.your-server.de"
         net["ipv4"] = {"id": cloud.new_id(), "ip": v4, "blocked": False, "dns_ptr": static}
@@ -102,7 +102,7 @@ def _public_net(cloud: Cloud, number: int, public: Thing) -> Thing:
     return net
 
 
-def _place(cloud: Cloud, created: Thing, order: Thing) -> None:
+def _attach_resources(cloud: Cloud, created: Resource, order: Resource) -> None:
     """Attach everything an order names; if that fails, remove the server."""
     try:
         for number in order.get("networks") or []:
@@ -123,7 +123,7 @@ def _place(cloud: Cloud, created: Thing, order: Thing) -> None:
         raise
 
 
-def _join_group(cloud: Cloud, created: Thing, number: int) -> None:
+def _join_group(cloud: Cloud, created: Resource, number: int) -> None:
     group = state.get(cloud.placement_groups, number, "placement_group")
     if len(group["servers"]) >= cloud.settings.group_servers:
         raise ApiError("placement_error", "the placement group is full")
@@ -174,7 +174,7 @@ def delete(cloud: Cloud, call: Call) -> Answer:
     return 200, {"action": action}
 
 
-def power(cloud: Cloud, number: int, *, on: bool) -> Thing:
+def power(cloud: Cloud, number: int, *, on: bool) -> Resource:
     """Start an action that switches a server on or off."""
     server = state.get(cloud.servers, number, "server")
     cloud.check_free("server", number)
@@ -187,7 +187,7 @@ def power(cloud: Cloud, number: int, *, on: bool) -> Thing:
     return cloud.act(command, [("server", number)], switched)
 
 
-def powers(*, on: bool) -> Handler:
+def power_handler(*, on: bool) -> Handler:
     """Return a handler that switches a server on or off."""
     return lambda cloud, call: (201, {"action": power(cloud, call.id, on=on)})
 

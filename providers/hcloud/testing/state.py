@@ -14,7 +14,7 @@ from typing import Any
 
 from ccm.base import clock
 from ccm.model.selectors import BadSelectorError, parse_labels
-from ccm.testing.fake_api import Refused
+from ccm.testing.fake_api import ErrorResponse
 
 
 @dataclass(kw_only=True)
@@ -34,7 +34,7 @@ class Settings:
         network_servers: maximum number of servers in a network.
         network_routes: maximum number of routes in a network.
         group_servers: maximum number of servers in a spread placement group.
-        told_deletions: whether the deletion of a load balancer returns an action, as the vendor's
+        deletion_actions: whether the deletion of a load balancer returns an action, as the vendor's
             current client expects, instead of 204, as in older API documents.
     """
 
@@ -50,10 +50,10 @@ class Settings:
     network_servers: int = 100
     network_routes: int = 100
     group_servers: int = 10
-    told_deletions: bool = False
+    deletion_actions: bool = False
 
 
-Thing = dict[str, Any]
+Resource = dict[str, Any]
 
 STATUSES: Mapping[str, int] = {
     "unauthorized": 401,
@@ -77,11 +77,11 @@ STATUSES: Mapping[str, int] = {
 """Error code -> HTTP status."""
 
 
-class ApiError(Refused):
+class ApiError(ErrorResponse):
     """Error response of the API."""
 
     def __init__(
-        self, code: str, message: str, *, status: int = 0, details: Thing | None = None
+        self, code: str, message: str, *, status: int = 0, details: Resource | None = None
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -94,16 +94,16 @@ class Cloud:
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
-        self.servers: dict[int, Thing] = {}
-        self.load_balancers: dict[int, Thing] = {}
-        self.networks: dict[int, Thing] = {}
-        self.ssh_keys: dict[int, Thing] = {}
-        self.placement_groups: dict[int, Thing] = {}
-        self.volumes: dict[int, Thing] = {}
-        self.firewalls: dict[int, Thing] = {}
-        self.certificates: dict[int, Thing] = {}
-        self.actions: dict[int, Thing] = {}
-        self.doomed: dict[tuple[str, int], str] = {}
+        self.servers: dict[int, Resource] = {}
+        self.load_balancers: dict[int, Resource] = {}
+        self.networks: dict[int, Resource] = {}
+        self.ssh_keys: dict[int, Resource] = {}
+        self.placement_groups: dict[int, Resource] = {}
+        self.volumes: dict[int, Resource] = {}
+        self.firewalls: dict[int, Resource] = {}
+        self.certificates: dict[int, Resource] = {}
+        self.actions: dict[int, Resource] = {}
+        self.failing_actions: dict[tuple[str, int], str] = {}
         """(kind, ID) -> error message with which actions on the resource fail."""
         self._ids = itertools.count(1001)
         self._addresses = itertools.count(1)
@@ -131,10 +131,10 @@ class Cloud:
         effect: Callable[[], None],
         *,
         takes_s: float | None = None,
-    ) -> Thing:
+    ) -> Resource:
         """Start an action; its effect happens when it ends, at once for a duration of 0."""
         about = list(resources)
-        action: Thing = {
+        action: Resource = {
             "id": self.new_id(),
             "command": command,
             "status": "running",
@@ -146,7 +146,14 @@ class Cloud:
         }
         self.actions[action["id"]] = action
         takes = self.settings.action_s if takes_s is None else takes_s
-        reason = next((self.doomed[resource] for resource in about if resource in self.doomed), "")
+        reason = next(
+            (
+                self.failing_actions[resource]
+                for resource in about
+                if resource in self.failing_actions
+            ),
+            "",
+        )
 
         def end() -> None:
             if reason:
@@ -179,19 +186,19 @@ class Cloud:
             if {"id": number, "type": kind} in self.actions[action_id]["resources"]:
                 raise ApiError("locked", f"{kind} {number} is locked by action {action_id}")
 
-    def moment(self, seconds: float) -> str:
+    def time_in(self, seconds: float) -> str:
         """Return the time after a number of seconds."""
         return (clock.now() + timedelta(seconds=seconds)).isoformat(timespec="seconds")
 
 
-def get(things: Mapping[int, Thing], number: int, kind: str) -> Thing:
+def get(things: Mapping[int, Resource], number: int, kind: str) -> Resource:
     """Return a resource by its ID. Raises `not_found`."""
     if number not in things:
         raise ApiError("not_found", f"{kind} with ID '{number}' not found")
     return things[number]
 
 
-def unique(things: Mapping[int, Thing], name: str, kind: str, *, but: int = 0) -> None:
+def unique(things: Mapping[int, Resource], name: str, kind: str, *, but: int = 0) -> None:
     """Raise `uniqueness_error` if a name is taken."""
     if any(thing["name"] == name and thing["id"] != but for thing in things.values()):
         raise ApiError("uniqueness_error", f"{kind} name is already used")
@@ -203,7 +210,7 @@ def invalid(field: str, message: str) -> ApiError:
     return ApiError("invalid_input", f"invalid input in field '{field}'", details=details)
 
 
-MOST_PER_PAGE = 50
+MAX_PER_PAGE = 50
 DEFAULT_PER_PAGE = 25
 
 
@@ -213,19 +220,19 @@ class Call:
 
     id: int = 0
     query: Mapping[str, list[str]] = field(default_factory=dict)
-    body: Thing = field(default_factory=dict)
+    body: Resource = field(default_factory=dict)
 
-    def one(self, name: str) -> str:
+    def parameter(self, name: str) -> str:
         """Return the last value of a parameter; empty if it is missing."""
         return (self.query.get(name) or [""])[-1]
 
 
-Answer = tuple[int, Thing | None]
+Answer = tuple[int, Resource | None]
 Handler = Callable[[Cloud, Call], Answer]
 
 
 def _number(call: Call, name: str, default: int) -> int:
-    text = call.one(name)
+    text = call.parameter(name)
     if not text:
         return default
     if not text.isdigit() or int(text) < 1:
@@ -233,12 +240,12 @@ def _number(call: Call, name: str, default: int) -> int:
     return int(text)
 
 
-def listing(cloud: Cloud, call: Call, key: str, things: Iterable[Thing]) -> Answer:
+def listing(cloud: Cloud, call: Call, key: str, things: Iterable[Resource]) -> Answer:
     """Return one page of the resources that match the query."""
     matching = list(things)
-    if name := call.one("name"):
+    if name := call.parameter("name"):
         matching = [thing for thing in matching if thing["name"] == name]
-    if selector := call.one("label_selector"):
+    if selector := call.parameter("label_selector"):
         try:
             terms = parse_labels(selector.replace("==", "="))
         except BadSelectorError as error:
@@ -247,7 +254,7 @@ def listing(cloud: Cloud, call: Call, key: str, things: Iterable[Thing]) -> Answ
             thing for thing in matching if all(term.matches(thing["labels"]) for term in terms)
         ]
     page = _number(call, "page", 1)
-    asked = min(_number(call, "per_page", DEFAULT_PER_PAGE), MOST_PER_PAGE)
+    asked = min(_number(call, "per_page", DEFAULT_PER_PAGE), MAX_PER_PAGE)
     size = min(asked, cloud.settings.page_size)
     last = max(1, -(-len(matching) // size))
     pagination = {
@@ -262,7 +269,7 @@ def listing(cloud: Cloud, call: Call, key: str, things: Iterable[Thing]) -> Answ
     return 200, {key: cut, "meta": {"pagination": pagination}}
 
 
-def text(body: Thing, name: str, *, required: bool = True) -> str:
+def text(body: Resource, name: str, *, required: bool = True) -> str:
     """Return a text field of a body."""
     value = body.get(name)
     if value is None and not required:
@@ -272,7 +279,7 @@ def text(body: Thing, name: str, *, required: bool = True) -> str:
     return value
 
 
-def labels(body: Thing) -> dict[str, str]:
+def labels(body: Resource) -> dict[str, str]:
     """Return the labels of an order; keys and values must be valid in Kubernetes."""
     given: Any = body.get("labels") or {}
     for key, value in given.items():

@@ -42,7 +42,7 @@ def populate(service: server.Service, names: Sequence[str]) -> None:
             "imageId": server.IMAGE,
             "networking": {"networkId": server.NETWORK},
         }
-        created = servers.make(service.cloud, order)
+        created = servers.new_server(service.cloud, order)
         created.update(status="ACTIVE", launchedAt=service.cloud.now())
 
 
@@ -111,7 +111,7 @@ async def run(options: argparse.Namespace) -> None:
             options.machine_class: machine_class(service.account.key),
         }
         environ = variables(url, str(options.key or ""))
-        await fake_api.stand(papers, {"url": url, "environment": environ})
+        await fake_api.run_until_signal(papers, {"url": url, "environment": environ})
 
 
 if __name__ == "__main__":

@@ -6,17 +6,17 @@ import re
 from copy import deepcopy
 
 from . import state
-from .state import Answer, ApiError, Call, Cloud, Thing
+from .state import Answer, ApiError, Call, Cloud, Resource
 
 NAME = re.compile(r"[0-9a-z](?:(?:[0-9a-z]|-){0,61}[0-9a-z])?")
 TARGET = re.compile(r"[0-9a-zA-Z](?:(?:[0-9a-zA-Z]|-){0,61}[0-9a-zA-Z])?")
 LABEL = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?")
 PLANS = ("p10", "p50", "p250", "p750")
 
-_GIVEN = ("labels", "networks", "planId", "disableTargetSecurityGroupAssignment")
+_COPIED_FIELDS = ("labels", "networks", "planId", "disableTargetSecurityGroupAssignment")
 
 
-def _check(cloud: Cloud, order: Thing) -> None:
+def _check(cloud: Cloud, order: Resource) -> None:
     if not NAME.fullmatch(str(order.get("name"))):
         raise state.invalid("name", "must be small letters, digits and dashes, 63 of them")
     if order.get("planId") not in PLANS:
@@ -34,12 +34,12 @@ def _check(cloud: Cloud, order: Thing) -> None:
         raise state.invalid("listeners", "or target pools are there twice")
     for pool in order.get("targetPools") or ():
         _check_targets(cloud, pool)
-    ref = _ref(order)
+    ref = _credentials_ref(order)
     if ref and ref not in cloud.credentials:
         raise state.invalid("options.observability", f"credentials {ref} do not exist")
 
 
-def _check_targets(cloud: Cloud, pool: Thing) -> None:
+def _check_targets(cloud: Cloud, pool: Resource) -> None:
     for target in pool.get("targets") or ():
         if target["ip"] in cloud.unreachable:
             raise state.invalid("targets", f"{target['ip']} is not in the network")
@@ -47,12 +47,12 @@ def _check_targets(cloud: Cloud, pool: Thing) -> None:
             raise state.invalid("targets", f"{target['displayName']} is no name")
 
 
-def _ref(balancer: Thing) -> str:
+def _credentials_ref(balancer: Resource) -> str:
     metrics = ((balancer.get("options") or {}).get("observability") or {}).get("metrics") or {}
     return str(metrics.get("credentialsRef") or "")
 
 
-def create(cloud: Cloud, order: Thing) -> Thing:
+def create(cloud: Cloud, order: Resource) -> Resource:
     """Create a load balancer; it has no address before it is ready."""
     _check(cloud, order)
     name = order["name"]
@@ -60,7 +60,7 @@ def create(cloud: Cloud, order: Thing) -> Thing:
         raise ApiError("conflict", f"load balancer {name} exists already")
     if len(cloud.balancers) >= cloud.settings.balancers:
         raise ApiError("too_many_requests", "quota of load balancers exceeded")
-    balancer: Thing = {
+    balancer: Resource = {
         "name": name,
         "region": state.REGION,
         "status": "STATUS_PENDING",
@@ -68,7 +68,7 @@ def create(cloud: Cloud, order: Thing) -> Thing:
         "version": f"lb-{cloud.number()}",
         "labels": {},
     }
-    _take(balancer, order)
+    _apply_order(balancer, order)
     cloud.balancers[name] = balancer
     number = cloud.number()
 
@@ -80,14 +80,14 @@ def create(cloud: Cloud, order: Thing) -> Thing:
         if not balancer["options"]["privateNetworkOnly"] and not balancer.get("externalAddress"):
             balancer["externalAddress"] = f"198.51.{100 + (number >> 8)}.{number & 255}"
 
-    cloud.later(cloud.settings.balancer_s, ready)
+    cloud.schedule(cloud.settings.balancer_s, ready)
     return balancer
 
 
-def _take(balancer: Thing, order: Thing) -> None:
+def _apply_order(balancer: Resource, order: Resource) -> None:
     """Copy an order into a load balancer."""
     order = deepcopy(order)
-    balancer.update({key: order[key] for key in _GIVEN if key in order})
+    balancer.update({key: order[key] for key in _COPIED_FIELDS if key in order})
     balancer["listeners"] = [
         {**listener, "name": f"{balancer['name']}-{listener['port']}"}
         for listener in order.get("listeners") or ()
@@ -122,7 +122,7 @@ def replace(cloud: Cloud, call: Call) -> Answer:
         raise state.invalid("options.ephemeralAddress", "cannot be changed")
     if order.get("networks") != balancer["networks"]:
         raise state.invalid("networks", "cannot be changed")
-    _take(balancer, order)
+    _apply_order(balancer, order)
     balancer["version"] = f"lb-{cloud.number()}"
     return 200, balancer
 
@@ -153,7 +153,7 @@ def delete(cloud: Cloud, call: Call) -> Answer:
     def gone() -> None:
         cloud.balancers.pop(name, None)
 
-    cloud.later(cloud.settings.balancer_removal_s, gone)
+    cloud.schedule(cloud.settings.balancer_removal_s, gone)
     return 200, {}
 
 
@@ -162,19 +162,19 @@ def index(cloud: Cloud, call: Call) -> Answer:
     size = min(int(call.query.get("pageSize") or 100), cloud.settings.page_size)
     after = call.query.get("pageId", "")
     names = sorted(name for name in cloud.balancers if name > after)
-    page: Thing = {"loadBalancers": [cloud.balancers[name] for name in names[:size]]}
+    page: Resource = {"loadBalancers": [cloud.balancers[name] for name in names[:size]]}
     if len(names) > size:
         page["nextPageId"] = names[size - 1]
     return 200, page
 
 
-def create_credentials(cloud: Cloud, order: Thing) -> Thing:
+def create_credentials(cloud: Cloud, order: Resource) -> Resource:
     ref = f"credentials-{cloud.number()}"
     cloud.credentials[ref] = {"credentialsRef": ref, "region": state.REGION}
     return change_credentials(cloud, ref, order)
 
 
-def change_credentials(cloud: Cloud, ref: str, order: Thing) -> Thing:
+def change_credentials(cloud: Cloud, ref: str, order: Resource) -> Resource:
     """Replace name, user and password of credentials."""
     credentials = state.get(cloud.credentials, ref, "credentials")
     credentials.update(displayName=order["displayName"], username=order["username"])
@@ -197,7 +197,7 @@ def delete_credentials(cloud: Cloud, call: Call) -> Answer:
     """Delete credentials unless a load balancer uses them."""
     ref = call.path["credentialsRef"]
     state.get(cloud.credentials, ref, "credentials")
-    if any(_ref(balancer) == ref for balancer in cloud.balancers.values()):
+    if any(_credentials_ref(balancer) == ref for balancer in cloud.balancers.values()):
         raise ApiError("bad_request", f"credentials {ref} are in use")
     del cloud.credentials[ref]
     del cloud.passwords[ref]

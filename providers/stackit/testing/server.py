@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from ccm.testing import fake_api
-from ccm.testing.fake_api import Row, Witness
+from ccm.testing.fake_api import Endpoint, Witness
 
 from . import balancers, servers, state
 from .state import ApiError, Call, Cloud, Handler, Settings
@@ -27,12 +27,12 @@ Operation = tuple[str, str, Handler]
 """Method, path below `ROOT` as in the OpenAPI document, and handler."""
 
 
-def _shows(table: str, key: str, kind: str) -> Handler:
+def _show_handler(table: str, key: str, kind: str) -> Handler:
     """Return a handler that returns one resource of a kind."""
     return lambda cloud, call: (200, state.get(getattr(cloud, table), call.path[key], kind))
 
 
-def _lists(table: str, key: str) -> Handler:
+def _list_handler(table: str, key: str) -> Handler:
     """Return a handler that lists all resources of a kind."""
     return lambda cloud, _: (200, {key: list(getattr(cloud, table).values())})
 
@@ -43,14 +43,14 @@ IAAS_CALLS: list[Operation] = [
     ("GET", "/servers/{serverId}", servers.show),
     ("DELETE", "/servers/{serverId}", servers.delete),
     ("GET", "/servers/{serverId}/nics", servers.nics),
-    ("POST", "/servers/{serverId}/stop", servers.powers(on=False)),
-    ("POST", "/servers/{serverId}/start", servers.powers(on=True)),
+    ("POST", "/servers/{serverId}/stop", servers.power_handler(on=False)),
+    ("POST", "/servers/{serverId}/start", servers.power_handler(on=True)),
     ("POST", "/networks/{networkId}/nics", servers.create_nic),
     ("PATCH", "/networks/{networkId}/nics/{nicId}", servers.patch_nic),
-    ("GET", "/networks", _lists("networks", "items")),
-    ("GET", "/networks/{networkId}", _shows("networks", "networkId", "network")),
-    ("GET", "/images/{imageId}", _shows("images", "imageId", "image")),
-    ("GET", "/volumes/{volumeId}", _shows("volumes", "volumeId", "volume")),
+    ("GET", "/networks", _list_handler("networks", "items")),
+    ("GET", "/networks/{networkId}", _show_handler("networks", "networkId", "network")),
+    ("GET", "/images/{imageId}", _show_handler("images", "imageId", "image")),
+    ("GET", "/volumes/{volumeId}", _show_handler("volumes", "volumeId", "volume")),
     ("GET", "/quotas", servers.quotas),
 ]
 """Operations of the IaaS API."""
@@ -58,11 +58,11 @@ IAAS_CALLS: list[Operation] = [
 BALANCER_CALLS: list[Operation] = [
     ("GET", "/load-balancers", balancers.index),
     ("POST", "/load-balancers", lambda cloud, call: (200, balancers.create(cloud, call.body))),
-    ("GET", "/load-balancers/{name}", _shows("balancers", "name", "load balancer")),
+    ("GET", "/load-balancers/{name}", _show_handler("balancers", "name", "load balancer")),
     ("PUT", "/load-balancers/{name}", balancers.replace),
     ("DELETE", "/load-balancers/{name}", balancers.delete),
     ("PUT", "/load-balancers/{name}/target-pools/{targetPoolName}", balancers.replace_pool),
-    ("GET", "/credentials", _lists("credentials", "credentials")),
+    ("GET", "/credentials", _list_handler("credentials", "credentials")),
     ("POST", "/credentials", balancers.order_credentials),
     ("PUT", "/credentials/{credentialsRef}", balancers.replace_credentials),
     ("DELETE", "/credentials/{credentialsRef}", balancers.delete_credentials),
@@ -82,7 +82,7 @@ class Service(fake_api.FakeApi):
         rows = [
             *self._rows_of(IAAS_CALLS, IAAS),
             *self._rows_of(BALANCER_CALLS, BALANCERS),
-            Row(
+            Endpoint(
                 method="POST",
                 path="/token",
                 handle=lambda _, form: (200, self.account.grant(form, self.settings.token_s)),
@@ -111,9 +111,9 @@ class Service(fake_api.FakeApi):
         """Number of calls without token requests."""
         return self.calls.total() - self.calls["POST /token"]
 
-    def _rows_of(self, operations: Sequence[Operation], prefix: str) -> list[Row]:
+    def _rows_of(self, operations: Sequence[Operation], prefix: str) -> list[Endpoint]:
         return [
-            Row(
+            Endpoint(
                 method=method,
                 path=ROOT + path,
                 prefix=prefix,
@@ -132,7 +132,7 @@ class Service(fake_api.FakeApi):
                 return handler(self.cloud, call)
             except ApiError as error:
                 if is_of_balancers:
-                    raise error.of_balancers(silent=self.settings.silent_404) from error
+                    raise error.as_balancer_error(silent=self.settings.silent_404) from error
                 raise
 
         return handle
@@ -145,7 +145,7 @@ class Service(fake_api.FakeApi):
             self.account.check(request.headers.get(hdrs.AUTHORIZATION, ""))
         except ApiError as error:
             is_of_balancers = request.path.startswith(BALANCERS)
-            raise (error.of_balancers(silent=False) if is_of_balancers else error) from error
+            raise (error.as_balancer_error(silent=False) if is_of_balancers else error) from error
 
     def refusal(self, fault: fake_api.Fault) -> ApiError:
         """Return the error response of an injected fault, in a form valid for both APIs."""
@@ -153,15 +153,15 @@ class Service(fake_api.FakeApi):
         error.body = {**error.body, "message": fault.message}
         return error
 
-    def missing(self, request: web.Request, status: int) -> ApiError:
+    def rejection(self, request: web.Request, status: int) -> ApiError:
         """Return an error response without the form of the API, as a proxy would."""
         error = ApiError("", f"no {request.method} {request.path}", status=status)
         error.body = "no route"
         return error
 
-    def spoiled(self, answer: Any, fault: fake_api.Fault) -> Any:  # noqa: ARG002 - one kind
+    def altered_answer(self, answer: Any, fault: fake_api.Fault) -> Any:  # noqa: ARG002 - one kind
         """Return a response with unknown fields and an unknown server status."""
-        return fake_api.novel(answer, of_server="machineType", status="HIBERNATING")
+        return fake_api.with_unknown_fields(answer, of_server="machineType", status="HIBERNATING")
 
 
 def add_network(cloud: Cloud, number: str, name: str, prefix: str, ipv6: str = "") -> None:

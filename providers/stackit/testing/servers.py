@@ -10,20 +10,22 @@ from typing import Any
 from ccm.model.selectors import BadSelectorError, parse_labels
 
 from . import state
-from .state import Answer, ApiError, Call, Cloud, Handler, Thing
+from .state import Answer, ApiError, Call, Cloud, Handler, Resource
 
 NAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?")
 MACHINE_TYPES = re.compile(r"[a-z]+\d+[a-z]*\.\d+[a-z]*(\.[a-z]+\d+)*")
-MOST_LABELS = 64
+MAX_LABELS = 64
 
 NO_HOST = "No valid host was found. There are not enough hosts available."
 
 Place = tuple[str, str]
 
 
-def make(cloud: Cloud, order: Thing, place: Place = (state.PROJECT, state.REGION)) -> Thing:
+def new_server(
+    cloud: Cloud, order: Resource, place: Place = (state.PROJECT, state.REGION)
+) -> Resource:
     """Create a server in the wire format, without checks."""
-    server: Thing = {
+    server: Resource = {
         "id": cloud.new_id(),
         "name": order["name"],
         "machineType": order["machineType"],
@@ -38,17 +40,17 @@ def make(cloud: Cloud, order: Thing, place: Place = (state.PROJECT, state.REGION
     for field in ("imageId", "keypairName", "affinityGroup", "agent", "metadata", "volumes"):
         if order.get(field):
             server[field] = order[field]
-    for nic in _cards(cloud, order):
+    for nic in _nics_of_order(cloud, order):
         nic["device"] = server["id"]
         network = cloud.networks[nic["networkId"]]
-        server["nics"].append(_shown(nic, network["name"]))
+        server["nics"].append(_nic_details(nic, network["name"]))
     cloud.servers[server["id"]] = server
     cloud.places[server["id"]] = place
     server["_order"] = order
     return server
 
 
-def _cards(cloud: Cloud, order: Thing) -> Iterable[Thing]:
+def _nics_of_order(cloud: Cloud, order: Resource) -> Iterable[Resource]:
     networking = order.get("networking") or {}
     if network := networking.get("networkId"):
         yield new_nic(cloud, network)
@@ -60,12 +62,12 @@ def _cards(cloud: Cloud, order: Thing) -> Iterable[Thing]:
         yield nic
 
 
-def new_nic(cloud: Cloud, network_id: str, **fields: Any) -> Thing:
+def new_nic(cloud: Cloud, network_id: str, **fields: Any) -> Resource:
     """Create a network card with addresses of a network."""
     network = state.get(cloud.networks, network_id, "network")
     number = cloud.number()
     v4 = ip_network(network["ipv4"]["prefixes"][0])
-    nic: Thing = {
+    nic: Resource = {
         "id": cloud.new_id(),
         "networkId": network_id,
         "ipv4": str(v4[number % (v4.num_addresses - 12) + 10]),
@@ -84,14 +86,14 @@ def new_nic(cloud: Cloud, network_id: str, **fields: Any) -> Thing:
     return nic
 
 
-def _shown(nic: Thing, network_name: str) -> Thing:
+def _nic_details(nic: Resource, network_name: str) -> Resource:
     """Return a card as in the details of its server."""
     fields = ("ipv4", "ipv6", "mac", "networkId", "nicSecurity", "allowedAddresses")
     visible = {field: nic[field] for field in fields if field in nic}
     return {**visible, "nicId": nic["id"], "networkName": network_name}
 
 
-def public(cloud: Cloud, server: Thing, details: bool = True) -> Thing:
+def response_of(cloud: Cloud, server: Resource, details: bool = True) -> Resource:
     """Return a server as in a response."""
     hidden = {"_order"} if details else {"_order", "nics"}
     fields = {key: value for key, value in server.items() if key not in hidden}
@@ -103,13 +105,13 @@ def public(cloud: Cloud, server: Thing, details: bool = True) -> Thing:
     return fields
 
 
-def _check(cloud: Cloud, order: Thing, place: Place) -> None:
+def _check(cloud: Cloud, order: Resource, place: Place) -> None:
     name, labels = order.get("name"), order.get("labels") or {}
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise state.invalid("name", "must be a host name of at most 63 characters")
     if not MACHINE_TYPES.fullmatch(str(order.get("machineType"))):
         raise state.invalid("machineType", f"{order.get('machineType')} does not exist")
-    if len(labels) > MOST_LABELS or any(
+    if len(labels) > MAX_LABELS or any(
         len(key) > 63 or len(str(value)) > 63 or key.startswith("stackit-")
         for key, value in labels.items()
     ):
@@ -128,7 +130,7 @@ def create(cloud: Cloud, call: Call) -> Answer:
     """Create a server; without capacity it ends in state ERROR."""
     _check(cloud, call.body, call.place)
     is_full = len(cloud.servers) >= cloud.settings.hosts
-    server = make(cloud, call.body, call.place)
+    server = new_server(cloud, call.body, call.place)
 
     def run() -> None:
         if server["status"] != "CREATING":
@@ -138,11 +140,11 @@ def create(cloud: Cloud, call: Call) -> Answer:
         else:
             server.update(status="ACTIVE", launchedAt=cloud.now())
 
-    cloud.later(cloud.settings.boot_s, run)
-    return 201, public(cloud, server)
+    cloud.schedule(cloud.settings.boot_s, run)
+    return 201, response_of(cloud, server)
 
 
-def one(cloud: Cloud, call: Call) -> Thing:
+def find_server(cloud: Cloud, call: Call) -> Resource:
     """Return the server in the path, which must be in the place of the path."""
     number = call.path["serverId"]
     if cloud.places.get(number) != call.place:
@@ -151,7 +153,7 @@ def one(cloud: Cloud, call: Call) -> Thing:
 
 
 def show(cloud: Cloud, call: Call) -> Answer:
-    return 200, public(cloud, one(cloud, call), call.query.get("details") == "true")
+    return 200, response_of(cloud, find_server(cloud, call), call.query.get("details") == "true")
 
 
 def index(cloud: Cloud, call: Call) -> Answer:
@@ -161,7 +163,7 @@ def index(cloud: Cloud, call: Call) -> Answer:
     except BadSelectorError as error:
         raise state.invalid("label_selector", "is malformed") from error
     matching = [
-        public(cloud, server, call.query.get("details") == "true")
+        response_of(cloud, server, call.query.get("details") == "true")
         for number, server in cloud.servers.items()
         if cloud.places[number] == call.place
         and all(term.matches(server["labels"]) for term in terms)
@@ -171,9 +173,9 @@ def index(cloud: Cloud, call: Call) -> Answer:
 
 def delete(cloud: Cloud, call: Call) -> Answer:
     """Start the deletion of a server."""
-    server = one(cloud, call)
+    server = find_server(cloud, call)
     server["status"] = "DELETING"
-    cloud.later(cloud.settings.removal_s, lambda: remove(cloud, server["id"]))
+    cloud.schedule(cloud.settings.removal_s, lambda: remove(cloud, server["id"]))
     return 204, None
 
 
@@ -199,14 +201,14 @@ def power(cloud: Cloud, number: str, *, on: bool) -> None:
     def switched() -> None:
         server["status"] = "ACTIVE" if on else "INACTIVE"
 
-    cloud.later(cloud.settings.power_s, switched)
+    cloud.schedule(cloud.settings.power_s, switched)
 
 
-def powers(*, on: bool) -> Handler:
+def power_handler(*, on: bool) -> Handler:
     """Return a handler that switches a server on or off."""
 
     def switch(cloud: Cloud, call: Call) -> Answer:
-        power(cloud, one(cloud, call)["id"], on=on)
+        power(cloud, find_server(cloud, call)["id"], on=on)
         return 202, None
 
     return switch
@@ -214,7 +216,7 @@ def powers(*, on: bool) -> Handler:
 
 def nics(cloud: Cloud, call: Call) -> Answer:
     """List the cards of a server."""
-    return 200, {"items": [cloud.nics[nic["nicId"]] for nic in one(cloud, call)["nics"]]}
+    return 200, {"items": [cloud.nics[nic["nicId"]] for nic in find_server(cloud, call)["nics"]]}
 
 
 def create_nic(cloud: Cloud, call: Call) -> Answer:

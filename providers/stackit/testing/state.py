@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from ccm.base import clock
-from ccm.testing.fake_api import Refused
+from ccm.testing.fake_api import ErrorResponse
 
 
 @dataclass(kw_only=True)
@@ -51,7 +51,7 @@ class Settings:
     no_auth: bool = False
 
 
-Thing = dict[str, Any]
+Resource = dict[str, Any]
 
 PROJECT = "5b2c1a30-7f4e-4c39-9a61-0d9e3b8f2c11"
 REGION = "eu01"
@@ -84,7 +84,7 @@ GRPC: Mapping[int, int] = {
 """HTTP status -> gRPC code in the body of the load balancer API."""
 
 
-class ApiError(Refused):
+class ApiError(ErrorResponse):
     """Error response, in the form of the IaaS API by default."""
 
     def __init__(self, code: str, message: str, *, status: int = 0) -> None:
@@ -92,7 +92,7 @@ class ApiError(Refused):
         self.status = status or STATUSES.get(code, 500)
         self.body = {"code": self.status, "msg": message}
 
-    def of_balancers(self, *, silent: bool) -> ApiError:
+    def as_balancer_error(self, *, silent: bool) -> ApiError:
         """Change to the form of the load balancer API; `silent` drops the body of a 404."""
         self.body = {"code": GRPC.get(self.status, 2), "message": str(self), "details": []}
         if silent and self.status == 404:
@@ -105,13 +105,13 @@ class Cloud:
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
-        self.servers: dict[str, Thing] = {}
-        self.nics: dict[str, Thing] = {}
-        self.networks: dict[str, Thing] = {}
-        self.images: dict[str, Thing] = {}
-        self.volumes: dict[str, Thing] = {}
-        self.balancers: dict[str, Thing] = {}
-        self.credentials: dict[str, Thing] = {}
+        self.servers: dict[str, Resource] = {}
+        self.nics: dict[str, Resource] = {}
+        self.networks: dict[str, Resource] = {}
+        self.images: dict[str, Resource] = {}
+        self.volumes: dict[str, Resource] = {}
+        self.balancers: dict[str, Resource] = {}
+        self.credentials: dict[str, Resource] = {}
         self.passwords: dict[str, str] = {}
         """Reference of credentials -> password, which the API never returns."""
         self.places: dict[str, tuple[str, str]] = {}
@@ -135,7 +135,7 @@ class Cloud:
         """Return the current time in the API's format."""
         return clock.now().isoformat(timespec="microseconds").replace("+00:00", "Z")
 
-    def later(self, seconds: float, effect: Callable[[], None]) -> None:
+    def schedule(self, seconds: float, effect: Callable[[], None]) -> None:
         """Schedule an effect after a delay; apply it at once for a delay of 0."""
         if seconds <= 0:
             effect()
@@ -160,7 +160,7 @@ class Call:
 
     path: Mapping[str, str]
     query: Mapping[str, str]
-    body: Thing
+    body: Resource
 
     @property
     def place(self) -> tuple[str, str]:
@@ -176,7 +176,7 @@ def invalid(field: str, message: str) -> ApiError:
     return ApiError("bad_request", f"{field}: {message}")
 
 
-def get(things: Mapping[str, Thing], key: str, kind: str) -> Thing:
+def get(things: Mapping[str, Resource], key: str, kind: str) -> Resource:
     """Return a resource by its ID or name. Raises `not_found`."""
     if key not in things:
         raise ApiError("not_found", f"{kind} {key} not found")

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from ccm.base import clock
 
-from .state import ApiError, Thing
+from .state import ApiError, Resource
 
 MAIL = "ccm-fake@sa.stackit.cloud"
 
@@ -84,7 +84,7 @@ class Account:
         if scheme != "Bearer" or self._tokens.get(token, 0.0) <= clock.monotonic():
             raise ApiError("unauthorized", "the token is missing, or counts no more")
 
-    def grant(self, form: bytes, token_s: float) -> Thing:
+    def grant(self, form: bytes, token_s: float) -> Resource:
         """Issue a token in exchange for an assertion or a refresh token."""
         given = {name: texts[0] for name, texts in parse_qs(form.decode()).items()}
         if given.get("grant_type") == "refresh_token":
@@ -108,7 +108,7 @@ class Account:
     def _signed(self, seconds: float) -> str:
         claims = {"exp": int(clock.now().timestamp() + seconds), "jti": str(uuid4()), "iss": "fake"}
         parts = ({"alg": "none", "typ": "JWT"}, claims)
-        return ".".join([*map(_written, parts), "fake"])
+        return ".".join([*map(_base64_json, parts), "fake"])
 
     def _verify(self, assertion: str) -> None:
         try:
@@ -143,5 +143,5 @@ def _bytes(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
-def _written(part: object) -> str:
+def _base64_json(part: object) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(part)).rstrip(b"=").decode()

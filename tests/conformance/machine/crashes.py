@@ -155,7 +155,7 @@ class Lease(lease_guard.LeaseGuard):
     is_lost = False
 
     @property
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         return -1.0 if self.is_lost else math.inf
 
 
@@ -212,7 +212,7 @@ class InterceptedServer(MemoryServer):
             return await request()
         try:
             return await self._interceptor.call(API, _call_name(method, path), request)
-        except lease_guard.Lapsed as error:
+        except lease_guard.LeaseExpired as error:
             raise Unreachable(str(error), kind="timeout") from error
 
     @contextlib.asynccontextmanager
@@ -363,7 +363,7 @@ def _decoded() -> Iterator[None]:
     try:
         yield
     except CloudFault as error:
-        kind = errors.kind_of(getattr(error, "code", None))
+        kind = errors.class_of(getattr(error, "code", None))
         if kind is None:
             raise
         raise kind(str(error)) from error
@@ -478,7 +478,7 @@ class CrashWorld(Sets):
         leader = Leader()
         # The task takes over both with its context.
         LEADER.set(leader)
-        leader.lease.govern()
+        leader.lease.activate()
         leader.task = spawn(self._run(CONTROLLERS), name="leader")
         return leader
 

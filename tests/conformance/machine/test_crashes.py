@@ -16,7 +16,7 @@ import pytest
 
 from ccm.kube.errors import ApiError, Unreachable, from_response
 from ccm.machines import creation
-from ccm.runtime.backoff import AFTER_JITTER
+from ccm.runtime.backoff import RETRY_AFTER_JITTER
 from ccm.testing.clock import advance
 from tests.conformance.machine.crashes import (
     API,
@@ -197,7 +197,7 @@ class Run:
             if fault is not None and fault.stops and interceptor.struck:
                 leader = await self._next_leader(leader, is_frozen=fault.is_frozen)
             if fault is not None:
-                end = began + limit_s + fault.retry_s(interceptor.struck) * (1 + AFTER_JITTER)
+                end = began + limit_s + fault.retry_s(interceptor.struck) * (1 + RETRY_AFTER_JITTER)
             await self._until(end, lambda: not self._missing())
             if not (late := self._missing()):
                 self.took_s = asyncio.get_running_loop().time() - began

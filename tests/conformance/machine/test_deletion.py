@@ -14,7 +14,7 @@ from ccm.cloud import errors
 from ccm.gardener import names
 from ccm.kube.errors import Forbidden
 from ccm.machines import deletion
-from ccm.machines.deletion import MARKERS, Cause, Event, Stage
+from ccm.machines.deletion import MARKERS, DeletionStage, StageOutcome, StageResult
 from ccm.model import ObjectMeta
 from ccm.model.machines import Machine, MachineStatus
 from ccm.model.names import CONDITION_TERMINATING
@@ -28,7 +28,7 @@ from tests.unit.controllers.machines import BASE, NODES_PATH, SECRETS_PATH, Read
 pytestmark = pytest.mark.virtual_time
 
 
-def said(stage: Stage, cause: Cause, text: str = "") -> str:
+def said(stage: DeletionStage, cause: StageOutcome, text: str = "") -> str:
     """What the table says."""
     metadata = ObjectMeta(name=M, namespace="default", uid="u")
     machine = Machine(
@@ -38,7 +38,7 @@ def said(stage: Stage, cause: Cause, text: str = "") -> str:
         node_name="n",
         status=MachineStatus(),
     )
-    return deletion.moved(stage, Event(cause=cause, said=text), machine).text
+    return deletion.transition(stage, StageResult(outcome=cause, text=text), machine).text
 
 
 GIVEN_UP = (
@@ -72,26 +72,46 @@ def test_the_markers_are_the_references() -> None:
 
 
 SAID = {
-    "03": (Stage.STATUS, Cause.KNOWN, "", MARKERS[Stage.DRAIN]),
-    "04": (Stage.DRAIN, Cause.DRAINED, "", "Drain successful. Initiate VM deletion"),
+    "03": (DeletionStage.STATUS, StageOutcome.NODE_KNOWN, "", MARKERS[DeletionStage.DRAIN]),
+    "04": (DeletionStage.DRAIN, StageOutcome.DRAINED, "", "Drain successful. Initiate VM deletion"),
     "05": (
-        Stage.DRAIN,
-        Cause.NO_NODE,
+        DeletionStage.DRAIN,
+        StageOutcome.NO_NODE,
         "",
         "Skipping drain as nodeName is not a valid one for machine. Initiate VM deletion",
     ),
-    "06": (Stage.DRAIN, Cause.FORCED, "", "Force Drain successful. Delete Volume Attachments"),
-    "09": (Stage.DRAIN, Cause.UNDRAINED_BY_FORCE, "- Failed to update node", GIVEN_UP),
-    "10": (Stage.DRAIN, Cause.UNDRAINED, UNTOLD, f"Drain failed due to {UNTOLD}. {AGAIN}"),
-    "12": (Stage.VM, Cause.GONE, "", "VM deletion was successful. Initiate node object deletion"),
+    "06": (
+        DeletionStage.DRAIN,
+        StageOutcome.FORCED,
+        "",
+        "Force Drain successful. Delete Volume Attachments",
+    ),
+    "09": (
+        DeletionStage.DRAIN,
+        StageOutcome.FORCED_DRAIN_FAILED,
+        "- Failed to update node",
+        GIVEN_UP,
+    ),
+    "10": (
+        DeletionStage.DRAIN,
+        StageOutcome.DRAIN_FAILED,
+        UNTOLD,
+        f"Drain failed due to {UNTOLD}. {AGAIN}",
+    ),
+    "12": (
+        DeletionStage.VM,
+        StageOutcome.VM_DELETED,
+        "",
+        "VM deletion was successful. Initiate node object deletion",
+    ),
     "13": (
-        Stage.NODE,
-        Cause.RELEASED,
+        DeletionStage.NODE,
+        StageOutcome.RELEASED,
         "",
         'Deletion of Node Object "n" is successful. Initiate machine object finalizer removal',
     ),
-    "16": (Stage.STATUS, Cause.NO_TARGET, "", ALONE),
-    "17": (Stage.NODE, Cause.NO_LABEL, "", UNLABELLED),
+    "16": (DeletionStage.STATUS, StageOutcome.NO_TARGET, "", ALONE),
+    "17": (DeletionStage.NODE, StageOutcome.NO_LABEL, "", UNLABELLED),
 }
 """Row -> stage, what came of it, the words of an error, and the text."""
 
@@ -100,7 +120,7 @@ SAID = {
     ("stage", "cause", "word", "text"),
     [case(f"machine-delete-{row}", *values, id=row) for row, values in SAID.items()],
 )
-def test_what_is_said(stage: Stage, cause: Cause, word: str, text: str) -> None:
+def test_what_is_said(stage: DeletionStage, cause: StageOutcome, word: str, text: str) -> None:
     assert said(stage, cause, word) == text
 
 
@@ -125,7 +145,7 @@ async def test_the_phase_is_written_before_anything_is_done(world: Ready) -> Non
         await advance(1)
         operation = world.operation(M)
         assert world.phase(M) == "Terminating"
-        assert operation["description"] == MARKERS[Stage.DRAIN]
+        assert operation["description"] == MARKERS[DeletionStage.DRAIN]
         assert (operation["state"], operation["type"]) == ("Processing", "Delete")
         assert left(world) == ALL
         await advance(60)
@@ -143,13 +163,18 @@ async def test_a_phase_that_cannot_be_written_stops_everything(world: Ready) -> 
 
 
 FROM: list[tuple[Any, ...]] = [
-    ("machine-delete-03", MARKERS[Stage.STATUS], 1, 1),
-    (("machine-delete-04", "machine-delete-taken-over-01"), MARKERS[Stage.DRAIN], 1, 1),
+    ("machine-delete-03", MARKERS[DeletionStage.STATUS], 1, 1),
+    (("machine-delete-04", "machine-delete-taken-over-01"), MARKERS[DeletionStage.DRAIN], 1, 1),
     ("machine-delete-taken-over-01", "Force Drain successful. Delete Volume Attachments", 0, 1),
-    ("machine-delete-12", f"Drain successful. {MARKERS[Stage.VM]}", 0, 1),
-    ("machine-delete-13", f"VM deletion was successful. {MARKERS[Stage.NODE]}", 0, 0),
-    ("machine-delete-14", MARKERS[Stage.FINALIZER], 0, 0),
-    ("machine-delete-taken-over-01", f'Node "{M}" is gone. {MARKERS[Stage.FINALIZER]}', 0, 0),
+    ("machine-delete-12", f"Drain successful. {MARKERS[DeletionStage.VM]}", 0, 1),
+    ("machine-delete-13", f"VM deletion was successful. {MARKERS[DeletionStage.NODE]}", 0, 0),
+    ("machine-delete-14", MARKERS[DeletionStage.FINALIZER], 0, 0),
+    (
+        "machine-delete-taken-over-01",
+        f'Node "{M}" is gone. {MARKERS[DeletionStage.FINALIZER]}',
+        0,
+        0,
+    ),
     ("machine-delete-15", "Deleting machine from cloud provider", 1, 1),
 ]
 """Rows, text that stands, drains and deletions of VMs that follow."""
@@ -165,7 +190,7 @@ async def test_a_deletion_goes_on_from_its_text(
     assert world.get(M) == {}
     assert (len(world.drains.tasks), world.driver.calls["delete_machine"]) == (drains, deletions)
     # The finalizer is all that is left to remove where the text says so.
-    assert (world.node_object(M) == {}) is (MARKERS[Stage.FINALIZER] not in text)
+    assert (world.node_object(M) == {}) is (MARKERS[DeletionStage.FINALIZER] not in text)
     assert world.driver.calls["get_machine_status"] == 0
 
 
@@ -213,7 +238,7 @@ async def test_force_goes_on_where_the_drain_fails(
     world: Ready, more: dict[str, Any], old_s: float
 ) -> None:
     world.drains.fails = ["- Failed to update node"]
-    goes(world, MARKERS[Stage.DRAIN], **more)
+    goes(world, MARKERS[DeletionStage.DRAIN], **more)
     await advance(old_s)
     await world.run(1)
 
@@ -225,13 +250,15 @@ async def test_force_goes_on_where_the_drain_fails(
 @pytest.mark.row("machine-delete-10")
 async def test_a_drain_that_fails_begins_anew(world: Ready) -> None:
     world.drains.fails = ["failure in update of node conditions - x"]
-    goes(world, MARKERS[Stage.DRAIN])
+    goes(world, MARKERS[DeletionStage.DRAIN])
     await advance(180)
     async with world.running():
         await advance(SHORT_S - 1)
         operation = world.operation(M)
         assert operation["description"] == said(
-            Stage.DRAIN, Cause.UNDRAINED, "failure in update of node conditions - x"
+            DeletionStage.DRAIN,
+            StageOutcome.DRAIN_FAILED,
+            "failure in update of node conditions - x",
         )
         assert (operation["state"], len(world.drains.tasks)) == ("Failed", 1)
         await advance(2)
@@ -254,7 +281,7 @@ async def test_time_that_runs_out_in_the_middle_of_a_drain(world: Ready) -> None
 async def test_without_target_only_the_vm_goes() -> None:
     world = Ready(has_target=False)
     world.driver.faults["delete_machine"] = [errors.Unavailable("x")]
-    goes(world, MARKERS[Stage.STATUS], labels={"node": ""})
+    goes(world, MARKERS[DeletionStage.STATUS], labels={"node": ""})
     await world.run(20)
 
     assert left(world) == (False, False, True)
@@ -263,6 +290,16 @@ async def test_without_target_only_the_vm_goes() -> None:
 
 
 # --- the VM ---------------------------------------------------------------------------------
+
+
+async def test_the_owner_of_a_vm_that_is_gone_is_asked_for_once_in_a_pass(world: Ready) -> None:
+    """As after a restart in the middle of a deletion: nothing is confirmed yet."""
+    goes(world)
+    world.driver.vms.clear()
+    await world.run(1, "machine", "machineclass")
+
+    assert left(world) == NONE
+    assert world.driver.calls["get_machine_status"] == 1
 
 
 @pytest.mark.parametrize(
@@ -287,7 +324,7 @@ async def test_a_vm_that_the_cloud_does_not_delete(
     async with world.running():
         await advance(after_s - 1)
         operation = world.operation(M)
-        assert MARKERS[Stage.VM] in operation["description"]
+        assert MARKERS[DeletionStage.VM] in operation["description"]
         assert (operation["state"], operation["errorCode"]) == ("Failed", type(fault).__name__)
         assert (left(world), world.driver.calls["delete_machine"]) == (ALL, 1)
         await advance(after_s * 0.2 + 2)
@@ -378,16 +415,18 @@ async def test_a_machine_of_the_reference_goes(world: Ready, phase: str) -> None
 
 
 @pytest.mark.row("machine-delete-handed-back-01", "machine-delete-leader-01")
-@pytest.mark.parametrize("stage", [Stage.DRAIN, Stage.VOLUMES, Stage.VM, Stage.NODE])
-async def test_where_we_rest_others_can_go_on(world: Ready, stage: Stage) -> None:
+@pytest.mark.parametrize(
+    "stage", [DeletionStage.DRAIN, DeletionStage.VOLUMES, DeletionStage.VM, DeletionStage.NODE]
+)
+async def test_where_we_rest_others_can_go_on(world: Ready, stage: DeletionStage) -> None:
     goes(world, phase="Running", labels={"force-deletion": "true"})
-    if stage is Stage.DRAIN:
+    if stage is DeletionStage.DRAIN:
         world.drains.seconds = 3600
-    if stage is Stage.VOLUMES:
+    if stage is DeletionStage.VOLUMES:
         attached(world, "v0")
-    if stage is Stage.VM:
+    if stage is DeletionStage.VM:
         world.driver.faults["delete_machine"] = errors.RetryAfter("x", seconds=7)
-    if stage is Stage.NODE:
+    if stage is DeletionStage.NODE:
         world.server.fails(
             Forbidden(status=403, reason="Forbidden", message="no"), "DELETE", NODES_PATH
         )
@@ -404,14 +443,14 @@ async def test_where_we_rest_others_can_go_on(world: Ready, stage: Stage) -> Non
     drained, deleted = len(world.drains.tasks), world.driver.calls["delete_machine"]
     world.drains.seconds, world.server.refuse = 0.0, lambda _method, _path: None
     world.driver.faults.clear()
-    if stage is Stage.VOLUMES:
+    if stage is DeletionStage.VOLUMES:
         attached(world)
     await world.run(10)
 
     assert left(world) == NONE
     # A stage that is behind is not done again.
-    assert (len(world.drains.tasks) == drained) is (stage is not Stage.DRAIN)
-    assert (world.driver.calls["delete_machine"] == deleted) is (stage is Stage.NODE)
+    assert (len(world.drains.tasks) == drained) is (stage is not DeletionStage.DRAIN)
+    assert (world.driver.calls["delete_machine"] == deleted) is (stage is DeletionStage.NODE)
 
 
 async def test_a_preserved_machine_that_goes_is_preserved_no_longer(world: Ready) -> None:
@@ -453,7 +492,7 @@ def draining() -> Drains:
 async def test_a_node_that_is_sick(kind: str, status: str, minutes: float, forced: bool) -> None:
     world = draining()
     world.driver.faults["delete_machine"] = errors.RetryAfter("x", seconds=7)
-    goes(world, MARKERS[Stage.DRAIN])
+    goes(world, MARKERS[DeletionStage.DRAIN])
     world.sick(M, since_s=60 * minutes, **{kind: status})
     world.pod("p", node=M, grace_s=60)
     async with world.running():
@@ -468,7 +507,7 @@ async def test_a_node_that_is_sick(kind: str, status: str, minutes: float, force
     note = world.get(M)["metadata"]["annotations"][names.ANNOTATION_DELETION]
     assert ('"forced":true' in note) is forced
     assert world.pods() == []
-    assert MARKERS[Stage.VM] in world.operation(M)["description"]
+    assert MARKERS[DeletionStage.VM] in world.operation(M)["description"]
 
 
 @pytest.mark.row("machine-delete-node-04")

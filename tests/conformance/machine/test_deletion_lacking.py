@@ -12,7 +12,7 @@ from ccm.cloud.machines import MachineInfo
 from ccm.gardener import names
 from ccm.kube.errors import Forbidden
 from ccm.machines import reasons
-from ccm.machines.deletion import MARKERS, Stage
+from ccm.machines.deletion import MARKERS, DeletionStage
 from ccm.testing.clock import advance
 from tests.conformance.machine.going import (
     ALL,
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.virtual_time
 @pytest.mark.parametrize("labelled", [True, False], ids=["the-node-says-so", "the-cloud-says-so"])
 async def test_the_node_of_a_machine_without_label(world: Ready, labelled: bool) -> None:
     world.drains.seconds = 30
-    goes(world, MARKERS[Stage.STATUS], labels={"node": ""})
+    goes(world, MARKERS[DeletionStage.STATUS], labels={"node": ""})
     if labelled:
         labels = {names.LABEL_MACHINE_NAME: M}
         world.server.patch(f"{NODES_PATH}/{M}", {"metadata": {"labels": labels}})
@@ -67,7 +67,7 @@ async def test_a_cloud_that_knows_no_node(
     world: Ready, fault: errors.CloudError, drains: int
 ) -> None:
     world.driver.faults["get_machine_status"] = fault
-    goes(world, MARKERS[Stage.STATUS], labels={"node": ""})
+    goes(world, MARKERS[DeletionStage.STATUS], labels={"node": ""})
     await world.run(1)
 
     assert (world.get(M), world.driver.vms) == ({}, {})
@@ -88,7 +88,7 @@ async def test_a_cloud_that_does_not_say_which_node(
     goes(world, labels={"node": ""}, phase="Running")
     async with world.running():
         await advance(after_s - 1)
-        assert MARKERS[Stage.STATUS] in world.operation(M)["description"]
+        assert MARKERS[DeletionStage.STATUS] in world.operation(M)["description"]
         assert (world.operation(M)["state"], left(world)) == ("Failed", ALL)
         await advance(after_s * 0.2 + 2)
 
@@ -130,7 +130,7 @@ async def test_a_class_that_was_gone_before_we_came(world: World) -> None:
         await advance(60)
         text = world.operation(M)["description"]
         assert "MachineClass default/small does not exist; create it" in text
-        assert MARKERS[Stage.VM] in text
+        assert MARKERS[DeletionStage.VM] in text
         assert left(world) == ALL
         world.ready_class()
         await advance(1)
@@ -398,7 +398,7 @@ async def test_a_node_that_cannot_be_deleted(world: Ready) -> None:
     async with world.running():
         await advance(SHORT_S - 1)
         operation = world.operation(M)
-        assert MARKERS[Stage.NODE] in operation["description"]
+        assert MARKERS[DeletionStage.NODE] in operation["description"]
         assert "no nodes for you" in operation["description"]
         assert (operation["state"], left(world)) == ("Failed", (True, False, True))
         denied[0] = False
@@ -429,7 +429,7 @@ async def test_volumes_that_a_drain_by_force_left(world: Ready) -> None:
     async with world.running():
         await advance(6)
         assert (world.server.list(ATTACHMENTS), left(world)) == ([], ALL)
-        assert MARKERS[Stage.VOLUMES] in world.operation(M)["description"]
+        assert MARKERS[DeletionStage.VOLUMES] in world.operation(M)["description"]
         attached(world)
         await advance(6)
 

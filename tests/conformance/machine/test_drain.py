@@ -209,8 +209,8 @@ async def test_a_misconfigured_budget(
         await advance(2.5)
         said = "PodDisruptionBudget default/web is misconfigured"
         assert (world.state() is DrainState.FAILED) is misconfigured
-        assert (said in world.progress().said) is misconfigured
-        assert world.progress().said.startswith("- ") is misconfigured
+        assert (said in world.progress().message) is misconfigured
+        assert world.progress().message.startswith("- ") is misconfigured
 
 
 @pytest.mark.row("machine-drain-12")
@@ -251,8 +251,8 @@ async def test_a_budget_that_is_freed_later(world: Drains) -> None:
     async with world.started():
         await advance(60)
         assert (world.state(), world.pods()) == (DrainState.RUNNING, ["new", "p1", "unhealthy"])
-        assert "Pod default/p1 waits for its disruption budget" in world.progress().said
-        assert "needs 2 healthy pods and has 2 currently" in world.progress().said
+        assert "Pod default/p1 waits for its disruption budget" in world.progress().message
+        assert "needs 2 healthy pods and has 2 currently" in world.progress().message
         assert world.evictions() <= 2 + 1 + 60 / 20 + 1
         watched = world.server.opened["/apis/policy/v1/poddisruptionbudgets"]
         assert watched == 1 + 1  # ours, and that of their controller
@@ -320,7 +320,7 @@ async def test_several_budgets_over_one_pod(world: Drains) -> None:
         await advance(2.5)
 
         assert world.state() is DrainState.FAILED
-        assert "2 PodDisruptionBudgets (default/one, default/two)" in world.progress().said
+        assert "2 PodDisruptionBudgets (default/one, default/two)" in world.progress().message
         world.server.drop(f"{BUDGETS}/two")
         world.start()
         await advance(5 + SLOP_S)

@@ -92,7 +92,7 @@ async def test_time_is_up(world: Drains) -> None:
         await advance(2)
         assert (world.state(), world.pods()) == (DrainState.DONE, [])
         assert world.progress().forced
-        assert world.progress().said == "deleted by force 2 of 2 Pods"
+        assert world.progress().message == "deleted by force 2 of 2 Pods"
 
 
 @pytest.mark.row("machine-drain-19")
@@ -116,7 +116,7 @@ async def test_a_volume_that_never_detaches() -> None:
     async with world.started():
         await advance(60)
         assert world.pods() == ["v1"]
-        assert "Pod default/v0 waits for pv-a to be detached" in world.progress().said
+        assert "Pod default/v0 waits for pv-a to be detached" in world.progress().message
         await advance(75)
         assert (world.state(), world.pods()) == (DrainState.DONE, [])
 
@@ -185,7 +185,7 @@ async def test_a_node_that_goes_in_mid_drain(world: Drains) -> None:
     with_volumes(world, ("a",), ("b",))
     async with world.started():
         await advance(7)
-        assert "to be detached" in world.progress().said
+        assert "to be detached" in world.progress().message
         world.server.drop("/api/v1/nodes/m0")
         for name in ("a", "b"):
             world.server.drop(f"{ATTACHMENTS}/{name}-m0")
@@ -234,7 +234,7 @@ async def test_a_node_that_cannot_be_written(
             assert (world.state(), world.pods()) == (DrainState.DONE, [])
         else:
             assert world.state() is DrainState.FAILED
-            assert world.progress().said.startswith(said)
+            assert world.progress().message.startswith(said)
             assert world.progress().forced is force
             assert world.pods() == ["p0"]
 
@@ -269,7 +269,7 @@ async def test_a_pod_that_does_not_end_is_named(world: Drains) -> None:
     async with world.started(timeout_s=100):
         await advance(36)
         assert world.state() is DrainState.FAILED
-        assert world.progress().said == (
+        assert world.progress().message == (
             "- Pods that were evicted have not ended in time: default/stuck"
         )
         world.server.patch(f"{PODS}/stuck", {"metadata": {"finalizers": None}})

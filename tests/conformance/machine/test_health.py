@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from ccm.base.metrics import REGISTRY
 from ccm.controllers.machine import freeze as freezing
-from ccm.controllers.machine.freeze import Reach
+from ccm.controllers.machine.freeze import FreezeState
 from ccm.gardener import names
 from ccm.kube.errors import ServerError, Unreachable
 from ccm.kube.informer import Informer
@@ -286,7 +286,7 @@ async def test_after_an_outage_nodes_have_time_to_report() -> None:
         world.heartbeat(Ready="Unknown")
         await advance(400)
         server.returns()
-        while world.caches.nodes.trouble_since is not None:
+        while world.caches.nodes.outage_since is not None:
             await advance(1)
         await advance(20)
         world.heartbeat(Ready="True")
@@ -367,7 +367,7 @@ async def test_a_node_that_cannot_be_read(unreadable: str, monkeypatch: pytest.M
     world.lived()
     if unreadable:
         world.node(ready="Unknown")
-    monkeypatch.setattr(Informer, "undecodable", property(lambda _: keys))
+    monkeypatch.setattr(Informer, "malformed_keys", property(lambda _: keys))
     async with world.running("machine"):
         await advance(30)
         assert world.phase() == "Running"
@@ -505,8 +505,8 @@ def frozen() -> float | None:
     return REGISTRY.get_sample_value("mcm_machine_controller_frozen")
 
 
-ACTIVE, FROZEN = Reach(), Reach(is_frozen=True, away_since=0.0)
-STARTED, ELAPSED = Reach(away_since=90.0), Reach(away_since=0.0)
+ACTIVE, FROZEN = FreezeState(), FreezeState(is_frozen=True, away_since=0.0)
+STARTED, ELAPSED = FreezeState(away_since=90.0), FreezeState(away_since=0.0)
 
 
 @pytest.mark.parametrize(
@@ -522,15 +522,15 @@ STARTED, ELAPSED = Reach(away_since=90.0), Reach(away_since=0.0)
         case("machine-freeze-04", FROZEN, False, True),
     ],
 )
-def test_what_a_look_means(before: Reach, is_there: bool, is_frozen: bool) -> None:
-    assert freezing.after(before, is_there, 100.0, TIMEOUT_S).is_frozen is is_frozen
+def test_what_a_look_means(before: FreezeState, is_there: bool, is_frozen: bool) -> None:
+    assert freezing.next_state(before, is_there, 100.0, TIMEOUT_S).is_frozen is is_frozen
 
 
 @pytest.mark.parametrize(
     ("reach", "after_s"), [(ACTIVE, 60.0), (STARTED, 6.0), (FROZEN, 6.0)], ids=str
 )
-def test_when_to_look_again(reach: Reach, after_s: float) -> None:
-    assert freezing.next_s(reach, PERIOD_S, TIMEOUT_S) == after_s
+def test_when_to_look_again(reach: FreezeState, after_s: float) -> None:
+    assert freezing.next_check_s(reach, PERIOD_S, TIMEOUT_S) == after_s
 
 
 @pytest.mark.row("machine-freeze-03", "machine-freeze-04", "machine-freeze-05")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ccm.machines import inplace, rollout
-from ccm.machines.inplace import NodeStep, Update
+from ccm.machines import in_place_update, rollout
+from ccm.machines.in_place_update import NodeStep, UpdateActions
 from ccm.machines.replicas import Member, PopulatedSet
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
 from ccm.model.machines import Phase, Strategy, Template
@@ -56,7 +56,7 @@ def new(count: int, pieces: list[Member] | None = None) -> PopulatedSet:
 
 def decided(
     *sets: PopulatedSet, replicas: int = 3, manual: bool = False, **more: Any
-) -> rollout.Plan:
+) -> rollout.RolloutPlan:
     wish: dict[str, Any] = {"strategy": Strategy.IN_PLACE, "max_unavailable": 1, **more}
     wanted = deployment(
         replicas=replicas, max_surge=0, is_manual=manual, template=Template(essence="new"), **wish
@@ -64,7 +64,7 @@ def decided(
     return rollout.plan(wanted, sets, BEGIN, RULES)
 
 
-def sizes(found: rollout.Plan) -> dict[str, int]:
+def sizes(found: rollout.RolloutPlan) -> dict[str, int]:
     return {one.set.name: one.replicas for one in found.changes if one.replicas is not None}
 
 
@@ -134,7 +134,7 @@ def test_an_update_that_goes_no_further(wish: dict[str, Any]) -> None:
     assert sizes(found) == {"old": 1, "new": 1}
     after = new(1, moved(1))
     later = decided(old(1), after, replicas=2, **wish)
-    assert later.update.arrived == after.members
+    assert later.update.moved_members == after.members
 
 
 @pytest.mark.row("rollout-inplace-15")
@@ -159,7 +159,7 @@ def test_who_came_over_is_one_of_them() -> None:
 
     found = decided(old(2), new(3, pieces)).update
 
-    assert ([one.name for one in found.arrived], found.nodes) == (
+    assert ([one.name for one in found.moved_members], found.nodes) == (
         ["moved-0"],
         ((UPDATED, NodeStep.FINISH),),
     )
@@ -193,9 +193,9 @@ def test_what_was_updated_to_the_template_before_is_updated_again() -> None:
     before = decided(old(1, pieces), new(1))
     found = decided(old(2, pieces), new(1))
 
-    assert (sizes(before), before.update.arrived) == ({"old": 2}, ())
+    assert (sizes(before), before.update.moved_members) == ({"old": 2}, ())
     assert found.update.moves == ()
-    assert [one.name for one in found.update.arrived] == ["moved-0"]
+    assert [one.name for one in found.update.moved_members] == ["moved-0"]
     assert (UPDATED, NodeStep.FINISH) in found.update.nodes
 
 
@@ -252,7 +252,7 @@ def test_replicas_that_change_meanwhile() -> None:
 def test_a_set_that_does_not_know_yet_is_waited_for() -> None:
     found = decided(old(2, machines("old", 1)), structs.replace(new(1), status=UNSEEN))
 
-    assert (sizes(found), found.update) == ({}, Update())
+    assert (sizes(found), found.update) == ({}, UpdateActions())
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_a_set_that_does_not_know_yet_is_waited_for() -> None:
 def test_what_is_written_on_a_node(
     step: NodeStep, before: Node, after: dict[str, Any] | None
 ) -> None:
-    found = inplace.node_patch(before, step, NAMES)
+    found = in_place_update.node_patch(before, step, NAMES)
 
     if after is None:
         assert found is None
@@ -292,7 +292,7 @@ def test_a_node_that_was_updated_is_in_use_again() -> None:
     )
     before = Node(metadata=metadata, spec=NodeSpec(taints=taints, unschedulable=True))
 
-    found = inplace.node_patch(before, NodeStep.FINISH, NAMES)
+    found = in_place_update.node_patch(before, NodeStep.FINISH, NAMES)
 
     assert found is not None
     assert found["metadata"]["labels"] == dict.fromkeys(("candidate", "selected", "result"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ccm.controllers import machineovershoot as overshoot
-from ccm.controllers.machineovershoot import Margins, Stock, Verdict
+from ccm.controllers.machineovershoot import FreezeAction, Margins, SetState
 from ccm.gardener import decoding, names
 from ccm.gardener.types import (
     MachineDeployment,
@@ -76,24 +76,27 @@ FREE = (False, "")
 @pytest.mark.parametrize(
     ("stock", "expected"),
     [
-        (Stock(count=7, replicas=3), Verdict.STAY),
-        (Stock(count=8, replicas=3), Verdict.FREEZE),
-        (Stock(count=9, replicas=3), Verdict.FREEZE),
-        (Stock(count=8, replicas=3, is_frozen=True), Verdict.STAY),
-        (Stock(count=7, replicas=3, is_frozen=True), Verdict.THAW),
-        (Stock(count=5, replicas=9, most=4), Verdict.STAY),
-        (Stock(count=6, replicas=9, most=4), Verdict.FREEZE),
-        (Stock(count=6, replicas=9, most=4, is_frozen=True), Verdict.STAY),
-        (Stock(count=5, replicas=9, most=4, is_frozen=True), Verdict.THAW),
-        (Stock(count=2, replicas=0), Verdict.FREEZE),
-        (Stock(count=9, replicas=3, is_pardoned=True), Verdict.STAY),
-        (Stock(count=9, replicas=3, asked=True), Verdict.THAW_ASKED),
-        (Stock(count=8, replicas=3, is_frozen=True, is_told=False), Verdict.SAY),
-        (Stock(count=3, replicas=3, is_told=False), Verdict.UNSAY),
+        (SetState(count=7, replicas=3), FreezeAction.NONE),
+        (SetState(count=8, replicas=3), FreezeAction.FREEZE),
+        (SetState(count=9, replicas=3), FreezeAction.FREEZE),
+        (SetState(count=8, replicas=3, is_frozen=True), FreezeAction.NONE),
+        (SetState(count=7, replicas=3, is_frozen=True), FreezeAction.UNFREEZE),
+        (SetState(count=5, replicas=9, most=4), FreezeAction.NONE),
+        (SetState(count=6, replicas=9, most=4), FreezeAction.FREEZE),
+        (SetState(count=6, replicas=9, most=4, is_frozen=True), FreezeAction.NONE),
+        (SetState(count=5, replicas=9, most=4, is_frozen=True), FreezeAction.UNFREEZE),
+        (SetState(count=2, replicas=0), FreezeAction.FREEZE),
+        (SetState(count=9, replicas=3, was_unfrozen=True), FreezeAction.NONE),
+        (SetState(count=9, replicas=3, wants_unfreeze=True), FreezeAction.UNFREEZE_REQUESTED),
+        (
+            SetState(count=8, replicas=3, is_frozen=True, has_condition=False),
+            FreezeAction.ADD_CONDITION,
+        ),
+        (SetState(count=3, replicas=3, has_condition=False), FreezeAction.REMOVE_CONDITION),
     ],
 )
-def test_what_follows_from_the_number(stock: Stock, expected: Verdict) -> None:
-    assert overshoot.judge(stock, Margins()) is expected
+def test_what_follows_from_the_number(stock: SetState, expected: FreezeAction) -> None:
+    assert overshoot.decide(stock, Margins()) is expected
 
 
 @pytest.mark.row("machineset-freeze-04")
@@ -106,7 +109,7 @@ def test_a_surge_in_percent_is_rounded_up(value: int | str | None, expected: int
     strategy = Strategy(type="RollingUpdate", rolling_update=bounds)
     spec = MachineDeploymentSpec(replicas=3, strategy=strategy, template=MachineTemplateSpec())
     found = MachineDeployment(metadata=ObjectMeta(name="d"), spec=spec)
-    assert replicas.most(decoding.machine_deployment(found)) == 3 + expected
+    assert replicas.max_machines(decoding.machine_deployment(found)) == 3 + expected
 
 
 @pytest.mark.row("machineset-freeze-05", "machineset-freeze-06")

@@ -10,7 +10,7 @@ from ccm.cloud import errors
 from ccm.cloud.machines import IMPORT_ANNOTATION, Identity
 from ccm.gardener import names
 from ccm.machines import reasons
-from ccm.machines.deletion import MARKERS, Stage
+from ccm.machines.deletion import MARKERS, DeletionStage
 from ccm.testing.clock import advance
 from tests.conformance.machine.going import M
 from tests.conformance.machine.test_creation_by_name import NamedVMs, by_name
@@ -80,8 +80,12 @@ async def test_the_node_of_another_is_not_changed(world: Ready, phase: str) -> N
     assert reasons.REASON_VM_NOT_OWNED in world.reasons()
 
 
-@pytest.mark.parametrize("stage", [None, *Stage], ids=lambda one: one.value if one else "fresh")
-async def test_the_server_of_another_is_not_deleted(world: Ready, stage: Stage | None) -> None:
+@pytest.mark.parametrize(
+    "stage", [None, *DeletionStage], ids=lambda one: one.value if one else "fresh"
+)
+async def test_the_server_of_another_is_not_deleted(
+    world: Ready, stage: DeletionStage | None
+) -> None:
     control_plane(world)
     text = MARKERS[stage] if stage else ""
     path = thief(world, phase="Terminating" if stage else "Running", text=text)
@@ -89,7 +93,7 @@ async def test_the_server_of_another_is_not_deleted(world: Ready, stage: Stage |
     async with world.running():
         await advance(30)
         assert untouched(world)
-        if stage is Stage.FINALIZER:
+        if stage is DeletionStage.FINALIZER:
             return
         assert "left alone; correct spec.providerID" in world.operation(M)["description"]
         world.server.patch(path, {"spec": {"providerID": ""}})

@@ -22,11 +22,11 @@ FAILED = {"phase": Phase.FAILED}
 
 
 def deleted(wanted: MachineSet, *members: Member) -> list[str]:
-    return [one.key.partition("/")[2] for one in replicas.scaling(wanted, members, NOW).delete]
+    return [one.key.partition("/")[2] for one in replicas.plan_scaling(wanted, members, NOW).delete]
 
 
 def made(wanted: MachineSet, *members: Member) -> int:
-    return replicas.scaling(wanted, members, NOW).create
+    return replicas.plan_scaling(wanted, members, NOW).create
 
 
 def running(count: int) -> list[Member]:
@@ -54,19 +54,19 @@ def running(count: int) -> list[Member]:
     ],
 )
 def test_a_pass(wanted: int, members: Sequence[Member], create: int, delete: list[str]) -> None:
-    found = replicas.scaling(wanting(replicas=wanted), members, NOW)
+    found = replicas.plan_scaling(wanting(replicas=wanted), members, NOW)
 
     assert found.create == create
     assert [one.key for one in found.delete] == [f"default/{name}" for name in delete]
 
 
 def test_no_more_than_a_burst_is_deleted_at_once() -> None:
-    assert len(deleted(wanting(replicas=0), *running(150))) == replicas.BURST
+    assert len(deleted(wanting(replicas=0), *running(150))) == replicas.MAX_CHANGES_PER_PASS
 
 
 def test_a_set_that_ends_deletes_all_it_has() -> None:
     members = [*running(150), member("t", phase=Phase.TERMINATING), member("d", is_deleting=True)]
-    found = replicas.scaling(wanting(replicas=9, is_deleting=True), members, NOW)
+    found = replicas.plan_scaling(wanting(replicas=9, is_deleting=True), members, NOW)
 
     assert (found.create, len(found.delete)) == (0, 151)
 
@@ -105,9 +105,9 @@ def test_those_that_were_called_are_the_surplus() -> None:
 @pytest.mark.row("machineset-replicas-12", "machineset-freeze-12")
 def test_one_that_may_not_grow_shrinks_all_the_same() -> None:
     frozen = wanting(replicas=3, may_grow=False)
-    found = replicas.scaling(frozen, [member("a"), member("b", **FAILED)], NOW)
+    found = replicas.plan_scaling(frozen, [member("a"), member("b", **FAILED)], NOW)
 
-    assert (found.create, found.lacking) == (0, 1)
+    assert (found.create, found.missing) == (0, 1)
     assert [one.key for one in found.delete] == ["default/b"]
     assert deleted(wanting(replicas=1, may_grow=False), *running(2)) == ["m0"]
 
@@ -147,9 +147,9 @@ def test_of_machines_alike_what_does_least_goes_and_then_the_oldest() -> None:
 def test_preserved_machines_go_last() -> None:
     order = [
         member("plain"),
-        member("auto", **FAILED, preserve=Preserve.AUTO, kept_until=at(90)),
-        member("soon", preserve=Preserve.NOW, kept_until=at(30)),
-        member("later", preserve=Preserve.NOW, kept_until=at(60), priority=1),
+        member("auto", **FAILED, preserve=Preserve.AUTO, preserved_until=at(90)),
+        member("soon", preserve=Preserve.NOW, preserved_until=at(30)),
+        member("later", preserve=Preserve.NOW, preserved_until=at(60), priority=1),
         member("waits", preserve=Preserve.NOW),
     ]
 
@@ -163,14 +163,14 @@ def test_preserved_machines_go_last() -> None:
     ("facts", "goes"),
     [
         ({}, True),
-        ({"kept_until": at(1)}, False),
-        ({"kept_until": at(1), "preserve": Preserve.NO}, False),
+        ({"preserved_until": at(1)}, False),
+        ({"preserved_until": at(1), "preserve": Preserve.NO}, False),
         ({"preserve": Preserve.NO}, True),
         ({"preserve": Preserve.NOW}, False),
         ({"preserve": Preserve.WHEN_FAILED}, False),
         ({"preserve": Preserve.AUTO}, False),
-        ({"kept_until": at(0), "preserve": Preserve.NOW}, True),
-        ({"kept_until": at(-1), "preserve": Preserve.AUTO}, True),
+        ({"preserved_until": at(0), "preserve": Preserve.NOW}, True),
+        ({"preserved_until": at(-1), "preserve": Preserve.AUTO}, True),
     ],
 )
 def test_a_failed_machine_goes_unless_it_is_kept(facts: dict[str, Any], goes: bool) -> None:
@@ -206,20 +206,20 @@ OURS = {**FAILED, "own_preserve": Preserve.AUTO, "preserve": Preserve.AUTO}
             ["b"],
         ),
         pytest.param(2, [member("runs"), member("goes", **FAILED, is_deleting=True)], [], []),
-        pytest.param(1, [member("said", **FAILED, is_its_own=False)], [], []),
-        pytest.param(1, [member("kept", **FAILED, kept_until=at(60))], [], []),
+        pytest.param(1, [member("said", **FAILED, uses_own_annotation=False)], [], []),
+        pytest.param(1, [member("kept", **FAILED, preserved_until=at(60))], [], []),
     ],
 )
 def test_what_a_set_keeps_of_its_own_accord(
     most: int, members: Sequence[Member], keep: list[str], drop: list[str]
 ) -> None:
     wanted = wanting(replicas=len(members), max_preserved=most)
-    kept, dropped = replicas.preservation(wanted, members)
+    kept, dropped = replicas.plan_preservation(wanted, members)
 
     assert [one.key[8:] for one in kept] == keep
     assert [one.key[8:] for one in dropped] == drop
-    after = replicas.preserved(members, kept, dropped)
-    assert [list(each) for each in replicas.preservation(wanted, after)] == [[], []]
+    after = replicas.apply_preservation(members, kept, dropped)
+    assert [list(each) for each in replicas.plan_preservation(wanted, after)] == [[], []]
 
 
 @pytest.mark.row("machineset-status-01", "machineset-status-02")
@@ -228,11 +228,11 @@ def test_what_is_said_of_a_set() -> None:
         member("a"),
         member("b", phase=Phase.AVAILABLE, is_labeled=False),
         member("c", phase=Phase.PENDING, state="Failed"),
-        member("d", **FAILED, state="Failed", kept_until=at(30), own_preserve=Preserve.AUTO),
+        member("d", **FAILED, state="Failed", preserved_until=at(30), own_preserve=Preserve.AUTO),
         member("e", **FAILED, state="Failed"),
         member("f", is_deleting=True),
     ]
-    found, changes_in_s = replicas.counts(wanting(replicas=6), members, NOW)
+    found, changes_in_s = replicas.count_status(wanting(replicas=6), members, NOW)
 
     assert (found.replicas, found.labeled, found.ready, found.available) == (6, 5, 2, 2)
     assert (found.preserved, found.preserved_by_us) == (1, 1)
@@ -244,7 +244,7 @@ def test_what_is_said_of_a_set() -> None:
 def test_a_machine_is_available_once_it_has_run_for_long_enough() -> None:
     wanted = wanting(replicas=3, min_ready_s=60.0)
     members = [member("a", since=at(-60)), member("b", since=at(-50)), member("c", since=at(-20))]
-    found, changes_in_s = replicas.counts(wanted, members, NOW)
+    found, changes_in_s = replicas.count_status(wanted, members, NOW)
 
     assert (found.ready, found.available, changes_in_s) == (3, 1, 10)
 

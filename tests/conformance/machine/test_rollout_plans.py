@@ -48,11 +48,11 @@ def rolling(replicas: int, surge: int, unavailable: int = 0, **fields: Any) -> M
     )
 
 
-def decided(wanted: MachineDeployment, *sets: PopulatedSet) -> rollout.Plan:
+def decided(wanted: MachineDeployment, *sets: PopulatedSet) -> rollout.RolloutPlan:
     return rollout.plan(wanted, sets, BEGIN, RULES)
 
 
-def sizes(found: rollout.Plan) -> dict[str, int]:
+def sizes(found: rollout.RolloutPlan) -> dict[str, int]:
     return {one.set.name: one.replicas for one in found.changes if one.replicas is not None}
 
 
@@ -184,8 +184,8 @@ def test_the_first_pass_of_a_roll() -> None:
 
     first = decided(rolling(5, 1, 1), old)
 
-    assert first.make is not None
-    assert (first.make.replicas, sizes(first)) == (1, {})
+    assert first.create is not None
+    assert (first.create.replicas, sizes(first)) == (1, {})
     new = shelf("new", 1, kind="new", members=machines("new", 1, phase=Phase.PENDING))
     assert sizes(decided(rolling(5, 1, 1), old, new)) == {"a": 4}
 

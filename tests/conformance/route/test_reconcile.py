@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.errors import Unavailable
 from ccm.cloud.interface import Cloud
 from ccm.cloud.lookup import NodeOwnership
 from ccm.cloud.types import Route, address
 from ccm.controllers.route.controller import RouteController
-from ccm.controllers.route.plan import Settings
+from ccm.controllers.route.plan import RouteSettings
 from ccm.kube.resources import NODES
 from ccm.model import Node, NodeAddress, names
 from ccm.model.cidr import parse_ranges
@@ -26,7 +26,7 @@ from tests.support.routes import FakeRoutes
 from tests.waiting import due_by, eventually
 
 ONE, DUAL = "10.120.0.0/16", "10.120.0.0/16,a000::/8"
-QUICK = Settings(settle_s=0.01, interval_s=0.05)
+QUICK = RouteSettings(settle_s=0.01, interval_s=0.05)
 
 
 def facts(routes: Sequence[Route]) -> set[tuple[str, str, Sequence[NodeAddress]]]:
@@ -60,9 +60,9 @@ async def running(
     controller = RouteController(
         nodes=env.informer,
         api=env.client("route-controller").resource(NODES),
-        handle=Handle(Cloud(name="fake", routes=cloud), cluster_name="c1"),
+        handle=CloudClient(Cloud(name="fake", routes=cloud), cluster_name="c1"),
         ranges=parse_ranges(ranges),
-        ownership=NodeOwnership.of(("fake",), ""),
+        ownership=NodeOwnership.from_flag(("fake",), ""),
         events=env.recorder(names.COMPONENT_ROUTE),
         settings=QUICK,
         rng=random.Random(1),

@@ -10,9 +10,9 @@ from typing import Any
 
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud
-from ccm.cloud.calls.handle import Handle
-from ccm.controllers.service.controller import ServiceController, Settings
-from ccm.kube.informer import Informers
+from ccm.cloud.calls.client import CloudClient
+from ccm.controllers.service.controller import ServiceController, ServiceControllerSettings
+from ccm.kube.informer import SharedInformers
 from ccm.kube.resources import NODES, SERVICES
 from ccm.model import names
 from tests.conformance.environment import NODES_PATH, Environment
@@ -129,14 +129,14 @@ class ServiceEnvironment(Environment):
     @contextlib.asynccontextmanager
     async def running(self, **settings: Any) -> AsyncIterator[None]:
         """The controller at work on caches of its own, as after a start."""
-        informers = Informers(self.client("shared-informers"))
+        informers = SharedInformers(self.client("shared-informers"))
         controller = ServiceController(
-            services=informers.of(SERVICES),
-            nodes=informers.of(NODES),
+            services=informers.informer_for(SERVICES),
+            nodes=informers.informer_for(NODES),
             api=self.client("service-controller").resource(SERVICES),
-            handle=Handle(Cloud(name="fake", load_balancer=self.balancers)),
+            handle=CloudClient(Cloud(name="fake", load_balancer=self.balancers)),
             events=self.recorder(names.COMPONENT_SERVICE),
-            settings=Settings(**{"quiet_s": 0.1, **settings}),
+            settings=ServiceControllerSettings(**{"quiet_s": 0.1, **settings}),
             about=RECORD,
         )
         tasks = [

@@ -16,11 +16,11 @@ import pytest
 
 from ccm.base.log import logger
 from ccm.persistence import errors
-from ccm.persistence.engine import Instance, StoreProvider
-from ccm.persistence.envelope import Entry
+from ccm.persistence.engine import StorageInstance, StoreProvider
+from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.interface import GVK, Expected, ObjectKey, PersistenceProviderStatus, Version
 from ccm.persistence.memory import MemoryStore
-from ccm.persistence.objects import Place, instance_name
+from ccm.persistence.objects import StoragePlace, instance_name
 from ccm.persistence.store import Claim, Page, Store
 from ccm.testing.persistence_contract import PersistenceContract
 from ccm.testing.persistence_harness import PersistenceHarness
@@ -32,16 +32,16 @@ class Forgets(MemoryStore):
 
     noticed = ("test_round_trip",)
 
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         return entry.version
 
 
 class IgnoresNamespaces(MemoryStore):
     noticed = ("test_scopes",)
 
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         key = ObjectKey("_/" + place.key.partition("/")[2])
-        return await super().write(Place(place.kind, key), entry, expect)
+        return await super().write(StoragePlace(place.kind, key), entry, expect)
 
 
 class FoldsCase(MemoryStore):
@@ -49,15 +49,15 @@ class FoldsCase(MemoryStore):
 
     noticed = ("test_odd_names",)
 
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         key = ObjectKey(place.key.replace("%55", "u"))
-        return await super().write(Place(place.kind, key), entry, expect)
+        return await super().write(StoragePlace(place.kind, key), entry, expect)
 
 
 class KeepsTheOld(MemoryStore):
     noticed = ("test_key_is_the_same_everywhere", "test_last_write_wins")
 
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         if await self.read(place) is not None:
             return entry.version
         return await super().write(place, entry, expect)
@@ -66,7 +66,7 @@ class KeepsTheOld(MemoryStore):
 class DeletesNothing(MemoryStore):
     noticed = ("test_delete",)
 
-    async def remove(self, place: Place, epoch: int) -> None:
+    async def remove(self, place: StoragePlace, epoch: int) -> None:
         return
 
 
@@ -82,14 +82,14 @@ class ListsOnePage(MemoryStore):
 class IgnoresConditions(MemoryStore):
     noticed = ("test_versions", "test_one_of_many_creates")
 
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         return await super().write(place, entry, None)
 
 
 class NeverFences(MemoryStore):
     noticed = ("test_stale_leader_is_fenced",)
 
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         self._epoch = 0
         return await super().write(place, entry, expect)
 
@@ -97,7 +97,7 @@ class NeverFences(MemoryStore):
 class BlocksTheLoop(MemoryStore):
     noticed = ("test_many_at_once_do_not_block",)
 
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         if place.key.endswith("/n7"):
             time.sleep(4)  # on a busy machine too there are looks enough in it
         return await super().write(place, entry, expect)
@@ -115,7 +115,7 @@ class WritesInPieces(MemoryStore):
 
     noticed = ("test_readers_see_old_or_new", "test_cancelled_put_leaves_old_or_new")
 
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         half = entry.body[: len(entry.body) // 2]
         await super().write(place, entry._replace(body=half), expect)
         await asyncio.sleep(0.002)
@@ -170,8 +170,8 @@ class StatusAsks(StoreProvider):
 class NoticesNoDamage(StoreProvider):
     noticed = ("test_damage_is_noticed",)
 
-    def _healthy(self, page: Page) -> Any:
-        return [*super()._healthy(page)[0]], 0
+    def _open_page(self, page: Page) -> Any:
+        return [*super()._open_page(page)[0]], 0
 
     async def get_object(self, instance: str, kind: GVK, key: ObjectKey) -> dict[str, Any] | None:
         try:
@@ -184,7 +184,7 @@ class CountsReads(StoreProvider):
     noticed = ("test_mean_latency",)
 
     async def get_object(self, instance: str, kind: GVK, key: ObjectKey) -> dict[str, Any] | None:
-        self._instances[instance]._took.append(5.0)
+        self._instances[instance]._latencies.append(5.0)
         return await super().get_object(instance, kind, key)
 
 
@@ -198,7 +198,7 @@ class ClosesAtOnce(StoreProvider):
 
 
 class _Closed(MemoryStore):
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         raise errors.Closed("closed")
 
 
@@ -277,7 +277,7 @@ class OutOfTurn(StoreProvider):
 
     noticed = ("test_last_write_wins",)
 
-    async def _write(self, one: Instance, place: Place, *given: Any) -> Version:
+    async def _write(self, one: StorageInstance, place: StoragePlace, *given: Any) -> Version:
         await asyncio.sleep(0.0 if given[0]["spec"]["size"] == 19 else 0.05)
         return await super()._write(one, place, *given)
 
@@ -308,7 +308,7 @@ class AnyKey(StoreProvider):
     noticed = ("test_unknown_names_and_keys",)
 
     async def get_object(self, instance: str, kind: GVK, key: ObjectKey) -> dict[str, Any] | None:
-        found = await self._known(instance).store.read(Place(kind, key))
+        found = await self._usable_instance(instance).store.read(StoragePlace(kind, key))
         return {} if found else None
 
 

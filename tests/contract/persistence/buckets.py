@@ -17,7 +17,7 @@ import pytest
 
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, ObjectKey
-from ccm.persistence.objects import Place, encode, instance_name
+from ccm.persistence.objects import StoragePlace, encode, instance_name
 from ccm.persistence.s3 import S3Config, S3Store
 from ccm.persistence.store import Store
 from ccm.testing.persistence_harness import HERE, StoreHarness
@@ -75,7 +75,7 @@ class S3Harness(StoreHarness):
 
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
         config = self.configs[instance]
-        path = f"{config.prefix}/{encode(HERE.cluster_uid)}/{Place(kind, key).path}"
+        path = f"{config.prefix}/{encode(HERE.cluster_uid)}/{StoragePlace(kind, key).path}"
         url = f"{self.url}/{config.bucket}/{path.replace('%', '%25')}"
         body = await asyncio.to_thread(request, url)
         await asyncio.to_thread(request, url, "PUT", flipped(body))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ccm.base import metrics
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.secrets import SEALED, EncryptedSecretStore, RotationReport
-from ccm.testing.persistence_harness import HERE, overheard
+from ccm.testing.persistence_harness import HERE, captured_logs
 
 NEEDLE = b"needle-in-the-hay-5511"
 KEY = b"n" * 32
@@ -23,7 +23,7 @@ async def live(inner: StoreProvider, stored: Callable[[], bytes]) -> None:
         stored: all bytes that lie in the storage.
     """
     store = EncryptedSecretStore(inner, [KEY])
-    with overheard() as logged:
+    with captured_logs() as logged:
         await store.initialize(HERE)
         try:
             await _live(store, inner, stored, logged)

@@ -15,7 +15,7 @@ from ccm.persistence.engine import StoreProvider
 from ccm.persistence.file import FileStore
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, ObjectKey
 from ccm.persistence.memory import MemoryStore
-from ccm.persistence.objects import Place, encode, instance_name
+from ccm.persistence.objects import StoragePlace, encode, instance_name
 from ccm.persistence.postgres import PostgresConfig, PostgresStore
 from ccm.persistence.sqlite import SqliteStore
 from ccm.persistence.store import Store
@@ -60,7 +60,7 @@ class MemoryHarness(StoreHarness):
 
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
         held = self.held[instance].held
-        at = (HERE.cluster_uid, Place(kind, key))
+        at = (HERE.cluster_uid, StoragePlace(kind, key))
         held[at] = flipped(held[at])
 
 
@@ -86,7 +86,7 @@ class FileHarness(StoreHarness):
         return self.make()
 
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
-        file = self.roots[instance] / encode(HERE.cluster_uid) / Place(kind, key).path
+        file = self.roots[instance] / encode(HERE.cluster_uid) / StoragePlace(kind, key).path
         file.write_bytes(flipped(file.read_bytes()))
 
 

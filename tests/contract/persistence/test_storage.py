@@ -11,7 +11,7 @@ import pytest
 
 from ccm.persistence import objects
 from ccm.persistence.interface import GVK, MachineId, ObjectKey, PersistenceProviderStatus
-from ccm.persistence.objects import Place, canonical
+from ccm.persistence.objects import StoragePlace, to_canonical_json
 from ccm.persistence.secrets import SEALED, EncryptedSecretStore
 from ccm.testing.persistence_contract import ROWS, PersistenceContract
 from ccm.testing.persistence_harness import PersistenceHarness, StoreHarness
@@ -45,7 +45,7 @@ class AsObjects:
 
     async def put_object(self, instance: str, obj: Mapping[str, Any]) -> ObjectKey:
         place = objects.place_of(obj)
-        await self._store.put_secret(instance, name_of(place), {"object": canonical(obj)})
+        await self._store.put_secret(instance, name_of(place), {"object": to_canonical_json(obj)})
         return place.key
 
     async def get_object(self, instance: str, kind: GVK, key: ObjectKey) -> Any:
@@ -67,12 +67,12 @@ def _object(data: Mapping[str, bytes] | None) -> Any:
     return None if data is None else json.loads(data["object"])
 
 
-def name_of(place: Place) -> str:
+def name_of(place: StoragePlace) -> str:
     return "/".join((*place.kind, place.key))
 
 
 def secret_of(kind: GVK, key: str) -> ObjectKey:
-    return objects.key_of("", name_of(Place(kind, objects.checked(key))))
+    return objects.key_of("", name_of(StoragePlace(kind, objects.check_key(key))))
 
 
 class SealedHarness(PersistenceHarness):

@@ -44,5 +44,5 @@ if __name__ == "__main__":
             time.sleep(60)
         return provider(mood)
 
-    registry.load = load
-    main.leave(main.main())
+    registry.load_provider = load
+    main.exit_process(main.main())

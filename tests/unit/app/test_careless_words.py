@@ -75,10 +75,10 @@ SURROUNDINGS = (
 @pytest.fixture(scope="module", autouse=True)
 def _known() -> Iterator[None]:
     for secret in SECRETS:
-        redact.know(secret)
+        redact.register(secret)
     yield
     for secret in SECRETS:
-        redact.forget(secret)
+        redact.unregister(secret)
 
 
 def _logged(fmt: log.Format, said: str) -> str:
@@ -99,7 +99,7 @@ def _event(said: str) -> str:
     recorder = EventRecorder(SimpleNamespace(), component="x")  # type: ignore[arg-type]
     recorder.event(ObjectReference(name="n"), "Warning", "Failed", said)
     event = recorder._queue.get_nowait()
-    assert len(event.message.encode()) <= redact.PUBLIC_BYTES
+    assert len(event.message.encode()) <= redact.MAX_PUBLIC_BYTES
     return event.message
 
 
@@ -109,7 +109,7 @@ def _status(said: str) -> str:
     patch = plan.status_patch(service("a", type="LoadBalancer"), wanted)
     assert patch is not None
     found = json.loads(client.encode(patch))["status"]["loadBalancer"]["ingress"][0]
-    assert len(found["ports"][0]["error"].encode()) <= redact.PUBLIC_BYTES
+    assert len(found["ports"][0]["error"].encode()) <= redact.MAX_PUBLIC_BYTES
     return f"{found['hostname']} {found['ports'][0]['error']}"
 
 
@@ -118,13 +118,13 @@ def _doctor(said: str) -> str:
 
 
 def _webhook(said: str) -> str:
-    answer = admission.Answer(allowed=False, message=said, warnings=[said])
-    return admission.encode(admission.Request(uid="u"), answer).decode()
+    answer = admission.AdmissionResponse(allowed=False, message=said, warnings=[said])
+    return admission.encode(admission.AdmissionRequest(uid="u"), answer).decode()
 
 
 def _configz(said: str) -> str:
     chosen = options.parse([f"--master={said}", "--cloud-provider=sim"])
-    return json.dumps(http.document(chosen), ensure_ascii=False)
+    return json.dumps(http.configz(chosen), ensure_ascii=False)
 
 
 def _log_of(fmt: log.Format) -> Callable[[str], str]:

@@ -14,8 +14,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from ccm.app import clients, controllers, options
-from ccm.app.clients import EVENTS, Accounts, Clients
-from ccm.app.health import Vitals
+from ccm.app.clients import EVENTS, AccountTransports, ClientFactory
+from ccm.app.health import DaemonState
 from ccm.app.options import gates
 from ccm.app.options.names import MANIFESTS
 from ccm.app.provider import Misconfigured, ProviderHolder
@@ -23,15 +23,15 @@ from ccm.base.credentials import KeyPair
 from ccm.base.drain import Drain
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Aborted, Context, errors, registry
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.config import READER
 from ccm.cloud.interface import Cloud
 from ccm.kube import errors as kube_errors
-from ccm.kube.credentials import Fixed, TlsSettings, bearer
-from ccm.kube.informer import Informers
+from ccm.kube.credentials import StaticCredentials, TlsSettings, bearer
+from ccm.kube.informer import SharedInformers
 from ccm.kube.resources import NODES
 from ccm.model.times import format_time
-from ccm.runtime.controller import DONE, Controller, Result
+from ccm.runtime.controller import DONE, Controller, ReconcileResult
 from ccm.runtime.manifest import ClusterContext, ControllerContext
 from ccm.sandbox.realserver import write_kubeconfig
 from ccm.testing import builders
@@ -49,17 +49,17 @@ def cloud(**fields: Any) -> Cloud:
 def started(*flags: str, of: Cloud | None = None) -> list[str]:
     """The controllers that flags make for a cloud, which nobody runs; those of routes and nodes."""
     chosen = options.parse(["--controllers=route,cloud-node", *flags])
-    unused: Any = SimpleNamespace(of=lambda kind: SimpleNamespace(store=None))
+    unused: Any = SimpleNamespace(informer_for=lambda kind: SimpleNamespace(store=None))
     context = ControllerContext(
         client=Mock(),
         recorder=Mock(),
         informers=unused,
-        handle=Handle(of or cloud()),
+        cloud_client=CloudClient(of or cloud()),
         inventory=None,
         gates=gates.values(chosen.feature_gates),
         deletions=Mock(),
     )
-    return [manifest.alias for manifest, _ in controllers.enabled(chosen, context)]
+    return [manifest.alias for manifest, _ in controllers.build_enabled(chosen, context)]
 
 
 @pytest.mark.row("route-range-03")
@@ -77,30 +77,30 @@ def test_a_missing_range_stops_this_controller_alone_and_is_told_once(flag: str)
 async def test_another_provider_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
-    async def reconcile(_key: str) -> Result:
+    async def reconcile(_key: str) -> ReconcileResult:
         tried.append(handle.name)
         if handle.name == "old":
             raise errors.PermissionDenied("bad token")
         return DONE
 
     controller = Controller("paper", queue="paper", reconcile=reconcile)
-    monkeypatch.setattr(controllers, "enabled", lambda *_: [(MANIFESTS[0], controller)])
+    monkeypatch.setattr(controllers, "build_enabled", lambda *_: [(MANIFESTS[0], controller)])
     forever = asyncio.Event().wait
     no_caches = MagicMock(run=forever, wait_synced=lambda _limit_s: forever())
-    monkeypatch.setattr(controllers, "Informers", Mock(return_value=no_caches))
+    monkeypatch.setattr(controllers, "SharedInformers", Mock(return_value=no_caches))
     clients = Mock()
     clients.named.return_value.resource.return_value.get = AsyncMock(
         side_effect=kube_errors.NotFound(status=404, reason="NotFound", message="no record")
     )
-    work = controllers.Controllers(options.parse([]), clients, Mock(), Vitals())
-    holder = ProviderHolder(exchanged=work.retry_now)
+    work = controllers.ControllerRunner(options.parse([]), clients, Mock(), DaemonState())
+    holder = ProviderHolder(on_exchanged=work.retry_now)
     handle = await holder.open(lambda: nullcontext(Cloud(name="old")))
     running = spawn(work.run(handle, Mock()), name="controllers")
     controller.queue.add("key")
     await settle()
     assert tried == ["old"]
 
-    await holder.exchange(lambda: nullcontext(Cloud(name="new")), work.accept)
+    await holder.exchange(lambda: nullcontext(Cloud(name="new")), work.check_provider)
     await settle()
 
     assert tried == ["old", "new"]
@@ -134,10 +134,10 @@ async def test_with_separate_accounts_controllers_act_as_themselves(hand: HandCl
     token = {"status": {"token": "theirs", "expirationTimestamp": format_time(hand.now())}}
     async with (
         serve() as server,
-        connect(server.url, credentials=Fixed(bearer("ours"))) as transport,
-        Accounts(transport) as accounts,
+        connect(server.url, credentials=StaticCredentials(bearer("ours"))) as transport,
+        AccountTransports(transport) as accounts,
     ):
-        clients = Clients(transport, None, accounts=accounts)
+        clients = ClientFactory(transport, None, accounts=accounts)
         server.will(says(token))
 
         await clients.named("node-controller").raw("GET", "/one")
@@ -163,9 +163,9 @@ async def test_a_provider_reads_what_the_model_does_not_hold() -> None:
     web = {"metadata": {"uid": "uid-default-web"}, "spec": {"trafficDistribution": "PreferClose"}}
     async with (
         serve() as server,
-        connect(server.url, credentials=Fixed(bearer("ours"))) as transport,
+        connect(server.url, credentials=StaticCredentials(bearer("ours"))) as transport,
     ):
-        context = Context(clients=Clients(transport, None))
+        context = Context(clients=ClientFactory(transport, None))
         server.will(says(web), refuses(404, "NotFound"))
 
         assert await context.whole(builders.service()) == web
@@ -179,28 +179,28 @@ async def test_accounts_follow_what_we_trust() -> None:
     """Another authority that we were given is theirs too, and our own certificate is not."""
     async with (
         serve() as server,
-        connect(server.url, credentials=Fixed(bearer("ours"))) as transport,
-        Accounts(transport) as accounts,
+        connect(server.url, credentials=StaticCredentials(bearer("ours"))) as transport,
+        AccountTransports(transport) as accounts,
     ):
-        theirs, user = accounts.of("node-controller")
+        theirs, user = accounts.get("node-controller")
         ours = KeyPair(chain=b"ours", key=b"ours")
         fresh = TlsSettings(authorities=b"fresh", certificate=ours)
         transport.adopt(replace(transport.config, tls=fresh))
 
-        accounts.follow()
+        accounts.update_tls()
 
         assert theirs.config.tls == TlsSettings(authorities=b"fresh")
-        assert accounts.of("node-controller") == (theirs, user)
+        assert accounts.get("node-controller") == (theirs, user)
 
 
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
 async def test_a_stopping_daemon_starts_no_change_of_a_controller(method: str) -> None:
     """While the daemon stops: a write under way is waited for; events and the Lease go on."""
     stopping = Drain()
-    stopping.govern()
+    stopping.activate()
     async with serve() as server, connect(server.url) as transport:
-        clients = Clients(transport, None)
-        assert await stopping.drained(1.0)
+        clients = ClientFactory(transport, None)
+        assert await stopping.drain(1.0)
 
         await clients.named("node-controller").raw("GET", "/read")
         await clients.named(EVENTS).raw("POST", "/event", body=b"{}")
@@ -247,20 +247,20 @@ async def test_two_files_are_two_clusters(tmp_path: Path) -> None:
 async def test_whose_nodes_the_provider_is_told_of(
     words: list[str], others: list[str], wanted: str | None
 ) -> None:
-    made: dict[str, Any] = {name: Informers(_Client()) for name in ("own", *others)}  # type: ignore[arg-type]
+    made: dict[str, Any] = {name: SharedInformers(_Client()) for name in ("own", *others)}  # type: ignore[arg-type]
     unused: Any = None
     contexts = {
         name: ClusterContext(client=unused, recorder=unused, informers=made[name])
         for name in others
     }
 
-    found = controllers._nodes(chosen(*words), made["own"], contexts)
+    found = controllers._node_informer(chosen(*words), made["own"], contexts)
 
     if wanted is None:
         assert found is None
         assert not made["own"].all
     else:
-        assert found is made[wanted].of(NODES)
+        assert found is made[wanted].informer_for(NODES)
         assert [name for name, each in made.items() if each.all] == [wanted]
 
 
@@ -273,10 +273,10 @@ class _Client:
 
 async def test_events_of_all_clusters_are_abandoned_together() -> None:
     """After a lost Lease nothing of ours is written anywhere."""
-    from ccm.app.clients import Events
+    from ccm.app.clients import EventRecorders
 
     client: Any = _Client()
-    async with Events(client) as other, Events(client, [other]) as own:
+    async with EventRecorders(client) as other, EventRecorders(client, [other]) as own:
         other.recorder("a")
         own.abandon()
         await asyncio.sleep(0)
@@ -289,12 +289,12 @@ OPENERS_MACHINES = "--controllers=machine,machineclass,machinesafety"
 def test_machines_alone_need_no_cloud_config() -> None:
     alone = options.parse(["--cloud-provider=sim", OPENERS_MACHINES])
 
-    assert clients.opener(alone) is registry.declared(sim.open_cloud).machines
+    assert clients.provider_opener(alone) is registry.declaration_of(sim.open_cloud).machines
 
 
 def test_an_unknown_provider_is_a_mistake() -> None:
     with pytest.raises(Misconfigured, match="nobody"):
-        clients.opener(options.parse(["--cloud-provider=nobody"]))
+        clients.provider_opener(options.parse(["--cloud-provider=nobody"]))
 
 
 async def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -306,11 +306,11 @@ async def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path) -> None
 
 async def test_credentials_of_another_cluster_are_followed(tmp_path: Path) -> None:
     """A refused file leaves the former in use; the source is one like any other."""
-    from ccm.app.reload import Refused
+    from ccm.app.reload import ContentRejected
 
     file = kubeconfig(tmp_path, "t")
     words = ["--kubeconfig=own", f"--target-kubeconfig={file}"]
     async with clients.other_clusters(chosen(*words), {}) as found:
         write_kubeconfig(Path(file), url="http://127.0.0.1:2", token="t")
-        with pytest.raises(Refused, match="it names another server"):
-            await found[0].source.use()
+        with pytest.raises(ContentRejected, match="it names another server"):
+            await found[0].source.reload()

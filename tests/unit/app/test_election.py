@@ -11,13 +11,13 @@ import pytest
 import pytest_asyncio
 
 from ccm.app import options
-from ccm.app.clients import Events as ClusterEvents
+from ccm.app.clients import EventRecorders as ClusterEvents
 from ccm.app.election import Election
-from ccm.app.health import Vitals
+from ccm.app.health import DaemonState
 from ccm.app.options import config
-from ccm.app.stopping import EXIT_LOST_LEASE
+from ccm.app.shutdown import EXIT_LOST_LEASE
 from ccm.base import lease_guard
-from ccm.base.lease_guard import Lapsed
+from ccm.base.lease_guard import LeaseExpired
 from ccm.model import Event
 from ccm.model.meta import ObjectReference
 from ccm.model.names import NORMAL
@@ -33,12 +33,12 @@ class Ends:
     def __init__(self) -> None:
         self.at: dict[str, float] = {}
 
-    def arm(self, why: str, seconds: float) -> None:
-        self.at[why] = round(elapsed_s() + seconds, 6)
+    def arm(self, reason: str, seconds: float) -> None:
+        self.at[reason] = round(elapsed_s() + seconds, 6)
 
-    def call_off(self, *reasons: str) -> None:
-        for why in reasons or tuple(self.at):
-            self.at.pop(why, None)
+    def cancel(self, *reasons: str) -> None:
+        for reason in reasons or tuple(self.at):
+            self.at.pop(reason, None)
 
 
 class Events:
@@ -60,7 +60,7 @@ def allowed() -> bool:
     """Whether something may be begun here and now."""
     try:
         lease_guard.check()
-    except Lapsed:
+    except LeaseExpired:
         return False
     return True
 
@@ -74,12 +74,12 @@ class Replica:
         self.events = Events()
         self.abandoned_calls = 1
         self.abandoned_changes = 0
-        vitals = Vitals()
+        vitals = DaemonState()
         vitals.handle = self  # type: ignore[assignment]
         argv = ["--cloud-provider=x", f"--leader-elect-resource-name={NAME}", *flags]
         clients: Any = SimpleNamespace(lease=lambda _: SimpleNamespace(resource=self._resource))
         given: Any = (self.events, vitals, self.ends)
-        self.election = Election(config.effective(options.parse(argv)), clients, *given)
+        self.election = Election(config.with_config_file(options.parse(argv)), clients, *given)
         self.asked = asyncio.Event()
         self.may_begin: bool | None = None
         self.task = asyncio.create_task(self.election.run(self.lead))

@@ -10,16 +10,16 @@ from unittest.mock import Mock
 import pytest
 
 from ccm.app import health
-from ccm.app.health import Checks, Vitals
+from ccm.app.health import Checks, DaemonState
 from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import errors as cloud_errors
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.interface import Cloud, InstancesV2
 from ccm.kube import errors
 from ccm.kube.workqueue import WorkQueue
 from ccm.runtime.controller import Controller
-from ccm.serving.health import Check
+from ccm.serving.health import HealthCheck
 from ccm.testing.builders import node
 from ccm.testing.clock import advance, jump
 from tests.support.calls import cloud
@@ -39,13 +39,13 @@ class World:
 
     def __init__(self, trouble: Exception | None = None) -> None:
         self.api = Api(trouble or b"ok")
-        self.vitals = Vitals()
-        self.vitals.opened(Handle(Cloud(name="paper")))
+        self.vitals = DaemonState()
+        self.vitals.opened(CloudClient(Cloud(name="paper")))
         self.checks = Checks(self.vitals, self.api)
 
-    async def failing(self, checks: Sequence[Check]) -> dict[str, str]:
+    async def failing(self, checks: Sequence[HealthCheck]) -> dict[str, str]:
         """The checks that fail, with the cause."""
-        found = {check.name: await check.finding() for check in checks}
+        found = {check.name: await check.run() for check in checks}
         return {name: finding.detail for name, finding in found.items() if not finding.ok}
 
     async def live(self) -> dict[str, str]:
@@ -61,14 +61,14 @@ class World:
     async def detail(self, name: str) -> str:
         """What a check says."""
         (found,) = [check for check in self.checks.readyz() if check.name == name]
-        return (await found.finding()).detail
+        return (await found.run()).detail
 
 
 @pytest.mark.row("serving-health-06")
 async def test_an_event_loop_that_is_late_again_and_again_is_ill() -> None:
     world = World()
 
-    world.vitals.late_beats = health.LATE_BEATS - 1
+    world.vitals.late_beats = health.MAX_LATE_BEATS - 1
     assert await world.live() == {}
     world.vitals.late_beats += 1
 
@@ -77,8 +77,8 @@ async def test_an_event_loop_that_is_late_again_and_again_is_ill() -> None:
 
 @pytest.mark.row("serving-health-06")
 async def test_beats_that_come_late_in_a_row_are_counted() -> None:
-    vitals = Vitals()
-    beating = spawn(vitals.beat(), name="beat")
+    vitals = DaemonState()
+    beating = spawn(vitals.measure_loop_lag(), name="beat")
     await asyncio.sleep(0)
     for late_s in (10.0, 10.0):
         jump(late_s)  # nobody woke up meanwhile
@@ -118,7 +118,7 @@ async def test_a_worker_that_does_not_come_back_is_ill() -> None:
     queue.add("key")
     await queue.get()
     try:
-        jump(health.STUCK_S)
+        jump(health.HUNG_WORKER_S)
         assert await world.live() == {}
         jump(1.0)
         assert await world.live() == {"workers": "stuck-test works on one key for 3601s"}
@@ -150,7 +150,7 @@ async def test_calls_that_the_cloud_does_not_answer_count_when_they_are_several(
             await handle.call(InstancesV2.instance_exists, node("n"))
 
     down = cloud_errors.Unavailable("no route")
-    for _ in range(health.REFUSED_CALLS - 1):
+    for _ in range(health.MAX_FAILED_CALLS - 1):
         await call(down)
     assert await world.ready() == {}
     await call(down)
@@ -167,8 +167,8 @@ async def test_calls_that_the_cloud_does_not_answer_count_when_they_are_several(
     [
         pytest.param({}, None, id="well"),
         pytest.param({"has_synced": False}, "nodes are not complete yet", id="incomplete"),
-        pytest.param({"trouble_since": -5.0}, None, id="lost a moment ago"),
-        pytest.param({"trouble_since": -42.0}, "nodes cannot be followed for 42s", id="lost"),
+        pytest.param({"outage_since": -5.0}, None, id="lost a moment ago"),
+        pytest.param({"outage_since": -42.0}, "nodes cannot be followed for 42s", id="lost"),
         pytest.param({"last_contact": -800.0}, None, id="quiet"),
         pytest.param({"last_contact": -901.0}, "nothing is heard of nodes for 901s", id="silent"),
     ],
@@ -178,7 +178,7 @@ async def test_caches_are_complete_and_followed(cache: dict[str, float], cause: 
     world = World()
     now = clock.monotonic()
     times = {name: now + value for name, value in cache.items() if name != "has_synced"}
-    facts = {"has_synced": True, "last_contact": now, "trouble_since": None, **cache, **times}
+    facts = {"has_synced": True, "last_contact": now, "outage_since": None, **cache, **times}
     world.vitals.informers = Mock(all=[Mock(resource="nodes", **facts)])
 
     assert await world.ready() == ({} if cause is None else {"caches": cause})
@@ -188,8 +188,8 @@ async def test_caches_are_complete_and_followed(cache: dict[str, float], cause: 
 async def test_a_cache_of_another_cluster_says_whose_it_is() -> None:
     world = World()
     world.vitals.informers = Mock(all=[])
-    nodes = Mock(resource="nodes", has_synced=False, trouble_since=None)
-    world.vitals.others = {"target": Mock(all=[nodes])}
+    nodes = Mock(resource="nodes", has_synced=False, outage_since=None)
+    world.vitals.other_informers = {"target": Mock(all=[nodes])}
 
     assert await world.ready() == {"caches": "nodes of the target cluster are not complete yet"}
 
@@ -198,8 +198,8 @@ async def test_a_cache_of_another_cluster_says_whose_it_is() -> None:
 async def test_what_is_in_order_is_told_and_fails_nothing() -> None:
     """A standby without caches, a controller that is left out, a server that waits."""
     world = World()
-    world.vitals.left_out("node-route-controller", "--cluster-cidr names no range")
-    world.vitals.waiting = lambda: "config map was not read yet"
+    world.vitals.skipped("node-route-controller", "--cluster-cidr names no range")
+    world.vitals.pending_reason = lambda: "config map was not read yet"
 
     assert (await world.live(), await world.ready()) == ({}, {})
     assert await world.detail("caches") == "none, standing by"

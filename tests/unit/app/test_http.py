@@ -18,15 +18,15 @@ from structlog.testing import capture_logs
 
 from ccm import cloud
 from ccm.app import health, http, options, reload
-from ccm.app.health import Vitals
+from ccm.app.health import DaemonState
 from ccm.app.http import ServerContext, _transport, serving
 from ccm.app.options import Options, names
 from ccm.app.provider import Misconfigured
 from ccm.cloud.errors import Unauthenticated
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, TlsSettings, bearer
+from ccm.kube.credentials import StaticCredentials, TlsSettings, bearer
 from ccm.kube.transport import Transport
-from ccm.runtime.account import Answer
+from ccm.runtime.object_status import ExplainResponse
 from ccm.sandbox import process
 from ccm.sandbox.realserver import write_kubeconfig
 from ccm.serving import admission
@@ -43,14 +43,16 @@ def chosen(*flags: str) -> Options:
 
 
 def context(transport: Transport, *flags: str) -> ServerContext:
-    return ServerContext(options=chosen(*flags), vitals=Vitals(), transport=transport, environ={})
+    return ServerContext(
+        options=chosen(*flags), vitals=DaemonState(), transport=transport, environ={}
+    )
 
 
 @contextlib.asynccontextmanager
 async def running(*flags: str) -> AsyncIterator[tuple[asyncio.Task[None], str]]:
     """A server of these flags, far from any cluster; its task and its URL."""
     port = process.pick_port()
-    config = ClusterConfig(server=NOWHERE, credentials=Fixed(), tls=TlsSettings())
+    config = ClusterConfig(server=NOWHERE, credentials=StaticCredentials(), tls=TlsSettings())
     async with (
         Transport(config) as transport,
         serving(context(transport, f"--secure-port={port}", *flags)) as task,
@@ -179,15 +181,15 @@ def parsed(*words: str) -> options.Options:
     ids=["neither", "gate alone", "list alone", "all", "by name", "left out", "no port"],
 )
 def test_which_webhooks_are_served(words: list[str], expected: tuple[str, ...]) -> None:
-    assert http.enabled(parsed(*words)) == expected
+    assert http.enabled_webhooks(parsed(*words)) == expected
 
 
-async def asked(text: str, **spec: Any) -> admission.Answer:
+async def asked(text: str, **spec: Any) -> admission.AdmissionResponse:
     """The answer about a new Service with this size."""
-    judge = http._MAKERS[names.SERVICE_ANNOTATIONS]
+    judge = http._FACTORIES[names.SERVICE_ANNOTATIONS]
     service = builders.service(annotations={SIZE.name: text}, **spec)
     return await judge(parsed("--load-balancer-classes=acme.example/lb"), lambda: ACME)(
-        admission.Request(
+        admission.AdmissionRequest(
             uid="u",
             kind=admission.GroupVersionKind(version="v1", kind="Service"),
             operation=admission.CREATE,
@@ -223,7 +225,7 @@ async def test_a_service_is_judged_by_the_providers_schema() -> None:
 )
 async def test_unserved_webhooks_are_warned_of(words: list[str], why: str | None) -> None:
     with capture_logs() as lines:
-        await http.serve(parsed(*words), lambda: ACME)
+        await http.serve_webhooks(parsed(*words), lambda: ACME)
 
     told = [line for line in lines if line["log_level"] == "warning"]
     assert [line["reason"][: len(why or "")] for line in told] == ([why] if why else [])
@@ -241,33 +243,33 @@ async def test_tls_settings_that_cannot_be_used(words: list[str], message: str) 
     read = parsed(GATE, "--webhooks=*", "--webhook-bind-address=127.0.0.1", *words)
 
     with pytest.raises(Misconfigured, match=message):
-        await http.serve(read, lambda: ACME)
+        await http.serve_webhooks(read, lambda: ACME)
 
 
-async def asked_of_explain(vitals: Vitals, **query: str) -> Any:
+async def asked_of_explain(vitals: DaemonState, **query: str) -> Any:
     chosen = options.parse(["--cloud-provider=sim"])
     request: Any = SimpleNamespace(query=MultiDict(query))
-    return await health.page(chosen, vitals)(request)
+    return await health.explain_page(chosen, vitals)(request)
 
 
 @pytest.mark.parametrize(
     "query", [{}, {"kind": "node"}, {"name": "x"}, {"kind": "pod", "name": "x"}]
 )
 async def test_an_object_has_to_be_named(query: dict[str, str]) -> None:
-    answer = await asked_of_explain(Vitals(), **query)
+    answer = await asked_of_explain(DaemonState(), **query)
 
     assert answer.status == 400
     assert answer.body.startswith(b"say which object: /explain?kind=node&name=NAME")
 
 
 async def test_a_standby_says_why_it_does_not_lead() -> None:
-    vitals = Vitals()
+    vitals = DaemonState()
     vitals.not_opened(Unauthenticated("401"))
 
     answer = await asked_of_explain(vitals, kind="service", name="default/web")
 
-    found = msgspec.json.decode(answer.body, type=Answer)
-    assert found == Answer(
+    found = msgspec.json.decode(answer.body, type=ExplainResponse)
+    assert found == ExplainResponse(
         kind="service",
         name="default/web",
         provider="sim",

@@ -12,20 +12,20 @@ import aiohttp
 import pytest
 
 from ccm.app import clients
-from ccm.app.health import Vitals
+from ccm.app.health import DaemonState
 from ccm.app.http import ServerContext
 from ccm.app.machines.commands import (
     COMMANDS,
     MACHINE_CONTROLLER,
     MACHINE_CONTROLLER_MANAGER,
-    Command,
     CommandOptions,
+    MachineCommand,
 )
 from ccm.app.machines.serving import serving
 from ccm.app.options import argv
 from ccm.app.provider import Misconfigured
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, TlsSettings
+from ccm.kube.credentials import StaticCredentials, TlsSettings
 from ccm.kube.transport import Transport
 from ccm.sandbox import process
 
@@ -61,13 +61,13 @@ def rows(*tables: str) -> list[tuple[str, str]]:
     return [(name, "".join(default)) for name, *default in cells]
 
 
-def read(*words: str, command: Command = MACHINE_CONTROLLER) -> CommandOptions:
+def read(*words: str, command: MachineCommand = MACHINE_CONTROLLER) -> CommandOptions:
     found = command.read([CLOUD, *words] if command.has_cloud else words)
     assert isinstance(found, CommandOptions)
     return found
 
 
-def faults(*words: str, command: Command = MACHINE_CONTROLLER) -> list[str]:
+def faults(*words: str, command: MachineCommand = MACHINE_CONTROLLER) -> list[str]:
     try:
         command.read(words)
     except argv.UsageError as error:
@@ -81,9 +81,11 @@ def faults(*words: str, command: Command = MACHINE_CONTROLLER) -> list[str]:
     [(MACHINE_CONTROLLER, (BOTH, CONTROLLER)), (MACHINE_CONTROLLER_MANAGER, (BOTH, MANAGER))],
     ids=COMMANDS,
 )
-def test_flags_of_the_go_program_keep_defaults(command: Command, tables: tuple[str, ...]) -> None:
+def test_flags_of_the_go_program_keep_defaults(
+    command: MachineCommand, tables: tuple[str, ...]
+) -> None:
     for name, default in rows(*tables):
-        if name in command.idle and name not in command.flags:
+        if name in command.no_effect and name not in command.flags:
             continue  # as `cloud-provider` of the command that makes no VMs
         flag = command.flags[name]
         assert (name, flag.kind.write(flag.default)) == (name, default)
@@ -164,7 +166,7 @@ def test_which_cluster_is_which(words: str, own: str, others: Mapping[str, str])
     options = read(*words.split())
 
     assert options.kubeconfig == own
-    assert clients.elsewhere(options) == others
+    assert clients.remote_kubeconfigs(options) == others
 
 
 @pytest.mark.row("machine-command-03")
@@ -178,7 +180,7 @@ def test_the_lease_is_that_of_the_go_program_and_beside_the_machines() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_help_and_version(command: Command) -> None:
+def test_help_and_version(command: MachineCommand) -> None:
     told, version = command.read(["--help"]), command.read(["--version"])
 
     assert isinstance(told, str)
@@ -189,13 +191,15 @@ def test_help_and_version(command: Command) -> None:
     assert str(version).startswith(f"{command.name} ")
 
 
-NOWHERE = ClusterConfig(server="http://127.0.0.1:1", credentials=Fixed(), tls=TlsSettings())
+NOWHERE = ClusterConfig(
+    server="http://127.0.0.1:1", credentials=StaticCredentials(), tls=TlsSettings()
+)
 
 
 @contextlib.asynccontextmanager
-async def running(*flags: str, port: int = 0) -> AsyncIterator[tuple[Vitals, str]]:
+async def running(*flags: str, port: int = 0) -> AsyncIterator[tuple[DaemonState, str]]:
     """The port of these flags, far from any cluster; and its URL."""
-    port, vitals = port or process.pick_port(), Vitals()
+    port, vitals = port or process.pick_port(), DaemonState()
     given = ["--cloud-provider=sim", f"--address={process.LOOPBACK}", f"--port={port}", *flags]
     options = MACHINE_CONTROLLER.read(given)
     assert isinstance(options, CommandOptions)

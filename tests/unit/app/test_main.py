@@ -19,7 +19,7 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-from ccm.app import daemon, main, options, stopping
+from ccm.app import daemon, main, options, shutdown
 from ccm.app.provider import Misconfigured
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.sandbox.realserver import write_kubeconfig
@@ -33,7 +33,7 @@ ARGV = ["--cloud-provider=sim", "--master=http://127.0.0.1:1"]
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left behind here, and the process that would be ended is ours."""
-    monkeypatch.setattr(stopping, "LEFT_S", 60.0)
+    monkeypatch.setattr(shutdown, "ABANDONED_LIMIT_S", 60.0)
 
 
 def ends_with(error: BaseException) -> Callable[..., object]:
@@ -146,7 +146,7 @@ def running(tmp_path: Path, mood: str, *flags: str) -> Iterator[Daemon]:
     assert "destroyed but" not in log.read_text()
 
 
-@pytest.mark.parametrize("number", stopping.SIGNALS)
+@pytest.mark.parametrize("number", shutdown.SIGNALS)
 def test_a_signal_during_an_import_ends_the_process(tmp_path: Path, number: signal.Signals) -> None:
     with running(tmp_path, "is imported slowly") as daemon:
         daemon.says("importing")
@@ -156,7 +156,7 @@ def test_a_signal_during_an_import_ends_the_process(tmp_path: Path, number: sign
     assert "Traceback" not in daemon.log.read_text()
 
 
-@pytest.mark.parametrize("number", stopping.SIGNALS)
+@pytest.mark.parametrize("number", shutdown.SIGNALS)
 @pytest.mark.parametrize(
     ("mood", "moment", "flag"),
     [
@@ -221,8 +221,8 @@ ENDLESS = resource.RLIM_INFINITY
     ("soft", "hard", "expected"),
     [
         (1024, 4096, 4096),
-        (1024, 1 << 20, main.MOST),
-        (1024, ENDLESS, main.MOST),
+        (1024, 1 << 20, main.MAX_OPEN_FILES),
+        (1024, ENDLESS, main.MAX_OPEN_FILES),
         (4096, 4096, None),
         (1 << 20, 1 << 20, None),
         (ENDLESS, ENDLESS, None),
@@ -235,7 +235,7 @@ def test_what_is_allowed_is_used(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
 
-    main.raise_limit()
+    main.raise_open_file_limit()
 
     assert given == ([] if expected is None else [(expected, hard)])
 
@@ -254,9 +254,9 @@ async def test_what_ended_the_daemon_is_said_before_it_is_ended_by_force(calls: 
     failing = Failing(abandoned_calls=calls)
     served = spawn(asyncio.Event().wait(), name="served")
     with capture_logs() as lines, pytest.raises(ValueError, match="a defect"):
-        await daemon._live(failing, served, options.parse([]))  # type: ignore[arg-type]
+        await daemon._run_until_stopped(failing, served, options.parse([]))  # type: ignore[arg-type]
     await cancel_and_join(served)
 
     said = [line["exc_info"] for line in lines if line["log_level"] == "error"]
     assert [str(error) for error in said] == ["a defect"] * calls
-    failing.let_go.assert_called_once_with(stopping.EXIT_DEFECT)
+    failing.finish.assert_called_once_with(shutdown.EXIT_DEFECT)

@@ -13,12 +13,12 @@ from unittest.mock import Mock
 import pytest
 
 from ccm.app import persistence
-from ccm.app.persistence import Stores
+from ccm.app.persistence import PersistenceStores
 from ccm.app.provider import Misconfigured
 from ccm.kube.client import Client
-from ccm.persistence.errors import BackendUnavailable, Unreachable
+from ccm.persistence.errors import BackendUnavailable, NoInstanceReachable
 from ccm.testing.persistence_contract import KIND, thing
-from ccm.testing.persistence_harness import overheard
+from ccm.testing.persistence_harness import captured_logs
 from tests.waiting import DEADLINE_S
 
 UID = "3f2c9a56-0000-4000-8000-000000000001"
@@ -35,10 +35,12 @@ class Api:
         return json.dumps({"metadata": {"uid": self.uid}}).encode()
 
 
-def stores(folder: Path, text: str, uid: str = UID, **settings: Any) -> Stores:
+def stores(folder: Path, text: str, uid: str = UID, **settings: Any) -> PersistenceStores:
     file = folder / "persistence.yaml"
     file.write_text(text.replace("HERE", str(folder)))
-    return Stores(str(file), cast("Client", Api(uid)), namespace="kube-system", **settings)
+    return PersistenceStores(
+        str(file), cast("Client", Api(uid)), namespace="kube-system", **settings
+    )
 
 
 TWO = "instances:\n- file: {root: HERE/a}\n- sqlite: {path: HERE/b/x.db}\nwrite_policy: all\n"
@@ -107,7 +109,7 @@ def test_wrong_file(tmp_path: Path, text: str, said: str) -> None:
 
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="cannot be read: No such file"):
-        Stores(str(tmp_path / "absent"), cast("Client", Api()), namespace="kube-system")
+        PersistenceStores(str(tmp_path / "absent"), cast("Client", Api()), namespace="kube-system")
 
 
 async def test_nothing_up_blocks_or_not(tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ async def test_nothing_up_blocks_or_not(tmp_path: Path) -> None:
     for policy, is_ill in (("block", True), ("degrade", False)):
         text = f"instances: [{{file: {{root: HERE/a/b}}}}]\nwhen_unavailable: {policy}\n"
         told = Mock()
-        made = stores(tmp_path, text, tell=told)
+        made = stores(tmp_path, text, record_event=told)
         async with made.opened("kubernetes", "me", 1):
             assert (await made.health()).ok is not is_ill
             assert await made.manager.may_create() is not is_ill
@@ -146,10 +148,10 @@ async def test_old_key_is_rotated_away(tmp_path: Path, monkeypatch: pytest.Monke
     async with before.opened("kubernetes", "me", 2):
         (instance,) = before.secrets.instances()
         key = await before.secrets.put_secret(instance, "one", {"a": b"b"})
-    with overheard() as logged:
+    with captured_logs() as logged:
         between = stores(tmp_path, sealed(tmp_path, "new", "old"))
         rotate = between.secrets.rotate
-        faults = [BackendUnavailable("full"), Unreachable("gone")]
+        faults = [BackendUnavailable("full"), NoInstanceReachable("gone")]
 
         async def fails_at_first(name: str) -> object:
             if faults:

@@ -16,17 +16,23 @@ from structlog.testing import capture_logs
 
 from ccm.app import options, provider, reload
 from ccm.app.options import config
-from ccm.app.provider import ConfiguredProvider, Crashed, Misconfigured, Opening, ProviderHolder
-from ccm.app.reload import Refused, Reloader
+from ccm.app.provider import (
+    ConfiguredProvider,
+    Misconfigured,
+    ProviderCrashed,
+    ProviderFactory,
+    ProviderHolder,
+)
+from ccm.app.reload import ContentRejected, Reloader
 from ccm.base import log
 from ccm.base.files import Signature
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import ConfigError, Context, errors
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.interface import Cloud, InstancesV2
 from ccm.cloud.registry import Opener
 from ccm.cloud.registry import provider as as_provider
-from ccm.kube.credentials import Fixed, bearer
+from ccm.kube.credentials import StaticCredentials, bearer
 from ccm.sandbox.realserver import write_kubeconfig
 from ccm.testing import clock
 from ccm.testing.builders import node
@@ -172,7 +178,7 @@ class Providers:
         self.slow = Provider(lambda: asyncio.sleep(60))
         self.holder = ProviderHolder()
 
-    def opening(self, name: str, *, close_s: float = 0.0, fault: str = "") -> Opening:
+    def opening(self, name: str, *, close_s: float = 0.0, fault: str = "") -> ProviderFactory:
         """One that takes its time to close, or fails then."""
 
         @asynccontextmanager
@@ -236,7 +242,7 @@ async def test_a_provider_that_ends_while_it_is_looked_at_is_not_taken(held: Pro
         other.crash.set()
         await asyncio.sleep(0.01)
 
-    with pytest.raises(Crashed, match="ended by itself"):
+    with pytest.raises(ProviderCrashed, match="ended by itself"):
         await held.holder.exchange(other.opening("new"), look)
 
     assert held.holder.handle.cloud.name == "old"
@@ -285,15 +291,15 @@ def verbosity() -> Iterator[None]:
     """The verbosity is as before afterwards."""
     before = log.verbosity()
     yield
-    log.change(before, ())
+    log.set_verbosity(before, ())
 
 
-async def outcome(source: reload.Source) -> str:
+async def outcome(source: reload.ReloadSource) -> str:
     """What a source says about its content of now."""
     try:
-        return await source.use()
-    except Refused as refusal:
-        return f"refused, final {refusal.final}: {refusal}"
+        return await source.reload()
+    except ContentRejected as refusal:
+        return f"refused, final {refusal.is_permanent}: {refusal}"
 
 
 def write_config(path: Path, **flags: object) -> None:
@@ -301,10 +307,10 @@ def write_config(path: Path, **flags: object) -> None:
     path.write_text(yaml.safe_dump({**head, "Flags": {"cloud-provider": "sim", **flags}}))
 
 
-def configuration(file: Path) -> reload.Configuration:
+def configuration(file: Path) -> reload.DaemonConfigSource:
     """The source of a file without anything special in it."""
     write_config(file)
-    return reload.Configuration(config.effective(options.parse([f"--config={file}"])))
+    return reload.DaemonConfigSource(config.with_config_file(options.parse([f"--config={file}"])))
 
 
 @pytest.mark.usefixtures("verbosity")
@@ -313,9 +319,9 @@ async def test_our_own_configuration_changes_what_is_logged_at_once(tmp_path: Pa
     source = configuration(file)
 
     write_config(file, v=4)
-    first = await source.use()
+    first = await source.reload()
     write_config(file, v=5, **{"cluster-name": "x"})
-    second = await source.use()
+    second = await source.reload()
 
     assert (first, second) == ("changed: v", "at the next start: cluster-name")
     assert log.verbosity() == 5
@@ -336,8 +342,8 @@ async def test_bad_files_are_ignored(tmp_path: Path, wrong: dict[str, object], w
     before = log.verbosity()
     write_config(file, **wrong)
 
-    with pytest.raises(Refused, match=words):
-        await source.use()
+    with pytest.raises(ContentRejected, match=words):
+        await source.reload()
 
     assert log.verbosity() == before
 
@@ -368,16 +374,16 @@ async def test_a_provider_that_does_not_open_is_refused(
     file = tmp_path / "cloud.yaml"
     file.touch()
     configured = ConfiguredProvider(options.parse([f"--cloud-config={file}"]), opener, Mock())
-    configured.followed[Path("old")] = None
+    configured.watched_files[Path("old")] = None
     holder = ProviderHolder()
     handle = await holder.open(lambda: nullcontext(Cloud(name="old")))
-    source = reload.CloudConfig(
-        str(file), configured, holder, lambda cloud: provider.answers(cloud, None)
+    source = reload.CloudConfigSource(
+        str(file), configured, holder, lambda cloud: provider.check_reachable(cloud, None)
     )
 
     assert (await outcome(source)).startswith(said)
     assert handle.cloud.name == ("old" if fault else "new")
-    assert {str(path) for path in source.more} == followed
+    assert {str(path) for path in source.dependencies} == followed
     await holder.close()
 
 
@@ -395,11 +401,14 @@ async def test_new_credentials_are_tried_and_then_used(
     tmp_path: Path, server: str, answer: Answer, said: str, token: str
 ) -> None:
     file = tmp_path / "file"
-    async with serve() as api, connect(api.url, credentials=Fixed(bearer("old"))) as transport:
+    async with (
+        serve() as api,
+        connect(api.url, credentials=StaticCredentials(bearer("old"))) as transport,
+    ):
         write_kubeconfig(file, url=server.format(url=api.url), token="new")
         api.will(answer)
 
-        found = await outcome(reload.Kubeconfig(str(file), transport, environ={}))
+        found = await outcome(reload.KubeconfigSource(str(file), transport, environ={}))
         api.answers.clear()
         await transport.do("GET", "/x")
 
@@ -414,14 +423,14 @@ class File:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.more: Mapping[Path, Signature] = {}
+        self.dependencies: Mapping[Path, Signature] = {}
         self.tries: list[str] = []
 
-    async def use(self) -> str:
+    async def reload(self) -> str:
         content = self.path.read_text() if self.path.exists() else "wrong"
         self.tries.append(content)
         if content == "wrong":
-            raise Refused("wrong is refused; token=abcdef", final=True)
+            raise ContentRejected("wrong is refused; token=abcdef", final=True)
         return f"now {content}"
 
 
@@ -451,7 +460,9 @@ async def test_a_changed_file_is_used_and_recorded_once(
             (tmp_path / "fresh").rename(file.path)
         elif content.startswith("gone"):
             aside = file.path.rename(tmp_path / "aside")
-            await advance(reload.CHECK_S * (2 if "while" in content else reload.GONE_LOOKS + 2))
+            await advance(
+                reload.CHECK_S * (2 if "while" in content else reload.MISSING_FILE_CHECKS + 2)
+            )
             aside.rename(file.path) if "while" in content else None
         else:
             file.path.write_text(content)
@@ -462,14 +473,14 @@ async def test_a_changed_file_is_used_and_recorded_once(
 
 
 async def test_a_provider_that_ends_by_itself_is_noticed(held: Providers) -> None:
-    watch = spawn(held.holder.until_crash(), name="watch")
+    watch = spawn(held.holder.wait_for_crash(), name="watch")
     await held.holder.exchange(held.opening("new"), fine)
     await asyncio.sleep(0.01)
     assert not watch.done()
 
     held.crash.set()
 
-    with pytest.raises(Crashed, match="ended by itself"):
+    with pytest.raises(ProviderCrashed, match="ended by itself"):
         await watch
     with pytest.raises(ExceptionGroup):
         await held.holder.close()
@@ -494,7 +505,7 @@ def test_flags_set_deadline_and_rate_of_calls() -> None:
     make = Mock()
     flags = ["--cloud-provider=paper", "--cloud-call-timeout=5s"]
     given = options.parse([*flags, "--cloud-api-qps=0.1", "--cloud-api-burst=3"])
-    provider.handle(given, CLOUD, make=make)
+    provider.make_handle(given, CLOUD, make=make)
     handed = make.call_args.kwargs
     assert handed["deadline_s"] == 5
     assert [handed["limiter"].try_acquire() for _ in range(4)] == [True] * 3 + [False]
@@ -522,4 +533,4 @@ async def test_a_provider_has_to_know_a_node_that_the_one_in_use_knows(
 ) -> None:
     refused = pytest.raises(errors.FailedPrecondition, match="none of the nodes a;")
     with nullcontext() if is_taken else refused:
-        await provider.knows_nodes(new.cloud(), Handle(old.cloud()), [asked])
+        await provider.check_knows_nodes(new.cloud(), CloudClient(old.cloud()), [asked])

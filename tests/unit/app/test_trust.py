@@ -10,21 +10,21 @@ import pytest
 from structlog.testing import capture_logs
 
 from ccm.app import options
-from ccm.app.provider import Misconfigured
-from ccm.app.trust import (
+from ccm.app.delegated_auth import (
     ACCESS_REVIEWS,
     CHECK_S,
     RETRY_S,
     TOKEN_REVIEWS,
     TRIES,
     DynamicClientCA,
-    Reviews,
+    ReviewClient,
 )
+from ccm.app.provider import Misconfigured
 from ccm.base import metrics
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube import errors
-from ccm.serving.authentication import ReviewFailed, Trust, User
-from ccm.serving.handler_chain import Decision, Question
+from ccm.serving.authentication import ReviewFailed, Trust, UserInfo
+from ccm.serving.handler_chain import AccessAttributes, AccessDecision
 from ccm.serving.tls import CertificateError
 from ccm.testing.clock import advance
 from tests import pki
@@ -112,7 +112,7 @@ async def test_the_server_runs_without_them_if_that_is_in_order(
     await run_for(kept)
 
     assert len(cluster.api.sent) == asked
-    assert not kept.waiting
+    assert not kept.pending_reason
     assert cluster.trust == Trust()
 
 
@@ -123,10 +123,10 @@ async def test_a_silent_api_server_is_waited_for(cluster: Cluster, trouble: Exce
     with capture_logs() as lines:
         kept = await cluster.started()
         await run_for(kept)
-        assert "was not read yet" in kept.waiting
+        assert "was not read yet" in kept.pending_reason
         await run_for(kept, RETRY_S)
 
-    assert not kept.waiting
+    assert not kept.pending_reason
     assert cluster.trust.clients.pem == cluster.clients.own
     assert [line["log_level"] for line in lines] == ["warning", "info"]
 
@@ -152,16 +152,16 @@ async def test_what_tls_cannot_use_ends_the_start_too() -> None:
         ).start()
 
 
-ALICE = User(name="alice", uid="7", groups=("devs",), extra=(("scope", ("a", "b")),))
+ALICE = UserInfo(name="alice", uid="7", groups=("devs",), extra=(("scope", ("a", "b")),))
 REVIEWS_DOWN = errors.Unreachable("refused", kind="refused")
 REVIEWS_REFUSED = errors.Forbidden(status=403, reason="Forbidden", message="not you")
 
 
-def reviews(*answers: Any) -> tuple[Reviews, Api]:
+def reviews(*answers: Any) -> tuple[ReviewClient, Api]:
     """Who asks, and who answers: with the status of a review, as it is told, or not at all."""
     raw = [{"status": one} if isinstance(one, dict) else one for one in answers]
     api = Api(*raw)
-    return Reviews(api), api
+    return ReviewClient(api), api
 
 
 def counted(kind: str, code: str) -> float:
@@ -198,15 +198,17 @@ async def test_a_token_that_is_no_good_has_no_owner(status: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("status", "decision"),
     [
-        ({"allowed": True, "reason": "a role"}, Decision(allowed=True, reason="a role")),
-        ({"allowed": False}, Decision(allowed=False)),
-        ({"allowed": True, "denied": True}, Decision(allowed=False)),
+        ({"allowed": True, "reason": "a role"}, AccessDecision(allowed=True, reason="a role")),
+        ({"allowed": False}, AccessDecision(allowed=False)),
+        ({"allowed": True, "denied": True}, AccessDecision(allowed=False)),
     ],
 )
-async def test_access_reviews_tell_decisions(status: dict[str, Any], decision: Decision) -> None:
+async def test_access_reviews_tell_decisions(
+    status: dict[str, Any], decision: AccessDecision
+) -> None:
     asks, api = reviews(status)
 
-    answer = await asks.review_access(Question(user=ALICE, verb="get", path="/metrics"))
+    answer = await asks.review_access(AccessAttributes(user=ALICE, verb="get", path="/metrics"))
 
     ((_, path, review),) = api.sent
     assert answer == decision
@@ -228,7 +230,7 @@ async def test_a_refusal_is_not_repeated(trouble: errors.KubeError, code: str, t
     before = counted("authz", code)
 
     with pytest.raises(ReviewFailed, match=str(trouble).split()[-1].strip("()")):
-        await asks.review_access(Question(user=ALICE, verb="get", path="/metrics"))
+        await asks.review_access(AccessAttributes(user=ALICE, verb="get", path="/metrics"))
 
     assert len(api.sent) == tries
     assert counted("authz", code) == before + tries
@@ -243,11 +245,11 @@ async def test_an_answer_that_makes_no_sense_is_none(answer: bytes) -> None:
 async def test_the_clusters_own_settings_stand_in_for_flags(cluster: Cluster) -> None:
     kept = await cluster.started()
     assert cluster.trust == Trust()
-    assert kept.waiting
+    assert kept.pending_reason
 
     await run_for(kept)
 
-    assert not kept.waiting
+    assert not kept.pending_reason
     assert cluster.trust.clients.pem == cluster.clients.own
     proxies = cluster.trust.proxies
     assert proxies.authorities.pem == cluster.proxies.own

@@ -47,14 +47,14 @@ GRIPS = "ctypes.PyDLL(None).sleep({:g})".format
         pytest.param(1, "last_resort.arm('stop', 20)", WAITS(1.5), 0, id="put-off"),
         pytest.param(
             0.2,
-            "last_resort.arm('lease', 0.1); last_resort.call_off('lease')",
+            "last_resort.arm('lease', 0.1); last_resort.cancel('lease')",
             WAITS(10),
             1,
             id="one-of-two-called-off",
         ),
         pytest.param(
             1,
-            "last_resort.arm('lease', 1); last_resort.call_off(); last_resort.call_off()",
+            "last_resort.arm('lease', 1); last_resort.cancel(); last_resort.cancel()",
             WAITS(1.5),
             0,
             id="all-called-off",
@@ -83,7 +83,7 @@ PROGRAM = """
 import sys, threading, warnings
 from ccm.base import log, redact
 
-redact.know("hunTer2x9")
+redact.register("hunTer2x9")
 log.setup(fmt="json", stream=sys.stdout.buffer)
 log.capture_python_errors()
 

@@ -19,23 +19,27 @@ M = redact.MASK
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests of this process may have made secrets known."""
     monkeypatch.setattr(redact, "_lasting", {})
-    monkeypatch.setattr(redact, "_transient", deque(maxlen=redact.TRANSIENT))
+    monkeypatch.setattr(redact, "_transient", deque(maxlen=redact.MAX_TRANSIENT))
     monkeypatch.setattr(redact, "_held", {})
     monkeypatch.setattr(redact, "_needles", None)
 
 
-@pytest.mark.parametrize(("lasting", "most"), [(True, redact.LASTING), (False, redact.TRANSIENT)])
+@pytest.mark.parametrize(
+    ("lasting", "most"), [(True, redact.MAX_LASTING), (False, redact.MAX_TRANSIENT)]
+)
 def test_the_newest_secrets_are_known(lasting: bool, most: int) -> None:
     every = [f"rotated-{number:04d}" for number in range(most + 1)]
     for secret in every:
-        redact.know(secret, lasting=lasting)
+        redact.register(secret, lasting=lasting)
 
-    assert [secret for secret in every if redact.words(secret) == secret] == every[:1]
+    assert [secret for secret in every if redact.mask_text(secret) == secret] == every[:1]
 
 
-@pytest.mark.parametrize("learn", [redact.know, lambda secret: redact.hold("owner", secret)])
+@pytest.mark.parametrize(
+    "learn", [redact.register, lambda secret: redact.set_owner_secrets("owner", secret)]
+)
 def test_a_secret_beyond_any_credential_is_refused(learn: Callable[[str], None]) -> None:
-    with pytest.raises(ValueError, match=f"{credentials.MOST_BYTES} bytes.* has 300000$"):
+    with pytest.raises(ValueError, match=f"{credentials.MAX_BYTES} bytes.* has 300000$"):
         learn("x" * 300_000)
 
 
@@ -95,8 +99,8 @@ def test_a_secret_beyond_any_credential_is_refused(learn: Callable[[str], None])
     ],
 )
 def test_what_looks_secret_is_masked(said: str, written: str) -> None:
-    assert redact.words(said) == written
-    assert redact.words(written) == written
+    assert redact.mask_text(said) == written
+    assert redact.mask_text(written) == written
 
 
 @pytest.mark.parametrize(
@@ -114,9 +118,9 @@ def test_what_looks_secret_is_masked(said: str, written: str) -> None:
     ],
 )
 def test_a_line_of_json_stays_json(said: str, written: str) -> None:
-    redact.know("1234567")
+    redact.register("1234567")
 
-    assert redact.line(said.encode()).decode() == written
+    assert redact.mask_log_line(said.encode()).decode() == written
 
 
 @pytest.mark.parametrize(
@@ -144,41 +148,41 @@ def test_a_line_of_json_stays_json(said: str, written: str) -> None:
     ],
 )
 def test_harmless_text_stays(said: str) -> None:
-    assert redact.words(said) == said
-    assert redact.line(said.encode()) == said.encode()
+    assert redact.mask_text(said) == said
+    assert redact.mask_log_line(said.encode()) == said.encode()
 
 
 @pytest.mark.parametrize("secret", ["hunter2-hunter2", "a?b>c~d>e?f", "p\u00e4sswort", "x\ny" * 9])
 def test_a_known_secret_is_masked_in_base64_of_a_text_around_it(secret: str) -> None:
-    redact.know(secret)
+    redact.register(secret)
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         for before, after in (("", ""), ("u:", "x"), ("us:", "xy"), ("usr:", "xyz")):
-            shown = redact.words(encode(f"{before}{secret}{after}".encode()).decode())
+            shown = redact.mask_text(encode(f"{before}{secret}{after}".encode()).decode())
             # A digit at either end holds bits of its neighbour.
             assert M in shown
             assert base64.b64encode(secret.encode())[4:12].decode() not in shown
 
 
 def test_a_held_secret_is_masked_until_its_last_owner_releases_it() -> None:
-    redact.know("node")
-    redact.hold("owner", "held-secret", "other-secret")
-    redact.hold("another", "held-secret")
+    redact.register("node")
+    redact.set_owner_secrets("owner", "held-secret", "other-secret")
+    redact.set_owner_secrets("another", "held-secret")
     text = "held-secret other-secret node"
-    assert redact.words(text) == f"{M} {M} node"
-    redact.release("owner")
-    assert redact.words(text) == f"{M} other-secret node"
-    redact.release("another")
-    assert redact.words(text) == text
+    assert redact.mask_text(text) == f"{M} {M} node"
+    redact.remove_owner("owner")
+    assert redact.mask_text(text) == f"{M} other-secret node"
+    redact.remove_owner("another")
+    assert redact.mask_text(text) == text
 
 
 @pytest.mark.parametrize("between", ["\n", ":\n\n  \t"])
 def test_a_secret_of_several_lines_is_known_behind_margins(between: str) -> None:
     secret = between.join(("first77-of-sixteen", "second88-of-sixteen"))
-    redact.know(secret)
+    redact.register(secret)
     rows = f"bad: {secret} end".split("\n")
 
     for margin in ("\n  | ", "\\n    | ", "\n  + ", "\n\t"):
-        said = redact.words(margin.join(rows))
+        said = redact.mask_text(margin.join(rows))
         assert "second88" not in said
         assert said.endswith("end")
 
@@ -194,7 +198,7 @@ def test_a_secret_of_several_lines_is_known_behind_margins(between: str) -> None
     ],
 )
 def test_a_secret_after_the_name_of_an_object_is_masked(said: str, written: str) -> None:
-    assert redact.words(said) == written
+    assert redact.mask_text(said) == written
 
 
 @pytest.mark.parametrize(
@@ -202,24 +206,24 @@ def test_a_secret_after_the_name_of_an_object_is_masked(said: str, written: str)
     [("token apiToken client_secret PASSWORD api-key", True), ("tokenFile key_pair", False)],
 )
 def test_names_tell_which_settings_are_secret(names: str, secret: bool) -> None:
-    assert {redact.is_secret(name) for name in names.split()} == {secret}
+    assert {redact.is_secret_name(name) for name in names.split()} == {secret}
 
 
 def test_public_text_is_cut_after_its_secrets_are_gone() -> None:
-    said = redact.public("é" * 505 + " password: abcdefghijklmnop " + "x" * 9000)
+    said = redact.mask_for_api("é" * 505 + " password: abcdefghijklmnop " + "x" * 9000)
 
-    assert len(said.encode()) <= redact.PUBLIC_BYTES
+    assert len(said.encode()) <= redact.MAX_PUBLIC_BYTES
     assert said.endswith("...")
     assert "abc" not in said
 
 
 @pytest.mark.parametrize("secret", ["hunter2-" * 40, "hunter2-" * 400])
 def test_half_a_secret_at_the_cut_is_left_out(secret: str) -> None:
-    redact.know(secret)
+    redact.register(secret)
     for whole in (1, 7, 100, len(secret) // 2, len(secret) - 2):
-        said = redact.words("x " * ((redact.LONGEST - whole) // 2) + secret)
+        said = redact.mask_text("x " * ((redact.MAX_CHARACTERS - whole) // 2) + secret)
         assert "hunter" not in said
-        assert len(said) <= redact.LONGEST
+        assert len(said) <= redact.MAX_CHARACTERS
 
 
 def test_hostile_text_costs_seconds_at_most() -> None:
@@ -234,8 +238,8 @@ def test_hostile_text_costs_seconds_at_most() -> None:
         "m-token: a b ",
         "cookie=a; ",
     ):
-        redact.line((piece * ((1 << 16) // len(piece))).encode())
-    redact.hold(1, "ab" * (credentials.HEADER_BYTES // 2))
-    redact.know(json.dumps({"key": "\n" * (credentials.MOST_BYTES // 4)}))
-    redact.line(b"x" * 300)
+        redact.mask_log_line((piece * ((1 << 16) // len(piece))).encode())
+    redact.set_owner_secrets(1, "ab" * (credentials.MAX_HEADER_BYTES // 2))
+    redact.register(json.dumps({"key": "\n" * (credentials.MAX_BYTES // 4)}))
+    redact.mask_log_line(b"x" * 300)
     assert time.process_time() - before < 10

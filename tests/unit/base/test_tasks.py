@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from ccm.base import clock, drain, lease_guard, tasks
 from ccm.base.drain import Drain
-from ccm.base.lease_guard import Lapsed, LeaseGuard
-from ccm.base.throttle import Bucket, TokenBucket, Unlimited, bucket
+from ccm.base.lease_guard import LeaseExpired, LeaseGuard
+from ccm.base.throttle import Bucket, TokenBucket, Unlimited, client_go_limiter
 from ccm.testing.clock import advance, elapsed_s, jump, settle
 
 pytestmark = pytest.mark.virtual_time
@@ -31,7 +31,7 @@ class Environment:
 
     def start(self, work: Work) -> asyncio.Task[None]:
         async def governed() -> None:
-            self.drain.govern()
+            self.drain.activate()
             await work(self)
 
         return tasks.spawn(governed(), name="work")
@@ -77,7 +77,7 @@ async def test_a_change_under_way_comes_to_its_end(work: Work, said: list[str]) 
     env = Environment()
     begun = env.start(work)
     await settle()
-    stopped = tasks.spawn(env.drain.drained(20.0), name="stop")
+    stopped = tasks.spawn(env.drain.drain(20.0), name="stop")
     await settle()
     assert not stopped.done()
 
@@ -85,7 +85,7 @@ async def test_a_change_under_way_comes_to_its_end(work: Work, said: list[str]) 
     await settle()
 
     assert stopped.result() is True
-    assert (env.said, env.drain.under_way) == (said, 0)
+    assert (env.said, env.drain.units_in_progress) == (said, 0)
     await tasks.cancel_and_join(begun)
 
 
@@ -94,18 +94,18 @@ async def test_a_change_that_takes_too_long_is_reported() -> None:
     begun = env.start(ONE)
     await settle()
 
-    assert await env.drain.drained(20.0) is False
+    assert await env.drain.drain(20.0) is False
 
-    assert (elapsed_s(), env.drain.under_way) == (20.0, 1)
+    assert (elapsed_s(), env.drain.units_in_progress) == (20.0, 1)
     await tasks.cancel_and_join(begun)
-    assert env.drain.under_way == 0
+    assert env.drain.units_in_progress == 0
 
 
 @pytest.mark.parametrize("work", [ONE, LONE, beside])
 async def test_a_drain_begins_nothing_new(work: Work) -> None:
     env = Environment()
     env.door.set()
-    assert await env.drain.drained(20.0)
+    assert await env.drain.drain(20.0)
     begun = env.start(work)
     await settle()
 
@@ -118,7 +118,7 @@ def governing(seconds: float | None) -> LeaseGuard:
     guard = LeaseGuard()
     if seconds is not None:
         guard.extend(clock.monotonic() + seconds)
-    guard.govern()
+    guard.activate()
     return guard
 
 
@@ -127,7 +127,7 @@ async def limited() -> str:
     try:
         async with lease_guard.limit():
             await asyncio.sleep(1e6)
-    except Lapsed:
+    except LeaseExpired:
         return "not begun"
     except TimeoutError:
         return "ended"
@@ -142,9 +142,9 @@ async def test_without_a_lease_that_holds_nothing_is_begun(seconds: float | None
         jump(9.9)
         lease_guard.check()
         jump(0.1)
-    with pytest.raises(Lapsed):
+    with pytest.raises(LeaseExpired):
         lease_guard.check()
-    with pytest.raises(Lapsed):
+    with pytest.raises(LeaseExpired):
         await asyncio.to_thread(lease_guard.check)
     assert await limited() == "not begun"
 
@@ -163,7 +163,7 @@ async def test_work_under_way_lasts_as_long_as_its_own_lease() -> None:
 
     await tasks.spawn(another(), name="another")
     assert await begun == "ended"
-    with pytest.raises(Lapsed):
+    with pytest.raises(LeaseExpired):
         lease_guard.check()
 
 
@@ -172,7 +172,7 @@ async def test_a_lost_lease_ends_at_once_what_is_under_way() -> None:
     begun = tasks.spawn(limited(), name="limited")
     await advance(1)
 
-    guard.lapse()
+    guard.expire()
     # A renewal that is answered in the same breath finds its end begun.
     await asyncio.sleep(0)
     guard.extend(clock.monotonic())
@@ -193,10 +193,10 @@ async def test_bounded_runs_all_with_at_most_the_limit_at_once_and_stops_at_a_fa
         if item == 20:
             raise ValueError
 
-    await tasks.bounded(iter(range(20)), work, limit=3, name="job")
+    await tasks.run_bounded(iter(range(20)), work, limit=3, name="job")
     assert (done, most) == (20, 3)
     with pytest.raises(ExceptionGroup):
-        await tasks.bounded(range(20, 1000), work, limit=2, name="job")
+        await tasks.run_bounded(range(20, 1000), work, limit=2, name="job")
     assert done < 25
 
 
@@ -256,7 +256,7 @@ def test_a_bucket_that_could_never_serve_is_refused(qps: float, burst: int) -> N
 
 
 async def test_a_negative_rate_means_no_limit_and_zero_the_defaults_of_client_go() -> None:
-    limiter, default = bucket(-1, 10), bucket(0, 0)
+    limiter, default = client_go_limiter(-1, 10), client_go_limiter(0, 0)
 
     assert isinstance(limiter, Unlimited)
     assert [await limiter.acquire() for _ in range(500)] == [0.0] * 500

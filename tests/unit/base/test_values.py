@@ -24,8 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from ccm.base import credentials, files, redact, wire
-from ccm.base.backoff import Exponential, Streak, jittered
+from ccm.base import credentials, files, lazy_aiohttp, redact
+from ccm.base.backoff import ExponentialBackoff, FailureStreak, jittered
 from ccm.base.flags import (
     ADDRESS,
     BOOL,
@@ -40,21 +40,21 @@ from ccm.base.flags import (
     QUANTITY,
     STRINGS,
     VERSION,
-    Gate,
-    Kind,
+    FeatureGate,
+    FlagKind,
     NamedCertificate,
     gate_values,
 )
 from ccm.base.log import Outage, logger
-from ccm.base.parsing import MOST, format_duration, parse_digits, parse_duration
-from ccm.base.proxies import Proxies, shown
+from ccm.base.parsing import MAX_INT64, format_duration, parse_digits, parse_duration
+from ccm.base.proxies import ProxySettings, without_credentials
 from tests.handclock import HandClock
 
 
-@pytest.mark.parametrize("text", ["+1", "1_0", "²", "٣", "1\n", str(MOST + 1), "0" * 5000])
+@pytest.mark.parametrize("text", ["+1", "1_0", "²", "٣", "1\n", str(MAX_INT64 + 1), "0" * 5000])
 def test_other_text_than_digits_is_none(text: str) -> None:
     assert parse_digits(text) is None
-    assert parse_digits(str(MOST)) == MOST
+    assert parse_digits(str(MAX_INT64)) == MAX_INT64
 
 
 @given(st.text())
@@ -103,7 +103,7 @@ def test_other_durations_are_refused_with_the_text_shown(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "is_taken"),
     [
-        *(("", True), ("a b", True), ("x" * credentials.HEADER_BYTES, True)),
+        *(("", True), ("a b", True), ("x" * credentials.MAX_HEADER_BYTES, True)),
         *((f"hunter{text}", False) for text in ("\nb", "\r\nX-Admin: 1", "\0", "\x7f", "ä")),
         ("hunter" * 50_000, False),
     ],
@@ -111,19 +111,19 @@ def test_other_durations_are_refused_with_the_text_shown(text: str) -> None:
 )
 def test_a_header_carries_one_line_of_a_credential(text: str, is_taken: bool) -> None:
     if is_taken:
-        assert credentials.header_value(text) == text
+        assert credentials.check_header_value(text) == text
         return
     with pytest.raises(ValueError, match=r"must be one line .* and has \d+$") as caught:
-        credentials.header_value(text)
+        credentials.check_header_value(text)
     assert "hunter" not in str(caught.value)
 
 
 def test_a_credential_file_has_a_limit_and_a_private_one_its_mode(tmp_path: Path) -> None:
     file = tmp_path / "key"
-    file.write_bytes(b" \n" + b"x" * (credentials.MOST_BYTES - 3) + b"\n")
-    assert credentials.read(file) == "x" * (credentials.MOST_BYTES - 3)
-    file.write_bytes(b"x" * (credentials.MOST_BYTES + 1))
-    with pytest.raises(ValueError, match=f"more than {credentials.MOST_BYTES} bytes"):
+    file.write_bytes(b" \n" + b"x" * (credentials.MAX_BYTES - 3) + b"\n")
+    assert credentials.read(file) == "x" * (credentials.MAX_BYTES - 3)
+    file.write_bytes(b"x" * (credentials.MAX_BYTES + 1))
+    with pytest.raises(ValueError, match=f"more than {credentials.MAX_BYTES} bytes"):
         credentials.read(file)
 
     file.chmod(0o644)
@@ -163,7 +163,7 @@ BOTH = {"HTTP_PROXY": PROXY, "HTTPS_PROXY": PROXY}
 )
 @pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
 def test_hosts_without_a_proxy(name: str, no_proxy: str, hosts: str, is_direct: bool) -> None:
-    proxies = Proxies.of({**BOTH, name: no_proxy})
+    proxies = ProxySettings.from_environ({**BOTH, name: no_proxy})
     for host in hosts.split():
         assert (proxies.proxy_for(f"https://{host}/x") == "") is is_direct, host
 
@@ -188,22 +188,24 @@ def test_hosts_without_a_proxy(name: str, no_proxy: str, hosts: str, is_direct: 
     ],
 )
 def test_the_variables_name_a_proxy(environ: dict[str, str], url: str, proxy: str) -> None:
-    assert Proxies.of(environ).proxy_for(url) == proxy
+    assert ProxySettings.from_environ(environ).proxy_for(url) == proxy
 
 
 def test_the_password_of_a_proxy_is_a_secret() -> None:
     proxy = "http://us:pass%40word-of-proxy@proxy.test"
-    assert Proxies.of({"HTTPS_PROXY": proxy}).proxy_for("https://cloud.test") == proxy
+    assert (
+        ProxySettings.from_environ({"HTTPS_PROXY": proxy}).proxy_for("https://cloud.test") == proxy
+    )
 
-    assert redact.words("it was pass@word-of-proxy") == "it was [redacted]"
-    assert shown(proxy) == "http://proxy.test"
+    assert redact.mask_text("it was pass@word-of-proxy") == "it was [redacted]"
+    assert without_credentials(proxy) == "http://proxy.test"
 
 
 @pytest.mark.parametrize(
     "given", ["socks5://us:hunter4@proxy.test", "http://", "http://proxy.test:x", "http://p:0"]
 )
 def test_what_is_no_proxy_is_refused_by_name(given: str) -> None:
-    proxies = Proxies.of({"HTTPS_PROXY": given})
+    proxies = ProxySettings.from_environ({"HTTPS_PROXY": given})
     with pytest.raises(ValueError, match=r"HTTPS_PROXY.*is no HTTP proxy") as caught:
         proxies.proxy_for("https://cloud.test")
 
@@ -215,11 +217,11 @@ def test_a_password_of_a_proxy_that_is_longer_than_any_credential_is_refused() -
     proxy = f"http://us:{'x' * 70_000}@proxy.test"
 
     with pytest.raises(ValueError, match=r"^HTTPS_PROXY: its password must .* has 70000$"):
-        Proxies.of({"HTTPS_PROXY": proxy}).proxy_for("https://cloud.test")
+        ProxySettings.from_environ({"HTTPS_PROXY": proxy}).proxy_for("https://cloud.test")
 
 
 def test_delays_double_up_to_the_cap() -> None:
-    policy = Exponential(base_s=0.005, factor=2.0, cap_s=1000.0)
+    policy = ExponentialBackoff(base_s=0.005, factor=2.0, cap_s=1000.0)
     delays = [policy.delay(failures, random.Random(7)) for failures in (0, 1, 17, 18, 10**9)]
 
     assert delays == [0.005, 0.01, 655.36, 1000.0, 1000.0]
@@ -233,24 +235,24 @@ def test_jitter_stretches_and_never_shortens(delay: float, fraction: float, seed
 
 
 def test_a_streak_grows_until_it_is_reset_or_a_quiet_time_is_over() -> None:
-    streak = Streak(policy=Exponential(base_s=1.0, cap_s=30.0), reset_after_s=120.0)
-    grown = [streak.next(now_s) for now_s in (0.0, 1.0, 121.0, 241.5, 242.0)]
+    streak = FailureStreak(policy=ExponentialBackoff(base_s=1.0, cap_s=30.0), reset_after_s=120.0)
+    grown = [streak.next_delay(now_s) for now_s in (0.0, 1.0, 121.0, 241.5, 242.0)]
 
     streak.reset()
 
     assert grown == [1.0, 2.0, 4.0, 1.0, 2.0]
-    assert streak.next(243.0) == 1.0
+    assert streak.next_delay(243.0) == 1.0
 
 
 def test_an_outage_is_logged_as_it_begins_every_few_minutes_and_as_it_ends(hand: HandClock) -> None:
-    outage = Outage(logger("test"), begins="lost", ends="found")
+    outage = Outage(logger("test"), start_message="lost", end_message="found")
     with capture_logs() as lines:
-        outage.is_over()
+        outage.record_success()
         for minute in range(12):
-            outage.goes_on(minute=minute)
+            outage.record_failure(minute=minute)
             hand.advance(60.0)
-        outage.is_over()
-        outage.is_over()
+        outage.record_success()
+        outage.record_success()
 
     warned = [line["minute"] for line in lines if line["log_level"] == "warning"]
     assert warned == [0, 5, 10]
@@ -285,7 +287,9 @@ CERTIFICATE = NamedCertificate(cert_file="a", key_file="b", names=("*.c", "d"))
         (VERSION, "v1.2.3-rc.1", "v1.2.3-rc.1", "v1.2.3-rc.1"),
     ],
 )
-def test_reads_and_writes(kind: Kind[Any], text: str, value: object, written: str | None) -> None:
+def test_reads_and_writes(
+    kind: FlagKind[Any], text: str, value: object, written: str | None
+) -> None:
     assert kind.parse(text) == value
     assert written in (None, kind.write(kind.parse(text)))
 
@@ -313,15 +317,15 @@ def test_reads_and_writes(kind: Kind[Any], text: str, value: object, written: st
         *[(VERSION, word) for word in ("v1", "1.2.3", "later")],
     ],
 )
-def test_refuses(kind: Kind[Any], text: str) -> None:
+def test_refuses(kind: FlagKind[Any], text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the message is the parser's own business
         kind.parse(text)
 
 
 KNOWN = (
-    Gate(name="Early", default=False, stage="ALPHA", help="Something new."),
-    Gate(name="Tried", default=True, stage="BETA", help="Something tried."),
-    Gate(name="Settled", default=True, stage="GA", help="Here to stay."),
+    FeatureGate(name="Early", default=False, stage="ALPHA", help="Something new."),
+    FeatureGate(name="Tried", default=True, stage="BETA", help="Something tried."),
+    FeatureGate(name="Settled", default=True, stage="GA", help="Here to stay."),
 )
 
 
@@ -345,7 +349,7 @@ def test_all_faults_are_told_at_once() -> None:
 
 def test_trust_is_as_strict_as_python_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
-    ours, pythons = wire._context(), ssl.create_default_context()
+    ours, pythons = lazy_aiohttp._context(), ssl.create_default_context()
     for name in ("verify_flags", "verify_mode", "check_hostname", "options", "minimum_version"):
         assert getattr(ours, name) == getattr(pythons, name), name
 
@@ -359,7 +363,7 @@ def test_the_daemon_starts_without_the_machines_authorities() -> None:
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
 
-    assert done.stdout == b"TrustOnUse 0\n"
+    assert done.stdout == b"LazyTrustContext 0\n"
     assert "set_default_verify_paths" not in vars(ssl.SSLContext), "others load as ever"
 
 
@@ -406,4 +410,4 @@ def plain_http() -> ssl.SSLError:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_went_wrong_is_said_without_numbers_and_tls(error: Exception, said: str) -> None:
-    assert wire.reason(error) == said
+    assert lazy_aiohttp.describe_error(error) == said

@@ -22,14 +22,14 @@ from ccm import cli
 from ccm.app.options.argv import UsageError
 from ccm.cli import command, completion, doctor, explain, orphans, plan, rollout
 from ccm.cloud import Cloud
-from ccm.cloud.calls.handle import Handle
-from ccm.doctor import Refused, examination, outlook, reach
-from ccm.doctor.case import Result, warn
+from ccm.cloud.calls.client import CloudClient
+from ccm.doctor import ExaminationError, examination, reach, start_forecast
+from ccm.doctor.case import CheckResult, warn
 from ccm.gardener import rolloutstatus
 from ccm.kube.client import Page
 from ccm.model import ObjectMeta, Service
 from ccm.model.machines import Condition, DeploymentStatus, MachineDeployment, Template
-from ccm.planning.changes import BALANCER, Action, Change, Forecast, Subject
+from ccm.planning.changes import BALANCER, ChangedObject, ChangeKind, Forecast, PlannedChange
 from tests.support.services import FakeDigests
 
 HOSTILE = (
@@ -44,7 +44,7 @@ HOSTILE = (
     [
         ("--version", 0, f"kube-ccm {ccm.__version__}\n"),
         ("", 2, "COMMAND"),
-        (completion.ASK, 2, ""),
+        (completion.COMPLETE_COMMAND, 2, ""),
         ("providers --cloud-config x", 2, "needs the NAME of a provider"),
     ],
 )
@@ -161,14 +161,18 @@ def stub(value: Any) -> Callable[..., Any]:
     return answered
 
 
-async def _examined(*_: Any) -> AsyncIterator[Result]:
+async def _examined(*_: Any) -> AsyncIterator[CheckResult]:
     finding = examination._clean(warn(HOSTILE, HOSTILE, details=[HOSTILE]))
-    yield Result(check="x", finding=finding)
+    yield CheckResult(check="x", finding=finding)
 
 
 HOSTILE_PLAN = Forecast(
     changes=[
-        Change(subject=Subject("Service", HOSTILE, HOSTILE), action=Action.CREATE, what=BALANCER)
+        PlannedChange(
+            subject=ChangedObject("Service", HOSTILE, HOSTILE),
+            action=ChangeKind.CREATE,
+            what=BALANCER,
+        )
     ],
     failures=[HOSTILE],
     left_out={HOSTILE: HOSTILE},
@@ -193,10 +197,10 @@ def test_no_text_of_others_reaches_a_terminal_as_it_is(
     words: str, tty: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(examination, "examine", _examined)
-    monkeypatch.setattr(outlook, "forecast_of", stub(HOSTILE_PLAN))
+    monkeypatch.setattr(start_forecast, "forecast_of", stub(HOSTILE_PLAN))
     monkeypatch.setattr(orphans, "_opened", stub(None))
     monkeypatch.setattr(orphans, "_orphans", stub([ORPHAN]))
-    monkeypatch.setattr(reach, "connected", stub(Refused(HOSTILE)))
+    monkeypatch.setattr(reach, "connect", stub(ExaminationError(HOSTILE)))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     out: Any = io.StringIO()
@@ -215,8 +219,10 @@ def test_no_text_of_others_reaches_a_terminal_as_it_is(
 
 CHANGES = Forecast(
     changes=[
-        Change(subject=Subject("Service", "default", "a"), action=action, what=BALANCER)
-        for action in Action
+        PlannedChange(
+            subject=ChangedObject("Service", "default", "a"), action=action, what=BALANCER
+        )
+        for action in ChangeKind
     ]
 )
 UNKNOWN = Forecast(changes=CHANGES.changes, failures=["list_routes: the cloud is down"])
@@ -237,7 +243,7 @@ class Screen(io.StringIO):
         (Forecast(), 0, "nothing to do"),
         (CHANGES, 2, "3 changes to 1 object"),
         (UNKNOWN, 1, "3 changes to 1 object; incomplete: not all that matters is known"),
-        (Refused("no kubeconfig is given"), 1, ""),
+        (ExaminationError("no kubeconfig is given"), 1, ""),
     ],
     ids=["nothing", "changes", "incomplete", "refused"],
 )
@@ -248,7 +254,7 @@ def test_the_exit_status_of_a_plan_tells_the_result(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(outlook, "forecast_of", stub(forecast))
+    monkeypatch.setattr(start_forecast, "forecast_of", stub(forecast))
     out, document, words = io.StringIO(), io.StringIO(), ["--cloud-provider=sim"]
 
     assert plan.run(words, out=out) == plan.run([*words, "-o", "json"], out=document) == code
@@ -301,12 +307,12 @@ def test_orphans_that_may_have_an_owner_or_cannot_be_deleted() -> None:
     async def work() -> None:
         balancers = FakeDigests()
         balancers.held = {"aleft": ((), ())}
-        handle = Handle(Cloud(name="fake", load_balancer=balancers))
+        handle = CloudClient(Cloud(name="fake", load_balancer=balancers))
         found = await orphans._orphans(services(), handle)
         assert [one.name for one in found] == ["aleft"]
-        with pytest.raises(Refused, match="default/web, one without a name"):
+        with pytest.raises(ExaminationError, match="default/web, one without a name"):
             await orphans._orphans(services("default/web", ""), handle)
-        with pytest.raises(Refused, match="with the tools of the cloud"):
+        with pytest.raises(ExaminationError, match="with the tools of the cloud"):
             await orphans._delete(handle, "aleft", found)
 
     asyncio.run(work())
@@ -357,7 +363,7 @@ def test_how_far_a_rollout_is(status: dict[str, Any], paused: bool, end: str, st
         status=DeploymentStatus(**{"observed": 2, **status}),
     )
 
-    found = rolloutstatus.progress_of(obj)
+    found = rolloutstatus.rollout_progress(obj)
 
     assert found.text.endswith(end)
     assert found.text.startswith('Waiting for "web"') is not bool(state)

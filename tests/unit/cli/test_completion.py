@@ -18,17 +18,17 @@ from ccm.app.machines.commands import COMMANDS
 from ccm.app.options import FLAGS, PROGRAM
 from ccm.cli import __main__ as commands
 from ccm.cli import completion
-from ccm.cli.completion import NO_FILES, NO_SPACE, Option, Place
+from ccm.cli.completion import NO_FILES, NO_SPACE, CompletionContext, Option
 from ccm.cli.completion import _offer as offer
 from ccm.cloud import registry
 from tests.waiting import DEADLINE_S
 
 
-def place(*before: str) -> Place:
-    return completion.place(cli.build_parser(), before)
+def place(*before: str) -> CompletionContext:
+    return completion.completion_context(cli.build_parser(), before)
 
 
-def options(here: Place) -> dict[str, Option]:
+def options(here: CompletionContext) -> dict[str, Option]:
     return {option.names[0]: option for option in here.options}
 
 
@@ -50,7 +50,7 @@ def test_the_commands_for_machines_alone_have_their_own_flags() -> None:
 def test_providers_are_those_that_the_registry_knows(before: list[str], last: str) -> None:
     offered, _ = offer(place(*before), before[-1], last)
 
-    assert list(offered) == sorted(registry.available())
+    assert list(offered) == sorted(registry.installed_providers())
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_providers_are_those_that_the_registry_knows(before: list[str], last: st
 def test_the_answer_is_what_cobra_would_say(
     typed: list[str], answer: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([completion.ASK, *typed]) == 0
+    assert cli.main([completion.COMPLETE_COMMAND, *typed]) == 0
 
     *offered, directive = capsys.readouterr().out.splitlines()
     assert len(offered) == len(answer) - 1
@@ -111,7 +111,7 @@ def test_a_tab_loads_nothing_heavy() -> None:
     heavy = {"aiohttp", "ccm.cloud", "cryptography", "kubernetes", "msgspec", "structlog", "yaml"}
     for typed in (["kube-ccm", "doctor", "--kub"], [PROGRAM, "--cloud-provider="]):
         told = subprocess.run(
-            [sys.executable, "-c", asked, completion.ASK, *typed],
+            [sys.executable, "-c", asked, completion.COMPLETE_COMMAND, *typed],
             capture_output=True,
             text=True,
             check=True,

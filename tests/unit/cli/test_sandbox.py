@@ -12,7 +12,7 @@ from ccm import sandbox as settings
 from ccm.cli import sandbox
 
 
-def read(*arguments: str) -> settings.Settings:
+def read(*arguments: str) -> settings.SandboxSettings:
     parser = cli.build_parser()
     return sandbox.read(parser.parse_args(["sandbox", *arguments]), parser.error)
 
@@ -26,7 +26,7 @@ def test_every_argument_arrives() -> None:
     words = ["--nodes", "2", "--latency", "50ms", "--once", "--timeout", "1m", "--keep"]
     read_ = read(*words, "--picture", "demo.svg")
 
-    assert read_ == settings.Settings(
+    assert read_ == settings.SandboxSettings(
         node_names=("node-0001", "node-0002"),
         latency=timedelta(milliseconds=50),
         once=True,
@@ -42,7 +42,9 @@ def test_a_provider_that_has_a_fake_gets_it_unless_its_cloud_is_named(tmp_path: 
     mine = ("--machine-class", str(tmp_path / "c"))
     real = read("--provider", "stackit", "--provider-config", "/dev/null", "--machines", "2", *mine)
 
-    assert fake.provider == settings.Provider(name="stackit", fake="providers.stackit.testing")
+    assert fake.provider == settings.SandboxProvider(
+        name="stackit", fake="providers.stackit.testing"
+    )
     assert (len(fake.node_names), fake.services, fake.machines) == (5, 2, 2)
     assert real.provider is not None
     assert (real.provider.fake, real.node_names, real.services) == ("", (), 0)

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from ccm.base import clock
-from ccm.base.lease_guard import Lapsed, LeaseGuard
-from ccm.cloud.blocking import OUTLASTED, THREADS, blocking
+from ccm.base.lease_guard import LeaseExpired, LeaseGuard
+from ccm.cloud.blocking import MAX_THREADS, WAIT_FOR_THREAD, blocking
 from tests.waiting import DEADLINE_S
 
 
@@ -33,14 +33,14 @@ async def test_threads_are_bounded() -> None:
         with lock:
             running -= 1
 
-    calls = [asyncio.ensure_future(blocking(work)) for _ in range(THREADS * 2)]
-    for _ in range(THREADS):
+    calls = [asyncio.ensure_future(blocking(work)) for _ in range(MAX_THREADS * 2)]
+    for _ in range(MAX_THREADS):
         while not full.acquire(blocking=False):
             await asyncio.sleep(0.001)
     release.set()
     await asyncio.gather(*calls)
 
-    assert most == THREADS
+    assert most == MAX_THREADS
     assert running == 0
 
 
@@ -53,7 +53,7 @@ async def test_in_a_call_of_the_daemon_the_thread_is_outlasted() -> None:
         release.wait(DEADLINE_S)
         raise ValueError("nobody wants to know")
 
-    OUTLASTED.set(True)
+    WAIT_FOR_THREAD.set(True)
     call = asyncio.ensure_future(blocking(work))
     await until(started)
     for _ in range(3):
@@ -69,16 +69,18 @@ async def test_in_a_call_of_the_daemon_the_thread_is_outlasted() -> None:
 async def test_what_waited_for_a_thread_until_the_lease_ran_out_is_not_begun() -> None:
     lease = LeaseGuard()
     lease.extend(clock.monotonic() + 60)
-    lease.govern()
+    lease.activate()
     release, ran = threading.Event(), threading.Event()
-    holding = [asyncio.ensure_future(blocking(release.wait, DEADLINE_S)) for _ in range(THREADS)]
+    holding = [
+        asyncio.ensure_future(blocking(release.wait, DEADLINE_S)) for _ in range(MAX_THREADS)
+    ]
     waiting = asyncio.ensure_future(blocking(ran.set))
     await asyncio.sleep(0.01)
 
-    lease.lapse()
+    lease.expire()
     release.set()
 
     await asyncio.gather(*holding, return_exceptions=True)
-    with pytest.raises(Lapsed):
+    with pytest.raises(LeaseExpired):
         await waiting
     assert not ran.is_set()

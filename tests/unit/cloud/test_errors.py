@@ -16,7 +16,7 @@ from ccm.cloud.errors import (
     RetryAfter,
     Unavailable,
     Unimplemented,
-    normalized,
+    normalize,
     policy_for,
 )
 
@@ -51,7 +51,7 @@ def test_an_error_that_was_handled_before_is_no_cause() -> None:
     error = ValueError("v")
     error.__context__ = Unimplemented("handled before")
 
-    assert type(normalized(error)) is Internal
+    assert type(normalize(error)) is Internal
 
 
 class Mute(Exception):
@@ -71,7 +71,7 @@ class Mute(Exception):
 def test_a_foreign_error_is_told_by_its_class_and_kept_as_the_cause(
     error: Exception, kind: type[CloudError], text: str
 ) -> None:
-    found = normalized(error)
+    found = normalize(error)
 
     assert (type(found), str(found)) == (kind, text)
     assert found.__cause__ is error
@@ -107,13 +107,13 @@ def test_a_group_is_of_the_class_its_members_agree_on(
     members: list[Exception], kind: type[CloudError]
 ) -> None:
     """Never an absence, and never "leave it alone" while something else failed."""
-    assert type(normalized(ExceptionGroup("g", members))) is kind
+    assert type(normalize(ExceptionGroup("g", members))) is kind
 
 
 def test_a_group_that_asks_for_time_gets_the_longest() -> None:
     group = ExceptionGroup("g", [RetryAfter("a", seconds=3), RetryAfter("b", seconds=7)])
 
-    found = normalized(group)
+    found = normalize(group)
 
     assert isinstance(found, RetryAfter)
     assert found.seconds == 7
@@ -165,21 +165,21 @@ def raised(error: Exception, *causes: BaseException) -> Exception:
 def test_answers_that_only_do_less_are_found_among_causes(
     inner: CloudError, outer: Exception
 ) -> None:
-    assert normalized(raised(outer, RuntimeError("between"), inner)) is inner
+    assert normalize(raised(outer, RuntimeError("between"), inner)) is inner
 
 
 def test_not_found_is_never_dug_out() -> None:
     wrapped = Unavailable("the proxy says 404")
 
-    assert normalized(raised(wrapped, NotFound("gone"))) is wrapped
-    assert type(normalized(raised(ValueError("v"), NotFound("gone")))) is Internal
+    assert normalize(raised(wrapped, NotFound("gone"))) is wrapped
+    assert type(normalize(raised(ValueError("v"), NotFound("gone")))) is Internal
 
 
 def test_a_loop_of_causes_ends() -> None:
     first, second = ValueError("1"), ValueError("2")
     first.__cause__, second.__cause__ = second, first
 
-    assert type(normalized(first)) is Internal
+    assert type(normalize(first)) is Internal
 
 
 @pytest.mark.parametrize(

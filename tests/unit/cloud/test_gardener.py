@@ -23,7 +23,7 @@ from ccm.cloud import (
     errors,
     from_gardener,
 )
-from ccm.cloud.machines import found, known
+from ccm.cloud.machines import find_record, partial_info
 
 WHO = Identity(cluster="c1", pool="workers", name="m-1", uid="u-1")
 SECRET = Credentials({"token": b"secret"})
@@ -177,8 +177,8 @@ async def test_errors_are_understood(
         await from_gardener(SimpleNamespace(create_machine=fail)).create_machine(STARTED)
 
     assert (type(raised.value), str(raised.value)) == (kind, text)
-    assert known(raised.value).last_known_state == state
-    assert (known(raised.value).provider_id == "a://1") == (kind is errors.Uninitialized)
+    assert partial_info(raised.value).last_known_state == state
+    assert (partial_info(raised.value).provider_id == "a://1") == (kind is errors.Uninitialized)
 
 
 @pytest.mark.parametrize("wrap", [lambda found: found, lambda found: {"machine_list": found}])
@@ -191,4 +191,4 @@ async def test_no_listed_vm_is_anybodys(wrap: Callable[[Any], Any]) -> None:
 
     marks = Identity(cluster="", pool="workers", name="m-1", uid="")
     assert records == [MachineRecord(identity=marks, info=MachineInfo(provider_id="acme://0"))]
-    assert found(records, WHO) is None
+    assert find_record(records, WHO) is None

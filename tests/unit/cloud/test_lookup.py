@@ -21,13 +21,13 @@ from ccm.cloud import (
     Zone,
     address,
 )
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.interface import Inventory
 from ccm.cloud.lookup import (
     GONE,
-    PACE_S,
-    PATIENCE_S,
-    PAUSE_S,
+    LISTING_INTERVAL_S,
+    LISTING_PAUSE_S,
+    LISTING_WAIT_S,
     RUNNING,
     InstanceLookup,
     SharedInventory,
@@ -46,7 +46,7 @@ WITH_ID = node("node0", provider_id="fake://12345")
 
 
 def lookup(fake: FakeCloud) -> InstanceLookup:
-    return InstanceLookup(Handle(fake.cloud()))
+    return InstanceLookup(CloudClient(fake.cloud()))
 
 
 class Stubborn(FakeCloud):
@@ -90,7 +90,7 @@ async def test_old_interface_falls_back_to_names_for_each_question() -> None:
 )
 async def test_a_cloud_without_instances_says_so(ask: Callable[..., Awaitable[object]]) -> None:
     with pytest.raises(Unimplemented):
-        await ask(InstanceLookup(Handle(Cloud(name="bare"))), WITH_ID)
+        await ask(InstanceLookup(CloudClient(Cloud(name="bare"))), WITH_ID)
 
 
 MAX_AGE_S = 30.0
@@ -141,11 +141,11 @@ async def waiting(inventory: SharedInventory, listings: Listings) -> asyncio.Tas
 async def test_a_name_needs_a_listing_begun_after_its_node_was_first_seen() -> None:
     listings = Listings(["a", "b", "c"])
     inventory = shared(listings)
-    inventory.note(None, node("a"))
+    inventory.on_node_event(None, node("a"))
     assert await inventory.find(node("a"), single_requests=5)
     await advance(1)
-    inventory.note(None, node("b"))
-    inventory.note(node("a"), node("a", uid="another"))
+    inventory.on_node_event(None, node("b"))
+    inventory.on_node_event(node("a"), node("a", uid="another"))
 
     assert await inventory.find(node("b"), single_requests=1) is None
     assert await inventory.find(node("a", uid="another"), single_requests=1) is None
@@ -163,7 +163,7 @@ async def test_a_listing_that_did_not_pay_off_pauses_bulk_listing() -> None:
     await advance(MAX_AGE_S)
 
     assert await inventory.find(known("a"), single_requests=1000) is None
-    await advance(PAUSE_S - 0.001)
+    await advance(LISTING_PAUSE_S - 0.001)
     assert await inventory.find(known("a"), single_requests=1000) is None
     assert listings.fetched == 1
     await advance(0.001)
@@ -179,7 +179,7 @@ def listing(size: int, *, requests: int = 1, kind: type[FakeCloud] = FakeStateCl
 
 
 def lookup_of(cloud: FakeCloud, *, population: int) -> InstanceLookup:
-    handle = Handle(cloud.cloud())
+    handle = CloudClient(cloud.cloud())
     inventory = SharedInventory(
         lambda: handle.call(Inventory.list_instances),
         population=lambda: population,
@@ -268,7 +268,7 @@ async def test_the_last_question_before_a_deletion_never_uses_a_listing() -> Non
 @pytest.mark.parametrize("asked", [known("a"), node("a")], ids=["by_id", "by_name"])
 async def test_what_is_listed_twice_proves_nothing(asked: Node) -> None:
     inventory = shared(Listings(["a", "b", "a"]))
-    inventory.note(None, asked)
+    inventory.on_node_event(None, asked)
 
     assert await inventory.find(asked, single_requests=100) is None
     assert await inventory.find(known("b"), single_requests=100) is not None
@@ -281,7 +281,7 @@ async def test_a_listing_that_hangs_holds_nobody_up_for_ever() -> None:
 
     assert await (await waiting(inventory, listings)) is None
 
-    assert elapsed_s() == PATIENCE_S
+    assert elapsed_s() == LISTING_WAIT_S
     await inventory.close()
 
 
@@ -323,7 +323,7 @@ async def test_a_failed_listing_falls_back_and_pauses() -> None:
     listings.error = None
 
     assert answers == [None] * 10
-    await advance(PAUSE_S - 0.001)
+    await advance(LISTING_PAUSE_S - 0.001)
     assert await inventory.find(known("a"), single_requests=50) is None
     assert listings.fetched == 1
     await advance(0.001)
@@ -336,7 +336,7 @@ async def test_what_an_opening_confirmed_of_a_node_without_id_is_remembered(
     v2: bool, question: str
 ) -> None:
     fake = FakeCloud(v2=v2, exists=True, addresses=[address("InternalIP", "10.0.0.1")])
-    handle = Handle(fake.cloud())
+    handle = CloudClient(fake.cloud())
     lookup, bare, other = InstanceLookup(handle), node("a"), node("b", provider_id="fake://b")
     for each in (bare, other):
         await getattr(lookup, question)(each)
@@ -372,14 +372,14 @@ async def test_in_a_wave_of_new_nodes_one_listing_is_begun_in_a_while() -> None:
 
     async def come(new: Node, after_s: float) -> object:
         await asyncio.sleep(after_s)
-        inventory.note(None, new)
+        inventory.on_node_event(None, new)
         return await inventory.find(new, single_requests=9)
 
     answers = await asyncio.gather(*(come(new, n / 100) for n, new in enumerate(fresh)))
 
     assert None not in answers
     assert listings.fetched == 4
-    assert elapsed_s() <= 2.99 + PACE_S
+    assert elapsed_s() <= 2.99 + LISTING_INTERVAL_S
 
 
 @pytest.mark.parametrize("ask", [InstanceLookup.state, InstanceLookup.confirmed_gone])
@@ -393,7 +393,7 @@ async def test_an_error_about_the_id_of_a_name_is_never_an_absence(
 
 async def test_what_another_provider_said_confirms_nothing() -> None:
     """It was exchanged while it was asked, for one thing or for a listing."""
-    handle = Handle(FakeCloud(exists=True).cloud())
+    handle = CloudClient(FakeCloud(exists=True).cloud())
 
     class Exchanged(FakeCloud):
         async def instance_exists(self, node: Node) -> bool:
@@ -408,7 +408,7 @@ async def test_what_another_provider_said_confirms_nothing() -> None:
     listings = Listings()
     inventory = shared(listings)
     wait = await waiting(inventory, listings)
-    inventory.drop()
+    inventory.invalidate()
     listings.free.set()
     assert await wait is None
     assert await inventory.find(known("a"), single_requests=1) is None, "it is not kept either"

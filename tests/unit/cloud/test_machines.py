@@ -21,8 +21,8 @@ from ccm.cloud import (
     MigrationRequest,
     errors,
 )
-from ccm.cloud.machines import check_owner, found, is_owner, known
-from ccm.cloud.operation import DECLARED
+from ccm.cloud.machines import check_owner, find_record, is_owner, partial_info
+from ccm.cloud.operation import DECLARATIONS
 
 WHO = Identity(cluster="c1", pool="workers", name="m-1", uid="u-1")
 
@@ -69,7 +69,7 @@ def test_changes_of_one_vm_exclude_each_other(asked: MachineRequest, subject: st
     """Calls with the same subject never overlap; an empty one would exclude nothing."""
     changes = ("create_machine", "initialize_machine", "delete_machine")
 
-    assert {DECLARED[change].subject(req=asked) for change in changes} == {subject}
+    assert {DECLARATIONS[change].subject(req=asked) for change in changes} == {subject}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_changes_of_one_vm_exclude_each_other(asked: MachineRequest, subject: st
 def test_what_an_error_carries_is_read_whatever_it_is(
     carried: object, expected: MachineInfo
 ) -> None:
-    assert known(errors.Unavailable("x").carrying(carried)) == expected
+    assert partial_info(errors.Unavailable("x").carrying(carried)) == expected
 
 
 async def test_what_a_driver_need_not_have_is_unimplemented() -> None:
@@ -180,6 +180,6 @@ def test_a_vm_is_found_by_cluster_and_uid_alone(other: Identity) -> None:
     ours = MachineRecord(identity=WHO, info=info)
     moved = Identity(cluster="c1", namespace="other", pool="other", name="renamed", uid="u-1")
 
-    assert found([MachineRecord(identity=other, info=info)], WHO) is None
-    assert found([MachineRecord(identity=other, info=info), ours], WHO) is ours
-    assert found([MachineRecord(identity=moved, info=info)], WHO) is not None
+    assert find_record([MachineRecord(identity=other, info=info)], WHO) is None
+    assert find_record([MachineRecord(identity=other, info=info), ours], WHO) is ours
+    assert find_record([MachineRecord(identity=moved, info=info)], WHO) is not None

@@ -53,7 +53,7 @@ def test_an_unknown_name_gets_the_list_and_maybe_a_hint(site: Site, name: str, h
     site.install("ccm-zeta", "zeta", "acme_z:x")
 
     with pytest.raises(ProviderError) as caught:
-        registry.load(name)
+        registry.load_provider(name)
 
     told, _, known = str(caught.value).partition(" Installed providers: ")
     known, _, way = known.partition(". ")
@@ -68,7 +68,7 @@ def test_one_name_from_two_distributions_is_fatal_and_names_both(site: Site) -> 
 
     both = "'acme' is offered twice, by (ccm-acme 1.0|other-acme 2.5) and by (?!\\1)"
     with pytest.raises(ProviderError, match=both):
-        registry.available()
+        registry.installed_providers()
 
 
 def test_one_distribution_found_twice_is_no_conflict(
@@ -80,7 +80,7 @@ def test_one_distribution_found_twice_is_no_conflict(
     for each in (site, Site(again)):
         each.install("ccm-acme", "acme", "acme_one:x")
 
-    assert registry.available()["acme"].value == "acme_one:x"
+    assert registry.installed_providers()["acme"].value == "acme_one:x"
 
 
 UNUSABLE = {
@@ -99,7 +99,7 @@ def test_what_is_no_provider_is_refused_with_the_cause(site: Site, code: str) ->
     site.install("ccm-acme", "acme", f"unusable{list(UNUSABLE).index(code)}:open_cloud", code)
 
     with pytest.raises(ProviderError) as caught:
-        registry.load("acme")
+        registry.load_provider("acme")
 
     imported = "cannot be imported" not in str(caught.value)
     assert UNUSABLE[code] in str(caught.value)
@@ -124,7 +124,7 @@ def test_a_miswritten_provider_is_refused_with_the_cause(site: Site, what: str) 
     site.install("ccm-acme", "acme", f"miswritten_{what.replace(' ', '_')}:open_cloud", code)
 
     with pytest.raises(ProviderError) as caught:
-        registry.load("acme")
+        registry.load_provider("acme")
 
     assert str(caught.value).startswith(f"cloud provider 'acme' of ccm-acme 1.0: {told}")
 
@@ -137,7 +137,7 @@ def test_another_sdk_version_is_refused_by_name(site: Site, sdk: str) -> None:
     said = f"needs SDK {sdk}, this is 2.0;" if is_version else "it must look like '2.0'"
 
     with pytest.raises(ProviderError, match=f"'acme' of ccm-acme 1.0 .*{said}"):
-        registry.load("acme")
+        registry.load_provider("acme")
 
 
 BARE = GOOD.replace("from ccm import cloud", "from contextlib import asynccontextmanager").replace(
@@ -154,7 +154,7 @@ def test_a_provider_made_for_one_is_told_what_to_change(site: Site, module: str,
     site.install("ccm-acme", "acme", f"{module}:open_cloud", code)
 
     with pytest.raises(ProviderError) as caught:
-        registry.load("acme")
+        registry.load_provider("acme")
 
     told = str(caught.value)
     assert told.startswith(

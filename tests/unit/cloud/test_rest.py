@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import connector
 
-from ccm.base import clock, redact, tasks, wire
+from ccm.base import clock, lazy_aiohttp, redact, tasks
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.lease_guard import LeaseGuard
 from ccm.cloud import ConfigError, errors, rest
@@ -128,7 +128,7 @@ async def test_nothing_is_sent_without_a_lease_that_holds(
     server: proxy.Server, client: RestClient
 ) -> None:
     """One call is many requests: each looks for itself."""
-    LeaseGuard().govern()
+    LeaseGuard().activate()
 
     with pytest.raises(errors.DeadlineExceeded):
         await client.request("DELETE", "/items/a")
@@ -148,7 +148,7 @@ async def test_a_quota_never_lets_more_through_in_any_period(
         await quota.acquire()
         moments.append(clock.monotonic())
 
-    await tasks.bounded(range(12), call, limit=12, name="call")
+    await tasks.run_bounded(range(12), call, limit=12, name="call")
 
     gaps = [later - earlier for earlier, later in zip(moments, moments[5:], strict=False)]
     assert min(gaps) >= 0.1
@@ -188,7 +188,7 @@ async def test_https_goes_through_a_tunnel_that_sees_no_credentials(
 ) -> None:
     authority = pki.Authority(tmp_path, "machine")
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
-    monkeypatch.setattr(connector, "_SSL_CONTEXT_VERIFIED", wire._context())
+    monkeypatch.setattr(connector, "_SSL_CONTEXT_VERIFIED", lazy_aiohttp._context())
     (tmp_path / ".netrc").write_text("machine cloud.test login from password netrc\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     tls = authority.server("cloud.test")

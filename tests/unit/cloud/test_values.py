@@ -12,7 +12,7 @@ from ccm import cloud
 from ccm.cloud import Cloud, InvalidArgument, Limits, parse_provider_id
 from ccm.cloud.lookup import NodeOwnership
 from ccm.model import Node
-from ccm.runtime import account
+from ccm.runtime import object_status
 from ccm.testing.builders import node
 
 
@@ -37,12 +37,12 @@ def test_a_deadline_is_a_time(seconds: float) -> None:
     ],
 )
 def test_another_manager_of_our_scheme_is_foreign(provider_id: str, said: str) -> None:
-    ownership = NodeOwnership.at(Cloud(name="fake", foreign_ids=("fake://bm-",)), "")
+    ownership = NodeOwnership.for_cloud(Cloud(name="fake", foreign_ids=("fake://bm-",)), "")
     found = node(provider_id=provider_id)
 
     assert ownership.is_foreign(found) is bool(said)
-    assert said in account.foreign(found, ownership)
-    assert bool(account.foreign(found, ownership)) is bool(said)
+    assert said in object_status.foreign_reason(found, ownership)
+    assert bool(object_status.foreign_reason(found, ownership)) is bool(said)
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_malformed_ids_are_refused_with_a_hint(provider_id: str) -> None:
     ],
 )
 def test_who_is_foreign(selector: str, of: Node, foreign: bool) -> None:
-    ownership = NodeOwnership.of(("fake",), selector)
+    ownership = NodeOwnership.from_flag(("fake",), selector)
 
     assert ownership.is_foreign(of) is foreign
-    assert ownership.is_explicit is bool(selector)
+    assert ownership.has_selector is bool(selector)
 
 
 def test_all_equals_what_can_be_imported() -> None:

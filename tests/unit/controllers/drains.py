@@ -20,7 +20,7 @@ from ccm.controllers.machine.drain import Drainer
 from ccm.gardener.codec import MACHINES
 from ccm.machines import drain
 from ccm.machines.drain import DrainProgress, DrainState, DrainTask
-from ccm.machines.driver import Shared
+from ccm.machines.driver import SharedComponents
 from ccm.model.times import format_time
 from ccm.testing.clock import advance
 from tests.unit.controllers.machines import NODES_PATH, FakeDriver, World
@@ -98,7 +98,7 @@ class Drains(World):
         self.server: Server = Server()
         self.define()
         self.driver = VolumeDriver()
-        self.settings = drain.Settings(**settings)
+        self.settings = drain.DrainSettings(**settings)
         self.woken = 0
         self.moves: float | None = None
         """Seconds after which a volume that nobody uses is detached, and then attached to `m1`."""
@@ -117,11 +117,11 @@ class Drains(World):
             self.start(**rules)
             yield
 
-    def _drainer(self, shared: Shared, _client: Any) -> Any:
+    def _drainer(self, shared: SharedComponents, _client: Any) -> Any:
         self.drainer = Drainer(shared=shared, settings=self.settings, events=self)
-        return SimpleNamespace(run=self.drainer.tend)
+        return SimpleNamespace(run=self.drainer.run_until_cancelled)
 
-    def _volumes(self, _shared: Shared, _client: Any) -> Any:
+    def _volumes(self, _shared: SharedComponents, _client: Any) -> Any:
         return SimpleNamespace(run=self._move_volumes)
 
     def start(self, name: str = "m0", **rules: Any) -> None:

@@ -14,9 +14,9 @@ import pytest
 import pytest_asyncio
 
 from ccm.base import clock
-from ccm.base.tasks import Group, cancel_and_join, spawn
+from ccm.base.tasks import NamedTaskGroup, cancel_and_join, spawn
 from ccm.cloud import Cloud, errors
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.machines import (
     DeleteMachineResponse,
     Driver,
@@ -26,7 +26,7 @@ from ccm.cloud.machines import (
     MachineRecord,
     MachineRequest,
     check_owner,
-    found,
+    find_record,
 )
 from ccm.controllers.machine.controller import MachineController
 from ccm.controllers.machine.drain import Drainer
@@ -37,15 +37,15 @@ from ccm.controllers.machinesafety import MachineSafetyController
 from ccm.controllers.machineset.controller import MachineSetController
 from ccm.gardener import crds, names
 from ccm.gardener.codec import CODEC
-from ccm.kube.informer import Informers
+from ccm.kube.informer import SharedInformers
 from ccm.kube.resources import CRDS
 from ccm.machines import reasons
-from ccm.machines.caches import Caches, Target
+from ccm.machines.caches import Caches, TargetCluster
 from ccm.machines.codec import Codec
 from ccm.machines.crdguard import CRDGuard
 from ccm.machines.drain import DrainProgress, DrainState, DrainTask
-from ccm.machines.driver import Shared
-from ccm.machines.settings import Settings
+from ccm.machines.driver import SharedComponents
+from ccm.machines.settings import MachineSettings
 from ccm.model import ObjectReference
 from ccm.model.times import format_time
 from ccm.runtime.controller import Runnable
@@ -107,7 +107,7 @@ class FakeDriver(Driver[None]):
         if req.provider_id in self.vms:
             self._owned(req)
         for key, record in list(self.vms.items()):
-            by_identity = not req.provider_id and found([record], req.identity)
+            by_identity = not req.provider_id and find_record([record], req.identity)
             if key == req.provider_id or by_identity:
                 del self.vms[key]
                 self.deleted.append(key)
@@ -163,7 +163,9 @@ class FakeDrains:
     def start(self, task: DrainTask, wake: Callable[[], None]) -> None:
         self.tasks.append(task)
         uid = task.machine.uid
-        going = DrainProgress(state=DrainState.RUNNING, said="2 Pods are left", forced=task.force)
+        going = DrainProgress(
+            state=DrainState.RUNNING, message="2 Pods are left", forced=task.force
+        )
         self._running[uid] = going
         if self.seconds:
             loop = asyncio.get_running_loop()
@@ -178,13 +180,13 @@ class FakeDrains:
         if self._running.pop(uid, None) is not None:
             self.stopped.append(uid)
 
-    async def tend(self) -> None:
+    async def run_until_cancelled(self) -> None:
         await asyncio.get_running_loop().create_future()
 
     def finish(self, uid: str, said: str) -> None:
         """A drain ends, and nobody is told; it failed if it says why."""
         self._running[uid] = DrainProgress(
-            state=DrainState.FAILED if said else DrainState.DONE, said=said
+            state=DrainState.FAILED if said else DrainState.DONE, message=said
         )
 
     def _end(self, uid: str, going: DrainProgress, wake: Callable[[], None]) -> None:
@@ -192,7 +194,7 @@ class FakeDrains:
             return
         said = self.fails.pop(0) if self.fails else ""
         state = DrainState.FAILED if said else DrainState.DONE
-        self._running[uid] = replace(going, state=state, said=said)
+        self._running[uid] = replace(going, state=state, message=said)
         wake()
 
 
@@ -209,17 +211,17 @@ class World:
         self.made: dict[str, Runnable] = {}
         self.events: list[tuple[str, str]] = []
         self.rules = {
-            "unhealthy_conditions": reasons.SICK_CONDITIONS,
+            "unhealthy_conditions": reasons.UNHEALTHY_CONDITIONS,
             "exhausted_retry_s": 600.0,
             **rules,
         }
         self.period_s = 900.0
         self.turns = 5
         self.cluster = CLUSTER
-        self.shared: Shared | None = None
+        self.shared: SharedComponents | None = None
         self.target: MemoryServer | None = None
         """The cluster that machines join, if it is another one."""
-        self.informers: list[Informers] = []
+        self.informers: list[SharedInformers] = []
         self._lived: set[str] = set()
         self.define()
 
@@ -267,24 +269,24 @@ class World:
 
     async def _run(self, which: Sequence[str]) -> None:
         client = self.server.client()
-        informers = Informers(client)
+        informers = SharedInformers(client)
         self.informers, target = [informers], None
         if self.target is not None:
             there = self.target.client()
-            target = Target(informers=Informers(there), client=there)
+            target = TargetCluster(informers=SharedInformers(there), client=there)
             self.informers.append(target.informers)
-        handle = Handle(self.cloud())
+        handle = CloudClient(self.cloud())
         caches = Caches(
             codec=self.codec,
             informers=informers,
             client=client,
             namespace="default",
-            settings=Settings(names=self.codec.names, cluster=self.cluster, **self.rules),
+            settings=MachineSettings(names=self.codec.names, cluster=self.cluster, **self.rules),
             providers=lambda: handle.cloud.machine_providers,
             target=target,
         )
-        self.shared = shared = Shared.of(caches, handle)
-        async with Group() as group:
+        self.shared = shared = SharedComponents.of(caches, handle)
+        async with NamedTaskGroup() as group:
             for one in self.informers:
                 group.start(one.run(), name="informers")
             await caches.ready()
@@ -293,7 +295,7 @@ class World:
                 self.made[name] = made
                 group.start(made.run(), name=name)
 
-    def _machine(self, shared: Shared, client: Any) -> Runnable:
+    def _machine(self, shared: SharedComponents, client: Any) -> Runnable:
         return MachineController(
             shared=shared,
             guard=CRDGuard(self.codec.machines, client.resource(CRDS), self),
@@ -303,21 +305,21 @@ class World:
             rng=random.Random(0),
         ).controller
 
-    def _pods(self, _shared: Shared, client: Any) -> Any:
-        return kubelet.PodLife(self.informers[0], client)
+    def _pods(self, _shared: SharedComponents, client: Any) -> Any:
+        return kubelet.PodLifecycle(self.informers[0], client)
 
-    def _disruption(self, _shared: Shared, client: Any) -> Any:
-        return kubelet.Disruption(self.informers[0], client)
+    def _disruption(self, _shared: SharedComponents, client: Any) -> Any:
+        return kubelet.DisruptionController(self.informers[0], client)
 
-    def _machineclass(self, shared: Shared, client: Any) -> Runnable:
+    def _machineclass(self, shared: SharedComponents, client: Any) -> Runnable:
         return MachineClassController(shared=shared, events=self).controller
 
-    def _machinesafety(self, shared: Shared, client: Any) -> Runnable:
+    def _machinesafety(self, shared: SharedComponents, client: Any) -> Runnable:
         return MachineSafetyController(
             shared=shared, events=self, period_s=self.period_s, rng=random.Random(0)
         ).controller
 
-    def _machineset(self, shared: Shared, client: Any) -> Runnable:
+    def _machineset(self, shared: SharedComponents, client: Any) -> Runnable:
         return MachineSetController(
             caches=shared.caches,
             guard=CRDGuard(self.codec.machine_sets, client.resource(CRDS), self),
@@ -326,7 +328,7 @@ class World:
             rng=random.Random(0),
         ).controller
 
-    def _machinedeployment(self, shared: Shared, client: Any) -> Runnable:
+    def _machinedeployment(self, shared: SharedComponents, client: Any) -> Runnable:
         return MachineDeploymentController(
             caches=shared.caches,
             guard=CRDGuard(self.codec.machine_deployments, client.resource(CRDS), self),
@@ -336,7 +338,7 @@ class World:
             rng=random.Random(0),
         ).controller
 
-    def _machineovershoot(self, shared: Shared, client: Any) -> Runnable:
+    def _machineovershoot(self, shared: SharedComponents, client: Any) -> Runnable:
         return MachineOvershootController(
             caches=shared.caches,
             events=self,

@@ -11,21 +11,21 @@ import msgspec
 
 from ccm.app import health as daemon
 from ccm.app import options
-from ccm.app.controllers import enabled
-from ccm.app.health import Vitals
+from ccm.app.controllers import build_enabled
+from ccm.app.health import DaemonState
 from ccm.app.options import gates
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, InstanceMetadata, Limits, Rate, address, errors
-from ccm.cloud.calls.handle import Handle
-from ccm.doctor.explain import Subject, judge, lines
+from ccm.cloud.calls.client import CloudClient
+from ccm.doctor.explain import ObjectFacts, find_cause, lines
 from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.kube import errors as kube
-from ccm.kube.informer import Informers
+from ccm.kube.informer import SharedInformers
 from ccm.kube.resources import NODES, SERVICES
 from ccm.model import Node
-from ccm.runtime.account import Answer
 from ccm.runtime.deletions import DeletionRecord
 from ccm.runtime.manifest import ControllerContext
+from ccm.runtime.object_status import ExplainResponse
 from ccm.testing.clock import settle
 from tests.support.configmap import Api
 from tests.support.fakecloud import FakeCloud
@@ -78,7 +78,7 @@ class Stuck(Sets):
         super().__init__(server)
         self.instances, self.balancers, self.routes = Instances(), FakeBalancers(), FakeRoutes()
         self.rate: Rate | None = None
-        self.vitals = Vitals()
+        self.vitals = DaemonState()
         self.chosen = options.parse([])
 
     @contextlib.asynccontextmanager
@@ -88,7 +88,7 @@ class Stuck(Sets):
         chosen = (f"--cluster-id={CLUSTER}", f"--controllers={controllers}")
         self.chosen = options.parse([*given, *chosen, *flags])
         client = self.server.client()
-        informers = Informers(client)
+        informers = SharedInformers(client)
         cloud = Cloud(
             name="fake",
             instances=self.instances,
@@ -98,7 +98,7 @@ class Stuck(Sets):
             has_cluster_id=True,
             limits=Limits(rate=self.rate),
         )
-        handle = Handle(cloud, cluster_name="c1")
+        handle = CloudClient(cloud, cluster_name="c1")
         record = DeletionRecord(Api(), namespace="kube-system", owner="lease")
         self.vitals.opened(handle)
         self.vitals.informers, self.vitals.deletions = informers, record
@@ -106,14 +106,16 @@ class Stuck(Sets):
             client=lambda _name: client,
             recorder=lambda _name: self,
             informers=informers,
-            handle=handle,
+            cloud_client=handle,
             inventory=None,
             gates=gates.values({}),
             deletions=record,
         )
         running = [spawn(informers.run(), name="informers"), spawn(record.run(), name="record")]
         async with contextlib.AsyncExitStack() as stack:
-            for manifest, work in enabled(self.chosen, context, left_out=self.vitals.left_out):
+            for manifest, work in build_enabled(
+                self.chosen, context, on_skipped=self.vitals.skipped
+            ):
                 stack.enter_context(self.vitals.running(manifest.name, work))
                 running.append(spawn(work.run(), name=manifest.name))
             try:
@@ -134,10 +136,10 @@ class Stuck(Sets):
             if isinstance(one, Node):
                 self.server.patch(f"{where}/{one.name}/status", {"status": body["status"]})
 
-    async def subject(self, kind: str, name: str) -> Subject:
+    async def subject(self, kind: str, name: str) -> ObjectFacts:
         """The object, and the daemon's answer."""
-        told = daemon.about(kind, name, self.chosen, self.vitals)
-        answer = msgspec.json.decode(msgspec.json.encode(told), type=Answer)
+        told = daemon.explain_object(kind, name, self.chosen, self.vitals)
+        answer = msgspec.json.decode(msgspec.json.encode(told), type=ExplainResponse)
         kinds = (NODES, SERVICES, MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
         of: Any = next(each for each in kinds if each.kind.lower() == kind)
         namespace, _, bare = name.rpartition("/")
@@ -145,11 +147,11 @@ class Stuck(Sets):
             found = await self.server.client().resource(of).get(bare, namespace=namespace)
         except kube.NotFound:
             found = None
-        return Subject(kind=kind, name=name, found=found, answer=answer)
+        return ObjectFacts(kind=kind, name=name, obj=found, answer=answer)
 
     async def says(self, kind: str, name: str) -> str:
         """Return the cause and the advice; print the rest for the reader of a failure."""
         subject = await self.subject(kind, name)
-        verdict = judge(subject)
+        verdict = find_cause(subject)
         print(*lines(subject, verdict), sep="\n")
-        return "; ".join((verdict.said, *verdict.advice)) + ("; all is well" * verdict.is_well)
+        return "; ".join((verdict.cause, *verdict.advice)) + ("; all is well" * verdict.is_healthy)

@@ -20,13 +20,30 @@ from ccm.app import options
 from ccm.app.options import Options
 from ccm.base import redact
 from ccm.cloud import InstanceListing, InstanceMetadata, InstanceRecord, Power, registry
-from ccm.doctor import Refused, cluster, daemons, examination, nodes, outlook, provider, reach
+from ccm.doctor import (
+    ExaminationError,
+    cluster,
+    daemons,
+    examination,
+    nodes,
+    provider,
+    reach,
+    start_forecast,
+)
 from ccm.doctor import case as words
-from ccm.doctor.case import Case, Finding, Result, Verdict, items, ok
-from ccm.doctor.examination import CHECKS, Check
+from ccm.doctor.case import Case, CheckFinding, CheckResult, Severity, items, ok
+from ccm.doctor.examination import CHECKS, DoctorCheck
 from ccm.kube import errors
 from ccm.kube.client import Client
-from ccm.planning.changes import BALANCER, ROUTE, Action, Change, Forecast, Subject, Told
+from ccm.planning.changes import (
+    BALANCER,
+    ROUTE,
+    ChangedObject,
+    ChangeKind,
+    Forecast,
+    PlannedChange,
+    RecordedEvent,
+)
 from ccm.sandbox import realserver
 from ccm.testing import builders
 from tests.contract.memory import MemoryApi, MemoryProvider
@@ -85,26 +102,32 @@ URL = registration("Fail", url="https://daemon:10260/service-annotations")
 @pytest.mark.parametrize(
     ("registered", "ready", "flags", "verdict", "found"),
     [
-        ([registration(), OTHER], [True], SERVED, Verdict.OK, "1 webhook registered"),
-        ([registration()], [False, None], SERVED, Verdict.OK, "1 webhook registered"),
-        ([OTHER], [], (), Verdict.OK, "none is served"),
-        (None, [], (), Verdict.OK, "none is served"),
-        ([registration()], [], SERVED, Verdict.WARN, "no ready replica behind Service kube-system"),
-        ([registration()], [False], SERVED, Verdict.WARN, "no ready replica"),
-        ([registration("Fail")], [False], SERVED, Verdict.FAIL, "no ready replica"),
+        ([registration(), OTHER], [True], SERVED, Severity.OK, "1 webhook registered"),
+        ([registration()], [False, None], SERVED, Severity.OK, "1 webhook registered"),
+        ([OTHER], [], (), Severity.OK, "none is served"),
+        (None, [], (), Severity.OK, "none is served"),
+        (
+            [registration()],
+            [],
+            SERVED,
+            Severity.WARN,
+            "no ready replica behind Service kube-system",
+        ),
+        ([registration()], [False], SERVED, Severity.WARN, "no ready replica"),
+        ([registration("Fail")], [False], SERVED, Severity.FAIL, "no ready replica"),
         (
             [registration()],
             [True],
             SERVED[1:],
-            Verdict.WARN,
+            Severity.WARN,
             "service-annotations: registered, but",
         ),
-        ([URL], [], (), Verdict.FAIL, "service-annotations: registered, but not served"),
-        ([OTHER], [], SERVED, Verdict.WARN, "service-annotations: served, but no Validating"),
+        ([URL], [], (), Severity.FAIL, "service-annotations: registered, but not served"),
+        ([OTHER], [], SERVED, Severity.WARN, "service-annotations: served, but no Validating"),
     ],
 )
 async def test_webhooks(
-    registered: Any, ready: list[Any], flags: tuple[str, ...], verdict: Verdict, found: str
+    registered: Any, ready: list[Any], flags: tuple[str, ...], verdict: Severity, found: str
 ) -> None:
     answers: dict[str, Any] = {
         "/namespaces/kube-system/endpointslices": {
@@ -119,8 +142,8 @@ async def test_webhooks(
 
     told = await cluster.webhooks(case(answers, *flags))
 
-    assert (told.verdict, told.found[: len(found)]) == (verdict, found)
-    assert told.advice or verdict is Verdict.OK
+    assert (told.severity, told.message[: len(found)]) == (verdict, found)
+    assert told.advice or verdict is Severity.OK
 
 
 # --- deletions that are held --------------------------------------------------------------------
@@ -138,12 +161,12 @@ KEY = "cloud-controller-manager.Node.held"
 @pytest.mark.parametrize(
     ("data", "annotations", "verdict", "found", "details"),
     [
-        (None, {}, Verdict.OK, "none is held back", ()),
-        ({"other.Node.held": "{"}, {}, Verdict.OK, "none is held back", ()),
+        (None, {}, Severity.OK, "none is held back", ()),
+        ({"other.Node.held": "{"}, {}, Severity.OK, "none is held back", ()),
         (
             {KEY: msgspec.json.encode(HELD).decode()},
             {},
-            Verdict.WARN,
+            Severity.WARN,
             "held back: 7 Nodes",
             (
                 "Node n1: mass_denial, since 2026-01-01T00:00:00Z",
@@ -151,20 +174,20 @@ KEY = "cloud-controller-manager.Node.held"
                 "Node: and 5 more",
             ),
         ),
-        ({KEY: "{"}, {}, Verdict.FAIL, "ConfigMap kube-system/kube-ccm-deletions: ", ()),
-        ({}, {"kube-ccm/allow-deletion": "true"}, Verdict.WARN, "ConfigMap kube-system", ()),
+        ({KEY: "{"}, {}, Severity.FAIL, "ConfigMap kube-system/kube-ccm-deletions: ", ()),
+        ({}, {"kube-ccm/allow-deletion": "true"}, Severity.WARN, "ConfigMap kube-system", ()),
     ],
     ids=["no-record", "of-another", "held", "garbled", "allowed"],
 )
 async def test_deletions_that_are_held(
-    data: Any, annotations: Any, verdict: Verdict, found: str, details: tuple[str, ...]
+    data: Any, annotations: Any, verdict: Severity, found: str, details: tuple[str, ...]
 ) -> None:
     record = {"metadata": {"annotations": annotations}, "data": data}
     answers = {} if data is None else {"/configmaps/kube-ccm-deletions": record}
 
-    told = await cluster.deletions_held(case(answers))
+    told = await cluster.report_blocked_deletions(case(answers))
 
-    assert (told.verdict, told.found[: len(found)], told.details) == (verdict, found, details)
+    assert (told.severity, told.message[: len(found)], told.details) == (verdict, found, details)
 
 
 # --- storage ------------------------------------------------------------------------------------
@@ -175,7 +198,7 @@ SECRETS = (
 )
 
 
-async def stored(folder: Path, text: str, uid: str = "u-1") -> Finding:
+async def stored(folder: Path, text: str, uid: str = "u-1") -> CheckFinding:
     file = folder / "persistence.yaml"
     file.write_text(text.replace("HERE", str(folder)))
     lease = {"metadata": {"name": "l"}, "spec": {"leaseTransitions": 4}}
@@ -190,31 +213,31 @@ async def stored(folder: Path, text: str, uid: str = "u-1") -> Finding:
 async def test_storage(tmp_path: Path) -> None:
     found = await stored(tmp_path, TWO)
 
-    assert (found.verdict, found.found) == (Verdict.OK, "storage is ours, and can be written")
+    assert (found.severity, found.message) == (Severity.OK, "storage is ours, and can be written")
     assert [line.partition("-")[0] for line in found.details] == ["file", "sqlite"]
     assert all("up, " in line and "up, 0.0 ms" not in line for line in found.details)
     assert not list((tmp_path / "s").rglob("doctor.json"))
     foreign = await stored(tmp_path, TWO, uid="u-2")
-    assert foreign.verdict is Verdict.FAIL
-    assert "belongs to the cluster u-1, this is u-2" in foreign.found
-    assert (await stored(tmp_path, "instances: []")).verdict is Verdict.FAIL
-    assert (await stored(tmp_path, "")).verdict is Verdict.OK
+    assert foreign.severity is Severity.FAIL
+    assert "belongs to the cluster u-1, this is u-2" in foreign.message
+    assert (await stored(tmp_path, "instances: []")).severity is Severity.FAIL
+    assert (await stored(tmp_path, "")).severity is Severity.OK
 
 
 @pytest.mark.parametrize(
     ("folder", "verdict", "end"),
-    [("v", Verdict.OK, ": up, for secrets"), ("new", Verdict.WARN, ": down, for secrets")],
+    [("v", Severity.OK, ": up, for secrets"), ("new", Severity.WARN, ": down, for secrets")],
 )
-async def test_storage_of_secrets(folder: str, verdict: Verdict, end: str, tmp_path: Path) -> None:
+async def test_storage_of_secrets(folder: str, verdict: Severity, end: str, tmp_path: Path) -> None:
     for name in ("new", "old"):
         (tmp_path / name).write_bytes(name[:1].encode() * 32)
         (tmp_path / name).chmod(0o400)
 
     found = await stored(tmp_path, TWO + SECRETS.replace("HERE/v/", f"HERE/{folder}/"))
 
-    assert found.verdict is verdict
+    assert found.severity is verdict
     assert found.details[-1].endswith(end)
-    assert redact.words(found.details[-1]) == found.details[-1]
+    assert redact.mask_text(found.details[-1]) == found.details[-1]
 
 
 # --- the Deployment and its Pods ----------------------------------------------------------------
@@ -308,9 +331,9 @@ async def test_secrets_that_the_pods_need(mount: Any, secret: Any, lacks: str | 
 
     found = await daemons.secrets(case(answers))
 
-    assert found.verdict is (Verdict.OK if lacks == "" else Verdict.FAIL)
+    assert found.severity is (Severity.OK if lacks == "" else Severity.FAIL)
     end = "is on no volume of kube-system/d" if lacks is None else lacks
-    assert found.found.endswith(end)
+    assert found.message.endswith(end)
 
 
 def test_variables_come_from_secrets_too() -> None:
@@ -375,11 +398,11 @@ def test_a_provider_id_counts_before_the_name() -> None:
         builders.node("stranger"),
     ]
 
-    unlisted, lonely = nodes.compared(listing(a="x://1", b="x://2", c="x://3"), known)
+    unlisted, lonely = nodes.match_instances(listing(a="x://1", b="x://2", c="x://3"), known)
 
     assert [node.name for node in unlisted] == ["b", "stranger"]
     assert list(lonely) == ["c"]
-    assert nodes.compared(None, known) == (known, ())
+    assert nodes.match_instances(None, known) == (known, ())
 
 
 def test_names_that_look_alike_are_offered() -> None:
@@ -394,7 +417,7 @@ def test_names_that_look_alike_are_offered() -> None:
 # --- the way to the API server ------------------------------------------------------------------
 
 
-def unreachable(kind: errors.Trouble, *causes: Exception) -> errors.Unreachable:
+def unreachable(kind: errors.FailureKind, *causes: Exception) -> errors.Unreachable:
     top: Exception = errors.Unreachable("GET /version: why", kind=kind)
     error = top
     for cause in causes:
@@ -417,16 +440,16 @@ async def test_an_answer_that_is_no_object_is_of_no_api_server(answer: Any) -> N
     asked = case({"/version": answer, "/deployments": answer})
     asked.cluster = SimpleNamespace(server="https://x")  # type: ignore[assignment]
 
-    assert (await reach.server(asked)).verdict is Verdict.FAIL
+    assert (await reach.server(asked)).severity is Severity.FAIL
     with pytest.raises(msgspec.ValidationError):
         await items(asked.client, "/deployments")
 
 
-@pytest.mark.parametrize("kind", get_args(errors.Trouble))
-async def test_every_trouble_has_words_and_advice(kind: errors.Trouble) -> None:
+@pytest.mark.parametrize("kind", get_args(errors.FailureKind))
+async def test_every_trouble_has_words_and_advice(kind: errors.FailureKind) -> None:
     found = reach._unreachable("https://x", unreachable(kind))
 
-    assert (found.verdict, found.details) == (Verdict.FAIL, ("GET /version: why",))
+    assert (found.severity, found.details) == (Severity.FAIL, ("GET /version: why",))
     assert found.advice
 
 
@@ -440,7 +463,7 @@ async def test_every_trouble_has_words_and_advice(kind: errors.Trouble) -> None:
     ],
 )
 def test_the_reason_of_the_tls_library_is_told(causes: tuple[Exception, ...], end: str) -> None:
-    assert reach._unreachable("https://x", unreachable("tls", *causes)).found.endswith(end)
+    assert reach._unreachable("https://x", unreachable("tls", *causes)).message.endswith(end)
 
 
 async def test_where_nothing_may_be_written_nothing_is_sent(tmp_path: Path) -> None:
@@ -449,7 +472,7 @@ async def test_where_nothing_may_be_written_nothing_is_sent(tmp_path: Path) -> N
     flags = options.parse([f"--kubeconfig={file}"])
     reader = Case(options=flags, environ={}, reads_only=True)
 
-    async with reader.exits:
+    async with reader.exit_stack:
         await reach.kubeconfig(reader)
         with pytest.raises(errors.WriteRefused):
             await reader.client.raw("POST", "/api/v1/namespaces/default/events")
@@ -459,8 +482,8 @@ FORBIDDEN = errors.Forbidden(status=403, reason="Forbidden", message="no nodes f
 
 
 async def run(
-    monkeypatch: pytest.MonkeyPatch, *checks: Check, limit_s: float = 5.0
-) -> list[Result]:
+    monkeypatch: pytest.MonkeyPatch, *checks: DoctorCheck, limit_s: float = 5.0
+) -> list[CheckResult]:
     monkeypatch.setattr(examination, "CHECKS", checks)
     told: list[str] = []
     case = Case(options=Options(), environ={}, limit_s=limit_s)
@@ -469,13 +492,13 @@ async def run(
     return found
 
 
-def check(name: str, outcome: Finding | BaseException, *needs: str) -> Check:
-    async def make(_case: Case) -> Finding:
+def check(name: str, outcome: CheckFinding | BaseException, *needs: str) -> DoctorCheck:
+    async def make(_case: Case) -> CheckFinding:
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
-    return Check(name=name, title=name, make=make, needs=needs)
+    return DoctorCheck(name=name, title=name, run=make, needs=needs)
 
 
 def test_every_check_builds_on_checks_before_it() -> None:
@@ -497,7 +520,7 @@ async def test_a_broken_check_does_not_end_the_others(monkeypatch: pytest.Monkey
         check("f", ok("never"), "b"),
     )
 
-    assert [(result.check, result.finding.verdict.value) for result in found] == [
+    assert [(result.check, result.finding.severity.value) for result in found] == [
         ("a", "fail"),
         ("b", "skip"),
         ("c", "fail"),
@@ -507,9 +530,9 @@ async def test_a_broken_check_does_not_end_the_others(monkeypatch: pytest.Monkey
         ("rights", "skip"),
     ]
     for index, end in ((0, "ZeroDivisionError: by zero"), (2, "no answer"), (4, "gone fishing")):
-        assert found[index].finding.found.endswith(end)
+        assert found[index].finding.message.endswith(end)
     last = found[-1].finding
-    assert last.found.endswith("not looked at: b, f")
+    assert last.message.endswith("not looked at: b, f")
     # What our user may not look at is told once, at the end.
     assert list(words.text(found[1])) == []
     assert list(words.text(found[-1]))[1:] == [
@@ -524,14 +547,14 @@ async def test_the_end_of_what_was_opened_is_judged(monkeypatch: pytest.MonkeyPa
         yield
         raise RuntimeError("stuck")
 
-    async def open_it(given: Case) -> Finding:
-        await given.exits.enter_async_context(thing())
+    async def open_it(given: Case) -> CheckFinding:
+        await given.exit_stack.enter_async_context(thing())
         return ok("open")
 
-    found = await run(monkeypatch, Check(name="a", title="a", make=open_it))
+    found = await run(monkeypatch, DoctorCheck(name="a", title="a", run=open_it))
 
     assert [result.check for result in found] == ["a", "end"]
-    assert found[1].finding.found.endswith("RuntimeError: stuck")
+    assert found[1].finding.message.endswith("RuntimeError: stuck")
 
 
 CLOSED = "the provider cannot be opened"
@@ -564,7 +587,7 @@ async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
 
     yield made
     for case in cases:
-        await case.exits.aclose()
+        await case.exit_stack.aclose()
 
 
 def having(case: Case, *names: str) -> None:
@@ -578,7 +601,7 @@ async def test_objects_without_a_mark_are_a_failure_unless_allowed(make: Make) -
     allowed = await make("--allow-untagged-cloud")
     marked = await make(has_cluster_id=True)
 
-    found = [(await provider.cluster_id(case)).verdict.value for case in (strict, allowed, marked)]
+    found = [(await provider.cluster_id(case)).severity.value for case in (strict, allowed, marked)]
 
     assert found == ["fail", "warn", "ok"]
 
@@ -593,9 +616,9 @@ async def test_a_provider_that_lists_nothing_is_asked_about_nodes(make: Make) ->
     one = await provider.cloud(case)
     missing = await nodes.instances(case)
 
-    assert none.found.startswith("not asked: this provider lists nothing")
+    assert none.message.startswith("not asked: this provider lists nothing")
     assert one == ok("the cloud answers: the instance of a exists")
-    assert missing.found == "1 of 2 nodes has no instance: b"
+    assert missing.message == "1 of 2 nodes has no instance: b"
 
 
 async def test_credentials_of_such_a_provider_are_tried_too(make: Make) -> None:
@@ -604,7 +627,7 @@ async def test_credentials_of_such_a_provider_are_tried_too(make: Make) -> None:
     having(case, "a")
     api.token = "changed"
 
-    assert (await provider.cloud(case)).found.startswith(
+    assert (await provider.cloud(case)).message.startswith(
         "the cloud does not accept the credentials: "
     )
 
@@ -624,13 +647,13 @@ async def test_credentials_of_such_a_provider_are_tried_too(make: Make) -> None:
 async def test_a_provider_that_does_not_open(make: Make, fault: Exception, found: str) -> None:
     case = await make(fault=fault)
 
-    assert case.findings["open"].found == found
+    assert case.findings["open"].message == found
     assert case.findings["open"].advice != ()
 
 
 async def test_what_is_left_out_is_said(make: Make) -> None:
     none = await provider.controllers(await make("--cluster-cidr=10.0.0.0/8"))
-    assert none.found == "none would work with these flags"
+    assert none.message == "none would work with these flags"
     assert "cloud-node-controller is left out: the provider offers no instances" in none.details
 
     offered = MemoryProvider(MemoryApi())
@@ -666,20 +689,32 @@ async def test_a_provider_may_read_the_cluster_and_not_write_it() -> None:
 
 
 GONE = [
-    Change(subject=Subject("Node", "", "n1"), action=Action.DELETE, what="Node", after_s=5),
-    Change(
-        subject=Subject("Route", "", "10.0.1.0/24"), action=Action.DELETE, what=ROUTE, old="to n1"
+    PlannedChange(
+        subject=ChangedObject("Node", "", "n1"), action=ChangeKind.DELETE, what="Node", after_s=5
     ),
-    Change(subject=Subject("Service", "a", "b"), action=Action.DELETE, what=BALANCER),
+    PlannedChange(
+        subject=ChangedObject("Route", "", "10.0.1.0/24"),
+        action=ChangeKind.DELETE,
+        what=ROUTE,
+        old="to n1",
+    ),
+    PlannedChange(
+        subject=ChangedObject("Service", "a", "b"), action=ChangeKind.DELETE, what=BALANCER
+    ),
 ]
 
 
-FIELD = Change(
-    subject=Subject("Node", "", "n2"), action=Action.DELETE, what="spec.taints", old="a:NoSchedule"
+FIELD = PlannedChange(
+    subject=ChangedObject("Node", "", "n2"),
+    action=ChangeKind.DELETE,
+    what="spec.taints",
+    old="a:NoSchedule",
 )
 
 
-OUTLOOK_HELD = [Told(subject=Subject("Node", "", "n3"), reason="DeletionHeld", message="why")]
+OUTLOOK_HELD = [
+    RecordedEvent(subject=ChangedObject("Node", "", "n3"), reason="DeletionHeld", message="why")
+]
 
 
 @pytest.fixture
@@ -687,7 +722,9 @@ def case_of_outlook() -> Case:
     return Case(options=options.parse(["--cloud-provider=sim"]), environ={}, limit_s=1.0)
 
 
-async def found(case_of_outlook: Case, monkeypatch: pytest.MonkeyPatch, answer: Any) -> Finding:
+async def found(
+    case_of_outlook: Case, monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> CheckFinding:
     async def forecast_of(*_: Any, **__: Any) -> Forecast:
         if callable(answer):
             await answer()
@@ -695,12 +732,12 @@ async def found(case_of_outlook: Case, monkeypatch: pytest.MonkeyPatch, answer: 
             raise answer
         return answer  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(outlook, "forecast_of", forecast_of)
-    return await outlook.start(case_of_outlook)
+    monkeypatch.setattr(start_forecast, "forecast_of", forecast_of)
+    return await start_forecast.deletions_at_start(case_of_outlook)
 
 
 def test_it_is_the_first_that_is_looked_at() -> None:
-    assert CHECKS[0].make is outlook.start
+    assert CHECKS[0].run is start_forecast.deletions_at_start
 
 
 DELETES = "starting the daemon would delete"
@@ -710,14 +747,19 @@ DELETES = "starting the daemon would delete"
     ("answer", "verdict", "text", "cause"),
     [
         (
-            Forecast(changes=[*GONE, FIELD], held=OUTLOOK_HELD),
-            Verdict.WARN,
+            Forecast(changes=[*GONE, FIELD], blocked=OUTLOOK_HELD),
+            Severity.WARN,
             f"{DELETES} Node n1, the route 10.0.1.0/24, the load balancer of Service a/b, and hold",
             "",
         ),
-        (Forecast(changes=[FIELD]), Verdict.OK, f"{DELETES} nothing", ""),
-        (Refused("no file", check="kubeconfig"), Verdict.SKIP, f"what {DELETES}", "kubeconfig"),
-        (Forecast(failures=["list_routes: down"]), Verdict.SKIP, f"what {DELETES}", ""),
+        (Forecast(changes=[FIELD]), Severity.OK, f"{DELETES} nothing", ""),
+        (
+            ExaminationError("no file", check="kubeconfig"),
+            Severity.SKIP,
+            f"what {DELETES}",
+            "kubeconfig",
+        ),
+        (Forecast(failures=["list_routes: down"]), Severity.SKIP, f"what {DELETES}", ""),
     ],
     ids=["deletions", "nothing", "no way", "no answer"],
 )
@@ -725,14 +767,14 @@ async def test_the_finding(
     case_of_outlook: Case,
     monkeypatch: pytest.MonkeyPatch,
     answer: Any,
-    verdict: Verdict,
+    verdict: Severity,
     text: str,
     cause: str,
 ) -> None:
     told = await found(case_of_outlook, monkeypatch, answer)
 
-    assert (told.verdict, told.cause) == (verdict, cause)
-    assert told.found.startswith(text)
+    assert (told.severity, told.cause) == (verdict, cause)
+    assert told.message.startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -755,9 +797,9 @@ async def test_an_error_of_reading_is_left_to_the_check_that_tells_of_it(
     async def opened(_: Case) -> None:
         raise error
 
-    monkeypatch.setattr(provider, "opened", opened)
-    with pytest.raises(Refused, match=text) as refused:
-        await outlook.forecast_of(case_of_outlook.options, {})
+    monkeypatch.setattr(provider, "open_provider", opened)
+    with pytest.raises(ExaminationError, match=text) as refused:
+        await start_forecast.forecast_of(case_of_outlook.options, {})
 
     assert refused.value.check == check
 
@@ -767,15 +809,15 @@ async def test_a_provider_that_does_not_close_well_takes_no_plan_away(
 ) -> None:
     async def opened(case_of_outlook: Case) -> None:
         case_of_outlook.client = case_of_outlook.cloud = None  # type: ignore[assignment]
-        case_of_outlook.exits.callback(lambda: 1 / 0)
+        case_of_outlook.exit_stack.callback(lambda: 1 / 0)
 
     async def forecast(*_: Any, **__: Any) -> Forecast:
-        return Forecast(held=OUTLOOK_HELD)
+        return Forecast(blocked=OUTLOOK_HELD)
 
-    monkeypatch.setattr(provider, "opened", opened)
-    monkeypatch.setattr(outlook, "forecast", forecast)
+    monkeypatch.setattr(provider, "open_provider", opened)
+    monkeypatch.setattr(start_forecast, "forecast", forecast)
 
-    assert (await outlook.forecast_of(case_of_outlook.options, {})).held == OUTLOOK_HELD
+    assert (await start_forecast.forecast_of(case_of_outlook.options, {})).blocked == OUTLOOK_HELD
 
 
 async def test_a_defect_of_ours_is_not_hidden(
@@ -784,6 +826,6 @@ async def test_a_defect_of_ours_is_not_hidden(
     async def opened(_: Case) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(provider, "opened", opened)
+    monkeypatch.setattr(provider, "open_provider", opened)
     with pytest.raises(ZeroDivisionError):
-        await outlook.forecast_of(case_of_outlook.options, {})
+        await start_forecast.forecast_of(case_of_outlook.options, {})

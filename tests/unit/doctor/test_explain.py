@@ -13,9 +13,9 @@ import pytest
 from ccm.app import options
 from ccm.base.lease_guard import LeaseGuard
 from ccm.cloud import Rate, address, errors
-from ccm.doctor import asking, daemons
-from ccm.doctor.case import Finding, ok, warn
-from ccm.doctor.explain import DEPLOYMENT, SET, Silence, Subject, document, judge, lines
+from ccm.doctor import daemons, explain_facts
+from ccm.doctor.case import CheckFinding, ok, warn
+from ccm.doctor.explain import DEPLOYMENT, SET, NoAnswer, ObjectFacts, document, find_cause, lines
 from ccm.gardener import names
 from ccm.gardener.codec import MACHINE_SETS
 from ccm.kube import errors as kube
@@ -23,8 +23,8 @@ from ccm.kube.credentials import TlsSettings
 from ccm.machines import reasons
 from ccm.model import Event, Node, ServicePort
 from ccm.model.meta import ObjectMeta
-from ccm.runtime.account import Account, Answer, Last, text_of
-from ccm.runtime.deletions import Held
+from ccm.runtime.deletions import BlockedDeletion
+from ccm.runtime.object_status import ControllerStatus, ExplainResponse, LastReconcile, error_text
 from ccm.testing.apiserver import kinds
 from ccm.testing.builders import node, service, uninitialized_taint
 from ccm.testing.clock import advance
@@ -32,20 +32,20 @@ from tests.unit.controllers.memory_server import FragileServer
 from tests.unit.doctor.stuck import Stuck
 
 WAITS = node("n1", taints=[uninitialized_taint()])
-WORKS = Account(controller="cloud-node-controller", plan="initialise it")
-LEADS = Answer(kind="node", name="n1", provider="sim", leads=True, accounts=[WORKS])
+WORKS = ControllerStatus(controller="cloud-node-controller", plan="initialise it")
+LEADS = ExplainResponse(kind="node", name="n1", provider="sim", leads=True, accounts=[WORKS])
 M0, WEB = "default/m0", "default/web"
 
 
 # --- the rules, without a daemon ----------------------------------------------------------------
 
 
-def answering(**answer: Any) -> Answer:
-    return Answer(kind="node", name="n1", **answer)
+def answering(**answer: Any) -> ExplainResponse:
+    return ExplainResponse(kind="node", name="n1", **answer)
 
 
-def of_n1(answer: Answer, found: Node | None = WAITS) -> Subject:
-    return Subject(kind="node", name="n1", found=found, answer=answer)
+def of_n1(answer: ExplainResponse, found: Node | None = WAITS) -> ObjectFacts:
+    return ObjectFacts(kind="node", name="n1", obj=found, answer=answer)
 
 
 @pytest.mark.parametrize(
@@ -63,33 +63,45 @@ def of_n1(answer: Answer, found: Node | None = WAITS) -> Subject:
     ids=["not open", "standby", "fenced", "deaf", "lacking"],
 )
 def test_a_daemon_that_cannot_work_is_the_cause(answer: Mapping[str, Any], cause: str) -> None:
-    found = judge(of_n1(answering(**answer)))
+    found = find_cause(of_n1(answering(**answer)))
 
-    assert cause in found.said
-    assert not found.is_well
+    assert cause in found.cause
+    assert not found.is_healthy
     assert found.advice
 
 
 def test_a_silent_daemon_is_told_apart_from_none() -> None:
-    silence = Silence(why="403", advice="do it")
-    subject = Subject(kind="node", name="n1", found=WAITS, silence=silence)
-    leaderless = replace(subject, silence=replace(silence, is_leaderless=True))
+    silence = NoAnswer(why="403", advice="do it")
+    subject = ObjectFacts(kind="node", name="n1", obj=WAITS, no_answer=silence)
+    leaderless = replace(subject, no_answer=replace(silence, is_leaderless=True))
 
-    assert "cannot be asked: 403" in judge(subject).said
-    assert judge(subject).advice == ("do it",)
-    assert "no daemon leads: 403" in judge(leaderless).said
-    assert document(subject, judge(subject))["silence"] == "403"
-    unserved = Subject(kind=SET, name=WEB, found=None, is_served=False, silence=silence)
-    assert "definitions are missing" in judge(unserved).said
+    assert "cannot be asked: 403" in find_cause(subject).cause
+    assert find_cause(subject).advice == ("do it",)
+    assert "no daemon leads: 403" in find_cause(leaderless).cause
+    assert document(subject, find_cause(subject))["silence"] == "403"
+    unserved = ObjectFacts(kind=SET, name=WEB, obj=None, is_served=False, no_answer=silence)
+    assert "definitions are missing" in find_cause(unserved).cause
 
 
 @pytest.mark.parametrize(
     ("account", "cause", "then"),
     [
-        ({"last": Last(ago_s=3.0, not_yet=True), "next_s": 2.0}, "nothing to say", "in 2 s"),
-        ({"last": Last(ago_s=9.0, kind="Unavailable", text="503")}, "503, 9 s ago", "when it chan"),
         (
-            {"last": Last(ago_s=9.0, kind="X", text="503"), "in_work_s": 1.0, "failures": 4},
+            {"last": LastReconcile(ago_s=3.0, not_yet=True), "next_s": 2.0},
+            "nothing to say",
+            "in 2 s",
+        ),
+        (
+            {"last": LastReconcile(ago_s=9.0, kind="Unavailable", text="503")},
+            "503, 9 s ago",
+            "when it chan",
+        ),
+        (
+            {
+                "last": LastReconcile(ago_s=9.0, kind="X", text="503"),
+                "in_work_s": 1.0,
+                "failures": 4,
+            },
             "X: 503, 9 s ago, 4 times in a row",
             "being tried now",
         ),
@@ -100,7 +112,7 @@ def test_a_silent_daemon_is_told_apart_from_none() -> None:
 def test_controllers_tell_the_cause(account: Mapping[str, Any], cause: str, then: str) -> None:
     works = msgspec.structs.replace(WORKS, **account)
 
-    said = judge(of_n1(answering(leads=True, accounts=[works]))).said
+    said = find_cause(of_n1(answering(leads=True, accounts=[works]))).cause
 
     assert cause in said
     assert then in said
@@ -110,10 +122,19 @@ def test_controllers_tell_the_cause(account: Mapping[str, Any], cause: str, then
     ("answer", "cause"),
     [
         ({}, "nothing is left to do"),
-        ({"held": [Held(name="n1", reason="nodes_missing", since="2026")]}, "nodes_missing"),
+        (
+            {"held": [BlockedDeletion(name="n1", reason="nodes_missing", since="2026")]},
+            "nodes_missing",
+        ),
         ({"accounts": [WORKS]}, "about to initialise it"),
         (
-            {"accounts": [Account(controller="c", plan="p", last=Last(ago_s=9.0, kind="X"))]},
+            {
+                "accounts": [
+                    ControllerStatus(
+                        controller="c", plan="p", last=LastReconcile(ago_s=9.0, kind="X")
+                    )
+                ]
+            },
             "X: , 9 s ago",
         ),
     ],
@@ -121,18 +142,18 @@ def test_controllers_tell_the_cause(account: Mapping[str, Any], cause: str, then
 def test_an_object_that_does_not_exist_any_more(answer: Mapping[str, Any], cause: str) -> None:
     subject = of_n1(answering(leads=True, **answer), None)
 
-    assert cause in "\n".join(lines(subject, judge(subject)))
+    assert cause in "\n".join(lines(subject, find_cause(subject)))
 
 
 def test_the_text_of_an_error_is_one_line() -> None:
-    assert text_of(errors.Unavailable("<html>\n\tBad\x1b[31m")) == "<html> Bad?[31m"
-    assert len(text_of(errors.Unavailable("x" * 1000))) == 300
+    assert error_text(errors.Unavailable("<html>\n\tBad\x1b[31m")) == "<html> Bad?[31m"
+    assert len(error_text(errors.Unavailable("x" * 1000))) == 300
 
 
 def test_the_table_has_the_last_look_and_the_newest_warning() -> None:
     answer = answering(
         leads=True,
-        accounts=[msgspec.structs.replace(WORKS, last=Last(ago_s=0.5))],
+        accounts=[msgspec.structs.replace(WORKS, last=LastReconcile(ago_s=0.5))],
         absent={"node-route-controller": "not running"},
     )
     warnings = [
@@ -140,7 +161,7 @@ def test_the_table_has_the_last_look_and_the_newest_warning() -> None:
     ]
     subject = replace(of_n1(answer), warnings=warnings)
 
-    said = "\n".join(lines(subject, judge(subject)))
+    said = "\n".join(lines(subject, find_cause(subject)))
 
     for part in (
         "last look: just now, done",
@@ -148,13 +169,13 @@ def test_the_table_has_the_last_look_and_the_newest_warning() -> None:
         "Failed: b",
     ):
         assert part in said
-    assert document(subject, judge(subject))["daemon"] is answer
+    assert document(subject, find_cause(subject))["daemon"] is answer
 
 
 # --- which daemon is asked ----------------------------------------------------------------------
 
 LEADER, OTHER = (
-    daemons.Manager(pod=f"ccm-{host}", host=host, image="i", provider="sim") for host in "ab"
+    daemons.ManagerPod(pod=f"ccm-{host}", host=host, image="i", provider="sim") for host in "ab"
 )
 HELD = ok("kube-system/ccm is held by a_1")
 SILENT = warn("held by a_1, silent for 40 s", "look at its log")
@@ -165,35 +186,39 @@ class Leaders:
     """The holder of the Lease, the Pods, and what they answer; `asked` are those asked."""
 
     holder: str = "a_1"
-    lease: Finding = HELD
-    pods: Sequence[daemons.Manager] | None = (OTHER, LEADER)
-    answer: Answer | Exception = LEADS
+    lease: CheckFinding = HELD
+    pods: Sequence[daemons.ManagerPod] | None = (OTHER, LEADER)
+    answer: ExplainResponse | Exception = LEADS
     asked: str = ""
 
-    async def ask(self, monkeypatch: pytest.MonkeyPatch, to: str = "") -> Answer | Silence:
-        async def lease(case: Any) -> Finding:
-            case.holder = self.holder
+    async def ask(
+        self, monkeypatch: pytest.MonkeyPatch, to: str = ""
+    ) -> ExplainResponse | NoAnswer:
+        async def lease(case: Any) -> CheckFinding:
+            case.lease_holder = self.holder
             return self.lease
 
         async def managers_of(_case: Any, _namespace: str) -> Any:
             return self.pods
 
-        async def asked(_case: Any, whom: str, *_: Any) -> Answer:
+        async def asked(_case: Any, whom: str, *_: Any) -> ExplainResponse:
             self.asked = whom
             if isinstance(self.answer, Exception):
                 raise self.answer
             return self.answer
 
-        async def ask_pod(_case: Any, _space: str, pod: daemons.Manager, *_: str) -> Answer:
+        async def ask_pod(
+            _case: Any, _space: str, pod: daemons.ManagerPod, *_: str
+        ) -> ExplainResponse:
             return await asked(None, pod.pod)
 
         monkeypatch.setattr(daemons, "lease", lease)
         monkeypatch.setattr(daemons, "managers_of", managers_of)
-        monkeypatch.setattr(asking, "_ask_pod", ask_pod)
-        monkeypatch.setattr(asking, "_asked", asked)
+        monkeypatch.setattr(explain_facts, "_ask_pod", ask_pod)
+        monkeypatch.setattr(explain_facts, "_request_explanation", asked)
         cluster = SimpleNamespace(source="/somewhere/config")
-        case: Any = SimpleNamespace(options=options.parse([]), holder=None, cluster=cluster)
-        return await asking.ask(case, "node", "n1", to, TlsSettings())
+        case: Any = SimpleNamespace(options=options.parse([]), lease_holder=None, cluster=cluster)
+        return await explain_facts.ask_daemon(case, "node", "n1", to, TlsSettings())
 
 
 FREE = ok("kube-system/ccm is free")
@@ -205,8 +230,8 @@ FREE = ok("kube-system/ccm is free")
         (Leaders(), "ccm-a", "", False),
         # Without a leader any Pod may say what keeps it.
         (Leaders("", FREE, answer=answering(opening="401")), "ccm-b", "", False),
-        (Leaders("", SILENT, answer=answering()), "ccm-b", SILENT.found, True),
-        (Leaders("", FREE, None), "", FREE.found, True),
+        (Leaders("", SILENT, answer=answering()), "ccm-b", SILENT.message, True),
+        (Leaders("", FREE, None), "", FREE.message, True),
         (
             Leaders(pods=(OTHER,)),
             "",
@@ -227,7 +252,7 @@ async def test_the_daemon_that_leads_is_asked(
 
     assert leaders.asked == asked
     if why:
-        assert isinstance(told, Silence)
+        assert isinstance(told, NoAnswer)
         assert (told.why, told.is_leaderless) == (why, is_leaderless)
     else:
         assert told == leaders.answer
@@ -261,7 +286,7 @@ async def test_a_refusal_says_what_to_do(
 ) -> None:
     told = await Leaders(answer=error).ask(monkeypatch, address)
 
-    assert isinstance(told, Silence)
+    assert isinstance(told, NoAnswer)
     assert told.why.startswith(why)
     assert told.advice.startswith(advice)
     assert not told.is_leaderless
@@ -332,7 +357,7 @@ def vm_refused(call: str, fault: errors.CloudError) -> Any:
 
 def fenced(stuck: Stuck) -> None:
     stuck.add(service("web"))
-    LeaseGuard().govern()
+    LeaseGuard().activate()
 
 
 def fleet(stuck: Stuck) -> None:
@@ -504,10 +529,10 @@ async def test_a_condition_keeps_a_set_from_its_work(condition: str, advice: str
     stuck.set(replicas=1)
     stuck.server.patch(f"{SETS}/web/status", {"status": {"machineSetCondition": [told]}})
     found = await stuck.server.client().resource(MACHINE_SETS).get("web", namespace="default")
-    account = Account(controller="machine-set-controller")
-    answer = Answer(kind=SET, name=WEB, leads=True, accounts=[account])
+    account = ControllerStatus(controller="machine-set-controller")
+    answer = ExplainResponse(kind=SET, name=WEB, leads=True, accounts=[account])
 
-    verdict = judge(Subject(kind=SET, name=WEB, found=found, answer=answer))
+    verdict = find_cause(ObjectFacts(kind=SET, name=WEB, obj=found, answer=answer))
 
-    assert f"{condition}: 9 are there" in verdict.said
+    assert f"{condition}: 9 are there" in verdict.cause
     assert advice in verdict.advice[0]

@@ -10,8 +10,8 @@ import pytest
 from ccm.app import options
 from ccm.cloud import Cloud, errors
 from ccm.cloud.machines import Identity
-from ccm.doctor import machines, rights
-from ccm.doctor.case import Case, Finding, Verdict
+from ccm.doctor import machines, permissions
+from ccm.doctor.case import Case, CheckFinding, Severity
 from ccm.gardener import names
 from ccm.kube.errors import Forbidden, KubeError
 from ccm.machines.tokens import GRANT
@@ -49,11 +49,11 @@ def settled(world: World, name: str = "m0", *, phase: str = "Running") -> None:
     world.driver.add(world.identity(name))
 
 
-async def each(world: World, *flags: str) -> list[Finding]:
+async def each(world: World, *flags: str) -> list[CheckFinding]:
     checks = (machines.machines, machines.classes, machines.vms)
     found = [await one(case(world, *flags)) for one in checks]
     print(*found, sep="\n")
-    assert all(one.advice for one in found if one.verdict is not Verdict.OK)
+    assert all(one.advice for one in found if one.severity is not Severity.OK)
     return found
 
 
@@ -66,21 +66,21 @@ async def test_classes_need_rights_on_tokens(world: World, monkeypatch: pytest.M
         asked.append(f"{need} {user}".strip())
         return False
 
-    monkeypatch.setattr(rights, "allowed", allowed)
+    monkeypatch.setattr(permissions, "is_allowed", allowed)
 
     found = await machines.classes(case(world))
     none = await machines.classes(case(world, CONTROLLERS, "--target-kubeconfig=none"))
 
-    assert (found.verdict, found.found) == (Verdict.FAIL, "no VM can be made of small")
+    assert (found.severity, found.message) == (Severity.FAIL, "no VM can be made of small")
     assert found.details == (f"small: the daemon may not write bootstrap tokens; {GRANT}",)
     assert asked == [f"{verb} secrets in kube-system" for verb in ("create", "patch", "delete")]
-    assert none.verdict is Verdict.OK
+    assert none.severity is Severity.OK
 
 
 async def test_nobody_wants_machines(world: World) -> None:
     for one in await each(world, "--controllers=*"):
-        assert (one.verdict, one.found) == (
-            Verdict.OK,
+        assert (one.severity, one.message) == (
+            Severity.OK,
             "no Machines are wanted: --controllers names no machine controller",
         )
     assert world.driver.calls.total() == 0
@@ -92,7 +92,10 @@ async def test_a_crd_that_is_being_deleted(world: World) -> None:
 
     found = await machines.crds(case(world))
 
-    assert (found.verdict, "machines.machine.sapcloud.io" in found.found) == (Verdict.FAIL, True)
+    assert (found.severity, "machines.machine.sapcloud.io" in found.message) == (
+        Severity.FAIL,
+        True,
+    )
     assert "manifests/README.md" in found.advice[0]
 
 
@@ -108,7 +111,7 @@ async def test_a_crd_that_can_take_vms(world: World, metadata: dict[str, Any], t
 
     found = await machines.crds(case(world))
 
-    assert (found.verdict, told in found.found) == (Verdict.WARN, True)
+    assert (found.severity, told in found.message) == (Severity.WARN, True)
 
 
 async def test_the_definitions_are_missing() -> None:
@@ -118,8 +121,8 @@ async def test_the_definitions_are_missing() -> None:
 
     found = await machines.machines(case(world))
 
-    assert (found.verdict, found.found) == (
-        Verdict.FAIL,
+    assert (found.severity, found.message) == (
+        Severity.FAIL,
         "the API server does not know machines and machineclasses of machine.sapcloud.io/v1alpha1",
     )
 
@@ -130,7 +133,7 @@ async def test_a_deletion_that_fails(world: World) -> None:
     status = {"lastOperation": {"state": "Failed", "description": "protected"}}
     world.server.patch(f"{BASE}/machines/m0/status", {"status": status})
 
-    assert (await machines.machines(case(world))).verdict is Verdict.WARN
+    assert (await machines.machines(case(world))).severity is Severity.WARN
 
 
 async def test_a_class_of_another_provider(world: World) -> None:
@@ -139,9 +142,9 @@ async def test_a_class_of_another_provider(world: World) -> None:
 
     classes, vms = await machines.classes(case(world)), await machines.vms(case(world))
 
-    assert classes.verdict is Verdict.FAIL
+    assert classes.severity is Severity.FAIL
     assert "'other'" in classes.details[0]
-    assert vms.verdict is Verdict.OK
+    assert vms.severity is Severity.OK
     assert world.driver.calls.total() == 0
 
 
@@ -151,8 +154,8 @@ async def test_a_machine_whose_vm_is_gone(world: World) -> None:
 
     found = await machines.vms(case(world))
 
-    assert (found.verdict, found.found) == (
-        Verdict.FAIL,
+    assert (found.severity, found.message) == (
+        Severity.FAIL,
         "1 Machine without VM: default/m0 (fake:///m0)",
     )
 
@@ -188,8 +191,8 @@ async def test_a_vm_by_its_namespace(
 
     found = await machines.vms(case(world))
 
-    assert found.verdict is (Verdict.WARN if said else Verdict.OK)
-    assert not said or found.found == said
+    assert found.severity is (Severity.WARN if said else Severity.OK)
+    assert not said or found.message == said
 
 
 async def test_a_class_that_cannot_be_listed(world: World) -> None:
@@ -198,7 +201,7 @@ async def test_a_class_that_cannot_be_listed(world: World) -> None:
 
     found = await machines.vms(case(world))
 
-    assert (found.verdict, found.found) == (Verdict.FAIL, "not all VMs can be listed")
+    assert (found.severity, found.message) == (Severity.FAIL, "not all VMs can be listed")
     assert "class small cannot be listed" in found.details[0]
     assert "hunter2" not in str(found)
 
@@ -215,11 +218,11 @@ async def test_the_joined_cluster_has_the_marker(world: World, target: str, name
     world.driver.add(Identity(cluster=marker, pool="small", name="x", uid="u"))
     files = ["--kubeconfig=own", "--control-kubeconfig=own", f"--target-kubeconfig={target}"]
     examined = case(world, CONTROLLERS, "--cluster-id=", *files)
-    examined.others["target"] = other.server.client()
+    examined.role_clients["target"] = other.server.client()
 
     found = await machines.vms(examined)
 
-    assert "1 VM of this cluster without Machine" in found.found
+    assert "1 VM of this cluster without Machine" in found.message
 
 
 async def test_the_machines_of_another_cluster(world: World) -> None:
@@ -227,9 +230,9 @@ async def test_the_machines_of_another_cluster(world: World) -> None:
     other.machine("m1")
     files = ["--kubeconfig=own", "--control-kubeconfig=theirs", "--target-kubeconfig=own"]
     examined = case(world, CONTROLLERS, *files)
-    examined.others["control"] = other.server.client()
+    examined.role_clients["control"] = other.server.client()
 
-    assert (await machines.machines(examined)).found == "1 Machine, none is in trouble"
+    assert (await machines.machines(examined)).message == "1 Machine, none is in trouble"
 
 
 async def test_a_kubeconfig_that_is_not_there(world: World, tmp_path: Path) -> None:

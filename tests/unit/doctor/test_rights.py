@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from ccm.app import machinecontrollers, options
-from ccm.app.machines.commands import COMMANDS, MACHINE_CONTROLLER, Command
+from ccm.app.machines.commands import COMMANDS, MACHINE_CONTROLLER, MachineCommand
 from ccm.app.options import migration
 from ccm.app.options.names import MANIFESTS as CONTROLLERS
 from ccm.doctor import rbac
-from ccm.doctor.case import Case, Finding, User, Verdict
-from ccm.doctor.rights import Need, bootstrap_tokens, needs
+from ccm.doctor.case import AuthenticatedUser, Case, CheckFinding, Severity
+from ccm.doctor.permissions import Permission, bootstrap_tokens, needed_permissions
 from ccm.gardener.names import GROUP
 from ccm.kube.errors import Forbidden, NotFound
 from ccm.machines import flags as gardener
@@ -40,7 +40,7 @@ def given(*words: str) -> options.Options:
     return options.parse(["--cloud-provider=sim", *words])
 
 
-def rules(found: Iterable[Need]) -> set[Rule]:
+def rules(found: Iterable[Permission]) -> set[Rule]:
     return {(need.group, need.resource, need.name, need.namespace, need.verb) for need in found}
 
 
@@ -62,7 +62,7 @@ def granted(*path: str) -> set[Rule]:
 
 
 def test_the_shipped_rules_are_what_is_needed() -> None:
-    wanted = needs(given(), migrated=migration.DEFAULT.leader_name, reviews=True)
+    wanted = needed_permissions(given(), migrated=migration.DEFAULT.leader_name, reviews=True)
     shipped = documents("rbac.yaml")
     own = {one["metadata"]["name"] for one in shipped if one["kind"] in ("ClusterRole", "Role")}
     bound = {one["roleRef"]["name"] for one in shipped if "roleRef" in one} - own
@@ -86,16 +86,16 @@ def test_the_shipped_rules_are_what_is_needed() -> None:
     ],
 )
 def test_what_is_turned_off_needs_nothing(flags: list[str], resource: str, verb: str) -> None:
-    def asked(found: list[Need]) -> bool:
+    def asked(found: list[Permission]) -> bool:
         return any((need.resource, need.verb) == (resource, verb) for need in found)
 
-    assert asked(needs(given()))
-    assert not asked(needs(given(*flags)))
+    assert asked(needed_permissions(given()))
+    assert not asked(needed_permissions(given(*flags)))
 
 
 def test_the_names_of_lease_and_record_follow_the_flags() -> None:
     flags = ("--leader-elect-resource-name=l", "--leader-elect-resource-namespace=ns")
-    wanted = needs(given(*flags, OWN_ACCOUNTS), migrated="second")
+    wanted = needed_permissions(given(*flags, OWN_ACCOUNTS), migrated="second")
 
     found = [need for need in wanted if need.resource in ("leases", "configmaps")]
     assert sorted(map(str, found)) == sorted(
@@ -111,8 +111,10 @@ def test_the_names_of_lease_and_record_follow_the_flags() -> None:
 
 
 def test_without_endpoints_no_right_to_review_callers_is_needed() -> None:
-    assert needs(given("--secure-port=0"), reviews=True) == needs(given("--secure-port=0"))
-    skipping = needs(given("--authentication-skip-lookup"), reviews=True)
+    assert needed_permissions(given("--secure-port=0"), reviews=True) == needed_permissions(
+        given("--secure-port=0")
+    )
+    skipping = needed_permissions(given("--authentication-skip-lookup"), reviews=True)
     assert "extension-apiserver-authentication" not in {need.name for need in skipping}
 
 
@@ -120,7 +122,7 @@ def test_without_endpoints_no_right_to_review_callers_is_needed() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_the_files_are_what_is_needed(command: Command) -> None:
+def test_the_files_are_what_is_needed(command: MachineCommand) -> None:
     """If not: `python -m ccm.doctor.rbac`."""
     for path, text in rbac.files(command).items():
         assert path.read_text() == text, path
@@ -150,7 +152,7 @@ async def told(
     allowed: bool = True,
     flags: tuple[str, ...] = (),
     refusal: Exception | None = None,
-) -> Finding:
+) -> CheckFinding:
     """The finding where these objects are there; `refusal` answers questions about policies."""
     by_plural = {"roles": "Role", "rolebindings": "RoleBinding"}
     by_plural |= {"validatingadmissionpolicies": shipped.POLICY}
@@ -168,7 +170,7 @@ async def told(
             {"items": [one for one in objects if one["kind"] == by_plural[plural]]}
         )
 
-    case = Case(options=given(*flags), environ={}, user=User(username=user))
+    case = Case(options=given(*flags), environ={}, user=AuthenticatedUser(username=user))
     client: Any = SimpleNamespace(raw=raw)
     case.client = client
     return await bootstrap_tokens(case)
@@ -204,8 +206,8 @@ async def test_a_role_without_its_policy_is_cluster_admin(
 ) -> None:
     found = await told(*RBAC, *objects)
 
-    assert found.verdict is Verdict.WARN
-    assert found.found.startswith(f"{ACCOUNT} may create any Secret in kube-system")
+    assert found.severity is Severity.WARN
+    assert found.message.startswith(f"{ACCOUNT} may create any Secret in kube-system")
     assert "the component bootstrap-tokens" in found.advice[0]
 
 
@@ -224,17 +226,17 @@ def about(field: str, value: list[str]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("objects", "how", "verdict"),
     [
-        ([*RBAC, POLICY, BINDING], {}, Verdict.OK),
-        ([*RBAC, POLICY, BINDING], {"user": ACCOUNT}, Verdict.OK),
-        ([], {}, Verdict.OK),
+        ([*RBAC, POLICY, BINDING], {}, Severity.OK),
+        ([*RBAC, POLICY, BINDING], {"user": ACCOUNT}, Severity.OK),
+        ([], {}, Severity.OK),
         # The daemon's own account asks for itself: it needs no right to read roles.
-        ([], {"user": ACCOUNT}, Verdict.WARN),
-        ([], {"user": ACCOUNT, "allowed": False}, Verdict.OK),
-        (about("resources", ["configmaps"]), {}, Verdict.OK),
-        (about("verbs", ["get", "list"]), {}, Verdict.OK),
-        (about("apiGroups", ["example.com"]), {}, Verdict.OK),
-        (without(1, labels={"app.kubernetes.io/name": "cert-manager"}), {}, Verdict.OK),
-        (RBAC, {"refusal": ABSENT}, Verdict.WARN),
+        ([], {"user": ACCOUNT}, Severity.WARN),
+        ([], {"user": ACCOUNT, "allowed": False}, Severity.OK),
+        (about("resources", ["configmaps"]), {}, Severity.OK),
+        (about("verbs", ["get", "list"]), {}, Severity.OK),
+        (about("apiGroups", ["example.com"]), {}, Severity.OK),
+        (without(1, labels={"app.kubernetes.io/name": "cert-manager"}), {}, Severity.OK),
+        (RBAC, {"refusal": ABSENT}, Severity.WARN),
         (
             RBAC,
             {
@@ -244,21 +246,21 @@ def about(field: str, value: list[str]) -> list[dict[str, Any]]:
                     "--control-kubeconfig=x",
                 )
             },
-            Verdict.OK,
+            Severity.OK,
         ),
     ],
 )
 async def test_the_right_counts_where_an_account_of_ours_has_it(
-    objects: list[dict[str, Any]], how: dict[str, Any], verdict: Verdict
+    objects: list[dict[str, Any]], how: dict[str, Any], verdict: Severity
 ) -> None:
-    assert (await told(*objects, **how)).verdict is verdict
+    assert (await told(*objects, **how)).severity is verdict
 
 
 async def test_an_account_of_its_own_for_machines_counts() -> None:
     policy = changed(POLICY, matchConditions=[{"expression": f"'{ACCOUNT}'"}])
     found = await told(*RBAC, policy, BINDING, user=ACCOUNT, flags=(OWN_ACCOUNTS,))
 
-    assert "system:serviceaccount:kube-system:machine-controller may create" in found.found
+    assert "system:serviceaccount:kube-system:machine-controller may create" in found.message
 
 
 async def test_a_user_who_may_not_read_policies_gets_no_answer() -> None:
@@ -284,16 +286,16 @@ def test_the_control_cluster_is_asked_for_nothing_outside_of_one_namespace() -> 
 
 
 def test_for_machines_a_component_grants_the_rest() -> None:
-    wanted = needs(given(f"--controllers=*,{MACHINES}"))
+    wanted = needed_permissions(given(f"--controllers=*,{MACHINES}"))
     tokens = granted("components", "bootstrap-tokens", "rbac.yaml")
 
-    rest = rules(wanted) - rules(needs(given())) - tokens
+    rest = rules(wanted) - rules(needed_permissions(given())) - tokens
     assert rest == granted("components", "machines", "rbac.yaml")
     assert tokens == rules(need for need in wanted if need.optional)
 
 
 def test_with_accounts_of_their_own_the_component_grants_the_rest() -> None:
-    wanted = needs(given(OWN_ACCOUNTS))
+    wanted = needed_permissions(given(OWN_ACCOUNTS))
     component = ("components", "service-account-credentials", "rbac.yaml")
 
     ours = rules(need for need in wanted if not need.account)

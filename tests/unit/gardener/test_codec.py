@@ -12,7 +12,7 @@ from ccm.gardener import decoding, names
 from ccm.gardener import types as documents
 from ccm.gardener.codec import CODEC, MACHINE_DEPLOYMENTS, MACHINE_SETS
 from ccm.kube import decode
-from ccm.kube.resources import Kind
+from ccm.kube.resources import ResourceKind
 from ccm.machines import classes, reasons
 from ccm.machines.replicas import DEFAULT_PRIORITY
 from ccm.model import ObjectMeta, Secret
@@ -117,7 +117,7 @@ def test_what_makes_a_set_unusable(spec: Any, expected: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [MACHINE_SETS, MACHINE_DEPLOYMENTS], ids=lambda kind: kind.plural)
-def test_a_template_nested_too_deeply_makes_one_object_undecodable(kind: Kind[Any]) -> None:
+def test_a_template_nested_too_deeply_makes_one_object_undecodable(kind: ResourceKind[Any]) -> None:
     """The API server stores it, and a user may create it."""
     deep = json.loads('{"a": ' * 900 + "1" + "}" * 900)
     bad = {"metadata": META, "spec": {"template": {"metadata": {"x": deep}}}}
@@ -191,7 +191,7 @@ def test_odd_values_make_no_trouble() -> None:
     assert machine_set(metadata={"annotations": {names.ANNOTATION_SCALER_TIME: "x"}}).scaled is None
     assert machine_set(template={"metadata": {"labels": ["no map"]}}).template.labels == {}
     for seconds in (2**31, 10**400, -(10**400)):
-        assert abs(decoding.limited_s(seconds)) == 2**31 - 1
+        assert abs(decoding.clamp_s(seconds)) == 2**31 - 1
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import yaml
 
 from ccm.gardener import codec, crds
 from ccm.gardener.names import GROUP, KEPT_BY_HELM, VERSION
-from ccm.kube.resources import Kind
+from ccm.kube.resources import ResourceKind
 from ccm.testing.apiserver import kinds as served
 from tests import servers
 from tests.waiting import DEADLINE_S
@@ -31,7 +31,7 @@ def parsed(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("file", "text"),
-    [(crds.FILE, crds.written()), (crds.CHART_FILE, crds.in_the_chart())],
+    [(crds.FILE, crds.render()), (crds.CHART_FILE, crds.render_chart())],
     ids=["manifests", "chart"],
 )
 def test_the_definitions_are_those_of_the_types(file: Path, text: str) -> None:
@@ -79,7 +79,7 @@ async def established(session: aiohttp.ClientSession) -> None:
             await asyncio.sleep(0.05)
 
 
-async def is_served(session: aiohttp.ClientSession, kind: Kind[Any]) -> bool:
+async def is_served(session: aiohttp.ClientSession, kind: ResourceKind[Any]) -> bool:
     async with session.get(f"{OBJECTS}/{kind.plural}") as response:
         return response.status == 200
 
@@ -97,10 +97,10 @@ def plural(one: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
-def test_every_field_of_a_type_is_kept_by_its_definition(kind: Kind[Any]) -> None:
+def test_every_field_of_a_type_is_kept_by_its_definition(kind: ResourceKind[Any]) -> None:
     """An API server drops what a definition does not name."""
     definition = next(one for one in crds.DEFINITIONS if one.kind is kind)
-    shape = served.custom(dict(crds.manifest(definition))).shape
+    shape = served.kind_of_definition(dict(crds.manifest(definition))).shape
     fields = msgspec.structs.fields(kind.document or kind.type)
     assert set(shape.fields) >= {field.encode_name for field in fields}
 

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from ccm.kube import errors
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Credentials, Fixed, TlsSettings
+from ccm.kube.credentials import CredentialSource, StaticCredentials, TlsSettings
 from ccm.kube.transport import Transport
 
 CERTS = Path(__file__).parent / "certs"
@@ -174,7 +174,7 @@ def server_context(name: str, *, clients: str = "") -> ssl.SSLContext:
 def connect(
     url: str,
     *,
-    credentials: Credentials | None = None,
+    credentials: CredentialSource | None = None,
     tls: TlsSettings | None = None,
     disable_compression: bool = False,
     user_agent: str = "ccm/1.0 (linux/amd64) kubernetes/abc1234",
@@ -182,9 +182,9 @@ def connect(
 ) -> Transport:
     config = ClusterConfig(
         server=url,
-        credentials=credentials or Fixed(),
+        credentials=credentials or StaticCredentials(),
         tls=tls or TlsSettings(),
         disable_compression=disable_compression,
         source="a test",
     )
-    return Transport(config, user_agent=user_agent, reads_only=reads_only)
+    return Transport(config, user_agent=user_agent, read_only=reads_only)

@@ -11,7 +11,7 @@ import pytest
 
 from ccm.kube import decode, errors, exec_plugin, resources
 from ccm.kube.client import Client, Resource, encode
-from ccm.kube.resources import CONFIG_MAPS, EVENTS, LEASES, NODES, SERVICES, Kind
+from ccm.kube.resources import CONFIG_MAPS, EVENTS, LEASES, NODES, SERVICES, ResourceKind
 from ccm.model import Lease, Node, ObjectMeta, meta, node, objects, service
 from tests.unit.kube.proxy import Server, a_status, no_answer, says, sends, streams
 
@@ -155,7 +155,7 @@ def test_a_line_that_is_no_event_is_trouble_with_the_connection(line: bytes) -> 
         decode.decode_event(NODES, line)
 
 
-KINDS: list[Kind[Any]] = [NODES, SERVICES, LEASES, EVENTS, CONFIG_MAPS]
+KINDS: list[ResourceKind[Any]] = [NODES, SERVICES, LEASES, EVENTS, CONFIG_MAPS]
 
 """Types whose name in the official client is not theirs with `V1` before it."""
 
@@ -163,8 +163,8 @@ KINDS: list[Kind[Any]] = [NODES, SERVICES, LEASES, EVENTS, CONFIG_MAPS]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
-def test_a_page_with_null_items_is_empty(kind: Kind[Any]) -> None:
-    page = kind.page.decode(b'{"metadata": {"resourceVersion": "5"}, "items": null}')
+def test_a_page_with_null_items_is_empty(kind: ResourceKind[Any]) -> None:
+    page = kind.page_decoder.decode(b'{"metadata": {"resourceVersion": "5"}, "items": null}')
 
     assert page.items is None
     assert page.metadata.resource_version == "5"
@@ -232,7 +232,6 @@ def test_what_is_nested_too_deeply_and_cut_off_is_no_list(levels: int, end: str)
 
 
 _MODELS = {
-    "Cause": "V1StatusCause",
     "Envelope": "V1WatchEvent",
     "Event": "CoreV1Event",
     "EventSource": "V1EventSource",
@@ -241,7 +240,7 @@ _MODELS = {
 }
 
 
-_NOT_THERE = {"ExecCredential", "ExecStatus", "Bookmark", "Named", "NameMeta", "RawList"}
+_NOT_THERE = {"ExecCredential", "ExecStatus", "Bookmark", "NamedObject", "NameMeta", "RawList"}
 
 
 _MODULES = (meta, node, service, objects, resources, errors, exec_plugin)
@@ -249,7 +248,7 @@ _MODULES = (meta, node, service, objects, resources, errors, exec_plugin)
 
 def _wire_types() -> Iterator[type[meta.Wire]]:
     """Every wire type of the model and of this layer, bases and generic ones apart."""
-    skipped = (meta.Wire, meta.KubeObject, resources.ItemList, resources.Change)
+    skipped = (meta.Wire, meta.KubeObject, resources.ItemList, resources.WatchChange)
     for module in _MODULES:
         for found in vars(module).values():
             ours = isinstance(found, type) and found.__module__ == module.__name__

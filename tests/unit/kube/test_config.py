@@ -15,7 +15,7 @@ import yaml
 
 from ccm.base import redact
 from ccm.kube import config, credentials
-from ccm.kube.config import ClusterConfig, ConfigError
+from ccm.kube.config import ClusterConfig, ClusterConfigError
 from ccm.kube.credentials import Credential, TlsSettings
 from tests.unit.kube.proxy import CERTS
 
@@ -75,7 +75,7 @@ def test_a_pod_without_a_token_is_an_error(account: Path, content: str | None) -
     if content is not None:
         (account / "token").write_text(content)
 
-    with pytest.raises(ConfigError, match=r"serviceaccount/token"):
+    with pytest.raises(ClusterConfigError, match=r"serviceaccount/token"):
         config.load(environ=POD, service_account=account)
 
 
@@ -152,7 +152,7 @@ def test_client_certificates_go_into_tls(write: Any, tmp_path: Path, files: set[
 def test_unsupported_settings_are_refused(write: Any, part: str, field: str, value: Any) -> None:
     path = write(**{part: {field: value}})
 
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ClusterConfigError) as caught:
         config.load(path)
 
     name = {"cluster": "cluster 'c'", "context": "context 'main'", "user": "user 'u'"}[part]
@@ -198,7 +198,7 @@ def test_unsupported_settings_are_refused(write: Any, part: str, field: str, val
     ids=lambda value: repr(value)[:24],
 )
 def test_a_faulty_field_is_named(write: Any, part: str, fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ClusterConfigError, match=words):
         config.load(write(**{part: fields}))
 
 
@@ -218,7 +218,7 @@ def test_a_faulty_field_is_named(write: Any, part: str, fields: dict[str, Any], 
     ],
 )
 def test_a_faulty_exec_section_is_named(write: Any, change: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=f"user 'u': exec: .*{words}"):
+    with pytest.raises(ClusterConfigError, match=f"user 'u': exec: .*{words}"):
         config.load(write(user=_exec(**change)))
 
 
@@ -308,7 +308,7 @@ def test_a_file_that_is_no_kubeconfig(tmp_path: Path, content: str | None, words
     if content is not None:
         path.write_bytes(content.encode(errors="surrogateescape"))
 
-    with pytest.raises(ConfigError, match=words) as caught:
+    with pytest.raises(ClusterConfigError, match=words) as caught:
         config.load(str(path))
 
     assert str(path) in str(caught.value)
@@ -325,7 +325,7 @@ def test_a_file_that_is_no_kubeconfig(tmp_path: Path, content: str | None, words
 def test_the_log_never_shows_a_credential(made: Callable[[], Credential], secret: str) -> None:
     sent = str(made().header)
 
-    assert redact.words(f"{secret} and {sent.split()[1]}").count(redact.MASK) == 2
+    assert redact.mask_text(f"{secret} and {sent.split()[1]}").count(redact.MASK) == 2
 
 
 _START = """

@@ -20,7 +20,7 @@ from ccm.base.credentials import KeyPair
 from ccm.kube import errors, exec_plugin, serviceaccount
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, TlsSettings, bearer
+from ccm.kube.credentials import StaticCredentials, TlsSettings, bearer
 from ccm.kube.errors import NoCredentials
 from ccm.kube.exec_plugin import ExecPlugin, ExecSettings
 from ccm.kube.serviceaccount import ServiceAccount
@@ -95,11 +95,11 @@ async def test_a_rejected_credential_is_replaced_once(hand: HandClock, tmp_path:
     sent_at = hand.monotonic()
     hand.advance(1)
 
-    several = [await plugin.rejected(used, sent_at) for _ in range(3)]
+    several = [await plugin.refresh_rejected(used, sent_at) for _ in range(3)]
 
     assert several == [True, True, True]
     assert len(_calls(tmp_path)) == 2
-    assert not await plugin.rejected(await plugin.current(), sent_at)
+    assert not await plugin.refresh_rejected(await plugin.current(), sent_at)
 
 
 async def test_a_client_certificate_comes_with_its_key(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ async def test_a_failing_renewal_changes_nothing(hand: HandClock, tmp_path: Path
     hand.advance(1)
 
     with capture_logs() as lines:
-        renewed = [await plugin.rejected(used, hand.monotonic()) for _ in range(3)]
+        renewed = [await plugin.refresh_rejected(used, hand.monotonic()) for _ in range(3)]
 
     assert renewed == [False, False, True]
     assert [line["log_level"] for line in lines] == ["warning", "info"]
@@ -208,7 +208,7 @@ TOKEN = f"{ACCOUNTS}/node-controller/token"
 
 @pytest_asyncio.fixture
 async def account(server: Server, hand: HandClock) -> AsyncIterator[ServiceAccount]:
-    credentials = Fixed(bearer("our-own"))
+    credentials = StaticCredentials(bearer("our-own"))
     async with connect(server.url, credentials=credentials) as transport:
         yield ServiceAccount(Client(transport), namespace="kube-system", name="node-controller")
 
@@ -269,7 +269,7 @@ async def test_a_token_that_cannot_be_renewed_stays_in_use(
 async def test_without_any_token_nothing_is_sent(
     server: Server, account: ServiceAccount, answer: Answer, words: str
 ) -> None:
-    server.will(*[answer] * serviceaccount.TRIES)
+    server.will(*[answer] * serviceaccount.MAX_ATTEMPTS)
 
     with pytest.raises(errors.NoCredentials, match=f"kube-system/node-controller: .*{words}"):
         await account.current()
@@ -293,7 +293,7 @@ async def test_a_rejected_token_is_replaced_once(
     hand.advance(1)
     sent_at = hand.monotonic()
 
-    answers = [await account.rejected(first, sent_at) for _ in range(2)]
+    answers = [await account.refresh_rejected(first, sent_at) for _ in range(2)]
 
     assert answers == [True, True]
     assert len(server.seen) == 2
@@ -318,12 +318,12 @@ def test_our_own_certificate_is_left_out() -> None:
     certificate = KeyPair(chain=b"chain", key=b"key")
     ours = ClusterConfig(
         server="https://host",
-        credentials=Fixed(),
+        credentials=StaticCredentials(),
         tls=TlsSettings(authorities=b"ca", certificate=certificate),
     )
-    theirs = Fixed(bearer("theirs"))
+    theirs = StaticCredentials(bearer("theirs"))
 
-    acting = serviceaccount.acting_as(ours, theirs)
+    acting = serviceaccount.with_credentials(ours, theirs)
 
     assert acting == replace(ours, credentials=theirs, tls=TlsSettings(authorities=b"ca"))
 

@@ -16,7 +16,14 @@ from structlog.testing import capture_logs
 from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.kube.events import COMBINED_PREFIX, QUEUE_SIZE, Correlator, EventRecorder, Verdict, stamped
+from ccm.kube.events import (
+    COMBINED_PREFIX,
+    QUEUE_SIZE,
+    EventCorrelator,
+    EventRecorder,
+    EventWrite,
+    stamp,
+)
 from ccm.model.meta import ObjectMeta, ObjectReference
 from ccm.model.objects import Event, EventSource
 from ccm.testing.clock import START, advance, elapsed_s
@@ -106,7 +113,7 @@ class Stream:
     """Feeds a correlator, as a component that reports one event after the other."""
 
     def __init__(self, memory: int = 4096) -> None:
-        self.correlator = Correlator(memory=memory)
+        self.correlator = EventCorrelator(memory=memory)
         self.now = START
         self.number = 0
 
@@ -118,7 +125,7 @@ class Stream:
         reason: str = "R",
         type_: str = "Normal",
         component: str = "c",
-    ) -> Verdict | None:
+    ) -> EventWrite | None:
         self.number += 1
         event = Event(
             metadata=ObjectMeta(name=f"{node}.{self.number:x}", namespace="default"),
@@ -128,9 +135,9 @@ class Stream:
             source=EventSource(component=component),
             type=type_,
         )
-        return self.correlator.judge(stamped(event, self.now), self.now)
+        return self.correlator.correlate(stamp(event, self.now), self.now)
 
-    def expect(self, message: str = "m", **options: str) -> Verdict:
+    def expect(self, message: str = "m", **options: str) -> EventWrite:
         verdict = self.send(message, **options)
         assert verdict is not None
         return verdict

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ccm.kube import errors
-from ccm.kube.informer import Informer, Informers, Reflector, Settings, Store
-from ccm.kube.resources import NODES, Kind
+from ccm.kube.informer import Informer, InformerStore, Reflector, ReflectorSettings, SharedInformers
+from ccm.kube.resources import NODES, ResourceKind
 from ccm.model import Node, Service
 from ccm.testing.builders import service
 from ccm.testing.clock import advance
@@ -39,12 +39,12 @@ pytestmark = pytest.mark.virtual_time
 
 
 FOREVER = 1e9
-PAGES = Settings(watch_list=False, backoff=STEADY)
+PAGES = ReflectorSettings(watch_list=False, backoff=STEADY)
 
 
 @contextlib.asynccontextmanager
 async def following(
-    server: Server, settings: Settings
+    server: Server, settings: ReflectorSettings
 ) -> AsyncIterator[tuple[Reflector[Node], Recorder]]:
     sink = Recorder()
     reflector = Reflector(server, sink, resource="nodes", settings=settings, rng=random.Random(1))  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ async def test_a_version_that_the_server_has_not_reached_leads_to_a_new_list() -
         assert server.versions == ["10", "4"]
 
 
-PAGED = Settings(watch_list=False)
+PAGED = ReflectorSettings(watch_list=False)
 
 
 class Listener:
@@ -129,7 +129,7 @@ async def test_handlers_hear_old_and_new_after_the_store_changed() -> None:
         await advance(1)
         assert listener.heard[1:] == ["add b@3", "update a@1->4", "delete b@5"]
         assert informer.last_contact is not None
-        assert informer.trouble_since is None
+        assert informer.outage_since is None
 
 
 async def test_a_late_handler_gets_the_content_and_a_removed_one_nothing() -> None:
@@ -165,9 +165,9 @@ class Client:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.asked: list[Kind[Any]] = []
+        self.asked: list[ResourceKind[Any]] = []
 
-    def resource(self, kind: Kind[Any]) -> Any:
+    def resource(self, kind: ResourceKind[Any]) -> Any:
         self.asked.append(kind)
         return self.server
 
@@ -175,17 +175,17 @@ class Client:
 async def test_one_informer_per_kind_also_when_asked_for_later() -> None:
     server = Server(lists=[page([node("a", 1)], 10), page([node("b", 1)], 10)])
     client = Client(server)
-    informers = Informers(client, settings=PAGED)  # type: ignore[arg-type]
+    informers = SharedInformers(client, settings=PAGED)  # type: ignore[arg-type]
     async with running(informers.run()):
-        first = informers.of(NODES)
-        assert informers.of(NODES) is first
+        first = informers.informer_for(NODES)
+        assert informers.informer_for(NODES) is first
         assert client.asked == [NODES]
         before = informers.has_synced
         await advance(0)
         assert (before, informers.has_synced) == (False, True)
         await informers.wait_synced(1)
-        other = Kind(plural="others", kind="Other", namespaced=False, type=Node)
-        second = informers.of(other)
+        other = ResourceKind(plural="others", kind="Other", namespaced=False, type=Node)
+        second = informers.informer_for(other)
         await advance(0)
         assert [obj.name for obj in second.store.list()] == ["b"]
         assert informers.all == (first, second)
@@ -193,7 +193,7 @@ async def test_one_informer_per_kind_also_when_asked_for_later() -> None:
 
 
 def test_a_store_keeps_the_newest_of_each_key_and_hands_out_copies() -> None:
-    store: Store[Service] = Store()
+    store: InformerStore[Service] = InformerStore()
     first, second, other = service("a"), service("a"), service("a", namespace="other")
     for obj in (first, second, other):
         store.put(obj)
@@ -248,7 +248,7 @@ async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() ->
 
 
 @pytest.mark.parametrize("settings", [PAGES, LISTED], ids=["pages", "watch-list"])
-async def test_nothing_is_gone_while_an_item_has_no_name(settings: Settings) -> None:
+async def test_nothing_is_gone_while_an_item_has_no_name(settings: ReflectorSettings) -> None:
     server = Server()
     both = [node("a", 1), node("b", 1)]
     if settings is PAGES:
@@ -357,12 +357,12 @@ async def test_what_cannot_be_decoded_is_known_until_it_can_or_is_gone() -> None
         ]
     )
     async with following(server, LISTED) as (reflector, sink):
-        assert reflector.undecodable == {"a", "b", "c"}
+        assert reflector.malformed_keys == {"a", "b", "c"}
         assert set(sink.objects) == {"a", "b"}
         await advance(1)
-        assert reflector.undecodable == {"c"}
+        assert reflector.malformed_keys == {"c"}
         await advance(10)
-        assert reflector.undecodable == {"d"}
+        assert reflector.malformed_keys == {"d"}
 
 
 async def test_after_a_new_list_known_objects_are_updates_and_unchanged_ones_silent() -> None:

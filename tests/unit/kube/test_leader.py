@@ -441,10 +441,10 @@ async def test_a_lost_answer_leaves_the_lock_in_doubt(rival: Contested) -> None:
     rival.fault = lambda verb: lost if verb == "update" else None
     with pytest.raises(errors.Unreachable):
         await rival.lock.attempt()
-    assert rival.lock.in_doubt
+    assert rival.lock.outcome_unknown
     rival.fault = lambda verb: None
     assert await rival.lock.attempt()
-    assert not rival.lock.in_doubt
+    assert not rival.lock.outcome_unknown
 
 
 async def test_a_lease_is_left_to_run_out_while_something_has_not_ended(server: Cluster) -> None:

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from ccm.kube import errors
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, TlsSettings, bearer
-from ccm.kube.portforward import LOOPBACK, Forward, forwarded
+from ccm.kube.credentials import StaticCredentials, TlsSettings, bearer
+from ccm.kube.portforward import LOOPBACK, PortForward, forward_port
 from tests.scenario.forwarding import Kubelet
 from tests.waiting import DEADLINE_S
 
@@ -31,7 +31,7 @@ async def api_server(handler: Handler) -> AsyncIterator[ClusterConfig]:
         await web.TCPSite(runner, LOOPBACK, 0).start()
         yield ClusterConfig(
             server=f"http://{LOOPBACK}:{runner.addresses[0][1]}",
-            credentials=Fixed(bearer("who-i-am")),
+            credentials=StaticCredentials(bearer("who-i-am")),
             tls=TlsSettings(),
         )
     finally:
@@ -55,11 +55,11 @@ async def echo() -> AsyncIterator[int]:
         server.close()
 
 
-def way(config: ClusterConfig, port: int) -> contextlib.AbstractAsyncContextManager[Forward]:
-    return forwarded(config, namespace="kube-system", pod="ccm-0", port=port)
+def way(config: ClusterConfig, port: int) -> contextlib.AbstractAsyncContextManager[PortForward]:
+    return forward_port(config, namespace="kube-system", pod="ccm-0", port=port)
 
 
-async def said(forward: Forward, *lines: bytes) -> bytes:
+async def said(forward: PortForward, *lines: bytes) -> bytes:
     """What comes back, until the other end closes."""
     reader, writer = await asyncio.open_connection(LOOPBACK, forward.port)
     for line in lines:

@@ -19,8 +19,8 @@ from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import spawn
 from ccm.base.throttle import TokenBucket
 from ccm.kube import credentials, errors, transport
-from ccm.kube.connections import CONCURRENCY, ConcurrencyLimiter
-from ccm.kube.credentials import Credential, Fixed, TlsSettings
+from ccm.kube.connections import INITIAL_CONCURRENCY, ConcurrencyLimiter
+from ccm.kube.credentials import Credential, StaticCredentials, TlsSettings
 from ccm.kube.transport import ServerClock, Transport
 from ccm.testing.clock import VirtualTimeLoop, elapsed_s, settle
 from tests.handclock import HandClock
@@ -60,7 +60,7 @@ class Rotating:
             raise errors.NoCredentials("none")
         return credentials.bearer(self.tokens[0])
 
-    async def rejected(self, credential: credentials.Credential, sent_at: float) -> bool:
+    async def refresh_rejected(self, credential: credentials.Credential, sent_at: float) -> bool:
         assert credential.header == f"Bearer {self.tokens[0]}"
         if len(self.tokens) > 1:
             del self.tokens[0]
@@ -103,7 +103,7 @@ def governing(seconds: float) -> LeaseGuard:
     """The fence of this test."""
     made = LeaseGuard()
     made.extend(clock.monotonic() + seconds)
-    made.govern()
+    made.activate()
     return made
 
 
@@ -242,7 +242,7 @@ async def test_one_connection_serves_requests_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("end", ["\r\n", "\n", "\r", "\0"])
 async def test_a_header_never_ends_its_line(server: Server, end: str) -> None:
-    smuggled = Fixed(Credential(header=f"Bearer t{end}X-Remote-User: root"))
+    smuggled = StaticCredentials(Credential(header=f"Bearer t{end}X-Remote-User: root"))
     async with connect(server.url, credentials=smuggled) as transport:
         with no_answer("garbage"):
             await transport.do("PATCH", "/x", body=b"{}")
@@ -279,7 +279,7 @@ class _Changing:
     async def current(self) -> Credential:
         return Credential(certificate=_client(self.name))
 
-    async def rejected(self, credential: Credential, sent_at: float) -> bool:
+    async def refresh_rejected(self, credential: Credential, sent_at: float) -> bool:
         return False
 
 
@@ -299,7 +299,7 @@ def test_a_key_is_not_printed() -> None:
     assert "PRIVATE" not in repr(TlsSettings(certificate=_client("client-a")))
 
 
-BUSY = 2 * CONCURRENCY
+BUSY = 2 * INITIAL_CONCURRENCY
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ async def test_a_change_under_way_ends_with_the_lease(server: Server) -> None:
     arrived.clear()
     change = asyncio.create_task(server.transport.do("PATCH", "/lost"))
     await arrived.wait()
-    lease.lapse()
+    lease.expire()
     with no_answer("timeout"):
         await change
 
@@ -426,7 +426,7 @@ async def test_an_urgent_request_waits_behind_nobody() -> None:
     async with serve() as server, connect(server.url) as transport:
         server.will(*[slow] * (BUSY + 1))
         others = [spawn(transport.do("GET", f"/{n}"), name="other") for n in range(BUSY)]
-        while open_now < CONCURRENCY:
+        while open_now < INITIAL_CONCURRENCY:
             await asyncio.sleep(0)
 
         assert await transport.do("PUT", "/lease", urgent=True) == b"{}"
@@ -471,7 +471,7 @@ class Traffic:
 async def test_a_slow_server_gets_one_more_for_each_while_that_somebody_waits() -> None:
     traffic = Traffic()
     await traffic.send(1000, 1.0)
-    assert traffic.most > 10 * CONCURRENCY
+    assert traffic.most > 10 * INITIAL_CONCURRENCY
     # At the first limit it would be 125 s.
     assert elapsed_s() < 20.0
     assert traffic.order == list(range(1000))
@@ -481,20 +481,20 @@ async def test_a_slow_server_gets_one_more_for_each_while_that_somebody_waits() 
 async def test_a_busy_server_gets_no_more() -> None:
     traffic = Traffic()
     await traffic.send(1000, 0.03)
-    assert traffic.most == CONCURRENCY
+    assert traffic.most == INITIAL_CONCURRENCY
 
 
 @pytest.mark.virtual_time
 async def test_a_turn_that_comes_with_a_cancellation_is_passed_on() -> None:
     traffic = Traffic()
-    first = [spawn(traffic.request(n, 0.001), name="first") for n in range(CONCURRENCY)]
-    late = [spawn(traffic.request(100 + n, 0.001), name="late") for n in range(CONCURRENCY)]
+    first = [spawn(traffic.request(n, 0.001), name="first") for n in range(INITIAL_CONCURRENCY)]
+    late = [spawn(traffic.request(100 + n, 0.001), name="late") for n in range(INITIAL_CONCURRENCY)]
     await settle()
     for task in first:
         task.add_done_callback(lambda _: [each.cancel() for each in late])
     await asyncio.wait({*first, *late})
-    await asyncio.wait_for(traffic.send(CONCURRENCY, 0.001), 0.01)
-    assert traffic.limiter._busy == 0
+    await asyncio.wait_for(traffic.send(INITIAL_CONCURRENCY, 0.001), 0.01)
+    assert traffic.limiter._in_flight == 0
 
 
 DATE, TOLD = "Mon, 23 Nov 2026 10:00:00 GMT", datetime(2026, 11, 23, 10, tzinfo=UTC)
@@ -510,7 +510,7 @@ def jump_of_the_wall(seconds: float) -> None:
 @pytest.mark.parametrize("seconds", [3600, -3600])
 async def test_time_goes_on_from_the_last_answer_though_our_clock_jumps(seconds: float) -> None:
     told = ServerClock()
-    told.note(DATE)
+    told.read_date_header(DATE)
     jump_of_the_wall(seconds)
     await asyncio.sleep(90)
 
@@ -522,7 +522,7 @@ async def test_before_any_answer_our_own_clock_counts() -> None:
     told = ServerClock()
     assert told.now() == clock.now()
     for useless in (None, "", "soon", "Mon, 99 Nov 2026 10:00:00 GMT"):
-        told.note(useless)
+        told.read_date_header(useless)
 
     assert told.now() == clock.now()
 
@@ -530,12 +530,12 @@ async def test_before_any_answer_our_own_clock_counts() -> None:
 @pytest.mark.virtual_time
 async def test_a_later_answer_corrects_it_and_one_at_once_is_not_read() -> None:
     told = ServerClock()
-    told.note(DATE)
-    told.note("Mon, 23 Nov 2026 12:00:00 GMT")
+    told.read_date_header(DATE)
+    told.read_date_header("Mon, 23 Nov 2026 12:00:00 GMT")
     assert told.now() == TOLD
 
     await asyncio.sleep(1)
-    told.note("Mon, 23 Nov 2026 12:00:00 GMT")
+    told.read_date_header("Mon, 23 Nov 2026 12:00:00 GMT")
     assert told.now() == TOLD + timedelta(hours=2)
 
 
@@ -545,7 +545,9 @@ def _metric(name: str, **labels: str) -> float:
 
 async def test_a_request_arrives_as_it_was_meant(server: Server) -> None:
     below_a_path = f"{server.url}/clusters/one/"
-    async with connect(below_a_path, credentials=Fixed(credentials.bearer("t"))) as transport:
+    async with connect(
+        below_a_path, credentials=StaticCredentials(credentials.bearer("t"))
+    ) as transport:
         body = await transport.do(
             "PATCH",
             "/api/v1/nodes/a%2Fb",

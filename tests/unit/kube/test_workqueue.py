@@ -164,7 +164,7 @@ async def test_keys_set_apart_are_handed_out_while_a_worker_can_be_spared() -> N
     for key in "ab":
         queue.add(key)
         assert await queue.get() == key
-        queue.set_apart(key, True)
+        queue.set_isolated(key, True)
         queue.add(key)
         queue.done(key)
     queue.add("c")
@@ -175,7 +175,7 @@ async def test_keys_set_apart_are_handed_out_while_a_worker_can_be_spared() -> N
     can_spare = True
     queue.done("c")
     assert await waiting == "a"
-    queue.set_apart("a", False)
+    queue.set_isolated("a", False)
     queue.add("a")
     queue.done("a")
     assert await take_all(queue) == ["a", "b"]

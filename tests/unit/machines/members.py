@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import structs
 
 from ccm.machines.replicas import DEFAULT_PRIORITY, Member
-from ccm.machines.settings import Names, Settings
+from ccm.machines.settings import MachineSettings, Names
 from ccm.model import ObjectMeta
 from ccm.model.machines import (
     Machine,
@@ -48,7 +48,7 @@ _OWN: dict[str, Any] = {
     "not_copied": frozenset({"revision", "revision_history", "desired", "most", "old", "trigger"}),
 }
 _PLAIN = {one.name: one.name for one in dataclasses.fields(Names) if one.default is MISSING}
-RULES = Settings(names=Names(**{**_PLAIN, **_OWN}))
+RULES = MachineSettings(names=Names(**{**_PLAIN, **_OWN}))
 """Settings of a group whose names are those of our fields."""
 
 _OF_MACHINE = ("created", "priority", "marked", "was_moved")

@@ -12,9 +12,16 @@ from msgspec import structs
 from ccm.gardener import names
 from ccm.gardener.decoding import NAMES
 from ccm.machines import deletion
-from ccm.machines.creation import says_nothing_new, similar
-from ccm.machines.deletion import MARKERS, TABLE, Cause, Event, Progress, Stage
-from ccm.machines.settings import Settings
+from ccm.machines.creation import is_similar, is_unchanged
+from ccm.machines.deletion import (
+    MARKERS,
+    TABLE,
+    DeletionStage,
+    DeletionState,
+    StageOutcome,
+    StageResult,
+)
+from ccm.machines.settings import MachineSettings
 from ccm.model import ObjectMeta
 from ccm.model.machines import Machine, MachineStatus, OperationState, Phase
 from tests.conformance.table import case
@@ -33,10 +40,10 @@ def machine(text: str = "", phase: Phase = Phase.TERMINATING, **more: object) ->
 
 
 def test_every_stage_but_the_last_goes_on_to_a_later_one_or_rests() -> None:
-    order = list(Stage)
+    order = list(DeletionStage)
 
-    assert {stage for stage, _ in TABLE} == set(order) - {Stage.FINALIZER}
-    assert {cause for _, cause in TABLE} == set(Cause)
+    assert {stage for stage, _ in TABLE} == set(order) - {DeletionStage.FINALIZER}
+    assert {cause for _, cause in TABLE} == set(StageOutcome)
     for (stage, _), move in TABLE.items():
         assert order.index(move.to) >= order.index(stage)
         assert MARKERS[move.to] in move.text
@@ -47,20 +54,20 @@ def test_every_stage_but_the_last_goes_on_to_a_later_one_or_rests() -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", '{"uid":"u","stage":"nowhere"}', "\udce4"])
 def test_an_annotation_that_cannot_be_read(text: str) -> None:
-    rules = Settings(names=NAMES, cluster="c")
+    rules = MachineSettings(names=NAMES, cluster="c")
     metadata = ObjectMeta(name="m", uid="u", annotations={names.ANNOTATION_DELETION: text})
-    found = deletion.progress(structs.replace(machine(), metadata=metadata), rules)
+    found = deletion.deletion_state(structs.replace(machine(), metadata=metadata), rules)
 
-    assert found == Progress(uid="u")
+    assert found == DeletionState(uid="u")
 
 
 def test_the_first_of_two_markers_counts_and_words_of_the_cloud_are_not_ours() -> None:
-    text = f"{MARKERS[Stage.VM]} {MARKERS[Stage.DRAIN]}"
-    event = Event(cause=Cause.REFUSED, said="{node} {machine}")
+    text = f"{MARKERS[DeletionStage.VM]} {MARKERS[DeletionStage.DRAIN]}"
+    event = StageResult(outcome=StageOutcome.REFUSED, text="{node} {machine}")
 
-    assert deletion.marked(machine(text)) is Stage.DRAIN
-    assert deletion.marked(machine(text, Phase.RUNNING)) is None
-    assert "{node} {machine}" in deletion.moved(Stage.VM, event, machine()).text
+    assert deletion.marked_stage(machine(text)) is DeletionStage.DRAIN
+    assert deletion.marked_stage(machine(text, Phase.RUNNING)) is None
+    assert "{node} {machine}" in deletion.transition(DeletionStage.VM, event, machine()).text
 
 
 @pytest.mark.parametrize(
@@ -70,21 +77,21 @@ def test_the_first_of_two_markers_counts_and_words_of_the_cloud_are_not_ours() -
         ({}, 0, "Processing", False, True),
         ({"phase": Phase.RUNNING}, 0, "Processing", True, True),
         ({"known_state": "former"}, 0, "Processing", True, True),
-        ({"description": f"going. {MARKERS[Stage.VM]}"}, 5, "Processing", False, False),
-        ({"description": f"going. {MARKERS[Stage.VM]}"}, 60, "Processing", False, True),
-        ({"description": f"going. {MARKERS[Stage.VM]}"}, 5, "Failed", False, True),
+        ({"description": f"going. {MARKERS[DeletionStage.VM]}"}, 5, "Processing", False, False),
+        ({"description": f"going. {MARKERS[DeletionStage.VM]}"}, 60, "Processing", False, True),
+        ({"description": f"going. {MARKERS[DeletionStage.VM]}"}, 5, "Failed", False, True),
     ],
 )
 def test_what_is_worth_writing(
     before: Any, after_s: float, state: str, brief: bool, written: bool
 ) -> None:
-    one = machine(MARKERS[Stage.DRAIN])
+    one = machine(MARKERS[DeletionStage.DRAIN])
     one = structs.replace(one, status=replace(one.status, **before))
-    text = f"something else entirely. {MARKERS[Stage.VM]}"
-    move = deletion.Move(Stage.VM, text, OperationState(state))
-    event = Event(cause=Cause.GOING, known_state="")
-    wanted = deletion.status(one, move, event, NOW + timedelta(seconds=after_s))
-    assert deletion.is_worth_writing(one, wanted, move, brief=brief) is written
+    text = f"something else entirely. {MARKERS[DeletionStage.VM]}"
+    move = deletion.StageTransition(DeletionStage.VM, text, OperationState(state))
+    event = StageResult(outcome=StageOutcome.DELETING, known_state="")
+    wanted = deletion.transition_status(one, move, event, NOW + timedelta(seconds=after_s))
+    assert deletion.needs_write(one, wanted, move, brief=brief) is written
 
 
 FAILED = MachineStatus(
@@ -111,7 +118,7 @@ FAILED = MachineStatus(
     ids=["request-id", "short", "empty", "different", "a-quarter", "nothing", "long"],
 )
 def test_similar_texts(one: str, other: str, wanted: bool) -> None:
-    assert similar(one, other) is similar(other, one) is wanted
+    assert is_similar(one, other) is is_similar(other, one) is wanted
 
 
 @pytest.mark.parametrize(
@@ -129,4 +136,4 @@ def test_similar_texts(one: str, other: str, wanted: bool) -> None:
     ],
 )
 def test_what_need_not_be_written(changes: dict[str, object], old: bool) -> None:
-    assert says_nothing_new(FAILED, replace(FAILED, **changes)) is old  # type: ignore[arg-type]
+    assert is_unchanged(FAILED, replace(FAILED, **changes)) is old  # type: ignore[arg-type]

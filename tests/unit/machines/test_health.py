@@ -17,15 +17,25 @@ from ccm.gardener import names
 from ccm.gardener.decoding import NAMES
 from ccm.machines import health, reasons
 from ccm.machines.caches import Ages
-from ccm.machines.health import CONFIRM_S, COPY_S, STEADY_S, TABLE, Cause, Moment, Spell
-from ccm.machines.settings import Settings
+from ccm.machines.health import (
+    CONFIRM_S,
+    COPY_S,
+    STEADY_S,
+    TABLE,
+    Moment,
+    PhaseHistory,
+    PhaseTrigger,
+)
+from ccm.machines.settings import MachineSettings
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
 from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.node import NodeSpec, NodeStatus
 from tests.conformance.table import case
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-RULES = Settings(names=NAMES, cluster="ours", unhealthy_conditions=reasons.SICK_CONDITIONS)
+RULES = MachineSettings(
+    names=NAMES, cluster="ours", unhealthy_conditions=reasons.UNHEALTHY_CONDITIONS
+)
 SICK = {"Ready": "Unknown"}
 WELL = {"Ready": "True"}
 
@@ -55,9 +65,9 @@ def at(seconds: float, *, jumped_s: float = 0.0) -> Moment:
     return Moment(wall=START + timedelta(seconds=seconds + jumped_s), steady_s=seconds)
 
 
-def seen(phase: Phase, *, since_s: float = 0.0, **more: object) -> Spell:
+def seen(phase: Phase, *, since_s: float = 0.0, **more: object) -> PhaseHistory:
     """A machine that this process has watched from the beginning."""
-    found = health.spell(machine(phase), None, at(since_s))
+    found = health.phase_history(machine(phase), None, at(since_s))
     return replace(found, **more)  # type: ignore[arg-type]
 
 
@@ -77,7 +87,7 @@ def test_health(kind: str, sick: set[str]) -> None:
     found = {
         status
         for status in ("True", "False", "Unknown")
-        if health.ailments(node(**WELL | {kind: status}), reasons.SICK_CONDITIONS)
+        if health.unhealthy_conditions(node(**WELL | {kind: status}), reasons.UNHEALTHY_CONDITIONS)
     }
 
     assert found == sick
@@ -85,8 +95,10 @@ def test_health(kind: str, sick: set[str]) -> None:
 
 @pytest.mark.row("machine-health-05")
 def test_a_node_that_says_nothing() -> None:
-    assert health.ailments(node(), ()) == ("Ready=missing",)
-    assert health.ailments(node(DiskPressure="False"), ["DiskPressure"]) == ("Ready=missing",)
+    assert health.unhealthy_conditions(node(), ()) == ("Ready=missing",)
+    assert health.unhealthy_conditions(node(DiskPressure="False"), ["DiskPressure"]) == (
+        "Ready=missing",
+    )
 
 
 @pytest.mark.row("machine-health-06")
@@ -110,7 +122,7 @@ def test_settings_of_a_machine_go_before_those_of_the_daemon() -> None:
     assert (flags.creation_timeout_s, flags.health_timeout_s) == (1200, 600)
     assert (flags.preserve_timeout_s, flags.unhealthy_conditions) == (
         345_600,
-        reasons.SICK_CONDITIONS,
+        reasons.UNHEALTHY_CONDITIONS,
     )
     assert (found.creation_timeout_s, found.health_timeout_s) == (1, 2)
     assert (found.preserve_timeout_s, found.unhealthy_conditions) == (3, ("A",))
@@ -132,25 +144,27 @@ NODES = {
 def test_every_pair_is_in_the_table_or_refused() -> None:
     """From a phase that is left in other ways leads nothing; into one leads nothing either."""
     assert {phase for phase, _ in TABLE} == set(Phase) - LEFT_ALONE
-    assert {edge.after for edge in TABLE.values()} == {
+    assert {edge.phase for edge in TABLE.values()} == {
         Phase.RUNNING,
         Phase.UNKNOWN,
         Phase.FAILED,
         Phase.UPDATED,
         Phase.UPDATE_FAILED,
     }
-    assert [pair for pair, edge in TABLE.items() if pair[0] is edge.after] == []
+    assert [pair for pair, edge in TABLE.items() if pair[0] is edge.phase] == []
 
 
 @pytest.mark.parametrize(("phase", "kind"), list(product(Phase, NODES)), ids=str)
 def test_each_result_is_in_the_table(phase: Phase, kind: str) -> None:
     """However long it has lasted."""
     for seconds in (0.0, 1e6):
-        found = health.look(machine(phase), NODES[kind], seen(phase), at(seconds), RULES)
+        found = health.evaluate_health(machine(phase), NODES[kind], seen(phase), at(seconds), RULES)
         if found.cause is not None:
-            outcome = health.changed(machine(phase), NODES[kind], found.cause, at(seconds), RULES)
+            outcome = health.transition_result(
+                machine(phase), NODES[kind], found.cause, at(seconds), RULES
+            )
             assert outcome.status is not None
-            assert outcome.status.phase is TABLE[phase, found.cause].after
+            assert outcome.status.phase is TABLE[phase, found.cause].phase
 
 
 @pytest.mark.parametrize(
@@ -167,23 +181,25 @@ def test_a_timeout(phase: Phase, since_s: float, after_s: float, limit_s: float)
     """Counted from when it began; and at least a minute of it under our eyes."""
     spell = seen(phase, since_s=since_s)
 
-    def found(seconds: float) -> tuple[Cause | None, float | None]:
-        looked = health.look(machine(phase), NODES["sick"], spell, at(seconds), RULES)
+    def found(seconds: float) -> tuple[PhaseTrigger | None, float | None]:
+        looked = health.evaluate_health(machine(phase), NODES["sick"], spell, at(seconds), RULES)
         return looked.cause, looked.after_s
 
     assert found(since_s) == (None, after_s + 1)
     assert found(limit_s - 1) == (None, 2)
-    assert found(limit_s) == (Cause.LATE, None)
+    assert found(limit_s) == (PhaseTrigger.TIMED_OUT, None)
 
 
 def test_time_counts_for_one_object_and_while_nodes_can_be_seen() -> None:
     status = replace(machine().status, since=at(900).wall)
     new = machine(metadata=ObjectMeta(name="m", uid="other"), status=status)
-    spell = health.spell(new, seen(Phase.UNKNOWN), at(900))
+    spell = health.phase_history(new, seen(Phase.UNKNOWN), at(900))
     assert (spell.carried_s, spell.began_s) == (0, 900)
     for phase, limit_s in ((Phase.UNKNOWN, 600), (Phase.PENDING, 1200)):
-        spell = health.restarted(seen(phase, since_s=500), 1000)
-        assert health.look(machine(phase), None, spell, at(1001), RULES).after_s == limit_s
+        spell = health.restart_history(seen(phase, since_s=500), 1000)
+        assert (
+            health.evaluate_health(machine(phase), None, spell, at(1001), RULES).after_s == limit_s
+        )
 
 
 @pytest.mark.virtual_time
@@ -208,16 +224,18 @@ def test_a_machine_of_which_nobody_saw_a_node() -> None:
     running = machine(Phase.RUNNING)
     without = structs.replace(running, status=replace(running.status, conditions=()))
 
-    def cause(one: Machine) -> Cause | None:
-        return health.look(one, None, seen(Phase.RUNNING), at(0), RULES).cause
+    def cause(one: Machine) -> PhaseTrigger | None:
+        return health.evaluate_health(one, None, seen(Phase.RUNNING), at(0), RULES).cause
 
-    assert (cause(running), cause(without)) == (Cause.GONE, None)
+    assert (cause(running), cause(without)) == (PhaseTrigger.NODE_MISSING, None)
 
 
 @pytest.mark.row("machine-phase-14")
 @pytest.mark.parametrize("kind", NODES)
 def test_a_phase_that_nobody_knows(kind: str) -> None:
-    found = health.look(machine(Phase.FOREIGN), NODES[kind], seen(Phase.FOREIGN), at(1e6), RULES)
+    found = health.evaluate_health(
+        machine(Phase.FOREIGN), NODES[kind], seen(Phase.FOREIGN), at(1e6), RULES
+    )
 
     assert (found.cause, found.after_s) == (None, None)
 
@@ -230,8 +248,11 @@ def test_a_clock_that_jumps(phase: Phase, jumped_s: float) -> None:
 
     def late(seconds: float) -> bool:
         now = at(seconds, jumped_s=jumped_s)
-        spoken = health.spell(machine(phase), spell, now)
-        return health.look(machine(phase), None, spoken, now, RULES).cause is Cause.LATE
+        spoken = health.phase_history(machine(phase), spell, now)
+        return (
+            health.evaluate_health(machine(phase), None, spoken, now, RULES).cause
+            is PhaseTrigger.TIMED_OUT
+        )
 
     assert [late(1), late(599), late(1201)] == [False, False, True]
 
@@ -240,42 +261,42 @@ def test_a_clock_that_jumps(phase: Phase, jumped_s: float) -> None:
 def test_a_node_that_flaps() -> None:
     """Sick at 100 s, well at 200 s, sick at 300 s: from then on it has to be well for a while."""
 
-    def phase(before: Spell | None, which: Phase, seconds: float) -> Spell:
+    def phase(before: PhaseHistory | None, which: Phase, seconds: float) -> PhaseHistory:
         status = MachineStatus(phase=which, since=at(seconds).wall)
-        return health.spell(structs.replace(machine(), status=status), before, at(seconds))
+        return health.phase_history(structs.replace(machine(), status=status), before, at(seconds))
 
-    def look(spell: Spell, kind: str, seconds: float) -> health.Finding:
-        return health.look(machine(), NODES[kind], spell, at(seconds), RULES)
+    def look(spell: PhaseHistory, kind: str, seconds: float) -> health.HealthCheckResult:
+        return health.evaluate_health(machine(), NODES[kind], spell, at(seconds), RULES)
 
     first = phase(phase(None, Phase.RUNNING, 0), Phase.UNKNOWN, 100)
     well = look(first, "well", 200)
-    assert well.cause is Cause.HEALTHY
-    again = phase(phase(well.spell, Phase.RUNNING, 200), Phase.UNKNOWN, 300)
+    assert well.cause is PhaseTrigger.HEALTHY
+    again = phase(phase(well.history, Phase.RUNNING, 200), Phase.UNKNOWN, 300)
     # Whoever said so, it was not the node.
     thawed = phase(phase(first, Phase.RUNNING, 200), Phase.UNKNOWN, 300)
-    assert look(thawed, "well", 310).cause is Cause.HEALTHY
+    assert look(thawed, "well", 310).cause is PhaseTrigger.HEALTHY
     held = look(again, "well", 310)
     assert (held.cause, held.after_s) == (None, STEADY_S)
-    assert look(held.spell, "well", 310 + STEADY_S).cause is Cause.HEALTHY
-    broken = look(look(held.spell, "sick", 320).spell, "well", 339)
+    assert look(held.history, "well", 310 + STEADY_S).cause is PhaseTrigger.HEALTHY
+    broken = look(look(held.history, "sick", 320).history, "well", 339)
     assert (broken.cause, broken.after_s) == (None, STEADY_S)
-    assert look(broken.spell, "sick", 900).cause is Cause.LATE
-    calm = look(again, "well", 390).spell
+    assert look(broken.history, "sick", 900).cause is PhaseTrigger.TIMED_OUT
+    calm = look(again, "well", 390).history
     later = phase(phase(calm, Phase.RUNNING, 400), Phase.UNKNOWN, 1100)
-    assert look(later, "well", 1101).cause is Cause.HEALTHY
+    assert look(later, "well", 1101).cause is PhaseTrigger.HEALTHY
 
 
 @pytest.mark.row("machine-phase-11")
 def test_conditions_alone_are_written_now_and_then() -> None:
     running, told = machine(Phase.RUNNING), node(**WELL, MemoryPressure="True")
-    outcome, spell = health.copied(running, told, seen(Phase.RUNNING), at(0), RULES)
+    outcome, spell = health.condition_copy(running, told, seen(Phase.RUNNING), at(0), RULES)
     assert outcome.status is not None
     assert outcome.status.conditions == tuple(told.status.conditions or ())
-    assert health.copied(running, told, spell, at(10), RULES)[0].after_s == COPY_S - 10
-    assert health.copied(running, told, spell, at(COPY_S), RULES)[0].status is not None
-    assert health.copied(running, node(Ready=""), spell, at(99), RULES)[0].status is None
+    assert health.condition_copy(running, told, spell, at(10), RULES)[0].after_s == COPY_S - 10
+    assert health.condition_copy(running, told, spell, at(COPY_S), RULES)[0].status is not None
+    assert health.condition_copy(running, node(Ready=""), spell, at(99), RULES)[0].status is None
     pending = machine(Phase.PENDING)
-    assert health.copied(pending, told, seen(Phase.PENDING), at(0), RULES)[0].status is None
+    assert health.condition_copy(pending, told, seen(Phase.PENDING), at(0), RULES)[0].status is None
 
 
 # --- any order of things ----------------------------------------------------------------------
@@ -298,14 +319,14 @@ def test_no_machine_fails_before_its_time(
     for kind, seconds, jumped_s in happenings:
         now = at(now_s, jumped_s=jumped_s)
         one = machine(status=status)
-        spell = health.spell(one, spell, now)
-        found = health.look(one, NODES[kind], spell, now, RULES)
-        spell = found.spell
+        spell = health.phase_history(one, spell, now)
+        found = health.evaluate_health(one, NODES[kind], spell, now, RULES)
+        spell = found.history
         if found.cause is not None:
-            if found.cause is Cause.LATE and one.phase is Phase.UNKNOWN:
+            if found.cause is PhaseTrigger.TIMED_OUT and one.phase is Phase.UNKNOWN:
                 assert sick_since is None or now_s - sick_since >= 600
-            assert found.cause is not Cause.LATE or now_s >= CONFIRM_S
-            changed = health.changed(one, NODES[kind], found.cause, now, RULES).status
+            assert found.cause is not PhaseTrigger.TIMED_OUT or now_s >= CONFIRM_S
+            changed = health.transition_result(one, NODES[kind], found.cause, now, RULES).status
             assert changed is not None
             status = changed
             sick_since = now_s if status.phase is Phase.UNKNOWN else None

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from ccm.machines import replicas, rollout
-from ccm.machines.inplace import NodeStep
-from ccm.machines.replicas import Member, PopulatedSet, amount, deletion_order
+from ccm.machines.in_place_update import NodeStep
+from ccm.machines.replicas import Member, PopulatedSet, deletion_order, resolve_amount
 from ccm.model import Node, NodeCondition, ObjectMeta
 from ccm.model.machines import MachineDeployment, Phase, SetStatus, Strategy, Template
 from ccm.model.node import NodeStatus
@@ -93,18 +93,18 @@ class Workshop:
         self.shelves: dict[str, Shelf] = {}
         self.count = 0
 
-    def act(self) -> rollout.Plan:
+    def act(self) -> rollout.RolloutPlan:
         """The planner's move."""
         views = [one.view() for one in self.shelves.values()]
         found = rollout.plan(self.wanted, views, BEGIN, RULES)
         told = {**self.wanted.annotations, **found.annotations}
         metadata = ObjectMeta(name="web", annotations=told)  # type: ignore[arg-type]
         self.wanted = structs.replace(self.wanted, status=found.status, metadata=metadata)
-        if found.make is not None:
+        if found.create is not None:
             self.count += 1
-            kind, name = self.wanted.template.essence, found.make.name.name
-            notes = dict(found.make.annotations)
-            shelf = Shelf(name, self.count, kind, found.make.replicas, notes)
+            kind, name = self.wanted.template.essence, found.create.name.name
+            notes = dict(found.create.annotations)
+            shelf = Shelf(name, self.count, kind, found.create.replicas, notes)
             self.shelves[name] = shelf
         for change in found.changes:
             shelf = self.shelves[change.set.name]
@@ -122,7 +122,7 @@ class Workshop:
             box.moved = True
         for node, step in found.update.nodes:
             self._step(boxes[node.name], step)
-        for piece in found.update.arrived:
+        for piece in found.update.moved_members:
             boxes[piece.name].moved = False
         return found
 
@@ -154,7 +154,7 @@ class Workshop:
     def most(self) -> int:
         """Most machines there may be."""
         replicas = self.wanted.replicas
-        return replicas + amount(self.wanted.max_surge, replicas, up=True)
+        return replicas + resolve_amount(self.wanted.max_surge, replicas, up=True)
 
     @property
     def floor(self) -> int:

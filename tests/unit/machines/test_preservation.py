@@ -13,8 +13,8 @@ import pytest
 from ccm.gardener import names
 from ccm.gardener.decoding import NAMES
 from ccm.machines import preservation
-from ccm.machines.preservation import Action
-from ccm.machines.settings import Settings
+from ccm.machines.preservation import PreservationAction
+from ccm.machines.settings import MachineSettings
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
 from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.meta import KubeObject
@@ -22,7 +22,7 @@ from ccm.model.names import ANNOTATION_SCALE_DOWN_DISABLED, ANNOTATION_SCALE_DOW
 from ccm.model.node import NodeSpec, NodeStatus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-RULES = Settings(names=NAMES, cluster="ours")
+RULES = MachineSettings(names=NAMES, cluster="ours")
 TAINT = Taint(key=names.TAINT_PRESERVED, effect="NoSchedule")
 WISH, LAST = names.ANNOTATION_PRESERVE, names.ANNOTATION_PRESERVED
 
@@ -62,7 +62,7 @@ class Case:
         """How much there was to write."""
         machine, writes = self.machine(), 0
         found = preservation.decide(machine, self.node, now, RULES)
-        if found.action is Action.PRESERVE and self.status.preserve_until is None:
+        if found.action is PreservationAction.PRESERVE and self.status.preserve_until is None:
             self.status = replace(self.status, preserve_until=found.until)
             writes += 1
         if self.node is not None:
@@ -76,7 +76,7 @@ class Case:
         if patch is not None:
             self.annotations = merged(self.annotations, patch["metadata"]["annotations"])
             writes += 1
-        if found.action is Action.STOP and self.status.preserve_until is not None:
+        if found.action is PreservationAction.STOP and self.status.preserve_until is not None:
             self.status = replace(self.status, preserve_until=None)
             writes += 1
         return writes
@@ -309,15 +309,18 @@ def test_whatever_is_wished_it_comes_to_rest(phase: Phase, minutes: float | None
 @pytest.mark.parametrize("wish", ANY)
 def test_a_failure_is_written_with_its_time(wish: str | None) -> None:
     one, failed = case(wish), MachineStatus(phase=Phase.FAILED)
-    found = preservation.kept(one.machine(), failed, one.node, NOW, RULES)
+    found = preservation.with_preservation(one.machine(), failed, one.node, NOW, RULES)
     is_kept = wish in ("now", "when-failed", "auto-preserved")
     assert found == replace(failed, preserve_until=NOW + timedelta(hours=96) if is_kept else None)
     one = case("when-failed", minutes=60)
     again = replace(failed, preserve_until=one.status.preserve_until)
-    assert preservation.kept(one.machine(), again, one.node, NOW, RULES) == again
+    assert preservation.with_preservation(one.machine(), again, one.node, NOW, RULES) == again
 
 
 def test_a_group_that_preserves_nothing() -> None:
     rules = replace(RULES, names=replace(RULES.names, preserve=""))
     one = case("now", minutes=60)
-    assert preservation.decide(one.machine(), one.node, NOW, rules).action is Action.NOTHING
+    assert (
+        preservation.decide(one.machine(), one.node, NOW, rules).action
+        is PreservationAction.NOTHING
+    )

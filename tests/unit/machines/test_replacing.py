@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccm.machines.replacing import MELTDOWN_LEAST, Replacements, Standing, began, standing
+from ccm.machines.replacement import (
+    MELTDOWN_MIN_NODES,
+    Replacements,
+    ReplacementState,
+    replacement_state,
+    under_way_since,
+)
 from ccm.model import ObjectMeta
 from ccm.model.machines import Machine, MachineStatus, OperationType, Phase
 from ccm.model.times import format_time
@@ -137,7 +143,7 @@ def test_the_next_one_is_told_when_it_is_through(then: Machine | None) -> None:
 
 # --- a meltdown: other groups -----------------------------------------------------------------
 
-SICK = [machine(f"s{number}", group=f"g{number}") for number in range(MELTDOWN_LEAST)]
+SICK = [machine(f"s{number}", group=f"g{number}") for number in range(MELTDOWN_MIN_NODES)]
 """Enough of them for a meltdown, each of another group."""
 JOINING = [Phase.NEW, Phase.CRASH_LOOP, Phase.PENDING]
 
@@ -244,7 +250,7 @@ def test_after_a_restart_the_objects_keep_the_block(phase: Phase) -> None:
     ],
 )
 def test_since_when_a_machine_is_under_way(one: Machine, wanted: datetime) -> None:
-    assert began(one) == wanted
+    assert under_way_since(one) == wanted
 
 
 # --- any order of things ----------------------------------------------------------------------
@@ -279,7 +285,7 @@ def test_never_two_of_a_group_and_nobody_waits_for_ever(
             known.pop(one.key, None)
             if told is not None:
                 known[one.key] = told
-            if told is None or standing(told) is not Standing.SICK:
+            if told is None or replacement_state(told) is not ReplacementState.UNHEALTHY:
                 turns.discard(one.key)
                 waiting.discard(one.key)
             waiting -= set(woken)
@@ -295,7 +301,9 @@ def test_never_two_of_a_group_and_nobody_waits_for_ever(
                 waiting -= set(found.release(one))
         assert found.waiting == waiting
         under_way = {
-            key for key, one in known.items() if standing(one) is Standing.UNDER_WAY
+            key
+            for key, one in known.items()
+            if replacement_state(one) is ReplacementState.UNDER_WAY
         } | turns
         if not under_way:
             assert waiting == set()

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ccm.base.tasks import Group
+from ccm.base.tasks import NamedTaskGroup
 from ccm.cloud.errors import Unavailable
 from ccm.cloud.machines import Credentials, MachineRecord
-from ccm.machines import replicas, rollout, setbacks
+from ccm.machines import failure_backoff, replicas, rollout
 from ccm.machines.classes import ResolvedClass
-from ccm.machines.driver import MAX_AGE_S, Listings
-from ccm.machines.replicas import BURST, Member
-from ccm.machines.scaling import Fleet, Sized, Victim, held, rolled
-from ccm.machines.setbacks import NONE, Setbacks
+from ccm.machines.driver import MAX_AGE_S, VMListings
+from ccm.machines.failure_backoff import NONE, FailureBackoff
+from ccm.machines.replicas import MAX_CHANGES_PER_PASS, Member
+from ccm.machines.scaling import DeletionCandidate, Fleet, SetSize, paused_sizes, rolling_sizes
 from ccm.model import ObjectMeta
 from ccm.model.machines import MachineSet, Phase, Preserve
 from tests.conformance.machine.test_rollout_plans import machines as plenty
@@ -42,8 +42,8 @@ def machines(draw: st.DrawFn) -> Sequence[Member]:
             marked=draw(MOMENTS),
             preserve=(said := draw(st.sampled_from(Preserve))),
             own_preserve=said,
-            is_its_own=draw(st.booleans()),
-            kept_until=draw(MOMENTS),
+            uses_own_annotation=draw(st.booleans()),
+            preserved_until=draw(MOMENTS),
             was_moved=draw(st.integers(0, 4)) == 0,
         )
         for number in range(draw(st.integers(0, 9)))
@@ -63,7 +63,7 @@ def wishes(draw: st.DrawFn) -> MachineSet:
 
 def step(wanted: MachineSet, found: Sequence[Member], number: int) -> Sequence[Member]:
     """What there is after one pass, when machines that are made work and others vanish."""
-    scaling = replicas.scaling(wanted, found, NOW)
+    scaling = replicas.plan_scaling(wanted, found, NOW)
     gone = {one.key for one in scaling.delete}
     made = [member(f"n{number}-{each}") for each in range(scaling.create)]
     return [one for one in found if one.key not in gone] + made
@@ -75,10 +75,10 @@ def test_it_comes_to_an_end_and_plans_nothing_then(
 ) -> None:
     for number in range(4):
         found = step(wanted, found, number)
-    last = replicas.scaling(wanted, found, NOW)
+    last = replicas.plan_scaling(wanted, found, NOW)
 
     assert (last.create, list(last.delete)) == (0, [])
-    here = [one for one in found if not one.machine.is_ending]
+    here = [one for one in found if not one.machine.is_terminating]
     enough = len(here) >= wanted.replicas or not wanted.may_grow
     # Some that moved over in an update in place may be more than are wanted for a while.
     assert enough
@@ -89,11 +89,11 @@ def test_it_comes_to_an_end_and_plans_nothing_then(
 def test_there_are_never_more_than_wanted_through_what_is_made(
     wanted: MachineSet, found: Sequence[Member]
 ) -> None:
-    here = sum(not one.machine.is_ending for one in found)
-    scaling = replicas.scaling(wanted, found, NOW)
+    here = sum(not one.machine.is_terminating for one in found)
+    scaling = replicas.plan_scaling(wanted, found, NOW)
 
     assert here + scaling.create <= max(wanted.replicas, here)
-    assert scaling.create <= BURST
+    assert scaling.create <= MAX_CHANGES_PER_PASS
     assert wanted.may_grow or not scaling.create
 
 
@@ -101,7 +101,7 @@ def test_there_are_never_more_than_wanted_through_what_is_made(
 def test_what_goes_is_surplus_or_has_a_reason_of_its_own(
     wanted: MachineSet, found: Sequence[Member]
 ) -> None:
-    delete = replicas.scaling(wanted, found, NOW).delete
+    delete = replicas.plan_scaling(wanted, found, NOW).delete
     free = [
         one
         for one in delete
@@ -110,9 +110,9 @@ def test_what_goes_is_surplus_or_has_a_reason_of_its_own(
             and one.machine.marked is not None
             and wanted.scaled is not None
         )
-        and not (one.machine.phase is Phase.FAILED and not one.is_kept(NOW))
+        and not (one.machine.phase is Phase.FAILED and not one.is_preserved(NOW))
     ]
-    here = [one for one in found if not one.machine.is_ending]
+    here = [one for one in found if not one.machine.is_terminating]
 
     assert len({one.key for one in delete}) == len(delete)
     assert all(one in here for one in delete)
@@ -126,38 +126,45 @@ def test_the_order_of_the_cache_decides_nothing(
 ) -> None:
     mixed = sorted(found, key=lambda one: order.random())  # type: ignore[attr-defined]
 
-    first, second = (replicas.scaling(wanted, each, NOW) for each in (found, mixed))
+    first, second = (replicas.plan_scaling(wanted, each, NOW) for each in (found, mixed))
     assert first == second
-    kept, dropped = replicas.preservation(wanted, found)
-    again = replicas.preservation(wanted, mixed)
+    kept, dropped = replicas.plan_preservation(wanted, found)
+    again = replicas.plan_preservation(wanted, mixed)
     assert (list(kept), list(dropped)) == tuple(map(list, again))
 
 
 @given(wanted=wishes(), found=machines())
 def test_what_a_set_keeps_it_keeps(wanted: MachineSet, found: Sequence[Member]) -> None:
-    kept, dropped = replicas.preservation(wanted, found)
-    after = replicas.preserved(found, kept, dropped)
-    ours = sum(one.own_preserve is Preserve.AUTO and not one.machine.is_ending for one in after)
+    kept, dropped = replicas.plan_preservation(wanted, found)
+    after = replicas.apply_preservation(found, kept, dropped)
+    ours = sum(
+        one.own_preserve is Preserve.AUTO and not one.machine.is_terminating for one in after
+    )
 
-    assert [list(each) for each in replicas.preservation(wanted, after)] == [[], []]
+    assert [list(each) for each in replicas.plan_preservation(wanted, after)] == [[], []]
     assert ours <= max(wanted.max_preserved, 0)
     spared = {one.key for one in kept}
     roomy = structs.replace(wanted, replicas=len(found) + 1, scaled=None)
-    assert not any(one.key in spared for one in replicas.scaling(roomy, after, NOW).delete)
+    assert not any(one.key in spared for one in replicas.plan_scaling(roomy, after, NOW).delete)
 
 
 # --- sizes where caches, the autoscaler or others get in between ----------------------------------
 
-WORKS, CHOSEN = Victim(available=True), Victim(available=True, chosen=True)
-MISSING, GOES = Victim(available=False), Victim(available=True, goes=True)
+WORKS, CHOSEN = DeletionCandidate(available=True), DeletionCandidate(available=True, chosen=True)
+MISSING, GOES = (
+    DeletionCandidate(available=False),
+    DeletionCandidate(available=True, is_chosen_by_autoscaler=True),
+)
 
 
-def sized(name: str, *victims: Victim, replicas: int | None = None, **more: bool) -> Sized:
+def sized(
+    name: str, *victims: DeletionCandidate, replicas: int | None = None, **more: bool
+) -> SetSize:
     count = len(victims) if replicas is None else replicas
-    return Sized(uid=name, replicas=count, victims=victims, **more)
+    return SetSize(uid=name, replicas=count, machines=victims, **more)
 
 
-def fleet(*olds: Sized, new: Sized | None) -> Fleet:
+def fleet(*olds: SetSize, new: SetSize | None) -> Fleet:
     return Fleet(replicas=3, surge=1, floor=3, new=new, olds=olds)
 
 
@@ -165,16 +172,16 @@ def test_amounts() -> None:
     amounts = (0, 3, "25%", -1, "x", "5", None, "٣%")
     assert [replicas.is_amount(value) for value in amounts] == [True] * 3 + [False] * 5
     with pytest.raises(ValueError, match="'5' is neither a number nor a percentage"):
-        replicas.amount("5", 10, up=True)
+        replicas.resolve_amount("5", 10, up=True)
 
 
 def test_a_machine_that_goes_is_not_available_and_still_takes_room() -> None:
     wanted, new = deployment(replicas=3, max_surge=1), sized("new", WORKS)
-    assert "old" not in rolled(fleet(sized("old", WORKS, WORKS, GOES), new=new), wanted)[0]
+    assert "old" not in rolling_sizes(fleet(sized("old", WORKS, WORKS, GOES), new=new), wanted)[0]
     old = sized("old", WORKS, WORKS, WORKS, replicas=2)
-    assert rolled(fleet(old, new=new), wanted) == ({}, 0)
+    assert rolling_sizes(fleet(old, new=new), wanted) == ({}, 0)
     going = sized("going", WORKS, WORKS, replicas=2, is_deleting=True)
-    assert (going.available_at(2), rolled(fleet(going, new=None), wanted)) == (0, ({}, 2))
+    assert (going.available_at(2), rolling_sizes(fleet(going, new=None), wanted)) == (0, ({}, 2))
 
 
 @pytest.mark.parametrize(
@@ -194,9 +201,9 @@ def test_a_machine_that_goes_is_not_available_and_still_takes_room() -> None:
     ],
 )
 def test_sizes_while_nothing_is_exchanged(
-    sets: list[Sized], new: Sized | None, sizes: dict[str, int]
+    sets: list[SetSize], new: SetSize | None, sizes: dict[str, int]
 ) -> None:
-    assert held(fleet(*sets, new=new)) == sizes
+    assert paused_sizes(fleet(*sets, new=new)) == sizes
 
 
 def test_nothing_shrinks_before_the_victims_are_marked() -> None:
@@ -209,26 +216,28 @@ def test_nothing_shrinks_before_the_victims_are_marked() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "²", "٣", "9" * 5000])
 def test_a_revision_that_is_no_number_is_none(text: str) -> None:
-    assert rollout.number({RULES.names.revision: text}, RULES.names) == 0
+    assert rollout.revision_of({RULES.names.revision: text}, RULES.names) == 0
 
 
 def test_an_old_set_with_machines_is_kept() -> None:
     view = deployment(replicas=1, max_surge=1, history_limit=0)
     left = shelf("left", 0, members=plenty("left", 1, is_deleting=True))
     old = [left, shelf("unknown", 0, status=UNSEEN), shelf("empty", 0)]
-    assert [one.name for one in rollout.superfluous(view, old)] == ["empty"]
+    assert [one.name for one in rollout.sets_to_clean_up(view, old)] == ["empty"]
 
 
 # --- setbacks: how fast a set creates machines that fail ------------------------------------------
 
 
-def failed(found: Setbacks, seconds: float, made: float | None = None) -> Setbacks:
+def failed(found: FailureBackoff, seconds: float, made: float | None = None) -> FailureBackoff:
     """One more failed at that time; made at the same, unless told otherwise."""
     made = seconds if made is None else made
-    return setbacks.failed(found, made=at(made), now=at(seconds), text=f"at {seconds}")
+    return failure_backoff.record_failure(
+        found, created_at=at(made), now=at(seconds), text=f"at {seconds}"
+    )
 
 
-def after(*times: float) -> Setbacks:
+def after(*times: float) -> FailureBackoff:
     """Machines failed at these times."""
     found = NONE
     for seconds in times:
@@ -237,28 +246,34 @@ def after(*times: float) -> Setbacks:
 
 
 def test_machines_from_before_the_end_of_a_pause_count_for_nothing() -> None:
-    found = setbacks.ended(at(100.9))
-    assert setbacks.allowed(found, 7, [], at(101)) == 7
+    found = failure_backoff.end_backoff(at(100.9))
+    assert failure_backoff.allowed_creations(found, 7, [], at(101)) == 7
 
     for _ in range(5):
         found = failed(found, 200, made=99)
-    assert (found.row, found.level) == (0, 0)
+    assert (found.failures, found.pauses) == (0, 0)
     # The API server counts in whole seconds.
     for _ in range(3):
         found = failed(found, 200, made=100)
-    assert (found.row, found.level) == (3, 1)
+    assert (found.failures, found.pauses) == (3, 1)
 
 
 def test_pauses_double_up_to_half_an_hour() -> None:
     found, now, pauses = after(0, 0), 0.0, list[float]()
-    assert (setbacks.wait_s(found, at(1)), setbacks.allowed(found, 7, [], at(1))) == (0, 7)
+    assert (
+        failure_backoff.remaining_pause_s(found, at(1)),
+        failure_backoff.allowed_creations(found, 7, [], at(1)),
+    ) == (0, 7)
     for _ in range(8):
         found = failed(found, now)
-        pauses.append(setbacks.wait_s(found, at(now)) / 60)
+        pauses.append(failure_backoff.remaining_pause_s(found, at(now)) / 60)
         now += pauses[-1] * 60
     assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
-    resumed = setbacks.resumed(NOW)
-    assert (setbacks.until(resumed), setbacks.wait_s(failed(resumed, 60), at(60))) == (at(60), 120)
+    resumed = failure_backoff.restore_backoff(NOW)
+    assert (
+        failure_backoff.pause_end(resumed),
+        failure_backoff.remaining_pause_s(failed(resumed, 60), at(60)),
+    ) == (at(60), 120)
 
 
 def test_machines_of_one_burst_are_one_setback() -> None:
@@ -266,7 +281,11 @@ def test_machines_of_one_burst_are_one_setback() -> None:
     found = after(0, 0, 0)
     for seconds in range(1, 50):
         found = failed(found, seconds, made=-60)
-    assert (found.row, found.level, setbacks.wait_s(found, at(50))) == (52, 1, 10)
+    assert (found.failures, found.pauses, failure_backoff.remaining_pause_s(found, at(50))) == (
+        52,
+        1,
+        10,
+    )
 
 
 @pytest.mark.parametrize(
@@ -283,8 +302,10 @@ def test_machines_of_one_burst_are_one_setback() -> None:
 )
 def test_while_one_is_tried_no_other_is_made(facts: dict[str, object], allowed: int) -> None:
     found, tried = after(0, 0, 0), member("a", **{"created": at(60), **facts})
-    assert setbacks.allowed(found, 5, [tried], at(90)) == allowed
-    assert [setbacks.allowed(found, 5, [], at(seconds)) for seconds in (59, 60)] == [0, 1]
+    assert failure_backoff.allowed_creations(found, 5, [tried], at(90)) == allowed
+    assert [
+        failure_backoff.allowed_creations(found, 5, [], at(seconds)) for seconds in (59, 60)
+    ] == [0, 1]
 
 
 # --- one listing for all that ask for the same ----------------------------------------------------
@@ -305,8 +326,8 @@ async def test_a_listing_is_shared_while_it_is_young_and_never_from_before_a_que
         metadata, credentials = ObjectMeta(name=name), Credentials({})
         return ResolvedClass(metadata=metadata, credentials=credentials, version=(version,))
 
-    listings = Listings(fetch)
-    async with Group() as group:
+    listings = VMListings(fetch)
+    async with NamedTaskGroup() as group:
         tasks = [group.start(listings.of(pool()), name=str(number)) for number in range(9)]
         await asyncio.sleep(5)
         since = asyncio.get_running_loop().time()

@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from ccm.machines import replicas, rollout
-from ccm.machines.replicas import DEFAULT_PRIORITY, Member, PopulatedSet, deletion_order, is_called
+from ccm.machines.replicas import (
+    DEFAULT_PRIORITY,
+    Member,
+    PopulatedSet,
+    deletion_order,
+    is_chosen_by_autoscaler,
+)
 from ccm.model import ObjectMeta
 from ccm.model.machines import MachineDeployment, Phase, SetStatus, Strategy, Template
-from ccm.model.times import format_time, moment
+from ccm.model.times import format_time, parse_optional_time
 from tests.unit.machines.members import BEGIN, RULES, deployment, member
 
 MOVES = 60
@@ -42,7 +48,7 @@ class Box:
             since=self.since,
             is_deleting=deleting,
             priority=int(self.annotations.get("priority", DEFAULT_PRIORITY)),
-            marked=moment(self.annotations.get("marked")),
+            marked=parse_optional_time(self.annotations.get("marked")),
         )
 
 
@@ -94,12 +100,12 @@ class Game:
 
     # --- the planner's --------------------------------------------------------------------------
 
-    def plan(self) -> rollout.Plan:
+    def plan(self) -> rollout.RolloutPlan:
         """What it would do."""
         views = [one.view() for one in self.shelves.values()]
         return rollout.plan(self.deployment, views, self.now, RULES)
 
-    def act(self) -> rollout.Plan:
+    def act(self) -> rollout.RolloutPlan:
         """The planner's move; the bounds hold after it."""
         found = self.plan()
         present = self._present()
@@ -140,7 +146,7 @@ class Game:
     def _present(self) -> int:
         return sum(max(one.replicas, len(live(one))) for one in self.shelves.values())
 
-    def _carry_out(self, found: rollout.Plan) -> None:
+    def _carry_out(self, found: rollout.RolloutPlan) -> None:
         deployment = structs.replace(self.deployment, status=found.status)
         if found.revert is not None:
             template = found.revert.to.template if found.revert.to else deployment.template
@@ -153,8 +159,8 @@ class Game:
         for mark in found.marks:
             if mark.piece.name in boxes:
                 boxes[mark.piece.name].annotations.update(mark.annotations)
-        if found.make is not None:
-            self._put(found.make)
+        if found.create is not None:
+            self._put(found.create)
         for change in found.changes:
             shelf = self.shelves[change.set.name]
             if change.replicas is not None:
@@ -163,11 +169,11 @@ class Game:
                 shelf.template = deployment.template
             merged = {**shelf.annotations, **change.annotations}
             shelf.annotations = {key: value for key, value in merged.items() if value}
-        for dropped in found.drop:
+        for dropped in found.delete:
             shelf = self.shelves.pop(dropped.name)
             assert (shelf.replicas, shelf.boxes) == (0, [])
 
-    def _put(self, making: rollout.Making) -> None:
+    def _put(self, making: rollout.SetCreation) -> None:
         assert making.name.name not in self.shelves
         self.shelves[making.name.name] = Shelf(
             name=making.name.name,
@@ -265,9 +271,9 @@ class Game:
         by_name = {one.name: one for one in live(shelf)}
         members = [one.view(deleting=False) for one in by_name.values()]
         order = deletion_order(members, self.now, self.deployment.min_ready_s)
-        scaled = moment(shelf.annotations.get(RULES.names.scaler_time))
+        scaled = parse_optional_time(shelf.annotations.get(RULES.names.scaler_time))
         first = order[: max(0, len(order) - (shelf.replicas if size is None else size))]
-        due = [one for one in members if is_called(one.machine, scaled)]
+        due = [one for one in members if is_chosen_by_autoscaler(one.machine, scaled)]
         keys = {one.key: None for one in [*first, *due]}
         return [by_name[key.rpartition("/")[2]] for key in keys]
 

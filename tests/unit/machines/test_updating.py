@@ -9,9 +9,9 @@ import pytest
 from msgspec import structs
 
 from ccm.gardener.decoding import NAMES
-from ccm.machines import health, inplace, nodesync
-from ccm.machines.inplace import REST, Decision
-from ccm.machines.settings import Settings
+from ccm.machines import health, in_place_update, node_metadata
+from ccm.machines.in_place_update import REST, UpdateDecision
+from ccm.machines.settings import MachineSettings
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
 from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.node import NodeStatus
@@ -19,7 +19,7 @@ from ccm.model.times import format_time
 from ccm.testing import builders
 from ccm.testing.clock import START
 
-RULES = Settings(names=NAMES, cluster="ours")
+RULES = MachineSettings(names=NAMES, cluster="ours")
 CHOSEN = {NAMES.candidate: "true", NAMES.selected: "true"}
 WELL, ILL = {NAMES.update_result: "successful"}, {NAMES.update_result: "failed"}
 CANDIDATE = {NAMES.candidate: "true"}
@@ -50,8 +50,8 @@ def node(labels: dict[str, str], reason: str = "") -> Node:
     )
 
 
-def says(reason: str) -> Decision:
-    return Decision(says=reason)
+def says(reason: str) -> UpdateDecision:
+    return UpdateDecision(step=reason)
 
 
 @pytest.mark.parametrize(
@@ -66,17 +66,17 @@ def says(reason: str) -> Decision:
             (1, Phase.RUNNING, CANDIDATE, NAMES.update_succeeded, says(NAMES.update_waiting)),
             (1, Phase.RUNNING, CANDIDATE, NAMES.update_waiting, REST),
             (2, Phase.RUNNING, CHOSEN, NAMES.update_waiting, says(NAMES.update_selected)),
-            (3, Phase.RUNNING, CHOSEN, NAMES.update_selected, Decision(drains=True)),
-            (3, Phase.UNKNOWN, CHOSEN, NAMES.update_selected, Decision(drains=True)),
-            (3, Phase.UPDATING, CHOSEN, NAMES.update_selected, Decision(drains=True)),
-            (3, Phase.RUNNING, CHOSEN | WELL, NAMES.update_selected, Decision(drains=True)),
+            (3, Phase.RUNNING, CHOSEN, NAMES.update_selected, UpdateDecision(drains=True)),
+            (3, Phase.UNKNOWN, CHOSEN, NAMES.update_selected, UpdateDecision(drains=True)),
+            (3, Phase.UPDATING, CHOSEN, NAMES.update_selected, UpdateDecision(drains=True)),
+            (3, Phase.RUNNING, CHOSEN | WELL, NAMES.update_selected, UpdateDecision(drains=True)),
             (3, Phase.FAILED, CHOSEN, NAMES.update_selected, REST),
             (3, Phase.PENDING, CHOSEN, NAMES.update_selected, REST),
             (4, Phase.RUNNING, CANDIDATE, NAMES.update_selected, says(NAMES.update_waiting)),
             (4, Phase.RUNNING, CANDIDATE, NAMES.update_ready, says(NAMES.update_waiting)),
             (4, Phase.UPDATING, CANDIDATE, NAMES.update_ready, REST),
-            (6, Phase.UPDATING, CHOSEN, NAMES.update_drained, Decision(begins=True)),
-            (6, Phase.RUNNING, CHOSEN, NAMES.update_ready, Decision(begins=True)),
+            (6, Phase.UPDATING, CHOSEN, NAMES.update_drained, UpdateDecision(begins=True)),
+            (6, Phase.RUNNING, CHOSEN, NAMES.update_ready, UpdateDecision(begins=True)),
             (6, Phase.UPDATING, CHOSEN, NAMES.update_ready, REST),
             (7, Phase.UPDATING, CHOSEN | WELL, NAMES.update_ready, says(NAMES.update_succeeded)),
             (7, Phase.UPDATING, CHOSEN | ILL, NAMES.update_ready, says(NAMES.update_failed)),
@@ -93,8 +93,10 @@ def says(reason: str) -> Decision:
         )
     ],
 )
-def test_what_follows(phase: Phase, labels: dict[str, str], reason: str, found: Decision) -> None:
-    assert inplace.decide(machine(phase), node(labels, reason), RULES) == found
+def test_what_follows(
+    phase: Phase, labels: dict[str, str], reason: str, found: UpdateDecision
+) -> None:
+    assert in_place_update.decide(machine(phase), node(labels, reason), RULES) == found
 
 
 @row(3)
@@ -103,7 +105,7 @@ def test_a_drain_takes_its_time_from_the_moment_its_node_was_chosen() -> None:
     limited = machine(drain_timeout_s=60.0)
 
     def force(one: Machine, seconds: float) -> bool:
-        return inplace.task(one, chosen, START + timedelta(seconds=seconds), RULES).force
+        return in_place_update.task(one, chosen, START + timedelta(seconds=seconds), RULES).force
 
     assert (force(limited, 60), force(limited, 61)) == (False, True)
     assert (force(machine(), 7200), force(machine(force_drain=True), 0)) == (False, True)
@@ -128,7 +130,9 @@ def test_what_of_a_node_matters(before: Node, after: Node, matters: bool) -> Non
 def test_a_node_that_goes() -> None:
     going = node(CHOSEN, NAMES.update_selected)
     metadata = structs.replace(going.metadata, deletion_timestamp=format_time(START))
-    assert inplace.decide(machine(), structs.replace(going, metadata=metadata), RULES) == REST
+    assert (
+        in_place_update.decide(machine(), structs.replace(going, metadata=metadata), RULES) == REST
+    )
 
 
 # --- the node of a machine ------------------------------------------------------------------------
@@ -147,7 +151,7 @@ def test_what_a_node_gets_when_it_joins_is_bound_to_a_version(
     said: dict[str, str], wanted: dict[str, str], found: dict[str, str]
 ) -> None:
     joins = builders.node("m0", annotations=said, resource_version="7")
-    patch = nodesync.patch(machine(node_annotations=wanted), joins, RULES, ARRIVAL)
+    patch = node_metadata.patch(machine(node_annotations=wanted), joins, RULES, ARRIVAL)
     assert patch is not None
     notes = patch["metadata"].get("annotations", {})
     assert {key: notes[key] for key in (HOLD, OURS) if key in notes} == found
@@ -157,6 +161,8 @@ def test_what_a_node_gets_when_it_joins_is_bound_to_a_version(
 @pytest.mark.parametrize("taints", [(), (TAINT,)], ids=["merged", "replaced"])
 def test_only_what_is_replaced_as_a_whole_is_bound_to_a_version(taints: tuple[Taint, ...]) -> None:
     """A kubelet that writes its node at the same moment is no conflict; lost taints would be."""
-    patch = nodesync.patch(machine(taints=taints), builders.node("m", resource_version="7"), RULES)
+    patch = node_metadata.patch(
+        machine(taints=taints), builders.node("m", resource_version="7"), RULES
+    )
     assert patch is not None
     assert patch["metadata"].get("resourceVersion") == ("7" if taints else None)

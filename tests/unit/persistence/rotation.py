@@ -84,7 +84,7 @@ async def look(kind: str, folder: Path) -> None:
     """Nothing is lost, both keys open it; a second rotation ends the first."""
     async with opened(kind, folder, NEW, OLD) as store:
         await same(store)
-        assert (await store.rotate(NAME)).left == 0
+        assert (await store.rotate(NAME)).failed == 0
         assert await store.rotate(NAME) == RotationReport(current=len(SECRETS))
     async with opened(kind, folder, NEW) as store:
         await same(store)

@@ -13,7 +13,7 @@ import pytest
 
 from ccm.persistence import errors, postgres, registry, s3
 from ccm.persistence.interface import MachineId, PersistenceProviderStatus, new_machine_id
-from ccm.persistence.objects import checked, instance_name, key_of
+from ccm.persistence.objects import check_key, instance_name, key_of
 from ccm.persistence.postgres import PostgresConfig
 from ccm.persistence.s3 import S3Config
 from tests.unit.persistence.helpers import LOCAL, NAME, opened, thing
@@ -44,7 +44,9 @@ POSTGRES = PostgresConfig(host="db.example")
 def test_storage_names_its_instance(config: Any, changed: dict[str, Any], is_other: bool) -> None:
     module = s3 if isinstance(config, S3Config) else postgres
     other = msgspec.structs.replace(config, **changed)
-    names = [module.storage([one], registry.Context()).instances() for one in (config, other)]
+    names = [
+        module.storage([one], registry.BackendContext()).instances() for one in (config, other)
+    ]
 
     assert (names[0] != names[1]) is is_other
 
@@ -73,7 +75,7 @@ def test_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delitem(sys.modules, "ccm.persistence.s3")
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(errors.BackendDead, match=r"kube-ccm\[s3\]"):
-        registry.load("s3")
+        registry.load_backend("s3")
 
 
 def test_keys_of_many_names_never_clash() -> None:
@@ -87,7 +89,7 @@ def test_keys_of_many_names_never_clash() -> None:
 
     assert len(keys) == len(names)
     assert len({key.lower() for key in keys}) == len(names)
-    assert all(checked(key) == key for key in keys)
+    assert all(check_key(key) == key for key in keys)
 
 
 def test_name_of_an_instance_is_the_same_for_ever() -> None:

@@ -13,15 +13,15 @@ import pytest
 
 from ccm.base import clock
 from ccm.persistence import errors
-from ccm.persistence.engine import Instance, StoreProvider
-from ccm.persistence.envelope import Writer
+from ccm.persistence.engine import StorageInstance, StoreProvider
+from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.interface import GVK, ObjectKey, Stamped
-from ccm.persistence.manager import Backend, Manager
+from ccm.persistence.manager import Backend, ReplicationManager
 from ccm.persistence.memory import MemoryStore
-from ccm.persistence.objects import Place, instance_name
+from ccm.persistence.objects import StoragePlace, instance_name
 from ccm.persistence.store import check_epoch
 from ccm.testing.persistence_contract import KIND, thing
-from ccm.testing.persistence_harness import HERE, Ill, Troubled
+from ccm.testing.persistence_harness import HERE, FaultyStore, InstanceFaults
 
 pytestmark = pytest.mark.virtual_time
 
@@ -33,25 +33,29 @@ class World:
     stores: list[MemoryStore] = dataclasses.field(
         default_factory=lambda: [MemoryStore() for _ in "abc"]
     )
-    ills: list[Ill] = dataclasses.field(default_factory=lambda: [Ill() for _ in "abc"])
+    ills: list[InstanceFaults] = dataclasses.field(
+        default_factory=lambda: [InstanceFaults() for _ in "abc"]
+    )
     epoch: int = 1
 
-    def manager(self, count: int = 3, **settings: Any) -> Manager:
-        writer = Writer(epoch=self.epoch)
+    def manager(self, count: int = 3, **settings: Any) -> ReplicationManager:
+        writer = WriterIdentity(epoch=self.epoch)
 
         def backend(at: int) -> Backend:
             name = instance_name("memory", {"n": at})
 
             def make() -> StoreProvider:
-                stores = {name: Troubled(self.stores[at], self.ills[at])}
+                stores = {name: FaultyStore(self.stores[at], self.ills[at])}
                 return StoreProvider("memory", stores, writer=lambda: writer, deadline_s=5)
 
             return Backend(f"memory-{at}", make)
 
-        return Manager([backend(at) for at in range(count)], writer=lambda: writer, **settings)
+        return ReplicationManager(
+            [backend(at) for at in range(count)], writer=lambda: writer, **settings
+        )
 
     @asynccontextmanager
-    async def opened(self, count: int = 3, **settings: Any) -> AsyncIterator[Manager]:
+    async def opened(self, count: int = 3, **settings: Any) -> AsyncIterator[ReplicationManager]:
         manager = self.manager(count, **settings)
         await manager.initialize(HERE)
         try:
@@ -130,7 +134,7 @@ async def test_more_was_missed_than_is_remembered() -> None:
         world.fail(0)
         for at in range(25):
             await manager.put_object(thing(f"n{at}"))
-        assert len(manager.members[0].lacking) <= 10
+        assert len(manager.replicas[0].missing) <= 10
         world.fail()
         await rounds(4)
         assert world.counts() == [25, 25, 25]
@@ -188,7 +192,7 @@ def test_instances_of_one_name_are_refused() -> None:
         return Backend(label, lambda: StoreProvider("memory", {name: MemoryStore()}))
 
     with pytest.raises(errors.BackendDead, match="instance of one name"):
-        Manager([backend("one"), backend("two")])
+        ReplicationManager([backend("one"), backend("two")])
 
 
 class Plain(StoreProvider):
@@ -202,19 +206,19 @@ def test_backend_without_stamps_may_only_be_alone() -> None:
         name = instance_name("plain", {"n": at})
         return Backend("plain", lambda: Plain("plain", {name: MemoryStore()}))
 
-    Manager([backend(1)])
+    ReplicationManager([backend(1)])
     with pytest.raises(errors.BackendDead, match="'plain' lacks the method write_stamped"):
-        Manager([backend(1), backend(2)])
+        ReplicationManager([backend(1), backend(2)])
 
 
-PLACE = Place(GVK("", "v1", "Kind"), ObjectKey("_/a"))
+PLACE = StoragePlace(GVK("", "v1", "Kind"), ObjectKey("_/a"))
 
 
-def instance() -> Instance:
-    return Instance("memory", "memory-0123456789abcdef", MemoryStore(), deadline_s=60)
+def instance() -> StorageInstance:
+    return StorageInstance("memory", "memory-0123456789abcdef", MemoryStore(), deadline_s=60)
 
 
-async def fail(one: Instance) -> None:
+async def fail(one: StorageInstance) -> None:
     async with one.operation("put", PLACE):
         await asyncio.sleep(7)
         raise errors.BackendUnavailable("no")
@@ -273,10 +277,10 @@ async def test_own_write_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.opened() as manager:
         key = await manager.put_object(thing(size=1))
         await rounds()
-        fastest = manager.members[0]
+        fastest = manager.replicas[0]
         write = fastest.write
 
-        async def late(place: Place, copy: Stamped) -> None:
+        async def late(place: StoragePlace, copy: Stamped) -> None:
             await arrives.wait()
             await write(place, copy)
 
@@ -285,7 +289,7 @@ async def test_own_write_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         await manager.put_object(thing(size=2))
         assert await manager.get_object(KIND, key) == thing(size=2)
         arrives.set()
-        await manager.settled()
+        await manager.wait_for_writes()
         assert await manager.get_object(KIND, key) == thing(size=2)
 
 
@@ -296,13 +300,13 @@ async def test_deletion_during_a_listing_is_not_undone(monkeypatch: pytest.Monke
         key = await manager.put_object(thing())
         await manager.put_object(thing("two"))
         await rounds()
-        first = manager.members[0]
+        first = manager.replicas[0]
         read_all = first.read_all
 
-        async def slowly(kind: GVK) -> dict[Place, Stamped]:
+        async def slowly(kind: GVK) -> dict[StoragePlace, Stamped]:
             found = await read_all(kind)
             await manager.delete_object(KIND, key)
-            await manager.settled()
+            await manager.wait_for_writes()
             return found
 
         monkeypatch.setattr(first, "read_all", slowly)
@@ -313,7 +317,7 @@ async def test_deletion_during_a_listing_is_not_undone(monkeypatch: pytest.Monke
 
 async def test_who_listens_hears_when_none_works_and_when_one_does() -> None:
     world, heard = World(), list[bool]()
-    async with world.opened(tell=heard.append) as manager:
+    async with world.opened(on_change=heard.append) as manager:
         world.fail(0, 1)
         await rounds(3)
         assert heard == []
@@ -336,7 +340,7 @@ async def test_hanging_instance_does_not_hold_up_the_others() -> None:
 
 
 def _noted(asked: list[int], at: int, read: Any) -> Any:
-    async def noting(place: Place) -> Stamped | None:
+    async def noting(place: StoragePlace) -> Stamped | None:
         asked.append(at)
         found: Stamped | None = await read(place)
         return found
@@ -350,7 +354,7 @@ async def test_fastest_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.opened() as manager:
         key = await manager.put_object(thing())
         await rounds()
-        for at, (member, latency) in enumerate(zip(manager.members, (0.3, 0.1, 0.2), strict=True)):
+        for at, (member, latency) in enumerate(zip(manager.replicas, (0.3, 0.1, 0.2), strict=True)):
             monkeypatch.setattr(member, "latency", AsyncMock(return_value=latency))
             monkeypatch.setattr(member, "read", _noted(asked, at, member.read))
         assert await manager.get_object(KIND, key) == thing()

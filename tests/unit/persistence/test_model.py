@@ -29,7 +29,7 @@ from ccm.persistence.postgres import PostgresConfig, PostgresStore
 from ccm.persistence.s3 import S3Store
 from ccm.persistence.store import Store
 from ccm.testing.persistence_contract import put_many
-from ccm.testing.persistence_harness import stalls
+from ccm.testing.persistence_harness import measure_stalls
 from tests import postgres
 from tests.contract.persistence import buckets
 from tests.unit.persistence.helpers import HERE, KIND, LOCAL, NAME, opened, provider, thing
@@ -197,7 +197,7 @@ def made(kind: str, folder: Path, exits: ExitStack) -> Store:
 @pytest.mark.parametrize("kind", ["memory", *LOCAL, "postgres", "s3"])
 async def test_ten_thousand(kind: str, tmp_path: Path, exits: ExitStack) -> None:
     store = await asyncio.to_thread(made, kind, tmp_path, exits)
-    async with opened(store) as provider, stalls() as longest:
+    async with opened(store) as provider, measure_stalls() as longest:
         before, began = memory(), clock.monotonic()
         await put_many(provider, NAME, OBJECTS)
         written = clock.monotonic()

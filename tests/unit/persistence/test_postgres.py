@@ -14,7 +14,7 @@ import pytest
 
 from ccm.persistence import errors
 from ccm.persistence.postgres import PostgresConfig, PostgresStore
-from ccm.testing.persistence_harness import overheard
+from ccm.testing.persistence_harness import captured_logs
 from tests import pki, postgres
 from tests.storage import Database
 from tests.unit.persistence.helpers import KIND, NAME, opened, thing
@@ -96,7 +96,10 @@ async def test_refused(
     files = {name: tmp_path / value for name, value in settings.items()
              if name.endswith("_file") and value}  # fmt: skip
 
-    with overheard() as logged, pytest.raises(errors.Unreachable, match=said) as refused:
+    with (
+        captured_logs() as logged,
+        pytest.raises(errors.NoInstanceReachable, match=said) as refused,
+    ):
         async with opened(changed(config, **settings | files)):
             pass
 
@@ -141,7 +144,7 @@ async def test_server_without_tls_is_refused(config: PostgresConfig) -> None:
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(errors.Unreachable, match="rejected SSL upgrade"):
+        with pytest.raises(errors.NoInstanceReachable, match="rejected SSL upgrade"):
             async with opened(changed(config, port=port)):
                 pass
 

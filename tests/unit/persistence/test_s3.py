@@ -19,10 +19,10 @@ from yarl import URL
 
 from ccm.persistence import errors
 from ccm.persistence.engine import StoreProvider
-from ccm.persistence.envelope import Writer
+from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.interface import ABSENT, CAS
 from ccm.persistence.s3 import S3Config, S3Store
-from ccm.testing.persistence_harness import overheard
+from ccm.testing.persistence_harness import captured_logs
 from tests import forwardproxy, pki
 from tests.contract.persistence import buckets
 from tests.unit.persistence.helpers import KIND, NAME, opened, thing
@@ -170,7 +170,7 @@ async def test_answer_that_got_lost(bucket_url: str, config: S3Config) -> None:
 
 
 def leads(store: S3Store, epoch: int) -> AbstractAsyncContextManager[StoreProvider]:
-    return opened(store, writer=lambda: Writer(epoch=epoch))
+    return opened(store, writer=lambda: WriterIdentity(epoch=epoch))
 
 
 @pytest.mark.parametrize("epoch", [3, 4])
@@ -219,7 +219,7 @@ def test_plain_http_is_refused() -> None:
         S3Store(S3Config(bucket="b-1", endpoint="http://127.0.0.1:1"))
     with pytest.raises(errors.BackendDead, match=r"s3\.example must be a URL.*https://"):
         S3Store(S3Config(bucket="b-1", endpoint="s3.example"))
-    with overheard() as logged:
+    with captured_logs() as logged:
         S3Store(S3Config(bucket="b-1", endpoint="http://127.0.0.1:1", allow_insecure=True))
     assert "bucket is used without TLS" in logged()
 
@@ -236,7 +236,7 @@ async def test_metadata_without_a_proxy(config: S3Config, monkeypatch: pytest.Mo
             access_key_id_file=None,
             secret_access_key_file=None,
         )
-        with pytest.raises(errors.Unreachable):
+        with pytest.raises(errors.NoInstanceReachable):
             async with opened(S3Store(bare)):
                 pass
 
@@ -266,7 +266,7 @@ async def test_wrong_files_are_named(
         name: tmp_path / value if name.endswith("_file") else value
         for name, value in settings.items()
     }
-    with pytest.raises(errors.Unreachable, match=said):
+    with pytest.raises(errors.NoInstanceReachable, match=said):
         async with opened(S3Store(msgspec.structs.replace(config, **given))):
             pass
 
@@ -283,7 +283,7 @@ async def test_certificate_is_checked(bucket_url: str, config: S3Config, tmp_pat
         for ca_file in (other.file, None):
             stranger = S3Store(msgspec.structs.replace(strict, ca_file=ca_file))
             with pytest.raises(
-                errors.Unreachable, match=r"certificate is refused .UnknownIssuer.*ca_file"
+                errors.NoInstanceReachable, match=r"certificate is refused .UnknownIssuer.*ca_file"
             ):
                 async with opened(stranger):
                     pass
@@ -358,7 +358,7 @@ async def test_the_proxy_of_the_environment_is_used(
         monkeypatch.setenv("NO_PROXY", "s3.test:80")
         monkeypatch.setenv("ALL_PROXY", url)
         named = msgspec.structs.replace(config, endpoint="http://s3.test")
-        with pytest.raises(errors.Unreachable, match="host is unknown"):
+        with pytest.raises(errors.NoInstanceReachable, match="host is unknown"):
             async with opened(S3Store(named)):
                 pass
 

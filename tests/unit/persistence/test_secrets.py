@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from ccm.base.tasks import Group
+from ccm.base.tasks import NamedTaskGroup
 from ccm.persistence import errors, keyring
 from ccm.persistence.keyring import Keyring
 from ccm.persistence.kubesecrets import KubernetesSecretStore
 from ccm.persistence.memory import MemoryStore
-from ccm.persistence.registry import Context
+from ccm.persistence.registry import BackendContext
 from ccm.persistence.secrets import (
     SEALED,
     EncryptedConfig,
@@ -27,7 +27,7 @@ from ccm.persistence.secrets import (
     storage,
 )
 from ccm.persistence.store import Store
-from ccm.testing.persistence_harness import ELSEWHERE, overheard
+from ccm.testing.persistence_harness import ELSEWHERE, captured_logs
 from tests.unit.persistence.helpers import HERE, LOCAL, NAME, provider
 
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -101,7 +101,7 @@ async def sealed(store: Store, *ring: bytes) -> AsyncIterator[EncryptedSecretSto
 
 @asynccontextmanager
 async def in_cluster(cluster: Cluster) -> AsyncIterator[KubernetesSecretStore]:
-    made = KubernetesSecretStore(cluster, "kube-system", Context())
+    made = KubernetesSecretStore(cluster, "kube-system", BackendContext())
     await made.initialize(HERE)
     try:
         yield made
@@ -144,7 +144,7 @@ async def test_life(tmp_path: Path, kind: str) -> None:
 async def test_no_needle_in_any_byte(tmp_path: Path, kind: str) -> None:
     """Nor its spellings; nor in the log, nor in what is shown of the store."""
     spellings = {NEEDLE, base64.b64encode(NEEDLE)[:-4], NEEDLE.hex().encode()}
-    with overheard() as logged:
+    with captured_logs() as logged:
         async with sealed(LOCAL[kind](tmp_path)) as store:
             await store.put_secret(NAME, "one", DATA)
         stored = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
@@ -215,26 +215,26 @@ def test_key_files(tmp_path: Path) -> None:
     text.write_bytes(base64.b64encode(OLD) + b"\n")
     for path in (raw, text):
         path.chmod(0o400)
-    assert keyring.from_files([raw, text]) == [NEW, OLD]
+    assert keyring.read_keys([raw, text]) == [NEW, OLD]
 
     raw.chmod(0o440)
     with pytest.raises(errors.BackendDead, match="chmod 0400"):
-        keyring.from_files([raw])
+        keyring.read_keys([raw])
     short = tmp_path / "short"
     short.write_text("short")
     short.chmod(0o600)
     with pytest.raises(errors.BackendDead, match="/dev/urandom"):
-        keyring.from_files([short])
+        keyring.read_keys([short])
     with pytest.raises(errors.BackendDead, match="20 characters"):
-        keyring.passphrase(short)
+        keyring.read_passphrase(short)
     with pytest.raises(errors.BackendDead, match="cannot be read"):
-        keyring.from_files([tmp_path / "absent"])
+        keyring.read_keys([tmp_path / "absent"])
     with pytest.raises(errors.BackendDead, match="at least one key"):
         EncryptedSecretStore(provider(MemoryStore()), [])
     # Nothing is opened without its keys.
     config = EncryptedConfig(key_files=(tmp_path / "absent",), storage={"none": {}})
     with pytest.raises(errors.BackendDead, match="cannot be read"):
-        storage([config], Context())
+        storage([config], BackendContext())
 
 
 async def test_wrong_key() -> None:
@@ -282,14 +282,14 @@ async def test_rotation_may_be_cut_and_goes_on() -> None:
         wanted = [await before.put_secret(NAME, f"n{at}", DATA) for at in range(6)]
     async with sealed(store, NEW, OLD) as between:
         for key in wanted[:2]:
-            await between._anew(NAME, key)
+            await between._reseal(NAME, key)
     async with sealed(store, NEW, OLD) as after:
         assert await after.rotate(NAME) == RotationReport(rewritten=4, current=2)
         assert await after.rotate(NAME) == RotationReport(current=6)
     async with sealed(store, NEW) as alone:
         assert [await alone.get_secret(NAME, key) for key in wanted] == [DATA] * 6
     async with sealed(store, OLD) as gone:
-        assert await gone.rotate(NAME) == RotationReport(left=6)
+        assert await gone.rotate(NAME) == RotationReport(failed=6)
 
 
 async def test_later_write_wins_though_it_is_sealed_sooner(
@@ -302,7 +302,7 @@ async def test_later_write_wins_though_it_is_sealed_sooner(
         return seal(self, value, where)
 
     monkeypatch.setattr(Keyring, "seal", slowly)
-    async with sealed(MemoryStore()) as store, Group() as group:
+    async with sealed(MemoryStore()) as store, NamedTaskGroup() as group:
         for value in (b"old", b"new"):
             group.start(store.put_secret(NAME, "one", {"a": value}), name="put")
     async with sealed(store._inner._instances[NAME].store) as again:
@@ -329,14 +329,14 @@ async def test_a_write_beside_a_rotation_stays(monkeypatch: pytest.MonkeyPatch) 
     async with sealed(store, OLD) as before:
         key = await before.put_secret(NAME, "one", DATA)
     async with sealed(store, NEW, OLD) as ours, sealed(store, NEW, OLD) as other:
-        seal = ours._sealed
+        seal = ours._seal
 
         async def late(*given: Any) -> dict[str, str]:
             await other.put_secret(NAME, "one", {"a": b"new"})
             return await seal(*given)
 
-        monkeypatch.setattr(ours, "_sealed", late)
-        assert await ours.rotate(NAME) == RotationReport(left=1)
+        monkeypatch.setattr(ours, "_seal", late)
+        assert await ours.rotate(NAME) == RotationReport(failed=1)
         assert await other.get_secret(NAME, key) == {"a": b"new"}
 
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 import msgspec
 
 from ccm.planning import changes
-from ccm.planning.changes import Action, Change, Forecast, Subject, Told, of_call, tidied
-from ccm.planning.cloud import CloudChange
+from ccm.planning.changes import (
+    ChangedObject,
+    ChangeKind,
+    Forecast,
+    PlannedChange,
+    RecordedEvent,
+    call_change,
+    merge_changes,
+)
+from ccm.planning.cloud_client import CloudChange
 from ccm.testing.builders import node, service
 
-NODE, SHOP = Subject("Node", "", "n1"), Subject("Service", "default", "shop")
+NODE, SHOP = ChangedObject("Node", "", "n1"), ChangedObject("Service", "default", "shop")
 NODES = [node(f"n{number:02}") for number in range(22)]
 
 
-def told(*found: Change) -> list[str]:
-    return list(changes.lines(Forecast(changes=tidied(found))))
+def told(*found: PlannedChange) -> list[str]:
+    return list(changes.lines(Forecast(changes=merge_changes(found))))
 
 
 def test_a_balancer_that_was_adopted_is_not_deleted() -> None:
@@ -26,16 +34,18 @@ def test_a_balancer_that_was_adopted_is_not_deleted() -> None:
         adopted=True,
     )
 
-    assert told(of_call(call, after_s=0)) == [
+    assert told(call_change(call, after_s=0)) == [
         "Service default/old",
         f"  ~ load balancer: released ({changes.ADOPTED})",
     ]
 
 
 FOUND = Forecast(
-    changes=[Change(subject=SHOP, action=Action.DELETE, what=changes.BALANCER)],
-    held=[Told(subject=NODE, reason="DeletionHeld", message="it may\nnot go")],
-    warnings=[Told(subject=NODE, reason="InitializationFailed", message="no such instance")],
+    changes=[PlannedChange(subject=SHOP, action=ChangeKind.DELETE, what=changes.BALANCER)],
+    blocked=[RecordedEvent(subject=NODE, reason="DeletionHeld", message="it may\nnot go")],
+    warnings=[
+        RecordedEvent(subject=NODE, reason="InitializationFailed", message="no such instance")
+    ],
     left_out={"node-route-controller": "not running: the provider offers no routes"},
     failures=["instance_exists n2: the cloud is down"],
 )

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from ccm.base.tasks import spawn
 from ccm.cloud import errors
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.interface import (
     InstancesV2,
     LoadBalancer,
@@ -23,9 +23,9 @@ from ccm.cloud.interface import (
     Routes,
 )
 from ccm.cloud.machines import Credentials, Identity, MachineDriver, MachineRequest
-from ccm.cloud.operation import DECLARED
+from ccm.cloud.operation import DECLARATIONS
 from ccm.cloud.types import Route
-from ccm.planning.cloud import AskingHandle, ChangeRefused, Ledger
+from ccm.planning.cloud_client import ChangeRefused, Ledger, RecordingCloudClient
 from ccm.testing.builders import node, service
 from tests.contract.memory import MemoryNetworkApi, open_memory_network
 
@@ -56,27 +56,27 @@ def api() -> MemoryNetworkApi:
 
 
 @pytest_asyncio.fixture
-async def handle(api: MemoryNetworkApi) -> AsyncIterator[AskingHandle]:
+async def handle(api: MemoryNetworkApi) -> AsyncIterator[RecordingCloudClient]:
     async with open_memory_network(api) as cloud:
         with_machines = replace(cloud, machines=AsyncMock(spec=MachineDriver))
-        yield AskingHandle(with_machines, ledger=Ledger())
+        yield RecordingCloudClient(with_machines, ledger=Ledger())
 
 
 def test_every_change_that_is_declared_is_tried_here() -> None:
     assert {method.__name__ for method in CHANGES} == {
-        verb for verb, declared in DECLARED.items() if declared.change
+        verb for verb, declared in DECLARATIONS.items() if declared.change
     }
 
 
 @pytest.mark.parametrize("method", CHANGES)
 async def test_a_change_is_noted_and_never_reaches_the_provider(
-    handle: AskingHandle, api: MemoryNetworkApi, method: Any
+    handle: RecordingCloudClient, api: MemoryNetworkApi, method: Any
 ) -> None:
     with contextlib.suppress(errors.RetryAfter):
         await handle.call(method, *CHANGES[method])
     assert [one.verb for one in handle._ledger.changes] == [method.__name__]
     with pytest.raises(ChangeRefused):
-        await Handle.call(handle.observe(lambda *_: None), method, *CHANGES[method])
+        await CloudClient.call(handle.with_observer(lambda *_: None), method, *CHANGES[method])
     assert api.writes == 0
     assert cast("AsyncMock", handle.cloud.machines).mock_calls == []
 
@@ -96,7 +96,7 @@ class SilentApi(MemoryNetworkApi):
 async def test_a_silent_cloud_is_waited_for_once(another: bool) -> None:
     api = SilentApi()
     async with open_memory_network(api) as cloud:
-        handle = AskingHandle(cloud, ledger=Ledger(), deadline_s=30.0)
+        handle = RecordingCloudClient(cloud, ledger=Ledger(), deadline_s=30.0)
         silent = spawn(handle.call(Routes.list_routes, "kubernetes"), name="silent")
         await asyncio.sleep(1.0)
         api.dead = not another

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ccm.cloud import default_load_balancer_name
 from ccm.kube.resources import NODES, SERVICES
 from ccm.model import Taint, names
-from ccm.planning.forecast import ClusterCopy
+from ccm.planning.forecast import FakeTracker
 from ccm.testing import builders
 from tests.unit.planning.world import OWNER, F, Town, actions, holds
 
@@ -139,7 +139,7 @@ def test_deletions_on_record_count_and_the_record_is_not_written() -> None:
 
     planned = town.plan()
 
-    assert [one.subject.name for one in planned.held] == ["n1"]
+    assert [one.subject.name for one in planned.blocked] == ["n1"]
     assert not [one for one in planned.changes if one.what == "Node"]
     assert actions(planned) == actions(town.live())
 
@@ -244,12 +244,12 @@ def test_a_denial_that_is_taken_back_meanwhile_deletes_nothing() -> None:
 
 @pytest.mark.virtual_time
 async def test_an_odd_value_of_a_real_object_stays() -> None:
-    copy = ClusterCopy()
+    copy = FakeTracker()
     copy.load(
         NODES,
         {"a": builders.node("a", taints=[Taint(key="k", effect="NoExecute", time_added="odd")])},
     )
 
-    (read,) = copy.of(NODES).now.values()
+    (read,) = copy.objects(NODES).current.values()
 
     assert read.taints[0].time_added == "odd"

@@ -12,7 +12,7 @@ from ccm.gardener import names
 from ccm.planning import changes
 from ccm.planning.changes import VM, Forecast
 from ccm.planning.forecast import forecast
-from ccm.planning.timeloop import HurryingLoop
+from ccm.planning.timeloop import FastForwardLoop
 from tests.unit.controllers.machines import CLUSTER, DEFINITIONS, World
 
 FLAGS = (
@@ -41,7 +41,7 @@ def planned(world: World, *flags: str) -> Forecast:
     before = dict(world.server.requests)
     cloud = Cloud(name="fake", machines=world.driver, has_cluster_id=True)
     chosen = options.parse([*FLAGS, *flags])
-    with asyncio.Runner(loop_factory=HurryingLoop) as runner:
+    with asyncio.Runner(loop_factory=FastForwardLoop) as runner:
         found = runner.run(forecast(chosen, world.server.client(), cloud))
     print(*changes.lines(found), changes.summary(found), sep="\n")
     asked = {key for key, number in world.server.requests.items() if number > before.get(key, 0)}

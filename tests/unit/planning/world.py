@@ -10,20 +10,20 @@ from typing import Any, TypeVar
 import msgspec
 
 from ccm.app import options, provider
-from ccm.app.controllers import Controllers
-from ccm.app.election import migration_plan
-from ccm.app.health import Vitals
+from ccm.app.controllers import ControllerRunner
+from ccm.app.election import load_migration
+from ccm.app.health import DaemonState
 from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, default_load_balancer_name
-from ccm.cloud.operation import Operation
+from ccm.cloud.operation import ProviderCall
 from ccm.kube.resources import CONFIG_MAPS, NODES, SERVICES
 from ccm.model import ConfigMap, Node, NodeAddress, NodeCondition, Service, names
 from ccm.planning import forecast
-from ccm.planning.changes import BALANCER, MEMBERS, ROUTE, Change, Forecast
-from ccm.planning.cloud import CloudChange, Ledger
-from ccm.planning.forecast import ClusterCopy
-from ccm.planning.timeloop import HurryingLoop
+from ccm.planning.changes import BALANCER, MEMBERS, ROUTE, Forecast, PlannedChange
+from ccm.planning.cloud_client import CloudChange, Ledger
+from ccm.planning.forecast import FakeTracker
+from ccm.planning.timeloop import FastForwardLoop
 from ccm.runtime import deletions
 from ccm.testing import builders
 from ccm.testing.apiserver import patches
@@ -167,7 +167,7 @@ class Town:
                 client = self._cluster().named("reader")
                 return await forecast.forecast(self._options, client, self._seen(cloud), wait=wait)
 
-        found = run(find(), loop=HurryingLoop if really else VirtualTimeLoop)
+        found = run(find(), loop=FastForwardLoop if really else VirtualTimeLoop)
         assert self.api.writes == writes
         return found
 
@@ -181,13 +181,15 @@ class Town:
         return run(work())
 
     async def _lived(self, cloud: Cloud) -> Forecast:
-        cluster, ledger, events = self._cluster(), Ledger(), forecast._Events()
+        cluster, ledger, events = self._cluster(), Ledger(), forecast._EventCollector()
         present = set(self.api.balancers)
 
-        handle = provider.handle(self._options, cloud)
-        ask = handle._ask
+        handle = provider.make_handle(self._options, cloud)
+        ask = handle._call_provider
 
-        async def noting(cloud: Cloud, operation: Operation, method: Callable[..., Any]) -> object:
+        async def noting(
+            cloud: Cloud, operation: ProviderCall, method: Callable[..., Any]
+        ) -> object:
             answer = await ask(cloud, operation, method)
             if operation.change:
                 service = operation.arguments.get("service")
@@ -201,13 +203,15 @@ class Town:
                 ledger.changes.append(made)
             return answer
 
-        vars(handle)["_ask"] = noting
-        plan = migration_plan(self._options)
-        running = Controllers(self._options, cluster, events, Vitals(), plan)
+        vars(handle)["_call_provider"] = noting
+        plan = load_migration(self._options)
+        running = ControllerRunner(self._options, cluster, events, DaemonState(), plan)
         work = spawn(running.run(handle, election=None), name="controllers")
         await asyncio.sleep(forecast.horizon_s(self._options))
-        found = Forecast(changes=forecast.gathered(cluster, ledger, lambda _: 0))
-        found = forecast._with_events(found, events, forecast._held(self._options, cluster))
+        found = Forecast(changes=forecast.collect_changes(cluster, ledger, lambda _: 0))
+        found = forecast._split_events(
+            found, events, forecast._blocked_deletions(self._options, cluster)
+        )
         await cancel_and_join(work)
         return found
 
@@ -215,12 +219,12 @@ class Town:
     def _options(self) -> options.Options:
         return options.parse([*FLAGS, *self.flags])
 
-    def _cluster(self) -> ClusterCopy:
-        cluster = ClusterCopy()
+    def _cluster(self) -> FakeTracker:
+        cluster = FakeTracker()
         cluster.load(NODES, self.nodes)
         cluster.load(SERVICES, self.services, malformed=self.malformed)
         if self.record is not None:
-            meta = {"name": deletions.NAME, "namespace": "kube-system", "uid": "record"}
+            meta = {"name": deletions.CONFIG_MAP_NAME, "namespace": "kube-system", "uid": "record"}
             record = msgspec.convert({"metadata": meta, "data": dict(self.record)}, ConfigMap)
             cluster.load(CONFIG_MAPS, {record.key: record})
         return cluster
@@ -258,17 +262,17 @@ def actions(found: Forecast) -> Comparable:
 
 def holds(found: Forecast) -> Comparable:
     """What is held back, and why."""
-    return frozenset((one.subject, one.message) for one in found.held)
+    return frozenset((one.subject, one.message) for one in found.blocked)
 
 
-def _told(one: Change) -> tuple[object, ...]:
+def _told(one: PlannedChange) -> tuple[object, ...]:
     if one.what in (BALANCER, ROUTE):
         kind = "ensure" if one.what == BALANCER and one.new is not None else one.action
         return (one.subject, one.what, kind)
     return (one.subject, one.what, one.action, one.old, one.new)
 
 
-def _is_answer(one: Change, among: Sequence[Change]) -> bool:
+def _is_answer(one: PlannedChange, among: Sequence[PlannedChange]) -> bool:
     ensured = any(
         each.subject == one.subject and each.what == BALANCER and each.new is not None
         for each in among

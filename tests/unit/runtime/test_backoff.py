@@ -6,17 +6,17 @@ import random
 
 import pytest
 
-from ccm.base.backoff import Exponential
+from ccm.base.backoff import ExponentialBackoff
 from ccm.cloud import errors as cloud
 from ccm.cloud.errors import Internal, InvalidArgument, Retry, RetryAfter, Unavailable
 from ccm.kube import errors as kube
 from ccm.runtime.backoff import (
-    AFTER_JITTER,
-    FIRST_TRIES,
-    LEAST_AFTER_S,
     LONG,
+    MIN_RETRY_AFTER_S,
+    MIN_WAKE_INTERVAL_S,
+    PRIORITY_RETRIES,
+    RETRY_AFTER_JITTER,
     SLOW_S,
-    WAKE_PAUSE_S,
     FailureReports,
     ItemBackoff,
     RetryDecision,
@@ -74,7 +74,7 @@ def test_the_class_of_an_error_decides(error: Exception, expected: RetryDecision
     [
         (BACK_OFF, [None, None, None]),
         (after(7), [7, 7, 7]),
-        (after(0), [LEAST_AFTER_S] * 3),
+        (after(0), [MIN_RETRY_AFTER_S] * 3),
         (SLOW, [SLOW_S, SLOW_S, SLOW_S]),
         (RetryDecision(retry=Retry.SLOW, eager=True), [1, 2, 60]),
         (RetryDecision(retry=Retry.LONG), [30, 60, LONG.cap_s]),
@@ -85,44 +85,51 @@ def test_delays(decision: RetryDecision, delays: list[float | None]) -> None:
 
 
 def made() -> ItemBackoff[str]:
-    return ItemBackoff(Exponential(base_s=1.0, cap_s=10.0), rng=random.Random(1))
+    return ItemBackoff(ExponentialBackoff(base_s=1.0, cap_s=10.0), rng=random.Random(1))
 
 
 def test_pauses_grow_and_one_that_recovers_ends_an_outage_for_the_others() -> None:
     backoff = made()
-    assert [backoff.failed("a", CLOUD_IS_DOWN, 0.0) for _ in range(6)] == [1, 2, 4, 8, 10, 10]
-    assert (backoff.waits("a", 9.9), backoff.waits("a", 10.0)) == (True, False)
-    backoff.failed("b", CLOUD_IS_DOWN, 0.0)
-    backoff.failed("c", SLOW, 0.0)
+    assert [backoff.record_failure("a", CLOUD_IS_DOWN, 0.0) for _ in range(6)] == [
+        1,
+        2,
+        4,
+        8,
+        10,
+        10,
+    ]
+    assert (backoff.is_waiting("a", 9.9), backoff.is_waiting("a", 10.0)) == (True, False)
+    backoff.record_failure("b", CLOUD_IS_DOWN, 0.0)
+    backoff.record_failure("c", SLOW, 0.0)
 
-    assert backoff.recovered("a", 0.5) == ["b"]
-    assert (backoff.waits("b", 0.5), backoff.waits("c", 0.5)) == (False, True)
+    assert backoff.record_success("a", 0.5) == ["b"]
+    assert (backoff.is_waiting("b", 0.5), backoff.is_waiting("c", 0.5)) == (False, True)
     # Until "b" is tried, the outage may go on for it.
     assert backoff.in_outage
-    assert backoff.end_outage(0.5 + WAKE_PAUSE_S / 2) == ()
-    assert backoff.recovered("b", 0.6) == ()
+    assert backoff.end_outage(0.5 + MIN_WAKE_INTERVAL_S / 2) == ()
+    assert backoff.record_success("b", 0.6) == ()
     assert not backoff.in_outage
 
 
 def test_the_default_is_the_longer_of_key_and_bucket() -> None:
     backoff = default_backoff()
-    delays = [backoff.failed(f"key-{number}", BACK_OFF, 0.0) for number in range(102)]
+    delays = [backoff.record_failure(f"key-{number}", BACK_OFF, 0.0) for number in range(102)]
     assert delays == pytest.approx([0.005] * 100 + [0.1, 0.2])
 
 
 def test_a_busy_side_is_asked_more_and_more_rarely_and_by_each_at_another_moment() -> None:
     backoff = made()
-    pauses = [backoff.failed(str(number), after(100), 0.0) for number in range(100)]
-    assert len({pause for pause in pauses if 100 <= pause <= 100 * (1 + AFTER_JITTER)}) == 100
+    pauses = [backoff.record_failure(str(number), after(100), 0.0) for number in range(100)]
+    assert len({pause for pause in pauses if 100 <= pause <= 100 * (1 + RETRY_AFTER_JITTER)}) == 100
 
     now, pauses = 0.0, []
     while now < 200.0:
-        pauses.append(backoff.failed("a", after(1.0), now))
+        pauses.append(backoff.record_failure("a", after(1.0), now))
         now += pauses[-1]
-    assert all(1.0 <= pause <= 1.0 + AFTER_JITTER for pause in pauses[:5])
-    assert 10.0 <= pauses[-1] <= max(pauses) <= 10.0 * (1 + AFTER_JITTER)
-    backoff.postponed("a", now)
-    assert backoff.failed("a", after(1.0), now) <= 1.0 + AFTER_JITTER
+    assert all(1.0 <= pause <= 1.0 + RETRY_AFTER_JITTER for pause in pauses[:5])
+    assert 10.0 <= pauses[-1] <= max(pauses) <= 10.0 * (1 + RETRY_AFTER_JITTER)
+    backoff.postpone("a", now)
+    assert backoff.record_failure("a", after(1.0), now) <= 1.0 + RETRY_AFTER_JITTER
 
 
 def test_a_new_cause_is_reported_at_once_and_a_known_one_later() -> None:
@@ -144,41 +151,41 @@ def test_a_new_cause_is_reported_at_once_and_a_known_one_later() -> None:
 def test_in_the_long_run_all_tries_share_one_rate() -> None:
     """What goes before is not had for nothing: those behind wait the longer."""
     backoff = default_backoff()
-    for _ in range(FIRST_TRIES):
-        backoff.failed("stuck", BACK_OFF, 0.0)
+    for _ in range(PRIORITY_RETRIES):
+        backoff.record_failure("stuck", BACK_OFF, 0.0)
     for number in range(1000):
-        backoff.failed(f"new-{number}", BACK_OFF, 0.0)
+        backoff.record_failure(f"new-{number}", BACK_OFF, 0.0)
 
-    assert backoff.failed("stuck", BACK_OFF, 0.0) == pytest.approx((1000 + 9 - 100) / 10)
+    assert backoff.record_failure("stuck", BACK_OFF, 0.0) == pytest.approx((1000 + 9 - 100) / 10)
 
 
 @pytest.mark.parametrize("answer", ["failure", "not ready", "success"])
 def test_another_answer_ends_the_count_of_a_busy_side(answer: str) -> None:
     backoff = made()
     for now in (0.0, 100.0):
-        backoff.failed("a", after(1.0), now)
+        backoff.record_failure("a", after(1.0), now)
     assert backoff.busy_s("a", 100.0) == 100.0
 
     if answer == "failure":
-        backoff.failed("a", BACK_OFF, 100.0)
+        backoff.record_failure("a", BACK_OFF, 100.0)
     elif answer == "not ready":
-        backoff.postponed("a", 100.0)
+        backoff.postpone("a", 100.0)
     else:
         backoff.forget("a")
 
     assert backoff.busy_s("a", 200.0) == 0.0
-    assert backoff.failed("a", after(1.0), 200.0) <= 1.0 + AFTER_JITTER
+    assert backoff.record_failure("a", after(1.0), 200.0) <= 1.0 + RETRY_AFTER_JITTER
 
 
 def test_what_is_no_longer_to_be_done_is_forgotten() -> None:
     backoff = made()
     for key in ("a", "b"):
-        backoff.failed(key, CLOUD_IS_DOWN, 0.0)
+        backoff.record_failure(key, CLOUD_IS_DOWN, 0.0)
 
-    backoff.keep(["b"])
+    backoff.retain(["b"])
 
-    assert not backoff.waits("a", 0.0)
-    assert backoff.waits("b", 0.0)
+    assert not backoff.is_waiting("a", 0.0)
+    assert backoff.is_waiting("b", 0.0)
     backoff.end_outage(10.0)
-    backoff.keep(())
+    backoff.retain(())
     assert not backoff.in_outage

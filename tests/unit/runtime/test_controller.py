@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from ccm.base import log
-from ccm.base.backoff import Exponential
+from ccm.base.backoff import ExponentialBackoff
 from ccm.base.metrics import REGISTRY
-from ccm.base.tasks import Group, cancel_and_join, spawn
+from ccm.base.tasks import NamedTaskGroup, cancel_and_join, spawn
 from ccm.cloud.errors import (
     FailedPrecondition,
     ImplementedElsewhere,
@@ -32,9 +32,17 @@ from ccm.kube.informer import Informer
 from ccm.kube.resources import NODES
 from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node
-from ccm.runtime.backoff import AFTER_JITTER, ItemBackoff
-from ccm.runtime.controller import DONE, NOT_YET, Controller, Pass, PassTimer, Result, Watch
-from ccm.runtime.workers import HELD_UP_S, MOST_LENT, Turn, Workers
+from ccm.runtime.backoff import RETRY_AFTER_JITTER, ItemBackoff
+from ccm.runtime.controller import (
+    DONE,
+    NOT_READY,
+    Controller,
+    PassTimer,
+    PeriodicTask,
+    ReconcileResult,
+    Watch,
+)
+from ccm.runtime.workers import MAX_OVERFLOW, SLOW_AFTER_S, ConcurrencySlot, Workers
 from ccm.testing.builders import node
 from ccm.testing.clock import advance, elapsed_s, settle
 from tests.unit.controllers.drains import Server
@@ -49,7 +57,7 @@ async def test_every_line_of_one_reconcile_has_its_controller_key_and_id() -> No
     log.setup(fmt="json", stream=stream)
     seen: asyncio.Queue[str] = asyncio.Queue()
 
-    async def reconcile(key: str) -> Result:
+    async def reconcile(key: str) -> ReconcileResult:
         log.logger("deep").info("one")
         await asyncio.sleep(0)
         log.logger("deeper").info("two")
@@ -84,7 +92,7 @@ class Works:
         self.peak = 0
         self.controller: Controller
 
-    async def reconcile(self, key: str) -> Result:
+    async def reconcile(self, key: str) -> ReconcileResult:
         self.when.append((key, round(elapsed_s(), 3)))
         self.hands[key] += 1
         assert self.hands[key] == 1, f"{key} is in two hands"
@@ -96,7 +104,7 @@ class Works:
         answer = self.answers.get(key, DONE)
         if isinstance(answer, Exception):
             raise answer
-        assert isinstance(answer, Result)
+        assert isinstance(answer, ReconcileResult)
         return answer
 
     def times(self, key: str) -> list[float]:
@@ -109,7 +117,7 @@ async def running(works: Works, **parts: Any) -> AsyncIterator[WorkQueue[str]]:
         "test",
         queue="controller-test",
         reconcile=works.reconcile,
-        backoff=ItemBackoff(Exponential(base_s=1.0, cap_s=8.0)),
+        backoff=ItemBackoff(ExponentialBackoff(base_s=1.0, cap_s=8.0)),
         **parts,
     )
     task = spawn(controller.run(), name="controller")
@@ -127,7 +135,7 @@ async def running(works: Works, **parts: Any) -> AsyncIterator[WorkQueue[str]]:
     ("answer", "times"),
     [
         (DONE, [0]),
-        (NOT_YET, [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
+        (NOT_READY, [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
         (Internal("x"), [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
         (KeyError("a defect"), [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
         (PermissionDenied("no"), [0, 30, 90]),
@@ -227,7 +235,7 @@ async def test_what_a_watch_says_has_work_is_queued_once_all_caches_are_complete
         nodes.upsert(node("a", resource_version="1"))
         await advance(100)
         assert works.when == []
-        nodes.complete()
+        nodes.mark_synced()
         await settle()
         assert works.when == [("a", 100)]
         nodes.upsert(node("a", resource_version="2"))
@@ -253,7 +261,7 @@ async def test_the_period_begins_when_a_pass_ends(at_once: bool, began: list[flo
         seen.append(elapsed_s())
         await asyncio.sleep(3)
 
-    async with running(Works(), passes=[Pass(work=work, period_s=10, at_once=at_once)]):
+    async with running(Works(), passes=[PeriodicTask(work=work, period_s=10, at_once=at_once)]):
         await advance(40)
     assert seen == began
 
@@ -267,7 +275,7 @@ async def test_an_error_of_a_pass_is_logged_and_the_next_one_comes() -> None:
         raise KeyError("a defect")
 
     with capture_logs() as lines:
-        async with running(Works(), passes=[Pass(work=work, period_s=10)]):
+        async with running(Works(), passes=[PeriodicTask(work=work, period_s=10)]):
             await advance(15)
 
     assert passes == 2
@@ -284,7 +292,7 @@ async def test_a_key_that_still_fails_keeps_its_back_off() -> None:
         last = works.controller._last("a")
         assert last is not None
         assert (last.ago_s, last.since_s) == (0.5, 3.5)
-        works.answers["a"] = Result(failing=True)
+        works.answers["a"] = ReconcileResult(failing=True)
         queue.add("a")
         await settle()
         works.answers["a"] = Internal("x")
@@ -294,13 +302,13 @@ async def test_a_key_that_still_fails_keeps_its_back_off() -> None:
 
 
 async def test_a_key_comes_back_when_it_said_or_a_little_later() -> None:
-    works = Works(a=Result(after_s=10), b=Result(after_s=10, punctual=True))
+    works = Works(a=ReconcileResult(after_s=10), b=ReconcileResult(after_s=10, punctual=True))
     async with running(works) as queue:
         for key in "ab":
             queue.add(key)
         await advance(35)
     assert works.times("b") == [0, 10, 20, 30]
-    assert 10 < works.times("a")[1] <= 10 * (1 + AFTER_JITTER)
+    assert 10 < works.times("a")[1] <= 10 * (1 + RETRY_AFTER_JITTER)
 
 
 async def test_after_a_success_the_same_cause_is_a_warning_again() -> None:
@@ -318,7 +326,7 @@ async def test_after_a_success_the_same_cause_is_a_warning_again() -> None:
 
 async def test_a_key_whose_cloud_is_busy_comes_back_as_after_that_error() -> None:
     busy = RetryAfter("works on it", seconds=2)
-    works = Works(a=Result(after_s=2, busy=busy))
+    works = Works(a=ReconcileResult(after_s=2, busy=busy))
     async with running(works) as queue:
         queue.add("a")
         with capture_logs() as lines:
@@ -335,7 +343,7 @@ class Crew:
     """Workers of keys that take as long as the test says, and fail if it says so."""
 
     def __init__(self, count: int = 1, /, **lasts: float) -> None:
-        self.workers = Workers("crew", queue="crew", take=self.take, count=count)
+        self.workers = Workers("crew", queue="crew", reconcile=self.take, count=count)
         self.lasts = lasts
         self.failing: set[str] = set()
         self.began: list[tuple[str, float]] = []
@@ -371,7 +379,7 @@ class Crew:
     @contextlib.asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
         async def run() -> None:
-            async with Group() as group:
+            async with NamedTaskGroup() as group:
                 self.workers.start(group)
 
         task = spawn(run(), name="crew")
@@ -391,7 +399,7 @@ async def test_a_worker_is_lent_for_as_long_as_another_is_held_up() -> None:
     crew = Crew(slow=100.0, a=10.0, b=10.0)
     async with crew.at_work():
         crew.add("slow", "a", "b")
-        await advance(HELD_UP_S - 1)
+        await advance(SLOW_AFTER_S - 1)
         assert (crew.since(0), lent()) == ({"slow": 0}, 0)
         await advance(31)
         assert crew.since(0) == {"slow": 0, "a": 30, "b": 40}
@@ -424,23 +432,23 @@ async def test_a_key_is_trusted_again_when_it_was_dealt_with_quickly_and_well() 
         crew.failing = {"slow"}
         crew.add("slow")
         await settle()
-        assert queue.is_apart("slow"), "what is refused at once may hang again"
+        assert queue.is_isolated("slow"), "what is refused at once may hang again"
         crew.failing.clear()
         crew.add("slow")
         await settle()
-        assert not queue.is_apart("slow")
+        assert not queue.is_isolated("slow")
 
 
 async def test_no_more_workers_are_lent_than_may_be_and_that_is_said() -> None:
-    slow = {f"slow{number}": 10_000.0 for number in range(MOST_LENT + 5)}
+    slow = {f"slow{number}": 10_000.0 for number in range(MAX_OVERFLOW + 5)}
     crew = Crew(**slow)
     with capture_logs() as lines:
         async with crew.at_work():
             crew.add(*slow)
             await advance(2_000)
-            assert (crew.hands.total(), lent()) == (1 + MOST_LENT, MOST_LENT)
+            assert (crew.hands.total(), lent()) == (1 + MAX_OVERFLOW, MAX_OVERFLOW)
             await advance(30_000)
-            assert (crew.peak, lent()) == (1 + MOST_LENT, 0)
+            assert (crew.peak, lent()) == (1 + MAX_OVERFLOW, 0)
             crew.add("a")
             await settle()
             assert crew.since(32_000)["a"] == 0
@@ -476,7 +484,7 @@ async def test_whatever_hangs_every_key_is_served_and_none_in_two_hands(
             await advance(pause)
         await advance(60 * 500)
         assert crew.hands.total() == 0
-        assert crew.peak <= count + MOST_LENT
+        assert crew.peak <= count + MAX_OVERFLOW
         for key, when in asked_at.items():
             assert crew.since(when)[key] >= 0, "an addition was lost"
         crew.began.clear()
@@ -491,19 +499,19 @@ async def test_waiting_takes_no_turn() -> None:
 
     async def work() -> None:
         nonlocal at_once, most
-        async with Turn(free) as turn:
+        async with ConcurrencySlot(free) as turn:
             at_once += 1
             most = max(most, at_once)
             await asyncio.sleep(1)
             at_once -= 1
-            async with turn.put_down():
+            async with turn.release():
                 await asyncio.sleep(100)
             at_once += 1
             most = max(most, at_once)
             at_once -= 1
 
     began = asyncio.get_running_loop().time()
-    async with Group() as group:
+    async with NamedTaskGroup() as group:
         for number in range(10):
             group.start(work(), name=str(number))
 
@@ -515,12 +523,12 @@ async def test_a_cancellation_waits_for_nobody() -> None:
     free = asyncio.Semaphore(1)
 
     async def work() -> None:
-        async with Turn(free) as turn, turn.put_down():
+        async with ConcurrencySlot(free) as turn, turn.release():
             await asyncio.sleep(1000)
 
     task = spawn(work(), name="work")
     await settle()
-    async with Turn(free):
+    async with ConcurrencySlot(free):
         await cancel_and_join(task)
         assert free.locked()
 
@@ -532,12 +540,12 @@ async def test_a_pass_ends_with_its_last_key(joins: bool, ends: float) -> None:
     """Two keys at 0 s, one more at 1 s; they are finished at 2, 3 and 4 s."""
     seen: list[float] = []
     timer = PassTimer(seen.append)
-    timer.started(["a", "b"], joins=joins)
+    timer.start(["a", "b"], joins=joins)
     await advance(1)
-    timer.started(["b", "c"], joins=joins)
+    timer.start(["b", "c"], joins=joins)
     for key in ("a", "b", "c"):
         await advance(1)
-        timer.finished(key)
+        timer.finish(key)
     assert seen == [ends]
 
 

@@ -15,14 +15,14 @@ from ccm.kube.errors import Conflict, KubeError, Unreachable
 from ccm.model import ObjectReference, names, times
 from ccm.runtime import deletions
 from ccm.runtime.deletions import (
-    DOUBT_S,
-    LOOK_S,
+    MASS_HOLD_S,
+    READ_INTERVAL_S,
+    BlockedDeletion,
+    DeletionBlocks,
     DeletionRecord,
-    GarbledRecord,
-    Held,
-    Holds,
+    MalformedRecord,
     MassDeletionGuard,
-    held_back,
+    blocked_deletions,
 )
 from ccm.testing.clock import START, VirtualTimeLoop, advance, settle
 from tests.support.configmap import KEY, Api, refused
@@ -52,8 +52,8 @@ async def test_a_refused_deletion_gives_its_slot_back() -> None:
     slot = await ours.reserve("Node", limit=3, window_s=600)
     await reserved(ours, 2)
 
-    ours.give_back("Node", slot)
-    ours.give_back("Node", slot)
+    ours.release("Node", slot)
+    ours.release("Node", slot)
 
     api.put(api.data)  # read anew, the record still has it
     assert await reserved(ours, 2) == 1
@@ -108,7 +108,9 @@ async def test_without_an_answer_no_slot_is_given(when: str, left: int) -> None:
 async def test_a_garbled_record_names_itself_and_deletes_nothing(text: str) -> None:
     api = Api({KEY: text})
     ours = record(api)
-    with pytest.raises(GarbledRecord, match=f"kube-system/{deletions.NAME}, key {KEY}"):
+    with pytest.raises(
+        MalformedRecord, match=f"kube-system/{deletions.CONFIG_MAP_NAME}, key {KEY}"
+    ):
         await reserved(ours, 1)
     assert api.data == {KEY: text}
     api.put({"other.Node.deletions": "{", "lease.too.Node.deletions": "{"})
@@ -158,8 +160,10 @@ async def test_a_cancelled_request_takes_no_slot_and_leaves_the_others_theirs() 
 # --- what is held back ----------------------------------------------------------------------
 
 
-def held(count: int) -> tuple[Held, ...]:
-    return tuple(Held(name=str(each), reason="why", since="then") for each in range(count))
+def held(count: int) -> tuple[BlockedDeletion, ...]:
+    return tuple(
+        BlockedDeletion(name=str(each), reason="why", since="then") for each in range(count)
+    )
 
 
 class Events:
@@ -176,8 +180,8 @@ def events() -> Events:
 
 
 @pytest.fixture
-def holds(events: Events) -> Iterator[Holds]:
-    made = Holds("Thing", events)
+def holds(events: Events) -> Iterator[DeletionBlocks]:
+    made = DeletionBlocks("Thing", events)
     yield made
     made.clear()
 
@@ -190,10 +194,12 @@ def barred(reason: str) -> float | None:
     return REGISTRY.get_sample_value("ccm_deletions_held", {"kind": "Thing", "reason": reason})
 
 
-def test_an_event_tells_the_beginning_and_each_new_reason(holds: Holds, events: Events) -> None:
-    holds.hold(thing("a"), "mass_denial", "4 of 9 are denied")
-    holds.hold(thing("a"), "mass_denial", "5 of 9 are denied")
-    holds.hold(thing("a"), "limit", "10 were deleted")
+def test_an_event_tells_the_beginning_and_each_new_reason(
+    holds: DeletionBlocks, events: Events
+) -> None:
+    holds.block(thing("a"), "mass_denial", "4 of 9 are denied")
+    holds.block(thing("a"), "mass_denial", "5 of 9 are denied")
+    holds.block(thing("a"), "limit", "10 were deleted")
 
     assert events.told == [
         ("a", "Warning", "DeletionHeld", "4 of 9 are denied"),
@@ -204,49 +210,49 @@ def test_an_event_tells_the_beginning_and_each_new_reason(holds: Holds, events: 
 
 async def test_what_is_held_back_is_on_record_until_no_longer(events: Events) -> None:
     api = Api({"lease.Route.held": "{"})
-    with pytest.raises(GarbledRecord, match=r"lease\.Route\.held"):
-        held_back(api.map, "lease")
+    with pytest.raises(MalformedRecord, match=r"lease\.Route\.held"):
+        blocked_deletions(api.map, "lease")
     ours = record(api)
-    ours.show("Route", lambda: held(1000))
-    holds = Holds("Thing", events, ours)
+    ours.register_blocked("Route", lambda: held(1000))
+    holds = DeletionBlocks("Thing", events, ours)
     running = spawn(ours.run(), name="run")
-    holds.hold(thing("a"), "limit", "wait")
-    holds.hold(thing("a", uid="2"), "limit", "wait")
+    holds.block(thing("a"), "limit", "wait")
+    holds.block(thing("a", uid="2"), "limit", "wait")
     await advance(30)
-    found = held_back(api.map, "lease")
+    found = blocked_deletions(api.map, "lease")
     (one,) = found["Thing"].objects
     assert (one.key, one.reason, one.since) == ("ns/a", "limit", "2026-01-01T00:00:00Z")
     assert (len(events.told), barred("limit")) == (2, 1)
     assert found["Route"].count == 1000
-    assert len(found["Route"].objects) == deletions.MOST_NAMED
+    assert len(found["Route"].objects) == deletions.MAX_LISTED
 
-    holds.release(thing("a", uid="2"))
+    holds.unblock(thing("a", uid="2"))
     await advance(30)
-    assert set(held_back(api.map, "lease")) == {"Route"}
+    assert set(blocked_deletions(api.map, "lease")) == {"Route"}
     await cancel_and_join(running)
 
 
 async def test_a_person_allows_what_is_held_back_now_and_not_for_good(events: Events) -> None:
     api = Api({})
     ours = record(api)
-    holds = Holds("Thing", events, ours)
+    holds = DeletionBlocks("Thing", events, ours)
     running = spawn(ours.run(), name="run")
-    holds.hold(thing("a"), "limit", "wait")
+    holds.block(thing("a"), "limit", "wait")
     await advance(10)
     api.annotate(names.ANNOTATION_ALLOW_DELETION, "true")
-    await advance(2 * LOOK_S)
+    await advance(2 * READ_INTERVAL_S)
     allowed = [ours.is_allowed]
-    holds.release(thing("a"))
-    await advance(3 * LOOK_S)
+    holds.unblock(thing("a"))
+    await advance(3 * READ_INTERVAL_S)
     assert [*allowed, ours.is_allowed] == [True, False]
     await cancel_and_join(running)
 
 
 def test_an_owner_that_is_back_prolongs_the_doubt_about_the_others() -> None:
     guard = MassDeletionGuard(lambda: False)
-    assert guard.wait_s(9, 10, 0) == DOUBT_S
-    guard.back(60)
-    assert guard.wait_s(1, 10, 60) == DOUBT_S
-    assert guard.wait_s(1, 10, 60 + DOUBT_S) == 0
-    guard.back(60 + DOUBT_S)
-    assert guard.wait_s(1, 10, 60 + DOUBT_S) == 0
+    assert guard.wait_s(9, 10, 0) == MASS_HOLD_S
+    guard.owner_returned(60)
+    assert guard.wait_s(1, 10, 60) == MASS_HOLD_S
+    assert guard.wait_s(1, 10, 60 + MASS_HOLD_S) == 0
+    guard.owner_returned(60 + MASS_HOLD_S)
+    assert guard.wait_s(1, 10, 60 + MASS_HOLD_S) == 0

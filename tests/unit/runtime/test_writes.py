@@ -17,20 +17,20 @@ from ccm.gardener.types import Machine as MachineObject
 from ccm.kube.client import Client
 from ccm.kube.errors import (
     ApiError,
-    Cause,
     Conflict,
     Invalid,
     KubeError,
     NotFound,
+    StatusCause,
     StatusDetails,
     Unreachable,
 )
-from ccm.kube.informer import Store
+from ccm.kube.informer import InformerStore
 from ccm.model import Node, ObjectMeta, patches
 from ccm.model.machines import Machine, MachineSet
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.ownership import Expectations, Ownership
-from ccm.runtime.writer import Step, Writer, delete
+from ccm.runtime.writer import ObjectWriter, PatchStep, delete
 from ccm.testing.builders import node
 from ccm.testing.clock import elapsed_s
 from tests.unit.controllers.memory_server import MemoryServer
@@ -94,11 +94,11 @@ def versioned(obj: Node, version: str, **metadata: Any) -> Node:
 
 
 def label(obj: Node) -> Patch | None:
-    return {"metadata": {**patches.same_version(obj), "labels": {"a": "b"}}}
+    return {"metadata": {**patches.version_precondition(obj), "labels": {"a": "b"}}}
 
 
-def writer(api: Api, **settings: Any) -> Writer[Node]:
-    return Writer(api, rng=random.Random(1), **settings)
+def writer(api: Api, **settings: Any) -> ObjectWriter[Node]:
+    return ObjectWriter(api, rng=random.Random(1), **settings)
 
 
 A = versioned(node("a", uid="u1"), "1")
@@ -116,7 +116,7 @@ def machine(name: str = "a", uid: str = "u-a", *, is_deleting: bool = False) -> 
 async def test_each_step_is_planned_for_the_state_that_the_one_before_left() -> None:
     api = Api(A)
     written, changed = await writer(api).change(
-        A, Step(label, "status"), Step(lambda _: None), Step(label)
+        A, PatchStep(label, "status"), PatchStep(lambda _: None), PatchStep(label)
     )
     assert (changed, written and written.resource_version) == (True, "3")
     assert api.requests == ["strategic status", "strategic"]
@@ -124,7 +124,7 @@ async def test_each_step_is_planned_for_the_state_that_the_one_before_left() -> 
 
 
 def other_uid() -> ApiError:
-    causes = [Cause(reason="FieldValueInvalid", message="immutable", field="metadata.uid")]
+    causes = [StatusCause(reason="FieldValueInvalid", message="immutable", field="metadata.uid")]
     details = StatusDetails(causes=causes)
     return Invalid(status=422, reason="Invalid", message="no", details=details)
 
@@ -145,7 +145,7 @@ async def test_a_refused_write_is_decided_anew_on_the_very_object(
     api = Api(A)
     api.refuse = [refusal()]
     api.meanwhile = lambda: setattr(api, "obj", now)
-    _, changed = await writer(api, strategic=True).change(A, Step(label))
+    _, changed = await writer(api, strategic=True).change(A, PatchStep(label))
     assert (api.requests, changed) == (requests, len(requests) == 3)
     assert not changed or api.patches[1]["metadata"]["resourceVersion"] == "7"
 
@@ -154,27 +154,27 @@ async def test_conflicts_without_end_and_wrong_patches_are_errors() -> None:
     api = Api(A)
     api.refuse = [conflict() for _ in range(20)]
     with pytest.raises(Conflict):
-        await writer(api, attempts=20, pause_s=0.05).change(A, Step(label))
+        await writer(api, attempts=20, pause_s=0.05).change(A, PatchStep(label))
     assert api.requests.count("strategic") == 20
     assert 18 * 0.05 <= elapsed_s() <= 18 * 0.1, "the first retry is at once"
     api.refuse = [Invalid(status=422, reason="Invalid", message="no")]
     with pytest.raises(Invalid):
-        await writer(api).change(A, Step(label))
+        await writer(api).change(A, PatchStep(label))
 
 
 async def test_a_writer_reads_its_own_writes_until_the_cache_has_them() -> None:
-    cache: Store[Node] = Store()
+    cache: InformerStore[Node] = InformerStore()
     cache.put(A)
     own = writer(Api(A), cache=cache)
-    written, _ = await own.change(A, Step(label))
+    written, _ = await own.change(A, PatchStep(label))
     later, anew = versioned(A, "3"), versioned(A, "1", uid="u2")
     assert own.newest(A) is written
     assert own.newest(later) is later
     assert own.newest(A) is A, "a version that the cache has shown is not remembered"
-    await own.change(A, Step(label))
+    await own.change(A, PatchStep(label))
     assert own.newest(anew) is anew
     cache.pop(A.key)
-    await own.change(A, Step(label))
+    await own.change(A, PatchStep(label))
     assert own.newest(A) is A, "what the cache saw deleted before the answer is not remembered"
 
 
@@ -220,17 +220,17 @@ GOING, ANEW = machine(is_deleting=True), machine(uid="u-new")
 async def test_an_expectation_that_is_late_is_looked_up(
     expected: str, shown: list[MachineObject], there: list[MachineObject], late: int
 ) -> None:
-    found, cache = Expectations(timeout_s=60.0), Store[MachineObject]()
+    found, cache = Expectations(timeout_s=60.0), InformerStore[MachineObject]()
     cache._objects.update({one.key: one for one in shown})
     if expected == "creation":
-        found.creating(OWNER, "n", "a")
+        found.expect_creation(OWNER, "n", "a")
     else:
-        found.deleting(OWNER, machine())
+        found.expect_deletion(OWNER, machine())
     await asyncio.sleep(59.0)
-    assert await found.look_up(OWNER, Lookups(*there), cache) == 0
+    assert await found.verify_overdue(OWNER, Lookups(*there), cache) == 0
     assert not found.satisfied(OWNER)
     await asyncio.sleep(1.0)
-    assert await found.look_up(OWNER, Lookups(*there), cache) == late
+    assert await found.verify_overdue(OWNER, Lookups(*there), cache) == late
     assert found.satisfied(OWNER) is (late == 0)
     assert (found.due_s(OWNER) or 0.0) == pytest.approx(60.0 * late)
 
@@ -238,12 +238,12 @@ async def test_an_expectation_that_is_late_is_looked_up(
 @pytest.mark.parametrize(
     ("expected", "end"),
     [
-        ("creation", lambda found: found.seen(machine())),
-        ("creation", lambda found: found.gone(machine())),
-        ("creation", lambda found: found.refused("n", "a")),
-        ("deletion", lambda found: found.gone(machine())),
-        ("deletion", lambda found: found.seen(GOING)),
-        ("deletion", lambda found: found.kept(machine())),
+        ("creation", lambda found: found.observe(machine())),
+        ("creation", lambda found: found.observe_deletion(machine())),
+        ("creation", lambda found: found.creation_failed("n", "a")),
+        ("deletion", lambda found: found.observe_deletion(machine())),
+        ("deletion", lambda found: found.observe(GOING)),
+        ("deletion", lambda found: found.deletion_failed(machine())),
     ],
     ids=["seen", "came and went", "refused", "gone", "going", "kept"],
 )
@@ -252,42 +252,42 @@ def test_an_expectation_ends_with_its_own_object(
 ) -> None:
     found = Expectations()
     if expected == "creation":
-        found.creating(OWNER, "n", "a")
-        found.seen(machine("b"))
+        found.expect_creation(OWNER, "n", "a")
+        found.observe(machine("b"))
     else:
-        found.deleting(OWNER, machine())
-        found.seen(machine())
-        found.gone(machine(uid="u-older"))
+        found.expect_deletion(OWNER, machine())
+        found.observe(machine())
+        found.observe_deletion(machine(uid="u-older"))
     assert not found.satisfied(OWNER)
     assert found.satisfied("another")
     end(found)
     assert found.satisfied(OWNER)
-    assert list(found.doubtful(OWNER)) == []
+    assert list(found.uncertain_creations(OWNER)) == []
 
 
 def test_a_creation_in_doubt_keeps_its_name() -> None:
     found = Expectations()
     for name in "abc":
-        found.creating(OWNER, "n", name)
-        found.in_doubt("n", name)
+        found.expect_creation(OWNER, "n", name)
+        found.creation_unknown("n", name)
     assert found.satisfied(OWNER)
-    found.seen(machine("a"))
-    found.creating(OWNER, "n", "b")
-    assert list(found.doubtful(OWNER)) == ["c"]
+    found.observe(machine("a"))
+    found.expect_creation(OWNER, "n", "b")
+    assert list(found.uncertain_creations(OWNER)) == ["c"]
 
 
 def test_an_owner_that_is_gone_waits_for_nothing() -> None:
     found = Expectations()
-    found.creating(OWNER, "n", "a")
-    found.in_doubt("n", "a")
-    found.creating(OWNER, "n", "b")
-    found.deleting(OWNER, machine("c"))
+    found.expect_creation(OWNER, "n", "a")
+    found.creation_unknown("n", "a")
+    found.expect_creation(OWNER, "n", "b")
+    found.expect_deletion(OWNER, machine("c"))
 
     found.forget(OWNER)
 
     assert found.satisfied(OWNER)
     assert found.due_s(OWNER) is None
-    assert list(found.doubtful(OWNER)) == []
+    assert list(found.uncertain_creations(OWNER)) == []
 
 
 BASE = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/default"
@@ -311,7 +311,7 @@ class Room:
         self.machines = self.client.resource(MACHINES)
         self.sets = self.client.resource(MACHINE_SETS)
         self.ownership = Ownership(
-            kind=MACHINE_SETS, owners=self.sets, write=Writer(self.machines, strategic=False)
+            kind=MACHINE_SETS, owners=self.sets, write=ObjectWriter(self.machines, strategic=False)
         )
 
     async def owner(self, name: str = "web", **metadata: Any) -> MachineSet:
@@ -428,9 +428,9 @@ async def test_one_that_cannot_be_written_keeps_no_other_from_it(
 async def test_an_adopted_one_counts_before_the_cache_has_it(room: Room) -> None:
     owner = await room.owner()
     orphan = await room.machine("a")
-    cache: Store[Machine] = Store()
+    cache: InformerStore[Machine] = InformerStore()
     cache._objects[orphan.key] = orphan
-    writer = Writer(room.machines, cache=cache, strategic=False)
+    writer = ObjectWriter(room.machines, cache=cache, strategic=False)
     ownership = Ownership(kind=MACHINE_SETS, owners=room.sets, write=writer)
 
     first = await ownership.claim(owner, cache.list(), lambda _: True)

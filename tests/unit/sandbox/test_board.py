@@ -48,7 +48,7 @@ def service(*ips: str, name: str = "web", uid: str = "u1") -> Service:
 
 
 def news(board: Board) -> list[str]:
-    return [one.text for one in board.news.since(0)]
+    return [one.text for one in board.happenings.since(0)]
 
 
 def event(name: str = "a", *, about: str = "Node", key: str = "e", **fields: Any) -> Event:
@@ -226,7 +226,7 @@ def test_those_left_behind_are_named_with_what_is_known() -> None:
     board.machine_seen(machine("m0", phase=Phase.RUNNING), 0.0)
     board.machine_seen(machine("m1", phase=Phase.CRASH_LOOP, said="the quota is used up"), 0.0)
 
-    assert list(boards.laggards(board)) == [
+    assert list(boards.unsettled_lines(board)) == [
         "not running: Machine default/m1: the quota is used up",
         "not running: 1 of the Machines: never created",
         "not initialised: node n1: never registered",

@@ -11,10 +11,10 @@ import pytest
 import pytest_asyncio
 
 from ccm.sandbox import cloud
-from ccm.sandbox.cloud import Refused, Running
+from ccm.sandbox.cloud import ActionError, CloudEndpoint
 from providers.sim import server
 
-OURS = Running(url="http://127.0.0.1:1", token="t")
+OURS = CloudEndpoint(url="http://127.0.0.1:1", token="t")
 
 
 def folder(home: Path, name: str) -> Path:
@@ -26,27 +26,27 @@ def folder(home: Path, name: str) -> Path:
 def test_the_only_one_is_meant_while_it_runs(tmp_path: Path) -> None:
     """The folder may outlive it, and its file says nothing then."""
     kept = folder(tmp_path, "a")
-    with cloud.announced(kept, OURS):
-        assert cloud.find(None, "", home=tmp_path) == OURS
-        assert cloud.find(kept, "", home=tmp_path / "elsewhere") == OURS
+    with cloud.announce(kept, OURS):
+        assert cloud.find_sandbox(None, "", home=tmp_path) == OURS
+        assert cloud.find_sandbox(kept, "", home=tmp_path / "elsewhere") == OURS
 
-    with pytest.raises(Refused, match=rf"none in {tmp_path}\); start one: kube-ccm sandbox$"):
-        cloud.find(None, "", home=tmp_path)
-    with pytest.raises(Refused, match=f"no sandbox runs in {kept}"):
-        cloud.find(kept, "", home=tmp_path)
+    with pytest.raises(ActionError, match=rf"none in {tmp_path}\); start one: kube-ccm sandbox$"):
+        cloud.find_sandbox(None, "", home=tmp_path)
+    with pytest.raises(ActionError, match=f"no sandbox runs in {kept}"):
+        cloud.find_sandbox(kept, "", home=tmp_path)
 
 
 def test_of_several_somebody_has_to_choose(tmp_path: Path) -> None:
     both = [folder(tmp_path, name) for name in "ab"]
     with contextlib.ExitStack() as stack:
         for number, each in enumerate(both):
-            stack.enter_context(cloud.announced(each, Running(url=str(number))))
+            stack.enter_context(cloud.announce(each, CloudEndpoint(url=str(number))))
 
-        with pytest.raises(Refused) as refused:
-            cloud.find(None, "/etc/kubeconfig", home=tmp_path)
+        with pytest.raises(ActionError) as refused:
+            cloud.find_sandbox(None, "/etc/kubeconfig", home=tmp_path)
         kubeconfig = str(both[1] / "apiserver" / "kubeconfig")
-        assert cloud.find(None, kubeconfig, home=tmp_path).url == "1"
-        assert cloud.find(both[0], kubeconfig, home=tmp_path).url == "0"
+        assert cloud.find_sandbox(None, kubeconfig, home=tmp_path).url == "1"
+        assert cloud.find_sandbox(both[0], kubeconfig, home=tmp_path).url == "0"
 
     said = str(refused.value)
     assert said.startswith(f"2 sandboxes run: {both[0]}, {both[1]}; ")
@@ -55,49 +55,49 @@ def test_of_several_somebody_has_to_choose(tmp_path: Path) -> None:
 
 def test_a_garbled_file_is_nobodys(tmp_path: Path) -> None:
     made = folder(tmp_path, "a")
-    with cloud.announced(made, OURS):
+    with cloud.announce(made, OURS):
         (made / "sandbox.json").write_text("{")
 
-        with pytest.raises(Refused):
-            cloud.find(None, "", home=tmp_path)
+        with pytest.raises(ActionError):
+            cloud.find_sandbox(None, "", home=tmp_path)
 
 
 @pytest_asyncio.fixture
-async def told() -> AsyncIterator[Running]:
+async def told() -> AsyncIterator[CloudEndpoint]:
     service = server.Service(token="t")
     service.world.transition_s = 0.0
     async with server.serve(service) as url:
         async with cloud.open_admin(url, "t") as admin:
             await admin.place(["n1", "n2"])
-        yield Running(url=url, token="t")
+        yield CloudEndpoint(url=url, token="t")
 
 
-async def states(told: Running) -> dict[str, str]:
+async def states(told: CloudEndpoint) -> dict[str, str]:
     async with cloud.open_admin(told.url, told.token) as admin:
         return {one.name: one.state for one in await admin.instances()}
 
 
-async def test_each_act_changes_the_machine_of_that_node_alone(told: Running) -> None:
-    assert "n1: i-0001 is powered off" in await cloud.carry_out("poweroff", "n1", told)
+async def test_each_act_changes_the_machine_of_that_node_alone(told: CloudEndpoint) -> None:
+    assert "n1: i-0001 is powered off" in await cloud.run_action("poweroff", "n1", told)
     assert await states(told) == {"n1": "stopped", "n2": "running"}
 
-    assert "n1: i-0001 is powered on" in await cloud.carry_out("poweron", "n1", told)
+    assert "n1: i-0001 is powered on" in await cloud.run_action("poweron", "n1", told)
     assert await states(told) == {"n1": "running", "n2": "running"}
 
-    assert "n2: i-0002 is deleted" in await cloud.carry_out("delete", "n2", told)
+    assert "n2: i-0002 is deleted" in await cloud.run_action("delete", "n2", told)
     assert await states(told) == {"n1": "running"}
 
-    assert "n3: " in await cloud.carry_out("add", "n3", told)
+    assert "n3: " in await cloud.run_action("add", "n3", told)
     assert await states(told) == {"n1": "running", "n3": "running"}
 
 
-async def test_what_cannot_be_done_is_told_with_what_there_is(told: Running) -> None:
-    with pytest.raises(Refused, match=r"no machine for 'x'; it has n1, n2$"):
-        await cloud.carry_out("delete", "x", told)
-    with pytest.raises(Refused, match="n1 has a machine already"):
-        await cloud.carry_out("add", "n1", told)
-    with pytest.raises(Refused, match="a cloud of your own: do it there"):
-        await cloud.carry_out("delete", "n1", Running())
+async def test_what_cannot_be_done_is_told_with_what_there_is(told: CloudEndpoint) -> None:
+    with pytest.raises(ActionError, match=r"no machine for 'x'; it has n1, n2$"):
+        await cloud.run_action("delete", "x", told)
+    with pytest.raises(ActionError, match="n1 has a machine already"):
+        await cloud.run_action("add", "n1", told)
+    with pytest.raises(ActionError, match="a cloud of your own: do it there"):
+        await cloud.run_action("delete", "n1", CloudEndpoint())
 
 
 # --- The administrator's calls, against the simulated cloud itself -----------------------------
@@ -126,7 +126,7 @@ async def test_placed_instances_run_and_the_administrator_is_not_counted(
 async def test_a_refusal_is_trouble(admin: cloud.Admin) -> None:
     await admin.place(["a"])
 
-    with pytest.raises(cloud.CloudTrouble, match="HTTP 409"):
+    with pytest.raises(cloud.AdminError, match="HTTP 409"):
         await admin.place(["a"])
 
 

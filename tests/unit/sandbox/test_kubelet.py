@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from ccm.base.tasks import cancel_and_join, first_of, spawn
-from ccm.kube.informer import Informers
+from ccm.kube.informer import SharedInformers
 from ccm.kube.resources import NODES
 from ccm.model import Node
 from ccm.sandbox import kubelet
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.virtual_time
 @contextlib.asynccontextmanager
 async def running(server: MemoryServer, **options: Any) -> AsyncIterator[kubelet.Kubelets]:
     client = server.client()
-    informers = Informers(client)
-    kubelets = kubelet.Kubelets(informers.of(NODES), client.resource(NODES), **options)
+    informers = SharedInformers(client)
+    kubelets = kubelet.Kubelets(informers.informer_for(NODES), client.resource(NODES), **options)
     work = spawn(first_of(informers.run(), kubelets.run(), name="kubelets"), name="kubelets")
     await advance(1)
     yield kubelets
@@ -41,7 +41,7 @@ async def test_each_node_gets_a_range_of_pod_addresses_once() -> None:
     server = MemoryServer()
     server.put(PATH, {"metadata": {"name": "b"}, "spec": {"podCIDRs": ["100.64.0.0/24"]}})
     async with running(server, ranges=kubelet.PodRanges()) as kubelets:
-        kubelets.follow({"a": "i-1", "b": "i-2"})
+        kubelets.set_running_machines({"a": "i-1", "b": "i-2"})
         await advance(1)
 
     assert seen(server).spec.pod_cidrs == ["100.64.1.0/24"]
@@ -54,32 +54,32 @@ async def test_each_node_gets_a_range_of_pod_addresses_once() -> None:
 def test_each_node_has_one_range_of_its_own_maybe_one_that_it_brought_along() -> None:
     ranges = kubelet.PodRanges()
     for _ in range(2):
-        ranges.hold("a", "100.64.0.0/24")
+        ranges.reserve("a", "100.64.0.0/24")
 
     for _ in range(2):
-        assert ranges.take("b") == "100.64.1.0/24"
-        assert ranges.take("a") == "100.64.0.0/24"
+        assert ranges.allocate("b") == "100.64.1.0/24"
+        assert ranges.allocate("a") == "100.64.0.0/24"
 
 
 def test_the_range_of_a_node_that_has_gone_is_used_again() -> None:
     ranges = kubelet.PodRanges()
-    ranges.take("a")
-    ranges.take("b")
+    ranges.allocate("a")
+    ranges.allocate("b")
 
     ranges.release("a")
     ranges.release("never seen")
 
-    assert ranges.take("c") == "100.64.0.0/24"
-    assert ranges.take("d") == "100.64.2.0/24"
+    assert ranges.allocate("c") == "100.64.0.0/24"
+    assert ranges.allocate("d") == "100.64.2.0/24"
 
 
 def test_when_all_are_gone_it_says_so() -> None:
     ranges = kubelet.PodRanges("10.0.0.0/23")
-    ranges.take("a")
-    ranges.take("b")
+    ranges.allocate("a")
+    ranges.allocate("b")
 
     with pytest.raises(ValueError, match="no range"):
-        ranges.take("c")
+        ranges.allocate("c")
 
 
 # --- Pods -----------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def budget(disrupted: Any = None, **spec: Any) -> kubelet.Budget:
 def test_what_a_budget_allows(spec: Any, desired: int, allowed: int) -> None:
     pods = [pod("a"), pod("b"), pod("c"), pod("d", ready=False)]
 
-    found = kubelet.counted(budget(**spec), pods, 0.0)
+    found = kubelet.budget_status(budget(**spec), pods, 0.0)
 
     assert (found["expectedPods"], found["currentHealthy"]) == (4, 3)
     assert (found["desiredHealthy"], found["disruptionsAllowed"]) == (desired, allowed)
@@ -126,7 +126,7 @@ def test_pods_that_go_are_not_counted_on() -> None:
     }
     pods = [pod("a"), pod("b"), pod("c", deletionTimestamp="1970-01-01T00:00:00Z")]
 
-    found = kubelet.counted(budget(noted, minAvailable=1), pods, 125.0)
+    found = kubelet.budget_status(budget(noted, minAvailable=1), pods, 125.0)
 
     assert found["disruptedPods"] == {"a": noted["a"], "gone": None, "b": None}
     assert (found["expectedPods"], found["currentHealthy"], found["disruptionsAllowed"]) == (

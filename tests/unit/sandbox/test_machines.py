@@ -11,7 +11,7 @@ import pytest
 from ccm.gardener import decoding
 from ccm.gardener import types as documents
 from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
-from ccm.kube.resources import Kind
+from ccm.kube.resources import ResourceKind
 from ccm.model.machines import Machine
 from ccm.sandbox import machines
 from tests.unit.controllers.memory_server import MemoryServer
@@ -23,9 +23,13 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 async def test_those_that_do_not_go_are_named() -> None:
     server = MemoryServer()
     client = server.client()
-    await machines.define(client)
+    await machines.create_crds(client)
     await machines.create(client, 2, machines.simulated("t"))
-    made: list[tuple[Kind[Any], str]] = [(MACHINE_SETS, "s"), (MACHINES, "m"), (MACHINES, "held")]
+    made: list[tuple[ResourceKind[Any], str]] = [
+        (MACHINE_SETS, "s"),
+        (MACHINES, "m"),
+        (MACHINES, "held"),
+    ]
     for kind, name in made:
         await client.resource(kind).create({"metadata": {"name": name}}, namespace="default")
     path = "/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machines/held"
@@ -43,7 +47,7 @@ def test_a_deployment_tells_its_bounds() -> None:
         body = dict(machines.deployment(4, machines.CLASS))
         body["status"] = {"replicas": 5, "updatedReplicas": 2, "availableReplicas": 3}
         body["spec"] = {**body["spec"], **changed}
-        return machines.standing(
+        return machines.rollout_summary(
             decoding.machine_deployment(msgspec.convert(body, documents.MachineDeployment))
         )
 
@@ -60,4 +64,4 @@ def test_a_vm_that_is_there_is_a_node() -> None:
 
     every = [one("a"), one("b", providerID="x://b")]
 
-    assert machines.nodes(every) == {"node-b": "x://b"}
+    assert machines.provider_ids_by_node(every) == {"node-b": "x://b"}

@@ -14,7 +14,7 @@ import pytest
 from ccm.app import options
 from ccm.app.options import names
 from ccm.cloud import registry
-from ccm.sandbox import Provider, cluster, process, realserver
+from ccm.sandbox import SandboxProvider, cluster, process, realserver
 from tests.waiting import DEADLINE_S, eventually, eventually_blocking
 
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); "
@@ -102,7 +102,7 @@ def test_controllers_of_machines_work_where_there_are_machines() -> None:
     wanted |= {"machine-overshoot-controller"}
     for machines in (True, False):
         flags = cluster.daemon_flags(
-            kubeconfig=Path("k"), provider=Provider(name="sim"), routes=True, port=7,
+            kubeconfig=Path("k"), provider=SandboxProvider(name="sim"), routes=True, port=7,
             has_machines=machines,
         )  # fmt: skip
         enabled = {one.name for one in names.enabled(options.parse(flags).controllers)}
@@ -126,25 +126,25 @@ def test_each_whole_line_is_read_once(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = cluster.DaemonLog(path)
     path.write_text('{"msg":"one","level":"info"}\n{"msg":"tw')
-    assert [entry.msg for entry in log.news()] == ["one"]
+    assert [entry.msg for entry in log.read_entries()] == ["one"]
 
     with path.open("a") as more:
         more.write('o","level":"warning","extra":[1]}\n')
 
-    (entry,) = log.news()
+    (entry,) = log.read_entries()
     assert (entry.msg, entry.is_warning) == ("two", True)
-    assert log.news() == []
+    assert log.read_entries() == []
 
 
 def test_the_figures_stand_in_the_last_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = cluster.DaemonLog(path)
     path.write_text('{"msg":"stopping"}\n')
-    assert [(entry.msg, log.last) for entry in log.news()] == [("stopping", None)]
+    assert [(entry.msg, log.last) for entry in log.read_entries()] == [("stopping", None)]
 
     figures = '"node_writes":10,"service_writes":3,"cloud_calls":2'
     path.write_text(f'{{"msg":"stopping"}}\n{{"msg":"stopped",{figures}}}\n')
-    log.news()
+    log.read_entries()
 
     assert log.last is not None
     assert (log.last.writes, log.last.cloud_calls) == (13, 2)
@@ -154,7 +154,9 @@ def test_an_entry_reads_as_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text('{"msg":"it failed","node":"a","err":"no answer","level":"error"}\n')
 
-    assert [str(entry) for entry in cluster.DaemonLog(path).news()] == ["it failed a no answer"]
+    assert [str(entry) for entry in cluster.DaemonLog(path).read_entries()] == [
+        "it failed a no answer"
+    ]
 
 
 # --- A provider's fake in the place of its cloud -----------------------------------------------
@@ -175,7 +177,11 @@ def test_nothing_of_a_real_account_reaches_the_daemon(
     for key in (*real, *others):
         monkeypatch.setenv(key, "real")
 
-    config = registry.declared(registry.load(name)).config if name in registry.available() else None
+    config = (
+        registry.declaration_of(registry.load_provider(name)).config
+        if name in registry.installed_providers()
+        else None
+    )
 
     found = cluster.clean_environment(name, config)
 

@@ -70,14 +70,14 @@ def test_colours_can_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lines_tell_progress_and_warnings_at_once_and_the_rest_after_convergence() -> None:
     out, board = io.StringIO(), Board(["a"])
     lines = screen.Lines(out)
-    board.news.note("early", 10.0)
+    board.happenings.add("early", 10.0)
 
     lines.show(board, now=10.0)
     lines.show(board, now=11.0)
     board.daemon_warned("careful", 11.0)
     lines.show(board, now=11.0)
     board.node_seen(builders.node("a", provider_id="x://a"), 11.5)
-    board.news.note("late", 12.0)
+    board.happenings.add("late", 12.0)
     lines.show(board, now=12.0)
 
     assert out.getvalue().splitlines() == [
@@ -112,7 +112,7 @@ def test_the_picture_never_fills_more_than_the_terminal(columns: int) -> None:
     board = Board(["a"])
     for number in range(50):
         board.node_seen(builders.node(f"n{number}"), 0.0)
-    board.news.note("[red]x" * 50, 0.0)
+    board.happenings.add("[red]x" * 50, 0.0)
 
     for moment in range(2):
         terminal.picture.show(board, now=float(moment))

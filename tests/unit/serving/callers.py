@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from multidict import CIMultiDict, CIMultiDictProxy, MultiDict, MultiDictProxy
 
-from ccm.serving.authentication import ReviewFailed, User
-from ccm.serving.handler_chain import Decision, Question
+from ccm.serving.authentication import ReviewFailed, UserInfo
+from ccm.serving.handler_chain import AccessAttributes, AccessDecision
 from ccm.serving.http import Caller, Request
 
 
@@ -48,22 +48,22 @@ class Reviewer:
 
     def __init__(
         self,
-        tokens: Mapping[str, User] | None = None,
+        tokens: Mapping[str, UserInfo] | None = None,
         allowed: Sequence[tuple[str, str]] | None = None,
     ) -> None:
         self.tokens = tokens
         self.allowed = allowed
         self.asked: list[object] = []
 
-    async def review_token(self, token: str) -> User | None:
+    async def review_token(self, token: str) -> UserInfo | None:
         self.asked.append(token)
         if self.tokens is None:
             raise ReviewFailed("no answer")
         return self.tokens.get(token)
 
-    async def review_access(self, question: Question) -> Decision:
+    async def review_access(self, question: AccessAttributes) -> AccessDecision:
         self.asked.append(question)
         if self.allowed is None:
             raise ReviewFailed("no answer")
         found = (question.user.name, question.path) in self.allowed
-        return Decision(allowed=found, reason="" if found else "no such right")
+        return AccessDecision(allowed=found, reason="" if found else "no such right")

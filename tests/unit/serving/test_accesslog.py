@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from ccm.base import log
 from ccm.serving import handler_chain
-from ccm.serving.authentication import Authenticator, User
-from ccm.serving.handler_chain import Authorizer, HandlerChain, Paths
+from ccm.serving.authentication import Authenticator, UserInfo
+from ccm.serving.handler_chain import DelegatingAuthorizer, HandlerChain, PathSet
 from ccm.serving.http import Caller, Request, Response, text
 from ccm.testing.clock import jump
 from tests.unit.serving.callers import Reviewer, request
@@ -29,9 +29,9 @@ Line = MutableMapping[str, Any]
 @pytest.fixture(autouse=True, params=[1])
 def _verbose(request: pytest.FixtureRequest) -> Iterator[None]:
     before = log.verbosity()
-    log.change(request.param, ())
+    log.set_verbosity(request.param, ())
     yield
-    log.change(before, ())
+    log.set_verbosity(before, ())
 
 
 async def page(_asked: Request) -> Response:
@@ -40,14 +40,14 @@ async def page(_asked: Request) -> Response:
 
 def site(*, answers: bool = True) -> HandlerChain:
     reviewer = Reviewer(
-        {"right-token": User(name="alice")},
+        {"right-token": UserInfo(name="alice")},
         [("alice", path) for path in PATHS] if answers else None,
     )
     return HandlerChain(
         dict.fromkeys(("/healthz", *PATHS), page),
         authenticator=Authenticator(reviewer.review_token, token_ttl_s=10.0),
-        authorizer=Authorizer(
-            reviewer.review_access, Paths(["/healthz"]), allowed_ttl_s=10.0, denied_ttl_s=10.0
+        authorizer=DelegatingAuthorizer(
+            reviewer.review_access, PathSet(["/healthz"]), allowed_ttl_s=10.0, denied_ttl_s=10.0
         ),
     )
 

@@ -14,31 +14,37 @@ from ccm.base import clock, metrics
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving.authentication import (
     ANONYMOUS,
-    GOOD_KEPT,
-    UNKNOWN_AT_ONCE,
-    UNKNOWN_OF_EACH,
+    MAX_NEW_TOKEN_REVIEWS,
+    MAX_NEW_TOKEN_REVIEWS_PER_ORIGIN,
+    MAX_VALID_TOKENS,
     Authenticator,
-    Authorities,
-    Proxies,
+    CABundle,
+    FrontProxies,
+    InvalidCredentials,
     ReviewFailed,
     Trust,
-    Unauthorized,
-    User,
+    UserInfo,
 )
-from ccm.serving.handler_chain import ANONYMOUS_AT_ONCE, Authorizer, Decision, Paths, Question
+from ccm.serving.handler_chain import (
+    MAX_ANONYMOUS_REVIEWS,
+    AccessAttributes,
+    AccessDecision,
+    DelegatingAuthorizer,
+    PathSet,
+)
 from ccm.serving.http import Caller, Request
-from ccm.serving.ttl_cache import ENTRY, SWEEP_S, Shelf, TTLCache, digest
+from ccm.serving.ttl_cache import ENTRY_OVERHEAD, SWEEP_S, LRUStore, TTLCache, digest
 from ccm.testing.clock import jump
 from tests.unit.serving.callers import Reviewer, certified, request
 
 pytestmark = pytest.mark.virtual_time
 
 
-CLIENTS = Authorities(pem=b"clients", members=frozenset({b"clients-ca"}))
-PROXIES = Authorities(pem=b"proxies", members=frozenset({b"proxies-ca"}))
+CLIENTS = CABundle(pem=b"clients", members=frozenset({b"clients-ca"}))
+PROXIES = CABundle(pem=b"proxies", members=frozenset({b"proxies-ca"}))
 TRUST = Trust(
     clients=CLIENTS,
-    proxies=Proxies(
+    proxies=FrontProxies(
         authorities=PROXIES,
         names=("front",),
         user_headers=("x-remote-user", "x-other-user"),
@@ -47,7 +53,7 @@ TRUST = Trust(
         extra_prefixes=("x-remote-extra-",),
     ),
 )
-ALICE = User(name="alice", uid="7", groups=("devs",), extra=(("scope", ("a", "b")),))
+ALICE = UserInfo(name="alice", uid="7", groups=("devs",), extra=(("scope", ("a", "b")),))
 BOB_BY_CERTIFICATE = certified("bob", b"clients-ca", groups=["ops", "devs"])
 
 
@@ -64,7 +70,7 @@ def bearer(token: str) -> Request:
 @pytest.mark.row("serving-matrix-05")
 @pytest.mark.parametrize("reviewer", [Reviewer({}), None], ids=["unknown", "nobody to ask"])
 async def test_a_wrong_token_is_refused(reviewer: Reviewer | None) -> None:
-    with pytest.raises(Unauthorized):
+    with pytest.raises(InvalidCredentials):
         await authenticator(reviewer).identify(bearer("wrong"))
 
 
@@ -77,7 +83,7 @@ async def test_an_answer_about_a_token_is_remembered_for_a_while(token: str) -> 
     async def ask() -> bool:
         try:
             await asked.identify(bearer(token))
-        except Unauthorized:
+        except InvalidCredentials:
             return False
         return True
 
@@ -100,7 +106,7 @@ async def test_an_answer_about_a_token_is_remembered_for_a_while(token: str) -> 
     ],
 )
 async def test_a_certificate_that_proves_nothing_is_refused(caller: Caller) -> None:
-    with pytest.raises(Unauthorized):
+    with pytest.raises(InvalidCredentials):
         await authenticator().identify(request(caller=caller))
 
 
@@ -130,7 +136,7 @@ async def test_a_trusted_proxy_tells_who_asks() -> None:
         caller=certified("front", b"proxies-ca"),
     )
 
-    assert await authenticator().identify(told) == User(
+    assert await authenticator().identify(told) == UserInfo(
         name="carol",
         uid="9",
         groups=("a", "b", "c", "system:authenticated"),
@@ -141,7 +147,7 @@ async def test_a_trusted_proxy_tells_who_asks() -> None:
 async def test_headers_of_a_proxy_with_another_name_are_refused() -> None:
     told = request(headers={"X-Remote-User": "root"}, caller=certified("back", b"proxies-ca"))
 
-    with pytest.raises(Unauthorized):
+    with pytest.raises(InvalidCredentials):
         await authenticator().identify(told)
 
 
@@ -163,7 +169,7 @@ async def test_a_certificate_whose_time_is_over_proves_nothing_on_an_old_connect
 
     assert names == ["bob", "carol"]
     for each in requests:
-        with pytest.raises(Unauthorized, match="expired"):
+        with pytest.raises(InvalidCredentials, match="expired"):
             await asked.identify(each)
 
 
@@ -172,7 +178,7 @@ async def test_a_token_that_is_no_text_is_refused_without_a_question() -> None:
     asked = authenticator(reviewer)
     await asked.identify(bearer("caf?"))
 
-    with pytest.raises(Unauthorized):
+    with pytest.raises(InvalidCredentials):
         await asked.identify(bearer("caf\udce9"))
 
     assert reviewer.asked == ["caf?"]
@@ -184,42 +190,44 @@ def came(sent: Request, origin: str) -> Request:
 
 async def test_only_so_many_good_tokens_are_remembered() -> None:
     """The one unused for longest is forgotten first."""
-    names = [str(number) for number in range(GOOD_KEPT + 1)]
+    names = [str(number) for number in range(MAX_VALID_TOKENS + 1)]
     asked = authenticator(Reviewer(dict.fromkeys(names, ALICE)), ttl_s=0)
     known = Mock()
     for name in (*names[:-1], names[0], names[-1]):
         await asked.identify(bearer(name))
 
-    await asked.identify(replace(bearer(names[0]), known=known))
+    await asked.identify(replace(bearer(names[0]), mark_authenticated=known))
     kept = known.call_count
-    await asked.identify(replace(bearer(names[1]), known=known))
+    await asked.identify(replace(bearer(names[1]), mark_authenticated=known))
 
     assert (kept, known.call_count) == (1, 1)
 
 
 async def test_authorities_are_told_by_their_certificates() -> None:
     with pytest.raises(ValueError, match="no certificate found"):
-        Authorities.of(b"nonsense")
+        CABundle.parse(b"nonsense")
     with pytest.raises(ValueError, match="cut short"):
-        Authorities.of(b"-----BEGIN CERTIFICATE-----\nAAAA\n")
+        CABundle.parse(b"-----BEGIN CERTIFICATE-----\nAAAA\n")
 
 
 OPEN = ("/healthz", "/readyz", "/livez", "/open/*")
-AUTHORIZATION_ALICE = User(name="alice", groups=("system:authenticated",))
+AUTHORIZATION_ALICE = UserInfo(name="alice", groups=("system:authenticated",))
 
 
-def question(path: str, user: User = AUTHORIZATION_ALICE, verb: str = "get") -> Question:
-    return Question(user=user, verb=verb, path=path)
+def question(
+    path: str, user: UserInfo = AUTHORIZATION_ALICE, verb: str = "get"
+) -> AccessAttributes:
+    return AccessAttributes(user=user, verb=verb, path=path)
 
 
-def authorizer(reviewer: Reviewer | None) -> Authorizer:
+def authorizer(reviewer: Reviewer | None) -> DelegatingAuthorizer:
     review = reviewer.review_access if reviewer else None
-    return Authorizer(review, Paths(OPEN), allowed_ttl_s=10.0, denied_ttl_s=5.0)
+    return DelegatingAuthorizer(review, PathSet(OPEN), allowed_ttl_s=10.0, denied_ttl_s=5.0)
 
 
 @pytest.mark.row("serving-matrix-05")
 async def test_without_anybody_to_ask_the_rest_is_forbidden() -> None:
-    assert await authorizer(None).decide(question("/metrics")) == Decision(allowed=False)
+    assert await authorizer(None).decide(question("/metrics")) == AccessDecision(allowed=False)
 
 
 @pytest.mark.row("serving-matrix-07")
@@ -262,7 +270,7 @@ async def test_whom_a_certificate_names(subject: str, user: dict[str, Any]) -> N
 
     found = await authenticator().identify(request(caller=caller))
 
-    assert found == User(name="bob", **user).authenticated()
+    assert found == UserInfo(name="bob", **user).authenticated()
     assert "system:authenticated" in found.groups
 
 
@@ -289,7 +297,7 @@ async def test_headers_of_anybody_else_mean_nothing(caller: Caller | None) -> No
 async def test_without_names_every_certified_proxy_is_trusted() -> None:
     asked = authenticator()
     asked.trust = Trust(
-        proxies=Proxies(authorities=PROXIES, user_headers=("x-remote-user",)),
+        proxies=FrontProxies(authorities=PROXIES, user_headers=("x-remote-user",)),
     )
     told = request(headers={"X-Remote-User": "carol"}, caller=certified("any", b"proxies-ca"))
 
@@ -301,7 +309,7 @@ async def test_a_token_that_cannot_be_reviewed_is_refused_and_reviewed_again() -
     asked = authenticator(reviewer)
 
     for _ in range(2):
-        with pytest.raises(Unauthorized, match="could not be reviewed"):
+        with pytest.raises(InvalidCredentials, match="could not be reviewed"):
             await asked.identify(bearer("right"))
 
     assert reviewer.asked == ["right", "right"]
@@ -310,7 +318,7 @@ async def test_a_token_that_cannot_be_reviewed_is_refused_and_reviewed_again() -
 class Crowded(Reviewer):
     """An API server that answers about good tokens alone."""
 
-    async def review_token(self, token: str) -> User | None:
+    async def review_token(self, token: str) -> UserInfo | None:
         user = await super().review_token(token)
         if user is None:
             await asyncio.Event().wait()
@@ -322,13 +330,13 @@ async def test_a_crowd_of_wrong_tokens_lets_a_newcomer_from_elsewhere_in() -> No
     asked = authenticator(reviewer)
     crowd = [
         spawn(asked.identify(came(bearer(f"wrong-{number}"), "10.0.0.1")), name="wrong")
-        for number in range(2 * UNKNOWN_AT_ONCE)
+        for number in range(2 * MAX_NEW_TOKEN_REVIEWS)
     ]
     await asyncio.sleep(1.0)
 
     async with asyncio.timeout(1.0):
         assert (await asked.identify(came(bearer("right"), "10.0.0.2"))).name == "alice"
-    assert len(reviewer.asked) == UNKNOWN_OF_EACH + 1
+    assert len(reviewer.asked) == MAX_NEW_TOKEN_REVIEWS_PER_ORIGIN + 1
     await cancel_and_join(*crowd)
 
 
@@ -347,14 +355,14 @@ async def test_a_crowd_of_wrong_tokens_lets_a_newcomer_from_elsewhere_in() -> No
     ],
 )
 def test_paths_are_exact_or_beginnings(path: str, covered: bool) -> None:
-    assert (path in Paths(OPEN)) is covered
-    assert (path in Paths([pattern.removeprefix("/") for pattern in OPEN])) is covered
+    assert (path in PathSet(OPEN)) is covered
+    assert (path in PathSet([pattern.removeprefix("/") for pattern in OPEN])) is covered
 
 
 async def test_masters_may_all_and_open_paths_are_for_all() -> None:
     reviewer = Reviewer(allowed=())
     asked = authorizer(reviewer)
-    root = User(name="root", groups=("system:masters",))
+    root = UserInfo(name="root", groups=("system:masters",))
 
     assert (await asked.decide(question("/metrics", root, "delete"))).allowed
     assert (await asked.decide(question("/healthz", ANONYMOUS))).allowed
@@ -364,7 +372,7 @@ async def test_masters_may_all_and_open_paths_are_for_all() -> None:
 async def test_another_user_verb_or_path_is_another_question() -> None:
     reviewer = Reviewer(allowed=[("alice", "/metrics")])
     asked = authorizer(reviewer)
-    group = User(name="alice", groups=("more",))
+    group = UserInfo(name="alice", groups=("more",))
 
     for each in (
         question("/metrics"),
@@ -417,13 +425,13 @@ async def test_a_crowd_of_wrong_tokens_keeps_nobody_waiting_whose_token_was_good
     await asked.identify(bearer("right"))
     crowd = [
         spawn(asked.identify(came(bearer(f"wrong-{number}"), f"10.0.0.{number}")), name="wrong")
-        for number in range(2 * UNKNOWN_AT_ONCE)
+        for number in range(2 * MAX_NEW_TOKEN_REVIEWS)
     ]
     await asyncio.sleep(1.0)
 
     async with asyncio.timeout(1.0):
         assert (await asked.identify(bearer("right"))).name == "alice"
-    assert len(reviewer.asked) == 1 + UNKNOWN_AT_ONCE + 1
+    assert len(reviewer.asked) == 1 + MAX_NEW_TOKEN_REVIEWS + 1
     await cancel_and_join(*crowd)
 
 
@@ -432,17 +440,17 @@ async def test_whose_token_was_good_keeps_the_connection_before_the_review() -> 
     reviewer = Reviewer({"right": ALICE})
     asked = authenticator(reviewer, ttl_s=0)
     known = Mock()
-    right = replace(bearer("right"), known=known)
+    right = replace(bearer("right"), mark_authenticated=known)
 
     await asked.identify(right)
     first = known.call_count
     reviewer.tokens = None
-    with pytest.raises(Unauthorized, match="could not be reviewed"):
+    with pytest.raises(InvalidCredentials, match="could not be reviewed"):
         await asked.identify(right)
     unanswered = known.call_count
     reviewer.tokens = {}
     for _ in range(2):
-        with pytest.raises(Unauthorized, match="wrong"):
+        with pytest.raises(InvalidCredentials, match="wrong"):
             await asked.identify(right)
 
     assert (first, unanswered, known.call_count) == (0, 1, 2)
@@ -452,24 +460,24 @@ async def test_a_crowd_of_nobodies_keeps_nobody_waiting_who_is_somebody() -> Non
     answer, asked = asyncio.Event(), []
 
     class Slow(Reviewer):
-        async def review_access(self, question: Question) -> Decision:
+        async def review_access(self, question: AccessAttributes) -> AccessDecision:
             asked.append(question.user.name)
             if question.user == ANONYMOUS:
                 await answer.wait()
-            return Decision(allowed=True)
+            return AccessDecision(allowed=True)
 
     judge = authorizer(Slow())
     crowd = [
         spawn(judge.decide(question(f"/{number}", ANONYMOUS)), name="nobody")
-        for number in range(2 * ANONYMOUS_AT_ONCE)
+        for number in range(2 * MAX_ANONYMOUS_REVIEWS)
     ]
     await asyncio.sleep(1.0)
 
     assert (await judge.decide(question("/metrics"))).allowed
-    assert len(asked) == ANONYMOUS_AT_ONCE + 1
+    assert len(asked) == MAX_ANONYMOUS_REVIEWS + 1
     answer.set()
     await asyncio.gather(*crowd)
-    assert len(asked) == 2 * ANONYMOUS_AT_ONCE + 1
+    assert len(asked) == 2 * MAX_ANONYMOUS_REVIEWS + 1
 
 
 async def test_who_leaves_does_not_take_the_answer_away() -> None:
@@ -515,8 +523,8 @@ async def test_nothing_is_kept_for_no_time() -> None:
 
 
 async def test_an_answer_whose_time_is_over_leaves_though_nobody_asks() -> None:
-    shelf = Shelf()
-    memory = TTLCache[str, str](float, name="leaving", shelf=shelf)
+    shelf = LRUStore()
+    memory = TTLCache[str, str](float, name="leaving", store=shelf)
 
     for seconds in ("1", "15"):
         await memory.get(seconds, AsyncMock(return_value=seconds))
@@ -525,8 +533,8 @@ async def test_an_answer_whose_time_is_over_leaves_though_nobody_asks() -> None:
     one = shelf.size
     await asyncio.sleep(SWEEP_S)
 
-    assert both > 2 * ENTRY
-    assert ENTRY < one < both
+    assert both > 2 * ENTRY_OVERHEAD
+    assert ENTRY_OVERHEAD < one < both
     assert shelf.size == 0
     labels = {"cache": "leaving"}
     assert metrics.REGISTRY.get_sample_value("ccm_serving_cache_bytes", labels) == 0
@@ -534,9 +542,9 @@ async def test_an_answer_whose_time_is_over_leaves_though_nobody_asks() -> None:
 
 async def test_the_answer_unused_for_longest_is_forgotten_first_over_all_caches() -> None:
     source = Source()
-    shelf = Shelf(2 * ENTRY + 10)
-    memory = TTLCache[str, int](lambda _: 9.0, name="test", shelf=shelf)
-    other = TTLCache[str, int](lambda _: 9.0, name="other", shelf=shelf)
+    shelf = LRUStore(2 * ENTRY_OVERHEAD + 10)
+    memory = TTLCache[str, int](lambda _: 9.0, name="test", store=shelf)
+    other = TTLCache[str, int](lambda _: 9.0, name="other", store=shelf)
 
     await memory.get("a", source)
     await memory.get("b", source)
@@ -545,4 +553,4 @@ async def test_the_answer_unused_for_longest_is_forgotten_first_over_all_caches(
 
     assert await memory.get("a", source) == 1
     assert await memory.get("b", source) == 4
-    assert shelf.size <= 2 * ENTRY + 10
+    assert shelf.size <= 2 * ENTRY_OVERHEAD + 10

@@ -13,7 +13,7 @@ from cryptography import x509
 from ccm.base import clock
 from ccm.base.credentials import KeyPair
 from ccm.serving import tls
-from ccm.serving.tls import LOCAL, Certificates, Named, directory, files, memory
+from ccm.serving.tls import LOCAL, CertificateSources, SniCertificate, directory, files, memory
 from ccm.testing.clock import jump
 from tests import pki
 
@@ -86,8 +86,8 @@ async def test_names_without_a_list_are_those_the_certificate_carries(tmp_path: 
     authority = pki.Authority(tmp_path, "authority")
     main = authority.server("main.example", file="main")
     other = authority.server("a.example", "*.b.example", "192.0.2.9", file="other")
-    certificates = Certificates(
-        files(main.chain, main.key), [Named(source=files(other.chain, other.key))]
+    certificates = CertificateSources(
+        files(main.chain, main.key), [SniCertificate(source=files(other.chain, other.key))]
     )
 
     loaded = await certificates.read()
@@ -107,7 +107,9 @@ async def test_names_without_a_list_are_those_the_certificate_carries(tmp_path: 
 @pytest.mark.row("serving-tls-07")
 async def test_an_exact_name_goes_before_a_wildcard() -> None:
     wild, exact, main = (KeyPair(chain=text, key=b"") for text in (b"wild", b"exact", b"main"))
-    loaded = tls.Loaded(main=main, named=((("*.example",), wild), (("a.example",), exact)))
+    loaded = tls.LoadedCertificates(
+        main=main, named=((("*.example",), wild), (("a.example",), exact))
+    )
 
     assert loaded.for_name("a.example") == exact
     assert loaded.for_name("b.example") == wild

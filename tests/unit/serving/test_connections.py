@@ -9,8 +9,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.serving.acceptor import LATE, Connections, Seat, Stage, Turns, origin_of
-from ccm.serving.http import BadBody, Bodies, Limits
+from ccm.serving.acceptor import (
+    LATE,
+    ConnectionLimiter,
+    ConnectionSlot,
+    ConnectionStage,
+    FairLimiter,
+    origin_of,
+)
+from ccm.serving.http import BodyError, BodyLimits, BodyMemory
 from ccm.testing.clock import settle
 
 pytestmark = pytest.mark.virtual_time
@@ -23,24 +30,26 @@ class Port:
     """Connections by their names."""
 
     def __init__(self) -> None:
-        self.connections = Connections("test", most=MOST, most_silent=MOST)
-        self.seats: dict[str, Seat] = {}
+        self.connections = ConnectionLimiter("test", max_connections=MOST, max_silent=MOST)
+        self.seats: dict[str, ConnectionSlot] = {}
         self.ended: list[str] = []
 
-    def comes(self, *names: str, stage: Stage = Stage.SILENT, origin: str = "") -> None:
+    def comes(
+        self, *names: str, stage: ConnectionStage = ConnectionStage.SILENT, origin: str = ""
+    ) -> None:
         """These come from there, one after the other, and get so far."""
         for name in names:
             seat = self.seats[name] = self.connections.admit(origin)
-            seat.hang_up = lambda name=name: self.ended.append(name)  # type: ignore[misc]
-            seat.reach(stage)
+            seat.abort = lambda name=name: self.ended.append(name)  # type: ignore[misc]
+            seat.advance(stage)
 
 
 def names(letter: str, number: int) -> list[str]:
     return [f"{letter}{each}" for each in range(number)]
 
 
-@pytest.mark.parametrize("stage", Stage)
-def test_a_crowd_from_one_address_ends_its_own(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", ConnectionStage)
+def test_a_crowd_from_one_address_ends_its_own(stage: ConnectionStage) -> None:
     port = Port()
     port.comes("honest", stage=stage, origin="a")
     port.comes(*names("c", 10 * MOST), stage=stage, origin="b")
@@ -53,10 +62,10 @@ def test_a_crowd_from_one_address_ends_its_own(stage: Stage) -> None:
 def test_what_is_over_takes_no_place_and_is_not_ended_again() -> None:
     port = Port()
     port.comes("a", "b")
-    port.seats["a"].leave()
-    port.seats["a"].leave()
-    port.seats["a"].refuse(LATE)
-    port.seats["a"].reach(Stage.KNOWN)
+    port.seats["a"].release()
+    port.seats["a"].release()
+    port.seats["a"].evict(LATE)
+    port.seats["a"].advance(ConnectionStage.KNOWN)
 
     assert (len(port.connections), port.ended) == (1, [])
 
@@ -65,7 +74,7 @@ class Crowd:
     """Callers that stay until they are told to go."""
 
     def __init__(self, places: int, each: int) -> None:
-        self.turns = Turns(places, each=each)
+        self.turns = FairLimiter(places, per_origin=each)
         self.begun: list[str] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self._over = asyncio.Semaphore(0)
@@ -83,7 +92,7 @@ class Crowd:
             await settle()
 
     async def _stay(self, name: str) -> None:
-        async with self.turns.place(name[0]):
+        async with self.turns.slot(name[0]):
             self.begun.append(name)
             await self._over.acquire()
 
@@ -119,7 +128,7 @@ class Sender:
             yield piece
 
 
-async def read(bodies: Bodies, sender: Sender, answered: asyncio.Event | None = None) -> bytes:
+async def read(bodies: BodyMemory, sender: Sender, answered: asyncio.Event | None = None) -> bytes:
     """Read a body, and hold it until its request is answered."""
     with bodies.of(sender) as body:
         found = await body.read()
@@ -129,7 +138,7 @@ async def read(bodies: Bodies, sender: Sender, answered: asyncio.Event | None = 
 
 
 async def refused(task: asyncio.Task[bytes]) -> int:
-    with pytest.raises(BadBody) as caught:
+    with pytest.raises(BodyError) as caught:
         await task
     return caught.value.status
 
@@ -137,11 +146,11 @@ async def refused(task: asyncio.Task[bytes]) -> int:
 SHARE = MOST // 3
 
 
-SPOKEN = (Stage.UNFINISHED, Stage.ANONYMOUS, Stage.KNOWN)
+SPOKEN = (ConnectionStage.UNFINISHED, ConnectionStage.ANONYMOUS, ConnectionStage.KNOWN)
 
 
 @pytest.mark.parametrize("crowd", SPOKEN)
-def test_a_crowd_takes_nobody_else_s_share(crowd: Stage) -> None:
+def test_a_crowd_takes_nobody_else_s_share(crowd: ConnectionStage) -> None:
     port = Port()
     for stage in set(SPOKEN) - {crowd}:
         port.comes(*names(stage.name, SHARE), stage=stage)
@@ -153,9 +162,9 @@ def test_a_crowd_takes_nobody_else_s_share(crowd: Stage) -> None:
 
 def test_who_has_not_asked_goes_before_who_has() -> None:
     port = Port()
-    port.comes(*names("a", SHARE + 1), stage=Stage.ANONYMOUS)
-    port.comes(*names("u", SHARE + 2), stage=Stage.UNFINISHED)
-    port.comes("k", stage=Stage.KNOWN)
+    port.comes(*names("a", SHARE + 1), stage=ConnectionStage.ANONYMOUS)
+    port.comes(*names("u", SHARE + 2), stage=ConnectionStage.UNFINISHED)
+    port.comes("k", stage=ConnectionStage.KNOWN)
 
     assert port.ended == ["u0"]
 
@@ -170,7 +179,7 @@ async def test_origins_take_turns() -> None:
 
 async def test_who_is_slow_is_told_in_time() -> None:
     """However it goes on; the time begins when somebody wants to read."""
-    bodies, sender = Bodies(Limits(patience_s=2.0)), Sender()
+    bodies, sender = BodyMemory(BodyLimits(timeout_s=2.0)), Sender()
     with bodies.of(sender) as body:
         await asyncio.sleep(5.0)
         reading = spawn(body.read(), name="read")
@@ -183,22 +192,22 @@ async def test_who_is_slow_is_told_in_time() -> None:
 
 
 async def test_a_larger_body_than_allowed_is_refused_when_it_is() -> None:
-    bodies, sender = Bodies(Limits(each=2)), Sender()
+    bodies, sender = BodyMemory(BodyLimits(max_body=2)), Sender()
     await sender.sends(b"ab", b"c")
 
     assert await refused(spawn(read(bodies, sender), name="read")) == 413
-    assert bodies.held == 0
+    assert bodies.size == 0
 
 
 async def test_where_there_is_no_room_the_largest_unfinished_one_goes() -> None:
-    bodies = Bodies(Limits(each=9, together=10))
+    bodies = BodyMemory(BodyLimits(max_body=9, max_total=10))
     large, larger, small = Sender(), Sender(), Sender()
     readers = [spawn(read(bodies, each), name="read") for each in (large, larger, small)]
     await large.sends(b"1234")
     await larger.sends(b"12345")
     await small.sends(b"12")
 
-    assert bodies.held == 6
+    assert bodies.size == 6
     assert await refused(readers[1]) == 503
     await large.sends(b"")
     await small.sends(b"")
@@ -207,7 +216,7 @@ async def test_where_there_is_no_room_the_largest_unfinished_one_goes() -> None:
 
 @pytest.mark.parametrize("rest", [(b"4567",), (b"4567", b"")], ids=["goes on", "is whole"])
 async def test_a_whole_one_stays_until_it_is_answered(rest: tuple[bytes, ...]) -> None:
-    bodies, answered = Bodies(Limits(each=9, together=10)), asyncio.Event()
+    bodies, answered = BodyMemory(BodyLimits(max_body=9, max_total=10)), asyncio.Event()
     first, second = Sender(), Sender()
     readers = [
         spawn(read(bodies, first, answered), name="read"),
@@ -219,7 +228,7 @@ async def test_a_whole_one_stays_until_it_is_answered(rest: tuple[bytes, ...]) -
     assert await refused(readers[1]) == 503
     answered.set()
     assert await readers[0] == b"1234567"
-    assert bodies.held == 0
+    assert bodies.size == 0
 
 
 def test_few_files_mean_few_silent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,9 +241,9 @@ def test_few_files_mean_few_silent_ones(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_who_asked_lately_stays() -> None:
     port = Port()
-    port.comes(*names("a", MOST), stage=Stage.ANONYMOUS)
-    port.seats["a0"].reach(Stage.ANONYMOUS)
-    port.comes("new", stage=Stage.UNFINISHED)
+    port.comes(*names("a", MOST), stage=ConnectionStage.ANONYMOUS)
+    port.seats["a0"].advance(ConnectionStage.ANONYMOUS)
+    port.comes("new", stage=ConnectionStage.UNFINISHED)
 
     assert port.ended == ["a1"]
 
@@ -254,19 +263,19 @@ async def test_a_deadline_ends_with_the_first_request() -> None:
     loop, port = asyncio.get_running_loop(), Port()
     port.comes("a", "b")
     for seat in port.seats.values():
-        seat.deadline = loop.call_later(60.0, seat.refuse, LATE)
+        seat.deadline = loop.call_later(60.0, seat.evict, LATE)
     timers = [seat.deadline for seat in port.seats.values()]
 
-    port.seats["a"].reach(Stage.UNFINISHED)
+    port.seats["a"].advance(ConnectionStage.UNFINISHED)
     assert port.seats["a"].deadline is not None
-    port.seats["a"].reach(Stage.ANONYMOUS)
-    port.seats["b"].leave()
+    port.seats["a"].advance(ConnectionStage.ANONYMOUS)
+    port.seats["b"].release()
 
     assert [timer.cancelled() for timer in timers if timer] == [True, True]
 
 
 def test_places_that_nobody_needs_are_free_for_all() -> None:
     port = Port()
-    port.comes(*names("a", MOST), stage=Stage.ANONYMOUS)
+    port.comes(*names("a", MOST), stage=ConnectionStage.ANONYMOUS)
 
     assert port.ended == []

@@ -8,9 +8,9 @@ from urllib.parse import parse_qsl
 import pytest
 
 from ccm.base import redact
-from ccm.serving.authentication import Authenticator, User
-from ccm.serving.handler_chain import Authorizer, HandlerChain, Paths
-from ccm.serving.health import WELL, Check, Finding, Health, Slis, wrong
+from ccm.serving.authentication import Authenticator, UserInfo
+from ccm.serving.handler_chain import DelegatingAuthorizer, HandlerChain, PathSet
+from ccm.serving.health import PASSED, CheckResult, HealthCheck, HealthEndpoint, Slis, failed
 from ccm.serving.http import Request, Response, text
 from tests.unit.serving.callers import Reviewer, request
 
@@ -23,12 +23,12 @@ async def page(asked: Request) -> Response:
 
 
 def site(*, rights: list[tuple[str, str]] | None = RIGHTS) -> HandlerChain:
-    reviewer = Reviewer({"right": User(name="alice")}, rights)
+    reviewer = Reviewer({"right": UserInfo(name="alice")}, rights)
     return HandlerChain(
         {"/page": page, "/folder/": page, "/open": page},
         authenticator=Authenticator(reviewer.review_token, token_ttl_s=10.0),
-        authorizer=Authorizer(
-            reviewer.review_access, Paths(["/open"]), allowed_ttl_s=10.0, denied_ttl_s=10.0
+        authorizer=DelegatingAuthorizer(
+            reviewer.review_access, PathSet(["/open"]), allowed_ttl_s=10.0, denied_ttl_s=10.0
         ),
     )
 
@@ -41,22 +41,22 @@ async def test_without_an_answer_about_rights_it_is_our_error() -> None:
     assert answer.body.startswith(b'Internal Server Error: "/page": ')
 
 
-def check(name: str, finding: Finding = WELL) -> Check:
-    async def look() -> Finding:
+def check(name: str, finding: CheckResult = PASSED) -> HealthCheck:
+    async def look() -> CheckResult:
         return finding
 
-    return Check(name=name, look=look)
+    return HealthCheck(name=name, probe=look)
 
 
-GOOD = (check("ping"), check("cloud", Finding(detail="as far as we know")))
-BAD = (*GOOD, check("api-server", wrong("connection\nrefused")))
+GOOD = (check("ping"), check("cloud", CheckResult(detail="as far as we know")))
+BAD = (*GOOD, check("api-server", failed("connection\nrefused")))
 
 
-def health(*checks: Check, slis: Slis | None = None) -> Health:
-    return Health("readyz", lambda: checks, slis=slis or Slis())
+def health(*checks: HealthCheck, slis: Slis | None = None) -> HealthEndpoint:
+    return HealthEndpoint("readyz", lambda: checks, slis=slis or Slis())
 
 
-async def answer(checks: Sequence[Check], query: str = "") -> tuple[int, list[str]]:
+async def answer(checks: Sequence[HealthCheck], query: str = "") -> tuple[int, list[str]]:
     asked = request("/readyz", query=parse_qsl(query, keep_blank_values=True))
     response = await health(*checks).all(asked)
     assert ("X-Content-Type-Options", "nosniff") in response.headers
@@ -64,7 +64,7 @@ async def answer(checks: Sequence[Check], query: str = "") -> tuple[int, list[st
     return response.status, response.body.decode().splitlines()
 
 
-PING, CLOUD, PASSED = "[+]ping ok", "[+]cloud ok: as far as we know", "readyz check passed"
+PING, CLOUD, CHECK_PASSED = "[+]ping ok", "[+]cloud ok: as far as we know", "readyz check passed"
 UNMATCHED = 'warn: some health checks cannot be excluded: no matches for "a", "b"'
 
 
@@ -73,14 +73,14 @@ UNMATCHED = 'warn: some health checks cannot be excluded: no matches for "a", "b
     ("checks", "query", "status", "lines"),
     [
         (GOOD, "", 200, ["ok"]),
-        (GOOD, "verbose", 200, [PING, CLOUD, PASSED]),
-        (GOOD, "verbose&exclude=b&exclude=a", 200, [PING, CLOUD, UNMATCHED, PASSED]),
-        ((), "verbose", 200, [PING, PASSED]),
+        (GOOD, "verbose", 200, [PING, CLOUD, CHECK_PASSED]),
+        (GOOD, "verbose&exclude=b&exclude=a", 200, [PING, CLOUD, UNMATCHED, CHECK_PASSED]),
+        ((), "verbose", 200, [PING, CHECK_PASSED]),
         (
             BAD,
             "verbose=true&exclude=api-server&exclude=cloud",
             200,
-            [PING, "[+]cloud excluded: ok", "[+]api-server excluded: ok", PASSED],
+            [PING, "[+]cloud excluded: ok", "[+]api-server excluded: ok", CHECK_PASSED],
         ),
         (
             BAD,
@@ -92,7 +92,7 @@ UNMATCHED = 'warn: some health checks cannot be excluded: no matches for "a", "b
     ids=["well", "verbose", "a name that there is not", "no checks", "excluded", "a failure"],
 )
 async def test_what_is_answered_about_all_checks(
-    checks: Sequence[Check], query: str, status: int, lines: list[str]
+    checks: Sequence[HealthCheck], query: str, status: int, lines: list[str]
 ) -> None:
     assert await answer(checks, query) == (status, lines)
 
@@ -156,10 +156,10 @@ async def test_a_status_for_each_request(path: str, headers: dict[str, str], sta
 
 
 async def test_a_cause_shows_no_secret() -> None:
-    redact.know("a-password-of-somebody")
+    redact.register("a-password-of-somebody")
     try:
-        _, lines = await answer([check("cloud", wrong("login a-password-of-somebody failed"))])
+        _, lines = await answer([check("cloud", failed("login a-password-of-somebody failed"))])
     finally:
-        redact.forget("a-password-of-somebody")
+        redact.unregister("a-password-of-somebody")
 
     assert "a-password-of-somebody" not in lines[0]

@@ -18,8 +18,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from ccm.serving import acceptor, http, policy, tls
-from ccm.serving.http import MAX_BODY, Limits, Request, Response, text
-from ccm.serving.tls import Certificates
+from ccm.serving.http import MAX_BODY, BodyLimits, Request, Response, text
+from ccm.serving.tls import CertificateSources
 from tests import pki
 from tests.waiting import DEADLINE_S, due_by, eventually
 
@@ -70,7 +70,9 @@ async def knowing(root: pki.Authority) -> AsyncIterator[tuple[int, list[http.Cal
     """A server that believes an authority: its port, and who called."""
     told: list[http.Caller] = []
     pair = root.server("localhost")
-    keeper = tls.CertReloader(policy.policy("", ()), Certificates(tls.files(pair.chain, pair.key)))
+    keeper = tls.CertReloader(
+        policy.parse_policy("", ()), CertificateSources(tls.files(pair.chain, pair.key))
+    )
     keeper.trust(root.own)
     await keeper.start()
 
@@ -154,7 +156,7 @@ HALVES = b"".join(b"X-%d: %s\r\n" % (each, b"x" * (http.MAX_HEADER // 2)) for ea
     ],
 )
 async def test_what_is_too_large_or_no_http_is_refused(sent: bytes, status: bytes) -> None:
-    async with serving(bodies=Limits(each=10)) as port:
+    async with serving(bodies=BodyLimits(max_body=10)) as port:
         assert (await exchange(port, sent))[9:12] == status
 
 
@@ -265,8 +267,8 @@ async def callers(port: int, number: int, sent: bytes = b"", **how: Any) -> Asyn
 async def test_a_crowd_does_not_keep_anybody_from_an_answer(
     monkeypatch: pytest.MonkeyPatch, context: ssl.SSLContext, sent: bytes, secured: bool
 ) -> None:
-    few = {"most": 9, "most_silent": 9}
-    monkeypatch.setattr(acceptor.Connections.__init__, "__kwdefaults__", few)
+    few = {"max_connections": 9, "max_silent": 9}
+    monkeypatch.setattr(acceptor.ConnectionLimiter.__init__, "__kwdefaults__", few)
     async with serving(context=context) as port:
         how = {"ssl": TRUST} if secured else {}
         async with callers(port, 30, sent, **how):
@@ -299,24 +301,26 @@ async def test_a_crowd_that_begins_tls_costs_a_caller_from_elsewhere_nothing(
 ) -> None:
     """Of a crowd from one address a few begin at a time, and who loses its place waits no more."""
     monkeypatch.setattr(acceptor, "PACE_S", 60.0)
-    begun: list[acceptor._Secured] = []
+    begun: list[acceptor._TlsProtocol] = []
     monkeypatch.setattr(
-        acceptor._Secured, "connection_made", lambda self, _transport: begun.append(self)
+        acceptor._TlsProtocol, "connection_made", lambda self, _transport: begun.append(self)
     )
     async with serving(echo, context=context) as port:
-        crowd = await come(port, acceptor.MOST + 20, b"\x16")
-        await eventually(lambda: len(begun) >= acceptor.STARTS_OF_EACH)
+        crowd = await come(port, acceptor.MAX_CONNECTIONS + 20, b"\x16")
+        await eventually(lambda: len(begun) >= acceptor.MAX_HANDSHAKES_PER_ORIGIN)
         await due_by(0.05)
-        assert len(begun) == acceptor.STARTS_OF_EACH
-        assert len(begun_or_waiting()) <= acceptor.MOST + acceptor.STARTS_OF_EACH
+        assert len(begun) == acceptor.MAX_HANDSHAKES_PER_ORIGIN
+        assert (
+            len(begun_or_waiting()) <= acceptor.MAX_CONNECTIONS + acceptor.MAX_HANDSHAKES_PER_ORIGIN
+        )
 
         other = await come(port, 1, b"\x16", local_addr=("127.0.0.2", 0))
-        await eventually(lambda: len(begun) > acceptor.STARTS_OF_EACH)
-        assert len(begun) == acceptor.STARTS_OF_EACH + 1
+        await eventually(lambda: len(begun) > acceptor.MAX_HANDSHAKES_PER_ORIGIN)
+        assert len(begun) == acceptor.MAX_HANDSHAKES_PER_ORIGIN + 1
         for writer in (*crowd, *other):
             writer.transport.abort()
         for each in begun:
-            each.seat.leave()
+            each.seat.release()
 
 
 class Short(socket.socket):

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization
 
 from ccm.serving import policy, tls
 from ccm.serving.http import Request, Response, text
-from ccm.serving.tls import CertificateError, Certificates, Named, Source
+from ccm.serving.tls import CertificateError, CertificateSources, KeyPairSource, SniCertificate
 from tests import pki
 from tests.unit.serving import test_http
 
@@ -30,12 +30,16 @@ def authority(tmp_path: Path) -> pki.Authority:
     return pki.Authority(tmp_path, "authority")
 
 
-def files(pair: pki.Files) -> Source:
+def files(pair: pki.Files) -> KeyPairSource:
     return tls.files(pair.chain, pair.key)
 
 
-def keeper(pair: pki.Files, *named: Named, rules: policy.Policy | None = None) -> tls.CertReloader:
-    return tls.CertReloader(rules or policy.policy("", ()), Certificates(files(pair), named))
+def keeper(
+    pair: pki.Files, *named: SniCertificate, rules: policy.TlsPolicy | None = None
+) -> tls.CertReloader:
+    return tls.CertReloader(
+        rules or policy.parse_policy("", ()), CertificateSources(files(pair), named)
+    )
 
 
 async def whom(request: Request) -> Response:
@@ -93,7 +97,7 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones(
     minimum: str, suites: tuple[str, ...], groups: tuple[int, ...], told: str
 ) -> None:
     with pytest.raises(policy.TlsError, match=told):
-        policy.policy(minimum, suites, groups)
+        policy.parse_policy(minimum, suites, groups)
 
 
 def of_tls_12(context: ssl.SSLContext, suites: str = "") -> ssl.SSLContext:
@@ -121,7 +125,7 @@ async def test_suites_and_lowest_version_are_kept_to(
     offered: str,
     agreed: str | None,
 ) -> None:
-    kept = keeper(authority.server("localhost"), rules=policy.policy(minimum, suites, [24]))
+    kept = keeper(authority.server("localhost"), rules=policy.parse_policy(minimum, suites, [24]))
     client = of_tls_12(pki.client_context(authority.file), offered)
     found = None
 
@@ -147,7 +151,9 @@ async def test_http_2_is_not_agreed_on(authority: pki.Authority) -> None:
 @pytest.mark.row("serving-tls-07")
 async def test_a_host_name_has_its_certificate(authority: pki.Authority) -> None:
     other = authority.server("other.example", file="other")
-    kept = keeper(authority.server("localhost"), Named(source=files(other), names=("*.EXAMPLE",)))
+    kept = keeper(
+        authority.server("localhost"), SniCertificate(source=files(other), names=("*.EXAMPLE",))
+    )
     client = pki.client_context(authority.file)
 
     async with serving(kept) as port:
@@ -228,7 +234,9 @@ async def test_webhook_callers_show_certificates(tmp_path: Path, authority: pki.
     listed = tmp_path / "listed.crt"
     listed.write_bytes(authority.own)
     kept = tls.CertReloader(
-        policy.policy("", ()), Certificates(files(own.server("localhost"))), callers=listed
+        policy.parse_policy("", ()),
+        CertificateSources(files(own.server("localhost"))),
+        client_ca_file=listed,
     )
     nobody = of_tls_12(pki.client_context(own.file))
     known = authority.client("api-server").context(trusts=own.file)
@@ -266,7 +274,7 @@ async def test_callers_may_show_a_certificate(authority: pki.Authority, tmp_path
 
 
 def test_nothing_set_means_tls_12_and_only_suites_of_tls_13_no_other_version() -> None:
-    rules = policy.policy("", (), ())
+    rules = policy.parse_policy("", (), ())
 
-    assert rules == policy.Policy(minimum=ssl.TLSVersion.TLSv1_2, suites=(), groups=())
-    assert policy.policy("", ["TLS_AES_128_GCM_SHA256"]).minimum is ssl.TLSVersion.TLSv1_3
+    assert rules == policy.TlsPolicy(minimum=ssl.TLSVersion.TLSv1_2, suites=(), groups=())
+    assert policy.parse_policy("", ["TLS_AES_128_GCM_SHA256"]).minimum is ssl.TLSVersion.TLSv1_3

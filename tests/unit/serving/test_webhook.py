@@ -17,7 +17,7 @@ from ccm.base import metrics
 from ccm.base.tasks import spawn
 from ccm.model import Service
 from ccm.serving import admission, http
-from ccm.serving.admission import MOST_WARNINGS, Schema, ServiceAnnotations
+from ccm.serving.admission import MAX_WARNINGS, AnnotationSchema, ServiceAnnotations
 from ccm.testing import builders
 from tests.unit.serving import test_http
 from tests.waiting import DEADLINE_S
@@ -32,7 +32,7 @@ BODY = json.dumps(REVIEW).encode()
 MALFORMED = json.dumps({**REVIEW, "request": None}).encode()
 
 allow = AsyncMock(return_value=admission.ALLOWED)
-deny = AsyncMock(return_value=admission.Answer(allowed=False, message="no"))
+deny = AsyncMock(return_value=admission.AdmissionResponse(allowed=False, message="no"))
 
 Ask = Callable[..., Coroutine[Any, Any, tuple[int, str]]]
 
@@ -45,7 +45,7 @@ class Gate:
         self.inside = 0
         self.most = 0
 
-    async def __call__(self, request: admission.Request) -> admission.Answer:
+    async def __call__(self, request: admission.AdmissionRequest) -> admission.AdmissionResponse:
         self.inside += 1
         self.most = max(self.most, self.inside)
         await self.open.wait()
@@ -61,8 +61,8 @@ class Gate:
 @asynccontextmanager
 async def serving(
     *handlers: admission.Handler,
-    limits: admission.Limits | None = None,
-    kept: http.Limits = admission.BODIES,
+    limits: admission.WebhookLimits | None = None,
+    kept: http.BodyLimits = admission.BODY_LIMITS,
     name: str = "test-hook",
 ) -> AsyncIterator[Ask]:
     """A server; a function that posts to the first webhook: status and body."""
@@ -169,7 +169,7 @@ async def test_every_answer_is_counted_and_measured() -> None:
 
 @pytest.mark.row("webhook-limits-01")
 async def test_a_body_may_not_be_endless() -> None:
-    async with serving(allow, kept=http.Limits(each=len(BODY))) as ask:
+    async with serving(allow, kept=http.BodyLimits(max_body=len(BODY))) as ask:
         assert (await ask())[0] == 200
         assert (await ask(BODY + b" "))[0] == 413
 
@@ -183,7 +183,7 @@ async def test_a_caller_may_not_send_for_ever() -> None:
         await answered.wait()
         yield BODY[10:]
 
-    async with serving(allow, limits=admission.Limits(timeout_s=0.05)) as ask:
+    async with serving(allow, limits=admission.WebhookLimits(timeout_s=0.05)) as ask:
         status, text = await ask(slowly())
         answered.set()
 
@@ -197,7 +197,7 @@ async def test_a_caller_may_not_send_for_ever() -> None:
 )
 async def test_a_webhook_decides_before_its_deadline(asked: str, limit_s: float) -> None:
     """And a caller cannot buy more time."""
-    async with serving(Gate(), limits=admission.Limits(timeout_s=limit_s)) as ask:
+    async with serving(Gate(), limits=admission.WebhookLimits(timeout_s=limit_s)) as ask:
         status, text = await ask(path=f"/test-hook?timeout={asked}")
 
     assert status == 500
@@ -207,7 +207,7 @@ async def test_a_webhook_decides_before_its_deadline(asked: str, limit_s: float)
 @pytest.mark.row("webhook-limits-01")
 async def test_only_so_many_are_decided_at_once_and_others_wait() -> None:
     gate = Gate()
-    async with serving(gate, limits=admission.Limits(at_once=2)) as ask:
+    async with serving(gate, limits=admission.WebhookLimits(max_concurrent=2)) as ask:
         asked = [spawn(ask(), name="ask") for _ in range(6)]
         await gate.holds(2)
         gate.open.set()
@@ -220,7 +220,7 @@ async def test_only_so_many_are_decided_at_once_and_others_wait() -> None:
 @pytest.mark.row("webhook-limits-01")
 async def test_who_waits_for_too_long_is_told() -> None:
     gate = Gate()
-    async with serving(gate, limits=admission.Limits(at_once=1)) as ask:
+    async with serving(gate, limits=admission.WebhookLimits(max_concurrent=1)) as ask:
         first = spawn(ask(), name="ask")
         await gate.holds(1)
         status, text = await ask(path="/test-hook?timeout=300ms")
@@ -246,7 +246,7 @@ class OneOf:
         return "" if text in self._values else f"{self.name}: {text!r}; expected {expected}"
 
 
-SCHEMA = Schema(
+SCHEMA = AnnotationSchema(
     rules=(OneOf(SIZE, "small", "large"), OneOf(COLOUR, "red", "blue")), prefixes=(PREFIX, RANGES)
 )
 
@@ -269,9 +269,14 @@ DYING["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 
 
 async def asked(
-    new: Any, old: Any = None, *, operation: str = "", schema: Schema = SCHEMA, **facts: Any
-) -> admission.Answer:
-    request = admission.Request(
+    new: Any,
+    old: Any = None,
+    *,
+    operation: str = "",
+    schema: AnnotationSchema = SCHEMA,
+    **facts: Any,
+) -> admission.AdmissionResponse:
+    request = admission.AdmissionRequest(
         uid="u",
         operation=operation or ("CREATE" if old is None else "UPDATE"),
         object=raw(new),
@@ -328,7 +333,7 @@ PASSES: Mapping[str, tuple[Any, Any, dict[str, Any]]] = {
     "status": (WRONG, None, {"sub_resource": "status"}),
     "another kind": (WRONG, None, {"kind": msgspec.structs.replace(SERVICE, kind="Node")}),
     "another group": (WRONG, None, {"kind": msgspec.structs.replace(SERVICE, group="acme.io")}),
-    "no schema": (WRONG, None, {"schema": Schema()}),
+    "no schema": (WRONG, None, {"schema": AnnotationSchema()}),
 }
 
 
@@ -376,11 +381,11 @@ UPDATE_REVIEW: dict[str, Any] = {
 }
 
 
-def decoded(**changes: Any) -> admission.Request:
+def decoded(**changes: Any) -> admission.AdmissionRequest:
     return admission.decode(json.dumps({**UPDATE_REVIEW, **changes}).encode())
 
 
-def answered(answer: admission.Answer) -> dict[str, Any]:
+def answered(answer: admission.AdmissionResponse) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(admission.encode(decoded(), answer))
     return found
 
@@ -404,7 +409,7 @@ def answered(answer: admission.Answer) -> dict[str, Any]:
     ],
 )
 def test_what_cannot_be_answered_is_refused(body: bytes, message: str) -> None:
-    with pytest.raises(admission.Malformed, match=message):
+    with pytest.raises(admission.InvalidReview, match=message):
         admission.decode(body)
 
 
@@ -419,7 +424,7 @@ async def test_unknown_names_cost_no_more_than_warnings(monkeypatch: pytest.Monk
     strangers = {f"{PREFIX}{number}{'x' * 1000}": "x" for number in range(1000)}
 
     assert (await asked(service(strangers))).allowed
-    assert len(compared) == MOST_WARNINGS
+    assert len(compared) == MAX_WARNINGS
     assert max(len(word) for word in compared) < 1000
 
 
@@ -429,7 +434,7 @@ async def test_warnings_come_with_a_refusal_too_and_have_a_limit() -> None:
     answer = await asked(service({SIZE: "huge", **strangers}))
 
     assert not answer.allowed
-    assert len(answer.warnings) == MOST_WARNINGS
+    assert len(answer.warnings) == MAX_WARNINGS
 
 
 async def test_what_stays_wrong_beside_a_change_is_a_warning() -> None:
@@ -452,8 +457,8 @@ async def test_who_sends_slowly_keeps_nobody_waiting() -> None:
         await end.wait()
         yield BODY[10:]
 
-    limits = admission.Limits(at_once=2, timeout_s=DEADLINE_S)
-    patient = http.Limits(patience_s=DEADLINE_S)
+    limits = admission.WebhookLimits(max_concurrent=2, timeout_s=DEADLINE_S)
+    patient = http.BodyLimits(timeout_s=DEADLINE_S)
     async with serving(allow, limits=limits, kept=patient) as ask:
         slow = [spawn(ask(slowly()), name="slow") for _ in range(3)]
         while begun < len(slow):
@@ -466,7 +471,7 @@ async def test_who_sends_slowly_keeps_nobody_waiting() -> None:
 
 async def test_a_lost_caller_leaves_no_place_taken() -> None:
     gate = Gate()
-    async with serving(gate, limits=admission.Limits(at_once=1)) as ask:
+    async with serving(gate, limits=admission.WebhookLimits(max_concurrent=1)) as ask:
         lost = spawn(ask(), name="ask")
         await gate.holds(1)
         lost.cancel()

@@ -31,9 +31,9 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 class Server:
     """Requests to one store; bodies are given as Python has them."""
 
-    def __init__(self, store: stores.Store | None = None, **options: Any) -> None:
-        self.store = stores.Store() if store is None else store
-        self.front = requests.Front(api.Api(self.store, **options))
+    def __init__(self, store: stores.ObjectStore | None = None, **options: Any) -> None:
+        self.store = stores.ObjectStore() if store is None else store
+        self.front = requests.RequestHandler(api.Api(self.store, **options))
         self.warnings: list[str] = []
 
     def ask(
@@ -47,7 +47,7 @@ class Server:
     ) -> Any:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode() if body else b""
         usual = api.MERGE_PATCH if method == "PATCH" else api.JSON
-        request = api.Request(
+        request = api.ApiRequest(
             method=method,
             path=path,
             body=raw,
@@ -55,7 +55,7 @@ class Server:
             content_type=kind or usual,
             accept=accept,
         )
-        answer = self.front.answer(request)
+        answer = self.front.handle(request)
         self.warnings = list(answer.warnings)
         return json.loads(answer.body)
 
@@ -68,7 +68,7 @@ class Server:
         return [one["metadata"]["name"] for one in items]
 
     async def events(self, path: str, **query: str) -> AsyncIterator[tuple[str, str, int]]:
-        asked = api.Request(method="GET", path=path, query={"watch": "1", **query})
+        asked = api.ApiRequest(method="GET", path=path, query={"watch": "1", **query})
         stream = self.front.watch(asked)
         assert stream is not None
         async for chunk in stream:
@@ -89,11 +89,11 @@ def server() -> Server:
 def refused(code: int, reason: str, *fields: str) -> Any:
     """A context in which a request must be refused so, for faults of these fields."""
 
-    def check(error: errors.ApiError) -> bool:
+    def check(error: errors.StatusError) -> bool:
         named = [cause.get("field") for cause in error.details.get("causes", ())]
         return (error.code, error.reason, *named) == (code, reason, *fields)
 
-    return pytest.raises(errors.ApiError, check=check)
+    return pytest.raises(errors.StatusError, check=check)
 
 
 # --- writes --------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_a_new_object_gets_the_metadata_of_the_server(server: Server) -> None:
 def test_a_wrong_object_is_refused(
     server: Server, path: str, body: Any, code: int, reason: str
 ) -> None:
-    with pytest.raises(errors.ApiError) as caught:
+    with pytest.raises(errors.StatusError) as caught:
         server.ask("POST", path, body)
     assert (caught.value.code, caught.value.reason) == (code, reason)
 
@@ -320,7 +320,7 @@ def test_a_json_patch_of_a_list(server: Server, operation: Any, keys: list[str] 
     if "value" in operation:
         operation["value"] = {"key": "new", "effect": "NoExecute"}
     if keys is None:
-        with pytest.raises(errors.ApiError):
+        with pytest.raises(errors.StatusError):
             server.ask("PATCH", f"{NODES}/n", [operation], api.JSON_PATCH)
         assert len(made["spec"]["taints"]) == 3
         return
@@ -364,7 +364,7 @@ def test_a_json_patch_is_carried_out(server: Server, operations: Any, labels: An
 )
 def test_a_bad_patch_is_refused(server: Server, kind: str, body: bytes, code: int) -> None:
     server.make(NODES, "n", {"status": {"conditions": [_READY]}})
-    with pytest.raises(errors.ApiError) as caught:
+    with pytest.raises(errors.StatusError) as caught:
         server.ask("PATCH", f"{NODES}/n", body, kind)
     assert caught.value.code == code
 
@@ -398,7 +398,7 @@ def test_a_list_is_selected_and_comes_in_pages(server: Server) -> None:
 
 
 def test_a_page_expires_with_its_revision() -> None:
-    server = Server(stores.Store(history=2))
+    server = Server(stores.ObjectStore(history=2))
     for name in "ab":
         server.make(NODES, name)
     token = server.ask("GET", NODES, limit="1")["metadata"]["continue"]
@@ -419,7 +419,7 @@ async def test_a_selector_turns_changes_into_additions_and_deletions(server: Ser
 
 @pytest.mark.virtual_time
 async def test_a_watch_ends_where_its_place_is_forgotten_or_the_store_is_closed() -> None:
-    server = Server(stores.Store(history=2))
+    server = Server(stores.ObjectStore(history=2))
     for name in "abcdef":
         server.make(NODES, name)
     assert [one async for one in server.events(NODES, resourceVersion="1")] == [
@@ -443,7 +443,7 @@ def test_rows(case: dict[str, Any]) -> None:
     metadata = {"name": "x", "creationTimestamp": began.isoformat(), **body.pop("metadata", {})}
     cleaned = kind.clean({"metadata": metadata, **body})
     schema.fill(kind.shape, cleaned)
-    kinds.complete(kind, cleaned)
+    kinds.set_dependent_defaults(kind, cleaned)
 
     assert [column.value(cleaned) for column in kind.columns] == row
 
@@ -659,7 +659,7 @@ def test_a_wrong_definition_is_refused(server: Server, broken: str) -> None:
     body = json.loads(json.dumps(DEFINITION))
     part, key = broken.split(".")
     body[part][key] = "odd.example.com" if part == "metadata" else []
-    with pytest.raises(errors.ApiError, check=lambda error: error.code == 422):
+    with pytest.raises(errors.StatusError, check=lambda error: error.code == 422):
         server.ask("POST", DEFINITIONS, body)
 
 
@@ -732,7 +732,7 @@ def test_kubectl_sends_protobuf(server: Server) -> None:
 
 def test_a_new_process_continues_where_a_killed_one_ended(tmp_path: Path) -> None:
     path = tmp_path / "objects.jsonl"
-    server = Server(stores.Store(path=path))
+    server = Server(stores.ObjectStore(path=path))
     server.ask("POST", DEFINITIONS, DEFINITION)
     machine(server)
     server.make(NODES, "gone")
@@ -740,18 +740,18 @@ def test_a_new_process_continues_where_a_killed_one_ended(tmp_path: Path) -> Non
     with path.open("ab") as file:
         file.write(b'{"torn')
 
-    again = Server(stores.Store(path=path))
+    again = Server(stores.ObjectStore(path=path))
 
     assert again.names(MACHINES) == ["m"]
     assert again.names(NODES) == []
     assert again.store.revision == server.store.revision
     path.write_bytes(b"damaged\n" + path.read_bytes())
     with pytest.raises(ValueError, match="line 1"):
-        stores.Store(path=path)
+        stores.ObjectStore(path=path)
 
 
 async def test_the_http_front(tmp_path: Path) -> None:
-    store = stores.Store()
+    store = stores.ObjectStore()
     async with (
         serve(store, token="secret") as url,
         aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=DEADLINE_S)) as session,

@@ -23,12 +23,12 @@ async def test_what_a_call_began_is_the_providers_whoever_began_it(
 
         await asyncio.create_task(inner())
 
-    with probes.watched(Harness()) as started:
+    with probes.watch_tasks(Harness()) as started:
         other = asyncio.create_task(asyncio.sleep(60))
-        await started.have_ended("before any call")
+        await started.check_ended("before any call")
         await probes.by_provider(call)
         with pytest.raises(AssertionError, match="tasks left after a call"):
-            await started.have_ended("after a call")
+            await started.check_ended("after a call")
         for task in (other, *tasks):
             task.cancel()
 
@@ -37,4 +37,4 @@ async def test_what_is_found_open_is_told() -> None:
     async def forget() -> None:
         warnings.warn("unclosed session", ResourceWarning, stacklevel=1)
 
-    assert await probes.left_open(forget) == ["unclosed session"]
+    assert await probes.unclosed_resources(forget) == ["unclosed session"]

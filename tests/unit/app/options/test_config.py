@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ccm.app import options
 from ccm.app.options import config, documents, migration
 from ccm.app.options.argv import UsageError
-from ccm.app.options.migration import Leader, Plan, Runs
+from ccm.app.options.migration import ControllerLeader, LeaderMigration, LeaseAssignment
 from ccm.app.options.names import MANIFESTS
 from ccm.kube import config as kube_config
 from tests.unit.app.options.test_options import ROWS
@@ -24,7 +24,7 @@ HEAD = {"apiVersion": config.GROUP_VERSION, "kind": config.KIND}
 
 
 def read(*argv: str) -> options.Options:
-    return config.effective(options.parse(argv))
+    return config.with_config_file(options.parse(argv))
 
 
 def file(tmp_path: Path, content: Any) -> str:
@@ -196,9 +196,9 @@ NODE, LIFECYCLE, SERVICE, ROUTE = (manifest.name for manifest in MANIFESTS[:4])
 OLD = ("route-controller", "service-controller", "cloud-node-lifecycle-controller")
 
 
-def plan(component: str, controllers: tuple[str, ...] = OLD) -> Plan:
-    entries = tuple(Leader(name=name, component=component) for name in controllers)
-    return Plan(leader_name="migration", leaders=entries)
+def plan(component: str, controllers: tuple[str, ...] = OLD) -> LeaderMigration:
+    entries = tuple(ControllerLeader(name=name, component=component) for name in controllers)
+    return LeaderMigration(leader_name="migration", leaders=entries)
 
 
 def document(version: str, body: str) -> str:
@@ -208,7 +208,7 @@ def document(version: str, body: str) -> str:
     )
 
 
-def read_of_migration(folder: Path, content: str) -> Plan:
+def read_of_migration(folder: Path, content: str) -> LeaderMigration:
     file = folder / "migration.yaml"
     file.write_text(content)
     return migration.load(str(file))
@@ -218,29 +218,31 @@ def read_of_migration(folder: Path, content: str) -> Plan:
 @pytest.mark.parametrize(
     ("component", "runs"),
     [
-        ("kube-controller-manager", Runs.ELSEWHERE),
-        ("cloud-controller-manager", Runs.MIGRATED),
-        ("*", Runs.MIGRATED),
+        ("kube-controller-manager", LeaseAssignment.ELSEWHERE),
+        ("cloud-controller-manager", LeaseAssignment.MIGRATED),
+        ("*", LeaseAssignment.MIGRATED),
     ],
 )
 @pytest.mark.parametrize(
     "spelling", [OLD, (ROUTE, SERVICE, LIFECYCLE), ("route", "service", LIFECYCLE)]
 )
-def test_a_plan_places_controllers(component: str, runs: Runs, spelling: tuple[str, ...]) -> None:
+def test_a_plan_places_controllers(
+    component: str, runs: LeaseAssignment, spelling: tuple[str, ...]
+) -> None:
     found = plan(component, spelling)
 
-    assert {found.of(name) for name in (ROUTE, SERVICE, LIFECYCLE)} == {runs}
-    assert found.of(NODE) is Runs.MAIN
+    assert {found.assignment(name) for name in (ROUTE, SERVICE, LIFECYCLE)} == {runs}
+    assert found.assignment(NODE) is LeaseAssignment.MAIN
 
 
 @pytest.mark.row("daemon-migration-04")
 def test_without_a_file_three_controllers_are_shared() -> None:
     assert migration.DEFAULT.leader_name == "cloud-provider-extraction-migration"
-    assert [migration.DEFAULT.of(entry.name) for entry in MANIFESTS[:4]] == [
-        Runs.MAIN,
-        Runs.MIGRATED,
-        Runs.MIGRATED,
-        Runs.MIGRATED,
+    assert [migration.DEFAULT.assignment(entry.name) for entry in MANIFESTS[:4]] == [
+        LeaseAssignment.MAIN,
+        LeaseAssignment.MIGRATED,
+        LeaseAssignment.MIGRATED,
+        LeaseAssignment.MIGRATED,
     ]
 
 
@@ -255,11 +257,11 @@ def test_without_a_file_three_controllers_are_shared() -> None:
 )
 def test_each_version_is_read(tmp_path: Path, version: str, body: str) -> None:
     """Its entries may be none."""
-    leaders = () if "[]" in body else (Leader(name="route", component="*"),)
+    leaders = () if "[]" in body else (ControllerLeader(name="route", component="*"),)
 
-    assert read_of_migration(tmp_path, document(version, f"leaderName: x\n{body}")) == Plan(
-        leader_name="x", leaders=leaders
-    )
+    assert read_of_migration(
+        tmp_path, document(version, f"leaderName: x\n{body}")
+    ) == LeaderMigration(leader_name="x", leaders=leaders)
 
 
 @pytest.mark.row("daemon-migration-03")
@@ -342,5 +344,5 @@ def test_no_file_makes_a_reader_stumble(content: Any) -> None:
         for read in (config.load, migration.load):
             with pytest.raises(documents.DocumentError, match=str(file)):
                 read(str(file))
-        with pytest.raises(kube_config.ConfigError):
+        with pytest.raises(kube_config.ClusterConfigError):
             kube_config.load(str(file), environ={})

@@ -15,7 +15,7 @@ from ccm.app import options
 from ccm.app.options import argv, names, reference
 from ccm.app.options.names import MANIFESTS
 from ccm.base import redact
-from ccm.base.flags import GATES, LEVEL, Section, table
+from ccm.base.flags import GATES, LEVEL, FlagSection, flags_of
 
 _TABLE = Path(__file__).with_name("flag_rows.txt")
 
@@ -149,16 +149,16 @@ def test_what_they_refuse() -> None:
             assert f"--{name}" in said
             assert text in said.replace("\\", ""), said
             assert GUIDANCE.search(said), said
-            assert redact.words(said) == said, "a name that looks like a secret's"
+            assert redact.mask_text(said) == said, "a name that looks like a secret's"
 
 
 @pytest.mark.row("daemon-flags-07")
 def test_flags_without_effect_earn_one_notice() -> None:
-    words = [f"--{name}=x" for name in options.IDLE]
+    words = [f"--{name}=x" for name in options.NO_EFFECT]
 
     (notice,) = options.parse(words).notices()
 
-    assert set(re.findall(r"--([\w-]+)", notice)) == set(options.IDLE)
+    assert set(re.findall(r"--([\w-]+)", notice)) == set(options.NO_EFFECT)
     assert options.parse(words).explicit == set()
 
 
@@ -238,8 +238,8 @@ def test_refused(argv: str, fault: str) -> None:
     assert found[0].removeprefix("--").partition("=")[0] in given
 
 
-ALPHA = Section("alpha")
-BETA = Section("beta", ours=True)
+ALPHA = FlagSection("alpha")
+BETA = FlagSection("beta", ours=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +255,7 @@ class Settings:
     not_a_flag: int = 0
 
 
-TABLE = table(Settings)
+TABLE = flags_of(Settings)
 
 
 @pytest.mark.parametrize(
@@ -400,7 +400,7 @@ def test_numbers_that_follow_from_flags(setting: str, words: str, value: object)
 )
 def test_version_is_answered(words: list[str], answer: str) -> None:
     """The version is printed when asked for and only then; raw tells more, on one line."""
-    text = options.answer(options.parse(words)) or ""
+    text = options.help_or_version(options.parse(words)) or ""
 
     assert re.fullmatch(answer, text)
 

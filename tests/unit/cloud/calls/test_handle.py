@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from ccm.base import clock, metrics
 from ccm.base.drain import Drain
-from ccm.base.lease_guard import Lapsed, LeaseGuard
+from ccm.base.lease_guard import LeaseExpired, LeaseGuard
 from ccm.base.tasks import spawn
 from ccm.cloud import (
     Credentials,
@@ -32,9 +32,9 @@ from ccm.cloud import (
     errors,
 )
 from ccm.cloud.calls import responses
-from ccm.cloud.calls.handle import OUTCOMES, Handle
-from ccm.cloud.calls.inflight import GRACE_S, MOST_ABANDONED
-from ccm.cloud.operation import DECLARED, operation
+from ccm.cloud.calls.client import OUTCOMES, CloudClient
+from ccm.cloud.calls.inflight import GRACE_S, MAX_ABANDONED
+from ccm.cloud.operation import DECLARATIONS, operation
 from ccm.model import ObjectMeta
 from ccm.testing.builders import node
 from ccm.testing.clock import elapsed_s, settle
@@ -50,7 +50,7 @@ OPERATIONS = [
     method
     for face in responses.CAPABILITIES
     for name, method in inspect.getmembers(face, inspect.iscoroutinefunction)
-    if name in DECLARED
+    if name in DECLARATIONS
 ]
 NEVER_CALLED = {
     "add_ssh_key_to_all_instances",
@@ -92,10 +92,10 @@ async def hang() -> None:
     await asyncio.sleep(1e6)
 
 
-async def call(handle: Handle, method: Callable[..., Any]) -> object:
+async def call(handle: CloudClient, method: Callable[..., Any]) -> object:
     """Any method, with arguments of no meaning."""
     given: dict[str, object] = {"node": NODE, "service": NODE, "route": ROUTE, "req": MACHINE}
-    names = DECLARED[method.__name__].parameters
+    names = DECLARATIONS[method.__name__].parameters
     return await handle.call(method, *(given.get(name, "x") for name in names))
 
 
@@ -112,7 +112,7 @@ def test_every_method_that_is_waited_for_is_declared() -> None:
         for name, _ in inspect.getmembers(face, inspect.iscoroutinefunction)
     }
 
-    assert methods == DECLARED.keys() | NEVER_CALLED
+    assert methods == DECLARATIONS.keys() | NEVER_CALLED
 
 
 @pytest.mark.parametrize("method", OPERATIONS, ids=lambda one: str(one.__name__))
@@ -124,14 +124,14 @@ async def test_deadlines_of_the_daemon_win_and_then_those_of_the_provider(
     expected = forced_s or own_s or LONG_S.get(name, 60.0)
 
     limits = Limits(deadlines_s={name: own_s} if own_s else {})
-    handle = Handle(cloud("declared", hang, limits=limits), deadline_s=forced_s)
+    handle = CloudClient(cloud("declared", hang, limits=limits), deadline_s=forced_s)
     with pytest.raises(errors.DeadlineExceeded, match=f"longer than {expected:g} s"):
         await call(handle, method)
     assert elapsed_s() == pytest.approx(expected)
 
 
 def test_one_name_is_declared_in_one_way_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DECLARED, "delete_route", DECLARED["delete_route"])  # put back
+    monkeypatch.setitem(DECLARATIONS, "delete_route", DECLARATIONS["delete_route"])  # put back
 
     async def delete_route(self: object, name: str) -> None: ...
 
@@ -162,7 +162,7 @@ async def test_a_cancelled_call_has_no_answer(act: Callable[[], Awaitable[Any]])
     """Whatever the provider makes of the cancellation, such as an absence."""
     seen: list[tuple[str, str]] = []
     name = f"cancelled-{act.__name__}"
-    handle = Handle(cloud(name, act)).observe(lambda *call: seen.append(call))
+    handle = CloudClient(cloud(name, act)).with_observer(lambda *call: seen.append(call))
     task = asyncio.ensure_future(handle.call(EXISTS, NODE))
     await settle()
     task.cancel()
@@ -180,7 +180,7 @@ async def test_what_comes_after_the_deadline_is_no_answer(
     """Else a cloud that hangs would read as "gone"."""
 
     with pytest.raises(errors.DeadlineExceeded, match="longer than 60 s"):
-        await Handle(cloud("late", act)).call(EXISTS, NODE)
+        await CloudClient(cloud("late", act)).call(EXISTS, NODE)
 
 
 @pytest.mark.parametrize("method", OPERATIONS, ids=lambda one: str(one.__name__))
@@ -190,9 +190,9 @@ async def test_nothing_is_asked_or_changed_without_a_lease_that_holds(
     """The last look is after the wait for the rate, in which it may run out."""
     lease = LeaseGuard()
     lease.extend(clock.monotonic() + 5)
-    lease.govern()
+    lease.activate()
     provider = Provider(raising(errors.NotFound("x")))
-    handle = Handle(provider.cloud("fenced", limits=Limits(rate=Rate(qps=0.1, burst=1))))
+    handle = CloudClient(provider.cloud("fenced", limits=Limits(rate=Rate(qps=0.1, burst=1))))
     with pytest.raises(errors.NotFound):
         await call(handle, method)
 
@@ -200,7 +200,7 @@ async def test_nothing_is_asked_or_changed_without_a_lease_that_holds(
         await call(handle, method)
 
     assert elapsed_s() == 10
-    assert isinstance(refused.value.__cause__, Lapsed)
+    assert isinstance(refused.value.__cause__, LeaseExpired)
     assert provider.asked == [method.__name__]
 
 
@@ -213,7 +213,7 @@ async def test_what_a_secret_of_somebodys_opens_says_nothing_of_our_credentials(
             raise refused[0]
         return True
 
-    handle = Handle(cloud("pools", act))
+    handle = CloudClient(cloud("pools", act))
     for method, error in (
         (MachineDriver.list_machines, errors.Unauthenticated("the pool's")),
         (EXISTS, errors.Unauthenticated("ours")),
@@ -223,8 +223,8 @@ async def test_what_a_secret_of_somebodys_opens_says_nothing_of_our_credentials(
         with contextlib.suppress(errors.CloudError):
             await call(handle, method)
 
-    assert handle.trouble is not None
-    assert (handle.trouble.calls, str(handle.trouble.error)) == (1, "ours")
+    assert handle.call_failures is not None
+    assert (handle.call_failures.calls, str(handle.call_failures.error)) == (1, "ours")
 
 
 def web(uid: str) -> Service:
@@ -268,7 +268,7 @@ async def fine() -> Status:
 async def test_those_that_may_still_change_something_are_told_apart() -> None:
     question, change = Stubborn(), Stubborn()
     provider = Provider(question)
-    handle = Handle(provider.cloud("s6"), deadline_s=5)
+    handle = CloudClient(provider.cloud("s6"), deadline_s=5)
     with pytest.raises(errors.DeadlineExceeded):
         await handle.call(InstancesV2.instance_exists, node("n"))
     assert (handle.abandoned_calls, handle.abandoned_changes) == (1, 0)
@@ -286,14 +286,14 @@ async def test_those_that_may_still_change_something_are_told_apart() -> None:
 async def test_only_so_many_calls_of_an_operation_are_abandoned() -> None:
     stubborn = Stubborn()
     provider = Provider(stubborn)
-    handle = Handle(provider.cloud("s9"), deadline_s=5)
-    for number in range(MOST_ABANDONED):
+    handle = CloudClient(provider.cloud("s9"), deadline_s=5)
+    for number in range(MAX_ABANDONED):
         with pytest.raises(errors.DeadlineExceeded):
             await ensure(handle, f"uid-{number}")
 
-    with pytest.raises(errors.Unavailable, match=f"{MOST_ABANDONED} earlier ones"):
+    with pytest.raises(errors.Unavailable, match=f"{MAX_ABANDONED} earlier ones"):
         await ensure(handle, "another")
-    assert stubborn.entered == MOST_ABANDONED
+    assert stubborn.entered == MAX_ABANDONED
     provider.act = fine
     await handle.call(LoadBalancer.update_load_balancer, "c1", web("another"), ())
 
@@ -305,7 +305,7 @@ async def test_nothing_else_is_done_about_the_subject_meanwhile() -> None:
     """Calls about one Service never overlap, not even with one that was given up."""
     stubborn = Stubborn()
     provider = Provider(stubborn)
-    handle = Handle(provider.cloud("s7"), deadline_s=5)
+    handle = CloudClient(provider.cloud("s7"), deadline_s=5)
     with pytest.raises(errors.DeadlineExceeded):
         await ensure(handle, "uid-1")
     provider.act = fine
@@ -351,10 +351,10 @@ def measured(name: str, provider: str, operation: str, what: str) -> float:
 async def test_each_outcome_is_counted_and_told(error: Exception, outcome: str) -> None:
     seen: list[tuple[str, str]] = []
     before = count("counted", "instance_exists", outcome)
-    handle = Handle(cloud("counted", raising(error)))
+    handle = CloudClient(cloud("counted", raising(error)))
 
     with pytest.raises(errors.CloudError):
-        await handle.observe(lambda *told: seen.append(told)).call(EXISTS, NODE)
+        await handle.with_observer(lambda *told: seen.append(told)).call(EXISTS, NODE)
     with pytest.raises(errors.CloudError):
         await handle.call(EXISTS, NODE)
 
@@ -365,14 +365,14 @@ async def test_each_outcome_is_counted_and_told(error: Exception, outcome: str) 
 @pytest.mark.parametrize("method", OPERATIONS, ids=lambda one: str(one.__name__))
 async def test_what_changes_something_is_waited_for(method: Callable[..., Any]) -> None:
     stopping = Drain()
-    stopping.govern()
+    stopping.activate()
     waited_for = []
 
     async def act() -> None:
-        waited_for.append(stopping.under_way == 1)
+        waited_for.append(stopping.units_in_progress == 1)
 
     with contextlib.suppress(errors.Internal):
-        await call(Handle(cloud("acme", act)), method)
+        await call(CloudClient(cloud("acme", act)), method)
 
     changes = method.__name__.startswith(("create", "delete", "ensure", "initialize", "update"))
     assert waited_for == [changes]
@@ -381,7 +381,7 @@ async def test_what_changes_something_is_waited_for(method: Callable[..., Any]) 
 @pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("g", [SystemExit(3)])])
 async def test_a_provider_cannot_end_the_daemon(error: BaseException) -> None:
     with pytest.raises(errors.Internal) as caught:
-        await Handle(cloud("fatal", raising(error))).call(EXISTS, NODE)
+        await CloudClient(cloud("fatal", raising(error))).call(EXISTS, NODE)
 
     assert caught.value.__cause__ is error
 
@@ -389,11 +389,11 @@ async def test_a_provider_cannot_end_the_daemon(error: BaseException) -> None:
 async def test_a_cancellation_inside_the_provider_does_not_end_the_caller() -> None:
     """Something of the provider's own was cancelled, not us."""
     with pytest.raises(errors.Canceled, match="was cancelled inside the provider"):
-        await Handle(cloud("inside", raising(asyncio.CancelledError()))).call(EXISTS, NODE)
+        await CloudClient(cloud("inside", raising(asyncio.CancelledError()))).call(EXISTS, NODE)
 
 
 async def test_calls_keep_to_the_rate_the_provider_declares() -> None:
-    handle = Handle(cloud("rated", yes, limits=Limits(rate=Rate(qps=2, burst=3))))
+    handle = CloudClient(cloud("rated", yes, limits=Limits(rate=Rate(qps=2, burst=3))))
     moments = []
 
     for _ in range(6):
@@ -415,7 +415,7 @@ def sample(name: str, provider: str, operation: str = ENSURE.__name__) -> float:
 
 async def test_the_caller_goes_on_a_grace_after_the_deadline() -> None:
     provider = Stubborn()
-    handle = Handle(cloud("s1", provider))
+    handle = CloudClient(cloud("s1", provider))
 
     with pytest.raises(errors.DeadlineExceeded, match="took longer than 900 s"):
         await ensure(handle)
@@ -426,7 +426,7 @@ async def test_the_caller_goes_on_a_grace_after_the_deadline() -> None:
     assert sample("left_behind", "s1") == sample("under_way", "s1") == 1
     assert sample("abandoned_total", "s1") == 1
 
-    ended = asyncio.ensure_future(handle.ended(handle.cloud))
+    ended = asyncio.ensure_future(handle.wait_for_calls(handle.cloud))
     await settle()
     assert not ended.done()
     provider.leave.set()
@@ -442,12 +442,12 @@ async def test_the_caller_goes_on_a_grace_after_the_deadline() -> None:
 async def test_a_refused_call_neither_counts_nor_costs_a_turn() -> None:
     limiter, seen = Mock(acquire=AsyncMock(return_value=0.0)), []
     provider = Stubborn()
-    handle = Handle(cloud("s8", provider), deadline_s=5, limiter=limiter)
+    handle = CloudClient(cloud("s8", provider), deadline_s=5, limiter=limiter)
     with pytest.raises(errors.DeadlineExceeded):
         await ensure(handle, "uid-1")
 
     with pytest.raises(errors.Aborted):
-        await ensure(handle.observe(lambda *told: seen.append(told)), "uid-1")
+        await ensure(handle.with_observer(lambda *told: seen.append(told)), "uid-1")
 
     assert (limiter.acquire.await_count, seen) == (1, [])
 
@@ -461,7 +461,7 @@ async def test_a_change_decided_on_with_another_provider_is_not_made() -> None:
             handle.swap(new.cloud("new"))
             return 0.0
 
-    handle = Handle(old.cloud("old"), limiter=Exchanges())
+    handle = CloudClient(old.cloud("old"), limiter=Exchanges())
 
     with pytest.raises(errors.RetryAfter, match="was in use before"):
         await ensure(handle)
@@ -471,7 +471,7 @@ async def test_a_change_decided_on_with_another_provider_is_not_made() -> None:
 
 
 async def test_a_cancelled_caller_leaves_what_does_not_end_among_the_abandoned() -> None:
-    handle = Handle(cloud("left", Stubborn()))
+    handle = CloudClient(cloud("left", Stubborn()))
     task = spawn(ensure(handle), name="ensure")
     await settle()
     task.cancel()
@@ -492,13 +492,13 @@ async def test_a_cancelled_caller_leaves_what_does_not_end_among_the_abandoned()
 )
 async def test_a_trouble_is_told_until_the_cloud_answers(kind: type[errors.CloudError]) -> None:
     provider = Provider(raising(kind("x")))
-    handle = Handle(provider.cloud("trouble"))
+    handle = CloudClient(provider.cloud("trouble"))
     for calls in (1, 2):
         with pytest.raises(kind):
             await handle.call(EXISTS, NODE)
-        assert handle.trouble is not None
-        assert handle.trouble.calls == calls
+        assert handle.call_failures is not None
+        assert handle.call_failures.calls == calls
     provider.act = raising(errors.NotFound("x"))
     with pytest.raises(errors.NotFound):
         await handle.call(EXISTS, NODE)
-    assert handle.trouble is None
+    assert handle.call_failures is None

@@ -46,10 +46,10 @@ from ccm.cloud import (
     errors,
 )
 from ccm.cloud.calls import inflight, responses
-from ccm.cloud.calls.handle import Handle
-from ccm.cloud.calls.responses import incomplete
+from ccm.cloud.calls.client import CloudClient
+from ccm.cloud.calls.responses import find_interface_errors
 from ccm.cloud.interface import Instances, Zones
-from ccm.cloud.operation import Operation
+from ccm.cloud.operation import ProviderCall
 
 FULL = InstanceMetadata(
     provider_id="a://1",
@@ -181,24 +181,24 @@ def request(data: bytes = DATA.encode(), **spec: Any) -> MachineRequest:
     )
 
 
-def operation(req: MachineRequest) -> Operation:
-    return Operation(
+def operation(req: MachineRequest) -> ProviderCall:
+    return ProviderCall(
         verb="create_machine", subject="u-1", arguments={"req": req}, deadline_s=60.0, change=True
     )
 
 
 def shown(text: str, req: MachineRequest) -> str:
     error = errors.InvalidArgument(text)
-    inflight.mask(error, operation(req))
+    inflight.mask_user_data(error, operation(req))
     return str(error)
 
 
-@given(st.text(min_size=60), st.integers(0, 40), st.integers(inflight.PIECE, 60), st.text())
+@given(st.text(min_size=60), st.integers(0, 40), st.integers(inflight.MIN_QUOTATION, 60), st.text())
 def test_every_piece_is_found_wherever_it_is_cut(
     data: str, start: int, size: int, around: str
 ) -> None:
     piece = data[start : start + size]
-    if len(piece) < inflight.PIECE or piece in around + around:
+    if len(piece) < inflight.MIN_QUOTATION or piece in around + around:
         return
 
     assert piece not in shown(f"{around}{piece}{around}", request(data.encode()))
@@ -263,7 +263,7 @@ class Unensured(Balancers):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_missing_or_of_another_form_is_named(cloud: Cloud, fault: str) -> None:
-    assert [told for told in incomplete(cloud) if fault in told]
+    assert [told for told in find_interface_errors(cloud) if fault in told]
 
 
 QUOTATIONS: dict[str, Callable[[str], str]] = {
@@ -289,7 +289,10 @@ def test_a_quotation_is_masked(form: str, where: str) -> None:
     assert text.startswith("bad user data: ")
     assert text.endswith(" (at 3)")
     assert redact.MASK in text
-    for piece in (quoted[at : at + inflight.PIECE] for at in range(len(quoted) - inflight.PIECE)):
+    for piece in (
+        quoted[at : at + inflight.MIN_QUOTATION]
+        for at in range(len(quoted) - inflight.MIN_QUOTATION)
+    ):
         assert piece not in text or piece[1:-1] in OWNER.name
 
 
@@ -302,7 +305,7 @@ async def test_neither_the_error_nor_its_causes_quote_user_data(in_cause: bool) 
 
     driver: Any = Quoting(None)
     with pytest.raises(errors.Internal) as caught:
-        await Handle(Cloud(name="fake", machines=driver)).call(
+        await CloudClient(Cloud(name="fake", machines=driver)).call(
             MachineDriver.create_machine, request()
         )
     text = "".join(traceback.format_exception(caught.value))

@@ -22,19 +22,19 @@ from ccm.cloud.machines import (
     MachineRecord,
     MachineRequest,
 )
-from ccm.controllers.machine.context import Context
-from ccm.controllers.machine.remove import Deletion
-from ccm.controllers.machine.tokens import MOST_KNOWN, Tokens
+from ccm.controllers.machine.context import MachineContext
+from ccm.controllers.machine.termination import DeleteFlow
+from ccm.controllers.machine.tokens import MAX_REDACTED, Tokens
 from ccm.gardener import decoding, names
 from ccm.gardener.types import Machine
 from ccm.kube.errors import Forbidden, Invalid, Unreachable
 from ccm.kube.resources import SECRETS
 from ccm.machines import reasons, tokens
 from ccm.machines.drain import DrainState
-from ccm.machines.settings import Settings
+from ccm.machines.settings import MachineSettings
 from ccm.model import ObjectMeta
-from ccm.runtime.controller import until_synced
-from ccm.runtime.workers import Turn
+from ccm.runtime.controller import wait_for_sync
+from ccm.runtime.workers import ConcurrencySlot
 from ccm.testing.clock import START, START_S, VirtualTimeLoop, advance
 from tests.conformance.machine import going
 from tests.unit.controllers.drains import PODS, Drains
@@ -375,11 +375,11 @@ async def test_a_machine_that_is_gone_is_not_deleted_once_more(world: Ready) -> 
     async with world.running("machineclass"):
         shared = world.shared
         assert shared is not None
-        await until_synced(shared.caches.machines, who="test")
-        await until_synced(shared.caches.nodes, who="test")
+        await wait_for_sync(shared.caches.machines, component="test")
+        await wait_for_sync(shared.caches.nodes, component="test")
         obj = shared.caches.machines.store.list()[0]
-        context = Context(shared, drains=world.drains, events=world)
-        deletion, turn = Deletion(context, obj), Turn(asyncio.Semaphore(1))
+        context = MachineContext(shared, drains=world.drains, events=world)
+        deletion, turn = DeleteFlow(context, obj), ConcurrencySlot(asyncio.Semaphore(1))
         async with turn:
             for _ in range(9):
                 await deletion.run(obj, turn, lambda: None)
@@ -532,14 +532,14 @@ async def test_a_drain_without_lease_changes_nothing(world: Drains) -> None:
     """It has the guard of the leader that started it."""
     world.pod("p0")
     held, loop = lease_guard.LeaseGuard(), asyncio.get_running_loop()
-    held.govern()
+    held.activate()
     held.extend(loop.time() + 2)
 
     def checked(method: str, _path: str) -> Exception | None:
         try:
             if method != "GET":
                 lease_guard.check()
-        except lease_guard.Lapsed as error:
+        except lease_guard.LeaseExpired as error:
             return Unreachable(str(error), kind="timeout")
         return None
 
@@ -608,7 +608,7 @@ async def test_those_who_waited_longest_for_a_budget_go_first(world: Drains) -> 
 
 ID = {names.ANNOTATION_TOKEN_ID: "aaaaaa"}
 THEIRS = {"description": "x", "token-secret": "s", "expiration": "2099-01-01T00:00:00Z"}
-RULES = Settings(names=decoding.NAMES, cluster="ours")
+RULES = MachineSettings(names=decoding.NAMES, cluster="ours")
 
 
 def listed(world: World) -> list[str]:
@@ -734,18 +734,18 @@ async def test_a_token_that_was_found_again_is_deleted_though_one_was_before(wor
 
 def test_redaction_knows_a_bounded_number_of_tokens() -> None:
     held = Tokens(cast("Any", None))
-    for number in range(MOST_KNOWN + 1):
+    for number in range(MAX_REDACTED + 1):
         one = Machine(metadata=ObjectMeta(name="m", uid=str(number)))
-        held._hold(decoding.machine(one), f"secret-number-{number:03d}")
+        held._redact(decoding.machine(one), f"secret-number-{number:03d}")
 
-    assert redact.words("secret-number-000") == "secret-number-000"
-    assert redact.words("secret-number-001") == redact.MASK
+    assert redact.mask_text("secret-number-000") == "secret-number-000"
+    assert redact.mask_text("secret-number-001") == redact.MASK
 
 
 def test_each_new_token_has_the_form_that_redaction_knows() -> None:
     for _ in range(2000):
         token = f"{tokens.new_id(secrets.choice)}.{tokens.new_secret(secrets.choice)}"
-        assert redact.words(token) == redact.MASK
+        assert redact.mask_text(token) == redact.MASK
 
 
 async def test_a_token_is_known_to_redaction_while_it_lives(world: Ready) -> None:
@@ -755,12 +755,12 @@ async def test_a_token_is_known_to_redaction_while_it_lives(world: Ready) -> Non
         data = world.driver.given["create_machine"].user_data.decode()
         token = data.rpartition("token: ")[2].strip()
         alone = token.partition(".")[2]
-        assert alone not in redact.words(f"bad token {alone}")
+        assert alone not in redact.mask_text(f"bad token {alone}")
         world.node()
         await advance(1)
 
-    assert redact.words(f"bad token {alone}") == f"bad token {alone}"
-    assert token not in redact.words(f"bad token {token}")
+    assert redact.mask_text(f"bad token {alone}") == f"bad token {alone}"
+    assert token not in redact.mask_text(f"bad token {token}")
 
 
 async def test_a_refused_token_is_masked() -> None:
@@ -776,7 +776,7 @@ async def test_a_refused_token_is_masked() -> None:
     with pytest.raises(Invalid) as caught:
         await Tokens(cast("Any", Refusing())).ensure(machine, RULES)
 
-    assert seen[0] not in redact.words(str(caught.value))
+    assert seen[0] not in redact.mask_text(str(caught.value))
 
 
 @pytest.mark.parametrize("of_secret", [True, False])

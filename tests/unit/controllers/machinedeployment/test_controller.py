@@ -132,7 +132,7 @@ async def test_sets_stay_where_the_deployment_was_made_anew(world: Rolling) -> N
 
 async def test_a_machine_that_cannot_be_read_lets_no_roll_go_on(world: Rolling) -> None:
     async with world.at_rest(replicas=1):
-        unreadable = world.caches.machines._reflector.undecodable
+        unreadable = world.caches.machines._reflector.malformed_keys
         unreadable.add("default/odd")
         world.edit(template=template("large"))
         await advance(5)
@@ -174,7 +174,7 @@ async def test_a_deployment_that_goes_in_a_roll_holds_no_node_any_more(
         shared = world.shared
         assert shared is not None
         sets = [one["metadata"]["uid"] for one in world.sets()]
-        assert [shared.caches.arrivals.notes(one) for one in sets] == [HELD, HELD]
+        assert [shared.caches.initial_metadata.annotations_for(one) for one in sets] == [HELD, HELD]
         if is_replaced:
             web, target = world.web(), parse(world.server.store.kinds, WEB)
             assert target is not None
@@ -184,7 +184,7 @@ async def test_a_deployment_that_goes_in_a_roll_holds_no_node_any_more(
             world.server.unmake(WEB)
         await advance(1)
 
-    assert [shared.caches.arrivals.notes(one) for one in sets] == [{}, {}]
+    assert [shared.caches.initial_metadata.annotations_for(one) for one in sets] == [{}, {}]
 
 
 def updated(world: Rolling, name: str) -> None:
@@ -306,7 +306,7 @@ async def test_what_a_roll_writes_and_that_no_node_stays_held() -> None:
         ("DELETE", "nodes"): COUNT,
     }
     sets = [one["metadata"]["uid"] for one in world.sets()]
-    assert [world.caches.arrivals.notes(one) for one in sets] == [{}, {}]
+    assert [world.caches.initial_metadata.annotations_for(one) for one in sets] == [{}, {}]
     assert len(world.nodes()) == COUNT
     for one in world.nodes():
         assert not HELD.keys() & (one["metadata"].get("annotations") or {}).keys()

@@ -295,7 +295,7 @@ async def test_a_machine_that_cannot_be_read_may_be_of_the_set(world: Sets) -> N
     world.set(replicas=1)
     async with world.running("machineset"):
         await advance(1)
-        unreadable = world.caches.machines._reflector.undecodable
+        unreadable = world.caches.machines._reflector.malformed_keys
         unreadable.add("default/odd")
         world.change(WEB, spec={"replicas": 2})
         await advance(5)

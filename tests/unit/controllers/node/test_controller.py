@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.cloud.types import InstanceMetadata
 from ccm.controllers.node.controller import NodeController
@@ -29,8 +29,8 @@ def controller(cluster: Cluster, fake: FakeCloud, own_nodes: str = "") -> NodeCo
     return NodeController(
         nodes=cluster.informer,
         api=cluster,
-        lookup=InstanceLookup(Handle(fake.cloud())),
-        ownership=NodeOwnership.of(("fake",), own_nodes),
+        lookup=InstanceLookup(CloudClient(fake.cloud())),
+        ownership=NodeOwnership.from_flag(("fake",), own_nodes),
         events=cluster,
         status_period_s=1e9,
         rng=random.Random(1),

@@ -15,53 +15,59 @@ import pytest
 from ccm.cloud.lookup import RUNNING, SHUTDOWN, NodeOwnership
 from ccm.cloud.types import InstanceState
 from ccm.controllers.nodelifecycle.plan import (
-    DOUBT_S,
-    INITIALISING_S,
-    LONGEST_SILENCE_S,
-    MOST_WITNESSES,
+    MASS_DENIAL_TRUST_S,
+    MAX_ANSWER_GAP_S,
+    MAX_WITNESSES,
+    MIN_AGE_INITIALISING_S,
     NEW_DENIED_S,
-    Action,
-    Census,
-    Evidence,
-    Facts,
+    AnswerSeries,
+    DeletionRules,
+    NodeAction,
+    NodeCounts,
+    NodeFacts,
+    NodeObservations,
     Reason,
-    Rules,
-    Tally,
+    decide,
     is_suspect,
-    judge,
     taint_patch,
 )
 from ccm.model import Node, Taint, names
 from ccm.testing.builders import node, shutdown_taint, uninitialized_taint
 
 OURS = NodeOwnership(schemes=("fake",))
-SELECTED = NodeOwnership.of(("fake",), "own")
-RULES = Rules(ownership=OURS)
+SELECTED = NodeOwnership.from_flag(("fake",), "own")
+RULES = DeletionRules(ownership=OURS)
 DOWN, A, NEW = shutdown_taint(), Taint(key="a", effect="NoSchedule"), uninitialized_taint()
 NOT_OURS = shutdown_taint(effect="NoExecute")
 
 ASKED = node(provider_id="fake://1", ready="False")
-GONE = Evidence(exists=False, since=0.0, heard=5.0, lasted_s=5.0, is_second=True)
-ONCE = Evidence(exists=False, since=0.0, heard=0.0)
-EXISTS = Evidence(exists=True, since=0.0, heard=0.0)
+GONE = AnswerSeries(
+    exists=False, first_answer_at=0.0, last_answer_at=5.0, lasted_s=5.0, is_second=True
+)
+ONCE = AnswerSeries(exists=False, first_answer_at=0.0, last_answer_at=0.0)
+EXISTS = AnswerSeries(exists=True, first_answer_at=0.0, last_answer_at=0.0)
 
 
 def facts(
-    evidence: Evidence = GONE, *, age_s: float = 1e9, is_claimed: bool = False, **tally: Any
-) -> Facts:
+    evidence: AnswerSeries = GONE, *, age_s: float = 1e9, is_claimed: bool = False, **tally: Any
+) -> NodeFacts:
     counted: dict[str, Any] = {"ours": 1, "settled": 1, "denied": 1, **tally}
-    return Facts(evidence=evidence, age_s=age_s, is_claimed=is_claimed, tally=Tally(**counted))
+    return NodeFacts(
+        evidence=evidence, age_s=age_s, is_claimed=is_claimed, tally=NodeCounts(**counted)
+    )
 
 
-def patient(seconds: float) -> Evidence:
+def patient(seconds: float) -> AnswerSeries:
     return replace(GONE, lasted_s=seconds)
 
 
-def reason(of: Node, given: Facts, rules: Rules = RULES) -> Reason:
+def reason(of: Node, given: NodeFacts, rules: DeletionRules = RULES) -> Reason:
     """Why the node is held; `GONE` if it is deleted. Under the reference's policy it always is."""
-    verdict = judge(of, of, given, rules)
-    assert verdict.action is (Action.DELETE if verdict.reason is Reason.GONE else Action.HOLD)
-    assert judge(of, of, given, replace(rules, reference=True)).action is Action.DELETE
+    verdict = decide(of, of, given, rules)
+    assert verdict.action is (
+        NodeAction.DELETE if verdict.reason is Reason.GONE else NodeAction.HOLD
+    )
+    assert decide(of, of, given, replace(rules, reference=True)).action is NodeAction.DELETE
     return verdict.reason
 
 
@@ -85,7 +91,7 @@ def test_a_node_is_deleted_in_one_case_only() -> None:
     deleted = [
         (current, evidence)
         for current, evidence in itertools.product(others, (GONE, ONCE, EXISTS))
-        if judge(ASKED, current, facts(evidence), RULES).action is Action.DELETE
+        if decide(ASKED, current, facts(evidence), RULES).action is NodeAction.DELETE
     ]
 
     assert deleted
@@ -108,11 +114,11 @@ def test_a_node_is_deleted_in_one_case_only() -> None:
     ids=["scheme", "scheme of a selected one", "not selected"],
 )
 def test_a_foreign_node_is_never_deleted(
-    foreign: Node, ownership: NodeOwnership, rules: Rules
+    foreign: Node, ownership: NodeOwnership, rules: DeletionRules
 ) -> None:
-    verdict = judge(foreign, foreign, facts(), replace(rules, ownership=ownership))
+    verdict = decide(foreign, foreign, facts(), replace(rules, ownership=ownership))
 
-    assert (verdict.action, verdict.reason) == (Action.KEEP, Reason.FOREIGN)
+    assert (verdict.action, verdict.reason) == (NodeAction.KEEP, Reason.FOREIGN)
 
 
 TAINTED = node(provider_id="fake://1", ready="False", taints=[NEW])
@@ -124,10 +130,10 @@ BARE = node(ready="False")
     ("held", "given", "rules", "why"),
     [
         (ASKED, facts(ONCE), RULES, Reason.UNCONFIRMED),
-        (ASKED, facts(age_s=59), replace(RULES, least_age_s=60), Reason.YOUNG),
-        (ASKED, facts(age_s=60), replace(RULES, least_age_s=60), Reason.GONE),
-        (TAINTED, facts(age_s=INITIALISING_S - 1), RULES, Reason.YOUNG),
-        (TAINTED, facts(age_s=INITIALISING_S), RULES, Reason.GONE),
+        (ASKED, facts(age_s=59), replace(RULES, min_age_s=60), Reason.YOUNG),
+        (ASKED, facts(age_s=60), replace(RULES, min_age_s=60), Reason.GONE),
+        (TAINTED, facts(age_s=MIN_AGE_INITIALISING_S - 1), RULES, Reason.YOUNG),
+        (TAINTED, facts(age_s=MIN_AGE_INITIALISING_S), RULES, Reason.GONE),
         (NAMELESS, facts(patient(NEW_DENIED_S - 1), age_s=0), RULES, Reason.NEW),
         (NAMELESS, facts(patient(NEW_DENIED_S), age_s=0), RULES, Reason.GONE),
         (NAMELESS, facts(patient(NEW_DENIED_S), foreign_ids=1), RULES, Reason.MIXED),
@@ -136,7 +142,9 @@ BARE = node(ready="False")
         (BARE, facts(is_claimed=True), RULES, Reason.GONE),
     ],
 )
-def test_what_holds_one_node(held: Node, given: Facts, rules: Rules, why: Reason) -> None:
+def test_what_holds_one_node(
+    held: Node, given: NodeFacts, rules: DeletionRules, why: Reason
+) -> None:
     assert reason(held, given, rules) is why
 
 
@@ -146,11 +154,11 @@ def test_what_holds_one_node(held: Node, given: Facts, rules: Rules, why: Reason
         ({"settled": 4, "denied": 3}, 5, Reason.GONE),
         ({"settled": 4, "denied": 4}, 1e9, Reason.ALL_DENIED),
         ({"settled": 12, "denied": 4, "confirmed": 8}, 5, Reason.GONE),
-        ({"settled": 11, "denied": 4, "confirmed": 7}, DOUBT_S - 1, Reason.MASS_DENIAL),
-        ({"settled": 11, "denied": 4, "confirmed": 7}, DOUBT_S, Reason.GONE),
-        ({"settled": 11, "denied": 4, "unasked": 7}, DOUBT_S, Reason.ALL_DENIED),
-        ({"settled": 9, "denied": 1, "unasked": 8}, DOUBT_S - 1, Reason.UNWITNESSED),
-        ({"settled": 9, "denied": 1, "unasked": 8}, DOUBT_S, Reason.GONE),
+        ({"settled": 11, "denied": 4, "confirmed": 7}, MASS_DENIAL_TRUST_S - 1, Reason.MASS_DENIAL),
+        ({"settled": 11, "denied": 4, "confirmed": 7}, MASS_DENIAL_TRUST_S, Reason.GONE),
+        ({"settled": 11, "denied": 4, "unasked": 7}, MASS_DENIAL_TRUST_S, Reason.ALL_DENIED),
+        ({"settled": 9, "denied": 1, "unasked": 8}, MASS_DENIAL_TRUST_S - 1, Reason.UNWITNESSED),
+        ({"settled": 9, "denied": 1, "unasked": 8}, MASS_DENIAL_TRUST_S, Reason.GONE),
         ({"settled": 9, "denied": 1, "unasked": 7, "confirmed": 1}, 5, Reason.GONE),
         ({"settled": 2, "denied": 2, "ready_denied": 1}, 1e9, Reason.ALL_DENIED),
         ({"settled": 0, "denied": 0, "new_denied": 4}, 1e9, Reason.ALL_DENIED),
@@ -183,22 +191,22 @@ FRESH = uninitialized_taint()
 SILENT = node("a", provider_id="fake://a", ready="False")
 
 
-def census(*nodes: Node, own_nodes: str = "", claimed: tuple[str, ...] = ()) -> Census:
-    made = Census(
-        NodeOwnership.of(("fake",), own_nodes),
+def census(*nodes: Node, own_nodes: str = "", claimed: tuple[str, ...] = ()) -> NodeObservations:
+    made = NodeObservations(
+        NodeOwnership.from_flag(("fake",), own_nodes),
         is_claimed=lambda node: node.name in claimed,
         period_s=5.0,
     )
-    made.use(0)
+    made.use_session(0)
     for each in nodes:
-        made.saw(each, 0.0)
+        made.node_seen(each, 0.0)
     return made
 
 
-def denied(made: Census, *moments: float, of: Node = SILENT) -> Evidence:
+def denied(made: NodeObservations, *moments: float, of: Node = SILENT) -> AnswerSeries:
     for now in moments:
-        made.heard(of, now, exists=False)
-    found = made.evidence(of)
+        made.record_answer(of, now, exists=False)
+    found = made.answers(of)
     assert found is not None
     return found
 
@@ -206,10 +214,10 @@ def denied(made: Census, *moments: float, of: Node = SILENT) -> Evidence:
 def test_an_answer_about_a_node_that_is_another_by_now_is_no_evidence() -> None:
     made = census(node("a", provider_id="fake://a", ready="False", uid="x"))
 
-    made.heard(SILENT, 1.0, exists=False)
-    made.failed(SILENT)
+    made.record_answer(SILENT, 1.0, exists=False)
+    made.record_error(SILENT)
 
-    assert made.evidence(SILENT) is None
+    assert made.answers(SILENT) is None
 
 
 def test_the_sums_are_those_of_a_recount() -> None:
@@ -219,7 +227,7 @@ def test_the_sums_are_those_of_a_recount() -> None:
     for step in range(3000):
         name = f"n{rng.randrange(12)}"
         if rng.random() < 0.1:
-            made.lost(name)
+            made.node_deleted(name)
             present.pop(name, None)
         elif rng.random() < 0.5 or name not in present:
             present[name] = node(
@@ -229,23 +237,23 @@ def test_the_sums_are_those_of_a_recount() -> None:
                 ready=rng.choice(["True", "False"]),
                 taints=rng.choice([[], [FRESH], [GOING]]),
             )
-            made.saw(present[name], float(step))
+            made.node_seen(present[name], float(step))
         else:
-            made.heard(present[name], float(step), exists=rng.random() < 0.5)
-        made.use(step // 500)
+            made.record_answer(present[name], float(step), exists=rng.random() < 0.5)
+        made.use_session(step // 500)
 
-        assert made.tally() == recounted(made, present.values())
+        assert made.counts() == recounted(made, present.values())
 
 
-def recounted(made: Census, nodes: Iterable[Node]) -> Tally:
+def recounted(made: NodeObservations, nodes: Iterable[Node]) -> NodeCounts:
     again = census()
-    again.use(made._opening or 0)
+    again.use_session(made._provider_session or 0)
     for each in nodes:
-        again.saw(each, 0.0)
-        found = made.evidence(each)
+        again.node_seen(each, 0.0)
+        found = made.answers(each)
         if found is not None:
-            again.heard(each, 1.0, exists=found.exists)
-    return again.tally()
+            again.record_answer(each, 1.0, exists=found.exists)
+    return again.counts()
 
 
 READY_B, SILENT_C = node("b", provider_id="fake://b"), node("c", provider_id="c", ready="False")
@@ -262,7 +270,7 @@ def test_a_clock_on_the_wall_is_believed_about_the_past_only(
     initial: bool, wall_s: float | None, age_s: float
 ) -> None:
     made = census()
-    made.saw(SILENT, 100.0, initial=initial)
+    made.node_seen(SILENT, 100.0, initial=initial)
 
     assert made.age_s(SILENT, 110.0, wall_s) == age_s
     assert made.age_s(READY_B, 110.0, 5) == 0
@@ -279,17 +287,20 @@ def test_a_clock_on_the_wall_is_believed_about_the_past_only(
         (replace(RULES, limit=3, reference=True), 5000, 0),
     ],
 )
-def test_how_many_may_be_deleted_in_a_while(rules: Rules, ours: int, limit: int) -> None:
+def test_how_many_may_be_deleted_in_a_while(rules: DeletionRules, ours: int, limit: int) -> None:
     assert rules.limit_for(ours) == limit
 
 
-BROKEN: list[tuple[str, Callable[[Census], object]]] = [
-    ("contradicted", lambda made: made.heard(SILENT, 6.0, exists=True)),
-    ("provider exchanged", lambda made: made.use(1)),
-    ("made anew", lambda made: made.saw(node("a", provider_id="fake://a", uid="x"), 6.0)),
-    ("another ID", lambda made: made.saw(node("a", provider_id="fake://b", ready="False"), 6.0)),
-    ("became ready", lambda made: made.saw(node("a", provider_id="fake://a"), 6.0)),
-    ("gone", lambda made: made.lost("a")),
+BROKEN: list[tuple[str, Callable[[NodeObservations], object]]] = [
+    ("contradicted", lambda made: made.record_answer(SILENT, 6.0, exists=True)),
+    ("provider exchanged", lambda made: made.use_session(1)),
+    ("made anew", lambda made: made.node_seen(node("a", provider_id="fake://a", uid="x"), 6.0)),
+    (
+        "another ID",
+        lambda made: made.node_seen(node("a", provider_id="fake://b", ready="False"), 6.0),
+    ),
+    ("became ready", lambda made: made.node_seen(node("a", provider_id="fake://a"), 6.0)),
+    ("gone", lambda made: made.node_deleted("a")),
 ]
 
 
@@ -298,16 +309,16 @@ BROKEN: list[tuple[str, Callable[[Census], object]]] = [
     [
         pytest.param([10], None, [15, 20], (10, 20, 10), id="as long as it was said"),
         pytest.param(
-            [10, 15], lambda made: made.failed(SILENT), [45, 50], (10, 50, 10), id="error"
+            [10, 15], lambda made: made.record_error(SILENT), [45, 50], (10, 50, 10), id="error"
         ),
-        pytest.param([0], None, [3600], (0, 3600, LONGEST_SILENCE_S), id="a long silence"),
-        pytest.param([0, 5], lambda made: made.use(0), [6], (0, 6, 6), id="unchanged"),
+        pytest.param([0], None, [3600], (0, 3600, MAX_ANSWER_GAP_S), id="a long silence"),
+        pytest.param([0, 5], lambda made: made.use_session(0), [6], (0, 6, 6), id="unchanged"),
         *[pytest.param([0, 5], change, [8], (8, 8, 0), id=name) for name, change in BROKEN],
     ],
 )
 def test_how_long_a_denial_has_lasted(
     before: list[float],
-    change: Callable[[Census], object] | None,
+    change: Callable[[NodeObservations], object] | None,
     after: list[float],
     expected: tuple[float, float, float],
 ) -> None:
@@ -315,10 +326,10 @@ def test_how_long_a_denial_has_lasted(
     denied(made, *before)
     if change is not None:
         change(made)
-    made.saw(SILENT, 7.0)
+    made.node_seen(SILENT, 7.0)
     found = denied(made, *after)
 
-    assert (found.since, found.heard, found.lasted_s) == expected
+    assert (found.first_answer_at, found.last_answer_at, found.lasted_s) == expected
 
 
 READY_B, SILENT_C = node("b", provider_id="fake://b"), node("c", provider_id="c", ready="False")
@@ -341,11 +352,11 @@ def test_which_ready_nodes_are_asked_about(
 ) -> None:
     made = census(SILENT, READY_B, SILENT_C)
     for of, exists in answers:
-        made.heard(of, 1.0, exists=exists)
+        made.record_answer(of, 1.0, exists=exists)
 
     assert list(made.witnesses(2.0)) == asked
     # Without doubt about any node, answers about ready ones are forgotten.
-    kept = made.evidence(READY_B) is not None
+    kept = made.answers(READY_B) is not None
     assert kept is (bool(asked) and (READY_B, True) in answers)
 
 
@@ -359,12 +370,12 @@ def test_more_and_more_are_asked_about_until_one_is_confirmed() -> None:
         counts.append(len(chosen))
         asked += chosen
         for name in chosen:
-            made.heard(ready[name], float(now), exists=False)
+            made.record_answer(ready[name], float(now), exists=False)
 
-    assert counts[:8] == [1, 2, 4, 8, 16, 32, 64, MOST_WITNESSES]
+    assert counts[:8] == [1, 2, 4, 8, 16, 32, 64, MAX_WITNESSES]
     assert len(set(asked)) == len(asked)
 
-    made.heard(ready["500"], 12.0, exists=True)
+    made.record_answer(ready["500"], 12.0, exists=True)
     assert made.witnesses(13.0) == ("500",)
 
 
@@ -400,20 +411,20 @@ def test_the_taint_is_written_only_where_it_is_wrong(
 @pytest.mark.parametrize(
     ("one", "expected"),
     [
-        (node(provider_id="fake://1"), Tally(ours=1, settled=1, unasked=1)),
+        (node(provider_id="fake://1"), NodeCounts(ours=1, settled=1, unasked=1)),
         (
             node(provider_id="fake://1", ready="False"),
-            Tally(ours=1, settled=1, denied=1, unasked=1),
+            NodeCounts(ours=1, settled=1, denied=1, unasked=1),
         ),
-        (node(provider_id="other://1"), Tally(foreign=1, foreign_ids=1)),
-        (node(provider_id="fake://1", labels={"not": "ours"}), Tally(foreign=1)),
-        (node(provider_id="fake://1", taints=[GOING]), Tally(ours=1)),
-        (node(taints=[FRESH]), Tally(ours=1)),
-        (node(), Tally(ours=1, settled=1, unasked=1)),
+        (node(provider_id="other://1"), NodeCounts(foreign=1, foreign_ids=1)),
+        (node(provider_id="fake://1", labels={"not": "ours"}), NodeCounts(foreign=1)),
+        (node(provider_id="fake://1", taints=[GOING]), NodeCounts(ours=1)),
+        (node(taints=[FRESH]), NodeCounts(ours=1)),
+        (node(), NodeCounts(ours=1, settled=1, unasked=1)),
     ],
 )
-def test_who_counts(one: Node, expected: Tally) -> None:
-    assert census(one, own_nodes="!not").tally() == expected
+def test_who_counts(one: Node, expected: NodeCounts) -> None:
+    assert census(one, own_nodes="!not").counts() == expected
 
 
 @pytest.mark.parametrize(

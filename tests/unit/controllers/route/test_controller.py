@@ -303,7 +303,7 @@ async def test_a_deletion_is_thought_over_at_the_last_moment(becomes: str) -> No
         if becomes == "there again":
             env.node("b", B)
         else:
-            env.informer._reflector.undecodable.add("b")
+            env.informer._reflector.malformed_keys.add("b")
         env.cloud.open[f"delete x {A}"].set()
         await advance(30)
 

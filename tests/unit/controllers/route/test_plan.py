@@ -44,13 +44,15 @@ def hole(name: str, cidr: str = A, target: str = "", *, ip: str = "") -> Route:
     return route(target, cidr, name, ip=ip, blackhole=True)
 
 
-def compare(nodes: Sequence[Node], routes: Sequence[Route], **more: Sequence[str]) -> plan.Plan:
+def compare(
+    nodes: Sequence[Node], routes: Sequence[Route], **more: Sequence[str]
+) -> plan.RoutePlan:
     steps = plan.compare(nodes, routes, ranges=RANGES, **more)
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            found: plan.Plan = end.value
+            found: plan.RoutePlan = end.value
             return found
 
 
@@ -227,4 +229,4 @@ def test_routes_that_could_be_those_of_an_unreadable_node_stay(
     found = compare([node("a")], routes, undecodable=unreadable)
 
     assert [each.route.name for each in found.deletions] == deletions
-    assert found.doubtful == 2 - len(deletions)
+    assert found.undecidable == 2 - len(deletions)

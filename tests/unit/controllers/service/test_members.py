@@ -12,7 +12,7 @@ from ccm.base import clock, metrics
 from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter, Unavailable
 from ccm.controllers.service import members as members_module
 from ccm.model import Node, NodeCondition, names
-from ccm.runtime.deletions import DOUBT_S
+from ccm.runtime.deletions import MASS_HOLD_S
 from tests.support.services import F, World, autoscaler_taint, ports, served, started
 
 pytestmark = pytest.mark.virtual_time
@@ -326,7 +326,7 @@ async def test_many_that_stay_lost_leave_after_a_while() -> None:
     async with unchecked(*every) as world:
         for name in every[:4]:
             world.node(name, ready="Unknown")
-        await world.pass_time(DOUBT_S - 5)
+        await world.pass_time(MASS_HOLD_S - 5)
         assert members(world) == []
 
         await world.pass_time(30)

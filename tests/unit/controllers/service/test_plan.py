@@ -9,8 +9,8 @@ import pytest
 
 from ccm.cloud import Ingress, PortStatus, Service, Status
 from ccm.controllers.service import plan
-from ccm.controllers.service.members import Pool, is_member, matters, shown
-from ccm.controllers.service.plan import Action, Record, Rules, State
+from ccm.controllers.service.members import MemberPool, affects_members, format_names, is_member
+from ccm.controllers.service.plan import BalancerState, ServiceAction, ServiceRecord, ServiceRules
 from ccm.model import Taint, names
 from ccm.model.patches import StaleObject
 from ccm.testing.builders import node
@@ -88,8 +88,8 @@ def test_who_needs_cleanup(given: Service, needs: bool) -> None:
     assert plan.needs_cleanup(given, {"mine"}) is needs
 
 
-def record(state: State, applied: Service | None = None) -> Record:
-    return Record(applied=applied or service(finalizers=[F]), state=state)
+def record(state: BalancerState, applied: Service | None = None) -> ServiceRecord:
+    return ServiceRecord(applied=applied or service(finalizers=[F]), state=state)
 
 
 MARKED, CLUSTER_IP = service(finalizers=[F]), service("ClusterIP")
@@ -102,34 +102,39 @@ THEIRS_DYING = service(loadBalancerClass="theirs", finalizers=[F], deleting=True
 @pytest.mark.parametrize(
     ("now", "known", "members_due", "action"),
     [
-        (None, None, False, Action.NOTHING),
-        (None, record(State.PENDING), False, Action.REMOVE_VANISHED),
-        (None, record(State.REMOVED), False, Action.FORGET),
-        (service(uid="other"), record(State.APPLIED), False, Action.REMOVE_VANISHED),
-        (service(), None, False, Action.ENSURE),
-        (MARKED, record(State.UNVERIFIED), True, Action.VERIFY),
-        (MARKED, record(State.PENDING), True, Action.ENSURE),
-        (MARKED, record(State.REMOVED), False, Action.ENSURE),
-        (MARKED, record(State.APPLIED), True, Action.UPDATE),
-        (MARKED, record(State.APPLIED), False, Action.NOTHING),
-        (service(), record(State.APPLIED), False, Action.REPAIR),
-        (service(loadBalancerIP="192.0.2.9"), record(State.APPLIED), True, Action.ENSURE),
-        (CLUSTER_IP, None, False, Action.NOTHING),
-        (CLUSTER_IP, record(State.PENDING, CLUSTER_IP), False, Action.REMOVE),
-        (service("ClusterIP", finalizers=[F]), None, False, Action.REMOVE),
-        (DYING, None, False, Action.REMOVE),
-        (DYING, record(State.APPLIED), True, Action.REMOVE),
-        (OTHERS, None, False, Action.NOTHING),
-        (OTHERS, record(State.PENDING, OTHERS), False, Action.REMOVE),
-        (THEIRS, None, False, Action.NOTHING),
-        (THEIRS_DYING, None, False, Action.NOTHING),
+        (None, None, False, ServiceAction.NOTHING),
+        (None, record(BalancerState.PENDING), False, ServiceAction.REMOVE_VANISHED),
+        (None, record(BalancerState.REMOVED), False, ServiceAction.FORGET),
+        (service(uid="other"), record(BalancerState.APPLIED), False, ServiceAction.REMOVE_VANISHED),
+        (service(), None, False, ServiceAction.ENSURE),
+        (MARKED, record(BalancerState.UNVERIFIED), True, ServiceAction.VERIFY),
+        (MARKED, record(BalancerState.PENDING), True, ServiceAction.ENSURE),
+        (MARKED, record(BalancerState.REMOVED), False, ServiceAction.ENSURE),
+        (MARKED, record(BalancerState.APPLIED), True, ServiceAction.UPDATE),
+        (MARKED, record(BalancerState.APPLIED), False, ServiceAction.NOTHING),
+        (service(), record(BalancerState.APPLIED), False, ServiceAction.REPAIR),
+        (
+            service(loadBalancerIP="192.0.2.9"),
+            record(BalancerState.APPLIED),
+            True,
+            ServiceAction.ENSURE,
+        ),
+        (CLUSTER_IP, None, False, ServiceAction.NOTHING),
+        (CLUSTER_IP, record(BalancerState.PENDING, CLUSTER_IP), False, ServiceAction.REMOVE),
+        (service("ClusterIP", finalizers=[F]), None, False, ServiceAction.REMOVE),
+        (DYING, None, False, ServiceAction.REMOVE),
+        (DYING, record(BalancerState.APPLIED), True, ServiceAction.REMOVE),
+        (OTHERS, None, False, ServiceAction.NOTHING),
+        (OTHERS, record(BalancerState.PENDING, OTHERS), False, ServiceAction.REMOVE),
+        (THEIRS, None, False, ServiceAction.NOTHING),
+        (THEIRS_DYING, None, False, ServiceAction.NOTHING),
     ],
-    ids=lambda value: value.name.lower() if isinstance(value, Action) else "",
+    ids=lambda value: value.name.lower() if isinstance(value, ServiceAction) else "",
 )
 def test_one_thing_follows_from_service_and_record(
-    now: Service | None, known: Record | None, members_due: bool, action: Action
+    now: Service | None, known: ServiceRecord | None, members_due: bool, action: ServiceAction
 ) -> None:
-    assert plan.decide(now, known, Rules(), members_due=members_due) is action
+    assert plan.decide(now, known, ServiceRules(), members_due=members_due) is action
 
 
 CHANGES = [
@@ -311,7 +316,7 @@ TAINTED = [autoscaler_taint()]
 def test_which_updates_of_a_node_count(
     old: dict[str, Any], new: dict[str, Any], counts: bool, around: dict[str, Any]
 ) -> None:
-    assert matters(node(**old, **around), node(**new, **around)) is counts
+    assert affects_members(node(**old, **around), node(**new, **around)) is counts
 
 
 @pytest.mark.row("service-nodes-02")
@@ -326,20 +331,20 @@ def test_which_updates_of_a_node_count(
     ],
 )
 def test_readiness_and_taints_do_not_count(old: dict[str, Any], new: dict[str, Any]) -> None:
-    assert not matters(node(**old), node(**new))
+    assert not affects_members(node(**old), node(**new))
 
 
 @pytest.mark.row("service-nodes-03")
 def test_two_sets_are_equal_when_names_and_provider_ids_are() -> None:
-    pool = Pool()
+    pool = MemberPool()
     for name in ("b", "a"):
         pool.put(node(name))
     first = pool.fingerprint
-    assert [each.name for each in pool.now.nodes] == ["a", "b"]
+    assert [each.name for each in pool.snapshot.nodes] == ["a", "b"]
 
     pool.put(node("a", labels={"x": "y"}, ready="False"))
     assert pool.fingerprint == first
-    assert pool.now.nodes[0].labels == {"x": "y"}
+    assert pool.snapshot.nodes[0].labels == {"x": "y"}
     pool.put(node("a", provider_id="fake://1"))
     second = pool.fingerprint
     pool.put(node("a", provider_id="fake://2"))
@@ -352,13 +357,16 @@ def test_two_sets_are_equal_when_names_and_provider_ids_are() -> None:
 
 
 def test_only_some_names_are_shown() -> None:
-    text = shown([node(f"n{number:02}") for number in range(23)])
+    text = format_names([node(f"n{number:02}") for number in range(23)])
 
     assert (text.startswith("[n00 n01 "), text.endswith(" n19 <3 more>]")) == (True, True)
 
 
 def test_a_finalizer_that_was_another_controllers_is_left_alone() -> None:
     given = service("ClusterIP", finalizers=[F])
-    for known, action in ((None, Action.NOTHING), (record(State.APPLIED), Action.REMOVE)):
-        found = plan.decide(given, known, Rules(), members_due=False, was_foreign=True)
+    for known, action in (
+        (None, ServiceAction.NOTHING),
+        (record(BalancerState.APPLIED), ServiceAction.REMOVE),
+    ):
+        found = plan.decide(given, known, ServiceRules(), members_due=False, was_foreign=True)
         assert found is action

@@ -16,22 +16,22 @@ from typing import Any
 import aiohttp
 import pytest
 
-from ccm.testing.fake_api import Fault, Script
+from ccm.testing.fake_api import Fault, FaultScript
 from providers.sim import __main__ as sim_main
-from providers.sim import server, world, world_balancers, worlds
+from providers.sim import server, state, world, world_balancers
 from providers.sim.world import NewRoute
-from providers.sim.world_balancers import Listener, NewBalancer, Plan
+from providers.sim.world_balancers import BalancerSpec, Listener, NewBalancer
 from tests.handclock import HandClock
 from tests.unit.providers.sim.conftest import Remote, refused
 from tests.waiting import DEADLINE_S
 
 
 @pytest.fixture
-def vms(hand: HandClock) -> world.World:
-    return world.World(random.Random(7))
+def vms(hand: HandClock) -> world.InstanceStore:
+    return world.InstanceStore(random.Random(7))
 
 
-def put(vms: world.World, name: str = "a", state: world.State = "running") -> str:
+def put(vms: world.InstanceStore, name: str = "a", state: world.State = "running") -> str:
     return vms.put(world.Instance(name=name, state=state)).id
 
 
@@ -41,7 +41,7 @@ def names(page: world.Page) -> list[str]:
 
 @pytest.mark.parametrize(("action", "state"), [("start", "running"), ("stop", "stopped")])
 def test_repeating_an_action_changes_nothing(
-    vms: world.World, action: world.Action, state: world.State
+    vms: world.InstanceStore, action: world.Action, state: world.State
 ) -> None:
     assert vms.act(put(vms, state=state), action).state == state
 
@@ -49,13 +49,15 @@ def test_repeating_an_action_changes_nothing(
 @pytest.mark.parametrize("action", ["start", "stop"])
 @pytest.mark.parametrize("state", ["starting", "stopping", "deleted"])
 def test_interfering_with_an_instance_on_its_way_is_a_conflict(
-    vms: world.World, action: world.Action, state: world.State
+    vms: world.InstanceStore, action: world.Action, state: world.State
 ) -> None:
     with refused("conflict"):
         vms.act(put(vms, state=state), action)
 
 
-def test_a_stale_read_shows_creation_and_deletion_late(vms: world.World, hand: HandClock) -> None:
+def test_a_stale_read_shows_creation_and_deletion_late(
+    vms: world.InstanceStore, hand: HandClock
+) -> None:
     one = put(vms)
     hand.advance(4.0)
     early = names(vms.page(limit=10, stale_s=5.0))
@@ -70,7 +72,7 @@ def test_a_stale_read_shows_creation_and_deletion_late(vms: world.World, hand: H
     assert names(vms.page(limit=10, stale_s=5.0)) == []
 
 
-def test_a_page_boundary_survives_deletions(vms: world.World, hand: HandClock) -> None:
+def test_a_page_boundary_survives_deletions(vms: world.InstanceStore, hand: HandClock) -> None:
     ids = [put(vms, f"n{number}") for number in range(6)]
     first = vms.page(limit=3)
 
@@ -93,7 +95,7 @@ def test_a_page_boundary_survives_deletions(vms: world.World, hand: HandClock) -
     ids=["no name", "an ID twice", "an ID that exists"],
 )
 def test_many_instances_are_placed_or_none(
-    vms: world.World, given: list[tuple[str, str]], code: world.Code
+    vms: world.InstanceStore, given: list[tuple[str, str]], code: world.Code
 ) -> None:
     vms.put(world.Instance(name="old", id="old"))
 
@@ -104,15 +106,15 @@ def test_many_instances_are_placed_or_none(
 
 
 @pytest.fixture
-def cloud(hand: HandClock) -> worlds.Worlds:
-    return worlds.Worlds(random.Random(7))
+def cloud(hand: HandClock) -> state.CloudState:
+    return state.CloudState(random.Random(7))
 
 
-def order(cloud: worlds.Worlds, name: str = "a", **fields: Any) -> world.Instance:
-    return cloud.order(worlds.Order(name=name, **fields))
+def order(cloud: state.CloudState, name: str = "a", **fields: Any) -> world.Instance:
+    return cloud.order(state.Order(name=name, **fields))
 
 
-def test_an_order_that_comes_again_is_the_same(cloud: worlds.Worlds, hand: HandClock) -> None:
+def test_an_order_that_comes_again_is_the_same(cloud: state.CloudState, hand: HandClock) -> None:
     made = order(cloud, token="t-1")
     hand.advance(60.0)
 
@@ -122,7 +124,9 @@ def test_an_order_that_comes_again_is_the_same(cloud: worlds.Worlds, hand: HandC
 
 
 @pytest.mark.parametrize("removal_s", [0.0, 30.0])
-def test_an_order_whose_instance_went_is_a_new_one(cloud: worlds.Worlds, removal_s: float) -> None:
+def test_an_order_whose_instance_went_is_a_new_one(
+    cloud: state.CloudState, removal_s: float
+) -> None:
     made = order(cloud, token="t-1")
     cloud.instances.removal_s = removal_s
     cloud.instances.delete(made.id)
@@ -130,8 +134,8 @@ def test_an_order_whose_instance_went_is_a_new_one(cloud: worlds.Worlds, removal
     assert order(cloud, token="t-1").id != made.id
 
 
-def test_an_instance_takes_its_time_to_go(cloud: worlds.Worlds, hand: HandClock) -> None:
-    cloud.use(worlds.Settings(removal_s=10.0, linger_s=5.0))
+def test_an_instance_takes_its_time_to_go(cloud: state.CloudState, hand: HandClock) -> None:
+    cloud.apply_settings(state.Settings(removal_s=10.0, linger_s=5.0))
     made = order(cloud)
     states = []
 
@@ -147,7 +151,7 @@ def test_an_instance_takes_its_time_to_go(cloud: worlds.Worlds, hand: HandClock)
         cloud.instances.get(made.id)
 
 
-def test_volumes_are_attached_as_long_as_their_instance_is_there(cloud: worlds.Worlds) -> None:
+def test_volumes_are_attached_as_long_as_their_instance_is_there(cloud: state.CloudState) -> None:
     volume = cloud.volumes.create(world.NewVolume(name="v", size_gib=1, labels={"k": "v"}))
     made = order(cloud, volumes=(volume.id,))
 
@@ -190,7 +194,7 @@ def test_one_on_its_way_refuses_changes_but_not_its_deletion(
     changed = lbs.set_members(made.id, ["10.0.0.1"])
 
     with refused("busy"):
-        lbs.change(made.id, Plan(listeners=(PORT,)))
+        lbs.change(made.id, BalancerSpec(listeners=(PORT,)))
 
     assert changed.state == "updating"
     lbs.delete(made.id)
@@ -218,20 +222,22 @@ def route(destination: str = "10.9.0.0/24", **fields: str) -> NewRoute:
         lambda made: made.routes.create(route(gateway="a")),
     ],
 )
-def test_an_impossible_order(cloud: worlds.Worlds, order: Callable[[worlds.Worlds], Any]) -> None:
+def test_an_impossible_order(
+    cloud: state.CloudState, order: Callable[[state.CloudState], Any]
+) -> None:
     with refused("invalid"):
         order(cloud)
 
 
-def new_cloud() -> worlds.Worlds:
-    return worlds.Worlds(random.Random(1))
+def new_cloud() -> state.CloudState:
+    return state.CloudState(random.Random(1))
 
 
 async def test_everything_outlives_the_process(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     before, after = new_cloud(), new_cloud()
 
-    async with worlds.kept(before, path):
+    async with state.persisted(before, path):
         vms = before.instances
         given: Any = {"labels": {"x": "1"}, "state": "error", "reason": "no host", "joins": False}
         kept = vms.put(world.Instance(name="a", **given))
@@ -244,7 +250,7 @@ async def test_everything_outlives_the_process(tmp_path: Path) -> None:
             world.NewRoute(destination="10.9.0.0/24", gateway=kept.addresses[0].value)
         )
         volume = before.volumes.create(world.NewVolume(name="v", size_gib=1))
-    async with worlds.kept(after, path):
+    async with state.persisted(after, path):
         assert after.instances.snapshot() == (kept,)
         assert after.balancers.list() == [balancer]
         assert after.routes.list() == [made]
@@ -255,16 +261,16 @@ GET = ("get_instance", ("i-1", "a"))
 
 
 @pytest.fixture
-def script(hand: HandClock) -> Script:
-    return Script()
+def script(hand: HandClock) -> FaultScript:
+    return FaultScript()
 
 
-def test_a_window_chooses_the_calls_by_time(script: Script, hand: HandClock) -> None:
+def test_a_window_chooses_the_calls_by_time(script: FaultScript, hand: HandClock) -> None:
     script.add(Fault(kind="drop", start_s=2.0, for_s=2.0))
 
     struck = []
     for _ in range(5):
-        struck.append(script.judge(*GET)[1] is not None)
+        struck.append(script.match(*GET)[1] is not None)
         hand.advance(1.0)
 
     assert struck == [False, False, True, True, False]

@@ -14,7 +14,7 @@ from ccm.model import Node, Service, ServicePort
 from ccm.testing import builders
 from ccm.testing.fake_api import Fault
 from providers import sim
-from providers.sim import balancers, client, routes, server, world, world_balancers, worlds
+from providers.sim import balancers, client, routes, server, state, world, world_balancers
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def route(target: str, cidr: str = "10.120.0.0/24", *ips: str) -> cloud.Route:
 
 
 async def test_impossible_routes(service: server.Service, table: routes.SimRoutes) -> None:
-    service.change_settings(worlds.Settings(route_quota=1))
+    service.change_settings(state.Settings(route_quota=1))
     await table.create_route(CLUSTER, "uid", route("a", "10.120.0.0/24", "10.0.0.1"))
 
     refusals: dict[type[cloud.CloudError], list[cloud.Route]] = {
@@ -196,7 +196,7 @@ def test_everything_a_service_can_ask_for() -> None:
         load_balancer_source_ranges=["010.1.2.3/8", "fd00::/64"],
     )
 
-    assert balancers.wanted(service) == client.Recipe(
+    assert balancers.desired_spec(service) == client.BalancerSpec(
         listeners=(client.Listener("TCP", 80, 30080), client.Listener("UDP", 53, 30053)),
         health_check=client.HealthCheck(31000, "/healthz", 60.0),
         source_ranges=("10.0.0.0/8", "fd00::/64"),
@@ -219,7 +219,7 @@ def test_everything_a_service_can_ask_for() -> None:
 )
 def test_what_the_cloud_does_not_have_is_refused(service: Service, said: str) -> None:
     with pytest.raises(cloud.InvalidArgument, match=said):
-        balancers.wanted(service)
+        balancers.desired_spec(service)
 
 
 @pytest_asyncio.fixture
@@ -286,7 +286,7 @@ async def test_a_fault_on_a_later_page_is_no_short_listing(
     service: server.Service, api: client.Client
 ) -> None:
     service.world.put_all([world.Instance(name=f"n{index}") for index in range(5)])
-    service.change_settings(worlds.Settings(page_size=2))
+    service.change_settings(state.Settings(page_size=2))
     service.script.add(Fault(skip=2))
 
     with pytest.raises(cloud.Unavailable):

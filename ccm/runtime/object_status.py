@@ -1,7 +1,8 @@
 """Status of one object as the daemon knows it, for `explain`.
 
-A controller adds only its own knowledge (`Facts`); the rest comes from the queue, the back-off and
-the blocked deletions. Times are seconds relative to the answer, so clock differences do not matter.
+A controller adds only its own knowledge (`ControllerFacts`); the rest comes from the queue, the
+back-off and the blocked deletions. Times are seconds relative to the answer, so clock differences
+do not matter.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from ccm.cloud.errors import CloudError
 from ccm.cloud.lookup import NodeOwnership
 from ccm.model import Node
 from ccm.model.meta import Wire
-from ccm.runtime.deletions import Held
+from ccm.runtime.deletions import BlockedDeletion
 
-PATH = "/explain"
+EXPLAIN_PATH = "/explain"
 """Path on the HTTPS server; the query has `kind` and `name`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ControllerFacts:
     """Facts about one object that only a controller knows.
 
     Attributes:
@@ -41,11 +42,11 @@ class Facts:
     next_s: float | None = None
 
 
-Explain = Callable[[str], Facts]
-"""Function from the key of an object to its `Facts`."""
+FactsFunction = Callable[[str], ControllerFacts]
+"""Function from the key of an object to its `ControllerFacts`."""
 
 
-class Last(Wire, frozen=True, kw_only=True):
+class LastReconcile(Wire, frozen=True, kw_only=True):
     """Outcome of the last reconcile of the object.
 
     Attributes:
@@ -63,8 +64,8 @@ class Last(Wire, frozen=True, kw_only=True):
     not_yet: bool = False
 
 
-class Account(Wire, frozen=True, kw_only=True):
-    """Status of one object in one controller: its `Facts` and the state of its queue key.
+class ControllerStatus(Wire, frozen=True, kw_only=True):
+    """Status of one object in one controller: its `ControllerFacts` and the state of its queue key.
 
     Attributes:
         last: outcome of the last reconcile; None: there was none, or it was dropped.
@@ -77,14 +78,14 @@ class Account(Wire, frozen=True, kw_only=True):
     plan: str = ""
     foreign: str = ""
     blocked: str = ""
-    last: Last | None = None
+    last: LastReconcile | None = None
     in_work_s: float | None = None
     next_s: float | None = None
     failures: int = 0
 
 
-class Answer(Wire, frozen=True, kw_only=True):
-    """Everything the daemon knows about one object; response body of `PATH`.
+class ExplainResponse(Wire, frozen=True, kw_only=True):
+    """Everything the daemon knows about one object; response body of `EXPLAIN_PATH`.
 
     Attributes:
         provider: value of `--cloud-provider`.
@@ -104,27 +105,28 @@ class Answer(Wire, frozen=True, kw_only=True):
     lease: str = ""
     opening: str = ""
     api: str = ""
-    accounts: list[Account] = msgspec.field(default_factory=list)
+    accounts: list[ControllerStatus] = msgspec.field(default_factory=list)
     absent: dict[str, str] = msgspec.field(default_factory=dict)
-    held: list[Held] = msgspec.field(default_factory=list)
+    held: list[BlockedDeletion] = msgspec.field(default_factory=list)
 
 
-LONGEST = 300
+MAX_ERROR_TEXT_LENGTH = 300
 """Length limit of an error's text, in characters."""
 
 
-def text_of(error: BaseException) -> str:
-    """Return the text of an error in one printable line, redacted, of at most `LONGEST`."""
+def error_text(error: BaseException) -> str:
+    """Return the text of an error in one printable line, redacted, of at most
+    `MAX_ERROR_TEXT_LENGTH`."""
     text = str(error) if isinstance(error, CloudError) else f"{type(error).__name__}: {error}"
-    text = " ".join(redact.words(text).split())
+    text = " ".join(redact.mask_text(text).split())
     if not text.isprintable():
         text = "".join(char if char.isprintable() else "?" for char in text)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    return text if len(text) <= MAX_ERROR_TEXT_LENGTH else f"{text[: MAX_ERROR_TEXT_LENGTH - 3]}..."
 
 
-def foreign(node: Node, ownership: NodeOwnership) -> str:
+def foreign_reason(node: Node, ownership: NodeOwnership) -> str:
     """Return why a node belongs to another manager; empty: it is this daemon's."""
-    if prefix := next(filter(node.provider_id.startswith, ownership.others), ""):
+    if prefix := next(filter(node.provider_id.startswith, ownership.foreign_prefixes), ""):
         return (
             f"its provider ID {node.provider_id} is another manager's (this provider leaves IDs "
             f"alone that begin with {prefix})"

@@ -1,9 +1,9 @@
 """The permissions that the daemon needs, by controller and flag, and checks of them.
 
-The shipped RBAC has exactly the rules of `needs`; a test compares the two. The right to create
-Secrets in `kube-system`, for bootstrap tokens, is equivalent to cluster-admin: a Secret of type
-`kubernetes.io/service-account-token` gets the token of any account there. `bootstrap_tokens` checks
-whether a policy restricts the accounts with that right.
+The shipped RBAC has exactly the rules of `needed_permissions`; a test compares the two. The right
+to create Secrets in `kube-system`, for bootstrap tokens, is equivalent to cluster-admin: a Secret
+of type `kubernetes.io/service-account-token` gets the token of any account there.
+`bootstrap_tokens` checks whether a policy restricts the accounts with that right.
 """
 
 from __future__ import annotations
@@ -15,15 +15,25 @@ from typing import Any
 
 import msgspec
 
-from ccm.app import trust
-from ccm.app.clients import ACCOUNTS_NAMESPACE, OWN, counts_deletions, elsewhere
-from ccm.app.election import migration_plan
+from ccm.app import delegated_auth
+from ccm.app.clients import ACCOUNTS_NAMESPACE, OWN_CLUSTER, counts_deletions, remote_kubeconfigs
+from ccm.app.election import load_migration
 from ccm.app.machines.commands import COMMANDS
 from ccm.app.options import Options, names
 from ccm.app.provider import Misconfigured
-from ccm.base.tasks import bounded
+from ccm.base.tasks import run_bounded
 from ccm.doctor import reach
-from ccm.doctor.case import Case, Finding, at, fail, items, ok, some, text_at, warn
+from ccm.doctor.case import (
+    Case,
+    CheckFinding,
+    fail,
+    get_field,
+    get_text_field,
+    items,
+    ok,
+    some,
+    warn,
+)
 from ccm.doctor.daemons import NAME
 from ccm.kube import errors
 from ccm.kube.client import Client
@@ -46,35 +56,37 @@ PREFIX = "system:serviceaccount:"
 _PATH = "/apis/authorization.k8s.io/v1"
 
 
-async def permissions(case: Case) -> Finding:
+async def permissions(case: Case) -> CheckFinding:
     """Check every permission that the daemon needs with these flags."""
     wanted = _wanted(case)
-    missing: list[Need] = []
+    missing: list[Permission] = []
     refusals: list[str] = []
 
-    async def ask(need: Need) -> None:
+    async def ask(need: Permission) -> None:
         try:
-            if not await allowed(case.client, need, subject(case, need)):
+            if not await is_allowed(case.client, need, reviewed_user(case, need)):
                 missing.append(need)
         except errors.Forbidden as error:
             refusals.append(str(error))
 
-    await bounded(wanted, ask, limit=CONCURRENCY, name="permissions")
-    shown_user = case.account or case.user.username or "the user of the kubeconfig"
+    await run_bounded(wanted, ask, limit=CONCURRENCY, name="permissions")
+    shown_user = case.impersonated_user or case.user.username or "the user of the kubeconfig"
     if missing:
         missing.sort(key=wanted.index)
         verb = "is" if len(missing) == 1 else "are"
-        accounts = [account(need.account) if need.account else shown_user for need in missing]
+        accounts = [
+            service_account_user(need.account) if need.account else shown_user for need in missing
+        ]
         return fail(
             f"{len(missing)} of {len(wanted)} {verb} missing: {some(list(map(str, missing)))}",
             f"apply manifests/rbac.yaml, or grant this to {some(list(dict.fromkeys(accounts)))}",
             details=[
                 f"{need}: for {' and '.join(need.users)}"
-                + (f", as {account(need.account)}" if need.account else "")
+                + (f", as {service_account_user(need.account)}" if need.account else "")
                 for need in missing
             ],
         )
-    if refusals and (case.account or case.options.use_service_account_credentials):
+    if refusals and (case.impersonated_user or case.options.use_service_account_credentials):
         return warn(
             "we may not ask about the permissions of others",
             "run this as an administrator, or in the daemon's own name without --as",
@@ -89,23 +101,23 @@ async def permissions(case: Case) -> Finding:
     return ok(f"all {len(wanted)} that the daemon needs are granted to {shown_user}")
 
 
-def _wanted(case: Case) -> list[Need]:
+def _wanted(case: Case) -> list[Permission]:
     options = case.options
     try:
-        plan = migration_plan(options)
+        plan = load_migration(options)
     except Misconfigured:
         plan = None  # the daemon reports the error when it starts
     # In a Pod the daemon reviews callers with its own account; elsewhere
     # --authentication-kubeconfig names another one.
-    own = bool(case.account or case.environ.get(IN_CLUSTER))
+    own = bool(case.impersonated_user or case.environ.get(IN_CLUSTER))
     own = own and not options.authentication_kubeconfig
-    all_needs = needs(options, migrated=plan.leader_name if plan else "", reviews=own)
+    all_needs = needed_permissions(options, migrated=plan.leader_name if plan else "", reviews=own)
     # Access reviews of this cluster do not cover other clusters; the check of machine classes
     # covers optional permissions.
     return [need for need in all_needs if not (need.cluster or need.optional)]
 
 
-async def allowed(client: Client, need: Need, user: str) -> bool:
+async def is_allowed(client: Client, need: Permission, user: str) -> bool:
     """Return whether a user has a permission; an empty user is our own."""
     plural = "subjectaccessreviews" if user else "selfsubjectaccessreviews"
     resource, _, subresource = need.resource.partition("/")
@@ -129,15 +141,15 @@ async def allowed(client: Client, need: Need, user: str) -> bool:
         spec |= {"user": user, "groups": groups}
     body = msgspec.json.encode({"spec": spec})
     answer = await client.raw("POST", f"{_PATH}/{plural}", body=body)
-    return at(msgspec.json.decode(answer), "status.allowed") is True
+    return get_field(msgspec.json.decode(answer), "status.allowed") is True
 
 
-def subject(case: Case, need: Need) -> str:
+def reviewed_user(case: Case, need: Permission) -> str:
     """Return the user that needs the permission; empty = our own."""
-    return account(need.account) if need.account else case.account
+    return service_account_user(need.account) if need.account else case.impersonated_user
 
 
-def account(name: str) -> str:
+def service_account_user(name: str) -> str:
     """Return the user name of a controller's service account."""
     return f"{PREFIX}{ACCOUNTS_NAMESPACE}:{name}"
 
@@ -147,7 +159,7 @@ SYSTEM_NAMESPACE = "kube-system"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class Permission:
     """One verb on one resource.
 
     Attributes:
@@ -179,7 +191,9 @@ class Need:
         return f"{self.verb} {self.resource}{which}{where}"
 
 
-def needs(options: Options, *, migrated: str = "", reviews: bool = False) -> list[Need]:
+def needed_permissions(
+    options: Options, *, migrated: str = "", reviews: bool = False
+) -> list[Permission]:
     """Return the permissions that the daemon needs with these flags.
 
     The list has no duplicates and a stable order.
@@ -188,7 +202,7 @@ def needs(options: Options, *, migrated: str = "", reviews: bool = False) -> lis
         migrated: name of the second Lease with leader migration; empty = no migration.
         reviews: whether the daemon reviews the callers of its endpoints with its own account.
     """
-    users_by_need: dict[Need, tuple[str, ...]] = {}
+    users_by_need: dict[Permission, tuple[str, ...]] = {}
     for users, need in _all(options, migrated, reviews):
         users_by_need[need] = (*users_by_need.get(need, ()), users)
     return [
@@ -196,12 +210,12 @@ def needs(options: Options, *, migrated: str = "", reviews: bool = False) -> lis
     ]
 
 
-def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, Need]]:
+def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, Permission]]:
     """Yield users and permissions, with duplicates."""
     running = [
         candidate
         for candidate in names.enabled(options.controllers)
-        if not candidate.turned_off(options)
+        if not candidate.disabled_by(options)
     ]
     for manifest in running:
         for user, need in _controller(options, manifest):
@@ -215,30 +229,33 @@ def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, 
     if options.use_service_account_credentials:
         yield from _accounts(options)
     if options.persistence_config:
-        yield "--persistence-config", Need(verb="get", resource="namespaces", name=SYSTEM_NAMESPACE)
+        yield (
+            "--persistence-config",
+            Permission(verb="get", resource="namespaces", name=SYSTEM_NAMESPACE),
+        )
     if reviews:
         yield from _reviews(options)
 
 
-def _controller(options: Options, manifest: Manifest[Any]) -> Iterator[tuple[str, Need]]:
+def _controller(options: Options, manifest: Manifest[Any]) -> Iterator[tuple[str, Permission]]:
     # The shared informers use the daemon's own account, also if controllers have accounts.
-    for resource in manifest.follows:
+    for resource in manifest.watched:
         for verb in ("list", "watch"):
-            yield manifest.name, Need(verb=verb, resource=resource)
+            yield manifest.name, Permission(verb=verb, resource=resource)
     account = manifest.client if options.use_service_account_credentials else ""
-    for verb, resource in manifest.acts:
+    for verb, resource in manifest.permissions:
         group = _group(manifest, resource)
-        yield manifest.name, Need(verb=verb, resource=resource, group=group, account=account)
-    for verb, resource, name in manifest.named:
+        yield manifest.name, Permission(verb=verb, resource=resource, group=group, account=account)
+    for verb, resource, name in manifest.named_permissions:
         group = _group(manifest, resource)
-        need = Need(verb=verb, resource=resource, group=group, name=name, account=account)
+        need = Permission(verb=verb, resource=resource, group=group, name=name, account=account)
         yield manifest.name, need
-    local = [(*row, False) for row in manifest.local(options)]
-    optional = [(*row, True) for row in manifest.optional]
+    local = [(*row, False) for row in manifest.namespaced_permissions(options)]
+    optional = [(*row, True) for row in manifest.optional_permissions]
     for verb, resource, namespace, is_optional in (*local, *optional):
         yield (
             manifest.name,
-            Need(
+            Permission(
                 verb=verb,
                 resource=resource,
                 group=_group(manifest, resource),
@@ -253,34 +270,36 @@ def _group(manifest: Manifest[Any], resource: str) -> str:
     return manifest.groups.get(resource.partition("/")[0], "")
 
 
-def _at(role: str, need: Need, options: Options) -> Need:
+def _at(role: str, need: Permission, options: Options) -> Permission:
     """Return the need for the cluster with that role; elsewhere, controllers have no accounts."""
-    return replace(need, cluster=role, account="") if role in elsewhere(options) else need
+    return replace(need, cluster=role, account="") if role in remote_kubeconfigs(options) else need
 
 
-def _events(options: Options, running: Sequence[Manifest[Any]]) -> Iterator[tuple[str, Need]]:
+def _events(options: Options, running: Sequence[Manifest[Any]]) -> Iterator[tuple[str, Permission]]:
     """Yield the permissions for events; those about Machines are in one namespace."""
-    is_wide = any(OWN in manifest.roles(options, "events", "") for manifest in running)
-    places = {(OWN, "" if is_wide else options.leader_elect_resource_namespace)}
+    is_wide = any(OWN_CLUSTER in manifest.roles(options, "events", "") for manifest in running)
+    places = {(OWN_CLUSTER, "" if is_wide else options.leader_elect_resource_namespace)}
     machines = [
         manifest
         for manifest in running
         if CONTROL in manifest.roles(options, "events", options.namespace)
     ]
     if machines:
-        cluster = CONTROL if CONTROL in elsewhere(options) else OWN
+        cluster = CONTROL if CONTROL in remote_kubeconfigs(options) else OWN_CLUSTER
         if cluster or not is_wide:
             places.add((cluster, options.namespace))
             # Events about cluster-scoped objects, such as CRDs, are in the default namespace.
-            places |= {(cluster, DEFAULT_NAMESPACE) for manifest in machines if manifest.named}
+            places |= {
+                (cluster, DEFAULT_NAMESPACE) for manifest in machines if manifest.named_permissions
+            }
     for cluster, namespace in sorted(places):
         for verb in ("create", "patch"):
-            need = Need(verb=verb, resource="events", namespace=namespace, cluster=cluster)
+            need = Permission(verb=verb, resource="events", namespace=namespace, cluster=cluster)
             yield "events", need
 
 
-def _leases(options: Options, migrated: str) -> Iterator[tuple[str, Need]]:
-    lease = Need(
+def _leases(options: Options, migrated: str) -> Iterator[tuple[str, Permission]]:
+    lease = Permission(
         verb="create",
         resource="leases",
         group="coordination.k8s.io",
@@ -295,24 +314,24 @@ def _leases(options: Options, migrated: str) -> Iterator[tuple[str, Need]]:
             yield user, replace(lease, verb=verb, name=name)
 
 
-def _deletions(options: Options) -> Iterator[tuple[str, Need]]:
-    record = Need(
+def _deletions(options: Options) -> Iterator[tuple[str, Permission]]:
+    record = Permission(
         verb="create", resource="configmaps", namespace=options.leader_elect_resource_namespace
     )
     yield "the record of deletions", record
     for verb in ("get", "patch"):
-        yield "the record of deletions", replace(record, verb=verb, name=deletions.NAME)
+        yield "the record of deletions", replace(record, verb=verb, name=deletions.CONFIG_MAP_NAME)
 
 
-def _accounts(options: Options) -> Iterator[tuple[str, Need]]:
+def _accounts(options: Options) -> Iterator[tuple[str, Permission]]:
     user = "--use-service-account-credentials"
-    account = Need(verb="create", resource="serviceaccounts", namespace=ACCOUNTS_NAMESPACE)
+    account = Permission(verb="create", resource="serviceaccounts", namespace=ACCOUNTS_NAMESPACE)
     yield user, account
     for manifest in names.enabled(options.controllers):
         yield user, replace(account, resource="serviceaccounts/token", name=manifest.client)
 
 
-def _reviews(options: Options) -> Iterator[tuple[str, Need]]:
+def _reviews(options: Options) -> Iterator[tuple[str, Permission]]:
     if not options.secure_port:
         return
     user = "the HTTPS endpoints"
@@ -320,30 +339,30 @@ def _reviews(options: Options) -> Iterator[tuple[str, Need]]:
         ("authentication.k8s.io", "tokenreviews"),
         ("authorization.k8s.io", "subjectaccessreviews"),
     ):
-        yield user, Need(verb="create", resource=reviews, group=group)
+        yield user, Permission(verb="create", resource=reviews, group=group)
     if not options.authentication_skip_lookup:
-        maps = Need(verb="get", resource="configmaps", namespace=SYSTEM_NAMESPACE)
-        yield user, replace(maps, name=trust.CONFIG_MAP)
+        maps = Permission(verb="get", resource="configmaps", namespace=SYSTEM_NAMESPACE)
+        yield user, replace(maps, name=delegated_auth.CONFIG_MAP)
 
 
 # --- the right to create bootstrap tokens -------------------------------------------------------
 
 _ANY = "*"
-_CREATE = Need(verb="create", resource="secrets", namespace=NAMESPACE)
+_CREATE = Permission(verb="create", resource="secrets", namespace=NAMESPACE)
 _RBAC = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
 _POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 _BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 
 
-async def bootstrap_tokens(case: Case) -> Finding:
+async def bootstrap_tokens(case: Case) -> CheckFinding:
     """Find accounts of ours that may create Secrets without a restricting policy."""
     if case.options.target_kubeconfig == NO_TARGET:
         return ok("no cluster is joined")
-    client = await reach.at(case, TARGET)
-    holders = await _holders(case, client)
+    client = await reach.client_of_role(case, TARGET)
+    holders = await _accounts_with_secret_create(case, client)
     if not holders:
         return ok(f"no account of ours may create Secrets in {NAMESPACE}")
-    limited = await _limited(client)
+    limited = await _restricted_users(client)
     if not (bare := [holder for holder in holders if holder not in limited]):
         return ok(f"an admission policy limits the Secrets of {some(holders)}")
     return warn(
@@ -354,19 +373,19 @@ async def bootstrap_tokens(case: Case) -> Finding:
     )
 
 
-async def _holders(case: Case, client: Client) -> Sequence[str]:
+async def _accounts_with_secret_create(case: Case, client: Client) -> Sequence[str]:
     """Return our accounts that may create Secrets; as an administrator, by our roles."""
-    user = case.account or case.user.username
+    user = case.impersonated_user or case.user.username
     if user.startswith(PREFIX):
         # As a service account, review ourselves: this needs no right to review others.
-        asked = {user: case.account}
+        asked = {user: case.impersonated_user}
         if case.options.use_service_account_credentials:
-            asked[account(ACCOUNT)] = account(ACCOUNT)
+            asked[service_account_user(ACCOUNT)] = service_account_user(ACCOUNT)
         return [
-            user_name for user_name in asked if await allowed(client, _CREATE, asked[user_name])
+            user_name for user_name in asked if await is_allowed(client, _CREATE, asked[user_name])
         ]
     granting = {
-        text_at(role, "metadata.name")
+        get_text_field(role, "metadata.name")
         for role in await _known(client, f"{_RBAC}/roles")
         if any(
             _has(rule, "apiGroups", "")
@@ -378,37 +397,37 @@ async def _holders(case: Case, client: Client) -> Sequence[str]:
     holders = (
         f"{PREFIX}{subject.get('namespace', '')}:{subject.get('name', '')}"
         for binding in await _known(client, f"{_RBAC}/rolebindings")
-        if (at(binding, "metadata.labels") or {}).get(LABEL_APP) in (NAME, *COMMANDS)
-        and text_at(binding, "roleRef.kind") == "Role"
-        and text_at(binding, "roleRef.name") in granting
+        if (get_field(binding, "metadata.labels") or {}).get(LABEL_APP) in (NAME, *COMMANDS)
+        and get_text_field(binding, "roleRef.kind") == "Role"
+        and get_text_field(binding, "roleRef.name") in granting
         for subject in binding.get("subjects") or ()
         if subject.get("kind") == "ServiceAccount"
     )
     return list(dict.fromkeys(holders))
 
 
-async def _limited(client: Client) -> set[str]:
+async def _restricted_users(client: Client) -> set[str]:
     """Return the users whose Secrets a bound policy restricts everywhere."""
     policies, bindings = await _known(client, _POLICIES), await _known(client, _BINDINGS)
     bound = {
-        text_at(item, "spec.policyName")
+        get_text_field(item, "spec.policyName")
         for item in bindings
-        if "Deny" in (at(item, "spec.validationActions") or ())
-        and at(item, "spec.matchResources") is None
+        if "Deny" in (get_field(item, "spec.validationActions") or ())
+        and get_field(item, "spec.matchResources") is None
     }
     users = set[str]()
     for item in policies:
-        rules = at(item, "spec.matchConstraints.resourceRules") or ()
+        rules = get_field(item, "spec.matchConstraints.resourceRules") or ()
         about = [rule for rule in rules if _has(rule, "resources", "secrets")]
         # The policy covers every write of a Secret.
         is_whole = all(
             any(_has(rule, "operations", operation) for rule in about)
             for operation in ("CREATE", "UPDATE")
         )
-        fails_closed = (at(item, "spec.failurePolicy") or "Fail") == "Fail"
-        if text_at(item, "metadata.name") in bound and is_whole and fails_closed:
-            for condition in at(item, "spec.matchConditions") or ():
-                expression = text_at(condition, "expression")
+        fails_closed = (get_field(item, "spec.failurePolicy") or "Fail") == "Fail"
+        if get_text_field(item, "metadata.name") in bound and is_whole and fails_closed:
+            for condition in get_field(item, "spec.matchConditions") or ():
+                expression = get_text_field(condition, "expression")
                 users.update(re.findall(r"""['"](system:[^'"]+)['"]""", expression))
     return users
 

@@ -11,12 +11,18 @@ from typing import Any
 
 import msgspec
 
-from ccm.machines.settings import Settings
+from ccm.machines.settings import MachineSettings
 from ccm.model import Node, Taint
 from ccm.model.machines import Machine
 from ccm.model.meta import Wire
 from ccm.model.node import taints_value
-from ccm.model.patches import Patch, add_finalizer, remove_finalizer, same_object, same_version
+from ccm.model.patches import (
+    Patch,
+    add_finalizer_patch,
+    remove_finalizer_patch,
+    uid_precondition,
+    version_precondition,
+)
 
 
 class Metadata(Wire, frozen=True, kw_only=True):
@@ -32,19 +38,22 @@ class Spec(Wire, frozen=True, kw_only=True):
     taints: list[Taint] | None = None
 
 
-class Applied(Wire, frozen=True, kw_only=True):
+class AppliedMetadata(Wire, frozen=True, kw_only=True):
     """Metadata that was applied to a node because of its machine."""
 
     metadata: Metadata = Metadata()
     spec: Spec = Spec()
 
 
-NOTHING = Applied()
+NOTHING = AppliedMetadata()
 _ORDERED = msgspec.json.Encoder(order="deterministic")
 
 
 def patch(
-    machine: Machine, node: Node, settings: Settings, arrival: Mapping[str, str] | None = None
+    machine: Machine,
+    node: Node,
+    settings: MachineSettings,
+    join_annotations: Mapping[str, str] | None = None,
 ) -> Patch | None:
     """Return the patch that applies a machine's metadata to its node; None = up to date.
 
@@ -52,9 +61,9 @@ def patch(
         machine: the machine.
         node: its node.
         settings: names and settings.
-        arrival: annotations to set when the node joins, unless one of them exists already.
+        join_annotations: annotations to set when the node joins, unless one of them exists already.
     """
-    before, wanted = applied(node, settings), template(machine)
+    before, wanted = applied_metadata(node, settings), wanted_metadata(machine)
     labels = {**machine.node_labels, settings.names.machine_label: machine.name}
     metadata: dict[str, Any] = {}
     if changed := _changes(node.labels, labels, before.metadata.labels or {}):
@@ -67,9 +76,9 @@ def patch(
     if settings.names.unmanaged in node.annotations:
         annotations[settings.names.unmanaged] = None
     finalizer_patch = (
-        None if node.is_deleting else add_finalizer(node, settings.names.node_finalizer)
+        None if node.is_deleting else add_finalizer_patch(node, settings.names.node_finalizer)
     )
-    initial = arrival if finalizer_patch is not None else None
+    initial = join_annotations if finalizer_patch is not None else None
     if not initial or initial.keys() & (node.annotations.keys() | annotations.keys()):
         initial = {}
     if annotations := {**annotations, **initial}:
@@ -81,20 +90,20 @@ def patch(
     if finalizer_patch is not None:
         metadata |= {
             key: finalizer_patch["metadata"][key]
-            for key in finalizer_patch["metadata"].keys() - same_version(node)
+            for key in finalizer_patch["metadata"].keys() - version_precondition(node)
         }
     if not metadata and not spec_patch:
         return None
     # Taints are replaced as a list: the version protects concurrent changes of other writers. It
     # also prevents us from claiming an annotation that a user sets at the same time. All other
     # fields are merged, without a version: a concurrent kubelet update is no conflict.
-    version = same_version(node) if spec_patch or initial else {}
-    return {**spec_patch, "metadata": same_object(node) | version | metadata}
+    version = version_precondition(node) if spec_patch or initial else {}
+    return {**spec_patch, "metadata": uid_precondition(node) | version | metadata}
 
 
-def template(machine: Machine) -> Applied:
+def wanted_metadata(machine: Machine) -> AppliedMetadata:
     """Return the metadata that the machine's template wants on its node."""
-    return Applied(
+    return AppliedMetadata(
         metadata=Metadata(
             labels=dict(machine.node_labels) or None,
             annotations=dict(machine.node_annotations) or None,
@@ -103,59 +112,65 @@ def template(machine: Machine) -> Applied:
     )
 
 
-def applied(node: Node, settings: Settings) -> Applied:
+def applied_metadata(node: Node, settings: MachineSettings) -> AppliedMetadata:
     """Return the metadata that was applied before.
 
     An unreadable annotation counts as empty, so that nothing is removed.
     """
     try:
-        return msgspec.json.decode(node.annotations.get(settings.names.applied, "{}"), type=Applied)
+        return msgspec.json.decode(
+            node.annotations.get(settings.names.applied, "{}"), type=AppliedMetadata
+        )
     except (msgspec.DecodeError, UnicodeError):
         return NOTHING
 
 
-def capacity_patch(node: Node, wanted: Mapping[str, str], settings: Settings) -> Patch | None:
+def capacity_patch(
+    node: Node, wanted: Mapping[str, str], settings: MachineSettings
+) -> Patch | None:
     """Return the status patch that adds resources to the node's capacity; None = up to date."""
     before = _amounts(node, settings)
     changes: dict[str, Any] = {key: None for key in before if key not in wanted}
     changes |= {key: value for key, value in wanted.items() if before.get(key) != value}
     if not changes:
         return None
-    return {"metadata": same_object(node), "status": {"capacity": changes}}
+    return {"metadata": uid_precondition(node), "status": {"capacity": changes}}
 
 
-def capacity_note(node: Node, wanted: Mapping[str, str], settings: Settings) -> Patch | None:
+def capacity_record_patch(
+    node: Node, wanted: Mapping[str, str], settings: MachineSettings
+) -> Patch | None:
     """Return the patch that records the added resources; None = up to date."""
     if _amounts(node, settings) == dict(wanted):
         return None
     text = _ORDERED.encode(wanted).decode() if wanted else None
     notes = {settings.names.applied_capacity: text}
-    return {"metadata": same_object(node) | {"annotations": notes}}
+    return {"metadata": uid_precondition(node) | {"annotations": notes}}
 
 
-def unmanaged_patch(node: Node, settings: Settings) -> Patch | None:
+def unmanaged_patch(node: Node, settings: MachineSettings) -> Patch | None:
     """Return the patch of a node without a machine; None = up to date."""
     metadata: dict[str, Any] = {}
     if node.annotations.get(settings.names.unmanaged) != "1":
         metadata["annotations"] = {settings.names.unmanaged: "1"}
     if released := release_patch(node, settings):
         metadata |= released["metadata"]
-    return {"metadata": same_object(node) | metadata} if metadata else None
+    return {"metadata": uid_precondition(node) | metadata} if metadata else None
 
 
-def managed_patch(node: Node, settings: Settings) -> Patch | None:
+def managed_patch(node: Node, settings: MachineSettings) -> Patch | None:
     """Return the patch of a node that has a machine after all; None = up to date."""
     if settings.names.unmanaged not in node.annotations:
         return None
-    return {"metadata": same_object(node) | {"annotations": {settings.names.unmanaged: None}}}
+    return {"metadata": uid_precondition(node) | {"annotations": {settings.names.unmanaged: None}}}
 
 
-def release_patch(node: Node, settings: Settings) -> Patch | None:
+def release_patch(node: Node, settings: MachineSettings) -> Patch | None:
     """Return the patch that removes our finalizer from a node; None = it has none."""
-    return remove_finalizer(node, settings.names.node_finalizer)
+    return remove_finalizer_patch(node, settings.names.node_finalizer)
 
 
-def _amounts(node: Node, settings: Settings) -> dict[str, str]:
+def _amounts(node: Node, settings: MachineSettings) -> dict[str, str]:
     try:
         text = node.annotations.get(settings.names.applied_capacity, "{}")
         return msgspec.json.decode(text, type=dict[str, str])

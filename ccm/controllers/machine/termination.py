@@ -24,43 +24,43 @@ from ccm.cloud.machines import (
     MachineDriver,
     MachineInfo,
     MachineRequest,
-    known,
+    partial_info,
 )
-from ccm.controllers.machine.context import Context, Pauses
+from ccm.controllers.machine.context import MachineContext, Pauses
 from ccm.kube.errors import Forbidden, NotFound
 from ccm.kube.resources import ATTACHMENTS, NODE_VOLUMES
 from ccm.machines import creation, deletion, metrics, reasons
 from ccm.machines.classes import ResolvedClass
 from ccm.machines.crdguard import RECHECK, CRDGuard
 from ccm.machines.creation import SHORT_S
-from ccm.machines.deletion import Cause, Event, Move, Stage
+from ccm.machines.deletion import DeletionStage, StageOutcome, StageResult, StageTransition
 from ccm.machines.drain import DrainProgress, DrainState
-from ccm.machines.nodesync import release_patch
+from ccm.machines.node_metadata import release_patch
 from ccm.model import Node
 from ccm.model.machines import Machine, Phase
 from ccm.model.names import WARNING
-from ccm.model.patches import Patch, StaleObject, annotations_patch, remove_finalizer
-from ccm.model.times import moment
+from ccm.model.patches import Patch, StaleObject, annotations_patch, remove_finalizer_patch
+from ccm.model.times import parse_optional_time
 from ccm.runtime import writer
 from ccm.runtime.backoff import default_backoff
-from ccm.runtime.controller import DONE, IDLE, Controller, Result
-from ccm.runtime.workers import Turn
-from ccm.runtime.writer import Step
+from ccm.runtime.controller import DONE, IDLE, Controller, ReconcileResult
+from ccm.runtime.workers import ConcurrencySlot
+from ccm.runtime.writer import PatchStep
 
 NAME = "machine-termination"
 QUEUE_NAME = "machinetermination"
 """Value of the work-queue metrics' label (reference)."""
 
-MOST_AT_ONCE = 256
+WORKERS = 256
 """Number of workers, which limits concurrent cloud calls."""
 
 BACK_OFF_CAP_S = 30.0
 """Maximum back-off after a failed write of the object."""
 
-_STARTED = DrainProgress(state=DrainState.RUNNING, said="")
+_STARTED = DrainProgress(state=DrainState.RUNNING, message="")
 
 
-class Terminations:
+class TerminationQueue:
     """Machines that are being deleted.
 
     Args:
@@ -73,7 +73,7 @@ class Terminations:
 
     def __init__(
         self,
-        context: Context,
+        context: MachineContext,
         guard: CRDGuard,
         elsewhere: Collection[str],
         *,
@@ -81,17 +81,17 @@ class Terminations:
         rng: random.Random | None = None,
     ) -> None:
         self._context, self._caches, self._guard = context, context.caches, guard
-        self._elsewhere = elsewhere
+        self._processing_elsewhere = elsewhere
         self._free = asyncio.Semaphore(turns)
         self._pauses = Pauses()
-        self._deletions: dict[str, Deletion] = {}
+        self._deletions: dict[str, DeleteFlow] = {}
         """UID of a machine -> its deletion."""
         self._uids: dict[str, str] = {}
         self.controller = Controller(
             NAME,
             queue=QUEUE_NAME,
             reconcile=self.sync,
-            workers=MOST_AT_ONCE,
+            workers=WORKERS,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
             on_retry=self._retry,
             rng=rng,
@@ -101,7 +101,7 @@ class Terminations:
         """Queue a machine whose deletion changed."""
         self.controller.queue.add(key)
 
-    def gone(self, machine: Machine) -> None:
+    def add_deleted(self, machine: Machine) -> None:
         """Queue a machine that was deleted, perhaps because its finalizers were removed."""
         self._uids.setdefault(machine.key, machine.uid)
         self.add(machine.key)
@@ -110,7 +110,7 @@ class Terminations:
         """Return whether a worker is processing a machine of that name."""
         return self.controller.queue.is_processing(key)
 
-    async def sync(self, key: str) -> Result:
+    async def sync(self, key: str) -> ReconcileResult:
         """Continue the deletion of one machine.
 
         Raises:
@@ -123,20 +123,22 @@ class Terminations:
             self._deletions.pop(self._uids.pop(key), None)
             await self._context.drains.stop(former)
         # A key that the other queue is processing is added again when that pass ends.
-        if cached is None or not cached.is_deleting or key in self._elsewhere:
+        if cached is None or not cached.is_deleting or key in self._processing_elsewhere:
             return IDLE
         machine = self._context.write.newest(cached)
-        if (left_s := self._pauses.left_s(key, clock.monotonic(), self._about(machine))) > 0:
-            return Result(after_s=left_s, idle=True)
+        if (
+            left_s := self._pauses.left_s(key, clock.monotonic(), self._pause_version(machine))
+        ) > 0:
+            return ReconcileResult(after_s=left_s, idle=True)
         self._uids[key] = machine.uid
         if await self._guard.blocks(machine):
             return RECHECK
         if self._context.settings.names.finalizer not in machine.finalizers:
             self._pauses.end(key)
             return DONE
-        ongoing = self._deletions.setdefault(machine.uid, Deletion(self._context, machine))
+        ongoing = self._deletions.setdefault(machine.uid, DeleteFlow(self._context, machine))
         try:
-            async with Turn(self._free) as turn:
+            async with ConcurrencySlot(self._free) as turn:
                 event = await ongoing.run(machine, turn, lambda: self.add(key))
         except StaleObject:
             # The change that made the object stale adds the key to the queue.
@@ -145,10 +147,10 @@ class Terminations:
         if event is None or event.after_s is None:
             return DONE
         if not event.eager:
-            self._pauses.begin(key, clock.monotonic() + event.after_s, self._about(machine))
-        return Result(after_s=event.after_s, busy=event.busy)
+            self._pauses.begin(key, clock.monotonic() + event.after_s, self._pause_version(machine))
+        return ReconcileResult(after_s=event.after_s, busy=event.busy)
 
-    def _about(self, machine: Machine) -> object:
+    def _pause_version(self, machine: Machine) -> object:
         """Return the value whose change ends a pause."""
         machine_class = self._caches.class_to_delete_with(machine)
         return (machine.spec, machine_class.version, machine.force_deletion)
@@ -159,7 +161,7 @@ class Terminations:
             self.controller.queue.add(key, background=True)
 
 
-class Deletion:
+class DeleteFlow:
     """Deletion of a machine, with state that only this process has.
 
     Args:
@@ -167,25 +169,29 @@ class Deletion:
         machine: the machine.
     """
 
-    def __init__(self, context: Context, machine: Machine) -> None:
+    def __init__(self, context: MachineContext, machine: Machine) -> None:
         self._context, self._machine = context, machine
         self._caches, self._driver, self._vms = context.caches, context.driver, context.vms
         self._settings, self._drains = context.settings, context.drains
-        self._progress = deletion.progress(machine, self._settings)
+        self._deletion_state = deletion.deletion_state(machine, self._settings)
         """Present progress; the annotation may lag behind."""
-        self._move = deletion.at(self._progress.stage, machine)
+        self._transition = deletion.current_transition(self._deletion_state.stage, machine)
         """Transition for the next status."""
-        self._rests: dict[Stage, int] = {}
+        self._waits: dict[DeletionStage, int] = {}
         """Number of waits at each stage."""
-        self._denied = 0.0
+        self._first_denial_s = 0.0
         """Monotonic time of the first denial of a VM whose provider ID is not stored; 0 = none."""
         self._has_failed = False
         """Whether the drain failed and has to be started again."""
         self._drain_began = 0.0
         """Monotonic time of the first start of the drain; 0 = not started by this process."""
+        self._absent_id = ""
+        """Provider ID of a VM that the cloud did not show during this pass."""
         self._is_done = False
 
-    async def run(self, machine: Machine, turn: Turn, wake: Callable[[], None]) -> Event | None:
+    async def run(
+        self, machine: Machine, turn: ConcurrencySlot, wake: Callable[[], None]
+    ) -> StageResult | None:
         """Run stages until one has to wait.
 
         Args:
@@ -204,33 +210,35 @@ class Deletion:
             # The cache does not show the removal of the finalizer yet.
             return None
         self._machine, self._turn, self._wake = machine, turn, wake
-        stored = deletion.progress(machine, self._settings)
-        self._progress = deletion.further(self._progress, stored)
-        steps: dict[Stage, Callable[[], Awaitable[Event]]] = {
-            Stage.STATUS: self._look,
-            Stage.DRAIN: self._drain,
-            Stage.VOLUMES: self._detach,
-            Stage.VM: self._delete_vm,
-            Stage.NODE: self._delete_node,
+        self._absent_id = ""
+        stored = deletion.deletion_state(machine, self._settings)
+        self._deletion_state = deletion.further_state(self._deletion_state, stored)
+        steps: dict[DeletionStage, Callable[[], Awaitable[StageResult]]] = {
+            DeletionStage.STATUS: self._find_node,
+            DeletionStage.DRAIN: self._drain,
+            DeletionStage.VOLUMES: self._delete_attachments,
+            DeletionStage.VM: self._delete_vm,
+            DeletionStage.NODE: self._delete_node,
         }
-        while (stage := self._progress.stage) is not Stage.FINALIZER:
-            event = await self._disowned() or await steps[stage]()
-            self._move = deletion.moved(stage, event, self._machine)
-            if self._move.to is stage:
-                await self._rest(event)
+        while (stage := self._deletion_state.stage) is not DeletionStage.FINALIZER:
+            event = await self._check_owner() or await steps[stage]()
+            self._transition = deletion.transition(stage, event, self._machine)
+            if self._transition.to is stage:
+                await self._write_wait(event)
                 return event
-            self._note(stage=self._move.to)
-        await self._announce()
+            self._update_state(stage=self._transition.to)
+        await self._write_terminating()
         finalizer = self._settings.names.finalizer
         await self._context.write.change(
-            self._machine, Step(lambda obj: remove_finalizer(obj, finalizer, strategic=False))
+            self._machine,
+            PatchStep(lambda obj: remove_finalizer_patch(obj, finalizer, strategic=False)),
         )
         self._is_done = True
         return None
 
     # --- stages -----------------------------------------------------------------------------
 
-    async def _disowned(self) -> Event | None:
+    async def _check_owner(self) -> StageResult | None:
         """Return why neither VM nor node may be touched; None = the deletion may continue.
 
         Nothing is touched while the VM of the provider ID has another owner. The same holds while
@@ -238,65 +246,75 @@ class Deletion:
         """
         machine = self._machine
         machine_class = self._caches.class_to_delete_with(machine)
-        if not machine.provider_id or self._vms.owns_vm(machine) or machine_class.lacking:
+        if not machine.provider_id or self._vms.owns_vm(machine) or machine_class.access_faults:
+            return None
+        if machine.provider_id == self._absent_id:
             return None
         is_proved = (
             machine.node_name not in self._caches.nodes.store
             or self._context.own_node_of(machine) is not None
         )
-        if self._progress.stage is Stage.NODE and is_proved:
+        if self._deletion_state.stage is DeletionStage.NODE and is_proved:
             return None  # The VM is gone.
         try:
-            async with self._turn.put_down():
-                await self._vms.confirm(machine, machine_class)
+            async with self._turn.release():
+                if not await self._vms.confirm(machine, machine_class):
+                    # Asked once for all stages of the pass.
+                    self._absent_id = machine.provider_id
         except errors.NotOwned as error:
-            await self._announce()
-            self._tell(reasons.REASON_VM_NOT_OWNED, redact.public(str(error)))
-            return deletion.refused(error, cause=Cause.UNCLEAR)
+            await self._write_terminating()
+            self._record_event(reasons.REASON_VM_NOT_OWNED, redact.mask_for_api(str(error)))
+            return deletion.error_result(error, cause=StageOutcome.OWNER_UNCLEAR)
         except CloudError as error:
-            return None if is_proved else deletion.refused(error, cause=Cause.UNCLEAR)
+            return (
+                None
+                if is_proved
+                else deletion.error_result(error, cause=StageOutcome.OWNER_UNCLEAR)
+            )
         return None
 
-    async def _look(self) -> Event:
+    async def _find_node(self) -> StageResult:
         machine = self._machine
         if not self._settings.has_target:
-            return Event(cause=Cause.NO_TARGET)
+            return StageResult(outcome=StageOutcome.NO_TARGET)
         if machine.node_name:
-            return Event(cause=Cause.KNOWN)
+            return StageResult(outcome=StageOutcome.NODE_KNOWN)
         nodes = self._caches.nodes.store.list()
-        vm = MachineInfo(node_name=deletion.node_named_after(machine, nodes, self._settings))
+        vm = MachineInfo(node_name=deletion.node_name_by_label(machine, nodes, self._settings))
         origin = ""
         if not vm.node_name:
-            await self._announce()
+            await self._write_terminating()
             machine_class = self._caches.class_to_delete_with(machine)
-            if machine_class.lacking:
+            if machine_class.access_faults:
                 if machine.force_deletion:
-                    return Event(cause=Cause.KNOWN)
-                return deletion.impossible(machine_class.lacking, cause=Cause.UNCLEAR)
+                    return StageResult(outcome=StageOutcome.NODE_KNOWN)
+                return deletion.unusable_class_result(
+                    machine_class.access_faults, cause=StageOutcome.OWNER_UNCLEAR
+                )
             try:
-                vm = await self._state(self._driver.request(machine, machine_class)) or vm
+                vm = await self._vm_status(self._driver.request(machine, machine_class)) or vm
             except CloudError as error:
-                return deletion.refused(error, cause=Cause.UNCLEAR)
+                return deletion.error_result(error, cause=StageOutcome.OWNER_UNCLEAR)
             # The origin replaces the record of the creation, as after a successful creation.
             origin = machine_class.origin if vm.provider_id else ""
         if vm.node_name:
             vm = replace(vm, provider_id=self._machine.provider_id or vm.provider_id)
             codec = self._context.codec
             await self._save(lambda obj: codec.identity(obj, vm, has_target=True, origin=origin))
-        return Event(cause=Cause.KNOWN)
+        return StageResult(outcome=StageOutcome.NODE_KNOWN)
 
-    async def _drain(self) -> Event:
+    async def _drain(self) -> StageResult:
         machine, drains = self._machine, self._drains
         node = self._context.own_node_of(machine)
-        now = self._caches.now_since(machine.uid, deletion.asked_at(machine))
+        now = self._caches.now_since(machine.uid, deletion.requested_at(machine))
         if node is None:
             if await self._is_unseen(now):
                 text = f"node {machine.node_name} is there, and not seen yet"
-                return Event(cause=Cause.DRAINING, said=text, after_s=SHORT_S)
+                return StageResult(outcome=StageOutcome.DRAINING, text=text, after_s=SHORT_S)
             await drains.stop(machine.uid)
-            return Event(cause=Cause.NO_NODE)
-        await self._announce()
-        task = deletion.task(self._machine, node, now, self._settings)
+            return StageResult(outcome=StageOutcome.NO_NODE)
+        await self._write_terminating()
+        task = deletion.deletion_drain_task(self._machine, node, now, self._settings)
         # A drain that another part started, for example to preserve the machine, does not count.
         progress = drains.progress(machine.uid) if self._drain_began else None
         if progress is None or progress.state is DrainState.RUNNING or self._has_failed:
@@ -304,19 +322,23 @@ class Deletion:
             drains.start(task, self._wake)
             self._drain_began = self._drain_began or clock.monotonic()
             progress = drains.progress(machine.uid) or _STARTED
-        event = deletion.drained(progress, task, now)
-        self._has_failed = event.cause is Cause.UNDRAINED
-        if event.cause in (Cause.DRAINED, Cause.FORCED, Cause.UNDRAINED_BY_FORCE):
+        event = deletion.drain_result(progress, task, now)
+        self._has_failed = event.outcome is StageOutcome.DRAIN_FAILED
+        if event.outcome in (
+            StageOutcome.DRAINED,
+            StageOutcome.FORCED,
+            StageOutcome.FORCED_DRAIN_FAILED,
+        ):
             await drains.stop(machine.uid)
-            metrics.drained(machine, clock.monotonic() - self._drain_began)
-            self._note(forced=event.cause is not Cause.DRAINED)
+            metrics.observe_drain(machine, clock.monotonic() - self._drain_began)
+            self._update_state(forced=event.outcome is not StageOutcome.DRAINED)
         return event
 
     async def _is_unseen(self, now: datetime) -> bool:
         """Return whether an existing node is missing in the cache; False if a force is due."""
         machine = self._machine
         is_seen = not machine.node_name or machine.node_name in self._caches.nodes.store
-        if is_seen or deletion.is_impatient(machine, now, self._settings):
+        if is_seen or deletion.ignores_drain_failure(machine, now, self._settings):
             return False
         try:
             node = await self._context.nodes.get(machine.node_name)
@@ -324,41 +346,45 @@ class Deletion:
             return False
         return self._vms.owns_node(machine, node)
 
-    async def _detach(self) -> Event:
+    async def _delete_attachments(self) -> StageResult:
         """Delete the VolumeAttachments that a forced drain left."""
-        await self._announce()
+        await self._write_terminating()
         name, client = self._machine.node_name, self._caches.target.client
         if name in self._caches.nodes.store and self._context.own_node_of(self._machine) is None:
-            return Event(cause=Cause.DETACHED)  # The node belongs to another VM by now.
+            return StageResult(
+                outcome=StageOutcome.DETACHED
+            )  # The node belongs to another VM by now.
         left: tuple[str, ...] = ()
         if name:
             with suppress(NotFound):
                 left = (await client.resource(NODE_VOLUMES).get(name)).attached
         if not left:
-            return Event(cause=Cause.DETACHED)
-        self._progress = seen = deletion.waits(self._progress, self._caches.now())
+            return StageResult(outcome=StageOutcome.DETACHED)
+        self._deletion_state = seen = deletion.start_volume_wait(
+            self._deletion_state, self._caches.now()
+        )
         count = len(left)
         text = f"{count} volume{'s are' if count > 1 else ' is'} still attached to node {name}"
-        now = self._caches.now_since(self._machine.uid, moment(seen.since))
-        if deletion.waited_s(seen, now) > self._settings.detach_timeout_s:
-            return Event(cause=Cause.STUCK, said=text)
+        now = self._caches.now_since(self._machine.uid, parse_optional_time(seen.since))
+        if deletion.volume_wait_s(seen, now) > self._settings.detach_timeout_s:
+            return StageResult(outcome=StageOutcome.DETACH_TIMED_OUT, text=text)
         attachments = client.resource(ATTACHMENTS)
         async for page in attachments.pages():
             for attachment in page.items:
                 if attachment.spec.node_name == name and not attachment.is_deleting:
                     with suppress(NotFound):
                         await attachments.delete(attachment.name, uid=attachment.uid)
-        return Event(cause=Cause.ATTACHED, said=text, after_s=SHORT_S)
+        return StageResult(outcome=StageOutcome.ATTACHED, text=text, after_s=SHORT_S)
 
-    async def _delete_vm(self) -> Event:
+    async def _delete_vm(self) -> StageResult:
         machine = self._machine
         machine_class = self._caches.class_to_delete_with(machine)
-        await self._announce()
-        if machine_class.lacking:
+        await self._write_terminating()
+        if machine_class.access_faults:
             # Force deletes a machine that never had a VM; any other machine waits for its class.
             if machine.force_deletion and not deletion.may_have_vm(machine):
-                return Event(cause=Cause.GONE)
-            return deletion.impossible(machine_class.lacking)
+                return StageResult(outcome=StageOutcome.VM_DELETED)
+            return deletion.unusable_class_result(machine_class.access_faults)
         try:
             is_not_visible = await self._is_elsewhere(machine, machine_class)
             wait = (
@@ -366,16 +392,16 @@ class Deletion:
             )
             if wait is not None:
                 return wait
-            if not is_not_visible and self._progress.not_visible:
+            if not is_not_visible and self._deletion_state.not_visible:
                 # The former credentials are back, so the next rotation gets the full time again.
-                self._note(not_visible="", not_visible_origin="")
+                self._update_state(not_visible="", not_visible_origin="")
                 await self._persist()
-            answer = await self._called(machine, machine_class)
+            answer = await self._call_delete(machine, machine_class)
         except CloudError as error:
-            self._denied = 0.0
-            return deletion.refused(error)
+            self._first_denial_s = 0.0
+            return deletion.error_result(error)
         if is_not_visible:
-            self._tell(
+            self._record_event(
                 reasons.REASON_VM_PRESUMED_DELETED,
                 f"VM {machine.provider_id} counts as deleted: the credentials of class "
                 f"{machine_class.name} were replaced, and the new ones have not shown it for "
@@ -386,10 +412,12 @@ class Deletion:
                 "VM deleted", machine=machine.key, provider_id=machine.provider_id
             )
         elif machine.creation_started and not self._is_denied_twice():
-            return Event(
-                cause=Cause.DENIED, after_s=deletion.DENIAL_S, known_state=answer.last_known_state
+            return StageResult(
+                outcome=StageOutcome.VM_NOT_FOUND_ONCE,
+                after_s=deletion.DENIAL_S,
+                known_state=answer.last_known_state,
             )
-        return Event(cause=Cause.GONE, known_state=answer.last_known_state)
+        return StageResult(outcome=StageOutcome.VM_DELETED, known_state=answer.last_known_state)
 
     def _is_denied_twice(self) -> bool:
         """Return whether two answers, with time between them, deny the VM.
@@ -398,10 +426,10 @@ class Deletion:
         cloud is not asked again.
         """
         now = clock.monotonic()
-        self._denied = self._denied or now
-        return now - self._denied >= deletion.DENIAL_S
+        self._first_denial_s = self._first_denial_s or now
+        return now - self._first_denial_s >= deletion.DENIAL_S
 
-    async def _called(
+    async def _call_delete(
         self, machine: Machine, machine_class: ResolvedClass
     ) -> DeleteMachineResponse:
         request, called_at = self._driver.request(machine, machine_class), clock.monotonic()
@@ -411,12 +439,12 @@ class Deletion:
             # was lost may have left another.
             started = machine.creation_started or bool(machine.provider_id)
             request = replace(request, provider_id="", creation_started=started)
-        async with self._turn.put_down():
+        async with self._turn.release():
             try:
                 answer = await self._driver.call(MachineDriver.delete_machine, request)
             except errors.NotFound:
                 return DeleteMachineResponse()
-        metrics.took("delete", machine, machine_class, clock.monotonic() - called_at)
+        metrics.observe_duration("delete", machine, machine_class, clock.monotonic() - called_at)
         return answer
 
     async def _is_elsewhere(self, machine: Machine, machine_class: ResolvedClass) -> bool:
@@ -425,24 +453,24 @@ class Deletion:
         Raises:
             CloudError: a call failed.
         """
-        if not deletion.is_elsewhere(machine, machine_class.origin):
+        if not deletion.may_be_other_project(machine, machine_class.origin):
             return False
-        if await self._state(self._driver.request(machine, machine_class)) is not None:
+        if await self._vm_status(self._driver.request(machine, machine_class)) is not None:
             # Record the origin before the deletion: afterwards the cloud no longer shows the VM.
             names, origin = self._settings.names, machine_class.origin
-            await self._save(lambda obj: creation.origin(obj, origin, names))
+            await self._save(lambda obj: creation.origin_patch(obj, origin, names))
             return False
-        trusted = deletion.witnesses(machine, self._caches.machines.store.list())
-        async with self._turn.put_down():
+        trusted = deletion.same_project_vms(machine, self._caches.machines.store.list())
+        async with self._turn.release():
             since = asyncio.get_running_loop().time()
             listing = await self._vms.listings.of(machine_class, since=since)
         return trusted.isdisjoint(record.info.provider_id for record in listing.records)
 
-    async def _wait_for_credentials(self, origin: str) -> Event | None:
+    async def _wait_for_credentials(self, origin: str) -> StageResult | None:
         """Return the event of a wait for the former credentials; None = the wait has ended."""
-        machine, before = self._machine, self._progress
+        machine, before = self._machine, self._deletion_state
         seen = deletion.mark_not_visible(before, origin, self._caches.now())
-        self._progress, since = seen, moment(seen.not_visible)
+        self._deletion_state, since = seen, parse_optional_time(seen.not_visible)
         assert since is not None
         now = self._caches.now_since(machine.uid, since)
         wait = deletion.wait_for_credentials(machine, since, now)
@@ -450,77 +478,79 @@ class Deletion:
             # Written at once: a restart must not begin the wait anew.
             await self._persist()
             if wait is not None:
-                self._tell(reasons.REASON_VM_NOT_VISIBLE, wait.said)
+                self._record_event(reasons.REASON_VM_NOT_VISIBLE, wait.text)
         return wait
 
-    async def _state(self, request: MachineRequest) -> MachineInfo | None:
+    async def _vm_status(self, request: MachineRequest) -> MachineInfo | None:
         """Return the VM as the cloud describes it; None = the cloud shows none.
 
         Raises:
             CloudError: the call failed.
         """
-        async with self._turn.put_down():
+        async with self._turn.release():
             try:
                 return await self._driver.call(MachineDriver.get_machine_status, request)
             except (errors.NotFound, errors.Unimplemented):
                 return None
             except errors.Uninitialized as error:
-                return known(error)
+                return partial_info(error)
 
-    async def _delete_node(self) -> Event:
+    async def _delete_node(self) -> StageResult:
         machine = self._machine
         if not self._settings.has_target:
-            return Event(cause=Cause.NO_LABEL)
+            return StageResult(outcome=StageOutcome.NO_LABEL)
         try:
             await self._context.tokens.delete(machine, self._settings)
             # A node of the same name that belongs to another VM is kept.
             if (node := self._context.own_node_of(machine)) is not None:
                 await self._let_go(node)
         except Forbidden as error:
-            await self._announce()
-            return Event(cause=Cause.HELD, said=str(error), after_s=SHORT_S)
-        return Event(cause=Cause.RELEASED if machine.node_name else Cause.NO_LABEL)
+            await self._write_terminating()
+            return StageResult(outcome=StageOutcome.BLOCKED, text=str(error), after_s=SHORT_S)
+        return StageResult(
+            outcome=StageOutcome.RELEASED if machine.node_name else StageOutcome.NO_LABEL
+        )
 
     async def _let_go(self, node: Node) -> None:
         settings = self._settings
         released = await self._context.write_nodes.change(
-            node, Step(lambda obj: release_patch(obj, settings))
+            node, PatchStep(lambda obj: release_patch(obj, settings))
         )
         if released.obj is not None and not released.obj.is_deleting:
             await writer.delete(self._context.nodes, released.obj)
 
     # --- writes -----------------------------------------------------------------------------
 
-    def _tell(self, reason: str, text: str) -> None:
-        self._context.tell(self._machine, WARNING, reason, text)
+    def _record_event(self, reason: str, text: str) -> None:
+        self._context.record_event(self._machine, WARNING, reason, text)
 
-    def _note(self, **changes: object) -> None:
-        self._progress = msgspec.structs.replace(self._progress, **changes)
+    def _update_state(self, **changes: object) -> None:
+        self._deletion_state = msgspec.structs.replace(self._deletion_state, **changes)
 
-    async def _announce(self) -> None:
+    async def _write_terminating(self) -> None:
         """Write the phase Terminating before anything else of the machine is touched."""
         if self._machine.phase is not Phase.TERMINATING:
-            await self._say(self._move, None)
+            await self._write_status(self._transition, None)
 
-    async def _rest(self, event: Event) -> None:
-        move = self._move
-        self._rests[move.to] = self._rests.get(move.to, 0) + 1
-        brief = deletion.is_brief(move, event, self._rests[move.to])
-        wanted = deletion.status(self._machine, move, event, clock.now())
-        if not deletion.is_worth_writing(self._machine, wanted, move, brief=brief):
+    async def _write_wait(self, event: StageResult) -> None:
+        move = self._transition
+        self._waits[move.to] = self._waits.get(move.to, 0) + 1
+        brief = deletion.is_brief(move, event, self._waits[move.to])
+        wanted = deletion.transition_status(self._machine, move, event, clock.now())
+        if not deletion.needs_write(self._machine, wanted, move, brief=brief):
             return
-        if deletion.is_worth_noting(self._progress):
+        if deletion.needs_annotation(self._deletion_state):
             await self._persist()
-        await self._say(move, event)
+        await self._write_status(move, event)
 
-    async def _say(self, move: Move, event: Event | None) -> None:
+    async def _write_status(self, move: StageTransition, event: StageResult | None) -> None:
         # The preservation ends, whatever other passes wrote.
-        status = deletion.status(self._machine, move, event, clock.now())
+        status = deletion.transition_status(self._machine, move, event, clock.now())
         wanted, codec = replace(status, preserve_until=None), self._context.codec
         await self._save(lambda obj: codec.machine_status_patch(obj, wanted), "status")
 
     async def _persist(self) -> None:
-        note = {self._settings.names.deletion: self._progress.text()}
+        note = {self._settings.names.deletion: self._deletion_state.text()}
         await self._save(lambda obj: annotations_patch(obj, note, any_version=True))
 
     async def _save(self, patch: Callable[[Machine], Patch | None], part: str = "") -> None:

@@ -15,24 +15,25 @@ from typing import Any
 
 import msgspec
 
-from ccm.base.decoding import UNDECODABLE
+from ccm.base.decoding import DECODE_ERRORS
 from ccm.doctor import daemons
 from ccm.doctor.case import Case
-from ccm.doctor.explain import NODE, SERVICE, Object, Silence, Subject
+from ccm.doctor.explain import NODE, SERVICE, NoAnswer, Object, ObjectFacts
 from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import TlsSettings
-from ccm.kube.portforward import LOOPBACK, forwarded
+from ccm.kube.portforward import LOOPBACK, forward_port
 from ccm.kube.resources import EVENTS, NODES, SERVICES
 from ccm.kube.transport import Transport
-from ccm.machines import served
-from ccm.runtime.account import PATH, Answer
+from ccm.machines import discovery
+from ccm.runtime.object_status import EXPLAIN_PATH, ExplainResponse
 
 _RIGHT = (
-    f"let yourself `get` the path {PATH}: kubectl create clusterrole ccm-explain --verb=get "
-    f"--non-resource-url={PATH}, and a clusterrolebinding of it"
+    f"let yourself `get` the path {EXPLAIN_PATH}: kubectl create clusterrole ccm-explain "
+    "--verb=get "
+    f"--non-resource-url={EXPLAIN_PATH}, and a clusterrolebinding of it"
 )
 _FORWARD_RIGHT = (
     "let yourself `create` and `get` pods/portforward and `list` pods in the daemon's namespace, "
@@ -40,7 +41,9 @@ _FORWARD_RIGHT = (
 )
 
 
-async def subject(case: Case, kind: str, name: str, address: str, trust: TlsSettings) -> Subject:
+async def gather_facts(
+    case: Case, kind: str, name: str, address: str, trust: TlsSettings
+) -> ObjectFacts:
     """Return the facts about an object. Needs `case.cluster` and `case.client`. Raises KubeError.
 
     Args:
@@ -60,8 +63,10 @@ async def subject(case: Case, kind: str, name: str, address: str, trust: TlsSett
         obj = await case.client.resource(resource).get(bare, namespace=namespace)
     except errors.NotFound:
         if kind not in (NODE, SERVICE):
-            is_served = f"{kind}s" in await served.resources(case.client, MACHINES.api_version)
-    answer = await ask(case, kind, name, address, trust)
+            is_served = f"{kind}s" in await discovery.fetch_plurals(
+                case.client, MACHINES.api_version
+            )
+    answer = await ask_daemon(case, kind, name, address, trust)
     try:
         pages = case.client.resource(EVENTS).pages(
             namespace=namespace or "default",
@@ -70,85 +75,88 @@ async def subject(case: Case, kind: str, name: str, address: str, trust: TlsSett
         warnings = [event async for page in pages for event in page.items]
     except errors.KubeError:
         warnings = []  # explain the object without events
-    return Subject(
+    return ObjectFacts(
         kind=kind,
         name=name,
-        found=obj,
+        obj=obj,
         is_served=is_served,
-        answer=None if isinstance(answer, Silence) else answer,
-        silence=answer if isinstance(answer, Silence) else None,
+        answer=None if isinstance(answer, NoAnswer) else answer,
+        no_answer=answer if isinstance(answer, NoAnswer) else None,
         warnings=sorted(warnings, key=lambda item: item.last_timestamp or ""),
     )
 
 
-async def ask(
+async def ask_daemon(
     case: Case, kind: str, name: str, address: str, trust: TlsSettings
-) -> Answer | Silence:
+) -> ExplainResponse | NoAnswer:
     """Return the daemon's answer about an object, or why there is none."""
     try:
         if address:
-            return await _asked(case, f"https://{address}", trust, kind, name)
+            return await _request_explanation(case, f"https://{address}", trust, kind, name)
         return await _ask_leader(case, kind, name)
     except errors.Unauthorized:
         source = case.cluster.source
-        return Silence(
+        return NoAnswer(
             why="it does not accept your credentials (401)",
             advice=f"use a user of this cluster ({Path(source).name or source} is not one for the "
             "daemon): a token, an exec plugin or a client certificate; the daemon needs "
             "--authentication-kubeconfig, or to run inside the cluster, to know callers",
         )
     except errors.Forbidden as error:
-        return Silence(why=f"you may not ask it (403: {error})", advice=_RIGHT)
+        return NoAnswer(why=f"you may not ask it (403: {error})", advice=_RIGHT)
     except errors.NotFound:
-        return Silence(
-            why=f"it has no {PATH}", advice="upgrade the daemon: this version is newer than it"
+        return NoAnswer(
+            why=f"it has no {EXPLAIN_PATH}",
+            advice="upgrade the daemon: this version is newer than it",
         )
     except errors.KubeError as error:
-        return Silence(why=str(error), advice="look at the daemon's Pod and its log")
+        return NoAnswer(why=str(error), advice="look at the daemon's Pod and its log")
 
 
-async def _ask_leader(case: Case, kind: str, name: str) -> Answer | Silence:
+async def _ask_leader(case: Case, kind: str, name: str) -> ExplainResponse | NoAnswer:
     finding = await daemons.lease(case)
     namespace = case.options.leader_elect_resource_namespace
     pods = await daemons.managers_of(case, namespace)
-    pod = daemons.pod_of(case.holder or "", pods or ())
-    if not case.holder and pods:
+    pod = daemons.pod_of(case.lease_holder or "", pods or ())
+    if not case.lease_holder and pods:
         # Without a leader, any Pod can report why it does not lead.
         pod = pod or pods[0]
     if pod is None:
         advice = "; ".join(finding.advice) or "ask it directly with --address=HOST:10258"
-        if not case.holder:
-            return Silence(why=finding.found, advice=advice, is_leaderless=True)
-        return Silence(
-            why=finding.found if finding.advice else f"{finding.found}, and its Pod is not found",
+        if not case.lease_holder:
+            return NoAnswer(why=finding.message, advice=advice, is_leaderless=True)
+        return NoAnswer(
+            why=finding.message
+            if finding.advice
+            else f"{finding.message}, and its Pod is not found",
             advice="ask it directly with --address=HOST:10258, if it is no Pod of "
             f"{namespace} or its Pods may not be listed",
         )
     answer = await _ask_pod(case, namespace, pod, kind, name)
-    if isinstance(answer, Answer) and not (answer.leads or answer.opening):
-        return Silence(why=finding.found, advice="; ".join(finding.advice), is_leaderless=True)
+    if isinstance(answer, ExplainResponse) and not (answer.leads or answer.opening):
+        return NoAnswer(why=finding.message, advice="; ".join(finding.advice), is_leaderless=True)
     return answer
 
 
 async def _ask_pod(
-    case: Case, namespace: str, manager: daemons.Manager, kind: str, name: str
-) -> Answer | Silence:
+    case: Case, namespace: str, manager: daemons.ManagerPod, kind: str, name: str
+) -> ExplainResponse | NoAnswer:
     port = case.options.secure_port if "secure-port" in case.options.explicit else manager.port
     try:
-        async with forwarded(
+        async with forward_port(
             case.cluster, namespace=namespace, pod=manager.pod, port=port
         ) as forward:
             try:
                 url = f"https://{LOOPBACK}:{forward.port}"
-                return await _asked(case, url, TlsSettings(insecure=True), kind, name)
+                return await _request_explanation(case, url, TlsSettings(insecure=True), kind, name)
             except errors.Unreachable as error:
-                return Silence(
-                    why=f"Pod {manager.pod}, port {port}: {'; '.join(forward.troubles) or error}",
+                return NoAnswer(
+                    why=f"Pod {manager.pod}, port {port}: {'; '.join(forward.errors) or error}",
                     advice="look at the Pod and its --secure-port and --bind-address: a "
                     "port-forward comes over the loopback of the Pod",
                 )
     except errors.ApiError as error:
-        return Silence(
+        return NoAnswer(
             why=f"no port-forward to Pod {manager.pod}: {error}",
             advice=_FORWARD_RIGHT
             if isinstance(error, errors.Forbidden)
@@ -156,7 +164,9 @@ async def _ask_pod(
         )
 
 
-async def _asked(case: Case, url: str, trust: TlsSettings, kind: str, name: str) -> Answer:
+async def _request_explanation(
+    case: Case, url: str, trust: TlsSettings, kind: str, name: str
+) -> ExplainResponse:
     """Raises KubeError."""
     ours = case.cluster
     there = ClusterConfig(
@@ -168,10 +178,12 @@ async def _asked(case: Case, url: str, trust: TlsSettings, kind: str, name: str)
     )
     async with Transport(there, user_agent=case.client.user_agent) as wire:
         client = Client(wire, timeout_s=case.limit_s)
-        body = await client.raw("GET", PATH, query={"kind": kind, "name": name}, retry=False)
+        body = await client.raw(
+            "GET", EXPLAIN_PATH, query={"kind": kind, "name": name}, retry=False
+        )
     try:
-        return msgspec.json.decode(body, type=Answer)
-    except UNDECODABLE as error:
+        return msgspec.json.decode(body, type=ExplainResponse)
+    except DECODE_ERRORS as error:
         raise errors.Unreachable(f"what answers at {url} is no such daemon", kind="garbage") from (
             error
         )

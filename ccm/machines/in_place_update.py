@@ -17,15 +17,15 @@ import msgspec
 
 from ccm.machines.drain import DrainTask, drain_task
 from ccm.machines.replicas import Member, PopulatedSet
-from ccm.machines.scaling import Fleet, Sizes, down, lessened
-from ccm.machines.settings import Names, Settings
+from ccm.machines.scaling import Fleet, Sizes, old_sizes, shrunk_sizes
+from ccm.machines.settings import MachineSettings, Names
 from ccm.model import Node, Taint
 from ccm.model import node as model
 from ccm.model.machines import Machine, MachineStatus, OperationState, OperationType, Phase
 from ccm.model.names import STATUS_TRUE
 from ccm.model.node import condition_of, node_condition_patch
-from ccm.model.patches import Patch, same_object, same_version
-from ccm.model.times import moment
+from ccm.model.patches import Patch, uid_precondition, version_precondition
+from ccm.model.times import parse_optional_time
 
 _TRUE = "true"
 _TAINTED = "True"
@@ -43,7 +43,7 @@ class NodeStep(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class MachineMove:
     """Move of an updated machine to the new set.
 
     Attributes:
@@ -58,26 +58,26 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
+class UpdateActions:
     """Actions of a pass for in-place updates.
 
     Attributes:
         sizes: new replicas of sets, by UID.
         moves: machines to move to the new set.
         nodes: changes of nodes.
-        arrived: machines whose mark of a completed move is removed.
+        moved_members: machines whose mark of a completed move is removed.
     """
 
     sizes: Sizes = field(default_factory=dict)
-    moves: Sequence[Move] = ()
+    moves: Sequence[MachineMove] = ()
     nodes: Sequence[tuple[Node, NodeStep]] = ()
-    arrived: Sequence[Member] = ()
+    moved_members: Sequence[Member] = ()
 
 
-NOTHING = Update()
+NOTHING = UpdateActions()
 
 
-def update(
+def plan_update(
     new: PopulatedSet | None,
     olds: Sequence[PopulatedSet],
     fleet: Fleet,
@@ -85,7 +85,7 @@ def update(
     *,
     surge: int,
     is_manual: bool,
-) -> Update:
+) -> UpdateActions:
     """Return the next actions; sizes, moves and selections are never mixed in one pass.
 
     Args:
@@ -98,36 +98,38 @@ def update(
     """
     if new is None:
         return NOTHING
-    marks = tuple(_marks(new, olds, names))
+    marks = tuple(_candidate_changes(new, olds, names))
     if not fleet.is_known:
-        return Update(nodes=marks)
-    actions = _settled(new, olds, names) or _grown(new, olds, fleet, names, surge)
+        return UpdateActions(nodes=marks)
+    actions = _completed_moves(new, olds, names) or _grow(new, olds, fleet, names, surge)
     if actions is None:
-        actions = _chosen(new, olds, fleet, names, is_manual=is_manual)
-    return Update(
+        actions = _select(new, olds, fleet, names, is_manual=is_manual)
+    return UpdateActions(
         sizes=actions.sizes,
         moves=actions.moves,
         nodes=(*marks, *actions.nodes),
-        arrived=actions.arrived,
+        moved_members=actions.moved_members,
     )
 
 
-def ended(
+def stop_update(
     new: PopulatedSet | None, olds: Sequence[PopulatedSet], fleet: Fleet, names: Names
-) -> Update:
+) -> UpdateActions:
     """Return the actions after an update stopped: it was paused, or the strategy changed.
 
     Moved machines are still counted in the set that they are in now. Otherwise the old set would
     create replacements for them, and the new one could never shrink.
     """
-    marks = tuple(_released(new, names))
-    settled = _settled(new, olds, names) if fleet.is_known else None
+    marks = tuple(_released_candidates(new, names))
+    settled = _completed_moves(new, olds, names) if fleet.is_known else None
     if settled is None:
-        return Update(nodes=marks)
-    return Update(sizes=settled.sizes, nodes=(*marks, *settled.nodes), arrived=settled.arrived)
+        return UpdateActions(nodes=marks)
+    return UpdateActions(
+        sizes=settled.sizes, nodes=(*marks, *settled.nodes), moved_members=settled.moved_members
+    )
 
 
-def _marks(
+def _candidate_changes(
     new: PopulatedSet, olds: Sequence[PopulatedSet], names: Names
 ) -> Iterator[tuple[Node, NodeStep]]:
     """Yield nodes that have to become candidates, and candidates that are none any more."""
@@ -135,10 +137,10 @@ def _marks(
         for node in _nodes(old):
             if names.candidate not in node.labels:
                 yield node, NodeStep.CANDIDATE
-    yield from _released(new, names)
+    yield from _released_candidates(new, names)
 
 
-def _released(new: PopulatedSet | None, names: Names) -> Iterator[tuple[Node, NodeStep]]:
+def _released_candidates(new: PopulatedSet | None, names: Names) -> Iterator[tuple[Node, NodeStep]]:
     """Yield candidates of the new set: there is nothing to update."""
     for node in _nodes(new) if new is not None else ():
         is_under_way = names.selected in node.labels or names.update_result in node.labels
@@ -146,16 +148,18 @@ def _released(new: PopulatedSet | None, names: Names) -> Iterator[tuple[Node, No
             yield node, NodeStep.RELEASE
 
 
-def _settled(new: PopulatedSet | None, olds: Sequence[PopulatedSet], names: Names) -> Update | None:
+def _completed_moves(
+    new: PopulatedSet | None, olds: Sequence[PopulatedSet], names: Names
+) -> UpdateActions | None:
     """Return the actions that complete moves; None = all are complete."""
     sets = olds if new is None else [*olds, new]
     sizes = {
         machine_set.uid: size
         for machine_set in sets
-        if (size := _size(machine_set, names)) != machine_set.replicas
+        if (size := _corrected_replicas(machine_set, names)) != machine_set.replicas
     }
     if sizes:
-        return Update(sizes=sizes)
+        return UpdateActions(sizes=sizes)
     # The replicas include them now, so that none is surplus once its mark is removed.
     moved = [piece for machine_set in sets for piece in machine_set.live if piece.machine.was_moved]
     # Results on other nodes of old sets belong to an earlier update, and do not count.
@@ -167,11 +171,13 @@ def _settled(new: PopulatedSet | None, olds: Sequence[PopulatedSet], names: Name
         if node.labels.get(names.update_result) == names.update_successful
     }
     if moved or done:
-        return Update(arrived=moved, nodes=[(node, NodeStep.FINISH) for node in done.values()])
+        return UpdateActions(
+            moved_members=moved, nodes=[(node, NodeStep.FINISH) for node in done.values()]
+        )
     return None
 
 
-def _size(machine_set: PopulatedSet, names: Names) -> int:
+def _corrected_replicas(machine_set: PopulatedSet, names: Names) -> int:
     """Return the replicas of a set, corrected for machines that moved to it or away from it."""
     moved = sum(piece.machine.was_moved for piece in machine_set.live)
     surplus = len(machine_set.live) - machine_set.replicas
@@ -184,9 +190,9 @@ def _size(machine_set: PopulatedSet, names: Names) -> int:
     return len(machine_set.live) if shrinks and surplus < 0 else machine_set.replicas
 
 
-def _grown(
+def _grow(
     new: PopulatedSet, olds: Sequence[PopulatedSet], fleet: Fleet, names: Names, surge: int
-) -> Update | None:
+) -> UpdateActions | None:
     """Return the actions that enlarge the new set; None = no action.
 
     Missing machines are created first, then updated ones are moved, then additional ones are
@@ -195,23 +201,23 @@ def _grown(
     if new.replicas == fleet.replicas:
         return None
     if new.replicas > fleet.replicas:
-        return Update(sizes={new.uid: fleet.replicas})
-    if sizes := lessened(fleet, surge):
-        return Update(sizes=sizes)
+        return UpdateActions(sizes={new.uid: fleet.replicas})
+    if sizes := shrunk_sizes(fleet, surge):
+        return UpdateActions(sizes=sizes)
     # Surplus machines of old sets take room until they are gone.
     room = min(fleet.replicas + surge - fleet.present, fleet.replicas - new.replicas)
     missing = fleet.replicas - new.replicas - sum(old.replicas for old in olds)
     if (more := min(missing, room)) > 0:
-        return Update(sizes={new.uid: new.replicas + more})
+        return UpdateActions(sizes={new.uid: new.replicas + more})
     moves = [
-        Move(piece=piece, old=old, new=new)
+        MachineMove(piece=piece, old=old, new=new)
         for old in olds
         for piece in old.live
         if _is_updated(piece, names)
     ]
     if moves:
-        return Update(moves=moves)
-    return Update(sizes={new.uid: new.replicas + room}) if room > 0 else None
+        return UpdateActions(moves=moves)
+    return UpdateActions(sizes={new.uid: new.replicas + room}) if room > 0 else None
 
 
 def _is_updated(piece: Member, names: Names) -> bool:
@@ -223,15 +229,15 @@ def _is_updated(piece: Member, names: Names) -> bool:
     return is_announced and node.labels.get(names.update_result) == names.update_successful
 
 
-def _chosen(
+def _select(
     new: PopulatedSet, olds: Sequence[PopulatedSet], fleet: Fleet, names: Names, *, is_manual: bool
-) -> Update:
+) -> UpdateActions:
     """Return the candidates to update next, or smaller old sets once the new set is complete."""
     if new.replicas >= fleet.replicas and fleet.new is not None:
         # Old machines are surplus now, but are deleted only as new ones become available.
-        sizes = down(fleet, fleet.new)
+        sizes = old_sizes(fleet, fleet.new)
         less = [sized for sized in fleet.old_active if sizes[sized.uid] < sized.replicas]
-        return Update(sizes={sized.uid: sizes[sized.uid] for sized in less})
+        return UpdateActions(sizes={sized.uid: sizes[sized.uid] for sized in less})
     pieces = [piece for old in olds if not old.is_deleting for piece in old.live]
     nodes = [piece.node for piece in pieces if piece.node is not None]
     chosen = [
@@ -246,14 +252,14 @@ def _chosen(
     if fleet.wanted - fleet.floor - missing - undergoing <= 0:
         return NOTHING
     # Selected machines that are unavailable already are counted once, not twice.
-    leave = sum(piece.machine.works for piece in chosen)
+    leave = sum(piece.machine.counts_as_ready for piece in chosen)
     count = min(available - leave - fleet.floor, fleet.replicas - new.replicas)
     ready = [
         node
         for node in nodes
         if names.candidate in node.labels and names.selected not in node.labels
     ]
-    return Update(nodes=[(node, NodeStep.SELECT) for node in ready[: max(0, count)]])
+    return UpdateActions(nodes=[(node, NodeStep.SELECT) for node in ready[: max(0, count)]])
 
 
 def _nodes(machine_set: PopulatedSet) -> Sequence[Node]:
@@ -265,18 +271,18 @@ def _nodes(machine_set: PopulatedSet) -> Sequence[Node]:
 
 
 def set_labels(
-    found: PopulatedSet, names: Names, *, is_old: bool, is_known: bool
+    machine_set: PopulatedSet, names: Names, *, is_old: bool, is_known: bool
 ) -> Mapping[str, str | None]:
     """Return the label change that stops or allows creations in a set; empty = no change.
 
     Args:
-        found: the set.
+        machine_set: the set.
         names: names of the API group.
         is_old: whether the set must not create machines.
         is_known: whether the sizes are up to date. Before that, a set that may create machines
             again would replace those that moved away.
     """
-    is_kept = names.scale_up_disabled in (found.metadata.labels or {})
+    is_kept = names.scale_up_disabled in (machine_set.metadata.labels or {})
     if is_kept is is_old or not (is_old or is_known):
         return {}
     return {names.scale_up_disabled: _TRUE if is_old else None}
@@ -290,23 +296,23 @@ def node_patch(node: Node, step: NodeStep, names: Names) -> Patch | None:
     match step:
         case NodeStep.CANDIDATE:
             taint = Taint(key=names.old_taint, value=_TAINTED, effect="PreferNoSchedule")
-            taints = _tainted(node, taint, names)
+            taints = _taints_with(node, taint, names)
             return model.node_patch(node, labels={names.candidate: _TRUE}, taints=taints)
         case NodeStep.SELECT:
             return model.node_patch(node, labels={names.selected: _TRUE})
         case NodeStep.RELEASE:
-            return model.node_patch(node, labels=labels, taints=_tainted(node, None, names))
+            return model.node_patch(node, labels=labels, taints=_taints_with(node, None, names))
     critical = Taint(key=names.critical_taint, effect="NoSchedule")
     return model.node_patch(
         node,
         labels=labels,
         annotations={names.update_failed_reason: None},
-        taints=_tainted(node, critical, names),
+        taints=_taints_with(node, critical, names),
         spec={"unschedulable": None} if node.spec.unschedulable else None,
     )
 
 
-def _tainted(node: Node, wanted: Taint | None, names: Names) -> Sequence[Taint]:
+def _taints_with(node: Node, wanted: Taint | None, names: Names) -> Sequence[Taint]:
     """Return the node's taints without that of an old machine, with `wanted` added or replaced."""
     key = None if wanted is None else wanted.key
     taints = [taint for taint in node.taints if taint.key not in (names.old_taint, key)]
@@ -323,49 +329,49 @@ def _tainted(node: Node, wanted: Taint | None, names: Names) -> Sequence[Taint]:
 UNDER_WAY = frozenset({Phase.UPDATING, Phase.UPDATE_FAILED})
 """Phases of a machine whose update runs or has failed."""
 
-_BEGINS = frozenset({Phase.RUNNING, Phase.UNKNOWN})
+_DRAINABLE = frozenset({Phase.RUNNING, Phase.UNKNOWN})
 """Phases in which a node is drained for its update; in others the node is missing, or comes or
 goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class UpdateDecision:
     """Action for a node.
 
     Attributes:
-        says: step that the condition has to report; empty = unchanged.
+        step: step that the condition has to report; empty = unchanged.
         drains: whether to drain the node.
         begins: whether the node is empty, so that its update may begin.
     """
 
-    says: str = ""
+    step: str = ""
     drains: bool = False
     begins: bool = False
 
 
-REST = Decision()
+REST = UpdateDecision()
 
 
-def decide(machine: Machine, node: Node, settings: Settings) -> Decision:
+def decide(machine: Machine, node: Node, settings: MachineSettings) -> UpdateDecision:
     """Return the action for a machine's node."""
     names = settings.names
     if not names.candidate or names.candidate not in node.labels or node.is_deleting:
         return REST
     step = _reason(node, names)
-    if (says := _says(machine, node, step, names)) not in ("", step):
-        return Decision(says=says)
+    if (says := _step_to_report(machine, node, step, names)) not in ("", step):
+        return UpdateDecision(step=says)
     if names.selected not in node.labels:
         return REST
     if step == names.update_selected:
         # Also while it is updating: an interrupted pass wrote the phase but not the condition.
-        return Decision(drains=machine.phase in _BEGINS or machine.phase is Phase.UPDATING)
+        return UpdateDecision(drains=machine.phase in _DRAINABLE or machine.phase is Phase.UPDATING)
     if step == names.update_drained:
-        return Decision(begins=machine.phase in _BEGINS or machine.phase is Phase.UPDATING)
+        return UpdateDecision(begins=machine.phase in _DRAINABLE or machine.phase is Phase.UPDATING)
     is_settled = step != names.update_ready or names.update_result in node.labels
-    return Decision(begins=not is_settled and machine.phase in _BEGINS)
+    return UpdateDecision(begins=not is_settled and machine.phase in _DRAINABLE)
 
 
-def _says(machine: Machine, node: Node, step: str, names: Names) -> str:
+def _step_to_report(machine: Machine, node: Node, step: str, names: Names) -> str:
     """Return the step that the condition has to report; empty = unchanged."""
     is_selected, has_result = names.selected in node.labels, names.update_result in node.labels
     if not step or (step == names.update_succeeded and not has_result):
@@ -375,27 +381,27 @@ def _says(machine: Machine, node: Node, step: str, names: Names) -> str:
         return names.update_waiting
     if is_selected and step in (names.update_waiting, names.update_selected):
         return names.update_selected
-    succeeded = result(node, names=names)
+    succeeded = update_succeeded(node, names=names)
     return "" if succeeded is None else names.update_succeeded if succeeded else names.update_failed
 
 
-def result(node: Node, *, names: Names) -> bool | None:
+def update_succeeded(node: Node, *, names: Names) -> bool | None:
     """Return whether the update of a node succeeded; None = no result yet."""
     label = node.labels.get(names.update_result)
     results = {names.update_successful: True, names.update_unsuccessful: False}
     return results.get(label) if label is not None else None
 
 
-def why_failed(node: Node | None, settings: Settings) -> str:
+def failure_reason(node: Node | None, settings: MachineSettings) -> str:
     """Return the updater's reason for a failure; empty = none."""
     reason = settings.names.update_failed_reason
     return "" if node is None else node.annotations.get(reason, "")
 
 
-def task(machine: Machine, node: Node, now: datetime, settings: Settings) -> DrainTask:
+def task(machine: Machine, node: Node, now: datetime, settings: MachineSettings) -> DrainTask:
     """Return the task to drain a node that is kept, as its machine is."""
     condition = condition_of(node, settings.names.update_condition)
-    since = moment(condition.last_transition_time) if condition is not None else None
+    since = parse_optional_time(condition.last_transition_time) if condition is not None else None
     force = machine.force_drain
     return drain_task(machine, node, since=since or now, now=now, settings=settings, force=force)
 
@@ -403,14 +409,14 @@ def task(machine: Machine, node: Node, now: datetime, settings: Settings) -> Dra
 # --- statuses and conditions ----------------------------------------------------------------------
 
 
-def begun(machine: Machine, now: datetime) -> MachineStatus:
+def updating_status(machine: Machine, now: datetime) -> MachineStatus:
     """Return the status of a machine whose drained node may now be updated."""
     text = f"Machine {machine.name} is undergoing an in-place update"
     state, kind = OperationState.PROCESSING, OperationType.IN_PLACE
     return machine.status.entered(Phase.UPDATING, text, state, kind, now, timeout_active=True)
 
 
-def undrained(machine: Machine, why: str, now: datetime) -> MachineStatus:
+def drain_failed_status(machine: Machine, why: str, now: datetime) -> MachineStatus:
     """Return the status of a machine whose node could not be drained (texts: reference)."""
     return replace(
         machine.status,
@@ -422,31 +428,35 @@ def undrained(machine: Machine, why: str, now: datetime) -> MachineStatus:
     )
 
 
-def step_patch(machine: Machine, node: Node, now: datetime, settings: Settings) -> Patch | None:
+def step_patch(
+    machine: Machine, node: Node, now: datetime, settings: MachineSettings
+) -> Patch | None:
     """Return the patch of the condition that reports the node's step; None = up to date."""
     decision = decide(machine, node, settings)
-    if not decision.says:
+    if not decision.step:
         return None
-    failed = decision.says == settings.names.update_failed
-    message = why_failed(node, settings) if failed else ""
-    return _told(node, settings.names, decision.says, message, now)
+    failed = decision.step == settings.names.update_failed
+    message = failure_reason(node, settings) if failed else ""
+    return _condition_patch(node, settings.names, decision.step, message, now)
 
 
-def ready_patch(machine: Machine, node: Node, now: datetime, settings: Settings) -> Patch | None:
+def ready_patch(
+    machine: Machine, node: Node, now: datetime, settings: MachineSettings
+) -> Patch | None:
     """Return the patch of the condition that hands a node to its updater; None = no change."""
     names = settings.names
     wanted = msgspec.structs.replace(machine, status=replace(machine.status, phase=Phase.UPDATING))
     decision = decide(wanted, node, settings)
     if not (decision.drains or decision.begins):
         return None
-    return _told(node, names, names.update_ready, "", now)
+    return _condition_patch(node, names, names.update_ready, "", now)
 
 
-def _told(node: Node, names: Names, reason: str, message: str, now: datetime) -> Patch:
+def _condition_patch(node: Node, names: Names, reason: str, message: str, now: datetime) -> Patch:
     # Without `since`: the transition time of this condition is the time of the step.
     values = (STATUS_TRUE, reason, message)
     patch = node_condition_patch(node, names.update_condition, values, now)
-    return {**patch, "metadata": same_object(node) | same_version(node)}
+    return {**patch, "metadata": uid_precondition(node) | version_precondition(node)}
 
 
 def _reason(node: Node, names: Names) -> str:

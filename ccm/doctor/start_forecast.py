@@ -14,26 +14,26 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from ccm.app.options import Options
-from ccm.base.tasks import leaves, spawn
+from ccm.base.tasks import leaf_exceptions, spawn
 from ccm.cloud.errors import CloudError
-from ccm.doctor import Refused, provider
-from ccm.doctor.case import Case, Finding, count, ok, skip, some, warn
+from ccm.doctor import ExaminationError, provider
+from ccm.doctor.case import Case, CheckFinding, count, ok, skip, some, warn
 from ccm.kube.errors import KubeError, Unauthorized, Unreachable
 from ccm.planning import changes
-from ccm.planning.changes import Change, Forecast
+from ccm.planning.changes import Forecast, PlannedChange
 from ccm.planning.forecast import forecast
-from ccm.planning.timeloop import HurryingLoop
+from ccm.planning.timeloop import FastForwardLoop
 
 T = TypeVar("T")
 
-SHARE = 0.8
+TIME_SHARE = 0.8
 """Part of a check's time limit that the forecast may use.
 
 A forecast takes long with many nodes, and exceeding the time is no failure.
 """
 
 
-async def start(case: Case) -> Finding:
+async def deletions_at_start(case: Case) -> CheckFinding:
     """Report the nodes, load balancers, routes and VMs that a start would delete."""
     options, environ = case.options, case.environ
     separate_case = Case(
@@ -44,15 +44,17 @@ async def start(case: Case) -> Finding:
     )
     unknown = "what starting the daemon would delete is not known"
     try:
-        async with asyncio.timeout(SHARE * case.limit_s):
-            outcome = await apart(lambda: forecast_of(options, environ, case=separate_case))
+        async with asyncio.timeout(TIME_SHARE * case.limit_s):
+            outcome = await run_in_forecast_thread(
+                lambda: forecast_of(options, environ, case=separate_case)
+            )
     except TimeoutError:
         return skip(
             f"{unknown} in time; `kube-ccm plan`, with the same flags, takes the time it needs"
         )
-    except Refused as error:
+    except ExaminationError as error:
         return skip(f"{unknown}: {error}", cause=error.check)
-    held = f", and hold back {count(len(outcome.held), 'deletion')}" if outcome.held else ""
+    held = f", and hold back {count(len(outcome.blocked), 'deletion')}" if outcome.blocked else ""
     going = list(dict.fromkeys(map(_shown, outcome.deletions)))
     if going:
         return warn(
@@ -65,7 +67,7 @@ async def start(case: Case) -> Finding:
     return ok(f"starting the daemon would delete nothing{held}")
 
 
-def _shown(change: Change) -> str:
+def _shown(change: PlannedChange) -> str:
     match change.what:
         case changes.BALANCER:
             return f"the load balancer of {change.subject}"
@@ -92,27 +94,29 @@ async def forecast_of(
     case.reads_only = True
     outcome: Forecast | None = None
     try:
-        async with case.exits:
-            await provider.opened(case)
+        async with case.exit_stack:
+            await provider.open_provider(case)
             outcome = await forecast(options, case.client, case.cloud, wait=wait)
-    except Refused:
+    except ExaminationError:
         raise
     except TimeoutError as error:
-        raise Refused("the provider was not opened in time", check="cloud-config") from error
+        raise ExaminationError(
+            "the provider was not opened in time", check="cloud-config"
+        ) from error
     except Exception as error:
         if outcome is not None:
             return outcome  # another check reports a provider that fails to close
-        cause = next(leaves(error))
+        cause = next(leaf_exceptions(error))
         if not isinstance(cause, KubeError | CloudError):
             raise
         # The check that reports the same error.
         check = "identity" if isinstance(cause, Unauthorized) else ""
         check = "server" if isinstance(cause, Unreachable) else check
-        raise Refused(f"{type(cause).__name__}: {cause}", check=check) from error
+        raise ExaminationError(f"{type(cause).__name__}: {cause}", check=check) from error
     return outcome
 
 
-async def apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def run_in_forecast_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run work on a loop that skips waiting, in a daemon thread, which process exit can abandon."""
     outcome: Future[T] = Future()
     outcome.set_running_or_notify_cancel()
@@ -125,7 +129,7 @@ async def apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
     def run() -> None:
         try:
-            with asyncio.Runner(loop_factory=HurryingLoop) as runner:
+            with asyncio.Runner(loop_factory=FastForwardLoop) as runner:
                 result = runner.run(main())
         except BaseException as error:  # noqa: BLE001 - the caller's await raises it
             outcome.set_exception(error)

@@ -29,14 +29,14 @@ MARGIN_S = 8.0
 """Time for the shutdown after the grace period. With the default grace period of 20 s the process
 ends before the kubelet kills the Pod after 30 s."""
 
-LEFT_S = 0.5
+ABANDONED_LIMIT_S = 0.5
 """Time that abandoned threads and tasks may delay the end of the process."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def at_once() -> Iterator[None]:
+def exit_on_signal() -> Iterator[None]:
     """Let a signal end the process at once, until `signals` takes over: no work has begun yet.
 
     A handler is needed because PID 1 of a container ignores signals without one.
@@ -54,16 +54,17 @@ def at_once() -> Iterator[None]:
 
 
 @contextmanager
-def without_those_left() -> Iterator[Callable[[int], int]]:
+def bounded_exit() -> Iterator[Callable[[int], int]]:
     """Yield a function that takes and returns the exit code, and from then on limits the block.
 
-    If the block has not ended `LEFT_S` after that call, the process ends with this code. Closing
-    an event loop waits for all threads and tasks, including hanging ones of a vendor library.
+    If the block has not ended `ABANDONED_LIMIT_S` after that call, the process ends with this code.
+    Closing an event loop waits for all threads and tasks, including hanging ones of a vendor
+    library.
     """
     ended = threading.Event()
 
     def leave(code: int) -> None:
-        if not ended.wait(LEFT_S):
+        if not ended.wait(ABANDONED_LIMIT_S):
             log.flush()
             os._exit(code)
 
@@ -99,7 +100,7 @@ def signals() -> Iterator[asyncio.Event]:
 
 
 async def wind_down(
-    work: asyncio.Task[Any], *, drain: Drain, grace_s: float, last_resort: Watchdog
+    work: asyncio.Task[Any], *, drain: Drain, grace_s: float, watchdog: Watchdog
 ) -> None:
     """Begin no new work, and wait for in-flight changes until the grace period is over.
 
@@ -107,15 +108,15 @@ async def wind_down(
         work: task of the daemon; waiting stops if it ends meanwhile.
         drain: drain that governs the work.
         grace_s: grace period in seconds.
-        last_resort: watchdog, armed here so that the process ends even if the shutdown hangs.
+        watchdog: watchdog, armed here so that the process ends even if the shutdown hangs.
     """
-    last_resort.arm("stop", grace_s + MARGIN_S)
-    drained = spawn(drain.drained(grace_s), name="drain")
+    watchdog.arm("stop", grace_s + MARGIN_S)
+    drained = spawn(drain.drain(grace_s), name="drain")
     try:
         await asyncio.wait({drained, work}, return_when=asyncio.FIRST_COMPLETED)
         if drained.done() and not drained.result():
             log.logger("daemon").warning(
-                "changes under way are cut, the grace period is over", count=drain.under_way
+                "changes under way are cut, the grace period is over", count=drain.units_in_progress
             )
     finally:
         await cancel_and_join(drained)

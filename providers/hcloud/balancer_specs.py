@@ -20,7 +20,7 @@ from . import client, config, instances
 from . import service_annotations as ann
 
 DEFAULT_TYPE = "lb11"
-MOST_TARGETS: Mapping[str, int] = {"lb11": 25, "lb21": 75, "lb31": 150}
+MAX_TARGETS: Mapping[str, int] = {"lb11": 25, "lb21": 75, "lb31": 150}
 """Type -> maximum number of targets; used until the API has reported the limit."""
 
 DEFAULT_HTTP: Mapping[str, Any] = {"cookie_name": "HCLBSTICKY", "cookie_lifetime": 300}
@@ -28,7 +28,7 @@ DEFAULT_CODES = ("2??", "3??")
 """Defaults of the API. Used only for digests: a wrong value costs one more read, no change."""
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
+class HealthCheckSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Health check; None leaves a value to the API.
 
     `http` has the settings of an HTTP check, as far as the Service sets them; None: a TCP check.
@@ -42,18 +42,18 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     http: Mapping[str, Any] | None = None
 
 
-class Port(msgspec.Struct, frozen=True, kw_only=True):
+class ListenerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Listener; `http` has the HTTP settings that the Service sets."""
 
     protocol: str
     listen_port: int
     destination_port: int
     proxyprotocol: bool | None
-    check: Check
+    check: HealthCheckSpec
     http: Mapping[str, Any] = {}
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+class BalancerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Wanted load balancer; None and empty text leave a value to the API."""
 
     type: str
@@ -64,42 +64,44 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     subnet: str
     private_targets: bool
     dns: Mapping[str, str]
-    ports: tuple[Port, ...]
+    ports: tuple[ListenerSpec, ...]
 
 
-def first(*values: Any) -> Any:
+def first_set(*values: Any) -> Any:
     """Return the first value that is not None."""
     return next((value for value in values if value is not None), None)
 
 
-def wanted(
+def desired_spec(
     service: cloud.Service,
     settings: config.Config,
     *,
     network: int | None,
     certificates: Sequence[int] = (),
-) -> Recipe:
+) -> BalancerSpec:
     """Return the load balancer that a Service asks for.
 
     Raises:
         InvalidArgument: the Service asks for something unsupported or contradictory.
     """
-    private = first(ann.USE_PRIVATE_IP.read(service), settings.balancers_use_private_ip)
+    private = first_set(ann.USE_PRIVATE_IP.read(service), settings.balancers_use_private_ip)
     if private and network is None:
         raise cloud.InvalidArgument(
             f"{ann.USE_PRIVATE_IP.name} needs a network; set HCLOUD_NETWORK, or leave it out"
         )
-    disabled = first(
+    disabled = first_set(
         ann.DISABLE_PUBLIC_NETWORK.read(service), settings.balancers_disable_public_network
     )
     dns = {"ipv4": ann.IPV4_RDNS.read(service), "ipv6": ann.IPV6_RDNS.read(service)}
-    return Recipe(
-        type=first(ann.TYPE.read(service), settings.balancers_type),
-        algorithm=first(ann.ALGORITHM.read(service), settings.balancers_algorithm_type),
+    return BalancerSpec(
+        type=first_set(ann.TYPE.read(service), settings.balancers_type),
+        algorithm=first_set(ann.ALGORITHM.read(service), settings.balancers_algorithm_type),
         public=None if disabled is None else not disabled,
         network=network,
         private_ip=ann.PRIVATE_IPV4.read(service),
-        subnet=first(ann.PRIVATE_SUBNET.read(service), settings.balancers_private_subnet_ip_range),
+        subnet=first_set(
+            ann.PRIVATE_SUBNET.read(service), settings.balancers_private_subnet_ip_range
+        ),
         private_targets=private,
         dns={family: name for family, name in dns.items() if name},
         ports=tuple(_port(service, port, settings, certificates) for port in service.ports),
@@ -111,7 +113,7 @@ def _port(
     port: cloud.ServicePort,
     settings: config.Config,
     certificates: Sequence[int],
-) -> Port:
+) -> ListenerSpec:
     if port.protocol != "TCP":
         raise cloud.InvalidArgument(
             f"port {port.port}: load balancers of this cloud have TCP only, not {port.protocol}"
@@ -121,11 +123,13 @@ def _port(
             f"port {port.port} has no node port, to which load balancers of this cloud send traffic"
         )
     protocol = ann.PROTOCOL.read(service)
-    return Port(
+    return ListenerSpec(
         protocol=protocol,
         listen_port=port.port,
         destination_port=port.node_port,
-        proxyprotocol=first(ann.PROXYPROTOCOL.read(service), settings.balancers_uses_proxyprotocol),
+        proxyprotocol=first_set(
+            ann.PROXYPROTOCOL.read(service), settings.balancers_uses_proxyprotocol
+        ),
         check=_check(service, protocol, port.node_port, settings),
         http={} if protocol == "tcp" else _http(service, protocol, certificates),
     )
@@ -134,8 +138,8 @@ def _port(
 def _http(service: cloud.Service, protocol: str, certificates: Sequence[int]) -> Mapping[str, Any]:
     values = {
         "cookie_name": ann.COOKIE_NAME.read(service),
-        "cookie_lifetime": _whole(ann.COOKIE_LIFETIME.read(service)),
-        "timeout_idle": _whole(ann.TIMEOUT_IDLE.read(service)),
+        "cookie_lifetime": _whole_seconds(ann.COOKIE_LIFETIME.read(service)),
+        "timeout_idle": _whole_seconds(ann.TIMEOUT_IDLE.read(service)),
         "sticky_sessions": ann.STICKY.read(service),
         "redirect_http": ann.REDIRECT.read(service) if protocol == "https" else None,
         "certificates": sorted(certificates) if protocol == "https" and certificates else None,
@@ -143,28 +147,32 @@ def _http(service: cloud.Service, protocol: str, certificates: Sequence[int]) ->
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _check(service: cloud.Service, protocol: str, node_port: int, settings: config.Config) -> Check:
+def _check(
+    service: cloud.Service, protocol: str, node_port: int, settings: config.Config
+) -> HealthCheckSpec:
     """Return the health check: TCP to the node port unless something is configured."""
     times: dict[str, Any] = {
-        "interval": _whole(
-            first(ann.CHECK_INTERVAL.read(service), settings.balancers_health_check_interval)
+        "interval": _whole_seconds(
+            first_set(ann.CHECK_INTERVAL.read(service), settings.balancers_health_check_interval)
         ),
-        "timeout": _whole(
-            first(ann.CHECK_TIMEOUT.read(service), settings.balancers_health_check_timeout)
+        "timeout": _whole_seconds(
+            first_set(ann.CHECK_TIMEOUT.read(service), settings.balancers_health_check_timeout)
         ),
-        "retries": first(ann.CHECK_RETRIES.read(service), settings.balancers_health_check_retries)
+        "retries": first_set(
+            ann.CHECK_RETRIES.read(service), settings.balancers_health_check_retries
+        )
         or None,
     }
     check_protocol = ann.CHECK_PROTOCOL.read(service)
     port = ann.CHECK_PORT.read(service)
     http = _http_check(service)
     if not any(value is not None for value in (*times.values(), check_protocol, port)) and not http:
-        return Check(protocol="tcp", port=node_port)
+        return HealthCheckSpec(protocol="tcp", port=node_port)
     kind = check_protocol or protocol
     if kind == "tcp":
-        return Check(protocol=kind, port=port or node_port, **times)
+        return HealthCheckSpec(protocol=kind, port=port or node_port, **times)
     http["tls"] = kind == "https" or bool(http.get("tls"))  # always set, so that it is reset too
-    return Check(protocol="http", port=port or node_port, http=http, **times)
+    return HealthCheckSpec(protocol="http", port=port or node_port, http=http, **times)
 
 
 def _http_check(service: cloud.Service) -> dict[str, Any]:
@@ -182,7 +190,7 @@ def _http_check(service: cloud.Service) -> dict[str, Any]:
     return {name: empty[name] if value == "" else value for name, value in asked.items()}
 
 
-def _whole(duration: timedelta | None) -> int | None:
+def _whole_seconds(duration: timedelta | None) -> int | None:
     """Return whole seconds; None for zero, which leaves the value to the API."""
     return int(duration.total_seconds()) or None if duration is not None else None
 
@@ -211,12 +219,14 @@ def members_of(
     Invalid annotations do not block an update. Existing targets keep their kind of address, and a
     malformed node selector selects all nodes. Existing targets come before new ones.
     """
-    present = held_servers(held)
+    present = target_servers(held)
     ways = set(present.values())
-    private = first(ann.lenient(service, ann.USE_PRIVATE_IP), settings.balancers_use_private_ip)
+    private = first_set(
+        ann.read_or_none(service, ann.USE_PRIVATE_IP), settings.balancers_use_private_ip
+    )
     if len(ways) == 1:
         (private,) = ways
-    selected = servers(nodes, ann.lenient(service, ann.NODE_SELECTOR))
+    selected = servers(nodes, ann.read_or_none(service, ann.NODE_SELECTOR))
     ordered = sorted(selected, key=lambda number: (number not in present, number))
     return {number: present.get(number, private) for number in ordered}
 
@@ -239,44 +249,44 @@ def _server(node: cloud.Node) -> Iterable[int]:
         return  # not a server of this cloud, or no provider ID yet
 
 
-def has_dedicated(nodes: Iterable[cloud.Node]) -> bool:
+def has_robot_nodes(nodes: Iterable[cloud.Node]) -> bool:
     """Return whether some nodes are Robot servers.
 
     hcloud-cloud-controller-manager adds these as IP targets.
     """
-    return any(instances.ROBOT.fullmatch(node.provider_id) for node in nodes)
+    return any(instances.ROBOT_PATTERN.fullmatch(node.provider_id) for node in nodes)
 
 
-def most_targets(recipe: Recipe, held: client.Balancer | None) -> int:
+def max_targets(recipe: BalancerSpec, held: client.Balancer | None) -> int:
     """Return the maximum number of targets; 0 = unknown."""
     if held is not None and recipe.type in ("", held.load_balancer_type.name):
         return held.load_balancer_type.max_targets
-    return MOST_TARGETS.get(recipe.type or DEFAULT_TYPE, 0)
+    return MAX_TARGETS.get(recipe.type or DEFAULT_TYPE, 0)
 
 
 # --- orders -------------------------------------------------------------------------------------
 
 
-def target(number: int, *, private: bool | None = None) -> Mapping[str, Any]:
+def build_target(number: int, *, private: bool | None = None) -> Mapping[str, Any]:
     """Return a target in the API's form; `private` is set only to add one."""
     order: dict[str, Any] = {"type": "server", "server": {"id": number}}
     return order if private is None else {**order, "use_private_ip": private}
 
 
-def listener(port: Port, held: client.Listener | None = None) -> Mapping[str, Any]:
+def build_listener(port: ListenerSpec, held: client.Listener | None = None) -> Mapping[str, Any]:
     """Return a listener in the API's form; unset values come from `held`, or are defaults."""
     check = held.health_check if held else client.HealthCheck(protocol="tcp", port=1)
     order: dict[str, Any] = {
         "protocol": port.protocol,
         "listen_port": port.listen_port,
         "destination_port": port.destination_port,
-        "proxyprotocol": first(port.proxyprotocol, held.proxyprotocol if held else False),
+        "proxyprotocol": first_set(port.proxyprotocol, held.proxyprotocol if held else False),
         "health_check": {
             "protocol": port.check.protocol,
             "port": port.check.port,
-            "interval": first(port.check.interval, check.interval),
-            "timeout": first(port.check.timeout, check.timeout),
-            "retries": first(port.check.retries, check.retries),
+            "interval": first_set(port.check.interval, check.interval),
+            "timeout": first_set(port.check.timeout, check.timeout),
+            "retries": first_set(port.check.retries, check.retries),
         },
     }
     if port.check.http is not None:
@@ -289,7 +299,7 @@ def listener(port: Port, held: client.Listener | None = None) -> Mapping[str, An
     return order
 
 
-def fits(held: client.Listener, port: Port) -> bool:
+def matches(held: client.Listener, port: ListenerSpec) -> bool:
     """Return whether an existing listener has all that a port asks for."""
     present, asked = held.health_check, port.check
     return (
@@ -299,12 +309,12 @@ def fits(held: client.Listener, port: Port) -> bool:
         and asked.interval in (None, present.interval)
         and asked.timeout in (None, present.timeout)
         and asked.retries in (None, present.retries)
-        and _has(present.http or client.HttpCheck(), asked.http or {})
-        and _has(held.http or client.Http(), port.http)
+        and _has_values(present.http or client.HttpCheck(), asked.http or {})
+        and _has_values(held.http or client.Http(), port.http)
     )
 
 
-def _has(present: msgspec.Struct, asked: Mapping[str, Any]) -> bool:
+def _has_values(present: msgspec.Struct, asked: Mapping[str, Any]) -> bool:
     return all(_plain(getattr(present, name)) == value for name, value in asked.items())
 
 
@@ -315,18 +325,20 @@ def _plain(value: Any) -> Any:
 # --- digests ------------------------------------------------------------------------------------
 
 
-def wanted_digest(name: str, recipe: Recipe, servers: Sequence[int], *more: object) -> str:
+def desired_digest(name: str, recipe: BalancerSpec, servers: Sequence[int], *more: object) -> str:
     """Return the digest of a wanted load balancer.
 
     `more` has the properties that a load balancer in the API does not show.
     """
-    ports = [msgspec.convert(_whole_listener(item), client.Listener) for item in recipe.ports]
+    ports = [
+        msgspec.convert(_listener_with_defaults(item), client.Listener) for item in recipe.ports
+    ]
     networks = [recipe.network] if recipe.network is not None else []
     shown = [
         name,
         recipe.type or DEFAULT_TYPE,
         recipe.algorithm or "round_robin",
-        first(recipe.public, True),
+        first_set(recipe.public, True),
         networks,
         _sorted(ports),
         sorted((item, recipe.private_targets) for item in servers),
@@ -336,9 +348,9 @@ def wanted_digest(name: str, recipe: Recipe, servers: Sequence[int], *more: obje
     return _digest(shown)
 
 
-def _whole_listener(port: Port) -> Mapping[str, Any]:
+def _listener_with_defaults(port: ListenerSpec) -> Mapping[str, Any]:
     """Return a new listener, with the defaults of the API filled in."""
-    order = dict(listener(port))
+    order = dict(build_listener(port))
     if port.protocol != "tcp":
         order["http"] = {**DEFAULT_HTTP, **port.http}
     if port.check.http is not None:
@@ -347,10 +359,10 @@ def _whole_listener(port: Port) -> Mapping[str, Any]:
     return order
 
 
-def held_digest(held: client.Balancer, network: int | None) -> str:
+def actual_digest(held: client.Balancer, network: int | None) -> str:
     """Return the digest of an existing load balancer."""
     joined = [item.network for item in held.private_net]
-    plain = [_in_order(item) for item in held.services]
+    plain = [_normalise(item) for item in held.services]
     shown = [
         held.name,
         held.load_balancer_type.name,
@@ -358,22 +370,22 @@ def held_digest(held: client.Balancer, network: int | None) -> str:
         held.public_net.enabled,
         [] if network is None else joined,
         _sorted(plain),
-        sorted(held_servers(held).items()),
+        sorted(target_servers(held).items()),
         sorted(str(item.ip) for item in held.targets if item.type == "ip"),
     ]
     return _digest(shown)
 
 
-def _in_order(item: client.Listener) -> client.Listener:
+def _normalise(item: client.Listener) -> client.Listener:
     check = item.health_check
     if check.http:
         codes = tuple(sorted(check.http.status_codes))
         http = msgspec.structs.replace(check.http, status_codes=codes)
         check = msgspec.structs.replace(check, http=http)
-    return msgspec.structs.replace(item, http=_known(item.http), health_check=check)
+    return msgspec.structs.replace(item, http=_without_defaults(item.http), health_check=check)
 
 
-def _known(http: client.Http | None) -> client.Http | None:
+def _without_defaults(http: client.Http | None) -> client.Http | None:
     """Return HTTP settings in order and without the API's default of `timeout_idle`."""
     idle = None if http is None or http.timeout_idle == 50 else http.timeout_idle
     return http and msgspec.structs.replace(
@@ -390,7 +402,7 @@ def _digest(shown: object) -> str:
     return sha256(msgspec.json.encode(shown)).hexdigest()[:32]
 
 
-def held_servers(held: client.Balancer) -> dict[int, bool]:
+def target_servers(held: client.Balancer) -> dict[int, bool]:
     """Return the servers among the targets: ID -> whether by its private address."""
     return {
         entry.server.id: entry.use_private_ip
@@ -411,8 +423,8 @@ def status(
     if service is not None:
         if hostname := ann.HOSTNAME.read(service):
             return cloud.Status(ingress=(cloud.Ingress(hostname=hostname),))
-        hidden_v6 = first(ann.IPV6_DISABLED.read(service), hidden_v6)
-        hidden_private = first(ann.DISABLE_PRIVATE_INGRESS.read(service), hidden_private)
+        hidden_v6 = first_set(ann.IPV6_DISABLED.read(service), hidden_v6)
+        hidden_private = first_set(ann.DISABLE_PRIVATE_INGRESS.read(service), hidden_private)
     public, addresses = held.public_net, []
     if public.enabled:
         addresses += [public.ipv4, *([] if hidden_v6 else [public.ipv6])]
@@ -422,7 +434,7 @@ def status(
     return cloud.Status(ingress=tuple(cloud.Ingress(ip=item, ip_mode=mode) for item in texts))
 
 
-def shape(service: cloud.Service) -> Sequence[object]:
+def status_annotations(service: cloud.Service) -> Sequence[object]:
     """Return the annotations that only affect the Service's status; empty if none is set."""
     asked = (ann.HOSTNAME, ann.IPV6_DISABLED, ann.DISABLE_PRIVATE_INGRESS)
     values = [(annotation.name, annotation.read(service)) for annotation in asked]
@@ -436,7 +448,7 @@ def has_address(held: client.Balancer) -> bool:
     return any(net.ip for net in held.private_net)
 
 
-class Step(NamedTuple):
+class BalancerAction(NamedTuple):
     """Action on a load balancer, with its request body."""
 
     action: str
@@ -449,7 +461,7 @@ class Step(NamedTuple):
         return server and int(server["id"])
 
 
-READ_AGAIN = frozenset(
+REREAD_ACTIONS = frozenset(
     {
         "attach_to_network",
         "detach_from_network",
@@ -462,28 +474,32 @@ READ_AGAIN = frozenset(
 """Actions that may change the addresses or the status of a load balancer."""
 
 
-def steps(
-    held: client.Balancer, recipe: Recipe, servers: Sequence[int], *, keep_ips: bool
-) -> list[Step]:
+def plan_steps(
+    held: client.Balancer, recipe: BalancerSpec, servers: Sequence[int], *, keep_ips: bool
+) -> list[BalancerAction]:
     """Return all actions that are necessary; the API has none for several changes at once."""
     moves = list(_networks(held, recipe))
-    leaving: list[Step] = []
+    leaving: list[BalancerAction] = []
     if any(item.action == "detach_from_network" for item in moves):
         # The API refuses to detach a network while targets are reached through it.
         stay = tuple(item for item in held.targets if not item.use_private_ip)
-        through = [number for number, private in held_servers(held).items() if private]
-        leaving = [Step("remove_target", target(server)) for server in sorted(through)]
+        through = [number for number, private in target_servers(held).items() if private]
+        leaving = [
+            BalancerAction("remove_target", build_target(server)) for server in sorted(through)
+        ]
         held = msgspec.structs.replace(held, targets=stay)
     return [
         *_properties(held, recipe),
         *leaving,
         *moves,
         *_ports(held, recipe),
-        *targets(held, dict.fromkeys(servers, recipe.private_targets), keep_ips=keep_ips),
+        *plan_target_steps(held, dict.fromkeys(servers, recipe.private_targets), keep_ips=keep_ips),
     ]
 
 
-def release(held: client.Balancer, service: cloud.Service) -> tuple[Sequence[Step], Sequence[int]]:
+def plan_release(
+    held: client.Balancer, service: cloud.Service
+) -> tuple[Sequence[BalancerAction], Sequence[int]]:
     """Return the steps that release an adopted load balancer, and the ports that stay.
 
     The Service may be deleted before all its steps were done. A listener belongs to the Service if
@@ -498,40 +514,40 @@ def release(held: client.Balancer, service: cloud.Service) -> tuple[Sequence[Ste
         and brought[entry.listen_port] in (0, entry.destination_port)
     ]
     stay = sorted({entry.listen_port for entry in held.services} - set(ours))
-    steps = [Step("delete_service", {"listen_port": port}) for port in sorted(ours)]
+    steps = [BalancerAction("delete_service", {"listen_port": port}) for port in sorted(ours)]
     if not stay:
-        gone = sorted(held_servers(held))
-        steps += [Step("remove_target", target(entry)) for entry in gone]
+        gone = sorted(target_servers(held))
+        steps += [BalancerAction("remove_target", build_target(entry)) for entry in gone]
     return steps, stay
 
 
-def _properties(held: client.Balancer, recipe: Recipe) -> Iterator[Step]:
+def _properties(held: client.Balancer, recipe: BalancerSpec) -> Iterator[BalancerAction]:
     for family, name in recipe.dns.items():
         address: client.Ip | None = getattr(held.public_net, family)
         if address and address.ip and address.dns_ptr != name:
-            yield Step("change_dns_ptr", {"ip": address.ip, "dns_ptr": name})
+            yield BalancerAction("change_dns_ptr", {"ip": address.ip, "dns_ptr": name})
     if recipe.algorithm not in (None, held.algorithm.type):
-        yield Step("change_algorithm", {"type": recipe.algorithm})
+        yield BalancerAction("change_algorithm", {"type": recipe.algorithm})
     if recipe.type not in ("", held.load_balancer_type.name):
-        yield Step("change_type", {"load_balancer_type": recipe.type})
+        yield BalancerAction("change_type", {"load_balancer_type": recipe.type})
 
 
-def _networks(held: client.Balancer, recipe: Recipe) -> Iterator[Step]:
+def _networks(held: client.Balancer, recipe: BalancerSpec) -> Iterator[BalancerAction]:
     if recipe.network is not None:
         is_in = False
         for net in held.private_net:
             if net.network == recipe.network and recipe.private_ip in (None, net.ip):
                 is_in = True
             else:
-                yield Step("detach_from_network", {"network": net.network})
+                yield BalancerAction("detach_from_network", {"network": net.network})
         if not is_in:
-            yield Step("attach_to_network", attachment(recipe))
+            yield BalancerAction("attach_to_network", build_attachment(recipe))
     if recipe.public not in (None, held.public_net.enabled):
         word = "enable" if recipe.public else "disable"
-        yield Step(f"{word}_public_interface", None)
+        yield BalancerAction(f"{word}_public_interface", None)
 
 
-def attachment(recipe: Recipe) -> Mapping[str, Any]:
+def build_attachment(recipe: BalancerSpec) -> Mapping[str, Any]:
     """Return the request body that attaches the load balancer to the network."""
     order: dict[str, Any] = {"network": recipe.network}
     if recipe.private_ip:
@@ -541,19 +557,21 @@ def attachment(recipe: Recipe) -> Mapping[str, Any]:
     return order
 
 
-def _ports(held: client.Balancer, recipe: Recipe) -> Iterator[Step]:
+def _ports(held: client.Balancer, recipe: BalancerSpec) -> Iterator[BalancerAction]:
     present = {item.listen_port: item for item in held.services}
     for number in sorted(present.keys() - {item.listen_port for item in recipe.ports}):
-        yield Step("delete_service", {"listen_port": number})
+        yield BalancerAction("delete_service", {"listen_port": number})
     for port in recipe.ports:
         existing = present.get(port.listen_port)
         if existing is None:
-            yield Step("add_service", listener(port))
-        elif not fits(existing, port):
-            yield Step("update_service", listener(port, existing))
+            yield BalancerAction("add_service", build_listener(port))
+        elif not matches(existing, port):
+            yield BalancerAction("update_service", build_listener(port, existing))
 
 
-def targets(held: client.Balancer, wanted: Mapping[int, bool], *, keep_ips: bool) -> Iterator[Step]:
+def plan_target_steps(
+    held: client.Balancer, wanted: Mapping[int, bool], *, keep_ips: bool
+) -> Iterator[BalancerAction]:
     """Yield the steps that change the targets; another kind of address means remove and add.
 
     Args:
@@ -561,13 +579,13 @@ def targets(held: client.Balancer, wanted: Mapping[int, bool], *, keep_ips: bool
         wanted: ID of each server -> whether it is reached by its private address.
         keep_ips: whether IP targets stay.
     """
-    present = held_servers(held)
+    present = target_servers(held)
     for number in sorted(present):
         if wanted.get(number) != present[number]:
-            yield Step("remove_target", target(number))
+            yield BalancerAction("remove_target", build_target(number))
     for entry in held.targets:
         if entry.type == "ip" and not keep_ips:
-            yield Step("remove_target", {"type": "ip", "ip": entry.ip})
+            yield BalancerAction("remove_target", {"type": "ip", "ip": entry.ip})
     for number in sorted(wanted):
         if present.get(number) != wanted[number]:
-            yield Step("add_target", target(number, private=wanted[number]))
+            yield BalancerAction("add_target", build_target(number, private=wanted[number]))

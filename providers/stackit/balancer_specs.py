@@ -17,15 +17,19 @@ from . import service_annotations as ann
 
 T = TypeVar("T")
 
-LONGEST = 63
+MAX_NAME = 63
 """Maximum length of names (limit of the API); `k8s-svc-<UID>-<name>` is truncated to it."""
 
 _NO_NAME = re.compile(r"[^a-zA-Z0-9-]")
 
-BOTH, LISTENERS, TARGETS = "ROLE_LISTENERS_AND_TARGETS", "ROLE_LISTENERS", "ROLE_TARGETS"
+ROLE_BOTH, ROLE_LISTENERS, ROLE_TARGETS = (
+    "ROLE_LISTENERS_AND_TARGETS",
+    "ROLE_LISTENERS",
+    "ROLE_TARGETS",
+)
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+class BalancerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Wanted load balancer."""
 
     name: str
@@ -43,23 +47,23 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         return not self.internal and not self.external_address
 
 
-def name_of(service: cloud.Service) -> str:
+def balancer_name(service: cloud.Service) -> str:
     """Return the name of a Service's load balancer, as in the vendor's manager: never change it."""
     whole = f"k8s-svc-{service.uid}-{service.name}"
-    return whole if len(whole) <= LONGEST else whole[:LONGEST].rstrip("-")
+    return whole if len(whole) <= MAX_NAME else whole[:MAX_NAME].rstrip("-")
 
 
-def wanted(
+def desired_spec(
     service: cloud.Service, nodes: Iterable[cloud.Node], settings: config.LoadBalancer
-) -> Recipe:
+) -> BalancerSpec:
     """Return the load balancer that a Service asks for.
 
     Raises:
         InvalidArgument: the Service asks for something unsupported or contradictory.
     """
-    private = ann.agreed(service, ann.INTERNAL, ann.OLD_INTERNAL)
+    private = ann.read_either(service, ann.INTERNAL, ann.OLD_INTERNAL)
     internal = bool(private)
-    external = ann.agreed(service, ann.EXTERNAL, ann.OLD_EXTERNAL)
+    external = ann.read_either(service, ann.EXTERNAL, ann.OLD_EXTERNAL)
     pool_targets, keeps = targets(nodes), bool(ann.PERSISTENCE.read(service))
     listeners = _listeners(service)
     pools = [
@@ -71,8 +75,8 @@ def wanted(
         )
         for listener, port in zip(listeners, service.ports, strict=True)
     ]
-    return Recipe(
-        name=name_of(service),
+    return BalancerSpec(
+        name=balancer_name(service),
         internal=internal,
         external_address="" if internal else external or "",
         networks=_networks(service, settings.network_id),
@@ -94,10 +98,10 @@ def _node_port(port: cloud.ServicePort) -> int:
 def _networks(service: cloud.Service, nodes_network: str) -> tuple[lbapi.Network, ...]:
     other = ann.LISTENER_NETWORK.read(service)
     if not other:
-        return (lbapi.Network(network_id=nodes_network, role=BOTH),)
+        return (lbapi.Network(network_id=nodes_network, role=ROLE_BOTH),)
     return (
-        lbapi.Network(network_id=nodes_network, role=TARGETS),
-        lbapi.Network(network_id=other, role=LISTENERS),
+        lbapi.Network(network_id=nodes_network, role=ROLE_TARGETS),
+        lbapi.Network(network_id=other, role=ROLE_LISTENERS),
     )
 
 
@@ -112,10 +116,10 @@ def _ranges(service: cloud.Service) -> tuple[str, ...]:
 
 
 def _listeners(service: cloud.Service) -> tuple[lbapi.Listener, ...]:
-    proxied = ann.agreed(service, ann.PROXY, ann.OLD_PROXY)
-    ports = ann.agreed(service, ann.PROXY_PORTS, ann.OLD_PROXY_PORTS) if proxied else ()
-    tcp = _first(ann.agreed(service, ann.TCP_TIMEOUT, ann.OLD_TCP_TIMEOUT), ann.TCP_IDLE)
-    udp = _first(ann.agreed(service, ann.UDP_TIMEOUT, ann.OLD_UDP_TIMEOUT), ann.UDP_IDLE)
+    proxied = ann.read_either(service, ann.PROXY, ann.OLD_PROXY)
+    ports = ann.read_either(service, ann.PROXY_PORTS, ann.OLD_PROXY_PORTS) if proxied else ()
+    tcp = _first(ann.read_either(service, ann.TCP_TIMEOUT, ann.OLD_TCP_TIMEOUT), ann.TCP_IDLE)
+    udp = _first(ann.read_either(service, ann.UDP_TIMEOUT, ann.OLD_UDP_TIMEOUT), ann.UDP_IDLE)
     listeners = []
     for port in service.ports:
         name = port.name or f"port-{port.protocol.lower()}-{port.port}"
@@ -143,8 +147,8 @@ def _first(value: T | None, otherwise: T) -> T:
     return otherwise if value is None else value
 
 
-def _idle(time: timedelta) -> lbapi.Idle:
-    return lbapi.Idle(idle_timeout=f"{time.total_seconds():.0f}s")
+def _idle(time: timedelta) -> lbapi.IdleTimeout:
+    return lbapi.IdleTimeout(idle_timeout=f"{time.total_seconds():.0f}s")
 
 
 def targets(nodes: Iterable[cloud.Node]) -> tuple[lbapi.Target, ...]:
@@ -158,25 +162,25 @@ def targets(nodes: Iterable[cloud.Node]) -> tuple[lbapi.Target, ...]:
         ]
         if internal:
             pool_targets.append(lbapi.Target(display_name=target_name(node.name), ip=internal[0]))
-    return tuple(sorted(pool_targets, key=_of_target))
+    return tuple(sorted(pool_targets, key=_target_key))
 
 
 def target_name(name: str) -> str:
     """Return the name of a node as a valid target name; a changed name gets a hash suffix."""
     plain = _NO_NAME.sub("-", name)
-    if plain == name and len(name) <= LONGEST:
+    if plain == name and len(name) <= MAX_NAME:
         return name
     return f"{plain[:54]}-{sha256(name.encode()).hexdigest()[:7]}"
 
 
-def _of_target(target: lbapi.Target) -> tuple[str, str]:
+def _target_key(target: lbapi.Target) -> tuple[str, str]:
     return (target.display_name or "", target.ip or "")
 
 
 # --- comparison ---------------------------------------------------------------------------------
 
 
-def immutable(held: lbapi.Balancer, recipe: Recipe) -> str:
+def find_immutable_change(held: lbapi.Balancer, recipe: BalancerSpec) -> str:
     """Return the first difference that cannot be changed, with its annotation; empty if none."""
     options = held.options or lbapi.Options()
     if options.private_network_only != recipe.internal:
@@ -196,21 +200,21 @@ def immutable(held: lbapi.Balancer, recipe: Recipe) -> str:
     return ""
 
 
-def fits(held: lbapi.Balancer, recipe: Recipe, metrics: lbapi.Metrics | None) -> bool:
+def matches(held: lbapi.Balancer, recipe: BalancerSpec, metrics: lbapi.Metrics | None) -> bool:
     """Return whether an existing load balancer has everything that a Service asks for."""
     return (
-        _shown(recipe) == _shown(of(held))
+        _mutable_properties(recipe) == _mutable_properties(spec_of(held))
         and held.metrics == metrics
         and not (recipe.external_address and (held.options or lbapi.Options()).ephemeral_address)
     )
 
 
-def of(held: lbapi.Balancer) -> Recipe:
+def spec_of(held: lbapi.Balancer) -> BalancerSpec:
     """Return an existing load balancer in the form of a wanted one."""
     options = held.options or lbapi.Options()
     access = options.access_control or lbapi.AccessControl()
     is_static = not options.private_network_only and not options.ephemeral_address
-    return Recipe(
+    return BalancerSpec(
         name=held.name,
         internal=options.private_network_only,
         external_address=(held.external_address or "") if is_static else "",
@@ -222,41 +226,44 @@ def of(held: lbapi.Balancer) -> Recipe:
     )
 
 
-def _shown(recipe: Recipe) -> Any:
+def _mutable_properties(recipe: BalancerSpec) -> Any:
     """Return the mutable properties; the order of targets does not count."""
     listeners = [
-        (item.display_name, item.port, item.protocol, item.target_pool, _seconds(item))
+        (item.display_name, item.port, item.protocol, item.target_pool, _idle_timeout(item))
         for item in recipe.listeners
     ]
-    pools = [(item.name, item.target_port, _keeps(item), members(item)) for item in recipe.pools]
+    pools = [
+        (item.name, item.target_port, _has_persistence(item), members(item))
+        for item in recipe.pools
+    ]
     return [recipe.plan, listeners, pools, list(recipe.ranges)]
 
 
-def _seconds(listener: lbapi.Listener) -> str | None:
+def _idle_timeout(listener: lbapi.Listener) -> str | None:
     settings = listener.udp if listener.protocol == "PROTOCOL_UDP" else listener.tcp
     return settings.idle_timeout if settings else None
 
 
-def _keeps(pool: lbapi.Pool) -> bool:
+def _has_persistence(pool: lbapi.Pool) -> bool:
     return bool(pool.session_persistence and pool.session_persistence.use_source_ip_address)
 
 
 def members(pool: lbapi.Pool) -> list[tuple[str, str]]:
     """Return the targets of a pool, sorted."""
-    return sorted(map(_of_target, pool.targets or ()))
+    return sorted(map(_target_key, pool.targets or ()))
 
 
-def digest(recipe: Recipe, *more: object) -> str:
+def digest(recipe: BalancerSpec, *more: object) -> str:
     """Return the digest of a load balancer; `more` has further properties to include."""
     fixed = [recipe.name, recipe.internal, recipe.external_address, recipe.networks]
-    return sha256(msgspec.json.encode([fixed, _shown(recipe), more])).hexdigest()[:32]
+    return sha256(msgspec.json.encode([fixed, _mutable_properties(recipe), more])).hexdigest()[:32]
 
 
 # --- orders -------------------------------------------------------------------------------------
 
 
-def order(
-    recipe: Recipe,
+def build_order(
+    recipe: BalancerSpec,
     labels: Mapping[str, str],
     metrics: lbapi.Metrics | None,
     held: lbapi.Balancer | None = None,
@@ -275,7 +282,7 @@ def order(
         "networks": msgspec.to_builtins(recipe.networks),
         "planId": recipe.plan,
         "listeners": msgspec.to_builtins(recipe.listeners),
-        "targetPools": [pool_order(pool, _pool(held, pool.name)) for pool in recipe.pools],
+        "targetPools": [build_pool(pool, _pool(held, pool.name)) for pool in recipe.pools],
         "options": options,
         # The creator of the nodes is responsible for their security groups.
         "disableTargetSecurityGroupAssignment": True
@@ -294,13 +301,13 @@ def _pool(held: lbapi.Balancer | None, name: str) -> lbapi.Pool | None:
     return next((pool for pool in pools if pool.name == name), None)
 
 
-def pool_order(pool: lbapi.Pool, held: lbapi.Pool | None) -> Mapping[str, Any]:
+def build_pool(pool: lbapi.Pool, held: lbapi.Pool | None) -> Mapping[str, Any]:
     """Return a pool in the API's form; a health check set by others is kept."""
     body: dict[str, Any] = {
         "name": pool.name,
         "targetPort": pool.target_port,
         "targets": msgspec.to_builtins(pool.targets),
-        "sessionPersistence": {"useSourceIpAddress": _keeps(pool)},
+        "sessionPersistence": {"useSourceIpAddress": _has_persistence(pool)},
     }
     if held is not None and held.active_health_check is not None:
         body["activeHealthCheck"] = held.active_health_check
@@ -312,7 +319,7 @@ def with_targets(pool: lbapi.Pool, targets: tuple[lbapi.Target, ...]) -> lbapi.P
     return msgspec.structs.replace(pool, targets=targets)
 
 
-def without_new_targets(recipe: Recipe, held: lbapi.Balancer | None) -> Recipe:
+def without_new_targets(recipe: BalancerSpec, held: lbapi.Balancer | None) -> BalancerSpec:
     """Return a copy of a recipe without the targets that the existing pools lack."""
     pools = []
     for pool in recipe.pools:

@@ -24,7 +24,7 @@ from . import world, world_balancers
 MAX_PAGE = 500
 """Maximum page size."""
 
-SAVE_EVERY_S = 1.0
+SAVE_INTERVAL_S = 1.0
 """Seconds between saves: a killed process loses at most the changes of this interval."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -91,7 +91,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     volumes: tuple[world.Volume, ...] = ()
 
 
-class Worlds:
+class CloudState:
     """State of one cloud: instances, volumes, load balancers and routes.
 
     Args:
@@ -99,22 +99,22 @@ class Worlds:
     """
 
     def __init__(self, rng: random.Random) -> None:
-        self.instances = world.World(rng)
-        self.volumes = world.Volumes(rng, self.instances.is_there)
+        self.instances = world.InstanceStore(rng)
+        self.volumes = world.Volumes(rng, self.instances.exists)
         self.balancers = world_balancers.Balancers(rng)
         self.routes = world.RouteTable(rng, self._owners)
         self._parts = (self.instances, self.balancers, self.routes, self.volumes)
         self._settings = Settings()
         self._by_token: dict[str, str] = {}
         self._user_data: dict[str, str] = {}
-        self._owned: tuple[int, Mapping[str, world.Instance]] = (-1, {})
+        self._owners_cache: tuple[int, Mapping[str, world.Instance]] = (-1, {})
 
     @property
     def revision(self) -> int:
         """Number of writes; a change of it triggers a save."""
         return sum(part.revision for part in self._parts)
 
-    def use(self, settings: Settings) -> None:
+    def apply_settings(self, settings: Settings) -> None:
         """Apply settings."""
         self._settings = settings
         self.instances.transition_s = settings.transition_s
@@ -134,12 +134,12 @@ class Worlds:
         """
         world.check_text("user_data", _decoded, order.user_data)
         before = self._by_token.get(order.token, "")
-        if self.instances.is_there(before):
+        if self.instances.exists(before):
             instance = self.instances.get(before)
             if instance.state != "deleting":
                 return instance
-        self._check_room(order.zone)
-        self.volumes.check_free(order.volumes)
+        self._check_quota(order.zone)
+        self.volumes.check_unattached(order.volumes)
         new_instance = self.instances.create(order)
         self.volumes.attach(order.volumes, new_instance.id)
         self._user_data[new_instance.id] = order.user_data
@@ -183,7 +183,7 @@ class Worlds:
                 return str(part.get(thing_id).name)
         return ""
 
-    def _check_room(self, zone: str) -> None:
+    def _check_quota(self, zone: str) -> None:
         quota, capacity = self._settings.instance_quota, self._settings.zone_capacity
         if not (quota or capacity):
             return
@@ -197,14 +197,14 @@ class Worlds:
             raise world.WorldError("no_capacity", text)
 
     def _owners(self) -> Mapping[str, world.Instance]:
-        revision, owners = self._owned
+        revision, owners = self._owners_cache
         if revision != self.instances.revision:
             owners = {
                 address.value: instance
                 for instance in self.instances.snapshot()
                 for address in instance.addresses
             }
-            self._owned = (self.instances.revision, owners)
+            self._owners_cache = (self.instances.revision, owners)
         return owners
 
 
@@ -238,7 +238,7 @@ def _save(path: Path, content: Saved) -> None:
 
 
 @contextlib.asynccontextmanager
-async def kept(cloud: Worlds, path: Path | None) -> AsyncIterator[None]:
+async def persisted(cloud: CloudState, path: Path | None) -> AsyncIterator[None]:
     """Load the state from a file, and save changes to it while the context is open.
 
     Without a path nothing is persisted.
@@ -260,15 +260,15 @@ async def kept(cloud: Worlds, path: Path | None) -> AsyncIterator[None]:
         await saver
 
 
-async def _save_changes(cloud: Worlds, path: Path, saved: int, stop: asyncio.Event) -> None:
-    """Save changes every `SAVE_EVERY_S`, and once more after `stop`.
+async def _save_changes(cloud: CloudState, path: Path, saved: int, stop: asyncio.Event) -> None:
+    """Save changes every `SAVE_INTERVAL_S`, and once more after `stop`.
 
     `stop` replaces cancellation: a writing thread cannot be cancelled, and a second one would
     corrupt the draft file.
     """
     last = False
     while not last:
-        last = await tasks.wait_for(stop, SAVE_EVERY_S)
+        last = await tasks.wait_for(stop, SAVE_INTERVAL_S)
         if cloud.revision != saved:
             saved = cloud.revision
             await asyncio.to_thread(_save, path, cloud.snapshot())

@@ -21,16 +21,16 @@ import msgspec
 from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
 from ccm.base import clock, log, metrics
-from ccm.base.backoff import Exponential
-from ccm.base.decoding import UNDECODABLE
-from ccm.base.files import reason
+from ccm.base.backoff import ExponentialBackoff
+from ccm.base.decoding import DECODE_ERRORS
+from ccm.base.files import describe_error
 from ccm.base.log import Outage
 from ccm.base.throttle import TokenBucket
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.kube.transport import Transport
-from ccm.serving.authentication import Authorities, Proxies, ReviewFailed, Trust, User
-from ccm.serving.handler_chain import Decision, Question
+from ccm.serving.authentication import CABundle, FrontProxies, ReviewFailed, Trust, UserInfo
+from ccm.serving.handler_chain import AccessAttributes, AccessDecision
 from ccm.serving.tls import CertificateError
 
 CONFIG_MAP = "extension-apiserver-authentication"
@@ -62,7 +62,7 @@ class DynamicClientCA:
     """
 
     def __init__(
-        self, options: Options, client: Raw | None, adopt: Callable[[Trust], None]
+        self, options: Options, client: RawClient | None, adopt: Callable[[Trust], None]
     ) -> None:
         self._options = options
         self._client = None if options.authentication_skip_lookup else client
@@ -73,18 +73,21 @@ class DynamicClientCA:
         logger = log.logger("serving")
         self._unread = Outage(
             logger,
-            begins="the API server does not let us read the cluster's authentication settings, "
+            start_message="the API server does not let us read the cluster's authentication "
+            "settings, "
             "retrying; callers may be taken for anonymous",
-            ends="the cluster's authentication settings are read again",
+            end_message="the cluster's authentication settings are read again",
         )
         self._unusable = Outage(
             logger,
-            begins="client authorities cannot be used, the old stay until these are corrected",
-            ends="client authorities can be used again",
+            start_message=(
+                "client authorities cannot be used, the old stay until these are corrected"
+            ),
+            end_message="client authorities can be used again",
         )
 
     @property
-    def waiting(self) -> str:
+    def pending_reason(self) -> str:
         """Reason why the settings are not loaded yet; empty once they are."""
         return "" if self._looked_up else f"config map {CONFIG_MAP} was not read yet"
 
@@ -95,7 +98,7 @@ class DynamicClientCA:
             Misconfigured: a file is unusable.
         """
         try:
-            await self._use()
+            await self._apply()
         except (OSError, ValueError, CertificateError) as error:
             raise Misconfigured(f"client authorities: {error}") from error
 
@@ -109,11 +112,11 @@ class DynamicClientCA:
         while True:
             await self._look_up()
             try:
-                await self._use()
+                await self._apply()
             except (OSError, ValueError, CertificateError) as error:
-                self._unusable.goes_on(error=str(error))
+                self._unusable.record_failure(error=str(error))
             else:
-                self._unusable.is_over()
+                self._unusable.record_success()
             await asyncio.sleep(CHECK_S if self._looked_up else RETRY_S)
 
     async def _look_up(self) -> None:
@@ -126,11 +129,11 @@ class DynamicClientCA:
         except errors.NotFound:
             # Without client CAs of the API server the ConfigMap may be missing: no CAs here either.
             self._cluster = {}
-        except (errors.KubeError, *UNDECODABLE) as error:
+        except (errors.KubeError, *DECODE_ERRORS) as error:
             self._not_looked_up(error)
             return
         self._looked_up = True
-        self._unread.is_over()
+        self._unread.record_success()
 
     def _not_looked_up(self, error: Exception) -> None:
         is_temporary = isinstance(error, errors.KubeError) and not isinstance(
@@ -143,12 +146,12 @@ class DynamicClientCA:
             ) from error
         # A tolerated permanent error counts as looked up: waiting would not help.
         self._looked_up = self._looked_up or not is_temporary
-        self._unread.goes_on(error=str(error))
+        self._unread.record_failure(error=str(error))
 
-    async def _use(self) -> None:
+    async def _apply(self) -> None:
         file = self._options.client_ca_file
         trust = Trust(
-            clients=await _authorities(
+            clients=await _load_cas(
                 "client-ca-file", file, self._cluster.get("client-ca-file", "")
             ),
             proxies=await self._proxies(),
@@ -157,13 +160,13 @@ class DynamicClientCA:
             self._adopt(trust)
             self._used = trust
 
-    async def _proxies(self) -> Proxies:
+    async def _proxies(self) -> FrontProxies:
         """Take all from flags if --requestheader-client-ca-file is set, else from the ConfigMap."""
         file = self._options.requestheader_client_ca_file
         setting: Callable[[str], Any] = self._options.get if file else self._list
         authorities = self._cluster.get("requestheader-client-ca-file", "")
-        return Proxies(
-            authorities=await _authorities("requestheader-client-ca-file", file, authorities),
+        return FrontProxies(
+            authorities=await _load_cas("requestheader-client-ca-file", file, authorities),
             names=setting("requestheader-allowed-names"),
             user_headers=setting("requestheader-username-headers"),
             uid_headers=setting("requestheader-uid-headers"),
@@ -176,14 +179,14 @@ class DynamicClientCA:
         return tuple(msgspec.json.decode(text, type=list[str])) if text else ()
 
 
-async def _authorities(flag: str, file: str, pem: str) -> Authorities:
+async def _load_cas(flag: str, file: str, pem: str) -> CABundle:
     """Read CAs from a file, or else from `pem`; none if both are empty. Raises ValueError."""
     if file:
         try:
-            return Authorities.of(await asyncio.to_thread(Path(file).read_bytes))
+            return CABundle.parse(await asyncio.to_thread(Path(file).read_bytes))
         except (OSError, ValueError) as error:
-            raise ValueError(f"--{flag}={file} cannot be used: {reason(error)}") from error
-    return Authorities.of(pem.encode()) if pem.strip() else Authorities()
+            raise ValueError(f"--{flag}={file} cannot be used: {describe_error(error)}") from error
+    return CABundle.parse(pem.encode()) if pem.strip() else CABundle()
 
 
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
@@ -192,17 +195,17 @@ ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 QPS, BURST = 200.0, 400
 """Rate limit of the clients for reviews (k8s.io/apiserver, server/options)."""
 
-LIMIT_S = 10.0
+REVIEW_TIMEOUT_S = 10.0
 """Deadline of one review, retries included (the same source)."""
 
 TRIES = 5
-_PAUSES = Exponential(base_s=0.5, factor=1.5, cap_s=5.0, jitter=0.2)
+_PAUSES = ExponentialBackoff(base_s=0.5, factor=1.5, cap_s=5.0, jitter=0.2)
 """Attempts for one review, and the back-off between them (the same source)."""
 
 _SECONDS = (0.25, 0.5, 0.7, 1, 1.5, 3, 5, 10)
 
 
-class _Kind:
+class _ReviewKind:
     """A kind of review, and its metrics."""
 
     def __init__(self, name: str, path: str, metric: str, words: str) -> None:
@@ -226,32 +229,32 @@ class _Kind:
         self._seconds.labels(code).observe(seconds)
 
 
-_AUTHN = _Kind("TokenReview", TOKEN_REVIEWS, "authn", "delegated authentication")
-_AUTHZ = _Kind("SubjectAccessReview", ACCESS_REVIEWS, "authz", "delegated authorization")
+_AUTHN = _ReviewKind("TokenReview", TOKEN_REVIEWS, "authn", "delegated authentication")
+_AUTHZ = _ReviewKind("SubjectAccessReview", ACCESS_REVIEWS, "authz", "delegated authorization")
 
 
-class _Owner(msgspec.Struct):
+class _UserInfo(msgspec.Struct):
     username: str = ""
     uid: str = ""
     groups: list[str] | None = None
     extra: dict[str, list[str]] | None = None
 
 
-class _Status(msgspec.Struct):
+class _ReviewStatus(msgspec.Struct):
     """Status of both reviews: two fields of TokenReview, three of SubjectAccessReview."""
 
     authenticated: bool = False
-    user: _Owner | None = None
+    user: _UserInfo | None = None
     allowed: bool = False
     denied: bool = False
     reason: str = ""
 
 
-class _Review(msgspec.Struct):
-    status: _Status
+class _ReviewResponse(msgspec.Struct):
+    status: _ReviewStatus
 
 
-class Raw(Protocol):
+class RawClient(Protocol):
     """Part of the API client that reviews and lookups need."""
 
     async def raw(
@@ -261,31 +264,31 @@ class Raw(Protocol):
         ...
 
 
-class Reviews:
+class ReviewClient:
     """TokenReviews and SubjectAccessReviews of one API server.
 
     Args:
         client: sends the reviews.
     """
 
-    def __init__(self, client: Raw) -> None:
+    def __init__(self, client: RawClient) -> None:
         self._client = client
         self._rng = random.Random()
 
-    async def review_token(self, token: str) -> User | None:
+    async def review_token(self, token: str) -> UserInfo | None:
         """Return the user of a token; None for an invalid token. Raises ReviewFailed."""
-        status = await self._ask(_AUTHN, {"token": token})
+        status = await self._review(_AUTHN, {"token": token})
         user = status.user
         if not status.authenticated or user is None:
             return None
-        return User(
+        return UserInfo(
             name=user.username,
             uid=user.uid,
             groups=tuple(user.groups or ()),
             extra=tuple((key, tuple(value)) for key, value in (user.extra or {}).items()),
         )
 
-    async def review_access(self, question: Question) -> Decision:
+    async def review_access(self, question: AccessAttributes) -> AccessDecision:
         """Return whether a user may access a path. Raises ReviewFailed."""
         user = question.user
         spec: dict[str, Any] = {
@@ -296,32 +299,32 @@ class Reviews:
         }
         if user.uid:
             spec["uid"] = user.uid
-        status = await self._ask(_AUTHZ, spec)
-        return Decision(allowed=status.allowed and not status.denied, reason=status.reason)
+        status = await self._review(_AUTHZ, spec)
+        return AccessDecision(allowed=status.allowed and not status.denied, reason=status.reason)
 
-    async def _ask(self, kind: _Kind, spec: Mapping[str, Any]) -> _Status:
+    async def _review(self, kind: _ReviewKind, spec: Mapping[str, Any]) -> _ReviewStatus:
         review = {"apiVersion": kind.api_version, "kind": kind.name, "spec": spec}
         body = msgspec.json.encode(review)
         try:
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(REVIEW_TIMEOUT_S):
                 for number in range(TRIES - 1):
                     try:
-                        answer = await self._once(kind, body)
+                        answer = await self._send(kind, body)
                         break
                     except (errors.Unreachable, errors.ServerError, errors.TooManyRequests):
                         await asyncio.sleep(_PAUSES.delay(number, self._rng))
                 else:
                     # The error of the last attempt is final.
-                    answer = await self._once(kind, body)
-            return msgspec.json.decode(answer, type=_Review).status
+                    answer = await self._send(kind, body)
+            return msgspec.json.decode(answer, type=_ReviewResponse).status
         except errors.KubeError as error:
             raise ReviewFailed(str(error)) from error
         except TimeoutError as error:
             raise ReviewFailed("the API server does not answer in time") from error
-        except UNDECODABLE as error:
+        except DECODE_ERRORS as error:
             raise ReviewFailed("the API server's answer makes no sense") from error
 
-    async def _once(self, kind: _Kind, body: bytes) -> bytes:
+    async def _send(self, kind: _ReviewKind, body: bytes) -> bytes:
         started = clock.monotonic()
         code = "<error>"
         try:
@@ -338,4 +341,4 @@ class Reviews:
 def client(transport: Transport, name: str) -> Client:
     """Return a client for reviews, with its own rate limit and the deadline of a review."""
     limiter = TokenBucket(qps=QPS, burst=BURST)
-    return Client(transport, name=name, limiter=limiter, timeout_s=LIMIT_S)
+    return Client(transport, name=name, limiter=limiter, timeout_s=REVIEW_TIMEOUT_S)

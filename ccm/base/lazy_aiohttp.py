@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class TrustOnUse(ssl.SSLContext):
+class LazyTrustContext(ssl.SSLContext):
     """Client context that loads the system's certificate authorities at the first connection."""
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
@@ -42,7 +42,7 @@ def _context(*args: Any, **options: Any) -> ssl.SSLContext:
     """Create the context of `ssl.create_default_context`, without authorities for now."""
     with _without_authorities():
         context = _create(*args, **options)
-    context.__class__ = TrustOnUse
+    context.__class__ = LazyTrustContext
     return context
 
 
@@ -55,7 +55,7 @@ finally:
 from aiohttp.http_exceptions import HttpProcessingError  # noqa: E402 - after the package
 
 
-def reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return why a connection failed; aiohttp's messages mention TLS even where there is none."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
@@ -66,7 +66,7 @@ def reason(error: BaseException) -> str:
     elif isinstance(error, HttpProcessingError):
         # The message shows the position in several lines, with a status that no server sent.
         return " ".join(error.message.split()).rstrip(" ^")
-    if is_no_tls(error):
+    if is_not_tls(error):
         return "what answers there speaks no TLS"
     number = getattr(error, "errno", None) or 0
     text = getattr(error, "strerror", None) or str(error)
@@ -76,7 +76,7 @@ def reason(error: BaseException) -> str:
     return _NUMBERS.sub("", text) or type(error).__name__
 
 
-def is_no_tls(error: BaseException) -> bool:
+def is_not_tls(error: BaseException) -> bool:
     """Return whether the peer spoke another protocol than TLS, such as plain HTTP."""
     return isinstance(error, ssl.SSLError) and getattr(error, "reason", "") in _NO_TLS
 
@@ -86,4 +86,4 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 
 _NUMBERS = re.compile(r"\[(?:Errno -?\d+|[A-Z0-9_: ]+)\] | \(_ssl\.c:\d+\)")
 
-__all__ = ["HttpProcessingError", "aiohttp", "is_no_tls", "reason"]
+__all__ = ["HttpProcessingError", "aiohttp", "describe_error", "is_not_tls"]

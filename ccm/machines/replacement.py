@@ -21,46 +21,50 @@ from datetime import datetime
 from enum import Enum
 
 from ccm.model.machines import Machine, OperationType, Phase
-from ccm.model.times import moment
+from ccm.model.times import parse_optional_time
 
 MELTDOWN_SHARE = 0.55
 """Share of unhealthy nodes above which the nodes are probably not the cause
 (kube-controller-manager, the default of --unhealthy-zone-threshold)."""
 
-MELTDOWN_LEAST = 3
+MELTDOWN_MIN_NODES = 3
 """Minimum number of unhealthy nodes for that (kube-controller-manager: more than two)."""
 
 _JOINING = frozenset({Phase.NEW, Phase.CRASH_LOOP, Phase.PENDING, Phase.AVAILABLE})
 """Phases of a machine that may be the replacement of another."""
 
 
-class Standing(Enum):
+class ReplacementState(Enum):
     """State of a machine with regard to other replacements in its group."""
 
-    WELL = "well"
-    SICK = "sick"
+    HEALTHY = "well"
+    UNHEALTHY = "sick"
     """The node is unhealthy; the machine needs a turn before it may be marked Failed."""
     UNDER_WAY = "under way"
     """The machine is being created, replaced or deleted: others wait."""
-    ASIDE = "aside"
+    PRESERVED = "aside"
     """The machine failed and is preserved: no other machine waits for it."""
 
 
-def standing(machine: Machine) -> Standing:
+def replacement_state(machine: Machine) -> ReplacementState:
     """Return the state of a machine with regard to others."""
     if machine.is_deleting or machine.phase is Phase.TERMINATING:
-        return Standing.UNDER_WAY
+        return ReplacementState.UNDER_WAY
     if machine.phase is Phase.RUNNING:
-        return Standing.WELL
+        return ReplacementState.HEALTHY
     if machine.phase in (Phase.UNKNOWN, Phase.UPDATE_FAILED):
         # If failed updates counted as under way, two of them would wait for each other.
-        return Standing.SICK
-    return Standing.UNDER_WAY if machine.status.preserve_until is None else Standing.ASIDE
+        return ReplacementState.UNHEALTHY
+    return (
+        ReplacementState.UNDER_WAY
+        if machine.status.preserve_until is None
+        else ReplacementState.PRESERVED
+    )
 
 
-def began(machine: Machine) -> datetime:
+def under_way_since(machine: Machine) -> datetime:
     """Return the time since which a machine has been under way, as far as its object says."""
-    if deleted := moment(machine.metadata.deletion_timestamp):
+    if deleted := parse_optional_time(machine.metadata.deletion_timestamp):
         return deleted
     if machine.phase in _JOINING or machine.status.since is None:
         return machine.created
@@ -68,7 +72,7 @@ def began(machine: Machine) -> datetime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Obstacle:
+class Blocker:
     """Reason why a machine has to wait.
 
     Attributes:
@@ -89,13 +93,13 @@ class _Group:
             replacement.
         others: keys of other machines under way.
         others_since_s: time since which there has always been at least one of them.
-        given_up_s: time at which a machine was last marked Failed for its health.
+        last_failed_s: time at which a machine was last marked Failed for its health.
     """
 
     replaced: dict[str, float] = field(default_factory=dict)
     others: dict[str, None] = field(default_factory=dict)
     others_since_s: float = 0.0
-    given_up_s: float = -math.inf
+    last_failed_s: float = -math.inf
 
 
 class Replacements:
@@ -112,8 +116,8 @@ class Replacements:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._groups: dict[str, _Group] = {}
-        self._known: dict[str, tuple[str, Standing]] = {}
-        self._count = dict.fromkeys(Standing, 0)
+        self._known: dict[str, tuple[str, ReplacementState]] = {}
+        self._count = dict.fromkeys(ReplacementState, 0)
         self._turns: dict[str, str] = {}
         self.waiting: set[str] = set()
         """Keys of machines whose claim was refused."""
@@ -121,8 +125,8 @@ class Replacements:
     @property
     def is_meltdown(self) -> bool:
         """Whether so many nodes are unhealthy that the nodes are probably not the cause."""
-        sick, well = self._count[Standing.SICK], self._count[Standing.WELL]
-        return sick >= MELTDOWN_LEAST and sick > MELTDOWN_SHARE * (sick + well)
+        sick, well = self._count[ReplacementState.UNHEALTHY], self._count[ReplacementState.HEALTHY]
+        return sick >= MELTDOWN_MIN_NODES and sick > MELTDOWN_SHARE * (sick + well)
 
     def note(
         self,
@@ -138,16 +142,16 @@ class Replacements:
             key: key of the machine.
             machine: the machine as it is now; None = it was deleted.
             now_s: the time, in seconds of a monotonic clock.
-            age_s: seconds since `began`, for a machine older than this process.
+            age_s: seconds since `under_way_since`, for a machine older than this process.
         """
         was_meltdown = self.is_meltdown
         before = self._known.pop(key, None)
         was_blocking = (
-            before is not None and before[1] is Standing.UNDER_WAY
+            before is not None and before[1] is ReplacementState.UNDER_WAY
         ) or key in self._turns
-        after = None if machine is None else (machine.group, standing(machine))
+        after = None if machine is None else (machine.group, replacement_state(machine))
         state = None if after is None else after[1]
-        if state is not Standing.SICK:
+        if state is not ReplacementState.UNHEALTHY:
             # The cache shows the written phase, or the machine has recovered.
             self._end_turn(key)
             self.waiting.discard(key)
@@ -156,25 +160,25 @@ class Replacements:
         if after is not None:
             self._known[key] = after
             self._count[after[1]] += 1
-        if before != after and before is not None and before[1] is Standing.UNDER_WAY:
+        if before != after and before is not None and before[1] is ReplacementState.UNDER_WAY:
             self._drop(key, before[0])
-        if before != after and machine is not None and state is Standing.UNDER_WAY:
+        if before != after and machine is not None and state is ReplacementState.UNDER_WAY:
             before_state = before[1] if before is not None else None
             self._add(key, machine, before=before_state, now_s=now_s, age_s=age_s)
-        holds = state is Standing.UNDER_WAY or key in self._turns
+        holds = state is ReplacementState.UNDER_WAY or key in self._turns
         freed = (was_blocking and not holds) or (was_meltdown and not self.is_meltdown)
-        return self._woken() if freed else ()
+        return self._take_waiting() if freed else ()
 
-    def claim(self, machine: Machine, now_s: float) -> Obstacle | None:
+    def claim(self, machine: Machine, now_s: float) -> Blocker | None:
         """Claim a turn, and return None; or return why the machine has to wait."""
         key = machine.key
-        for other, since_s in self._in_the_way(machine.group):
+        for other, since_s in self._blocking(machine.group):
             wait_s = since_s + self._limit_s - now_s
             if other != key and wait_s > 0:
                 self.waiting.add(key)
                 why = "most nodes are sick, and one machine at a time is given up then: "
                 text = f"{why if self.is_meltdown else ''}{other} is on its way"
-                return Obstacle(why=text, wait_s=wait_s)
+                return Blocker(why=text, wait_s=wait_s)
         self.waiting.discard(key)
         self._turns[key] = machine.group
         began_s = self._group(machine.group).replaced
@@ -186,9 +190,9 @@ class Replacements:
     def release(self, machine: Machine) -> Collection[str]:
         """Return a turn that is not needed; return the keys of machines that may claim one now."""
         self.waiting.discard(machine.key)
-        return self._woken() if self._end_turn(machine.key) else ()
+        return self._take_waiting() if self._end_turn(machine.key) else ()
 
-    def _in_the_way(self, group: str) -> Iterator[tuple[str, float]]:
+    def _blocking(self, group: str) -> Iterator[tuple[str, float]]:
         """Yield the machines that block one of a group, and since when they count."""
         own = self._groups.get(group) if group else None
         for blocking in self._groups.values() if self.is_meltdown else filter(None, [own]):
@@ -196,7 +200,7 @@ class Replacements:
         if own is not None and own.others:
             yield next(iter(own.others)), own.others_since_s
 
-    def _woken(self) -> Collection[str]:
+    def _take_waiting(self) -> Collection[str]:
         woken, self.waiting = self.waiting, set()
         return woken
 
@@ -216,23 +220,23 @@ class Replacements:
         key: str,
         machine: Machine,
         *,
-        before: Standing | None,
+        before: ReplacementState | None,
         now_s: float,
         age_s: float | None,
     ) -> None:
         """Add a machine that has just come under way."""
         group = self._group(machine.group)
         at_s = now_s - (age_s or 0.0)
-        if _is_given_up(machine, before, is_initial=age_s is not None):
+        if _is_health_replacement(machine, before, is_initial=age_s is not None):
             group.replaced[key] = at_s
-            group.given_up_s = max(at_s, group.given_up_s)
+            group.last_failed_s = max(at_s, group.last_failed_s)
         elif (
             before is None
             and machine.phase in _JOINING
-            and now_s - group.given_up_s < self._limit_s
+            and now_s - group.last_failed_s < self._limit_s
         ):
             # Not from now: a replacement that cannot be created would renew the limit for ever.
-            group.replaced[key] = group.given_up_s
+            group.replaced[key] = group.last_failed_s
         else:
             group.others_since_s = min(at_s, group.others_since_s) if group.others else at_s
             group.others[key] = None
@@ -245,10 +249,12 @@ class Replacements:
             del self._groups[name]
 
 
-def _is_given_up(machine: Machine, before: Standing | None, *, is_initial: bool) -> bool:
+def _is_health_replacement(
+    machine: Machine, before: ReplacementState | None, *, is_initial: bool
+) -> bool:
     """Return whether a machine under way is replaced for its health, or may be a replacement."""
     is_ending = machine.is_deleting or machine.phase is Phase.TERMINATING
-    if before in (Standing.SICK, Standing.ASIDE):
+    if before in (ReplacementState.UNHEALTHY, ReplacementState.PRESERVED):
         return is_ending or machine.phase is Phase.FAILED
     if machine.phase is Phase.FAILED and not is_ending:
         return machine.status.kind != OperationType.CREATE.value

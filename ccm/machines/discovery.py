@@ -12,39 +12,39 @@ from ccm.kube.errors import NotFound
 _NONE = b"{}"
 
 
-class Asks(Protocol):
+class RawClient(Protocol):
     """Sender of raw requests (a `Client`)."""
 
     async def raw(self, method: str, path: str) -> bytes: ...
 
 
-def path_of(api_version: str) -> str:
+def discovery_path(api_version: str) -> str:
     """Return the discovery path of an API group."""
     return f"/apis/{api_version}"
 
 
-async def answer(client: Asks, api_version: str) -> bytes:
+async def fetch_discovery(client: RawClient, api_version: str) -> bytes:
     """Return the discovery document of an API group; an empty object if the group is unknown.
 
     Raises:
         KubeError: the request failed.
     """
     try:
-        return await client.raw("GET", path_of(api_version))
+        return await client.raw("GET", discovery_path(api_version))
     except NotFound:
         return _NONE
 
 
-def plurals(answered: bytes) -> Collection[str]:
+def plurals_of(document: bytes) -> Collection[str]:
     """Return the plurals in a discovery document; empty = the definitions are missing."""
-    entries = msgspec.json.decode(answered).get("resources", ())
+    entries = msgspec.json.decode(document).get("resources", ())
     return frozenset(entry.get("name", "") for entry in entries)
 
 
-async def resources(client: Asks, api_version: str) -> Collection[str]:
+async def fetch_plurals(client: RawClient, api_version: str) -> Collection[str]:
     """Return the plurals of an API group that an API server serves.
 
     Raises:
         KubeError: the request failed.
     """
-    return plurals(await answer(client, api_version))
+    return plurals_of(await fetch_discovery(client, api_version))

@@ -2,7 +2,7 @@
 
 Each method declares whether it changes something. A call to a changing method is recorded and
 taken as successful, never sent. A second guard in front of the provider refuses such a call in any
-case. Answers to queries are cached, errors included, unless `Ledger.remembers` is off.
+case. Answers to queries are cached, errors included, unless `Ledger.caches_answers` is off.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar, TypeVarTuple, cast, get_type_hints
 
 from ccm.base.clock import monotonic
 from ccm.cloud import errors
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.interface import Cloud, LoadBalancer, LoadBalancerDigests, Routes
 from ccm.cloud.machines import (
     DeleteMachineResponse,
@@ -24,18 +24,18 @@ from ccm.cloud.machines import (
     MachineInfo,
     MachineRequest,
 )
-from ccm.cloud.operation import Operation
+from ccm.cloud.operation import ProviderCall
 from ccm.cloud.types import LoadBalancerRecord, Route
 from ccm.model import Node, Service
-from ccm.planning.timeloop import held
+from ccm.planning.timeloop import real_time
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
-NEVER_S = 1e9
+UNKNOWN_RESULT_DELAY_S = 1e9
 """Requeue delay after a change with an unknown result: beyond any forecast."""
 
-HARMLESS = (
+ANSWER_ERRORS = (
     errors.NotFound,
     errors.Unimplemented,
     errors.ImplementedElsewhere,
@@ -46,7 +46,7 @@ HARMLESS = (
 """Errors that controllers treat as answers; after any other error the forecast is incomplete."""
 
 
-KNOWN: Mapping[str, object] = {
+KNOWN_RESULTS: Mapping[str, object] = {
     MachineDriver.initialize_machine.__name__: MachineInfo(),
     MachineDriver.delete_machine.__name__: DeleteMachineResponse(),
 }
@@ -78,7 +78,7 @@ class CloudChange:
     adopted: bool = False
 
 
-class Pending:
+class PendingQueries:
     """Pending queries, and the time of the last answer."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Pending:
         self._last_at = monotonic()
 
     @contextmanager
-    def put(self) -> Iterator[None]:
+    def track(self) -> Iterator[None]:
         """Count a query as pending while the block runs."""
         self._open += 1
         try:
@@ -96,7 +96,7 @@ class Pending:
             self._last_at = monotonic()
 
     @property
-    def rested_s(self) -> float:
+    def idle_s(self) -> float:
         """Seconds since the last answer, or since the start; 0 while a query is pending."""
         return 0.0 if self._open else monotonic() - self._last_at
 
@@ -108,23 +108,23 @@ class Ledger:
     Attributes:
         changes: in the order of the calls.
         failures: (method, name of its subject) -> error.
-        remembers: whether answers are cached; else each query is sent every time.
-        questions: all queries sent to the cloud.
-        new: the first queries about each subject.
+        caches_answers: whether answers are cached; else each query is sent every time.
+        queries: all queries sent to the cloud.
+        first_queries: the first queries about each subject.
     """
 
     changes: list[CloudChange] = field(default_factory=list)
     failures: dict[tuple[str, str], errors.CloudError] = field(default_factory=dict)
-    remembers: bool = True
-    questions: Pending = field(default_factory=Pending)
-    new: Pending = field(default_factory=Pending)
+    caches_answers: bool = True
+    queries: PendingQueries = field(default_factory=PendingQueries)
+    first_queries: PendingQueries = field(default_factory=PendingQueries)
 
 
-class AskingHandle(Handle):
+class RecordingCloudClient(CloudClient):
     """Cloud client that records changes in a ledger.
 
     Args:
-        cloud, options: see `Handle`.
+        cloud, options: see `CloudClient`.
         ledger: receives the changes and failures.
     """
 
@@ -133,43 +133,50 @@ class AskingHandle(Handle):
         self._ledger = ledger
         self._answers: dict[tuple[object, ...], object] = {}
         self._subjects: set[tuple[object, ...]] = set()
-        self._heard = 0
-        self._silence: errors.DeadlineExceeded | None = None
+        self._answer_count = 0
+        self._timeout_error: errors.DeadlineExceeded | None = None
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
-        """Send a query, or record a change; see `Handle.call`.
+        """Send a query, or record a change; see `CloudClient.call`.
 
         Raises:
             RetryAfter: the result of this change cannot be known.
-            CloudError: see `Handle.call`.
+            CloudError: see `CloudClient.call`.
         """
         operation = self._operation(method, args)
         if operation.change:
-            await self._noted(operation)
-            if operation.verb in KNOWN:
-                return cast("T", KNOWN[operation.verb])
+            await self._record_change(operation)
+            if operation.verb in KNOWN_RESULTS:
+                return cast("T", KNOWN_RESULTS[operation.verb])
             if get_type_hints(method)["return"] is not NoneType:
-                raise errors.RetryAfter("nobody knows what it would answer", seconds=NEVER_S)
+                raise errors.RetryAfter(
+                    "nobody knows what it would answer", seconds=UNKNOWN_RESULT_DELAY_S
+                )
             return cast("T", None)
-        answer = await self._asked(operation, method, args)
+        answer = await self._query(operation, method, args)
         if operation.verb == Routes.list_routes.__name__:
             answer = self._after_changes(cast("Sequence[Route]", answer))
         return cast("T", answer)
 
-    async def _ask(self, cloud: Cloud, operation: Operation, method: Callable[..., Any]) -> object:
+    async def _call_provider(
+        self, cloud: Cloud, operation: ProviderCall, method: Callable[..., Any]
+    ) -> object:
         """Refuse changes right before the provider: the second guard."""
         if operation.change:
             raise ChangeRefused(f"{operation.verb} is not called: this program only looks")
-        return await super()._ask(cloud, operation, method)
+        return await super()._call_provider(cloud, operation, method)
 
-    async def _asked(
-        self, operation: Operation, method: Callable[..., Any], args: tuple[Any, ...]
+    async def _query(
+        self, operation: ProviderCall, method: Callable[..., Any], args: tuple[Any, ...]
     ) -> object:
-        key = (operation.verb, *map(_mark, args))
-        if not self._ledger.remembers or key not in self._answers:
+        key = (operation.verb, *map(_cache_key, args))
+        if not self._ledger.caches_answers or key not in self._answers:
             is_new = key[1:] not in self._subjects
             self._subjects.add(key[1:])
-            with self._ledger.questions.put(), self._ledger.new.put() if is_new else nullcontext():
+            with (
+                self._ledger.queries.track(),
+                self._ledger.first_queries.track() if is_new else nullcontext(),
+            ):
                 self._answers[key] = await self._answer(operation, method, args)
         answer = self._answers[key]
         if isinstance(answer, errors.CloudError):
@@ -177,30 +184,30 @@ class AskingHandle(Handle):
         return answer
 
     async def _answer(
-        self, operation: Operation, method: Callable[..., Any], args: tuple[Any, ...]
+        self, operation: ProviderCall, method: Callable[..., Any], args: tuple[Any, ...]
     ) -> object:
         """Return the cloud's answer or its error. A silent cloud gets no further query."""
-        query = (operation.verb, " ".join(filter(None, map(_name, args))))
+        query = (operation.verb, " ".join(filter(None, map(_subject_name, args))))
         self._ledger.failures.pop(query, None)
-        answers_before, answer = self._heard, cast("object", self._silence)
+        answers_before, answer = self._answer_count, cast("object", self._timeout_error)
         try:
-            if self._silence is None:
+            if self._timeout_error is None:
                 # Real time passes during the call, and during the wait for the rate limiter.
-                with held():
+                with real_time():
                     answer = await super().call(method, *args)
         except errors.CloudError as error:
             answer = error
         if not isinstance(answer, errors.DeadlineExceeded):
-            self._heard += 1
-        elif self._heard == answers_before and self._silence is None:
+            self._answer_count += 1
+        elif self._answer_count == answers_before and self._timeout_error is None:
             # No query got an answer for a whole deadline. Each further query would wait for its
             # own deadline, so no further one is sent.
-            self._silence = errors.DeadlineExceeded(f"not asked after another got: {answer}")
-        if isinstance(answer, errors.CloudError) and not isinstance(answer, HARMLESS):
+            self._timeout_error = errors.DeadlineExceeded(f"not asked after another got: {answer}")
+        if isinstance(answer, errors.CloudError) and not isinstance(answer, ANSWER_ERRORS):
             self._ledger.failures[query] = answer
         return answer
 
-    async def _noted(self, operation: Operation) -> None:
+    async def _record_change(self, operation: ProviderCall) -> None:
         service, at_s = operation.arguments.get("service"), monotonic()
         records = await self._listed(service) if isinstance(service, Service) else None
         self._ledger.changes.append(
@@ -238,7 +245,7 @@ class AskingHandle(Handle):
         return routes
 
 
-def _mark(argument: object) -> object:
+def _cache_key(argument: object) -> object:
     """Return a key that distinguishes queries by this argument."""
     if isinstance(argument, Node):
         return (argument.name, argument.uid, argument.provider_id)
@@ -253,7 +260,7 @@ def _mark(argument: object) -> object:
     return argument
 
 
-def _name(argument: object) -> str:
+def _subject_name(argument: object) -> str:
     """Return the name of a query's subject, for messages."""
     if isinstance(argument, MachineRequest):
         return argument.identity.name

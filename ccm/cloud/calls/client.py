@@ -1,6 +1,6 @@
 """Client for one cloud: deadline, rate limit, metrics and normalized errors for every call.
 
-Controllers hold a `Handle`, never the provider's own object. `swap` can replace the provider
+Controllers hold a `CloudClient`, never the provider's own object. `swap` can replace the provider
 while controllers run, because every call looks it up again.
 """
 
@@ -15,13 +15,13 @@ from typing import Any, TypeVar, TypeVarTuple, cast
 
 from ccm.base import drain, lease_guard, metrics
 from ccm.base.clock import monotonic
-from ccm.base.throttle import Limiter, Unlimited, bucket
+from ccm.base.throttle import Limiter, Unlimited, client_go_limiter
 from ccm.cloud import errors
 from ccm.cloud.calls import responses
 from ccm.cloud.calls.inflight import InflightCalls
-from ccm.cloud.calls.responses import bound, brings_credentials, offered
+from ccm.cloud.calls.responses import bind_method, carries_credentials, implementation_of
 from ccm.cloud.interface import Cloud
-from ccm.cloud.operation import DECLARED, Operation
+from ccm.cloud.operation import DECLARATIONS, ProviderCall
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
@@ -61,7 +61,7 @@ OUTCOMES: Mapping[type[errors.CloudError], str] = {
 """Error class -> value of the metric label `outcome`; any other error is `error`."""
 
 # Errors that mean that the cloud is unreachable or rejects the provider's credentials.
-_TROUBLES = (
+_CONNECTION_ERRORS = (
     errors.Unavailable,
     errors.DeadlineExceeded,
     errors.Unauthenticated,
@@ -70,7 +70,7 @@ _TROUBLES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class CallFailures:
     """A series of calls in which the cloud was unreachable or rejected the credentials.
 
     Attributes:
@@ -83,18 +83,18 @@ class Trouble:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Provider:
+class _SharedState:
     """State that all views of a handle share."""
 
     cloud: Cloud
     limiter: Limiter
-    trouble: Trouble | None = None
+    call_failures: CallFailures | None = None
     calls: InflightCalls = field(default_factory=InflightCalls)
-    opening: int = 0
+    provider_session: int = 0
     confirmed: set[str] = field(default_factory=set)
 
 
-class Handle:
+class CloudClient:
     """Client for one cloud.
 
     Args:
@@ -115,7 +115,7 @@ class Handle:
         self.cluster_name = cluster_name
         self._forced_deadline_s = deadline_s
         self._forced_limiter = limiter
-        self._provider = _Provider(cloud=cloud, limiter=self._limiter_for(cloud))
+        self._provider = _SharedState(cloud=cloud, limiter=self._limiter_for(cloud))
         self._observers: tuple[Observer, ...] = ()
 
     @property
@@ -129,20 +129,20 @@ class Handle:
         return self.cloud.name
 
     @property
-    def trouble(self) -> Trouble | None:
+    def call_failures(self) -> CallFailures | None:
         """The current series of failed calls; None after any other outcome.
 
         Calls with their own credentials (machines) are not counted.
         """
-        return self._provider.trouble
+        return self._provider.call_failures
 
     @property
-    def opening(self) -> int:
+    def provider_session(self) -> int:
         """Number of the provider session; changes with each `swap`.
 
         Two sessions may use two accounts, so their answers must not be combined.
         """
-        return self._provider.opening
+        return self._provider.provider_session
 
     @property
     def confirmed(self) -> set[str]:
@@ -159,22 +159,22 @@ class Handle:
         """Number of cancelled calls that still run and may change cloud resources."""
         return self._provider.calls.abandoned_changes
 
-    async def ended(self, cloud: Cloud) -> None:
+    async def wait_for_calls(self, cloud: Cloud) -> None:
         """Wait until every call to a provider object has ended; it may be a replaced one."""
-        await self._provider.calls.ended(cloud)
+        await self._provider.calls.wait_for_calls(cloud)
 
-    def offers(self, face: type) -> bool:
+    def offers(self, interface: type) -> bool:
         """Return whether the current provider implements an interface of `ccm.cloud`."""
-        return offered(self.cloud, face) is not None
+        return implementation_of(self.cloud, interface) is not None
 
     def swap(self, cloud: Cloud) -> None:
         """Replace the provider object for all later calls; calls in flight finish on the old."""
         self._provider.cloud = cloud
         self._provider.limiter = self._limiter_for(cloud)
-        self._provider.opening += 1
+        self._provider.provider_session += 1
         self._provider.confirmed.clear()
 
-    def observe(self, observer: Observer) -> Handle:
+    def with_observer(self, observer: Observer) -> CloudClient:
         """Return a view of this handle that also reports each call made through it."""
         view = copy.copy(self)
         vars(view)["_observers"] = (*self._observers, observer)
@@ -183,9 +183,9 @@ class Handle:
     def compute(self, method: Callable[[Any, *Args], T], *args: *Args) -> T:
         """Call a synchronous, pure method. Raises CloudError for any exception."""
         try:
-            return cast("T", bound(self.cloud, method)(*args))
+            return cast("T", bind_method(self.cloud, method)(*args))
         except Exception as error:  # noqa: BLE001 - a provider may raise anything
-            normalized = errors.normalized(error)
+            normalized = errors.normalize(error)
             # An error found among the causes must not become the cause of its own cause.
             raise normalized from normalized.__cause__
 
@@ -203,23 +203,23 @@ class Handle:
         operation = self._operation(method, args)
         provider, name = self._provider, self.name
         provider.calls.admit(operation, provider.cloud)
-        opening = provider.opening
+        opening = provider.provider_session
         # The wait for the rate limiter counts neither towards the deadline nor as a change.
         _WAIT.labels(name, operation.verb).observe(await provider.limiter.acquire())
-        if operation.change and provider.opening != opening:
+        if operation.change and provider.provider_session != opening:
             # The decision was made from the old session's data, perhaps of another account.
             text = f"{operation.verb} was meant for the provider that was in use before"
             raise errors.RetryAfter(text, seconds=0)
         cloud, started, outcome = provider.cloud, monotonic(), "canceled"
-        ours = not brings_credentials(method)
-        ask = partial(self._ask, cloud, operation, method)
+        ours = not carries_credentials(method)
+        ask = partial(self._call_provider, cloud, operation, method)
         try:
             answer = await provider.calls.run(operation, cloud, ask)
             outcome = "success"
-            self._note(None, ours=ours)
+            self._record_outcome(None, own_credentials=ours)
         except errors.CloudError as error:
             outcome = _outcome(error)
-            self._note(error, ours=ours)
+            self._record_outcome(error, own_credentials=ours)
             raise
         else:
             return cast("T", answer)
@@ -229,21 +229,23 @@ class Handle:
             for observer in self._observers:
                 observer(operation.verb, outcome)
 
-    async def _ask(self, cloud: Cloud, operation: Operation, method: Callable[..., Any]) -> object:
+    async def _call_provider(
+        self, cloud: Cloud, operation: ProviderCall, method: Callable[..., Any]
+    ) -> object:
         """Call the provider and verify its response."""
-        ask = bound(cloud, method)
+        ask = bind_method(cloud, method)
         async with drain.change(long=True) if operation.change else contextlib.nullcontext():
             lease_guard.check()
             answer = await ask(*operation.arguments.values())
         responses.verify(method, answer)
         return answer
 
-    def _operation(self, method: Callable[..., Any], args: tuple[object, ...]) -> Operation:
+    def _operation(self, method: Callable[..., Any], args: tuple[object, ...]) -> ProviderCall:
         verb = method.__name__
-        declared = DECLARED[verb]
+        declared = DECLARATIONS[verb]
         arguments = dict(zip(declared.parameters, args, strict=True))
         own_s = self.cloud.limits.deadlines_s.get(verb, declared.deadline_s)
-        return Operation(
+        return ProviderCall(
             verb=verb,
             subject=declared.subject(**arguments),
             arguments=arguments,
@@ -251,21 +253,21 @@ class Handle:
             change=declared.change,
         )
 
-    def _note(self, error: errors.CloudError | None, *, ours: bool) -> None:
+    def _record_outcome(self, error: errors.CloudError | None, *, own_credentials: bool) -> None:
         provider = self._provider
-        if not ours:
+        if not own_credentials:
             return  # an error about a Machine's Secret says nothing about our own credentials
-        if isinstance(error, _TROUBLES):
-            before = provider.trouble.calls if provider.trouble else 0
-            provider.trouble = Trouble(calls=before + 1, error=error)
+        if isinstance(error, _CONNECTION_ERRORS):
+            before = provider.call_failures.calls if provider.call_failures else 0
+            provider.call_failures = CallFailures(calls=before + 1, error=error)
         else:
-            provider.trouble = None
+            provider.call_failures = None
 
     def _limiter_for(self, cloud: Cloud) -> Limiter:
         if self._forced_limiter is not None:
             return self._forced_limiter
         rate = cloud.limits.rate
-        return bucket(rate.qps, rate.burst) if rate else Unlimited()
+        return client_go_limiter(rate.qps, rate.burst) if rate else Unlimited()
 
 
 def _outcome(error: errors.CloudError) -> str:
