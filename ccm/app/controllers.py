@@ -42,7 +42,7 @@ leader has imported its controllers already."""
 
 
 class NamedClients(Protocol):
-    """Factory of API clients (`ccm.app.clients.NamedClients`)."""
+    """Factory of API clients (`ccm.app.clients.ClientFactory`)."""
 
     def named(self, name: str) -> Client:
         """Return the client of a service account, by the account's name."""
@@ -50,7 +50,7 @@ class NamedClients(Protocol):
 
 
 class NamedRecorders(Protocol):
-    """Factory of event recorders (`ccm.app.clients.NamedRecorders`)."""
+    """Factory of event recorders (`ccm.app.clients.EventRecorders`)."""
 
     def recorder(self, component: str) -> Recorder:
         """Return the recorder of a component."""

@@ -1,4 +1,4 @@
-"""The provider: opened with retries, held, and exchanged when its configuration changes.
+"""Opening of the provider, with retries, and its replacement when its configuration changes.
 
 A configuration error (unknown name, unreadable file, invalid content) ends the process with one
 message. A temporary failure (cloud down, credentials rejected) is retried with back-off, and
@@ -412,7 +412,7 @@ class ProviderHolder:
         """Wait until the task of the provider in use ends.
 
         Raises:
-            Crashed: the task has ended.
+            ProviderCrashed: the task has ended.
         """
         # Shielded: a cancelled waiter must not cancel the shared future.
         raise (await asyncio.shield(self._crashed)).crash_error()

@@ -85,7 +85,7 @@ class ReloadSource(Protocol):
         """Test and apply the current content; return a description of the change.
 
         Raises:
-            Refused: the content is unusable; the old one stays in use.
+            ContentRejected: the content is unusable; the old one stays in use.
         """
         ...
 
@@ -213,7 +213,7 @@ class CloudConfigSource:
         self._accept = accept
 
     async def reload(self) -> str:
-        """Exchange the provider. Raises Refused."""
+        """Exchange the provider. Raises ContentRejected."""
         before = dict(self.dependencies)
         self.dependencies.clear()
         try:
@@ -262,7 +262,7 @@ class KubeconfigSource:
         self._on_adopted = on_adopted
 
     async def reload(self) -> str:
-        """Test the new credentials, then adopt them. Raises Refused."""
+        """Test the new credentials, then adopt them. Raises ContentRejected."""
         try:
             new_config = await asyncio.to_thread(self._read)
         except kube_config.ClusterConfigError as error:
@@ -300,7 +300,7 @@ class DaemonConfigSource:
         self._current = given
 
     async def reload(self) -> str:
-        """Read the file and apply its log levels. Raises Refused."""
+        """Read the file and apply its log levels. Raises ContentRejected."""
         try:
             settings = await asyncio.to_thread(config.reread, self._given)
             options.check(settings)

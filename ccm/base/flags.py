@@ -347,7 +347,7 @@ class Flag:
         return self.check(value) if self.check is not None else ""
 
     def error_message(self, value: Any, right: str) -> str:
-        """Return the error message for an invalid value."""
+        """Return the error message for an invalid value; `right` says what is accepted."""
         return f"--{self.name}={self.kind.write(value)}: {right}"
 
 

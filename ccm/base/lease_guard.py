@@ -81,7 +81,7 @@ def check() -> None:
     """Check that an operation may start under the current guard.
 
     Raises:
-        Lapsed: the lease may have expired.
+        LeaseExpired: the lease may have expired.
     """
     if (guard := _GUARD.get()) is not None:
         guard.check()
@@ -96,7 +96,7 @@ class limit:  # noqa: N801 - used as `asyncio.timeout` is
         seconds: time limit; None = only that of the lease.
 
     Raises:
-        Lapsed: the block must not start, because the lease may have expired.
+        LeaseExpired: the block must not start, because the lease may have expired.
         TimeoutError: the time limit was exceeded, or the lease ended.
     """
 

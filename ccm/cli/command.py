@@ -51,7 +51,7 @@ class DaemonCommand:
         summary: one line for the list of commands.
         introduction: help text above the flags.
         own: a dataclass that declares the command's own flags.
-        execute: executes a request and returns the exit status; raises Refused.
+        execute: executes a request and returns the exit status; raises ExaminationError.
         used: names of the daemon's flags that the help lists; empty = all.
         needs_provider: whether a missing `--cloud-provider` is an error.
         check_arguments: returns the errors of the positional arguments, one sentence each.

@@ -139,7 +139,7 @@ async def explain_object(
     """Explain the object; return the exit status.
 
     Raises:
-        Refused: a request to the cluster failed.
+        ExaminationError: a request to the cluster failed.
     """
     from ccm.base import redact
     from ccm.doctor import explain, explain_facts, reach

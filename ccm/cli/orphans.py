@@ -53,7 +53,7 @@ async def show_or_delete(
     """Show the orphans, or delete one.
 
     Raises:
-        Refused: the cloud or the API server refuses, or the load balancer is no orphan.
+        ExaminationError: the cloud or the API server refuses, or the load balancer is no orphan.
     """
     from ccm.base import redact
     from ccm.cloud.errors import CloudError

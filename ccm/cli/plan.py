@@ -90,7 +90,7 @@ async def show_plan(
     """Show the plan; return the exit status.
 
     Raises:
-        Refused: the plan cannot be computed.
+        ExaminationError: the plan cannot be computed.
     """
     from ccm.base import terminal
     from ccm.base.log_render import escape_control

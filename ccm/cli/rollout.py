@@ -97,7 +97,7 @@ async def show_or_change(
     """Show or change the rollout; return the exit status.
 
     Raises:
-        Refused: the action is not possible, or the rollout is stuck or exceeds the timeout.
+        ExaminationError: the action is not possible, or the rollout is stuck or times out.
     """
     from ccm.base import redact
     from ccm.doctor import reach

@@ -10,7 +10,7 @@
 * A missing method raises `Unimplemented`.
 * A synchronous method runs in a thread (`ccm.cloud.blocking`).
 * The class of an error follows from its `code` (number or name), or from Gardener's error text.
-  Any other error is normalized (`ccm.cloud.errors.normalized`).
+  Any other error is normalized (`ccm.cloud.errors.normalize`).
 
 Ownership: such a driver finds VMs by name and sets no marks. A VM with the machine's name counts
 as the machine's only while the Machine records a started creation (`creation_started`). The

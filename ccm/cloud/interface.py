@@ -405,8 +405,8 @@ class Routes(Protocol):
     change, and periodically. At most `Limits.concurrent_routes` changes run concurrently, never two
     about overlapping ranges.
 
-    `RetryAfter` delays the next call, without an event in the first minute. The delay grows the
-    longer it lasts, up to 5 min. Any other error delays only its route, according to the error
+    `RetryAfter` postpones the next call, without an event in the first minute. Repeated answers
+    lengthen the delay, up to 5 min. Any other error delays only its route, according to the error
     class: 1 s, 2 s, ... 5 min with back-off. After the delay, a comparison with a new listing
     decides whether the call is repeated.
     """

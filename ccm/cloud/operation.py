@@ -60,7 +60,7 @@ class ProviderCall:
 
 
 class ProviderClient(Protocol):
-    """Client of a provider, such as `ccm.cloud.calls.client.Handle`."""
+    """Client of a provider, such as `ccm.cloud.calls.client.CloudClient`."""
 
     @property
     def name(self) -> str:

@@ -30,6 +30,8 @@ from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 
 NAME = "machineclass"
 BACK_OFF_CAP_S = 60.0
+"""Maximum back-off of one object; client-go's 1000 s would delay a repaired object for too long."""
+
 _CLASS, _SECRET = "MachineClass", "Secret"
 
 Checked = tuple[Mapping[str, Any], str]

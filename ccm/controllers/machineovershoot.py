@@ -31,6 +31,8 @@ from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 
 NAME = "machineovershoot"
 BACK_OFF_CAP_S = 60.0
+"""Maximum back-off of one object; client-go's 1000 s would delay a repaired object for too long."""
+
 JITTER = 0.1
 _SET, _DEPLOYMENT = "MachineSet", "MachineDeployment"
 

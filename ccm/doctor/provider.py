@@ -224,10 +224,10 @@ def _failed(error: errors.CloudError, name: str, head: str = "") -> CheckFinding
 
 
 async def open_provider(case: Case) -> None:
-    """Set the client and the cloud of a case; its `exits` close them.
+    """Set the client and the cloud of a case; its `exit_stack` close them.
 
     Raises:
-        Refused: a check on the way failed.
+        ExaminationError: a check on the way failed.
     """
     for name, check in (
         ("kubeconfig", reach.kubeconfig),

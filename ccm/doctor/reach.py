@@ -79,7 +79,7 @@ async def connect(case: Case) -> None:
     """Open the client of the API server.
 
     Raises:
-        Refused: the kubeconfig is not usable.
+        ExaminationError: the kubeconfig is not usable.
     """
     finding = await kubeconfig(case)
     if finding.severity is Severity.FAIL:

@@ -88,7 +88,7 @@ async def forecast_of(
     """Return what the daemon would do with these flags; see `ccm.planning.forecast.forecast`.
 
     Raises:
-        Refused: the forecast cannot be computed.
+        ExaminationError: the forecast cannot be computed.
     """
     case = case or Case(options=options, environ=environ)
     case.reads_only = True

@@ -73,7 +73,7 @@ def find_rollback(obj: MachineDeployment, sets: Sequence[MachineSet], revision: 
     """Return the result of a rollback to a revision; 0 = the previous one.
 
     Raises:
-        CannotBeDone: the deployment is paused, or there is no such revision.
+        RolloutRequestError: the deployment is paused, or there is no such revision.
     """
     if obj.is_paused:
         raise RolloutRequestError(f'"{obj.name}" is paused; resume it first')
@@ -98,7 +98,7 @@ def pause_patch(obj: MachineDeployment, *, paused: bool) -> Patch:
     """Return the patch that pauses or resumes a deployment.
 
     Raises:
-        CannotBeDone: the deployment is in that state already.
+        RolloutRequestError: the deployment is in that state already.
     """
     if obj.is_paused is paused:
         raise RolloutRequestError(f'"{obj.name}" is {"already" if paused else "not"} paused')

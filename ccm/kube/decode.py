@@ -135,7 +135,7 @@ def decode_event(kind: ResourceKind[T], line: bytes) -> WatchEvent[T]:
 
 
 def _decode_special_event(kind: ResourceKind[T], line: bytes, fault: Exception) -> WatchEvent[T]:
-    """Decode a line that is no change of a well-formed object; `fault` is the reason."""
+    """Decode an ERROR, a BOOKMARK, or a malformed object; `fault` is the decoding error."""
     try:
         envelope = _envelope(line)
         if envelope.type == "ERROR":

@@ -56,7 +56,7 @@ class EventWrite:
     Attributes:
         event: the event; if `repeated`, with the name of the existing one.
         repeated: whether it was written before, so that count, time and message are patched.
-        key: argument for `EventCorrelator.written`.
+        key: argument for `EventCorrelator.record_written`.
     """
 
     event: Event
@@ -82,7 +82,7 @@ class _WrittenEvent:
 
 
 class EventCorrelator:
-    """Decides how to write each event.
+    """Aggregation, counting and spam filter of events, as in client-go.
 
     Args:
         memory: maximum number of keys that each step remembers.

@@ -117,6 +117,7 @@ class ListWatch(Protocol[T]):
         """Watch changes since a version, or first the existing objects and then changes."""
 
 
+# As in client-go.
 _BACKOFF = ExponentialBackoff(base_s=0.8, factor=2.0, cap_s=30.0, jitter=1.0)
 
 
@@ -446,6 +447,7 @@ def _is_independent_of_version(problem: Exception) -> bool:
 
 
 _RESYNC_CHUNK = 500
+"""Objects that a resync handles before other tasks run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

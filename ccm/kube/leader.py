@@ -302,6 +302,7 @@ HEALTH_TOLERANCE_S = 20.0
 """Seconds that a leader may miss the end of its lease before the health check fails
 (cloud-controller-manager)."""
 
+# The candidate also reads the lease in every retry period, so a watch may fail for a while.
 _WATCH_TIMEOUT_S = 300
 _WATCH_BACKOFF = ExponentialBackoff(base_s=1.0, factor=2.0, cap_s=60.0, jitter=0.5)
 _SHORT_WATCH_S = 1.0

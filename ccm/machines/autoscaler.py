@@ -93,7 +93,7 @@ def node_marks(
         olds: the other sets.
         settings: names and settings.
         is_rolling: whether a rolling update is running.
-        updates: whether an in-place update is running; `inplace` marks old nodes then.
+        updates: whether an in-place update is running; `in_place_update` marks old nodes then.
     """
     holds = is_rolling or updates
     for old in olds:
@@ -147,7 +147,7 @@ def _marks(
 
 
 def _disables_scale_down(member: Member, settings: MachineSettings, *, holds: bool) -> bool | None:
-    """Return `NodeMark.is_held` for a machine's node; a preserved one is unchanged."""
+    """Return `NodeMark.disables_scale_down` for a machine's node; a preserved one is unchanged."""
     if holds:
         return True if settings.disables_scale_down else None
     return None if member.preserved_until is not None else False

@@ -33,7 +33,8 @@ GATHER_TURNS = 10
 """Turns of the event loop before a read, so that it serves all deletions that arrive together."""
 
 INTERVAL_S = 0.05
-"""Minimum time between two reads of a CRD."""
+"""Minimum time between two reads of a CRD: its deletion brings thousands of deletions, and each of
+them needs a read that began afterwards."""
 
 CONFIRM_S = 5.0
 """Time between the two refusals that prove that we lack the permission to read a CRD."""

@@ -58,7 +58,7 @@ class DriverClient:
     """Calls to the driver about machines.
 
     Args:
-        caller: calls the driver.
+        caller: client of the provider, with deadlines and concurrency limits.
         caches: caches of the machine controllers.
     """
 
@@ -68,7 +68,7 @@ class DriverClient:
 
     @property
     def finds_by_name(self) -> bool:
-        """Whether the driver finds VMs by name alone; see `ccm.cloud.machines.DriverClient`."""
+        """Whether the driver finds VMs by name alone; see `ccm.cloud.machines.Driver`."""
         return bool(getattr(self.caller.cloud.machines, "finds_by_name", False))
 
     def request(self, machine: Machine, machine_class: ResolvedClass) -> MachineRequest:
@@ -86,7 +86,7 @@ class DriverClient:
         )
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
-        """Call the driver, and record the reference's metrics.
+        """Call the driver, and record the metrics of Gardener's machine-controller-manager.
 
         Raises:
             CloudError: the call failed.
@@ -270,7 +270,7 @@ def _wrong_owner_error(machine: Machine) -> NotOwned:
 # --- listings -------------------------------------------------------------------------------------
 
 MAX_AGE_S = 30.0
-"""Maximum age of a listing that is reused."""
+"""Maximum age of a listing that is reused. Callers that need a newer one pass `since`."""
 
 Fetch = Callable[[ResolvedClass], Awaitable[Sequence[MachineRecord]]]
 

@@ -52,13 +52,13 @@ NONE = FailureBackoff()
 def record_failure(
     before: FailureBackoff, *, created_at: datetime, now: datetime, text: str, code: str = ""
 ) -> FailureBackoff:
-    """Return the setbacks after a machine failed.
+    """Return the failure back-off after a machine failed.
 
     Machines created before the last pause count, but cause no further pause: they were created
     together with those that caused it.
 
     Args:
-        before: setbacks before the failure.
+        before: back-off before the failure.
         created_at: time of the creation, or of the failed attempt.
         now: the time.
         text: reason of the failure.

@@ -27,7 +27,8 @@ nodes are reported as unhealthy that merely could not report, and a new process 
 that."""
 
 STEADY_S = 30.0
-"""Time that a relapsed node has to be healthy without a break before it counts as recovered."""
+"""Time that a relapsed node has to be healthy without a break before it counts as recovered. A
+flapping node must not restart the health timeout at each short recovery."""
 
 RELAPSE_S = 600.0
 """A node that becomes unhealthy this soon after its recovery has relapsed."""
@@ -289,7 +290,7 @@ def evaluate_health(
     Args:
         machine: the machine.
         node: its node; None = it has none.
-        history: observation of the phase, see `spell`.
+        history: observation of the phase, see `phase_history`.
         now: the time.
         settings: names and settings.
     """

@@ -103,7 +103,7 @@ class _History:
 
 
 class FakeTracker:
-    """The copy; it creates clients like `ccm.app.clients.Clients`.
+    """The copy; it creates clients like `ccm.app.clients.ClientFactory`.
 
     Attributes:
         served: plurals of the machine resources that the cluster serves; None: not known.

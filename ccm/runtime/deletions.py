@@ -98,7 +98,8 @@ CONFIG_MAP_NAME = "kube-ccm-deletions"
 """Name of the ConfigMap."""
 
 WRITE_INTERVAL_S = 5.0
-"""Minimum seconds between two writes of blocked deletions; slots are written at once."""
+"""Minimum seconds between two writes of blocked deletions, which come by the hundred, and the retry
+delay of a failed write. Slots are written at once."""
 
 MAX_LISTED = 200
 """Limit of listed objects per kind; the rest is only counted: a ConfigMap has a size limit."""
@@ -107,6 +108,8 @@ READ_INTERVAL_S = 60.0
 """Seconds between two reads of the annotation while a deletion is blocked."""
 
 _ATTEMPTS = 5
+"""Attempts of a write on conflict, as the other replica may write too."""
+
 _DELETIONS, _HELD = "deletions", "held"
 
 
@@ -249,7 +252,7 @@ class DeletionRecord:
             self.changed()
 
     def register_blocked(self, kind: str, blocked: Callable[[], Sequence[BlockedDeletion]]) -> None:
-        """Register the blocked deletions of a kind; `held` is called at each write."""
+        """Register the blocked deletions of a kind; `blocked` is called at each write."""
         self._blocked[kind] = blocked
         self.changed()
 
@@ -418,7 +421,7 @@ def blocked_deletions(config_map: ConfigMap | None, owner: str) -> Mapping[str, 
     """Return a daemon's blocked deletions by kind, from its record.
 
     Raises:
-        GarbledRecord: the record cannot be decoded.
+        MalformedRecord: the record cannot be decoded.
     """
     return {
         kind: _decoded(f"key {owner}.{kind}.{_HELD}", text, BlockedDeletions)

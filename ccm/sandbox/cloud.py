@@ -79,7 +79,7 @@ class _Calls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admin:
-    """The administrator's client; use `open_admin`. All methods raise CloudTrouble."""
+    """The administrator's client; use `open_admin`. All methods raise AdminError."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self.url = url
@@ -202,7 +202,7 @@ def find_sandbox(
         home: parent of the folders; None = the folder for temporary files.
 
     Raises:
-        Refused: the sandbox does not run, or the choice is ambiguous.
+        ActionError: the sandbox does not run, or the choice is ambiguous.
     """
     if folder is not None:
         selected = _read(folder)
@@ -251,8 +251,8 @@ async def run_action(action: str, node: str, endpoint: CloudEndpoint) -> str:
     """Run an action on the machine of a node; return a message about the result.
 
     Raises:
-        Refused: the node has no machine there, or already has one.
-        CloudTrouble: the cloud refused or did not answer.
+        ActionError: the node has no machine there, or already has one.
+        AdminError: the cloud refused or did not answer.
     """
     if not endpoint.url:
         raise ActionError("this sandbox runs with a cloud of your own: do it there")

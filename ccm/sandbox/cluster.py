@@ -226,7 +226,7 @@ def open_cloud(
 
     Raises:
         StartError: the cloud did not become ready.
-        CloudTrouble: the instances could not be created.
+        AdminError: the instances could not be created.
     """
     if settings.provider is None:
         return _open_simulated(folder, settings)

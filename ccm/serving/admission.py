@@ -29,7 +29,7 @@ KIND = "AdmissionReview"
 
 CREATE = "CREATE"
 UPDATE = "UPDATE"
-"""Values of `Request.operation`; others are DELETE and CONNECT."""
+"""Values of `AdmissionRequest.operation`; others are DELETE and CONNECT."""
 
 FORBIDDEN = 403
 """Default status code of a denial."""
@@ -139,7 +139,7 @@ def decode(body: bytes) -> AdmissionRequest:
     """Decode the request of an admission review.
 
     Raises:
-        Malformed: the body is no admission review, or has no request.
+        InvalidReview: the body is no admission review, or has no request.
     """
     try:
         review = _REVIEW.decode(body)

@@ -119,7 +119,7 @@ def user_of(certificate: Mapping[str, object]) -> UserInfo | None:
 
 
 def common_name(certificate: Mapping[str, object]) -> str:
-    """Return the common name of a certificate, or an empty text; the last of several, as in Go."""
+    """Return the last common name of a certificate, as Go does; empty if there is none."""
     return next(reversed(_subject(certificate).get("commonName", ())), "")
 
 

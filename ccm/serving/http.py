@@ -97,7 +97,7 @@ class Request:
         headers: headers by case-insensitive name.
         caller: peer of the connection.
         user: name of the authenticated user; empty before authentication.
-        read: reads the whole body; raises BadBody.
+        read: reads the whole body; raises BodyError.
         mark_authenticated: marks the caller as authenticated, so that its connection is among the
             last to be closed under load.
     """
@@ -428,7 +428,7 @@ class Body:
         """Receive and return the whole body; call it once.
 
         Raises:
-            BadBody: the body is too large, too slow or broken, or memory for bodies is short.
+            BodyError: the body is too large, too slow or broken, or memory for bodies is short.
         """
         self._bodies.reading.add(self)
         self._timeout = asyncio.timeout(self._bodies.limits.timeout_s)

@@ -175,7 +175,7 @@ class RouteCases:
     async def test_route_fault_arrives_as_promised(
         self, cloud: Cloud, harness: Harness, fault: str
     ) -> None:
-        """No fault reads as "no routes" or as success; afterwards all calls work."""
+        """During a fault no call succeeds or returns an empty list; afterwards all succeed."""
         routes = probes.routes_of(cloud)
         how = probes.fault_argument(harness, fault)
         (node,) = await probes.nodes(cloud, harness, 1)

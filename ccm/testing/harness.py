@@ -143,7 +143,7 @@ class Harness:
     async def surprise(self, made: Made) -> None:
         """Make the cloud speak of the future.
 
-        From now on each answer has undocumented fields, and the instance has an unknown state.
+        Every later response has undocumented fields, and the instance has an unknown state.
         """
 
     async def fail(self, how: Any) -> None:
@@ -196,13 +196,13 @@ class Harness:
         """Make the cloud refuse to delete a load balancer, or stop refusing."""
 
     async def unmarked_load_balancer(self, name: str) -> None:
-        """Make a load balancer of that name that bears the mark of no Service and no cluster."""
+        """Make a load balancer of that name without marks of a Service or cluster."""
 
     async def routes(self) -> Sequence[str]:
-        """The range of every route in the cloud, whosever it is."""
+        """Return the ranges of all routes in the cloud, of all owners."""
 
     async def foreign_route(self, cidr: str) -> None:
-        """Make a route that belongs to somebody else."""
+        """Make a route of another owner."""
 
     # --- machines ---------------------------------------------------------------------------
 

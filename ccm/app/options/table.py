@@ -82,7 +82,7 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
         explicit: names of flags set on the command line or in the configuration file, even to
             their default.
         from_file: names in `explicit` that only the file sets.
-        idle: names of flags without effect on the command line.
+        no_effect: names of flags without effect on the command line.
         leader_migration: plan in the configuration file; None if it has none.
         program: name of the program in user agents, events and metrics.
     """

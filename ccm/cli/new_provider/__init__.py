@@ -103,7 +103,7 @@ def write(name: str, folder: Path, *, load_balancer: bool = False, routes: bool 
     """Write the package of a new provider into a new folder.
 
     Raises:
-        Refused: the folder exists, or cannot be written.
+        ExaminationError: the folder exists, or cannot be written.
     """
     features = {
         "load_balancer": load_balancer,

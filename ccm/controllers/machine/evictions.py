@@ -48,7 +48,7 @@ TROUBLE_S = 5.0
 """Delay after an API error. It does not count against the eviction retries."""
 
 RACED_S = 0.2
-"""Delay after a conflict."""
+"""Delay after a conflict (reference)."""
 
 FORCE_S = 60.0
 """Maximum duration of the forced drain (reference)."""
@@ -60,6 +60,8 @@ BUDGET = "DisruptionBudget"
 """Cause in the API server's error if a budget refuses an eviction."""
 
 _NEVER_S = 3600.0
+"""Longest wait of a drain without a deadline; each change ends the wait earlier."""
+
 _log = log.logger("machine")
 
 
@@ -158,7 +160,7 @@ class NodeDrain:
         """Drain the node; return once no Pod that a drain removes is left.
 
         Raises:
-            Failed: the drain failed.
+            DrainFailed: the drain failed.
         """
         async with running_informer(self._pods), AsyncExitStack() as self._budgets:
             await self._mark()
@@ -583,7 +585,7 @@ class Budgets:
         """Wait until a refused Pod should be evicted again, for at most that many seconds.
 
         Raises:
-            Failed: the eviction can never succeed.
+            DrainFailed: the eviction can never succeed.
         """
         async with self._cache.use() as budgets:
             with suppress(TimeoutError):

@@ -54,7 +54,7 @@ class Tokens:
         """Return the machine's token, `<id>.<secret>`, and create it if it is missing.
 
         Raises:
-            Taken: a Secret with that ID is not the machine's.
+            TokenIDTaken: a Secret with that ID is not the machine's.
             KubeError: the request failed.
         """
         token_id = machine.annotation(settings.names.token_id)

@@ -45,6 +45,7 @@ from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 
 NAME = "machinedeployment"
 BACK_OFF_CAP_S = 60.0
+"""Maximum back-off of one object; client-go's 1000 s would delay a repaired object for too long."""
 
 RESYNC_S = 600.0
 """Resync period of a deployment (reference)."""

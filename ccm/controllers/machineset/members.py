@@ -286,7 +286,7 @@ class Memories:
         self._of: dict[str, SetMemory] = {}
 
     def of(self, obj: MachineSet) -> SetMemory:
-        """Return the memory of a set; a changed template resets its failures."""
+        """Return the observed state of a set; a changed template resets its failure back-off."""
         template, memory = obj.template, self._of.get(obj.uid)
         if memory is None:
             memory = self._of[obj.uid] = SetMemory(key=obj.key, template=template)

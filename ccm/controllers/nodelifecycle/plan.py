@@ -49,7 +49,7 @@ MAX_ANSWER_GAP_S = 60.0
 """Maximum seconds that a gap between answers adds: pauses of the daemon prove nothing."""
 
 MAX_WITNESSES = 100
-"""Limit of witnesses per pass."""
+"""Limit of witnesses per pass, because each of them costs a call to the cloud."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

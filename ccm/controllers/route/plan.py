@@ -76,10 +76,10 @@ class RouteDeletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteCreation:
-    """Missing route.
+    """Route to create.
 
     Attributes:
-        node: its target.
+        node: target of the route.
         cidr: destination range in the node's spelling.
         network: the range, parsed.
         after: positions in `RoutePlan.deletions` of overlapping routes, which have to be deleted

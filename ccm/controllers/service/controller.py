@@ -71,7 +71,7 @@ STALE = ReconcileResult(after_s=1.0)
 """Requeue of a Service that changed during a write: the cache needs time to show the change."""
 
 MEMBERS_REQUEUE_S = 10.0
-"""Requeue delay in seconds while the members are not known."""
+"""Requeue delay in seconds while the members are not known: no event tells when they are."""
 
 MEMBERS_CHECK_S = 10.0
 """Seconds between two checks of missing or unfit members."""
@@ -493,6 +493,7 @@ class ServiceController:
     async def _drifted(
         self, listing: LoadBalancerListing, key: str, record: ServiceRecord, *, since: float
     ) -> bool:
+        # A pass compares all Services; other tasks run in between.
         await asyncio.sleep(0)
         if not self._is_idle(key, record) or record.touched_at >= since:
             return False

@@ -145,7 +145,7 @@ def create(cloud: Cloud, call: Call) -> Answer:
 
 
 def find_server(cloud: Cloud, call: Call) -> Resource:
-    """Return the server in the path, which must be in the place of the path."""
+    """Return the server of the path, which must be in the project and region of the path."""
     number = call.path["serverId"]
     if cloud.places.get(number) != call.place:
         raise ApiError("not_found", f"server {number} not found")
