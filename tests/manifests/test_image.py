@@ -172,7 +172,7 @@ def test_what_is_installed_works_and_is_locked(tmp_path: Path) -> None:
     told = run(program, "--help", env=clean)
     (container,) = shipped.deployment()["template"]["spec"]["containers"]
     assert [arg for arg in container["args"] if arg.partition("=")[0] not in told] == []
-    script = "from ccm.cloud import registry; print(*registry.available())"
+    script = "from ccm.cloud import registry; print(*registry.installed_providers())"
     assert "sim" in run(python, "-P", "-c", script, env=clean).split()
     assert files(installed) == before
 
