@@ -29,28 +29,28 @@ from ccm.cli import (
 )
 
 _DESCRIPTION = """\
-Tools around the cloud-controller-manager: try it, look into it, develop a provider.
+Tools for the cloud-controller-manager: try it, inspect it, develop a provider.
 
-The daemon itself is another command: cloud-controller-manager (or python -m ccm). As a plugin of
-kubectl, all of it is `kubectl ccm` too.
+The daemon is a separate command: cloud-controller-manager (or python -m ccm). As a kubectl plugin,
+all commands are also available as `kubectl ccm`.
 """
 
 _EPILOG = """\
 start here:
-  kube-ccm sandbox                     a whole cluster to play with, on this machine, in seconds
-  kube-ccm sandbox --help              what it does and what you can do in it
+  kube-ccm sandbox                     start a local test cluster in seconds
+  kube-ccm sandbox --help              the parts of the sandbox, and its options
 
-with a cluster of your own:
-  kube-ccm providers                   which providers are installed; with a NAME, what it reads
-  kube-ccm doctor --cloud-provider=... the daemon's flags: finds what keeps it from working
-  kube-ccm plan ...                    the same flags: what the daemon would do, nothing is done
-  kube-ccm explain node NAME           why a node or Service is as it is: the daemon's own word
-  kube-ccm orphans ...                 the same flags: load balancers that belong to no Service
-  kube-ccm rollout status mcd/NAME     how far machines are exchanged; undo, pause, resume
-  source <(kube-ccm completion bash)   Tab completes commands and flags, the daemon's too
+with your cluster (`...`: the daemon's flags):
+  kube-ccm providers                   list the installed providers; with a NAME, describe one
+  kube-ccm doctor ...                  check the cluster, the cloud and the daemon's setup
+  kube-ccm plan ...                    show what the daemon would change, without changing it
+  kube-ccm explain node NAME           explain the state of a node, Service or Machine
+  kube-ccm orphans ...                 list load balancers that belong to no Service
+  kube-ccm rollout status mcd/NAME     show a rollout of Machines; undo, pause or resume it
+  source <(kube-ccm completion bash)   enable shell completion, also for the daemon
 
-with a cloud of your own:
-  kube-ccm new-provider NAME           writes a package with a provider, its tests green at once
+with your cloud:
+  kube-ccm new-provider NAME           write a package for a new provider, with passing tests
 """
 
 _COLUMN = 16

@@ -66,7 +66,7 @@ class DaemonCommand:
     used: Collection[str] = ()
     needs_provider: bool = True
     check_arguments: Callable[[Sequence[str], Mapping[str, Any]], Iterable[str]] = (
-        lambda words, _own: (f"{word!r} is no flag" for word in words)
+        lambda words, _own: (f"{word!r} is not a flag" for word in words)
     )
     exit_usage: int = EXIT_USAGE
 
@@ -154,7 +154,7 @@ def output(section: FlagSection, for_people: str) -> str:
     """Declare the flag `--output`, with a human-readable format as default, and json."""
     return section.flag(
         for_people,
-        f"{for_people} for people, json for programs.",
+        f"Output format: {for_people} or json.",
         short="o",
         check=lambda word: "" if word in (for_people, "json") else f"must be {for_people} or json",
     )

@@ -37,19 +37,19 @@ DAEMONS = (DAEMON, "machine-controller", "machine-controller-manager")
 """Daemon programs: the cloud controller manager, and those with machine controllers only."""
 
 _DESCRIPTION = """\
-Prints a script that lets your shell complete `kube-ccm`, `cloud-controller-manager`,
+Prints a shell script that completes the command lines of `kube-ccm`, `cloud-controller-manager`,
 `machine-controller` and `machine-controller-manager`: commands, flags, names of controllers and
 installed providers, files.
 """
 
 _EPILOG = """\
-use it:
-  bash   source <(kube-ccm completion bash)     to keep: put it into ~/.bashrc
-  zsh    source <(kube-ccm completion zsh)      to keep: put it into ~/.zshrc, after compinit
-  fish   kube-ccm completion fish | source      to keep: kube-ccm completion fish > \\
+usage:
+  bash   source <(kube-ccm completion bash)     permanently: add it to ~/.bashrc
+  zsh    source <(kube-ccm completion zsh)      permanently: add it to ~/.zshrc, after compinit
+  fish   kube-ccm completion fish | source      permanently: kube-ccm completion fish > \\
                                                   ~/.config/fish/completions/kube-ccm.fish
 
-`kubectl ccm` needs none of it: kubectl's own completion asks kubectl_complete-ccm.
+`kubectl ccm` needs no script: kubectl's completion runs kubectl_complete-ccm.
 """
 
 _BASH = """\
@@ -63,7 +63,7 @@ __kube_ccm_complete() {
     directive="${offered[-1]#:}"
     unset "offered[-1]"
     COMPREPLY=("${offered[@]%%$'\\t'*}")
-    # bash itself takes --flag=value for three words, unless somebody told it not to.
+    # bash splits --flag=value into three words by default.
     [[ $2 == -*=* ]] && COMPREPLY=("${COMPREPLY[@]/#/${2%%=*}=}")
     ((directive & 2)) && compopt -o nospace
     ((directive & 4)) || compopt -o default
@@ -122,11 +122,11 @@ _FILE_ENDS = ("config", "-file", "-config-to", "-dir", "folder", "picture")
 
 def add(commands: Any) -> None:
     """Register the subcommand."""
-    summary = "print a script with which your shell completes all of this"
+    summary = "print a shell completion script"
     parser = command.add_parser(
         commands, "completion", summary, description=_DESCRIPTION, epilog=_EPILOG
     )
-    parser.add_argument("shell", choices=tuple(SCRIPTS), help="the shell to write it for")
+    parser.add_argument("shell", choices=tuple(SCRIPTS), help="the shell")
     parser.set_defaults(run=_run)
 
 

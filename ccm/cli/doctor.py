@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from ccm.doctor.examination import DoctorCheck
 
 _INTRODUCTION = """\
-Looks at the API server, the permissions, the daemon's Deployment and who leads, the provider, the
-cloud, the nodes, and Machines with their classes and VMs, in this order, and says of each what it
-found and what to do next; but first, what starting the daemon would delete. Nothing is ever
-written, neither to the cluster nor to the cloud.
+Shows what the daemon would delete at its start. Then checks the API server, the permissions, the
+daemon's Deployment and Lease, the provider, the cloud, the nodes, and Machines with their classes
+and VMs, in this order. Each check prints its result and advice. Doctor changes nothing, neither in
+the cluster nor in the cloud.
 
-Usage: kube-ccm doctor [-o table|json] [--timeout=DURATION] [--as=USER] [the daemon's own flags]
+Usage: kube-ccm doctor [-o table|json] [--timeout=DURATION] [--as=USER] [the daemon's flags]
 
-Give it the flags of the daemon, for instance those of its Deployment. Without --kubeconfig and
-outside a cluster it uses $KUBECONFIG or ~/.kube/config, as kubectl does. Where --controllers names
-those of Machines, it reads the Secrets of their namespace, as the daemon does.
+Pass the flags of the daemon, for example from its Deployment. Without --kubeconfig and outside a
+cluster, doctor uses $KUBECONFIG or ~/.kube/config, as kubectl does. If --controllers includes
+machine controllers, it reads the Secrets in their namespace, as the daemon does.
 
 examples:
   kube-ccm doctor --cloud-provider=sim --cloud-config=cloud.yaml
@@ -40,7 +40,7 @@ examples:
   kube-ccm doctor --cloud-provider=sim --cloud-config=cloud.yaml \\
       --as=system:serviceaccount:kube-system:cloud-controller-manager
 
-exit status: 0 no failure, 1 a failure, 2 the command line is wrong
+exit status: 0 no failure, 1 a failure, 2 invalid command line
 
 """
 
@@ -56,14 +56,14 @@ class _Own:
     output: str = command.output(_SECTION, "table")
     timeout: timedelta = _SECTION.flag(  # noqa: RUF009 - it is `dataclasses.field`
         timedelta(seconds=CHECK_LIMIT_S),
-        "Longest time that one check may take.",
+        "Time limit of one check.",
         check=checks.positive,
     )
     as_: str = _SECTION.flag(
         "",
-        "Ask about the permissions of this user, such as "
-        "system:serviceaccount:kube-system:cloud-controller-manager, instead of our own. "
-        "Needs the right to ask about others.",
+        "Check the permissions of this user, such as "
+        "system:serviceaccount:kube-system:cloud-controller-manager. Empty: your own. "
+        "Needs permission to create SubjectAccessReviews.",
     )
 
 
@@ -144,7 +144,7 @@ def _watchdog(limit_s: float) -> Iterator[Callable[[str], None]]:
 
     def give_up(name: str) -> None:
         shown = _SHOW_CURSOR if sys.stderr.isatty() else ""
-        text = f"{shown}kube-ccm doctor: {name}: hangs and cannot be cancelled, given up\n"
+        text = f"{shown}kube-ccm doctor: {name}: hangs and cannot be cancelled; aborted\n"
         os.write(sys.stderr.fileno(), text.encode())
         os._exit(EXIT_FAILED)
 
@@ -171,7 +171,7 @@ def _act(request: ParsedCommand, out: TextIO) -> int:
 
 COMMAND = command.DaemonCommand(
     name=NAME,
-    summary="look for what keeps the daemon from working, and say what to do about it",
+    summary="find problems of the daemon, cluster and cloud, and show how to fix them",
     introduction=_INTRODUCTION,
     own=_Own,
     execute=_act,

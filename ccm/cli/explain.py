@@ -18,21 +18,21 @@ from ccm.cli.command import EXIT_OK, ParsedCommand
 from ccm.doctor import CHECK_LIMIT_S, ExaminationError
 
 _INTRODUCTION = """\
-Says in its first line why a node is not initialised or not deleted, a Service has no load balancer,
-a Machine no VM or no node, or a MachineSet or MachineDeployment not its machines; then what
-the daemon knows of it: state, plan, last error, next try.
+Explains why a node is not initialised or not deleted, a Service has no load balancer, a Machine has
+no VM or no node, or a MachineSet or MachineDeployment lacks machines. The first line has the cause;
+then follows the daemon's view of the object: state, plan, last error, next retry.
 
 Usage: kube-ccm explain node NAME [-o table|json]
        kube-ccm explain service|machine|machineset|machinedeployment NAMESPACE/NAME [-o table|json]
 
-The daemon that holds the Lease is asked, through a port-forward to its Pod, with your own
-credentials from the kubeconfig: token, exec plugin or client certificate. That takes the rights to
-get the object; to `get` the path /explain of the daemon; and in its namespace to list Pods, to get
-the Lease, and to `create` and `get` pods/portforward. Nothing is asked of the cloud, and nothing is
-written. Where none leads, that is said from the cluster alone.
+The command connects to the leader's Pod by port-forward, with the credentials from your kubeconfig:
+token, exec plugin or client certificate. Required permissions: get the object; get the daemon's
+path /explain; and in the daemon's namespace list Pods, get the Lease, and create and get
+pods/portforward. The command calls no cloud and changes nothing. Without a leader, only the objects
+in the cluster are examined.
 
-A token is shown to the daemon. To hand no administrator's token around, use an account that may do
-no more than the above.
+The daemon receives your token. Instead of an administrator's account, use an account with only
+these permissions.
 
 examples:
   kube-ccm explain node worker-3
@@ -41,7 +41,7 @@ examples:
   kube-ccm explain machinedeployment default/workers
   kube-ccm explain node worker-3 --address=10.0.0.7:10258 --insecure
 
-exit status: 0 nothing is to be done about it, 1 something is, 2 the command line is wrong
+exit status: 0 no action needed, 1 action needed or an error, 2 invalid command line
 
 """
 
@@ -50,11 +50,11 @@ NAME = "explain"
 EXIT_STUCK = 1
 
 OBJECTS = {
-    "node": "NAME: of a node",
-    "service": "NAMESPACE/NAME: of a Service",
-    "machine": "NAMESPACE/NAME: of a Machine",
-    "machineset": "NAMESPACE/NAME: of a MachineSet",
-    "machinedeployment": "NAMESPACE/NAME: of a MachineDeployment",
+    "node": "NAME of a node",
+    "service": "NAMESPACE/NAME of a Service",
+    "machine": "NAMESPACE/NAME of a Machine",
+    "machineset": "NAMESPACE/NAME of a MachineSet",
+    "machinedeployment": "NAMESPACE/NAME of a MachineDeployment",
 }
 """Kind of object -> description of its name. Plurals and kubectl's short names work as well."""
 
@@ -93,22 +93,22 @@ class _Own:
     output: str = command.output(_SECTION, "table")
     address: str = _SECTION.flag(
         "",
-        "Ask the daemon at this host and port, without a port-forward.",
+        "Host and port of the daemon. Empty: connect to the leader by port-forward.",
         check=_wrong_address,
     )
     ca: str = _SECTION.flag(
         "",
-        "File with the authorities that certify the daemon at --address, PEM.",
+        "PEM file with the CA certificates of the daemon at --address.",
         check=_wrong_file,
     )
     insecure: bool = _SECTION.flag(
         False,
-        "Do not verify the daemon at --address: its certificate vouches for itself unless it "
-        "was given one. Whoever answers there sees your token.",
+        "Do not verify the certificate of the daemon at --address, which is self-signed unless "
+        "the daemon has --tls-cert-file. Any server at that address gets your token.",
     )
     timeout: timedelta = _SECTION.flag(  # noqa: RUF009 - it is `dataclasses.field`
         timedelta(seconds=CHECK_LIMIT_S),
-        "Longest time that one request may take.",
+        "Time limit of one request.",
         check=checks.positive,
     )
 
@@ -123,13 +123,13 @@ def _faults(words: Sequence[str], own: Mapping[str, Any]) -> Iterator[str]:
     if len(words) != 2 or not kind_of(words[0]):
         shown = " ".join(words) or "nothing"
         yield (
-            "say which object: node NAME, or service, machine, machineset or "
-            f"machinedeployment with NAMESPACE/NAME, not {shown!r}"
+            "expected node NAME, or service, machine, machineset or machinedeployment with "
+            f"NAMESPACE/NAME; got {shown!r}"
         )
     if own["address"] and not (own["ca"] or own["insecure"]):
         yield (
-            "--address needs --ca=FILE with the authority of the daemon's certificate, or "
-            "--insecure, if you are sure who answers there: it sees your token"
+            "--address needs --ca=FILE with the CA of the daemon's certificate, or --insecure; "
+            "use --insecure only if the server at that address may get your token"
         )
 
 
@@ -167,7 +167,7 @@ async def explain_object(
 
 COMMAND = command.DaemonCommand(
     name=NAME,
-    summary="say why a node, a Service or machines are as they are, and what to do about it",
+    summary="explain the state of a node, a Service or machines, and show what to do",
     introduction=_INTRODUCTION,
     own=_Own,
     execute=lambda request, out: asyncio.run(explain_object(request, out)),

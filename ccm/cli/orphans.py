@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from ccm.model import Service
 
 _INTRODUCTION = """\
-Shows the load balancers that the cloud has for this cluster and that belong to no Service. The
-daemon never deletes them: it reports them in an Event and in the metric ccm_service_orphans.
+Shows this cluster's load balancers in the cloud that belong to no Service. The daemon never deletes
+them; it reports them in an Event and in the metric ccm_service_orphans.
 
-Usage: kube-ccm orphans [--delete=NAME] [the daemon's own flags]
+Usage: kube-ccm orphans [--delete=NAME] [the daemon's flags]
 
-Give it the flags of the daemon, for instance those of its Deployment. Without --kubeconfig and
-outside a cluster it uses $KUBECONFIG or ~/.kube/config, as kubectl does.
+Pass the flags of the daemon, for example from its Deployment. Without --kubeconfig and outside a
+cluster, orphans uses $KUBECONFIG or ~/.kube/config, as kubectl does.
 
 examples:
   kube-ccm orphans --cloud-provider=sim --cloud-config=cloud.yaml
   kube-ccm orphans --cloud-provider=sim --cloud-config=cloud.yaml --delete=a0123456789abcdef
 
-exit status: 0 done, 1 not possible, 2 the command line is wrong
+exit status: 0 success, 1 an error, 2 invalid command line
 
 """
 
@@ -43,7 +43,7 @@ _SECTION = FlagSection(NAME, ours=True)
 @dataclass(frozen=True)
 class _Own:
     delete: str = _SECTION.flag(
-        "", "Delete the load balancer of this name, if it belongs to no Service."
+        "", "Delete the load balancer of this name if it belongs to no Service."
     )
 
 
@@ -67,7 +67,7 @@ async def show_or_delete(
         orphans = await _orphans(case, handle)
         if name:
             await _delete(handle, name, orphans)
-            lines = [f"{name} is deleted"]
+            lines = [f"{name} deleted"]
         else:
             lines = [
                 f"{lb.name}  "
@@ -106,7 +106,7 @@ async def _orphans(case: Case, handle: CloudClient) -> Sequence[LoadBalancerReco
     async for page in case.client.resource(SERVICES).pages():
         services += page.items
         if page.malformed_keys:
-            unreadable = ", ".join(key or "one without a name" for key in page.malformed_keys)
+            unreadable = ", ".join(key or "a Service without a name" for key in page.malformed_keys)
             raise ExaminationError(
                 f"Services that cannot be decoded may own load balancers: {unreadable}"
             )
@@ -118,12 +118,12 @@ async def _delete(handle: CloudClient, name: str, orphans: Sequence[LoadBalancer
 
     if name not in {record.name for record in orphans}:
         raise ExaminationError(
-            f"{name} is no load balancer of this cluster, or belongs to a Service"
+            f"{name} is not a load balancer of this cluster, or belongs to a Service"
         )
     if not handle.offers(LoadBalancerRemoval):
         raise ExaminationError(
-            f"provider {handle.name} cannot delete a load balancer by its name; delete {name} with "
-            "the tools of the cloud"
+            f"provider {handle.name} cannot delete a load balancer by name; delete {name} with the "
+            "tools of the cloud"
         )
     await handle.call(LoadBalancerRemoval.delete_load_balancer, handle.cluster_name, name)
 

@@ -13,56 +13,57 @@ from ccm.cli import command
 from ccm.cli.command import EXIT_FAILED, EXIT_OK, ParsedCommand
 
 _INTRODUCTION = """\
-Shows what the daemon would change if it were started now with these flags: nodes, Services, load
-balancers, routes, Machines and their VMs, and which deletions it would hold back and why. Nothing
-is written, neither to the cluster nor to the cloud; another manager may run meanwhile, such as the
-one to be replaced.
+Shows what the daemon would change if it started now with these flags: nodes, Services, load
+balancers, routes, Machines and their VMs, and which deletions it would block and why. Plan changes
+nothing, neither in the cluster nor in the cloud. Another manager may run at the same time, such as
+the one to be replaced.
 
-The daemon's own controllers run over a copy of the cluster in memory. They ask the cloud as they
-always do; what they would change there is noted and taken for done, so that what follows from it
-is shown too. Time in which they would only wait is skipped.
+Plan runs the daemon's controllers on an in-memory copy of the cluster. Reads go to the real cloud.
+Writes to the cloud are recorded and assumed to succeed, so that their consequences are shown, too.
+Waiting times are skipped.
 
-Usage: kube-ccm plan [-o text|json] [--wait] [the daemon's own flags]
+Usage: kube-ccm plan [-o text|json] [--wait] [the daemon's flags]
 
-Give it the flags of the daemon, for instance those of its Deployment. Without --kubeconfig and
-outside a cluster it uses $KUBECONFIG or ~/.kube/config, as kubectl does. It needs the right to
-list nodes and Services and to read the ConfigMap kube-ccm-deletions beside the Lease; for Machines
-also to list them, their classes and the Secrets beside them, and to read the namespace kube-system.
-With -v the controllers' own log is shown too, which tells of changes as if they were made.
+Pass the flags of the daemon, for example from its Deployment. Without --kubeconfig and outside a
+cluster, plan uses $KUBECONFIG or ~/.kube/config, as kubectl does. Required permissions: list nodes
+and Services, and get the ConfigMap kube-ccm-deletions in the Lease's namespace; for Machines also
+list them, their classes and the Secrets in their namespace, and get the namespace kube-system. With
+-v the controllers' log is shown, too; it reports changes as if they were made.
 
 examples:
   kube-ccm plan --cloud-provider=sim --cloud-config=cloud.yaml
   kube-ccm plan --cloud-provider=sim --cloud-config=cloud.yaml --wait
   kube-ccm plan --cloud-provider=sim --cloud-config=cloud.yaml -o json | jq '.changes[].object'
 
-how to read it:
+format:
   Node worker-3
     - would delete after 5s (if the cloud still denies it)
   Node worker-4
-    + spec.providerID: sim://i-4                               is set
-    ~ status.addresses[InternalIP]: 10.0.0.4 → 10.0.0.9        is changed
+    + spec.providerID: sim://i-4                               set
+    ~ status.addresses[InternalIP]: 10.0.0.4 → 10.0.0.9        changed
     - spec.taints: node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule
   Node worker-5
-    ! held: ...                                                is not deleted, why, and what to do
+    ! held: ...                                                not deleted: reason and advice
   Service default/shop
-    ~ load balancer: members worker-4 (would ensure it: nobody knows whether anything differs)
+    ~ load balancer: members worker-4 (would ensure it; the difference cannot be determined)
   Machine default/worker-6
-    + VM: of class small                                       is made; what follows is not known
+    + VM: of class small                                       created; later effects are unknown
 
-A node is deleted once the cloud has denied its instance twice, a monitor period apart. Without
---wait the second answer is not waited for. A load balancer whose state the cloud does not list
-would be ensured, which changes nothing where nothing differs, but counts as a change here.
+The daemon deletes a node after two checks, one monitor period apart, in which the cloud has no
+instance for the node. Without --wait, plan does only the first check. A load balancer whose state
+the cloud does not list counts as a change, because the daemon would ensure it; the call changes
+nothing if nothing differs.
 
--o json is one object:
+-o json prints one object:
   summary   one line
-  changes   of each: object (kind, namespace, name), action (create, change or delete), what (a
-            field, the kind of the object itself, "load balancer", "members of the load balancer",
-            "route" or "VM"), old and new (null: not there, or not known), afterSeconds, note
-  held, warnings   of each: object, reason, message
+  changes   list of: object (kind, namespace, name), action (create, change or delete), what (a
+            field, the kind of the object, "load balancer", "members of the load balancer", "route"
+            or "VM"), old and new (null: absent or unknown), afterSeconds, note
+  held, warnings   blocked deletions and warnings, list of: object, reason, message
   leftOut   controller -> why it would not run
-  failures  why it is not known what would be done
+  failures  why the plan is missing or incomplete
 
-exit status: 0 nothing to do, 2 changes, 1 an error: the plan is missing or not complete
+exit status: 0 no changes, 2 changes, 1 an error: the plan is missing or incomplete
 
 """
 
@@ -79,8 +80,8 @@ class _Own:
     output: str = command.output(_SECTION, "text")
     wait: bool = _SECTION.flag(
         False,
-        "Wait for the monitor period (--node-monitor-period) and ask the cloud again about the "
-        "nodes that it denies, as the daemon does before it deletes them.",
+        "Wait one monitor period (--node-monitor-period), and check nodes without an instance a "
+        "second time, as the daemon does before it deletes them.",
     )
 
 
@@ -125,7 +126,7 @@ def _act(request: ParsedCommand, out: TextIO) -> int:
 
 COMMAND = command.DaemonCommand(
     name=NAME,
-    summary="show what the daemon would do to this cluster and its cloud, and do nothing of it",
+    summary="show what the daemon would change in this cluster and its cloud, without changing it",
     introduction=_INTRODUCTION,
     own=_Own,
     execute=_act,

@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from ccm.cloud.interface import Cloud
 
 _DESCRIPTION = """\
-Without a name: the installed providers, where they come from, and whether they load.
+Without a name: the installed providers, their packages, and whether they load.
 
-With a name: what the provider offers, the settings of its cloud config, and the annotations of
-Services that it reads. It is not opened, and its cloud is not asked, unless you give
---cloud-config.
+With a name: the capabilities of the provider, the settings of its cloud config, and the Service
+annotations that it reads. The provider is opened, and may call its cloud, only with --cloud-config.
 """
 
 _EPILOG = """\
@@ -35,7 +34,7 @@ examples:
   kube-ccm providers sim
   kube-ccm providers sim --cloud-config cloud.yaml -o json
 
-exit status: 0, or 1 when there is no such provider or it cannot be used
+exit status: 0 success, 1 the provider does not exist or cannot be used, 2 invalid command line
 """
 
 _WIDTH = 98
@@ -45,7 +44,7 @@ Document = Mapping[str, Any]
 
 def add(commands: Any) -> None:
     """Register the subcommand."""
-    summary = "list the installed providers, or describe one: what it offers, its settings"
+    summary = "list the installed providers, or describe the capabilities and settings of one"
     parser = command.add_parser(
         commands, "providers", summary, description=_DESCRIPTION, epilog=_EPILOG
     )
@@ -56,14 +55,14 @@ def add(commands: Any) -> None:
         "--cloud-config",
         metavar="FILE",
         default="",
-        help="with NAME: open the provider with this configuration and ask it what it offers",
+        help="with NAME: open the provider with this cloud config and show its capabilities",
     )
     option(
         "-o",
         "--output",
         choices=("table", "json"),
         default="table",
-        help="table for people (default), json for programs",
+        help="output format (default: table)",
     )
 
 
@@ -175,7 +174,7 @@ async def describe(name: str, *, cloud_config: str = "") -> Document:
 
 def _listing(providers: Sequence[Document]) -> Iterator[str]:
     if not providers:
-        yield "no provider is installed; install a package that offers one"
+        yield "no provider is installed; install a provider package"
         return
     rows = [
         (provider["name"], provider["package"] or "-", provider["fault"] or "ok")
@@ -189,11 +188,11 @@ def _page(provider: Document) -> Iterator[str]:
     yield f"{provider['name']}: {provider['target']}{origin}, written for SDK {provider['sdk']}"
     if provider["about"]:
         yield from ("", *textwrap.wrap(provider["about"], _WIDTH))
-    yield from ("", f"offers, {'asked when open' if provider['opened'] else 'as its source says'}:")
+    yield from ("", f"capabilities, {'when open' if provider['opened'] else 'as declared'}:")
     if provider["offers"] is None:
-        yield "  the source does not tell; --cloud-config FILE opens the provider and asks it"
+        yield "  not declared; use --cloud-config FILE to open the provider and show them"
     else:
-        yield from (f"  {offer}" for offer in provider["offers"] or ("nothing",))
+        yield from (f"  {offer}" for offer in provider["offers"] or ("none",))
     yield ""
     if settings := provider["cloudConfig"]["settings"]:
         yield f"cloud config, {provider['cloudConfig']['format']}:"
@@ -207,17 +206,17 @@ def _page(provider: Document) -> Iterator[str]:
             yield f"  {line}"
             yield from _explanation(item["help"])
     else:
-        yield "cloud config: the provider does not say what it reads; see its documentation"
+        yield "cloud config: settings not declared; see the documentation of the provider"
     yield ""
     if annotations := provider["serviceAnnotations"]:
-        yield "annotations of Services:"
+        yield "Service annotations:"
         for item in annotations:
             yield f"  {item['name']}: {item['expects']}, default {item['default']}"
             yield from _explanation(item["help"])
     else:
         prefixes = provider["serviceAnnotationPrefixes"]
         shown = "any" if prefixes is None else ", ".join(prefixes) or "none"
-        yield f"annotations of Services: {shown}"
+        yield f"Service annotations: {shown}"
 
 
 def _explanation(text: str) -> list[str]:

@@ -20,19 +20,18 @@ if TYPE_CHECKING:
     from ccm.model.machines import MachineDeployment
 
 _INTRODUCTION = """\
-Shows how the machines of a MachineDeployment are exchanged for new ones, as kubectl rollout does
-for Pods, and steers it.
+Shows and controls the rollout of a MachineDeployment, as kubectl rollout does for a Deployment.
 
 Usage: kube-ccm rollout status|undo|pause|resume machinedeployment/NAME [flags]
 
-  status   say how far it is, and wait until it is done; --watch=false: only say it
-  undo     go back to the template before, or to that of --to-revision
-  pause    exchange no machines for now; a change of the replicas is still followed
-  resume   go on
+  status   show the progress until the rollout is complete; --watch=false: show it once
+  undo     roll back to the previous template, or to that of --to-revision
+  pause    stop replacing machines; changes of the replicas still take effect
+  resume   continue the rollout
 
-Without --kubeconfig it uses $KUBECONFIG or ~/.kube/config, as kubectl does. mcd/NAME will do for
-machinedeployment/NAME. The controllers do the work: they run in the daemon where --controllers
-names machineset and machinedeployment.
+Without --kubeconfig, rollout uses $KUBECONFIG or ~/.kube/config, as kubectl does. mcd/NAME is short
+for machinedeployment/NAME. The controllers machineset and machinedeployment do the work; they run
+in a daemon whose --controllers includes them.
 
 examples:
   kube-ccm rollout status mcd/workers
@@ -40,19 +39,19 @@ examples:
   kube-ccm rollout undo mcd/workers
   kube-ccm rollout undo mcd/workers --to-revision=3
   kubectl get machinesets -o custom-columns='NAME:.metadata.name,\\
-    REVISION:.metadata.annotations.deployment\\.kubernetes\\.io/revision'   which there are
+    REVISION:.metadata.annotations.deployment\\.kubernetes\\.io/revision'   list revisions
 
-exit status: 0 done, or rolled out; 1 it does not move on, is not done in time, or an error
+exit status: 0 success; 1 the rollout is stuck or timed out, or an error
 
 """
 
 NAME = "rollout"
 
 ACTIONS = {
-    "status": "how far it is",
-    "undo": "go back to an older template",
-    "pause": "exchange no machines for now",
-    "resume": "go on",
+    "status": "show the progress",
+    "undo": "roll back to an earlier template",
+    "pause": "pause the rollout",
+    "resume": "continue the rollout",
 }
 
 _KINDS = ("machinedeployment", "machinedeployments", "mcd", "machinedeployment.machine.sapcloud.io")
@@ -63,15 +62,15 @@ _SECTION = FlagSection(NAME, ours=True)
 
 @dataclass(frozen=True)
 class _Own:
-    watch: bool = _SECTION.flag(True, "Wait until it is rolled out (status).", short="w")
+    watch: bool = _SECTION.flag(True, "Wait until the rollout is complete (status).", short="w")
     timeout: timedelta = _SECTION.flag(  # noqa: RUF009 - it is `dataclasses.field`
         timedelta(0),
-        "Longest time to wait (status). 0 means for ever.",
+        "Maximum time to wait (status). 0 means no limit.",
         check=checks.not_negative,
     )
     to_revision: int = _SECTION.flag(
         0,
-        "Revision to go back to (undo). 0 means the one before.",
+        "Revision to roll back to (undo). 0 means the previous one.",
         check=lambda value: "" if value >= 0 else "must be 0 or more",
     )
 
@@ -88,7 +87,7 @@ def parse_target(words: Sequence[str]) -> tuple[str, str]:
 def _faults(words: Sequence[str], _own: Mapping[str, Any]) -> Iterator[str]:
     if not parse_target(words)[1]:
         shown, actions = " ".join(words) or "nothing", ", ".join(ACTIONS)
-        yield f"say what: one of {actions}, then machinedeployment/NAME, not {shown!r}"
+        yield f"expected one of {actions}, then machinedeployment/NAME; got {shown!r}"
 
 
 async def show_or_change(
@@ -137,7 +136,7 @@ async def _status(client: Client, request: ParsedCommand, out: TextIO) -> int:
                 if progress.done or not request.own_flags["watch"]:
                     return EXIT_OK
     except TimeoutError as error:
-        raise ExaminationError(f"not done within {limit_s:g}s; it goes on nevertheless") from error
+        raise ExaminationError(f"not complete after {limit_s:g}s; the rollout continues") from error
     raise ExaminationError(f'"{name}" was deleted')
 
 
@@ -180,10 +179,10 @@ async def _change_rollout(client: Client, request: ParsedCommand, out: TextIO) -
         ]
         revert = rolloutstatus.find_rollback(obj, sets, request.own_flags["to-revision"])
         if revert.is_same:
-            command.show(out, [f"{shown} stays as it is: {revert.error}"])
+            command.show(out, [f"{shown} not rolled back: {revert.error}"])
             return EXIT_OK
         patch = rolloutstatus.rollback_patch(obj, revert.revision)
-        done = f"goes back to revision {revert.revision}"
+        done = f"rolled back to revision {revert.revision}"
     else:
         patch = rolloutstatus.pause_patch(obj, paused=action == "pause")
         done = "paused" if action == "pause" else "resumed"
@@ -200,7 +199,7 @@ def _deployments(client: Client) -> Resource[MachineDeployment]:
 
 COMMAND = command.DaemonCommand(
     name=NAME,
-    summary="show how far a MachineDeployment is rolled out; pause, resume or undo it",
+    summary="show the rollout of a MachineDeployment; pause, resume or undo it",
     introduction=_INTRODUCTION,
     own=_Own,
     execute=lambda request, out: asyncio.run(show_or_change(request, out)),

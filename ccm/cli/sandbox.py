@@ -25,48 +25,47 @@ _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NODE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _NAME_LENGTH = 253
 
-_SUMMARY = "try the daemon on this machine: API server, simulated cloud, kubelets, live table"
+_SUMMARY = "run the daemon locally with an API server, a simulated cloud and simulated kubelets"
 
 _DESCRIPTION = """\
-Runs a small cluster without machines, all of it on loopback:
+Runs a small simulated cluster on loopback:
 
   1. an API server: real kube-apiserver and etcd if the folder KUBEBUILDER_ASSETS has
      them, else the built-in one (kubectl works with both)
   2. a simulated cloud with one instance for each node
-  3. the daemon, with its API limits raised so that you need not wait for them
+  3. the daemon, with higher API rate limits than its defaults
   4. simulated kubelets: each registers its node, tainted as uninitialized
 
-Then watch: the daemon finds each node's instance and gives the node its provider ID,
-labels and addresses, lifts the taint, and makes a route to the node's pods in the cloud.
-With --machines the daemon makes VMs in the cloud too, for the Machines of a MachineDeployment,
-and their kubelets join; scale it, or give it another class, and see it roll. When all nodes
-are there, the sandbox creates Services of type LoadBalancer, and the daemon gives each a load
-balancer with all nodes behind it. On a terminal a live table shows it; else lines of text.
-Ctrl-C ends everything; nothing is left behind.
+The daemon finds the instance of each node, sets the node's provider ID, labels and
+addresses, removes the taint, and creates a route to the node's Pods in the cloud. With
+--machines it also creates VMs for the Machines of a MachineDeployment, and their kubelets
+join; scale the MachineDeployment, or change its class, to see a rollout. When all nodes are
+initialised, the sandbox creates Services of type LoadBalancer, and the daemon creates a load
+balancer with all nodes for each. A terminal shows a live table; other outputs get lines of
+text. Ctrl-C stops and removes everything.
 
-Meanwhile, in another terminal, set KUBECONFIG as the sandbox tells you and use kubectl,
-for example to create a Service of your own; or power a machine off with the commands below
-and see what becomes of its node.
+Meanwhile, in another terminal, export the printed KUBECONFIG and use kubectl, for example to
+create a Service. The commands below power off or delete the machine of a node.
 """
 
 _EPILOG = """\
 examples:
   kube-ccm sandbox                               5 nodes, until Ctrl-C
-  kube-ccm sandbox --nodes 500 --latency 50ms    a bigger cluster, a slower cloud
-  kube-ccm sandbox --machines 3                  Machines become VMs, and VMs nodes
-  kube-ccm sandbox --once                        exit with 0 as soon as all is done
+  kube-ccm sandbox --nodes 500 --latency 50ms    larger cluster, slower cloud
+  kube-ccm sandbox --machines 3                  also 3 Machines with VMs and nodes
+  kube-ccm sandbox --once                        exit with 0 after convergence
   kube-ccm sandbox --provider stackit --machines 3
-                                                 the same with a fake of that cloud
+                                                 a fake of the cloud of that provider
   kube-ccm sandbox --cloud-provider acme --cloud-config acme.yaml --node-names vm-1,vm-2
-                                                 your own provider, and nodes your cloud knows
-while one runs:
-  kube-ccm sandbox poweroff node-0001            also poweron, delete, and add for a new node
+                                                 your own provider, with nodes of your cloud
+while a sandbox runs:
+  kube-ccm sandbox poweroff node-0001            also poweron, delete, add
 """
 
 _ACTIONS = {
-    "poweroff": "power the machine of a node off: its node gets the shutdown taint",
-    "poweron": "power it on again",
-    "delete": "delete the machine of a node: its node goes when the cloud has denied it twice",
+    "poweroff": "power off the machine of a node: the node gets the shutdown taint",
+    "poweron": "power on the machine of a node: the node loses the shutdown taint",
+    "delete": "delete the machine of a node: the node is deleted after two checks of the cloud",
     "add": "add a machine: its kubelet registers a node of that name",
 }
 
@@ -84,63 +83,63 @@ def add(commands: Any) -> None:
         type=partial(_number, least=1, most=settings.MAX_NODES),
         metavar="N",
         help=(
-            f"how many nodes to register, as node-0001 and so on (default {settings.DEFAULT_NODES})"
+            f"number of nodes to register, named node-0001 etc. (default {settings.DEFAULT_NODES})"
         ),
     )
     option(
         "--node-names",
         type=_names,
         metavar="A,B,C",
-        help="register nodes of these names instead",
+        help="register nodes with these names instead of --nodes",
     )
     option(
         "--services",
         type=partial(_number, least=0, most=settings.MAX_SERVICES),
         metavar="N",
-        help="how many Services of type LoadBalancer to create, as web-1 and so on "
-        f"(default {settings.DEFAULT_SERVICES}; with --provider 0, for they may cost money)",
+        help="number of Services of type LoadBalancer to create, named web-1 etc. "
+        f"(default {settings.DEFAULT_SERVICES}; 0 in a real cloud, where they may cost money)",
     )
     option(
         "--machines",
         type=partial(_number, least=0, most=settings.MAX_MACHINES),
         metavar="N",
         default=0,
-        help="create a MachineDeployment of so many Machines: objects whose VMs the daemon makes "
-        "in the cloud, and whose nodes come beside the others (default 0)",
+        help="create a MachineDeployment with this many Machines; the daemon creates their VMs, "
+        "which join as additional nodes (default 0)",
     )
     option(
         "--machine-class",
         type=Path,
         metavar="FILE",
-        help="with --machines and --cloud-config: the MachineClass to make them of, and the "
-        "Secrets that it refers to, in YAML; VMs are made in your cloud, and removed at the end",
+        help="with --machines and --cloud-config: YAML file with the MachineClass and its "
+        "Secrets; VMs are created in your cloud, and deleted at the end",
     )
     option(
         "--latency",
         type=_duration,
         metavar="DURATION",
-        help="how long each call to the simulated cloud takes, like 50ms (default 0s)",
+        help="duration of each call to the simulated cloud, such as 50ms (default 0s)",
     )
     option(
         "--once",
         action="store_true",
-        help="end when every node is initialised and has its route, and every Service its load "
-        "balancer: exit status 0, or 1 after --timeout",
+        help="exit when all Machines run, all nodes are initialised and have routes, and all "
+        "Services have load balancers: exit status 0, or 1 after --timeout",
     )
     option(
         "--timeout",
         type=_duration,
         metavar="DURATION",
-        help=f"with --once: how long to wait (default {settings.TIMEOUT_S:.0f}s)",
+        help=f"time limit of --once (default {settings.TIMEOUT_S:.0f}s)",
     )
     option(
         "--cloud-provider",
         "--provider",
         dest="provider",
         metavar="NAME",
-        help="use this installed provider; no simulated cloud is started then, and a node is "
-        "initialised when it has a provider ID and no taint. Without --cloud-config a provider "
-        "that has a fake of its cloud, such as hcloud and stackit, gets that, machines included",
+        help="use this installed provider instead of the simulated cloud; a node then counts as "
+        "initialised when it has a provider ID and no taint. Without --cloud-config, providers "
+        "with a fake of their cloud, such as hcloud and stackit, use the fake, also for machines",
     )
     option(
         "--cloud-config",
@@ -148,25 +147,25 @@ def add(commands: Any) -> None:
         dest="provider_config",
         type=Path,
         metavar="FILE",
-        help="with --cloud-provider: its cloud config, and so your own cloud (/dev/null: the "
-        "environment says all)",
+        help="with --cloud-provider: cloud config of your own cloud (/dev/null: all settings come "
+        "from the environment)",
     )
     option(
         "--routes",
         action="store_true",
-        help="with --cloud-provider: give nodes Pod ranges, and have the daemon make routes to "
-        "them in your cloud; they stay there at the end",
+        help="with --cloud-provider: give nodes Pod ranges, and let the daemon create routes to "
+        "them in your cloud; the routes remain at the end",
     )
     option(
         "--keep",
         action="store_true",
-        help="keep the folder with logs and kubeconfig at the end, and say where it is",
+        help="keep the folder with logs and kubeconfig at the end",
     )
     option(
         "--picture",
         type=Path,
         metavar="FILE",
-        help="at the end, draw the table into this file, as SVG (needs the extra cli)",
+        help="write the final table to this SVG file (needs the extra cli)",
     )
     _add_actions(parser)
 
@@ -178,14 +177,14 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
     for name, text in _ACTIONS.items():
         act = acts.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         act.set_defaults(run=partial(_run_action, name))
-        help_text = "as `kubectl get nodes` names it"
+        help_text = "name in `kubectl get nodes`"
         act.add_argument("node", type=_node_name, metavar="NODE", help=help_text)
         act.add_argument(
             "--folder",
             type=Path,
             metavar="FOLDER",
-            help="of the sandbox that is meant, where several run (default: the one whose "
-            "kubeconfig $KUBECONFIG names, or the only one)",
+            help="sandbox folder, if several sandboxes run (default: the folder of $KUBECONFIG, or "
+            "of the only sandbox)",
         )
 
 
@@ -256,7 +255,7 @@ def _read_provider(
                 refuse(f"{flag} needs --cloud-provider")
         return None
     if options.latency is not None:
-        refuse("--latency slows the simulated cloud, and with --cloud-provider there is none")
+        refuse("--latency needs the simulated cloud; it cannot be used with --cloud-provider")
     from ccm.cloud import registry
     from ccm.sandbox import cluster
 
@@ -267,11 +266,11 @@ def _read_provider(
     offers = registry.declaration_of(opener).offers
     fake = cluster.fake_module(opener) if file is None else ""
     if options.routes and offers is not None and "routes" not in offers:
-        refuse(f"--routes: the provider {options.provider} says that it has none")
+        refuse(f"--routes: provider {options.provider} has no routes")
     if options.machines and offers is not None and "machines" not in offers:
-        refuse(f"--machines: the provider {options.provider} says that it has none")
+        refuse(f"--machines: provider {options.provider} has no machines")
     if file is not None and not os.access(file, os.R_OK):
-        refuse(f"--cloud-config: {file} is not there or cannot be read")
+        refuse(f"--cloud-config: {file} does not exist or cannot be read")
     return settings.SandboxProvider(
         name=options.provider,
         config=file and file.absolute(),
@@ -289,7 +288,7 @@ def _read_class(
     file: Path | None = options.machine_class
     is_enough = is_made and file is None
     if not is_enough and (file is None) == bool(options.machines):
-        refuse("--machines with --cloud-provider and --machine-class need each other")
+        refuse("with --cloud-provider, --machines and --machine-class need each other")
     if file is None:
         return ()
     from ccm.sandbox import machines
@@ -297,7 +296,7 @@ def _read_class(
     try:
         return machines.read_machine_class(file.read_bytes())
     except OSError:
-        refuse(f"--machine-class: {file} is not there or cannot be read")
+        refuse(f"--machine-class: {file} does not exist or cannot be read")
     except ValueError as error:
         refuse(f"--machine-class: {file}: {error}")
 
@@ -306,9 +305,9 @@ def _picture(file: Path | None, refuse: Callable[[str], NoReturn]) -> Path | Non
     if file is None:
         return None
     if importlib.util.find_spec("rich") is None:
-        refuse("--picture is drawn with the extra cli; install it: pip install 'kube-ccm[cli]'")
+        refuse("--picture needs the extra cli; install it: pip install 'kube-ccm[cli]'")
     if file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
-        refuse(f"--picture: {file} cannot be written; name a file in a folder that is there")
+        refuse(f"--picture: {file} cannot be written; name a file in an existing folder")
     return file.absolute()
 
 
@@ -333,13 +332,13 @@ def _names(text: str) -> tuple[str, ...]:
     names = tuple(_node_name(name.strip()) for name in text.split(","))
     for name in names:
         if names.count(name) > 1:
-            raise argparse.ArgumentTypeError(f"{name} comes twice")
+            raise argparse.ArgumentTypeError(f"{name} is given twice")
     return names
 
 
 def _node_name(text: str) -> str:
     if len(text) > _NAME_LENGTH or not _NODE_NAME.fullmatch(text):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no node name: lower-case letters, digits, '-' and '.' make one"
+            f"{text!r} is not a valid node name; use lower-case letters, digits, '-' and '.'"
         )
     return text

@@ -48,7 +48,7 @@ _USUAL = frozenset(
 )
 """Reasons of events that repeat what the rows show."""
 
-_SILENCE = "no event tells why; see the daemon's log"
+_SILENCE = "no event; see the daemon's log"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -245,7 +245,7 @@ class Board:
             "TYPE": node.labels.get(names.LABEL_INSTANCE_TYPE, ""),
             "ZONE": node.labels.get(names.LABEL_ZONE) or node.labels.get(names.LABEL_REGION, ""),
             "ADDRESSES": ",".join(cloud_addresses(node)),
-            "POD ROUTE": f"{ranges} {'made' if row.has_route else 'waits'}" if ranges else "",
+            "POD ROUTE": f"{ranges} {'created' if row.has_route else 'waiting'}" if ranges else "",
         }
         was_off, is_off = bool(row.state), has_shutdown_taint(node)
         is_good = node.ready == names.STATUS_TRUE and not is_off
@@ -258,7 +258,7 @@ class Board:
             self.unrouted.remove(row.key)
             self._changed.set()
         if is_off != was_off:
-            self.happenings.add(f"{node.name}: shutdown taint {'set' if is_off else 'lifted'}", now)
+            self.happenings.add(f"{node.name}: shutdown taint {'set' if is_off else 'unset'}", now)
 
     def node_gone(self, name: str, now: float) -> None:
         """Mark a node as deleted."""
@@ -376,7 +376,7 @@ class Board:
             return
         row.settled_after = now - row.seen_at
         if not self._mark_settled(self.services, row):
-            self.happenings.add(f"Service {row.name}: reached at {address}", now)
+            self.happenings.add(f"Service {row.name}: reachable at {address}", now)
 
     def _add_expected_machine(self, row: ObjectRow) -> None:
         """Add a Machine to the expected ones if some are still awaited."""
@@ -456,7 +456,7 @@ def unsettled_lines(board: Board) -> Iterator[str]:
     for key in sorted(board.machines.missing)[:LAGGARDS]:
         yield f"not running: Machine {key}: {_last_word(board.machines, key, 'never created')}"
     if board.awaited:
-        yield f"not running: {board.awaited} of the Machines: never created"
+        yield f"not running: {board.awaited} Machines: never created"
     waiting = board.unrouted - board.nodes.missing
     for what, missing in (("not initialised", board.nodes.missing), ("no route", waiting)):
         for name in sorted(missing)[:LAGGARDS]:

@@ -216,11 +216,11 @@ def find_sandbox(
     meant = [path for path in running if path in Path(kubeconfig).parents]
     chosen = meant or list(running)
     if not chosen:
-        raise ActionError(f"no sandbox runs (none in {where}); start one: kube-ccm sandbox")
+        raise ActionError(f"no sandbox runs in {where}; start one with kube-ccm sandbox")
     if len(chosen) > 1:
         raise ActionError(
-            f"{len(chosen)} sandboxes run: {', '.join(map(str, chosen))}; say which one with "
-            "--folder=FOLDER, or export the KUBECONFIG that it printed"
+            f"{len(chosen)} sandboxes run: {', '.join(map(str, chosen))}; select one with "
+            "--folder=FOLDER, or export its KUBECONFIG"
         )
     return running[chosen[0]]
 
@@ -241,7 +241,7 @@ def _read(folder: Path) -> CloudEndpoint | None:
 _DONE = {
     "poweroff": "is powered off; its node gets the shutdown taint",
     "poweron": "is powered on; its node loses the shutdown taint",
-    "delete": "is deleted; its node goes when the cloud has denied it twice",
+    "delete": "is deleted; its node is deleted after two checks of the cloud",
     "add": "runs; its node registers",
 }
 """Action on the command line -> message about its result."""
@@ -255,12 +255,12 @@ async def run_action(action: str, node: str, endpoint: CloudEndpoint) -> str:
         AdminError: the cloud refused or did not answer.
     """
     if not endpoint.url:
-        raise ActionError("this sandbox runs with a cloud of your own: do it there")
+        raise ActionError("the sandbox uses your own cloud; run the action there")
     async with open_admin(endpoint.url, endpoint.token) as admin:
         instances = {instance.name: instance for instance in await admin.instances()}
         if action == "add":
             if node in instances:
-                raise ActionError(f"{node} has a machine already")
+                raise ActionError(f"{node}: a machine of this name already exists")
             machine = await admin.add(node, number=len(instances))
         elif node in instances:
             machine = instances[node]
@@ -271,5 +271,5 @@ async def run_action(action: str, node: str, endpoint: CloudEndpoint) -> str:
         else:
             known = ", ".join(sorted(instances)[:_SHOWN]) or "none"
             more = f" and {len(instances) - _SHOWN} more" if len(instances) > _SHOWN else ""
-            raise ActionError(f"the cloud has no machine for {node!r}; it has {known}{more}")
+            raise ActionError(f"{node!r}: no machine of this name; machines: {known}{more}")
     return f"{node}: {machine.id} {_DONE[action]}"

@@ -271,7 +271,7 @@ async def _open_fake(
         url, variables = ready.get("url") or ready.get("endpoint"), ready.get("environment", {})
         yield SandboxCloud(
             provider=replace(provider, config=config, machine_class=classes),
-            kind=f"a fake of {provider.name}, for no --cloud-config names the real one: {url}",
+            kind=f"fake of the {provider.name} cloud (no --cloud-config): {url}",
             variables=variables,
             environment={**clean_environment(provider.name, declared), **variables},
             child=child,
@@ -340,7 +340,7 @@ def daemon_flags(
 def log_tail_message(what: str, log: Path) -> str:
     """Return the end of a log with an introduction."""
     text = log.read_text(errors="replace")[-4000:].strip() if log.exists() else ""
-    return f"{what}; the end of {log.name}:\n{text or '(nothing)'}"
+    return f"{what}; the end of {log.name}:\n{text or '(empty)'}"
 
 
 @contextlib.asynccontextmanager

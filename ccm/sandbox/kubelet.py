@@ -266,7 +266,7 @@ class PodRanges:
         """
         if name not in self._held:
             if not self._free:
-                raise ValueError("no range of pod addresses is left")
+                raise ValueError("no free Pod CIDR")
             self._held[name] = self._free.pop()
         return self._held[name]
 

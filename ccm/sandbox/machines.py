@@ -68,9 +68,7 @@ async def create_crds(client: Client) -> None:
     for crd in crds.DEFINITIONS:
         while not await _is_served(client, crd.kind):
             if clock.monotonic() > ends:
-                raise KubeError(
-                    f"{crd.kind.plural}.{crd.kind.group} was defined, and is not served"
-                )
+                raise KubeError(f"{crd.kind.plural}.{crd.kind.group}: CRD created, but not served")
             await asyncio.sleep(_POLL_S)
 
 
@@ -150,20 +148,18 @@ def read_machine_class(text: bytes) -> tuple[Mapping[str, Any], ...]:
     for document in documents:
         kind = document.get("kind") if isinstance(document, Mapping) else None
         if kind not in _KINDS:
-            raise ValueError(
-                f"it holds {kind or 'something without a kind'}; it may hold {allowed}"
-            )
+            raise ValueError(f"kind {kind or '(none)'} is not allowed; expected {allowed}")
         metadata = document.get("metadata")
         if not isinstance(metadata, Mapping) or not metadata.get("name"):
-            raise ValueError(f"a {kind} has no metadata.name")
+            raise ValueError(f"{kind} without metadata.name")
         if metadata.get("namespace", NAMESPACE) != NAMESPACE:
             raise ValueError(
-                f"{kind} {metadata['name']} has metadata.namespace {metadata['namespace']!r}; a "
-                f"sandbox has its machines in {NAMESPACE!r}"
+                f"{kind} {metadata['name']}: metadata.namespace is {metadata['namespace']!r}; a "
+                f"sandbox needs {NAMESPACE!r}"
             )
     classes = [document for document in documents if document["kind"] == CLASS_KIND]
     if len(classes) != 1:
-        raise ValueError(f"it holds {len(classes)} objects of kind {CLASS_KIND}; one is needed")
+        raise ValueError(f"{len(classes)} objects of kind {CLASS_KIND}; exactly one is required")
     return tuple(documents)
 
 

@@ -178,9 +178,7 @@ class Sandbox:
         argv, log_file = ["ccm", *flags], self._folder / "daemon.log"
         async with cluster.open_child(argv, log_file, environment) as daemon:
             self._log = cluster.DaemonLog(log_file)
-            self._screen.say(
-                f"daemon: may make {cluster.API_QPS} API requests a second here (its default: 20)"
-            )
+            self._screen.say(f"daemon: API rate limit {cluster.API_QPS}/s (default: 20/s)")
             informers = self._informers(stage.client)
             kubelets = kubelet.Kubelets(
                 informers.informer_for(NODES),
@@ -203,9 +201,9 @@ class Sandbox:
             )
             if self._settings.machines and stage.cloud.child is None:
                 # Leave no VM in the user's own cloud; any other cloud ends with the sandbox.
-                self._screen.say("deleting the Machines, and their VMs with them")
+                self._screen.say("deleting the Machines and their VMs")
                 for name in await machines.remove(stage.client):
-                    self._screen.say(f"Machine {name} is not gone: look for its VM in your cloud")
+                    self._screen.say(f"Machine {name} still exists; check its VM in your cloud")
         self._read_daemon_log()
 
     def _informers(self, client: Client) -> SharedInformers:
@@ -267,7 +265,7 @@ class Sandbox:
             return
         done = ", ".join(board.achieved(self._board))
         self._screen.say(f"converged: {done} in {self._took_s:.1f} s")
-        self._screen.say("Ctrl-C ends everything; until then, in another terminal:")
+        self._screen.say("Ctrl-C stops everything; until then, in another terminal:")
         for line in self._hints(stage):
             self._screen.say(f"  {line}")
         await self._stop.wait()
@@ -346,11 +344,11 @@ class Sandbox:
         while (code := daemon.exit_code) is None and server.is_running():
             if child is not None and child.exit_code is not None:
                 what = "simulated cloud" if self._simulated else "fake of the cloud"
-                raise cluster.StartError(cluster.log_tail_message(f"the {what} ended", child.log))
+                raise cluster.StartError(cluster.log_tail_message(f"the {what} exited", child.log))
             await asyncio.sleep(_HEALTH_PERIOD_S)
         if code is None:
-            raise cluster.StartError(cluster.log_tail_message("the API server ended", server.log))
-        what = f"the daemon ended with status {code}"
+            raise cluster.StartError(cluster.log_tail_message("the API server exited", server.log))
+        what = f"the daemon exited with status {code}"
         raise cluster.StartError(cluster.log_tail_message(what, daemon.log))
 
     async def _refresh_screen(self, stage: _Environment) -> None:
@@ -375,7 +373,7 @@ class Sandbox:
             try:
                 screen.write_svg(self._board, file, now=time.monotonic())
             except OSError as error:
-                self._screen.say(f"--picture={file}: it cannot be written: {error.strerror}")
+                self._screen.say(f"--picture={file}: cannot be written: {error.strerror}")
         async for page in stage.client.resource(EVENTS).pages():
             for event in page.items:
                 self._board.count_warnings(event)
@@ -404,7 +402,7 @@ class Sandbox:
 def _state_folder(shown: screen.Screen, *, keep: bool) -> Iterator[Path]:
     """Yield a new folder with our own log; delete it at the end unless `keep` is set."""
     folder = Path(tempfile.mkdtemp(prefix=cloud.PREFIX))
-    shown.say(f"starting; state and logs: {folder}{' (to be kept)' if keep else ''}")
+    shown.say(f"starting; state and logs: {folder}{' (kept at the end)' if keep else ''}")
     try:
         with (folder / "sandbox.log").open("ab", buffering=0) as sink:
             log.setup(stream=sink)

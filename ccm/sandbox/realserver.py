@@ -248,7 +248,7 @@ async def open_real_apiserver(
         ServerStartError: a binary is missing, or the server did not become ready.
     """
     if missing := missing_binaries(assets):
-        raise ServerStartError(f"{assets} has no {' and no '.join(missing)}")
+        raise ServerStartError(f"{assets}: missing {' and '.join(missing)}")
     server = RealServer(assets=assets, data_dir=data_dir, **options)
     try:
         await server.start()
@@ -260,7 +260,7 @@ async def open_real_apiserver(
 async def _pause(child: process.Child, deadline: float) -> None:
     """Wait before the next readiness check; raise ServerStartError if `child` ended or is late."""
     if child.exit_code is not None:
-        trouble = f"ended with status {child.exit_code}"
+        trouble = f"exited with status {child.exit_code}"
     elif time.monotonic() > deadline:
         trouble = f"is not ready after {START_DEADLINE_S:.0f} s"
     else:

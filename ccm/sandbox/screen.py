@@ -227,7 +227,7 @@ def _line(text: str, style: str = PLAIN) -> Text:
 
 def _hidden(group: RowGroup, shown: Sequence[ObjectRow]) -> list[Text]:
     count = len(group.rows) - len(shown)
-    return [_line(f"... and {count} more; shown: the latest changes", FAINT)] if count else []
+    return [_line(f"... and {count} more; the latest changes are shown", FAINT)] if count else []
 
 
 def _grid(
@@ -274,7 +274,7 @@ def _state(row: ObjectRow, settled: str, now: float) -> str:
     if row.state:
         return row.state
     if row.settled_after is None:
-        return f"waits {now - row.seen_at:.0f} s"
+        return f"waiting {now - row.seen_at:.0f} s"
     after_s = row.settled_after
     return f"{settled} in " + (f"{after_s * 1000:.0f} ms" if after_s < 1 else f"{after_s:.1f} s")
 

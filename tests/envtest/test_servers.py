@@ -53,7 +53,7 @@ async def test_objects_survive_an_end_and_a_start(api_server: servers.ApiServer,
 async def test_a_real_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     for folder, words, said in (
         (servers.require_assets(), ["--no-such-flag"], "unknown flag: --no-such-flag"),
-        (tmp_path, [], "no etcd and no kube-apiserver"),
+        (tmp_path, [], "missing etcd and kube-apiserver"),
     ):
         opening = realserver.open_real_apiserver(folder, tmp_path / "server", extra_args=words)
         with pytest.raises(realserver.ServerStartError, match=said):

@@ -66,7 +66,7 @@ def carried_out(home: Path, words: Sequence[str], environ: Mapping[str, str]) ->
     with started(home, environ, *words[2:]) as sandbox:
         sandbox.read_to_the_end()
     assert sandbox.process.returncode == 0, sandbox.lines
-    assert not any("is not gone" in line for line in sandbox.lines)
+    assert not any("still exists" in line for line in sandbox.lines)
     return sandbox.lines[-1]
 
 
@@ -136,7 +136,7 @@ def tokens_in(home: Path) -> set[str]:
 
 def hints(sandbox: Sandbox) -> list[str]:
     """The lines for another terminal."""
-    sandbox.read_until("Ctrl-C ends everything")
+    sandbox.read_until("Ctrl-C stops everything")
     sandbox.read_until("    --cloud-config=")
     first = next(n for n, line in enumerate(sandbox.lines) if line.startswith("Ctrl-C"))
     return [line for line in sandbox.lines[first:] if line.startswith("  ")]

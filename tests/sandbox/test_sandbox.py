@@ -158,7 +158,7 @@ def test_a_service_gets_a_balancer_and_loses_it(home: Path, environment: Mapping
         sandbox.read_until("converged: 2 nodes initialised, 2 routes in ")
 
         kubectl("create", "service", "loadbalancer", "web", "--tcp=80")
-        sandbox.read_until_seen("Service web: reached at ")
+        sandbox.read_until_seen("Service web: reachable at ")
         shown = kubectl("get", "service", "web")
         kubectl("delete", "service", "web")
         sandbox.read_until_seen("Service web: deleted")
@@ -192,7 +192,7 @@ def test_a_daemon_that_cannot_start_says_why(home: Path, environment: Mapping[st
 
     assert sandbox.process.returncode == 1
     said = "\n".join(sandbox.lines)
-    assert "the daemon ended with status 1" in said
+    assert "the daemon exited with status 1" in said
     assert "url is 'nonsense'" in said
     assert leftovers(home) == []
 

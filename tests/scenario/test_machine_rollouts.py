@@ -104,13 +104,13 @@ async def test_steering(env: Environment, fleet: Fleet) -> None:
     await fleet.roll("two")
     assert "resume it first" in (await asked("undo"))[2]
     status, _, complaint = await asked("status", name, "--timeout=500ms")
-    assert (status, "not done within 0.5s" in complaint) == (1, True)
+    assert (status, "not complete after 0.5s" in complaint) == (1, True)
     assert (await asked("resume"))[1].endswith("/workers resumed")
     assert (await asked("status", "mcd", "workers", "--timeout=1m"))[0] == 0
     assert fleet.all_run("two", 2)
 
     status, said, _ = await asked("undo", name, "--to-revision=1")
-    assert (status, said.endswith("/workers goes back to revision 1")) == (0, True)
+    assert (status, said.endswith("/workers rolled back to revision 1")) == (0, True)
     await fleet.until(lambda one: one.all_run("one", 2))
     await fleet.delete()
     await nothing_left(env, fleet)

@@ -58,7 +58,7 @@ async def test_one_is_shown_and_deleted_by_its_name_and_no_other(
     assert "every load balancer" in await told(env, "--cluster-name=other")
     for words, refusal in (
         ([f"--delete={default_load_balancer_name(owner)}"], "belongs to a Service"),
-        (["--cluster-name=other", f"--delete={LOST}"], "is no load balancer of this cluster"),
+        (["--cluster-name=other", f"--delete={LOST}"], "is not a load balancer of this cluster"),
         (["--cloud-config=/nowhere"], "cannot be read"),
     ):
         with pytest.raises(ExaminationError, match=refusal):

@@ -28,23 +28,24 @@ _TEMPLATE = Path(__file__).with_name("template")
 _SUFFIX = ".tmpl"
 _PART = re.compile(r"^@if (\w+)@\n(.*?)^@end@\n", re.MULTILINE | re.DOTALL)
 
-_SUMMARY = "write a package with a provider of your own: tests and all, green at once"
+_SUMMARY = "write a package for a new provider, with passing tests"
 
 _DESCRIPTION = """\
-Writes a package with a provider over HTTP, a fake of its cloud, the contract suite as its tests,
-and what makes a wheel and an image of it. All of it works at once; its README.md says what to
-change where, until the cloud is yours.
+Writes a Python package with a provider for an HTTP API, a fake of that API, the contract suite as
+tests, and the files to build a wheel and an image. The package works unchanged; its README.md lists
+what to adapt to your cloud.
 
-NAME is what --cloud-provider will say, and the scheme of the provider IDs: a promise to clusters.
+NAME is the value of --cloud-provider and the scheme of the provider IDs. Existing nodes keep their
+provider ID, so do not change the name later.
 """
 
 _EPILOG = """\
 examples:
-  kube-ccm new-provider acme           writes the folder ccm-acme
+  kube-ccm new-provider acme           write to the folder ccm-acme
   kube-ccm new-provider acme --load-balancer --routes
-                                       load balancers and routes too
+                                       with load balancers and routes
 
-exit status: 0, 1 when the folder cannot be written, 2 when the command line is wrong
+exit status: 0 success, 1 the folder cannot be written, 2 invalid command line
 """
 
 
@@ -57,13 +58,13 @@ def add(commands: Any) -> None:
     # Not `name`: completion offers the installed providers for that.
     parser.add_argument("new_name", metavar="NAME", help="lower-case letters, digits and '-'")
     parser.add_argument(
-        "--folder", type=Path, metavar="FOLDER", help="where it goes; must not exist (ccm-NAME)"
+        "--folder", type=Path, metavar="FOLDER", help="folder to create (default: ccm-NAME)"
     )
     parser.add_argument(
-        "--load-balancer", action="store_true", help="write load balancers for Services too"
+        "--load-balancer", action="store_true", help="include load balancers for Services"
     )
     parser.add_argument(
-        "--routes", action="store_true", help="write routes to the Pods of each node too"
+        "--routes", action="store_true", help="include routes to the Pods of each node"
     )
 
 
@@ -78,9 +79,9 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         command.fail("new-provider", str(error))
         return EXIT_FAILED
     sys.stdout.write(
-        f"{folder} holds the provider {name}. Next:\n"
+        f"Provider {name} written to {folder}. Next:\n"
         f"  cd {folder}\n  pip install -e '.[dev]'\n  pytest\n"
-        "Its README.md says what to change.\n"
+        "Its README.md lists what to change.\n"
     )
     return EXIT_OK
 
@@ -89,13 +90,13 @@ def _name_error(name: str) -> str:
     """Return the error of a provider name; empty if it is valid."""
     if len(name) > NAME_LENGTH or not _NAME.fullmatch(name):
         return (
-            f"{name!r} is no name of a provider: lower-case letters, digits and '-' between them "
-            f"make one, a letter first, {NAME_LENGTH} at most"
+            f"{name!r} is not a valid provider name; use lower-case letters, digits and '-' "
+            f"between them, a letter first, at most {NAME_LENGTH} characters"
         )
     from ccm.cloud.registry import GROUP
 
     if name in entry_points(group=GROUP).names:
-        return f"there is a provider {name!r} already; see kube-ccm providers"
+        return f"provider {name!r} is already installed; see kube-ccm providers"
     return ""
 
 
@@ -118,7 +119,7 @@ def write(name: str, folder: Path, *, load_balancer: bool = False, routes: bool 
             file.write_text(text, encoding="utf-8")
     except FileExistsError as error:
         raise ExaminationError(
-            f"{error.filename} is there already; name another by --folder"
+            f"{error.filename} already exists; choose another with --folder"
         ) from error
     except OSError as error:
         raise ExaminationError(f"{error.filename} cannot be written: {error.strerror}") from error

@@ -94,22 +94,22 @@ WEB = "machinedeployment/web"
         ("doctor -o yaml", "--output=yaml: must be table or json"),
         ("doctor --timeout=0s", "--timeout=0s: must be longer than 0s"),
         ("doctor --timeout=soon", 'invalid argument "soon" for --timeout'),
-        ("doctor please", "'please' is no flag"),
+        ("doctor please", "'please' is not a flag"),
         ("doctor --controllers=nodes", '"nodes" is not in the list of known controllers'),
         ("plan -o table --cloud-provider=sim", "--output=table: must be text or json"),
         ("plan", "--cloud-provider"),
         ("orphans", "--cloud-provider"),
-        ("explain", "with NAMESPACE/NAME, not 'nothing'"),
-        ("explain pod x", "not 'pod x'"),
-        ("explain node a b", "not 'node a b'"),
+        ("explain", "with NAMESPACE/NAME; got 'nothing'"),
+        ("explain pod x", "got 'pod x'"),
+        ("explain node a b", "got 'node a b'"),
         ("explain node a --address=far:1", "--address needs --ca=FILE"),
         ("explain node a --address=far --insecure", "must be HOST:PORT"),
         ("explain node a --ca=/nowhere --address=far:1", "--ca=/nowhere: cannot be read"),
         ("rollout", "one of status, undo, pause, resume, then machinedeployment/NAME"),
-        ("rollout status", "not 'status'"),
-        ("rollout stop mcd/web", "not 'stop mcd/web'"),
-        ("rollout status pod/web", "not 'status pod/web'"),
-        ("rollout status mcd/", "not 'status mcd/'"),
+        ("rollout status", "got 'status'"),
+        ("rollout stop mcd/web", "got 'stop mcd/web'"),
+        ("rollout status pod/web", "got 'status pod/web'"),
+        ("rollout status mcd/", "got 'status mcd/'"),
     ],
 )
 def test_wrong_lines_are_refused(
@@ -310,7 +310,7 @@ def test_orphans_that_may_have_an_owner_or_cannot_be_deleted() -> None:
         handle = CloudClient(Cloud(name="fake", load_balancer=balancers))
         found = await orphans._orphans(services(), handle)
         assert [one.name for one in found] == ["aleft"]
-        with pytest.raises(ExaminationError, match="default/web, one without a name"):
+        with pytest.raises(ExaminationError, match="default/web, a Service without a name"):
             await orphans._orphans(services("default/web", ""), handle)
         with pytest.raises(ExaminationError, match="with the tools of the cloud"):
             await orphans._delete(handle, "aleft", found)

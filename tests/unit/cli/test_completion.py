@@ -56,11 +56,11 @@ def test_providers_are_those_that_the_registry_knows(before: list[str], last: st
 @pytest.mark.parametrize(
     ("typed", "answer"),
     [
-        (["kube-ccm", "d"], ["doctor\tlook for what keeps the daemon from working", ":4"]),
-        (["kube-ccm", "sandbox", "--on"], ["--once\tend when every node is initialised", ":4"]),
+        (["kube-ccm", "d"], ["doctor\tfind problems of the daemon, cluster and cloud", ":4"]),
+        (["kube-ccm", "sandbox", "--on"], ["--once\texit when all Machines run, all nodes", ":4"]),
         (["kube-ccm", "sandbox", "--latency", ""], [":4"]),
-        (["kube-ccm", "sandbox", "powero"], ["poweroff\tpower the", "poweron\tpower it", ":4"]),
-        (["kube-ccm", "sandbox", "add", "--"], ["--help\t", "--folder=\tof the sandbox", ":4"]),
+        (["kube-ccm", "sandbox", "powero"], ["poweroff\tpower off", "poweron\tpower on", ":4"]),
+        (["kube-ccm", "sandbox", "add", "--"], ["--help\t", "--folder=\tsandbox folder", ":4"]),
         (["kube-ccm", "sandbox", "add", "--folder", ""], [":0"]),
         (["kube-ccm", "sandbox", "--cloud-config", ""], [":0"]),
         (

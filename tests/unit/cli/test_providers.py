@@ -84,8 +84,8 @@ def test_one_is_described_as_its_source_says_until_it_is_opened(
     assert opened["offers"][:2] == ["instances", "bulk listing"]
     assert cli.main(["providers", "plain"]) == 0
     said = capsys.readouterr().out
-    assert "the source does not tell" in said
-    assert "annotations of Services: any" in said
+    assert "not declared; use --cloud-config FILE" in said
+    assert "Service annotations: any" in said
 
 
 def test_sim_offers_its_declarations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,10 +101,10 @@ def test_sim_offers_its_declarations(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert lines[0] == (
         f"sim: providers.sim:open_cloud, of kube-ccm {ccm.__version__}, written for SDK 2.0"
     )
-    assert {"offers, as its source says:", "  routes", "cloud config, YAML:"} <= set(lines)
+    assert {"capabilities, as declared:", "  routes", "cloud config, YAML:"} <= set(lines)
     assert ["url", "text", "required"] in [line.split() for line in lines]
     assert "  load-balancer.sim.cloud/size: small or large, default small" in lines
-    assert "offers, asked when open:" in opened
+    assert "capabilities, when open:" in opened
     assert "load balancers compared by digest" in opened
     assert all(f"  {offer}\n" in opened for offer in declared["offers"])
     assert "some-secret-token" not in opened
@@ -169,7 +169,7 @@ def test_a_bad_name_is_refused(
 
     assert ended.value.code == 2
     *_, told = capsys.readouterr().err.splitlines()
-    assert "is no name of a provider: lower-case letters, digits and '-'" in told
+    assert "is not a valid provider name; use lower-case letters, digits and '-'" in told
     assert not folder.exists()
 
 
@@ -177,7 +177,7 @@ def test_a_taken_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         cli.main(["new-provider", "sim", f"--folder={tmp_path / 'new'}"])
 
-    assert "there is a provider 'sim' already" in capsys.readouterr().err
+    assert "provider 'sim' is already installed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
@@ -193,7 +193,7 @@ def test_what_is_there_is_left_alone(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == (
-        "kube-ccm new-provider: ccm-nimbus is there already; name another by --folder\n"
+        "kube-ccm new-provider: ccm-nimbus already exists; choose another with --folder\n"
     )
     assert [*tmp_path.iterdir()] == [tmp_path / there]
     assert kind == "file" or not [*there.iterdir()]

@@ -75,15 +75,15 @@ def test_machines_are_made_when_they_are_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "c is not there or cannot be read"),
-        ("", "it holds 0 objects of kind MachineClass; one is needed"),
+        (None, "c does not exist or cannot be read"),
+        ("", "0 objects of kind MachineClass; exactly one is required"),
         ("a: [", "line 1"),
-        ("- a", "it holds something without a kind; it may hold MachineClass, Secret"),
-        (f"{CLASS}---\nkind: Pod", "it holds Pod; it may hold MachineClass, Secret"),
-        ("kind: Secret", "a Secret has no metadata.name"),
+        ("- a", "kind (none) is not allowed; expected MachineClass, Secret"),
+        (f"{CLASS}---\nkind: Pod", "kind Pod is not allowed; expected MachineClass, Secret"),
+        ("kind: Secret", "Secret without metadata.name"),
         (
             "kind: Secret\nmetadata: {name: s, namespace: x}",
-            "Secret s has metadata.namespace 'x'; a sandbox has its machines in 'default'",
+            "Secret s: metadata.namespace is 'x'; a sandbox needs 'default'",
         ),
     ],
     ids=["absent", "empty", "broken", "list", "pod", "nameless", "elsewhere"],
@@ -110,8 +110,8 @@ def test_a_file_that_is_no_class_of_machines(
         (["--services", "1001"], "argument --services: '1001' is not a number from 0 to 1000"),
         (["--latency", "50"], "argument --latency: '50' is not a duration"),
         (["--latency=-1s"], "argument --latency: -1s is negative"),
-        (["--node-names", "a,,b"], "argument --node-names: '' is no node name"),
-        (["--node-names", "a,a"], "argument --node-names: a comes twice"),
+        (["--node-names", "a,,b"], "argument --node-names: '' is not a valid node name"),
+        (["--node-names", "a,a"], "argument --node-names: a is given twice"),
         (["--node-names", "a", "--nodes", "1"], "--nodes and --node-names exclude each other"),
         (["--timeout", "5s"], "--timeout needs --once"),
         (
@@ -124,18 +124,18 @@ def test_a_file_that_is_no_class_of_machines(
         (["--machines", "1001"], "argument --machines: '1001' is not a number from 0 to 1000"),
         (["--cloud-provider", "sim", "--machines", "1"], "need each other"),
         (["--cloud-provider", "sim", "--machine-class", "x"], "need each other"),
-        (["--cloud-provider", "sim", "--latency", "1s"], "with --cloud-provider there is none"),
+        (["--cloud-provider", "sim", "--latency", "1s"], "cannot be used with --cloud-provider"),
         (
             ["--cloud-provider", "sim", "--cloud-config", "/absent"],
-            "--cloud-config: /absent is not there or cannot be read",
+            "--cloud-config: /absent does not exist or cannot be read",
         ),
         (
             ["--picture", "/absent/demo.svg"],
-            "--picture: /absent/demo.svg cannot be written; name a file in a folder that is there",
+            "--picture: /absent/demo.svg cannot be written; name a file in an existing folder",
         ),
         (["extra"], "argument ACT: invalid choice: 'extra'"),
         (["poweroff"], "the following arguments are required: NODE"),
-        (["add", "a,b"], "argument NODE: 'a,b' is no node name"),
+        (["add", "a,b"], "argument NODE: 'a,b' is not a valid node name"),
     ],
 )
 def test_a_mistake_gets_one_clear_message(
@@ -160,6 +160,5 @@ def test_without_a_sandbox_nothing_is_done_and_one_line_says_so(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == (
-        f"kube-ccm sandbox delete: no sandbox runs (none in {tmp_path}); start one: "
-        "kube-ccm sandbox\n"
+        f"kube-ccm sandbox delete: no sandbox runs in {tmp_path}; start one with kube-ccm sandbox\n"
     )

@@ -147,7 +147,7 @@ def test_a_service_of_the_user_is_worth_a_line_at_each_step() -> None:
 
     assert news(board) == [
         "Service web: created",
-        "Service web: reached at 192.0.2.1",
+        "Service web: reachable at 192.0.2.1",
         "Service web: Bad: told",
         "Service web: deleted",
     ]
@@ -228,9 +228,9 @@ def test_those_left_behind_are_named_with_what_is_known() -> None:
 
     assert list(boards.unsettled_lines(board)) == [
         "not running: Machine default/m1: the quota is used up",
-        "not running: 1 of the Machines: never created",
+        "not running: 1 Machines: never created",
         "not initialised: node n1: never registered",
-        "no route: node n0: no event tells why; see the daemon's log",
+        "no route: node n0: no event; see the daemon's log",
         "not served: Service default/web-1: SyncLoadBalancerFailed: no",
         "not served: Service default/web-2: never created",
     ]

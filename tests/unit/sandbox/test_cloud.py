@@ -30,7 +30,7 @@ def test_the_only_one_is_meant_while_it_runs(tmp_path: Path) -> None:
         assert cloud.find_sandbox(None, "", home=tmp_path) == OURS
         assert cloud.find_sandbox(kept, "", home=tmp_path / "elsewhere") == OURS
 
-    with pytest.raises(ActionError, match=rf"none in {tmp_path}\); start one: kube-ccm sandbox$"):
+    with pytest.raises(ActionError, match=f"runs in {tmp_path}; start one with kube-ccm sandbox$"):
         cloud.find_sandbox(None, "", home=tmp_path)
     with pytest.raises(ActionError, match=f"no sandbox runs in {kept}"):
         cloud.find_sandbox(kept, "", home=tmp_path)
@@ -92,11 +92,11 @@ async def test_each_act_changes_the_machine_of_that_node_alone(told: CloudEndpoi
 
 
 async def test_what_cannot_be_done_is_told_with_what_there_is(told: CloudEndpoint) -> None:
-    with pytest.raises(ActionError, match=r"no machine for 'x'; it has n1, n2$"):
+    with pytest.raises(ActionError, match=r"'x': no machine of this name; machines: n1, n2$"):
         await cloud.run_action("delete", "x", told)
-    with pytest.raises(ActionError, match="n1 has a machine already"):
+    with pytest.raises(ActionError, match="n1: a machine of this name already exists"):
         await cloud.run_action("add", "n1", told)
-    with pytest.raises(ActionError, match="a cloud of your own: do it there"):
+    with pytest.raises(ActionError, match="uses your own cloud; run the action there"):
         await cloud.run_action("delete", "n1", CloudEndpoint())
 
 

@@ -78,7 +78,7 @@ def test_when_all_are_gone_it_says_so() -> None:
     ranges.allocate("a")
     ranges.allocate("b")
 
-    with pytest.raises(ValueError, match="no range"):
+    with pytest.raises(ValueError, match="no free Pod CIDR"):
         ranges.allocate("c")
 
 

@@ -190,8 +190,8 @@ def test_states_of_nodes_and_services() -> None:
     for said in (
         "off True shutdown taint",
         "gone - deleted",
-        "new True waits 7 s",
-        "web LoadBalancer waits 9 s",
+        "new True waiting 7 s",
+        "web LoadBalancer waiting 9 s",
         "plain ClusterIP no balancer",
         "leaving LoadBalancer being deleted",
     ):
