@@ -56,30 +56,28 @@ from ccm.persistence.store import Claim, Store, StoredRecord
 
 OPERATIONS = metrics.counter(
     "ccm_persistence_operations_total",
-    "Operations on an instance of storage, by how they ended.",
+    "Storage operations by backend, instance, operation and result.",
     ["backend", "instance", "operation", "result"],
 )
 DURATION = metrics.histogram(
     "ccm_persistence_operation_duration_seconds",
-    "How long an operation took, waiting for its turn included.",
+    "Duration of storage operations, including the wait for earlier writes of the same object.",
     ["backend", "instance", "operation"],
     buckets=metrics.exponential_buckets(0.0005, 4, 9),
 )
-UP = metrics.gauge("ccm_persistence_instance_up", "1: the instance works.", ["instance"])
+UP = metrics.gauge("ccm_persistence_instance_up", "1 = the instance is up.", ["instance"])
 LATENCY = metrics.gauge(
     "ccm_persistence_mean_persist_latency_seconds",
-    "Mean time of the last 256 writes and deletes that succeeded.",
+    "Mean latency of the last 256 successful writes and deletes.",
     ["instance"],
 )
 CORRUPT = metrics.counter(
-    "ccm_persistence_corrupt_objects_total", "Damaged objects that were met.", ["instance"]
+    "ccm_persistence_corrupt_objects_total", "Damaged objects found.", ["instance"]
 )
 REPAIRS = metrics.gauge(
-    "ccm_persistence_repairs_pending", "Copies that an instance still has to get.", ["instance"]
+    "ccm_persistence_repairs_pending", "Missed copies still to be written.", ["instance"]
 )
-DEGRADED = metrics.gauge(
-    "ccm_persistence_degraded", "1: no instance works, and the daemon goes on without."
-)
+DEGRADED = metrics.gauge("ccm_persistence_degraded", "1 = no storage instance is up.")
 
 
 class OperationTracker:
@@ -176,8 +174,8 @@ class StorageInstance:
             raise BackendUnavailable(f"{self.name}: {error}") from error
         except TimeoutError as error:
             result = "BackendUnavailable"
-            self.mark_down("it did not answer in time")
-            raise BackendUnavailable(f"{self.name} did not answer in time") from error
+            self.mark_down("operation timed out")
+            raise BackendUnavailable(f"{self.name}: operation timed out") from error
         except PersistenceError as error:
             result = type(error).__name__
             self._record_failure(error)
@@ -203,7 +201,7 @@ class StorageInstance:
     def record_corrupt(self) -> None:
         """Count and log a damaged object."""
         CORRUPT.labels(self.name).inc()
-        self._log.error("persistence holds a damaged object", instance=self.name)
+        self._log.error("damaged stored object found", instance=self.name)
 
     def _record_success(self, name: str, took_s: float) -> None:
         if not self.is_up:
@@ -275,7 +273,7 @@ class StoreProvider:
     ) -> None:
         for name in stores:
             if not objects.INSTANCE_NAME.fullmatch(name):
-                raise BackendDead(f"{name!r} is no name of an instance")
+                raise BackendDead(f"{name!r} is not a valid instance name")
         self._instances = {
             name: StorageInstance(backend, name, store, deadline_s)
             for name, store in stores.items()
@@ -306,7 +304,7 @@ class StoreProvider:
                 raise BackendDead(self._dead)
             if self._machine is not None:
                 if self._machine != machine_id:
-                    raise PersistenceError("it is initialized for another machine id already")
+                    raise PersistenceError("already initialized with another machine id")
                 return
             await self._open_all(machine_id)
             self._machine = machine_id
@@ -390,7 +388,7 @@ class StoreProvider:
         """See `VersionedPersistence.put_versioned`."""
         target = self._usable_instance(instance)
         if expect is not None and CAS not in target.store.capabilities:
-            raise VersionConflict(f"{instance} cannot keep conditions: nothing was written")
+            raise VersionConflict(f"{instance} lacks conditional writes; nothing was written")
         place = objects.place_of(obj)
         return place.key, await self._write(target, place, obj, None, expect)
 
@@ -520,8 +518,8 @@ class StoreProvider:
         if self._dead:
             raise BackendDead(self._dead)
         if self._machine is None:
-            raise NotInitialized("initialize comes first")
+            raise NotInitialized("not initialized; call initialize first")
         target = self._instances.get(instance)
         if target is None:
-            raise UnknownInstance(f"no instance {instance} is configured")
+            raise UnknownInstance(f"instance {instance} is not configured")
         return target

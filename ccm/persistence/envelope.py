@@ -111,15 +111,15 @@ def unseal(place: StoragePlace, body: bytes, cluster_uid: str) -> Stamped:
     }
     for field, value in expected.items():
         if envelope.get(field) != value:
-            raise CorruptObject(f"what is stored names another {field} than its place")
+            raise CorruptObject(f"the stored object does not have the {field} of its place")
     obj = envelope.get("object")
     if hashlib.sha256(to_canonical_json(obj)).hexdigest() != envelope.get("sha256"):
-        raise CorruptObject("what is stored has another checksum than was written")
+        raise CorruptObject("the stored object does not match its checksum")
     if obj is not None and not isinstance(obj, dict):
-        raise CorruptObject("what is stored is no object")
+        raise CorruptObject("the stored value is not an object")
     epoch, counter = envelope.get("stampEpoch"), envelope.get("revision")
     if not isinstance(epoch, int) or not isinstance(counter, int):
-        raise CorruptObject("what is stored has no stamp")
+        raise CorruptObject("the stored object has no stamp")
     return Stamped(obj, Stamp(epoch, counter))
 
 
@@ -136,11 +136,11 @@ def _read(body: bytes) -> dict[str, Any]:
     try:
         envelope = json.loads(body)
     except (ValueError, RecursionError):
-        raise CorruptObject("what is stored is no JSON") from None
+        raise CorruptObject("the stored object is not JSON") from None
     if not isinstance(envelope, dict):
-        raise CorruptObject("what is stored is no envelope")
+        raise CorruptObject("the stored object is not an envelope")
     if envelope.get("format") != FORMAT:
-        raise CorruptObject(f"what is stored has another format than {FORMAT}")
+        raise CorruptObject(f"the stored object does not have format {FORMAT}")
     return envelope
 
 
@@ -165,10 +165,10 @@ def check_marker(body: bytes, cluster_uid: str, where: str) -> None:
     if content["format"] > FORMAT:
         raise BackendDead(
             f"{where}: written in format {content['format']}, this version reads up to {FORMAT}; "
-            "upgrade, or give it other storage"
+            "upgrade kube-ccm, or configure other storage"
         )
     if content.get("clusterUID") != cluster_uid:
         raise BackendDead(
-            f"{where}: belongs to the cluster {content.get('clusterUID')}, this is {cluster_uid}; "
-            "give each cluster storage of its own"
+            f"{where}: belongs to the cluster {content.get('clusterUID')}, not to {cluster_uid}; "
+            "configure separate storage for each cluster"
         )

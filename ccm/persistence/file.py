@@ -38,12 +38,12 @@ _OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FileConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of this machine, or of an NFS server."""
+    """Local folder, or a folder on an NFS server."""
 
-    root: Annotated[Path, msgspec.Meta(description="The folder, an absolute path; made if absent.")]
+    root: Annotated[Path, msgspec.Meta(description="Absolute path; created if absent.")]
     shared: Annotated[
         bool,
-        msgspec.Meta(description="The next leader finds the same folder, wherever it runs (NFS)."),
+        msgspec.Meta(description="Whether every replica mounts the same folder (NFS)."),
     ] = False
 
 
@@ -154,7 +154,7 @@ class FileStore:
             return None
         except OSError as error:
             if error.errno == errno.ELOOP:
-                raise CorruptObject("a symbolic link stands where an object should") from None
+                raise CorruptObject("the stored object is a symbolic link") from None
             raise
         with open(handle, "rb") as file:
             return file.read()
@@ -172,7 +172,7 @@ class FileStore:
             try:
                 self._create(path, entry.body)
             except FileExistsError:
-                raise VersionConflict("somebody else wrote the object meanwhile") from None
+                raise VersionConflict("the object was changed concurrently") from None
             return entry.version
         temporary = self._temporary(path.parent, entry.body)
         try:

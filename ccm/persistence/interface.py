@@ -228,6 +228,6 @@ def require(backend: str, provider: object, methods: Sequence[str] = METHODS) ->
     missing = [name for name in methods if not callable(getattr(provider, name, None))]
     if missing:
         raise BackendDead(
-            f"persistence backend {backend!r} lacks the method "
-            f"{', '.join(missing)}; it was made for another interface"
+            f"persistence backend {backend!r} lacks the method {', '.join(missing)}; "
+            "install a version for this kube-ccm"
         )

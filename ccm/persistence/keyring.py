@@ -77,7 +77,9 @@ class Keyring:
         """
         name = str(sealed.get("keyId"))
         if name not in self._keys:
-            raise CorruptObject(f"the secret is sealed with key {name}, which the ring lacks")
+            raise CorruptObject(
+                f"the secret is sealed with key {name}, which is not in the keyring"
+            )
         bound = _bind(where, name)
         key = _decrypt(self._keys[name], sealed.get("sealedKey"), bound)
         return _decrypt(key, sealed.get("sealed"), bound)
@@ -101,7 +103,7 @@ def _key_of(path: Path, raw: bytes) -> bytes:
         key = b""
     if len(key) != KEY_BYTES:
         raise BackendDead(
-            f"{path} holds no key of {KEY_BYTES} bytes; make one: "
+            f"{path} contains no key of {KEY_BYTES} bytes; create one: "
             f"`head -c {KEY_BYTES} /dev/urandom | base64 > {path}; chmod 0400 {path}`"
         )
     return key
@@ -115,7 +117,7 @@ def read_passphrase(path: Path) -> bytes:
     """
     text = _read_private(path).strip()
     if len(text) < MIN_PASSPHRASE_BYTES:
-        raise BackendDead(f"{path}: a passphrase needs {MIN_PASSPHRASE_BYTES} characters at least")
+        raise BackendDead(f"{path}: a passphrase needs at least {MIN_PASSPHRASE_BYTES} bytes")
     return text
 
 
@@ -133,7 +135,7 @@ def _read_private(path: Path) -> bytes:
         forbidden = 0o077 if status.st_uid == os.getuid() else 0o037
         if status.st_mode & forbidden:
             mode = stat.S_IMODE(status.st_mode)
-            raise BackendDead(f"{path} can be read by others (mode {mode:o}); chmod 0400 it")
+            raise BackendDead(f"{path} is accessible to other users (mode {mode:o}); chmod 0400 it")
         return path.read_bytes()
     except OSError as error:
         raise BackendDead(f"{path} cannot be read: {describe_error(error)}") from error

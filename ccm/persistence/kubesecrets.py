@@ -45,10 +45,10 @@ MAX_ATTEMPTS = 4
 
 
 class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Secrets of the cluster itself."""
+    """Secret objects in the cluster."""
 
     namespace: Annotated[
-        str, msgspec.Meta(description="Where they are; empty: that of the Lease.")
+        str, msgspec.Meta(description="Namespace of the Secrets. Empty: that of the Lease.")
     ] = ""
 
 
@@ -81,7 +81,7 @@ class KubeStore:
     async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         """See `Store.write`."""
         if len(entry.body) > MAX_BYTES:
-            raise ObjectTooLarge(f"a Secret holds at most {MAX_BYTES} bytes")
+            raise ObjectTooLarge(f"a Secret can contain at most {MAX_BYTES} bytes")
         for _ in range(MAX_ATTEMPTS):
             record = await self.read(place)
             check_expected(expect, record and record.version)
@@ -94,7 +94,7 @@ class KubeStore:
                 continue
             if written is not None:
                 return Version(written["metadata"]["resourceVersion"])
-        raise VersionConflict("somebody else goes on writing the Secret")
+        raise VersionConflict("too many concurrent writes of the Secret")
 
     async def remove(self, place: StoragePlace, epoch: int) -> None:
         """See `Store.remove`."""
@@ -109,7 +109,7 @@ class KubeStore:
             except VersionConflict:
                 continue
             return
-        raise VersionConflict("somebody else goes on writing the Secret")
+        raise VersionConflict("too many concurrent writes of the Secret")
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """See `Store.scan`."""
@@ -146,9 +146,9 @@ class KubeStore:
             if status == 404:
                 return None
             if status == 409:
-                raise VersionConflict("somebody else wrote the Secret meanwhile") from None
+                raise VersionConflict("the Secret was changed concurrently") from None
             raise BackendUnavailable(
-                f"the API server did not {method} Secrets: {status or type(error).__name__}"
+                f"{method} of Secrets at the API server failed: {status or type(error).__name__}"
             ) from None
         decoded: dict[str, Any] = json.loads(answer)
         return decoded
@@ -176,7 +176,7 @@ def _key(item: Mapping[str, Any]) -> ObjectKey:
 def _record(item: Mapping[str, Any]) -> StoredRecord:
     metadata = item["metadata"]
     if LABEL not in metadata.get("labels", {}):
-        raise CorruptObject(f"Secret {metadata['name']} is somebody else's; it is left alone")
+        raise CorruptObject(f"Secret {metadata['name']} lacks the label {LABEL}; left unchanged")
     try:
         body = base64.b64decode(item.get("data", {}).get(FIELD, ""), validate=True)
     except binascii.Error:
@@ -205,7 +205,7 @@ class KubernetesSecretStore(SecretStore):
     async def _unseal(self, instance: str, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:  # noqa: ARG002
         data = obj.get("spec", {}).get("data")
         if not isinstance(data, str):
-            raise CorruptObject("what is stored is no secret")
+            raise CorruptObject("the stored object is not a secret")
         return data.encode()
 
     async def _is_current(self, instance: str, obj: Mapping[str, Any]) -> bool:  # noqa: ARG002
@@ -216,7 +216,7 @@ class KubernetesSecretStore(SecretStore):
 def storage(configs: Sequence[KubernetesConfig], context: BackendContext) -> KubernetesSecretStore:
     """Build the secret store of the backend `kubernetes`."""
     if len(configs) != 1 or context.requests is None:
-        raise BackendDead("secrets in the cluster need one namespace, and an API server")
+        raise BackendDead("secrets in the cluster need exactly one namespace, and an API server")
     return KubernetesSecretStore(
         context.requests, configs[0].namespace or context.namespace, context
     )

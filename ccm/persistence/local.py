@@ -87,14 +87,14 @@ def check_private(path: Path, *, is_folder: bool) -> None:
     """
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
-        raise BackendDead(f"{path} is a symbolic link; storage has none")
+        raise BackendDead(f"{path} is a symbolic link; use a real file or folder")
     if stat.S_ISDIR(status.st_mode) != is_folder:
         raise BackendDead(f"{path} must be a {'folder' if is_folder else 'file'}")
     if status.st_mode & _OTHERS:
         mode = FOLDER_MODE if is_folder else FILE_MODE
         raise BackendDead(
-            f"{path} can be read or changed by others (mode {stat.S_IMODE(status.st_mode):o}); "
-            f"look who did, then `chmod {mode:o}` it"
+            f"{path} is accessible to other users (mode {stat.S_IMODE(status.st_mode):o}); "
+            f"find the cause, then `chmod {mode:o}` it"
         )
 
 

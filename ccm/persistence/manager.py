@@ -67,7 +67,7 @@ class Backend:
         require(name, self.provider, methods)
         self.instances: Sequence[str] = tuple(self.provider.instances())
         if len(set(self.instances)) != len(self.instances):
-            raise BackendDead(f"persistence backend {name!r} has two instances of one name")
+            raise BackendDead(f"persistence backend {name!r} has two instances of the same name")
         self._make = make
         self.is_open = False
 
@@ -233,7 +233,7 @@ class ReplicationManager:
         self._repairs_in_progress: set[StoragePlace] = set()
         self._log = logger("persistence")
         if len({member.name for member in self.replicas}) < count:
-            raise BackendDead("two backends have an instance of one name")
+            raise BackendDead("two persistence backends have an instance of the same name")
         for backend in backends if count > 1 else ():
             require(backend.name, backend.provider, STAMPED_METHODS)
 
@@ -346,7 +346,7 @@ class ReplicationManager:
 
     async def _write(self, place: StoragePlace, copy: Stamped) -> None:
         if self._machine is None:
-            raise NotInitialized("initialize comes first")
+            raise NotInitialized("not initialized; call initialize first")
         self._kinds.add(place.kind)
         up = await self._replicas_up()
         for member in self.replicas:
@@ -376,7 +376,7 @@ class ReplicationManager:
         if refused:
             raise refused[0]
         raise BackendUnavailable(
-            f"fewer than {self._needed} of {len(self.replicas)} instances acknowledged it"
+            f"fewer than {self._needed} of {len(self.replicas)} instances acknowledged the write"
         )
 
     async def _await_writes(
@@ -516,7 +516,7 @@ class ReplicationManager:
             try:
                 await self.repair()
             except PersistenceError as error:
-                self._log.warning("persistence cannot be repaired now", error=str(error))
+                self._log.warning("persistence repair failed", error=str(error))
             await asyncio.sleep(self._repair_s)
             await self._update_status()
 

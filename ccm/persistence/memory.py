@@ -19,9 +19,9 @@ PAGE = 500
 
 
 class MemoryConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing that outlives the process."""
+    """Memory of the process; lost when the process ends."""
 
-    name: Annotated[str, msgspec.Meta(description="Tells one from another.")] = "memory"
+    name: Annotated[str, msgspec.Meta(description="Unique name of the instance.")] = "memory"
 
 
 class MemoryStore:

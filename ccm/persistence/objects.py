@@ -59,9 +59,9 @@ def validate(obj: Mapping[str, Any], *, sensitive: bool = False) -> bytes:
     try:
         raw = to_canonical_json(obj)
     except (ValueError, TypeError):
-        raise InvalidObject("the object holds text that is no Unicode") from None
+        raise InvalidObject("the object contains text that is not valid Unicode") from None
     if len(raw) > MAX_BYTES:
-        raise ObjectTooLarge(f"the object has {len(raw)} bytes, at most {MAX_BYTES} are stored")
+        raise ObjectTooLarge(f"the object has {len(raw)} bytes; the limit is {MAX_BYTES}")
     if not sensitive:
         _check_no_secrets(kind, obj)
     return raw
@@ -85,10 +85,10 @@ def identify(obj: Mapping[str, Any]) -> tuple[GVK, str, str]:
     }
     for field, value in fields.items():
         if not isinstance(value, str) or not value:
-            raise InvalidObject(f"the object needs {field}, a text that is not empty")
+            raise InvalidObject(f"the object needs {field}, a non-empty string")
     kind = GVK.of(str(fields["apiVersion"]), str(fields["kind"]))
     if kind.group == "core" or not kind.version or "/" in kind.group:
-        raise InvalidObject("apiVersion must be a version, or a group and a version")
+        raise InvalidObject("apiVersion must be VERSION or GROUP/VERSION")
     namespace = inner.get("namespace") or ""
     return kind, namespace, str(fields["metadata.name"])
 
@@ -106,24 +106,24 @@ def _check_json(obj: Any) -> None:
 def _children(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
-            raise InvalidObject("the object has a field whose name is no text")
+            raise InvalidObject("the object has a field name that is not a string")
         yield from value.values()
     elif isinstance(value, list):
         yield from value
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise InvalidObject("the object holds a number that JSON does not have")
+            raise InvalidObject("the object contains a number that JSON does not support")
     elif value is not None and not isinstance(value, str | int):
-        raise InvalidObject(f"the object holds a {type(value).__name__}, which is not JSON")
+        raise InvalidObject(f"the object contains a {type(value).__name__}, which is not JSON")
 
 
 def _check_no_secrets(kind: GVK, obj: Mapping[str, Any]) -> None:
     if (kind.group, kind.kind) == ("", "Secret"):
-        raise SensitiveObjectRefused("a Secret goes to the secret store only")
+        raise SensitiveObjectRefused("a Secret can only be stored in the secret store")
     for path, value in _strings(obj):
         if value and (_is_secret(path[-1]) or redact.mask_text(value, len(value)) != value):
             raise SensitiveObjectRefused(
-                f"{'.'.join(path[1:])} holds a credential; refer to a Secret instead"
+                f"{'.'.join(path[1:])} contains a credential; refer to a Secret instead"
             )
 
 
@@ -196,7 +196,7 @@ def place_of(obj: Mapping[str, Any]) -> StoragePlace:
     try:
         return StoragePlace(kind, key_of(namespace, name))
     except UnicodeEncodeError:
-        raise InvalidObject("the object's name is no Unicode") from None
+        raise InvalidObject("the object's name is not valid Unicode") from None
 
 
 def check_key(key: str) -> ObjectKey:
@@ -206,9 +206,9 @@ def check_key(key: str) -> ObjectKey:
         InvalidObject: the key was not built by `key_of`.
     """
     if not (match := _KEY.fullmatch(key)):
-        raise InvalidObject("that is no key: keys come from put_object")
+        raise InvalidObject("invalid key; use a key returned by put_object")
     if any(len(part) > MAX_SEGMENT for part in match.groups()):
-        raise InvalidObject("that is no key: it is too long")
+        raise InvalidObject("invalid key: too long")
     return ObjectKey(key)
 
 

@@ -64,29 +64,29 @@ _UPDATE = f"UPDATE {{table}} SET {_SET} WHERE {_AT} = $5 AND write_id = $9"  # n
 
 _ADVICE = {
     "28P01": "see user and password_file",
-    "28000": "pg_hba.conf of the server lets nobody in this way",
-    "3D000": "there is no such database",
-    "42501": "the user must be allowed to make tables, or find them made",
+    "28000": "pg_hba.conf of the server rejects this connection",
+    "3D000": "the database does not exist",
+    "42501": "the user must be allowed to create tables, or the tables must exist",
 }
 """SQLSTATE -> advice for the error message."""
 
 
 class PostgresConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A database; TLS with a checked certificate, or a Unix socket."""
+    """Database, over TLS with a verified certificate or a Unix socket."""
 
-    host: Annotated[str, msgspec.Meta(description="Its host, or the folder of its socket.")]
-    port: Annotated[int, msgspec.Meta(description="Its port.", ge=1)] = 5432
-    database: Annotated[str, msgspec.Meta(description="Its name.")] = "ccm"
-    user: Annotated[str, msgspec.Meta(description="Who connects.")] = "ccm"
-    password_file: Annotated[Path | None, msgspec.Meta(description="A file with the password.")] = (
+    host: Annotated[str, msgspec.Meta(description="Host, or folder of the Unix socket.")]
+    port: Annotated[int, msgspec.Meta(description="Port of the server.", ge=1)] = 5432
+    database: Annotated[str, msgspec.Meta(description="Name of the database.")] = "ccm"
+    user: Annotated[str, msgspec.Meta(description="Database user.")] = "ccm"
+    password_file: Annotated[Path | None, msgspec.Meta(description="File with the password.")] = (
         None
     )
-    table: Annotated[str, msgspec.Meta(description="Table, made if absent.")] = "ccm_objects"
+    table: Annotated[str, msgspec.Meta(description="Table; created if absent.")] = "ccm_objects"
     ca_file: Annotated[
-        Path | None, msgspec.Meta(description="Certificates of who signed the server's, in PEM.")
+        Path | None, msgspec.Meta(description="PEM file with the CA certificates of the server.")
     ] = None
     allow_insecure: Annotated[
-        bool, msgspec.Meta(description="Speak without TLS. For a test only.")
+        bool, msgspec.Meta(description="Connect without TLS. For tests only.")
     ] = False
 
     def identity(self) -> dict[str, str | int]:
@@ -110,7 +110,8 @@ class PostgresStore:
         self.capabilities = frozenset({CAS, FENCING, SHARED})
         if not _TABLE.fullmatch(config.table):
             raise BackendDead(
-                f"table {config.table!r} must be lower-case letters, digits and _, at most 41"
+                f"table {config.table!r}: use at most 41 lower-case letters, digits and _, and no "
+                "leading digit"
             )
         self._config = config
         self._name = f"database {config.database} at {config.host}"
@@ -157,7 +158,7 @@ class PostgresStore:
             await self._check_leader(db, entry.epoch)
             written = await db.fetchval(self._sql(f"{statement} RETURNING 1"), *values)
         if written is None:
-            raise VersionConflict("somebody else wrote the object meanwhile")
+            raise VersionConflict("the object was changed concurrently")
         return entry.version
 
     async def remove(self, place: StoragePlace, epoch: int) -> None:
@@ -219,7 +220,7 @@ class PostgresStore:
     async def _ensure_durable(self, db: Any) -> None:
         """Check that the server flushes acknowledged writes to disk; enable it for a connection."""
         if await db.fetchval("SHOW fsync") != "on":
-            raise BackendDead(f"{self._name}: fsync is off there, so that nothing is durable")
+            raise BackendDead(f"{self._name}: fsync is off, writes are not durable; enable fsync")
         if await db.fetchval("SHOW synchronous_commit") != "remote_apply":
             await db.execute("SET synchronous_commit = on")
 

@@ -111,7 +111,7 @@ def installed_backends(group: str = OBJECTS) -> Mapping[str, EntryPoint]:
         other = backends.get(entry.name)
         if other is not None and other.value != entry.value:
             raise BackendDead(
-                f"persistence backend {entry.name!r} is offered twice, as {other.value} and as "
+                f"persistence backend {entry.name!r} is registered twice, as {other.value} and as "
                 f"{entry.value}; uninstall one of them"
             )
         backends[entry.name] = entry
@@ -128,17 +128,17 @@ def load_backend(name: str, group: str = OBJECTS) -> tuple[type[msgspec.Struct],
     entry = backends.get(name)
     if entry is None:
         near = difflib.get_close_matches(name, backends, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BackendDead(
             f"unknown persistence backend {name!r}{hint or '.'} "
-            f"Installed are {', '.join(sorted(backends))}"
+            f"Installed backends: {', '.join(sorted(backends))}"
         )
     try:
         make = entry.load()
     except ImportError as error:
         raise BackendDead(
-            f"persistence backend {name!r} needs the package {error.name}: install "
-            f"kube-ccm[{name}] beside the daemon, in the same environment or image"
+            f"persistence backend {name!r} needs the package {error.name}; install "
+            f"kube-ccm[{name}] in the environment or image of the daemon"
         ) from error
     if not isinstance(declaration := getattr(make, "declared", None), backend):
         raise BackendDead(

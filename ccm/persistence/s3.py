@@ -54,38 +54,38 @@ _SHOWN_CODES = frozenset(
 )
 
 _ERROR_TEXTS = {
-    r"InvalidCertificate\W+(\w+)": r"its certificate is refused (\1); see ca_file and endpoint",
-    "dns error": "its host is unknown; see endpoint",
-    "tcp connect error": "nobody answers there; see endpoint",
-    "operation timed out": "it did not answer in time",
+    r"InvalidCertificate\W+(\w+)": r"certificate rejected (\1); see ca_file and endpoint",
+    "dns error": "the host name does not resolve; see endpoint",
+    "tcp connect error": "connection failed; see endpoint",
+    "operation timed out": "request timed out",
 }
 """Pattern in the library's error -> our error text; other texts may contain sent data."""
 
 
 class S3Config(msgspec.Struct, frozen=True, kw_only=True):
-    """A bucket, or a folder of one. Without keys the machine's own identity is used."""
+    """Bucket, or a folder in it. Without keys, the identity of the host or Pod is used."""
 
-    bucket: Annotated[str, msgspec.Meta(description="Its name.")]
+    bucket: Annotated[str, msgspec.Meta(description="Name of the bucket.")]
     endpoint: Annotated[
-        str, msgspec.Meta(description="URL of the service; empty: that of AWS in the region.")
+        str, msgspec.Meta(description="URL of the service. Empty: AWS in the region.")
     ] = ""
-    region: Annotated[str, msgspec.Meta(description="Its region.")] = "us-east-1"
+    region: Annotated[str, msgspec.Meta(description="Region of the bucket.")] = "us-east-1"
     prefix: Annotated[str, msgspec.Meta(description="Folder in the bucket.")] = "ccm"
     access_key_id_file: Annotated[
-        Path | None, msgspec.Meta(description="A file with the id of the access key.")
+        Path | None, msgspec.Meta(description="File with the access key ID.")
     ] = None
     secret_access_key_file: Annotated[
-        Path | None, msgspec.Meta(description="A file with the secret of the access key.")
+        Path | None, msgspec.Meta(description="File with the secret access key.")
     ] = None
     ca_file: Annotated[
-        Path | None, msgspec.Meta(description="Certificates of who signed the service's, in PEM.")
+        Path | None, msgspec.Meta(description="PEM file with the CA certificates of the service.")
     ] = None
     server_side_encryption: Annotated[
         Literal["AES256", "aws:kms"] | None,
-        msgspec.Meta(description="Header that asks for it; without it, what the bucket says."),
+        msgspec.Meta(description="Server-side encryption. Empty: the bucket's default."),
     ] = None
     allow_insecure: Annotated[
-        bool, msgspec.Meta(description="Speak HTTP without TLS. For a test only.")
+        bool, msgspec.Meta(description="Use HTTP without TLS. For tests only.")
     ] = False
 
     def identity(self) -> dict[str, str]:
@@ -118,7 +118,7 @@ class S3Store:
                 )
             if not config.allow_insecure:
                 raise BackendDead(
-                    f"{self._name}: endpoint {config.endpoint} is not encrypted; give https://, "
+                    f"{self._name}: endpoint {config.endpoint} is not encrypted; use https://, "
                     "or allow_insecure: true for a test"
                 )
             log.logger("persistence").warning("bucket is used without TLS", source=self._name)
@@ -240,7 +240,7 @@ class S3Store:
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
                 continue
             return
-        raise BackendUnavailable(f"{self._name}: somebody else goes on claiming it")
+        raise BackendUnavailable(f"{self._name}: too many concurrent claims by other leaders")
 
     async def _check_leader(self, epoch: int) -> None:
         """Check that no newer leader has claimed the bucket.
@@ -278,7 +278,7 @@ class S3Store:
                 return written
             if (written := await self._version_if_written(path, entry)) is not None:
                 return written  # the library's earlier attempt succeeded, but its response was lost
-        raise VersionConflict("somebody else goes on writing the object")
+        raise VersionConflict("too many concurrent writes of the object")
 
     async def _version_if_written(self, path: str, entry: StoreEntry) -> Version | None:
         stored = await self._get(path)
@@ -328,7 +328,7 @@ class S3Store:
                 except refusal:
                     continue
                 log.logger("persistence").warning(
-                    "storage ignores conditions: nothing protects from two writers",
+                    "storage ignores conditional writes, concurrent writes are not detected",
                     source=self._name,
                 )
                 return frozenset()
@@ -406,7 +406,7 @@ def _bucket(
     except (ValueError, exceptions.BaseError) as error:
         why = "see bucket, endpoint, region and server_side_encryption"
         if config.ca_file and isinstance(error, ValueError):
-            why = f"ca_file {config.ca_file} holds no certificate in PEM"
+            why = f"ca_file {config.ca_file} contains no PEM certificate"
         raise BackendUnavailable(f"bucket {config.bucket}: {why}") from None
 
 

@@ -73,7 +73,7 @@ class SecretStore:
     """
 
     def __init__(self, inner: Any, kind: GVK) -> None:
-        require("of secrets", inner)
+        require("secrets", inner)
         self._inner = inner
         self._kind = kind
         self._machine: MachineId | None = None
@@ -98,7 +98,7 @@ class SecretStore:
     async def put_secret(self, instance: str, name: str, data: Mapping[str, bytes]) -> ObjectKey:
         """Store a secret, replacing the former one."""
         if self._machine is None:
-            raise NotInitialized("initialize comes first")
+            raise NotInitialized("not initialized; call initialize first")
         if self._closed:
             raise Closed("the store is closed")
         packed = _pack(data)
@@ -215,7 +215,7 @@ class EncryptedSecretStore(SecretStore):
     async def _unseal(self, instance: str, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
         ring, sealed = await self._keyring(instance), obj.get("spec")
         if not isinstance(sealed, Mapping):
-            raise CorruptObject("what is stored is no sealed secret")
+            raise CorruptObject("the stored object is not a sealed secret")
         return await asyncio.to_thread(ring.open, sealed, self._authenticated_data(key))
 
     async def _is_current(self, instance: str, obj: Mapping[str, Any]) -> bool:
@@ -256,7 +256,7 @@ class EncryptedSecretStore(SecretStore):
                 stored = await self._inner.get_object(instance, SALT, key)
                 if stored is None:
                     raise BackendDead(
-                        "a passphrase needs storage that keeps conditions; give it a key file"
+                        "a passphrase needs storage with conditional writes; use a key file"
                     ) from error
             stored = stored or created
         return bytes.fromhex(stored["spec"]["salt"])
@@ -266,9 +266,9 @@ def _pack(data: Any) -> bytes:
     if not isinstance(data, Mapping) or not all(
         isinstance(name, str) and isinstance(value, bytes) for name, value in data.items()
     ):
-        raise InvalidObject("a secret is a mapping of names to bytes")
+        raise InvalidObject("a secret must be a mapping of names to bytes")
     if sum(map(len, data.values())) > MAX_BYTES:
-        raise ObjectTooLarge(f"a secret may have {MAX_BYTES} bytes")
+        raise ObjectTooLarge(f"a secret can contain at most {MAX_BYTES} bytes")
     return to_canonical_json(
         {name: base64.b64encode(value).decode() for name, value in data.items()}
     )
@@ -279,23 +279,23 @@ def _unpack(raw: bytes) -> dict[str, bytes]:
         encoded = json.loads(raw)
         return {str(name): base64.b64decode(value) for name, value in encoded.items()}
     except (ValueError, AttributeError, TypeError):
-        raise CorruptObject("what is stored is no secret") from None
+        raise CorruptObject("the stored object is not a secret") from None
 
 
 class EncryptedConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Sealed copies in storage of any kind."""
+    """Encrypted copies in other storage."""
 
     storage: Annotated[
         dict[str, Any],
-        msgspec.Meta(description="Where, as one entry of `instances`: a backend and its settings."),
+        msgspec.Meta(description="Backend and its settings, as in an entry of `instances`."),
     ]
     key_files: Annotated[
         tuple[Path, ...],
-        msgspec.Meta(description="Files of mode 0400 with 32 bytes each; the first one seals."),
+        msgspec.Meta(description="Files of mode 0400 with 32 bytes each. The first key encrypts."),
     ] = ()
     passphrase_files: Annotated[
         tuple[Path, ...],
-        msgspec.Meta(description="Files of mode 0400 with passphrases, after the keys."),
+        msgspec.Meta(description="Files of mode 0400 with passphrases; they follow the keys."),
     ] = ()
 
 
@@ -303,7 +303,7 @@ class EncryptedConfig(msgspec.Struct, frozen=True, kw_only=True):
 def storage(configs: Sequence[EncryptedConfig], context: BackendContext) -> EncryptedSecretStore:
     """Build the secret store of the backend `encrypted`."""
     if len(configs) != 1:
-        raise BackendDead("one encrypted store, with one storage, is what secrets take")
+        raise BackendDead("configure exactly one encrypted store with one storage")
     config = configs[0]
     ring = keyring.read_keys(config.key_files)
     phrases = [keyring.read_passphrase(path) for path in config.passphrase_files]

@@ -50,9 +50,9 @@ _CORRUPTION_CODES = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB"})
 
 
 class SqliteConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of this machine; never on a network file system."""
+    """Local file; a network file system is not supported."""
 
-    path: Annotated[Path, msgspec.Meta(description="The file, an absolute path; made if absent.")]
+    path: Annotated[Path, msgspec.Meta(description="Absolute path; created if absent.")]
 
 
 class SqliteStore:
@@ -134,8 +134,8 @@ class SqliteStore:
                 raise BackendDead(f"{self._path} is a database of another program")
             if (version := self._pragma("user_version")) > SCHEMA:
                 raise BackendDead(
-                    f"{self._path}: written with schema {version}, this version knows {SCHEMA}; "
-                    "upgrade, or give it another file"
+                    f"{self._path}: written with schema {version}, this version reads up to "
+                    f"{SCHEMA}; upgrade kube-ccm, or configure another file"
                 )
             marker, epoch = self._db.execute("SELECT marker, epoch FROM instance").fetchone()
             envelope.check_marker(marker, claim.cluster_uid, str(self._path))
@@ -150,7 +150,7 @@ class SqliteStore:
             self._db.execute("PRAGMA journal_mode=DELETE")
         self._db.execute(f"PRAGMA synchronous={level}")
         if self._pragma("synchronous") != level:
-            raise BackendDead(f"{self._path}: SQLite does not promise durability here")
+            raise BackendDead(f"{self._path}: SQLite cannot make writes durable here")
 
     def _make_tables(self, claim: Claim) -> None:
         for statement in filter(str.strip, _TABLES.split(";")):
@@ -220,7 +220,7 @@ class SqliteStore:
 def _describe_error(error: Exception) -> str:
     """Return an error text without the data that was written."""
     name = getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None)
-    return f"SQLite could not do it: {name or type(error).__name__}"
+    return f"SQLite operation failed: {name or type(error).__name__}"
 
 
 @backend(config=SqliteConfig)

@@ -80,7 +80,7 @@ def check_expected(expect: Expected, current: Version | None) -> None:
     if expect is None:
         return
     if (expect is ABSENT and current is not None) or (expect is not ABSENT and current != expect):
-        raise VersionConflict("somebody else wrote the object meanwhile")
+        raise VersionConflict("the object was changed concurrently")
 
 
 def check_epoch(stored: int, epoch: int) -> None:
@@ -91,6 +91,6 @@ def check_epoch(stored: int, epoch: int) -> None:
     """
     if stored > epoch:
         raise Fenced(
-            f"a leader of epoch {stored} has written, ours is {epoch}: another leads, or the Lease "
-            "was made anew (see the recovery guide)"
+            f"a leader of epoch {stored} has written, this one has {epoch}: another replica leads, "
+            "or the Lease was recreated; see the recovery guide"
         )

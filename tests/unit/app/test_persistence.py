@@ -89,7 +89,7 @@ async def test_secret_store_may_come_later(tmp_path: Path, monkeypatch: pytest.M
     [
         ("", "instances is missing"),
         ("instances: []", "instances is empty"),
-        ("instances: [{fil: {}}]", "did you mean file"),
+        ("instances: [{fil: {}}]", "did you mean 'file'?"),
         ("instances: [{file: {}}]", "file.root is missing"),
         ("instances: [{file: {root: HERE, rot: 1}}]", "file.rot is unknown"),
         ("instances: [{file: 1}]", "must be a mapping"),

@@ -145,7 +145,7 @@ async def test_second_process_is_refused(tmp_path: Path) -> None:
     ("statement", "said"),
     [
         ("PRAGMA application_id=7", "database of another program"),
-        ("PRAGMA user_version=2", r"schema 2, this version knows 1; upgrade"),
+        ("PRAGMA user_version=2", r"schema 2, this version reads up to 1; upgrade"),
     ],
 )
 async def test_other_databases_are_refused(tmp_path: Path, statement: str, said: str) -> None:

@@ -80,7 +80,7 @@ def changed(config: PostgresConfig, **settings: Any) -> PostgresStore:
         pytest.param({"ca_file": "password"}, r"password.*PEM|certificate", id="no-pem"),
         pytest.param({"password_file": "other"}, r"28P01.*password_file", id="wrong-password"),
         pytest.param({"allow_insecure": True}, r"28000.*pg_hba", id="without-tls"),
-        pytest.param({"database": "none"}, r"3D000.*no such database", id="no-database"),
+        pytest.param({"database": "none"}, r"3D000.*database does not exist", id="no-database"),
         pytest.param({"password_file": "absent"}, r"absent cannot be read", id="no-password"),
     ],
 )
