@@ -71,7 +71,7 @@ class ServiceAnnotation(Generic[T]):
     def _error_message(self, text: str) -> str:
         text = redact.mask_text(text)
         shown = text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
-        return f"annotation {self.name}: {shown!r} is not understood; expected {self.expects}"
+        return f"annotation {self.name}: {shown!r} is invalid; expected {self.expects}"
 
 
 def truth(text: str) -> bool:

@@ -38,7 +38,7 @@ provider: their own caller stops waiting at the deadline (see `ccm.cloud.calls.i
 def _free_threads() -> Gauge:
     from ccm.base import metrics  # only the daemon needs it, and every provider imports this
 
-    text = "Threads for a synchronous cloud library that are free, by operation; at 0 calls wait."
+    text = "Free threads for synchronous cloud libraries, by operation; at 0, calls wait."
     return metrics.gauge("ccm_cloud_threads_free", text, ["operation"])
 
 

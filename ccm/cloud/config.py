@@ -114,7 +114,7 @@ class Context:
             Unavailable: the request failed, or there is no cluster, as in contract tests.
         """
         if self.clients is None:
-            raise errors.Unavailable(f"no API server to read {obj.key} from")
+            raise errors.Unavailable(f"{obj.key} cannot be read: no cluster is connected")
         if READER not in self._readers:  # shared, because each client has its own rate limit
             self._readers[READER] = self.clients.client(READER)
         client = self._readers[READER]
@@ -124,10 +124,10 @@ class Context:
             whole_object: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
         except Exception as error:  # `ApiClient` declares no error classes
             if getattr(error, "status", None) == 404:
-                raise errors.Aborted(f"{obj.key} is gone") from error
-            raise errors.Unavailable(f"cannot read {obj.key}: {error}") from error
+                raise errors.Aborted(f"{obj.key} was deleted") from error
+            raise errors.Unavailable(f"{obj.key} cannot be read: {error}") from error
         if whole_object.get("metadata", {}).get("uid") != obj.uid:
-            raise errors.Aborted(f"{obj.key} is another by now")
+            raise errors.Aborted(f"{obj.key} was replaced by another object")
         return whole_object
 
     def follow(self, file: str | Path) -> Path:
@@ -243,4 +243,4 @@ def _syntax_error(form: Form, error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start} is not UTF-8"
     position = _POSITION.search(str(error))
-    return position[0] if position else "nested too deeply or not valid"
+    return position[0] if position else "nested too deeply or invalid"

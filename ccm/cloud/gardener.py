@@ -135,8 +135,8 @@ class FromGardener(Driver[Any]):
         """Create a VM by name. Raises FailedPrecondition if the creation is not recorded."""
         if not req.creation_started:
             raise errors.FailedPrecondition(
-                f"the creation of {req.identity.name} is not recorded: a VM of that name may be "
-                "another's; ask for its status first, then record the creation"
+                f"the creation of {req.identity.name} is not recorded, so a VM of that name may "
+                "belong to another Machine; call get_machine_status, then record the creation"
             )
         return _to_machine_info(await self._call_for_machine("create_machine", req))
 
@@ -151,7 +151,7 @@ class FromGardener(Driver[Any]):
             NotFound: neither provider ID nor creation is recorded, or there is no such VM.
         """
         if not req.provider_id and not req.creation_started:
-            raise errors.NotFound(f"no VM of {req.identity.name} was ordered yet")
+            raise errors.NotFound(f"no creation of a VM for {req.identity.name} is recorded")
         return _to_machine_info(await self._call_for_machine("get_machine_status", req))
 
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
@@ -169,7 +169,7 @@ class FromGardener(Driver[Any]):
         answer = await self._call("list_machines", request)
         listing = _field(answer, "machine_list", answer)
         if not isinstance(listing, Mapping):
-            raise errors.Internal(f"list_machines answered {type(listing).__name__}, no mapping")
+            raise errors.Internal(f"list_machines returned {type(listing).__name__}, not a mapping")
         return [
             MachineRecord(
                 identity=Identity(cluster="", pool=req.pool, name=str(name), uid=""),
@@ -203,7 +203,7 @@ class FromGardener(Driver[Any]):
     async def _call(self, method: str, request: object) -> Any:
         function = getattr(self.spi, method, None)
         if function is None:
-            raise errors.Unimplemented(f"this driver has no {method}")
+            raise errors.Unimplemented(f"this driver does not implement {method}")
         try:
             return await _invoke(function, request)
         except errors.CloudError:

@@ -59,7 +59,7 @@ def load_balancer_source_ranges(service: Service) -> frozenset[Network]:
         network = parse_cidr(entry.strip())
         if network is None:
             raise InvalidArgument(
-                f"{place}: {entry.strip()!r} is no CIDR; expected entries like 10.0.0.0/24"
+                f"{place}: {entry.strip()!r} is not a CIDR; expected entries like 10.0.0.0/24"
             )
         networks.add(network)
     return frozenset(networks)
@@ -135,7 +135,7 @@ def parse_provider_id(provider_id: str, scheme: str) -> str:
     id_scheme, separator, instance_id = provider_id.partition(_SEPARATOR)
     if not separator or id_scheme != scheme or not instance_id.strip("/"):
         raise InvalidArgument(
-            f"provider ID {provider_id!r} is not of this cloud; expected {scheme}://<id>"
+            f"provider ID {provider_id!r} does not belong to this cloud; expected {scheme}://<id>"
         )
     return instance_id
 

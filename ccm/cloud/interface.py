@@ -540,7 +540,7 @@ class Cloud:
 
     def __new__(cls, *_: object, **fields: object) -> Self:
         """Create a cloud. Raises ProviderError for an unknown field."""
-        check_fields(fields, where="the call of Cloud")
+        check_fields(fields, where="Cloud()")
         return object.__new__(cls)
 
     @property
@@ -562,8 +562,8 @@ def check_fields(names: Collection[str], *, where: str) -> None:
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            raise ProviderError(f"{where} names {name!r}, which is no field of Cloud; {advice}")
+            advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise ProviderError(f"{where}: {name!r} is not a field of Cloud; {advice}")
 
 
 class InstancesByPower(ABC):

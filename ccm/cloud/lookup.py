@@ -117,7 +117,7 @@ _LISTINGS = metrics.counter(
 )
 _LOOKUPS = metrics.counter(
     "ccm_cloud_inventory_lookups",
-    "Questions put to the shared listing: answered by it, or left to a single call.",
+    "Lookups in the shared listing, by source of the result: listing or single call.",
     ["source"],
 )
 
@@ -252,7 +252,7 @@ class SharedInventory:
                 return None
             self._paused_until = monotonic() + LISTING_PAUSE_S
             _LISTINGS.labels("error").inc()
-            self._log.warning("bulk listing failed, asking one by one", error=str(error))
+            self._log.warning("bulk listing failed, falling back to single calls", error=str(error))
             return None
         else:
             _LISTINGS.labels("success").inc()
@@ -412,7 +412,7 @@ class InstanceLookup:
             try:
                 provider_id = await self._provider_id(node)
             except Unimplemented:
-                _warn("provider cannot tell instance IDs", node)
+                _warn("provider does not implement instance_id", node)
         addresses = await self._v1_addresses(provider_id, node.name)
         instance_type = await self._first_of(
             lambda: self._client.call(Instances.instance_type_by_provider_id, provider_id),

@@ -446,12 +446,12 @@ class Driver(Generic[S]):
 
     async def initialize_machine(self, req: MachineRequest) -> MachineInfo:  # noqa: ARG002
         """See `MachineDriver.initialize_machine`."""
-        raise Unimplemented("this driver has nothing to initialise")
+        raise Unimplemented("this driver does not implement initialize_machine")
 
     async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:
         """See `MachineDriver.get_volume_ids`; returns the volume handles of `csi_driver`."""
         if not self.csi_driver:
-            raise Unimplemented("this driver does not know volumes")
+            raise Unimplemented("this driver does not support volume IDs")
         csi_sources = [spec.get("csi") or {} for spec in req.pv_specs]
         return [
             str(csi["volumeHandle"]) for csi in csi_sources if csi.get("driver") == self.csi_driver
@@ -459,7 +459,7 @@ class Driver(Generic[S]):
 
     async def generate_machine_class_for_migration(self, req: MigrationRequest) -> None:  # noqa: ARG002
         """See `MachineDriver.generate_machine_class_for_migration`."""
-        raise Unimplemented("this driver has no classes to migrate from")
+        raise Unimplemented("this driver does not support migration from other machine classes")
 
 
 def partial_info(error: CloudError) -> MachineInfo:
@@ -515,11 +515,11 @@ def check_owner(req: MachineRequest, marks: Identity) -> Identity:
     is_unmarked = not (marks.cluster or marks.uid)
     adopted = req.adopts_unmarked and is_unmarked and marks.name == identity.name
     if not (adopted or req.is_imported or is_owner(identity, marks)):
-        owner = "has no marks of a machine"
+        owner = "has no labels or tags of a machine"
         if not is_unmarked:
             owner = f"belongs to machine {marks.name} ({marks.uid}) of cluster {marks.cluster}"
         raise NotOwned(
-            f"VM {req.provider_id} {owner}, and is left alone; "
+            f"VM {req.provider_id} {owner} and was not changed; "
             f"{CORRECT_OWNER.format(identity.pool)}"
         )
     return marks if marks.uid else identity
@@ -547,7 +547,7 @@ def convert_spec(
     known = {field.encode_name: field for field in msgspec.structs.fields(declared)}
     stated = without_nulls(given)
     problems = [
-        Problem(field=name, message=f"no such field; there are {', '.join(known)}")
+        Problem(field=name, message=f"unknown field; known are {', '.join(known)}")
         for name in stated
         if reject_unknown and name not in known
     ]
@@ -566,7 +566,7 @@ def convert_spec(
 def _json_error(value: Any, levels: int) -> str:
     """Return why a value cannot be encoded as JSON; empty if it can."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        return "must hold no number of more than 64 bits"
+        return "must not contain a number of more than 64 bits"
     if not isinstance(value, Mapping | list | tuple):
         return ""
     if not levels:

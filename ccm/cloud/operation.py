@@ -103,7 +103,7 @@ def operation(
         parameters = tuple(inspect.signature(method).parameters)[1:]
         declared = OperationDeclaration(parameters, deadline_s, change, subject)
         if DECLARATIONS.setdefault(method.__name__, declared) != declared:
-            raise ValueError(f"operation {method.__name__!r} is declared already, and otherwise")
+            raise ValueError(f"operation {method.__name__!r} already has another declaration")
         return method
 
     return declare

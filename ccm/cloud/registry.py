@@ -38,12 +38,12 @@ _UNDECLARED_VERSION = "1.0"
 """SDK version assumed for a provider without the `provider` decorator."""
 
 _MIGRATION_STEPS = {
-    1: "give every LoadBalancerRecord the status that get_load_balancer would answer; raise "
+    1: "give every LoadBalancerRecord the status that get_load_balancer would return; raise "
     "NotFound from update_load_balancer where there is no load balancer; make the digest of a load "
-    "balancer change with each node_port; set Cloud.has_cluster_id where the cloud's objects carry "
-    "a mark of this cluster, or else run with --allow-untagged-cloud; depend on the distribution "
-    "kube-ccm, which was called ccm; in the contract suite declare Harness.opt_outs instead of "
-    "overriding cases"
+    "balancer change with each node_port; set Cloud.has_cluster_id if the cloud's objects are "
+    "labelled with the cluster, or else run with --allow-untagged-cloud; depend on the "
+    "distribution kube-ccm, formerly ccm; in the contract suite declare Harness.opt_outs instead "
+    "of overriding cases"
 }
 """Major version -> changes that a provider written for it needs for the next one."""
 
@@ -108,8 +108,8 @@ class provider:  # noqa: N801 - a decorator
 def _not_a_generator(function: Callable[..., object]) -> ProviderError:
     name = getattr(function, "__qualname__", repr(function))
     return ProviderError(
-        f"{name} is no async generator function; write `async def`, and `yield` one Cloud instead "
-        "of returning it"
+        f"{name} is not an async generator function; use `async def`, and `yield` one Cloud "
+        "instead of returning it"
     )
 
 
@@ -130,8 +130,8 @@ def installed_providers() -> Mapping[str, EntryPoint]:
         other = providers.get(entry.name)
         if other is not None and _distribution(other) != _distribution(entry):
             raise ProviderError(
-                f"cloud provider {entry.name!r} is offered twice, by {_distribution(other)} and by "
-                f"{_distribution(entry)}; uninstall one of them"
+                f"cloud provider {entry.name!r} is registered twice, by {_distribution(other)} and "
+                f"by {_distribution(entry)}; uninstall one of them"
             )
         providers[entry.name] = entry
     return providers
@@ -164,8 +164,8 @@ def load_provider(name: str) -> Opener:
         raise ProviderError(f"cloud provider {name!r}: {entry.value} is not callable")
     if inspect.isasyncgenfunction(opener) or inspect.iscoroutinefunction(opener):
         raise ProviderError(
-            f"cloud provider {name!r}: {entry.value} is no async context manager; it must yield "
-            f'one Cloud and be decorated with @cloud.provider(sdk="{SDK_VERSION}")'
+            f"cloud provider {name!r}: {entry.value} is not an async context manager; it must "
+            f'yield one Cloud and be decorated with @cloud.provider(sdk="{SDK_VERSION}")'
         )
     result: Opener = opener
     _check_sdk(name, entry, str(declaration_of(result).sdk))
@@ -179,22 +179,21 @@ def _check_sdk(name: str, entry: EntryPoint, version: str) -> None:
         major, minor = (int(part) for part in version.split("."))
     except ValueError:
         raise ProviderError(
-            f"cloud provider {name!r} of {_distribution(entry)} names SDK version {version!r}; "
+            f"cloud provider {name!r} of {_distribution(entry)} declares SDK version {version!r}; "
             f"it must look like {SDK_VERSION!r}"
         ) from None
     our_major, our_minor = (int(part) for part in SDK_VERSION.split("."))
     if 0 < major < our_major:
         steps = "; ".join(_MIGRATION_STEPS[number] for number in range(major, our_major))
         raise ProviderError(
-            f"cloud provider {name!r} of {_distribution(entry)} was made for SDK {version}, "
-            "this is "
-            f"{SDK_VERSION}. To change in it: {steps}; then decorate {entry.value} with "
+            f"cloud provider {name!r} of {_distribution(entry)} was written for SDK {version}, "
+            f"this is {SDK_VERSION}. Required changes: {steps}; then decorate {entry.value} with "
             f'@cloud.provider(sdk="{SDK_VERSION}")'
         )
     if major != our_major or minor > our_minor:
         raise ProviderError(
             f"cloud provider {name!r} of {_distribution(entry)} needs SDK {version}, this is "
-            f"{SDK_VERSION}; install versions of both that fit together"
+            f"{SDK_VERSION}; install compatible versions of both"
         )
 
 
@@ -202,12 +201,11 @@ def _unknown_message(name: str, providers: Mapping[str, EntryPoint]) -> str:
     close = difflib.get_close_matches(name, providers, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     if name == "external":
-        hint = "; that is for the kubelets, the daemon takes the name of a provider."
+        hint = "; `external` is a value for kubelets, the daemon needs the name of a provider."
     known = ", ".join(sorted(providers)) or "none"
     return (
-        f"unknown cloud provider {name!r}{hint or '.'} Installed providers: {known}. Another one "
-        "is a Python package of its own: install it beside the daemon, in the same environment "
-        "or image"
+        f"unknown cloud provider {name!r}{hint or '.'} Installed providers: {known}. "
+        "To use another one, install its Python package in the environment or image of the daemon"
     )
 
 

@@ -213,7 +213,7 @@ class RestClient:
         more: Mapping[str, str] | None = {}
         while more is not None:
             if more in seen:
-                raise errors.Unknown(f"GET {path}: the listing never ends: {more} again")
+                raise errors.Unknown(f"GET {path}: endless listing: page {more} repeated")
             seen.append(more)
             pages.append(await self.get(path, page, {**query, **more}))
             more = after(pages[-1])
@@ -291,14 +291,14 @@ class RestClient:
             ) as response:
                 body = await self._read(what, response)
         except TimeoutError as error:
-            raise errors.DeadlineExceeded(f"{what}: no answer in time") from error
+            raise errors.DeadlineExceeded(f"{what}: request timed out") from error
         except aiohttp.ClientError as error:
             through = (
                 f" through the proxy {proxies.without_credentials(self.proxy)}"
                 if self.proxy
                 else ""
             )
-            message = f"{what}: no answer from {self.url}{through}: {describe_error(error)}"
+            message = f"{what}: no response from {self.url}{through}: {describe_error(error)}"
             raise errors.Unavailable(_mask(message, headers.get("Authorization", ""))) from error
         if self.quota is not None:
             self.quota.hear(response.status, response.headers)
@@ -313,8 +313,8 @@ class RestClient:
             if len(body) > self.answer_limit:
                 response.close()
                 raise errors.Unknown(
-                    f"{what}: the answer has more than {self.answer_limit} bytes; raise the "
-                    "answer_limit of the provider's client if the cloud has so much to say"
+                    f"{what}: the response has more than {self.answer_limit} bytes; increase the "
+                    "answer_limit of the provider's client if the cloud needs larger responses"
                 )
         return bytes(body)
 
@@ -390,9 +390,8 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
     """
     if authorization and "@" in urlsplit(url).netloc:
         raise ConfigError(
-            f"the URL of the cloud, {redact.mask_text(url)}, holds a user or a password; "
-            "leave them "
-            "out, there are other credentials"
+            f"the URL of the cloud, {redact.mask_text(url)}, contains a user or a password; "
+            "remove them, other credentials are configured"
         )
     try:
         proxy = proxies.ProxySettings.from_environ().proxy_for(url)
@@ -439,7 +438,7 @@ def decode_json(what: str, body: bytes, answer: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=answer)
     except DECODE_ERRORS as error:
-        raise errors.Unknown(f"{what}: unreadable answer: {error}") from error
+        raise errors.Unknown(f"{what}: malformed response: {error}") from error
 
 
 decoded = decode_json  # alias for one release

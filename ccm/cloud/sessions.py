@@ -119,13 +119,13 @@ class Sessions(Generic[T]):
 
     async def _session(self, key: Hashable) -> _Session[T]:
         if self._is_closed:
-            raise Unavailable("the driver is closed")
+            raise Unavailable("the client pool is closed")
         if key not in self._sessions:
             free = [idle_key for idle_key, session in self._sessions.items() if not session.users]
             free.sort(key=lambda idle_key: self._sessions[idle_key].used_at)
             excess = len(self._sessions) + 1 - self._most
             if excess > len(free):
-                raise RetryAfter(f"{self._most} clients of this cloud are in use", seconds=1.0)
+                raise RetryAfter(f"all {self._most} clients of this cloud are in use", seconds=1.0)
             self._sessions[key] = _Session()
             await self._close(free[: max(0, excess)])
         # `_close` awaits: a concurrent call may have evicted the new, still unused session.

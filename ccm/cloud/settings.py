@@ -105,9 +105,7 @@ class Fields:
             if name not in self._seen:
                 near = difflib.get_close_matches(str(name), self._seen, n=1)
                 hint = f"did you mean {near[0]}? " if near else ""
-                known = (
-                    f"known are {', '.join(sorted(self._seen))}" if self._seen else "leave it out"
-                )
+                known = f"known are {', '.join(sorted(self._seen))}" if self._seen else "remove it"
                 self._add_fault(name, f"is unknown; {hint}{known}")
         if self.faults:
             raise ConfigError(*self.faults)
@@ -157,7 +155,7 @@ class Fields:
         is_missing = value is None or (value == "" and bool(required or file_name))
         file = self.text(file_name) if file_name else ""
         if file and not is_missing:
-            self._add_fault(name, f"is given beside {file_name}; one of the two is required")
+            self._add_fault(name, f"conflicts with {file_name}; set only one of them")
         elif file:
             assert self._secret_file is not None
             try:
@@ -167,8 +165,8 @@ class Fields:
                 self.faults += [f"{where}: {fault}" for fault in error.faults]
                 return None
         elif is_missing and required:
-            also = f", and so is {file_name}; one of the two" if file_name else "; it"
-            self._add_fault(name, f"is missing{also} is required")
+            advice = f"set it or {file_name}" if file_name else "it is required"
+            self._add_fault(name, f"is missing; {advice}")
         return None if is_missing else value
 
     def _add_fault(self, name: str, text: str) -> None:
@@ -329,7 +327,7 @@ def _convert_custom(kind: Any, value: Any) -> Any:
     try:
         return kind.cls(text)
     except ValueError:
-        raise ValueError(f"must be what {kind.cls.__name__} takes") from None
+        raise ValueError(f"must be a valid {kind.cls.__name__}") from None
 
 
 def _reject_list(_: Any, __: Any) -> Any:
@@ -367,7 +365,7 @@ def _format_invalid(kind: inspect.Type, value: Any, *, is_hidden: bool) -> str:
     wants_text = isinstance(kind, inspect.StrType | inspect.CustomType)
     if not isinstance(value, str if wants_text else str | int | float):
         return f"of type {type(value).__name__}"
-    return "wrong, and not shown as it is a secret" if is_hidden else repr(value)
+    return "invalid (hidden because it is a secret)" if is_hidden else repr(value)
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -466,7 +464,7 @@ def _rows(declared: type[msgspec.Struct], where: str) -> Iterator[Setting]:
             help=more.get("description", ""),
         )
         if file:
-            text = f"A file that holds {field.encode_name} instead; followed when it changes."
+            text = f"File with the value of {field.encode_name}; reloaded when it changes."
             yield Setting(name=f"{where}{file}", kind="text", help=text)
 
 

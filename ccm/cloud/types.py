@@ -233,7 +233,7 @@ class Limits:
         unknown = sorted(map(str, self.deadlines_s.keys() - DECLARATIONS.keys()))
         if unknown:
             raise ValueError(
-                f"deadlines_s names {', '.join(unknown)}; operations are: "
+                f"deadlines_s: unknown operation {', '.join(unknown)}; known are "
                 f"{', '.join(sorted(DECLARATIONS))}"
             )
         for operation, seconds in self.deadlines_s.items():

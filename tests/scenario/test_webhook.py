@@ -104,8 +104,8 @@ async def test_wrong_annotations_are_refused_while_the_daemon_lives(env: Environ
 
         said = await wait_for(refused, "a wrong Service is refused")
         assert "denied the request" in said
-        assert f"annotation {SIZE}: 'huge' is not understood; expected small or large" in said
-        assert f"annotation {INTERNAL}: 'maybe' is not understood; expected true or false" in said
+        assert f"annotation {SIZE}: 'huge' is invalid; expected small or large" in said
+        assert f"annotation {INTERNAL}: 'maybe' is invalid; expected true or false" in said
 
         status, said = await person.writes("good", size="large", sise="large")
         assert status == 0
@@ -119,7 +119,7 @@ async def test_wrong_annotations_are_refused_while_the_daemon_lives(env: Environ
             "annotate", "--overwrite", "service", "old", f"{SIZE}=giant"
         )
         assert status != 0
-        assert "'giant' is not understood" in said
+        assert "'giant' is invalid" in said
         status, said = await person.does("delete", "service", "old", "good", "--timeout=30s")
         assert status == 0, said
 

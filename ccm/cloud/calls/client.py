@@ -35,13 +35,13 @@ _CALLS = metrics.counter(
 )
 _LATENCY = metrics.histogram(
     "ccm_cloud_call_duration_seconds",
-    "Time a call to the cloud provider took, without waiting for the rate limit.",
+    "Duration of calls to the cloud provider, without the wait for the rate limiter.",
     ["provider", "operation"],
     buckets=(0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 300, 900),
 )
 _WAIT = metrics.histogram(
     "ccm_cloud_rate_limiter_duration_seconds",
-    "Time a call to the cloud provider waited for the rate limit.",
+    "Time that calls to the cloud provider waited for the rate limiter.",
     ["provider", "operation"],
     buckets=(0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60),
 )
@@ -208,7 +208,7 @@ class CloudClient:
         _WAIT.labels(name, operation.verb).observe(await provider.limiter.acquire())
         if operation.change and provider.provider_session != opening:
             # The decision was made from the old session's data, perhaps of another account.
-            text = f"{operation.verb} was meant for the provider that was in use before"
+            text = f"{operation.verb}: the provider was replaced before the call"
             raise errors.RetryAfter(text, seconds=0)
         cloud, started, outcome = provider.cloud, monotonic(), "canceled"
         ours = not carries_credentials(method)

@@ -48,12 +48,12 @@ SLOW_CALL_S = 30.0
 
 _UNDER_WAY = metrics.gauge(
     "ccm_cloud_calls_under_way",
-    "Calls to the cloud provider that have not ended, abandoned ones included.",
+    "Calls to the cloud provider in flight, including abandoned ones.",
     ["provider", "operation"],
 )
 _ABANDONED_NOW = metrics.gauge(
     "ccm_cloud_calls_left_behind",
-    "Calls to the cloud provider that run on although they were cancelled.",
+    "Calls to the cloud provider that still run although they were cancelled.",
     ["provider", "operation"],
 )
 _ABANDONED = metrics.counter(
@@ -102,14 +102,14 @@ class InflightCalls:
         for earlier, provider in self._abandoned.values():
             if operation.subject and earlier.subject == operation.subject:
                 raise errors.Aborted(
-                    f"{operation.verb} has to wait: an earlier {earlier.verb} was cancelled and "
-                    "has not ended yet"
+                    f"{operation.verb} rejected: an abandoned {earlier.verb} of the same object "
+                    "is still running"
                 )
             alike += earlier.verb == operation.verb and provider is cloud
         if alike >= MAX_ABANDONED:
             raise errors.Unavailable(
-                f"{operation.verb} has to wait: {alike} earlier ones were cancelled and have not "
-                "ended yet"
+                f"{operation.verb} rejected: {alike} abandoned calls of this operation are still "
+                "running"
             )
 
     async def run(
@@ -149,14 +149,14 @@ class InflightCalls:
             return
         facts = {"operation": operation.verb, "subject": operation.subject}
         self._log.warning(
-            "cloud call takes long and holds a worker of its controller",
+            "slow cloud call occupies a worker",
             **facts,
             since_s=SLOW_CALL_S,
             deadline_s=operation.deadline_s,
         )
         await asyncio.wait({task}, timeout=operation.deadline_s - SLOW_CALL_S)
         if task.done():
-            self._log.info("cloud call that took long has ended", **facts)
+            self._log.info("slow cloud call ended", **facts)
 
     async def _end(self, operation: ProviderCall, cloud: Cloud, task: asyncio.Task[Any]) -> None:
         """Cancel a call; abandon it if it still runs after the grace period."""
@@ -174,14 +174,14 @@ class InflightCalls:
         def ended(_: asyncio.Task[Any]) -> None:
             del self._abandoned[task]
             abandoned.dec()
-            self._log.info("abandoned cloud call has ended", **facts)
+            self._log.info("abandoned cloud call ended", **facts)
 
         self._abandoned[task] = (operation, cloud)
         abandoned.inc()
         _ABANDONED.labels(cloud.name, operation.verb).inc()
         task.add_done_callback(ended)
         self._log.warning(
-            "cloud call does not end although it was cancelled, going on without it",
+            "cancelled cloud call did not end, abandoned",
             **facts,
             abandoned=len(self._abandoned),
         )

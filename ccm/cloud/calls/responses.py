@@ -65,7 +65,7 @@ def verify(method: Callable[..., Any], response: Any) -> None:
         if method is MachineDriver.create_machine:
             _check_provider_id(response)
     except InvalidResponse as wrong:
-        raise Internal(f"{method.__name__} answered {wrong}") from None
+        raise Internal(f"{method.__name__} returned {wrong}") from None
 
 
 @functools.cache
@@ -86,7 +86,7 @@ def _analyze_hint(
         (kind,) = (argument for argument in inner if argument is not NoneType)
         return (True, *_analyze_hint(kind)[1:])
     if origin is not None and origin not in (Sequence, Mapping, Literal):
-        raise TypeError(f"no rule for answers of {origin}")
+        raise TypeError(f"no rule for return type {origin}")
     is_record = not origin and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct))
     hints = get_type_hints(kind) if is_record else {}
     fields = [(name, hint, hint in _PLAIN) for name, hint in hints.items()]
@@ -238,18 +238,18 @@ def _method_error(implementation: object, method: Callable[..., Any]) -> str:
             public_name for public_name in dir(implementation) if not public_name.startswith("_")
         }
         near = difflib.get_close_matches(name, others - _NAMES, n=1)
-        hint = f"; is {near[0]} misspelt?" if near else "; write it"
+        hint = f"; is {near[0]} misspelt?" if near else "; implement it"
         return f"{name} is missing{hint}"
     if inspect.iscoroutinefunction(method):
         if not _is_async(implemented):
-            return f"{name} cannot be awaited; write `async def`"
+            return f"{name} is not async; use `async def`"
     elif inspect.iscoroutinefunction(implemented):
-        return f"{name} has to be awaited; write `def`"
+        return f"{name} is async; use `def`"
     parameters = [*inspect.signature(method).parameters][1:]
     try:
         inspect.signature(implemented).bind(*parameters)
     except TypeError:
-        return f"{name} does not take its arguments; they are ({', '.join(parameters)})"
+        return f"{name} has a wrong signature; expected parameters ({', '.join(parameters)})"
     except ValueError:  # functions written in C may have no signature
         pass
     return ""

@@ -206,7 +206,7 @@ async def test_a_service_is_judged_by_the_providers_schema() -> None:
     assert not (await asked("three", load_balancer_class="acme.example/lb")).allowed
     assert (wrong.allowed, wrong.message) == (
         False,
-        "annotation acme.example/size: 'three' is not understood; expected a number",
+        "annotation acme.example/size: 'three' is invalid; expected a number",
     )
 
 

@@ -153,7 +153,7 @@ def _returns(given: Context) -> Any:
         (as_provider(sdk="2.0")(_yields_nothing_usable), ["routes: ", "create_route is missing"]),
         (as_provider(sdk="2.0")(_misspells), ["'load_balancers'", "'load_balancer'"]),
         (as_provider(sdk="2.0")(_refuses), ["--cloud-config", "region is missing"]),
-        (as_provider(sdk="2.0")(_returns), ["_returns is no async generator function"]),
+        (as_provider(sdk="2.0")(_returns), ["_returns is not an async generator function"]),
         (_ends, ["async_generator", "@cloud.provider"]),
         (_returns, ["Cloud", "@cloud.provider"]),
     ],

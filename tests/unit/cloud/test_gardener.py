@@ -125,7 +125,7 @@ async def test_volumes_are_named() -> None:
 async def test_a_listing_that_is_none_is_a_fault() -> None:
     broken: Any = SimpleNamespace(list_machines=lambda _: ["m-1"])
 
-    with pytest.raises(errors.Internal, match="answered list, no mapping"):
+    with pytest.raises(errors.Internal, match="returned list, not a mapping"):
         await from_gardener(broken).list_machines(
             ListMachinesRequest(cluster="c1", pool="p", provider_spec={}, credentials=SECRET)
         )

@@ -133,8 +133,8 @@ def test_marks_say_whose_a_vm_is(marks: dict[str, str], owned: bool) -> None:
 @pytest.mark.parametrize(
     ("marks", "fields", "told"),
     [
-        (UNMARKED, {}, "has no marks of a machine"),
-        (replace(UNMARKED, name="control-plane"), {"adopts_unmarked": True}, "has no marks"),
+        (UNMARKED, {}, "has no labels or tags of a machine"),
+        (replace(UNMARKED, name="control-plane"), {"adopts_unmarked": True}, "has no labels"),
         (
             replace(OWN, cluster="c2"),
             {"adopts_unmarked": True},

@@ -45,7 +45,10 @@ async def open_cloud(ctx):
     [
         ("acme-clod", "; did you mean 'acme-cloud'?"),
         ("qqq", "."),
-        ("external", "; that is for the kubelets, the daemon takes the name of a provider."),
+        (
+            "external",
+            "; `external` is a value for kubelets, the daemon needs the name of a provider.",
+        ),
     ],
 )
 def test_an_unknown_name_gets_the_list_and_maybe_a_hint(site: Site, name: str, hint: str) -> None:
@@ -59,14 +62,14 @@ def test_an_unknown_name_gets_the_list_and_maybe_a_hint(site: Site, name: str, h
     known, _, way = known.partition(". ")
     assert told == f"unknown cloud provider {name!r}{hint}"
     assert {"acme-cloud", "zeta"} <= set(known.split(", "))
-    assert way.startswith("Another one is a Python package of its own: install it beside the")
+    assert way.startswith("To use another one, install its Python package in the environment or")
 
 
 def test_one_name_from_two_distributions_is_fatal_and_names_both(site: Site) -> None:
     site.install("ccm-acme", "acme", "acme_one:x")
     site.install("other-acme", "acme", "acme_two:x", v="2.5")
 
-    both = "'acme' is offered twice, by (ccm-acme 1.0|other-acme 2.5) and by (?!\\1)"
+    both = "'acme' is registered twice, by (ccm-acme 1.0|other-acme 2.5) and by (?!\\1)"
     with pytest.raises(ProviderError, match=both):
         registry.installed_providers()
 
@@ -109,11 +112,11 @@ def test_what_is_no_provider_is_refused_with_the_cause(site: Site, code: str) ->
 
 RETURNS = GOOD.replace("yield cloud", "return cloud")
 MISWRITTEN = {
-    "returns": (RETURNS, "open_cloud is no async generator function; write `async def`, and"),
-    "not async": (GOOD.replace("async ", ""), "open_cloud is no async generator function"),
+    "returns": (RETURNS, "open_cloud is not an async generator function; use `async def`, and"),
+    "not async": (GOOD.replace("async ", ""), "open_cloud is not an async generator function"),
     "offers": (
         GOOD.replace('"2.0"', '"2.0", offers=("instance",)'),
-        "offers names 'instance', which is no field of Cloud; did you mean 'instances'?",
+        "offers: 'instance' is not a field of Cloud; did you mean 'instances'?",
     ),
 }
 
@@ -158,6 +161,6 @@ def test_a_provider_made_for_one_is_told_what_to_change(site: Site, module: str,
 
     told = str(caught.value)
     assert told.startswith(
-        "cloud provider 'acme' of ccm-acme 1.0 was made for SDK 1.0, this is 2.0"
+        "cloud provider 'acme' of ccm-acme 1.0 was written for SDK 1.0, this is 2.0"
     )
     assert told.endswith(f'then decorate {module}:open_cloud with @cloud.provider(sdk="2.0")')

@@ -162,7 +162,7 @@ def test_no_secret_is_shown_or_logged() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("apiToken: t\ntokenFile: f", "apiToken is given beside tokenFile; one of the two is"),
+        ("apiToken: t\ntokenFile: f", "apiToken conflicts with tokenFile; set only one of them"),
         ("tokenFile: /no/such", "tokenFile: /no/such cannot be read: No such file"),
         ("tokenFile: 3", "tokenFile is of type int; it must be text in quotes"),
     ],
@@ -328,7 +328,7 @@ def test_a_secret_that_is_longer_than_any_credential_is_refused() -> None:
     fields = Fields({"apiToken": "x" * 300_000})
     fields.text("apiToken")
 
-    with pytest.raises(ConfigError, match=r"^apiToken is wrong, .* 65536 bytes, .* has 300000$"):
+    with pytest.raises(ConfigError, match=r"^apiToken is invalid .* 65536 bytes, .* has 300000$"):
         fields.done()
 
 

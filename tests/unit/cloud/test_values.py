@@ -17,7 +17,9 @@ from ccm.testing.builders import node
 
 
 def test_a_deadline_of_no_operation_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"names ensure, list; operations are: .*list_routes"):
+    with pytest.raises(
+        ValueError, match=r"unknown operation ensure, list; known are .*list_routes"
+    ):
         Limits(deadlines_s={"list": 5, "ensure": 1, "list_routes": 3})
 
 

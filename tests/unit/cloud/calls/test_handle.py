@@ -291,7 +291,7 @@ async def test_only_so_many_calls_of_an_operation_are_abandoned() -> None:
         with pytest.raises(errors.DeadlineExceeded):
             await ensure(handle, f"uid-{number}")
 
-    with pytest.raises(errors.Unavailable, match=f"{MAX_ABANDONED} earlier ones"):
+    with pytest.raises(errors.Unavailable, match=f"{MAX_ABANDONED} abandoned calls"):
         await ensure(handle, "another")
     assert stubborn.entered == MAX_ABANDONED
     provider.act = fine
@@ -311,7 +311,7 @@ async def test_nothing_else_is_done_about_the_subject_meanwhile() -> None:
     provider.act = fine
 
     for late in (LoadBalancer.get_load_balancer, LoadBalancer.ensure_load_balancer_deleted):
-        with pytest.raises(errors.Aborted, match="an earlier ensure_load_balancer was cancelled"):
+        with pytest.raises(errors.Aborted, match="an abandoned ensure_load_balancer of the same"):
             await handle.call(late, "c1", web("uid-1"))
     with pytest.raises(errors.Aborted):
         await handle.call(LoadBalancer.update_load_balancer, "c1", web("uid-1"), ())
@@ -463,7 +463,7 @@ async def test_a_change_decided_on_with_another_provider_is_not_made() -> None:
 
     handle = CloudClient(old.cloud("old"), limiter=Exchanges())
 
-    with pytest.raises(errors.RetryAfter, match="was in use before"):
+    with pytest.raises(errors.RetryAfter, match="was replaced before the call"):
         await ensure(handle)
     assert await handle.call(EXISTS, NODE)
 

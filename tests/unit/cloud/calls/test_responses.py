@@ -158,7 +158,7 @@ def test_wrong_answers_are_told(method: Callable[..., object], answer: object, t
     with pytest.raises(Internal) as caught:
         responses.verify(method, answer)
 
-    assert str(caught.value).startswith(f"{method.__name__} answered ")
+    assert str(caught.value).startswith(f"{method.__name__} returned ")
     assert told in str(caught.value)
 
 
@@ -254,10 +254,10 @@ class Unensured(Balancers):
         (of("routes", object, list_routes=named, create_route=named), "delete_route is missing"),
         (of("load_balancer", Unensured, ensure_loadbalancer=named), "is ensure_loadbalancer missp"),
         (of("instances", OldInstances, instance_exists=True), "instance_exists is missing"),
-        (of("instances", OldInstances, instance_exists=answers), "instance_exists cannot be awa"),
-        (of("load_balancer", Balancers, get_load_balancer_name=named), "has to be awaited"),
-        (of("load_balancer", Balancers, get_load_balancer=one_too_few), "take its arguments"),
-        (of("instances", OldInstances, instance_state=answers), "instance_state cannot be awaited"),
+        (of("instances", OldInstances, instance_exists=answers), "instance_exists is not async;"),
+        (of("load_balancer", Balancers, get_load_balancer_name=named), "name is async; use `def`"),
+        (of("load_balancer", Balancers, get_load_balancer=one_too_few), "has a wrong signature"),
+        (of("instances", OldInstances, instance_state=answers), "instance_state is not async"),
         (of("load_balancer", Balancers, list_load_balancers=named), "_digest is missing"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -214,7 +214,7 @@ def test_everything_a_service_can_ask_for() -> None:
         (builders.service(annotations={PREFIX + "internal": "yes"}), "internal: 'yes'"),
         (builders.service(annotations={PREFIX + "size": "huge"}), "small or large"),
         (builders.service(annotations={PREFIX + "health-check-interval": "1h"}), "1s to 5m"),
-        (builders.service(load_balancer_source_ranges=["all"]), "'all' is no CIDR"),
+        (builders.service(load_balancer_source_ranges=["all"]), "'all' is not a CIDR"),
     ],
 )
 def test_what_the_cloud_does_not_have_is_refused(service: Service, said: str) -> None:
