@@ -87,7 +87,7 @@ def desired_spec(
     private = first_set(ann.USE_PRIVATE_IP.read(service), settings.balancers_use_private_ip)
     if private and network is None:
         raise cloud.InvalidArgument(
-            f"{ann.USE_PRIVATE_IP.name} needs a network; set HCLOUD_NETWORK, or leave it out"
+            f"{ann.USE_PRIVATE_IP.name}=true needs a network; set HCLOUD_NETWORK, or use false"
         )
     disabled = first_set(
         ann.DISABLE_PUBLIC_NETWORK.read(service), settings.balancers_disable_public_network
@@ -116,11 +116,11 @@ def _port(
 ) -> ListenerSpec:
     if port.protocol != "TCP":
         raise cloud.InvalidArgument(
-            f"port {port.port}: load balancers of this cloud have TCP only, not {port.protocol}"
+            f"port {port.port}: protocol {port.protocol} is not supported; use TCP"
         )
     if not port.node_port:
         raise cloud.InvalidArgument(
-            f"port {port.port} has no node port, to which load balancers of this cloud send traffic"
+            f"port {port.port} needs a node port; set spec.allocateLoadBalancerNodePorts to true"
         )
     protocol = ann.PROTOCOL.read(service)
     return ListenerSpec(

@@ -162,9 +162,8 @@ class HcloudBalancers:
         if held and held.labels.get(CLUSTER) == label_value(cluster_name):
             if ADOPTED in held.labels:
                 raise cloud.FailedPrecondition(
-                    f"load balancer {name} was not made for a Service and is never deleted; take "
-                    f"the labels {ADOPTED}, {CLUSTER} and {SERVICE_UID} from it, or delete it in "
-                    "the cloud"
+                    f"load balancer {name} was adopted and is never deleted; remove the labels "
+                    f"{ADOPTED}, {CLUSTER} and {SERVICE_UID}, or delete it in the cloud"
                 )
             await self._delete(held)
 
@@ -215,8 +214,8 @@ class HcloudBalancers:
         if len(balancers) > 1:
             names = ", ".join(sorted(held.name for held in balancers))
             raise cloud.FailedPrecondition(
-                f"load balancers {names} have the same label {SERVICE_UID}={service.uid}; take it "
-                "from all but one, or delete them"
+                f"load balancers {names} have the same label {SERVICE_UID}={service.uid}; "
+                "remove the label from all but one, or delete the others"
             )
         return balancers[0] if balancers else None
 
@@ -232,12 +231,12 @@ class HcloudBalancers:
         if held and held.labels.get(SERVICE_UID, service.uid) != service.uid:
             raise cloud.FailedPrecondition(
                 f"load balancer {name} belongs to the Service with the UID "
-                f"{held.labels[SERVICE_UID]}; give this one another name"
+                f"{held.labels[SERVICE_UID]}; choose another name with {ann.NAME.name}"
             )
         if held and SERVICE_UID not in held.labels and not self._settings.balancers_adopt_by_name:
             raise cloud.FailedPrecondition(
-                f"load balancer {name} is there already, and HCLOUD_LOAD_BALANCERS_ADOPT_BY_NAME "
-                f"is false; give the Service another name by {ann.NAME.name}"
+                f"load balancer {name} exists already, and HCLOUD_LOAD_BALANCERS_ADOPT_BY_NAME is "
+                f"false; choose another name with {ann.NAME.name}"
             )
         return held
 
@@ -274,8 +273,8 @@ class HcloudBalancers:
         place = self._placement(service)
         if not place:
             raise cloud.InvalidArgument(
-                f"nothing says where to make a load balancer; set {ann.LOCATION.name}, or "
-                "HCLOUD_LOAD_BALANCERS_LOCATION for all"
+                f"no location is configured for the load balancer; set {ann.LOCATION.name}, or "
+                "HCLOUD_LOAD_BALANCERS_LOCATION for all Services"
             )
         servers = balancer_specs.members(service, nodes, balancer_specs.max_targets(recipe, None))
         order = {
@@ -296,9 +295,8 @@ class HcloudBalancers:
             self._warn(
                 service.reference,
                 names.TYPE_UNCONFIGURED,
-                f"the load balancer is made with type {balancer_specs.DEFAULT_TYPE}, for "
-                "nothing says "
-                f"which; set {ann.TYPE.name}, or HCLOUD_LOAD_BALANCERS_TYPE for all",
+                f"no load balancer type is configured, {balancer_specs.DEFAULT_TYPE} is used; set "
+                f"{ann.TYPE.name}, or HCLOUD_LOAD_BALANCERS_TYPE for all Services",
             )
         self._track_action(service, action)
         self._check_pending(service)
@@ -329,8 +327,8 @@ class HcloudBalancers:
             return held
         if ADOPTED in held.labels and held.name != name:
             raise cloud.FailedPrecondition(
-                f"load balancer {held.name} was there before this Service and is not renamed; set "
-                f"{ann.NAME.name} to its name, or make the Service anew"
+                f"load balancer {held.name} was adopted and is never renamed; set {ann.NAME.name} "
+                "to its name, or create the Service again"
             )
         labels = {**held.labels, **self._labels(cluster_name, service)}
         is_adopted = SERVICE_UID not in held.labels
@@ -343,8 +341,8 @@ class HcloudBalancers:
             self._warn(
                 service.reference,
                 names.BALANCER_ADOPTED,
-                f"load balancer {name} was there already and serves this Service now; with the "
-                "Service it is released, not deleted",
+                f"existing load balancer {name} was adopted; it will be released, not deleted, "
+                "with the Service",
             )
         return marked
 
@@ -352,12 +350,12 @@ class HcloudBalancers:
         self, service: cloud.Service, servers: Sequence[int], most: int
     ) -> Sequence[int]:
         if most and len(servers) > most:
-            self._warn_of_targets(service, f"it may have {most} targets, for {len(servers)} nodes")
+            self._warn_of_targets(service, f"{most} targets for {len(servers)} nodes")
         return servers[:most] if most else servers
 
     def _warn_of_targets(self, service: cloud.Service, text: str) -> None:
-        advice = f"some nodes get no traffic from it; a larger one by {ann.TYPE.name} has room"
-        message = f"the load balancer is full: {text}; {advice}"
+        advice = f"some nodes get no traffic; set {ann.TYPE.name} to a larger type"
+        message = f"target limit of the load balancer reached: {text}; {advice}"
         self._warn(service.reference, names.MAX_TARGETS, message)
 
     async def _run_steps(
@@ -421,19 +419,21 @@ class HcloudBalancers:
         self._warn(
             service.reference,
             names.BALANCER_RELEASED,
-            f"load balancer {held.name} was there before this Service: it is not deleted{left}; "
-            "delete it in the cloud if nobody needs it",
+            f"adopted load balancer {held.name} was released, not deleted{left}; delete it in the "
+            "cloud if it is unused",
         )
 
     async def _delete(self, held: client.Balancer) -> None:
         if held.protection.delete:
             raise cloud.FailedPrecondition(
-                f"load balancer {held.name} is protected from deletion; take the protection away"
+                f"load balancer {held.name} is protected from deletion; remove the protection"
             )
         with contextlib.suppress(cloud.NotFound):
             action = await self._api.delete(f"/load_balancers/{held.id}")
             if action is not None and action.status == "running":
-                raise cloud.RetryAfter(f"{held.name} is being deleted", seconds=RETRY_S)
+                raise cloud.RetryAfter(
+                    f"load balancer {held.name} is being deleted", seconds=RETRY_S
+                )
             if action is not None:
                 _check(action)
 
@@ -448,7 +448,7 @@ class HcloudBalancers:
 
     def _check_pending(self, service: cloud.Service) -> None:
         if number := len(self._pending.get(service.uid, ())):
-            text = f"the cloud works on the load balancer of {service.key} ({number} actions)"
+            text = f"the load balancer of {service.key} is being changed ({number} actions running)"
             raise cloud.RetryAfter(text, seconds=RETRY_S)
 
     async def _read_pending_actions(self, service: cloud.Service) -> dict[int, str]:
@@ -483,8 +483,7 @@ class HcloudBalancers:
             self._warn(
                 service.reference,
                 names.TYPE_DEPRECATED,
-                f"the load balancer has type {kind.name}, which is deprecated; set "
-                f"{ann.TYPE.name} to another one",
+                f"load balancer type {kind.name} is deprecated; change {ann.TYPE.name}",
             )
 
     def _check_address(self, service: cloud.Service, held: client.Balancer) -> None:
@@ -498,15 +497,15 @@ def _check_reachable(otherwise: bool, held: client.Balancer | None) -> None:
     """Raise `InvalidArgument` if the load balancer would never get an address."""
     if not (otherwise or (held and held.private_net)):
         raise cloud.InvalidArgument(
-            "the load balancer would have neither a public interface nor a network, and nobody "
-            f"could reach it; set HCLOUD_NETWORK, or {ann.DISABLE_PUBLIC_NETWORK.name} to false"
+            "the load balancer would be unreachable: neither public interface nor network; set "
+            f"HCLOUD_NETWORK, or {ann.DISABLE_PUBLIC_NETWORK.name} to false"
         )
 
 
 def _check(action: client.Action) -> None:
     """Raise `Aborted` for an action that failed."""
     if action.status == "error":
-        reason = action.error.message if action.error else "no reason"
+        reason = action.error.message if action.error else "no reason given"
         raise cloud.Aborted(f"{action.command} failed: {reason}")
 
 
@@ -587,7 +586,7 @@ async def _ensure_managed_certificate(api: client.Client, service: cloud.Service
     name, domains = _managed_name(service), ann.MANAGED_DOMAINS.read(service)
     if not domains:
         raise cloud.InvalidArgument(
-            f"{ann.MANAGED_DOMAINS.name} is missing; a managed certificate needs it"
+            f"{ann.MANAGED_DOMAINS.name} is missing; set the domains of the managed certificate"
         )
     certificate = await api.find_by_name("certificates", client.Labelled, name)
     if certificate is None:

@@ -306,7 +306,7 @@ class Client:
         answer: Any = await self._http.get(path, _response_type((key, kind)))
         thing: N = getattr(answer, key)
         if not path.endswith(f"/{thing.id}"):
-            raise cloud.Unknown(f"asked for {path}, got {thing.id}")
+            raise cloud.Unknown(f"requested {path}, got ID {thing.id}")
         return thing
 
     async def list_all(
@@ -346,7 +346,7 @@ class Client:
         except cloud.NotFound:
             thing = None
         if thing is None:
-            raise cloud.InvalidArgument(f"{key} {word!r} does not exist; give its name or its ID")
+            raise cloud.InvalidArgument(f"{key} {word!r} does not exist; check the name or ID")
         return thing
 
     async def create(self, table: str, key: str, kind: type[N], order: object) -> tuple[N, Action]:

@@ -56,7 +56,7 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     token: Annotated[
         str,
         cloud.setting(
-            "API token with rights to write.",
+            "API token with write permission.",
             secret=True,
             file="HCLOUD_TOKEN_FILE",
             parse=check_header_value,
@@ -64,38 +64,38 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     ]
     endpoint: Annotated[
         str,
-        cloud.setting("Where the API is.", parse=parse_url, expects="look like https://host/v1"),
+        cloud.setting("URL of the API.", parse=parse_url, expects="look like https://host/v1"),
     ] = ENDPOINT
-    network: Annotated[str, cloud.setting("Private network, its name or its ID.")] = ""
+    network: Annotated[str, cloud.setting("Name or ID of the private network; empty = none.")] = ""
     network_routes_enabled: Annotated[
-        bool, cloud.setting("Routes to Pods, where there is a network.")
+        bool, cloud.setting("Create routes to Pods; needs a network.")
     ] = True
     network_disable_attached_check: Annotated[
-        bool, cloud.setting("No effect: nothing is asked of the metadata service.")
+        bool, cloud.setting("No effect: the metadata service is not used.")
     ] = False
     instances_address_family: Annotated[
-        Family, cloud.setting("Which public addresses nodes have.")
+        Family, cloud.setting("IP families of the public node addresses.")
     ] = "ipv4"
-    instances_zone_label_enabled: Annotated[bool, cloud.setting("Whether nodes have a zone.")] = (
+    instances_zone_label_enabled: Annotated[bool, cloud.setting("Set the zone label of nodes.")] = (
         True
     )
-    balancers_enabled: Annotated[bool, cloud.setting("Load balancers for Services.")] = True
+    balancers_enabled: Annotated[bool, cloud.setting("Manage load balancers for Services.")] = True
     balancers_adopt_by_name: Annotated[
         bool,
         cloud.setting(
-            "Whether a Service gets the load balancer that has the name it asks for and no Service "
-            "yet. It is released with the Service, and never deleted."
+            "Let a Service adopt an existing load balancer of its name that belongs to no Service. "
+            "An adopted load balancer is released with the Service, never deleted."
         ),
     ] = True
     balancers_location: Annotated[
-        str, cloud.setting("Where load balancers are made; or give a network zone.")
+        str, cloud.setting("Location of new load balancers; alternative: network zone.")
     ] = ""
     balancers_network_zone: Annotated[
-        str, cloud.setting("Zone in which load balancers are made; or give a location.")
+        str, cloud.setting("Network zone of new load balancers; alternative: location.")
     ] = ""
-    balancers_type: Annotated[str, cloud.setting("Type of load balancers; lb11 without.")] = ""
+    balancers_type: Annotated[str, cloud.setting("Type of load balancers; empty = lb11.")] = ""
     balancers_algorithm_type: Annotated[
-        Algorithm | None, cloud.setting("How load balancers choose a target.")
+        Algorithm | None, cloud.setting("Algorithm that selects a target.")
     ] = None
     balancers_disable_private_ingress: Annotated[
         bool, cloud.setting("Leave private addresses out of the status of Services.")
@@ -107,37 +107,37 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
         bool, cloud.setting("Leave IPv6 out of the status of Services.")
     ] = False
     balancers_disable_public_network: Annotated[
-        bool | None, cloud.setting("Load balancers without public interface.")
+        bool | None, cloud.setting("Disable the public interface of load balancers.")
     ] = None
     balancers_uses_proxyprotocol: Annotated[
-        bool | None, cloud.setting("Tell targets the client's address by the PROXY protocol.")
+        bool | None, cloud.setting("Send targets the client's address by the PROXY protocol.")
     ] = None
     balancers_health_check_interval: Annotated[
-        timedelta | None, cloud.setting("Time between checks; 0 = the API decides.", **_DURATION)
+        timedelta | None, cloud.setting("Time between checks; 0 = the API's default.", **_DURATION)
     ] = None
     balancers_health_check_timeout: Annotated[
         timedelta | None,
-        cloud.setting("After it a check has failed; 0 = the API decides.", **_DURATION),
+        cloud.setting("Time-out of a check; 0 = the API's default.", **_DURATION),
     ] = None
     balancers_health_check_retries: (
         Annotated[
             int,
-            cloud.setting("Failed checks that take a target out; 0 = the API decides.", least=0),
+            cloud.setting("Failures until a target is unhealthy; 0 = the API's default.", least=0),
         ]
         | None
     ) = None
     balancers_private_subnet_ip_range: Annotated[
         str,
         cloud.setting(
-            "Subnet in which load balancers get their private address.",
+            "Subnet of the private addresses of load balancers.",
             parse=parse_cidr,
-            expects="be a range such as 10.0.0.0/24",
+            expects="be a CIDR such as 10.0.0.0/24",
         ),
     ] = ""
     debug: Annotated[bool, cloud.setting("No effect: see --v.")] = False
     server_cache_mode: Annotated[
         Literal["all", "one", "off"],
-        cloud.setting("No effect: as `all`, and what a listing lacks is asked for by itself."),
+        cloud.setting("No effect: as `all`; servers missing in a listing are read one by one."),
     ] = "all"
     server_cache_max_age: Annotated[
         timedelta, cloud.setting("No effect: see --inventory-max-age.")
@@ -145,7 +145,7 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     metrics_enabled: Annotated[bool, cloud.setting("No effect: see --secure-port.")] = True
     metrics_address: Annotated[str, cloud.setting("No effect: see --secure-port.")] = ":8233"
     robot_enabled: Annotated[
-        bool, cloud.setting("There are Robot servers; they are recognised and left alone.")
+        bool, cloud.setting("The cluster has Robot servers; they are recognised and ignored.")
     ] = False
     robot_user: Annotated[str, cloud.setting("No effect.", secret=True, file="ROBOT_USER_FILE")] = (
         ""
@@ -167,17 +167,15 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
         messages = []
         if values["balancers_location"] and values["balancers_network_zone"]:
             messages.append(
-                "HCLOUD_LOAD_BALANCERS_LOCATION is given beside "
-                "HCLOUD_LOAD_BALANCERS_NETWORK_ZONE; leave one of the two out"
+                "HCLOUD_LOAD_BALANCERS_LOCATION conflicts with "
+                "HCLOUD_LOAD_BALANCERS_NETWORK_ZONE; remove one of the two"
             )
         if bool(values["robot_user"]) != bool(values["robot_password"]):
-            messages.append(
-                "ROBOT_USER and ROBOT_PASSWORD belong together; give both, or none of them"
-            )
+            messages.append("ROBOT_USER and ROBOT_PASSWORD: only one is set; set both or none")
         has_routes = values["network"] and values["network_routes_enabled"] is not False
         if values["robot_enabled"] and has_routes:
             messages.append(
-                "ROBOT_ENABLED is true beside routes, which Robot servers cannot have; set "
+                "ROBOT_ENABLED conflicts with routes, which Robot servers cannot have; set "
                 "HCLOUD_NETWORK_ROUTES_ENABLED to false"
             )
         return messages
@@ -203,6 +201,6 @@ def log_unusual_settings(settings: Config) -> None:
     """Log settings without effect and a token of unusual length; never a value."""
     logger = log.logger("hcloud")
     if names := settings_without_effect(settings):
-        logger.info("settings of the vendor's manager have no effect here", settings=names)
+        logger.info("settings without effect ignored", settings=names)
     if len(settings.token) != TOKEN_LENGTH:
-        logger.warning("the token has not the length of one; is it whole?", length=TOKEN_LENGTH)
+        logger.warning("token without the usual length, possibly truncated", length=TOKEN_LENGTH)

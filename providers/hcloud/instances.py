@@ -92,7 +92,7 @@ def parse_id(provider_id: str) -> str:
     """
     if ROBOT_PATTERN.fullmatch(provider_id):
         raise cloud.InvalidArgument(
-            f"provider ID {provider_id!r} is of a dedicated server (Robot), which is left alone"
+            f"provider ID {provider_id!r} belongs to a dedicated server (Robot), which is ignored"
         )
     number = cloud.parse_provider_id(provider_id, SCHEME)
     if not _ID.fullmatch(number):

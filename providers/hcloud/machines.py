@@ -106,7 +106,7 @@ def token(credentials: Mapping[str, bytes]) -> str:
     """
     value = cloud.token_of(credentials, "token")
     if not value:
-        raise cloud.InvalidArgument("the credentials lack token, an API token of the project")
+        raise cloud.InvalidArgument("the credentials lack token; add an API token of the project")
     return value
 
 
@@ -123,21 +123,21 @@ def _problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
     for name, value in values.items():
         faults += _check_value(name, value)
     if given.get("serverType") is None:
-        faults.append(cloud.Problem(field="serverType", message="is missing; such as cx23"))
+        faults.append(cloud.Problem(field="serverType", message="is missing; set one such as cx23"))
     return sorted([*faults, *_contradictions(values)], key=lambda fault: fault.field)
 
 
 def _contradictions(values: Mapping[str, Any]) -> list[cloud.Problem]:
     faults = []
     if values.get("location") and values.get("datacenter"):
-        text = "is given beside location; leave it out"
+        text = "conflicts with location; remove one of the two"
         faults.append(cloud.Problem(field="datacenter", message=text))
     if values.get("volumes") and not (values.get("location") or values.get("datacenter")):
-        text = "is missing; volumes have to be made where the server will be"
+        text = "is missing; volumes need the location of the server"
         faults.append(cloud.Problem(field="location", message=text))
     ways = ("assignPublicIPv4", "assignPublicIPv6")
     if not values.get("networks") and not any(values.get(way, True) for way in ways):
-        text = f"is missing; without {' and '.join(ways)} a server needs one"
+        text = f"is missing; set a network, or enable {' or '.join(ways)}"
         faults.append(cloud.Problem(field="networks", message=text))
     return faults
 
@@ -146,13 +146,13 @@ def _check_value(name: str, value: Any) -> list[cloud.Problem]:
     """Check a value that has the right type."""
     match name:
         case "labels":
-            reason = f"must be labels, with no key below {PREFIX}, which are the cluster's marks"
+            reason = f"must be valid labels, without the reserved key prefix {PREFIX}"
             bad = not all(_is_label(*entry) for entry in value.items())
         case "volumes":
-            reason = f"each must be a size from {MIN_VOLUME_GB} to {MAX_VOLUME_GB} (GB)"
+            reason = f"each must be a size from {MIN_VOLUME_GB} to {MAX_VOLUME_GB} GB"
             bad = not all(MIN_VOLUME_GB <= entry <= MAX_VOLUME_GB for entry in value)
         case "datacenter":
-            reason = "must be a name such as fsn1-dc14; better use location"
+            reason = "must be a name such as fsn1-dc14; prefer location"
             bad = parse_digits(value) is not None or (value != "" and not value.partition("-")[0])
         case "sshKeys" | "networks" | "firewalls":
             reason, bad = "each must be a name or an ID", not all(map(_is_name_or_id, value))
@@ -236,7 +236,7 @@ class HcloudMachines(cloud.Driver[Clients]):
                 return _info((await _get_owned_server(api, req))[0])
             for server in await _list_by_identity(api, "servers", client.Server, req.identity):
                 return _info(server)
-        raise cloud.NotFound(f"no server of machine {req.identity.name}")
+        raise cloud.NotFound(f"machine {req.identity.name} has no server")
 
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
         """Delete the server and its resources: five requests or more. Raises `RetryAfter`."""
@@ -341,11 +341,13 @@ async def _create_server(
                 for leftover in await _list_by_identity(api, table, client.Labelled, identity):
                     await _delete(api, f"/{table}/{leftover.id}")
             raise cloud.AlreadyExists(
-                f"server {existing.id} has the name {identity.name} and is not this machine's; "
-                "delete the machine, or the server if nobody needs it"
+                f"server {existing.id} is named {identity.name}, but does not belong to this "
+                "machine; delete the machine, or the server if it is unused"
             ) from None
         if existing.status == "deleting":
-            raise cloud.RetryAfter(f"{existing.id} is being deleted", seconds=RETRY_S) from None
+            raise cloud.RetryAfter(
+                f"server {existing.id} is being deleted", seconds=RETRY_S
+            ) from None
         server = existing
     return _info(server)
 
@@ -469,8 +471,8 @@ def _check_label_values(identity: cloud.Identity) -> None:
     ):
         if not is_label_value(text):
             raise cloud.InvalidArgument(
-                f"the {word} of the machine, {text!r}, cannot be a label of a server; it may have "
-                "at most 63 characters"
+                f"the {word} of the machine, {text!r}, is not a valid label value; use at most 63 "
+                "characters"
             )
 
 

@@ -64,8 +64,8 @@ class ClusterNetwork:
         outside = [str(cidr) for cidr in self._pods if not self._contains(cidr)]
         if outside:
             _log.warning(
-                "--cluster-cidr lies outside the network: its servers send nothing there unless "
-                "somebody gives each a route; choose a range within it",
+                "--cluster-cidr outside of the network, servers need their own routes to Pods; use "
+                "a CIDR inside the network",
                 cluster_cidr=", ".join(outside),
                 network=network.name,
                 ip_range=network.ip_range,
@@ -127,7 +127,7 @@ class ClusterNetwork:
                 if server.name == name and net.network == self.known_id and net.ip:
                     return net.ip
         raise cloud.FailedPrecondition(
-            f"server {name} has no address in the network, and nothing can be routed to it"
+            f"server {name} has no address in the network; attach the server to the network"
         )
 
     def _has_server(self, name: str) -> bool:

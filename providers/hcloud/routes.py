@@ -76,7 +76,7 @@ class HcloudRoutes:
         cidr = cloud.parse_cidr(route.destination_cidr)
         if cidr is None or cidr.version != 4:
             raise cloud.InvalidArgument(
-                f"{route.destination_cidr!r} is no range of IPv4, and others cannot be routed"
+                f"{route.destination_cidr!r} is not an IPv4 CIDR; only IPv4 can be routed"
             )
         if not self._is_pod_cidr(str(cidr)):
             self._warn_of_range(route.target_node, str(cidr))
@@ -104,7 +104,7 @@ class HcloudRoutes:
         """
         gateway, separator, destination = route.name.partition("-")
         if not separator:
-            raise cloud.InvalidArgument(f"route to {route.destination_cidr} was never listed")
+            raise cloud.InvalidArgument(f"route to {route.destination_cidr} is not a listed route")
         if not self._is_pod_cidr(destination):
             raise cloud.FailedPrecondition(self._foreign_text(destination))
         number = await self._network.id()
@@ -125,7 +125,7 @@ class HcloudRoutes:
         holder = (await self._network.gateways(network)).get(there.gateway)
         if holder is not None:
             raise cloud.AlreadyExists(
-                f"the range {wanted.destination} has a route to {holder.name}"
+                f"{wanted.destination} has a route to {holder.name} already"
             ) from error
         if not self._is_pod_cidr(there.destination):
             raise cloud.AlreadyExists(self._foreign_text(there.destination)) from error
@@ -145,8 +145,8 @@ class HcloudRoutes:
     def _foreign_text(self, destination: str) -> str:
         ours = ", ".join(map(str, self._pods))
         return (
-            f"the route to {destination} is left alone: --cluster-cidr is {ours}, and another "
-            "cluster may have made it; if nobody needs it, delete it by hand"
+            f"the route to {destination} is outside of --cluster-cidr={ours} and may belong to "
+            "another cluster; delete it manually if it is unused"
         )
 
     def _warn_of_range(self, node: str, destination: str) -> None:
@@ -154,9 +154,8 @@ class HcloudRoutes:
         self._warn(
             cloud.ObjectReference(kind="Node", api_version="v1", name=node, uid=node),
             names.CLUSTER_CIDR,
-            f"its range of Pods {destination} lies outside of --cluster-cidr={ours}: the route to "
-            "it is made, and will never be taken away; give --cluster-cidr the value that "
-            "kube-controller-manager has",
+            f"Pod CIDR {destination} is outside of --cluster-cidr={ours}: its route is created, "
+            "but never deleted; set --cluster-cidr to the value of kube-controller-manager",
         )
 
     async def _gateway(self, route: cloud.Route) -> str:
@@ -173,5 +172,5 @@ class HcloudRoutes:
             if action.status == "running":
                 await asyncio.sleep(CHANGE_INTERVAL_S)
         if action.status == "error":
-            reason = action.error.message if action.error else "no reason"
+            reason = action.error.message if action.error else "no reason given"
             raise cloud.Aborted(f"{action.command} of {route.destination} failed: {reason}")

@@ -115,26 +115,26 @@ def _codes(text: str) -> tuple[str, ...]:
 
 
 NAME = _annotation(
-    "name", "text", "Name of the load balancer; it is renamed, unless it was adopted.", str
+    "name", "text", "Name of the load balancer; a change renames it, unless it was adopted.", str
 )
 LOCATION = _annotation(
     "location",
     "a location such as fsn1",
-    "Where it is made; empty takes back the one that is configured.",
+    "Location of a new load balancer; empty unsets the configured one.",
     str,
 )
 NETWORK_ZONE = _annotation(
-    "network-zone", "a zone such as eu-central", "Zone in which it is made.", str
+    "network-zone", "a zone such as eu-central", "Network zone of a new load balancer.", str
 )
-TYPE = _annotation("type", "a type such as lb11", "Its type; it is changed.", str)
+TYPE = _annotation("type", "a type such as lb11", "Type of the load balancer; can be changed.", str)
 ALGORITHM = _annotation(
     "algorithm-type",
     "round_robin or least_connections",
-    "How it chooses a target.",
+    "Algorithm that selects a target.",
     _one_of("round_robin", "least_connections"),
 )
 DISABLE_PUBLIC_NETWORK = _annotation(
-    "disable-public-network", _BOOL, "Take its public interface away.", truth
+    "disable-public-network", _BOOL, "Disable the public interface.", truth
 )
 IPV6_DISABLED = _annotation(
     "ipv6-disabled", _BOOL, "Leave IPv6 out of the Service's status.", truth
@@ -146,19 +146,19 @@ USE_PRIVATE_IP = _annotation(
     "use-private-ip", _BOOL, "Reach targets by their private addresses; needs a network.", truth
 )
 PRIVATE_IPV4 = _annotation(
-    "private-ipv4", "an IPv4 address", "Its private address; with another it is attached anew.", _ip
+    "private-ipv4", "an IPv4 address", "Private address; a change attaches the network again.", _ip
 )
 PRIVATE_SUBNET = _annotation(
     "private-subnet-ip-range",
-    "a range such as 10.0.0.0/24",
-    "Subnet in which it gets its private address.",
+    "a CIDR such as 10.0.0.0/24",
+    "Subnet of the private address.",
     config.parse_cidr,
 )
 HOSTNAME = _annotation(
-    "hostname", "a host name", "Shown in the Service's status in place of addresses.", str
+    "hostname", "a host name", "Host name in the Service's status, instead of addresses.", str
 )
-IPV4_RDNS = _annotation("ipv4-rdns", "a host name", "Reverse DNS of its IPv4 address.", str)
-IPV6_RDNS = _annotation("ipv6-rdns", "a host name", "Reverse DNS of its IPv6 address.", str)
+IPV4_RDNS = _annotation("ipv4-rdns", "a host name", "Reverse DNS of the IPv4 address.", str)
+IPV6_RDNS = _annotation("ipv6-rdns", "a host name", "Reverse DNS of the IPv6 address.", str)
 ID = _annotation("id", "text", "No effect; the vendor documents it as an output.", str)
 IPV4 = _annotation("ipv4", "text", "No effect; the vendor documents it as an output.", str)
 IPV6 = _annotation("ipv6", "text", "No effect; the vendor documents it as an output.", str)
@@ -166,72 +166,72 @@ NODE_SELECTOR = _annotation(
     "node-selector", "a label selector", "Only nodes with these labels are targets.", _selector
 )
 PROTOCOL = _annotation(
-    "protocol", "tcp, http or https", "Of all ports.", _one_of("tcp", "http", "https"), "tcp"
+    "protocol", "tcp, http or https", "Used by all ports.", _one_of("tcp", "http", "https"), "tcp"
 )
 PROXYPROTOCOL = _annotation(
-    "uses-proxyprotocol", _BOOL, "Tell targets the client's address by the PROXY protocol.", truth
+    "uses-proxyprotocol", _BOOL, "Send targets the client's address by the PROXY protocol.", truth
 )
-COOKIE_NAME = _annotation("http-cookie-name", "text", "Cookie for sticky sessions.", str)
-COOKIE_LIFETIME = _annotation("http-cookie-lifetime", _DURATION, "Of that cookie.", _seconds)
+COOKIE_NAME = _annotation("http-cookie-name", "text", "Name of the session cookie.", str)
+COOKIE_LIFETIME = _annotation("http-cookie-lifetime", _DURATION, "Cookie lifetime.", _seconds)
 TIMEOUT_IDLE = _annotation(
     "http-timeout-idle",
     "a duration from 30s to 300s",
-    "After it an idle connection is closed.",
+    "Idle time-out of connections.",
     _between(timedelta(seconds=30), timedelta(seconds=300)),
 )
-STICKY = _annotation("http-sticky-sessions", _BOOL, "Keep a client at its target.", truth)
-REDIRECT = _annotation("http-redirect-http", _BOOL, "Send HTTP on port 80 to HTTPS.", truth)
+STICKY = _annotation("http-sticky-sessions", _BOOL, "Session affinity by cookie.", truth)
+REDIRECT = _annotation("http-redirect-http", _BOOL, "Redirect HTTP on port 80 to HTTPS.", truth)
 CERTIFICATE_TYPE = _annotation(
     "certificate-type",
     "uploaded or managed",
-    "Whether certificates are there already, or one is made.",
+    "Use existing certificates, or create a managed one.",
     _one_of("uploaded", "managed"),
     "uploaded",
 )
 CERTIFICATES = _annotation(
-    "http-certificates", "names or IDs, with commas", "Certificates that are there.", _certificates
+    "http-certificates", "comma-separated names or IDs", "Existing certificates.", _certificates
 )
 MANAGED_NAME = _annotation(
     "http-managed-certificate-name",
     "text",
-    "Name of the certificate that is made; ccm-managed-certificate-<UID> without.",
+    "Name of the managed certificate; default ccm-managed-certificate-<UID>.",
     str,
 )
 MANAGED_DOMAINS = _annotation(
-    "http-managed-certificate-domains", "names, with commas", "What it is for; required.", _split
+    "http-managed-certificate-domains", "comma-separated names", "Domain names; required.", _split
 )
 MANAGED_STAGING = _annotation(
     "http-managed-certificate-acme-staging",
     _BOOL,
-    "Have it made by the issuer's staging environment.",
+    "Request the managed certificate from the issuer's staging environment.",
     lambda text: bool(cloud.parse_bool(text)),  # any text is valid, as for the vendor's manager
 )
 CHECK_PROTOCOL = _annotation(
     "health-check-protocol",
     "tcp, http or https",
-    "How targets are looked at; the Service's protocol without.",
+    "Protocol of the health check; default: the Service's protocol.",
     _one_of("tcp", "http", "https"),
 )
 CHECK_PORT = _annotation(
-    "health-check-port", "a port", "Where they are looked at; the node port without.", _port
+    "health-check-port", "a port", "Port of the health check; default: the node port.", _port
 )
-CHECK_INTERVAL = _annotation("health-check-interval", _DURATION, "Between two looks.", _seconds)
-CHECK_TIMEOUT = _annotation("health-check-timeout", _DURATION, "After it one has failed.", _seconds)
+CHECK_INTERVAL = _annotation("health-check-interval", _DURATION, "Time between checks.", _seconds)
+CHECK_TIMEOUT = _annotation("health-check-timeout", _DURATION, "Time-out of a check.", _seconds)
 CHECK_RETRIES = _annotation(
-    "health-check-retries", "a number", "Failed looks that take a target out.", _count
+    "health-check-retries", "a number", "Failures until a target is unhealthy.", _count
 )
-CHECK_DOMAIN = _annotation("health-check-http-domain", "a host name", "Asked for by HTTP.", str)
-CHECK_PATH = _annotation("health-check-http-path", "a path", "Asked for by HTTP.", str)
+CHECK_DOMAIN = _annotation("health-check-http-domain", "a host name", "Host of HTTP checks.", str)
+CHECK_PATH = _annotation("health-check-http-path", "a path", "Path of HTTP checks.", str)
 CHECK_TLS = _annotation(
     "health-check-http-validate-certificate",
     _BOOL,
-    "Look by HTTPS, and at the target's certificate.",
+    "Use HTTPS and verify the target's certificate.",
     truth,
 )
 STATUS_CODES = _annotation(
     "http-status-codes",
-    "statuses with commas, such as 2??,404",
-    "Answers of HTTP that mean that a target is well.",
+    "comma-separated status codes such as 2??,404",
+    "HTTP status codes of a healthy target.",
     _codes,
 )
 

@@ -138,7 +138,7 @@ async def test_one_of_another_service_is_never_adopted(harness: HcloudHarness, p
 async def test_a_protected_one_is_left_alone(harness: HcloudHarness) -> None:
     settled(harness, labels={UID: "uid-1"})["protection"] = {"delete": True}
 
-    with pytest.raises(cloud.FailedPrecondition, match="take the protection away"):
+    with pytest.raises(cloud.FailedPrecondition, match="remove the protection"):
         await deleted(harness.balancer, service("uid-1"))
     assert harness.service.writes == 0
 
@@ -533,7 +533,7 @@ async def test_an_orphan_that_was_adopted_or_is_anothers_is_not_deleted_by_name(
     await ensured(balancer, service("uid-1", name="theirs"), [])
     await ensured(balancer, service("uid-2"), [])
     listed = {one.name: one.adopted for one in await balancer.list_load_balancers(CLUSTER)}
-    with pytest.raises(cloud.FailedPrecondition, match="theirs was not made for a Service"):
+    with pytest.raises(cloud.FailedPrecondition, match="theirs was adopted and is never deleted"):
         await balancer.delete_load_balancer(CLUSTER, "theirs")
     for name in listed:
         await balancer.delete_load_balancer("another-cluster", name)
@@ -550,7 +550,7 @@ async def test_an_adopted_one_keeps_its_name(harness: HcloudHarness, asked: dict
     made = settled(harness, labels=OWN)
     await ensured(harness.balancer, service("uid-1", name="theirs"), [])
 
-    with pytest.raises(cloud.FailedPrecondition, match="load balancer theirs was there before"):
+    with pytest.raises(cloud.FailedPrecondition, match="theirs was adopted and is never renamed"):
         await ensured(harness.balancer, service("uid-1", **asked), [])
     await deleted(harness.balancer, service("uid-1", **asked))
 

@@ -27,7 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
         "A fake of the Hetzner Cloud on loopback, with a network and some servers.",
         prints="endpoint and token, and serves",
     )
-    parser.add_argument("--action-seconds", type=float, default=0.0, help="of each action")
+    parser.add_argument("--action-seconds", type=float, default=0.0, help="duration of an action")
     return parser
 
 
@@ -80,7 +80,7 @@ async def run(options: argparse.Namespace) -> None:
     except ApiError as error:
         most = service.cloud.settings.network_servers
         raise SystemExit(
-            f"at most {most} names: a network of the real one has room for no more: {error}"
+            f"at most {most} names, the network limit of the real API: {error}"
         ) from None
     async with server.serve(service, port=options.port) as endpoint:
         papers = {

@@ -70,7 +70,7 @@ def create_ssh_key(cloud: Cloud, call: Call) -> Answer:
     try:
         fingerprint = md5(base64.b64decode(public.split()[1]), usedforsecurity=False).hexdigest()
     except (IndexError, ValueError) as error:
-        raise state.invalid("public_key", "is no SSH key") from error
+        raise state.invalid("public_key", "is not an SSH key") from error
     shown = ":".join(fingerprint[at : at + 2] for at in range(0, 32, 2))
     if any(key["fingerprint"] == shown for key in cloud.ssh_keys.values()):
         raise ApiError("uniqueness_error", "SSH key with the same fingerprint already exists")

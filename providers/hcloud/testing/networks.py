@@ -59,7 +59,7 @@ def join(
 def _address(cloud: Cloud, network: Resource, ip: str, ip_range: str) -> str:
     ranges = [net["ip_range"] for net in network["subnets"]]
     if ip_range and ip_range not in ranges:
-        raise state.invalid("ip_range", "is no subnet of the network")
+        raise state.invalid("ip_range", "is not a subnet of the network")
     taken = _taken(cloud, network["id"]) | {net["gateway"] for net in network["subnets"]}
     if ip:
         if ip in taken:
@@ -94,12 +94,12 @@ def add_route(cloud: Cloud, call: Call) -> Answer:
     try:
         destination, gateway = ip_network(route["destination"]), ip_address(route["gateway"])
     except ValueError as error:
-        raise state.invalid("destination", "must be a range of IPv4") from error
+        raise state.invalid("destination", "must be an IPv4 CIDR") from error
     if destination.version != 4 or gateway not in ip_network(network["ip_range"]):
         raise state.invalid("gateway", "must be inside of the network")
     taken = [entry["destination"] for entry in network["routes"]]
     if route["destination"] in taken:
-        raise state.invalid("destination", "a route with this destination exists")
+        raise state.invalid("destination", "a route with this destination exists already")
     subnets = [entry["ip_range"] for entry in network["subnets"]]
     if any(destination.overlaps(ip_network(cidr)) for cidr in [*taken, *subnets]):
         raise state.invalid("destination", "overlaps with a subnet or with another route")
