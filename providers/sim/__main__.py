@@ -13,9 +13,9 @@ from ccm.testing import fake_api
 from . import server, state
 
 EPILOG = """\
-When it is ready it prints one line of JSON on standard output,
+When ready, the process prints one line of JSON on standard output,
   {"url": "http://127.0.0.1:40123", "token": "..."}
-and serves until SIGTERM or SIGINT. `server.OPERATIONS` is the table of its API.
+and serves until SIGTERM or SIGINT. `server.OPERATIONS` lists the operations of the API.
 
 try it:
   echo secret >token; python -m providers.sim --port 8080 --token-file token &
@@ -31,47 +31,47 @@ def build_parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m providers.sim",
-        description="A simulated cloud on loopback: stateful, and as slow and moody as you like.",
+        description="A stateful simulated cloud on loopback, with configurable latency and faults.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     option = parser.add_argument
     option("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
-    option("--port", type=int, default=0, help="port to listen on; 0 takes a free one (default)")
+    option("--port", type=int, default=0, help="port to listen on; 0 = a free port (default)")
     option(
         "--latency",
         type=_seconds,
         default=0.0,
         metavar="DURATION",
-        help="how long every call takes, like 50ms (default 0)",
+        help="delay of every call, such as 50ms (default 0)",
     )
     option(
         "--rate-limit",
         type=_rate,
         default=0.0,
         metavar="N",
-        help="calls per second; more get 429 with Retry-After; 0 = no limit (default)",
+        help="calls per second; excess calls get 429 with Retry-After; 0 = no limit (default)",
     )
     option(
         "--page-size",
         type=_page_size,
         default=state.MAX_PAGE,
         metavar="N",
-        help="items on one page, 1 to 500 (default %(default)s)",
+        help="maximum items per page, 1 to 500 (default %(default)s)",
     )
     option(
         "--state",
         type=Path,
         metavar="FILE",
-        help="JSON file to load the cloud's content from and to keep it in (default: keep nothing)",
+        help="JSON file that persists the state of the cloud (default: not persisted)",
     )
     option(
         "--token-file",
         type=Path,
         metavar="FILE",
-        help="file with the bearer token to ask for (default: a random one)",
+        help="file with the bearer token that requests need (default: a random token)",
     )
-    option("--seed", type=int, metavar="N", help="repeat the IDs of an earlier run")
+    option("--seed", type=int, metavar="N", help="seed of the generated IDs (default: random)")
     return parser
 
 

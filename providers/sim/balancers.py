@@ -175,7 +175,7 @@ def _check_usable(balancer: client.Balancer) -> None:
     """Raise `Aborted` or `RetryAfter` in states that accept no changes."""
     if balancer.state == FAILED_STATE:
         raise cloud.Aborted(
-            f"load balancer {balancer.name} failed: {balancer.reason or 'no reason'}"
+            f"load balancer {balancer.name} failed: {balancer.reason or 'no reason given'}"
         )
     if balancer.state in BUSY_STATES:
         raise cloud.RetryAfter(
@@ -276,8 +276,8 @@ def _sort_spec(recipe: client.BalancerSpec) -> client.BalancerSpec:
 def _listener(port: cloud.ServicePort) -> client.Listener:
     if port.protocol not in PROTOCOLS:
         raise cloud.InvalidArgument(
-            f"port {port.port}: the cloud has no load balancers for {port.protocol}; "
-            f"expected {' or '.join(PROTOCOLS)}"
+            f"port {port.port}: protocol {port.protocol} is not supported; "
+            f"use {' or '.join(PROTOCOLS)}"
         )
     # Without a node port, traffic keeps its destination port.
     return client.Listener(port.protocol, port.port, port.node_port or port.port)
@@ -333,7 +333,7 @@ INTERNAL = cloud.ServiceAnnotation(
     expects="true or false",
     default=False,
     shown="false",
-    help="Give the load balancer an address that only the private network can reach.",
+    help="Internal load balancer: its address is reachable from the private network only.",
     parse=truth,
 )
 SIZE = cloud.ServiceAnnotation(
@@ -341,7 +341,7 @@ SIZE = cloud.ServiceAnnotation(
     expects="small or large",
     default="small",
     shown="small",
-    help="How much traffic the load balancer is made for.",
+    help="Size of the load balancer.",
     parse=_size,
 )
 HEALTH_CHECK_INTERVAL = cloud.ServiceAnnotation(
@@ -349,7 +349,7 @@ HEALTH_CHECK_INTERVAL = cloud.ServiceAnnotation(
     expects="a duration from 1s to 5m",
     default=timedelta(seconds=10),
     shown="10s",
-    help="Time between two checks of one member.",
+    help="Time between health checks of a member.",
     parse=_interval,
 )
 

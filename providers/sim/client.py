@@ -38,7 +38,7 @@ class Config(cloud.Settings, frozen=True, kw_only=True):
     url: Annotated[
         str,
         cloud.setting(
-            "Where the API is, as `python -m providers.sim` prints it.",
+            "URL of the API, as printed by `python -m providers.sim`.",
             parse=parse_url,
             expects="look like http://host:port",
         ),
@@ -46,7 +46,7 @@ class Config(cloud.Settings, frozen=True, kw_only=True):
     token: Annotated[
         str,
         cloud.setting(
-            "The bearer token, printed with the URL.",
+            "Bearer token, printed with the URL.",
             secret=True,
             file="token_file",
             parse=check_header_value,
@@ -54,9 +54,9 @@ class Config(cloud.Settings, frozen=True, kw_only=True):
     ]
     # Half the daemon's deadline for one call.
     timeout: Annotated[
-        timedelta, cloud.setting("For one request, from connecting to the last byte.")
+        timedelta, cloud.setting("Time-out of a request, from connecting to the last byte.")
     ] = timedelta(seconds=30)
-    connect_timeout: Annotated[timedelta, cloud.setting("For getting a connection.")] = timedelta(
+    connect_timeout: Annotated[timedelta, cloud.setting("Time-out of connecting.")] = timedelta(
         seconds=5
     )
 
@@ -234,7 +234,7 @@ class Client:
         """Return the instance with an ID, which must be safe in a path. Raises `NotFound`."""
         server = await self._http.get(f"/v1/instances/{instance_id}", Server)
         if server.id != instance_id:
-            raise cloud.Unknown(f"asked for instance {instance_id}, got {server.id!r}")
+            raise cloud.Unknown(f"requested instance {instance_id}, got {server.id!r}")
         return server
 
     async def servers(

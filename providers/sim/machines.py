@@ -101,7 +101,7 @@ def token(credentials: Mapping[str, bytes]) -> str:
         InvalidArgument: it is missing, or not valid in a header; the message omits the value.
     """
     if not (value := cloud.token_of(credentials, "token")):
-        raise cloud.InvalidArgument("the credentials lack token, as in the cloud config")
+        raise cloud.InvalidArgument("the credentials lack token; add the token of the cloud config")
     return value
 
 
@@ -116,10 +116,10 @@ def _check_value(name: str, value: Any) -> list[cloud.Problem]:
     """Check a value that has the right type."""
     match name:
         case "labels":
-            reason = f"keys below {client.MARK_PREFIX} are the cluster's marks; take others"
+            reason = f"keys must not have the reserved prefix {client.MARK_PREFIX}"
             bad = any(key.startswith(client.MARK_PREFIX) for key in value)
         case "allowedAddresses":
-            reason = "each must be a range like 10.244.0.0/16"
+            reason = "each must be a CIDR such as 10.244.0.0/16"
             bad = any(cloud.parse_cidr(entry) is None for entry in value)
         case "dataVolumes":
             reason, bad = "each must be a number of GiB above 0", any(entry < 1 for entry in value)
@@ -170,7 +170,7 @@ class SimMachines(cloud.Driver[Clients]):
         async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
             server, _ = await _find(api, req)
         if not _is_initialized(server, req.provider_spec):
-            text = f"{server.name} lacks its allowed addresses"
+            text = f"instance {server.name} lacks its allowed addresses"
             raise cloud.Uninitialized(text).carrying(_info(server))
         return _info(server)
 
@@ -182,7 +182,7 @@ class SimMachines(cloud.Driver[Clients]):
                 with suppress(cloud.NotFound):
                     await api.delete_server(instance_id)
                     if instances.exists(await api.server(instance_id)):
-                        text = f"{instance_id} is being deleted"
+                        text = f"instance {instance_id} is being deleted"
                         raise cloud.RetryAfter(text, seconds=RETRY_S)
             # Search for volumes always: the current spec may differ from the one at creation.
             # Skip attached volumes: the VM that has them deletes them.
@@ -245,7 +245,7 @@ async def _find(
     else:
         for server in await _find_by_identity(api, req.identity):
             return server, req.identity
-    raise cloud.NotFound(f"no VM of machine {req.identity.name}")
+    raise cloud.NotFound(f"machine {req.identity.name} has no VM")
 
 
 async def _find_vms_to_delete(
@@ -315,12 +315,12 @@ def _find_existing(
     for server in existing:
         if MARKS.match(server.labels, identity):
             if server.state == "deleting":
-                raise cloud.RetryAfter(f"{server.id} is being deleted", seconds=RETRY_S)
+                raise cloud.RetryAfter(f"instance {server.id} is being deleted", seconds=RETRY_S)
             return server
     for server in existing:
         raise cloud.AlreadyExists(
-            f"instance {server.id} has the name {identity.name} and is not this machine's; delete "
-            "the machine, or the instance if nobody needs it"
+            f"instance {server.id} is named {identity.name}, but does not belong to this machine; "
+            "delete the machine, or the instance if it is unused"
         )
     return None
 

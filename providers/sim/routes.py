@@ -44,7 +44,7 @@ class SimRoutes:
         """
         network = cloud.parse_cidr(route.destination_cidr)
         if network is None:
-            raise cloud.InvalidArgument(f"{route.destination_cidr!r} is no CIDR")
+            raise cloud.InvalidArgument(f"{route.destination_cidr!r} is not a CIDR")
         order = client.NewRoute(
             destination=str(network),
             gateway=await self._gateway(route, f"IPv{network.version}"),
@@ -67,7 +67,7 @@ class SimRoutes:
             InvalidArgument: the route has no ID, so `list_routes` did not return it.
         """
         if not route.name:
-            raise cloud.InvalidArgument(f"route to {route.destination_cidr} was never listed")
+            raise cloud.InvalidArgument(f"route to {route.destination_cidr} is not a listed route")
         with contextlib.suppress(cloud.NotFound):
             await self._api.delete_route(route.name)
 

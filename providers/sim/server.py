@@ -83,7 +83,7 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 raise ValueError(prefix)
             return int(number, 16)
         except ValueError as error:
-            text = f"cursor: {self.cursor!r} is not one of ours"
+            text = f"cursor: {self.cursor!r} is invalid"
             raise world.WorldError("invalid", text) from error
 
     def filters(self) -> dict[str, Any]:
@@ -231,7 +231,7 @@ class Service(fake_api.FakeApi):
         if (request.method, request.path) == ("POST", "/v1/instances"):
             wait_s = wait_s or _take_token(self._order_rate_limit)
         if wait_s:
-            raise self._error("rate_limited", "too many calls", wait_s=wait_s)
+            raise self._error("rate_limited", "rate limit exceeded", wait_s=wait_s)
 
     def refusal(self, fault: Fault) -> ApiError:
         """Return the error response of an injected fault."""
@@ -245,7 +245,7 @@ class Service(fake_api.FakeApi):
             return self._error("no_such_path", f"no such path: {request.path}")
         if status == 413:
             return self._error("invalid", "the body is too large", status=413)
-        return self._error("method_not_allowed", f"{request.method} is not offered here")
+        return self._error("method_not_allowed", f"method {request.method} is not allowed")
 
     def read(self, request: web.Request, body: bytes) -> bytes:  # noqa: ARG002 - whatever its type
         """Return the raw body; each operation decodes its own type."""

@@ -189,11 +189,11 @@ class CloudState:
             return
         living = self.instances.snapshot()
         if quota and len(living) >= quota:
-            text = f"the quota is {quota} instances, and there are {len(living)}"
+            text = f"quota of {quota} instances is used up: {len(living)} exist"
             raise world.WorldError("quota_exceeded", text)
         in_zone = sum(instance.zone == zone for instance in living)
         if capacity and in_zone >= capacity:
-            text = f"zone {zone} holds {capacity} instances, and there are {in_zone}"
+            text = f"zone {zone} is full: capacity {capacity}, {in_zone} instances exist"
             raise world.WorldError("no_capacity", text)
 
     def _owners(self) -> Mapping[str, world.Instance]:
@@ -224,7 +224,7 @@ def load(path: Path) -> Saved:
     except FileNotFoundError:
         return Saved()
     except msgspec.MsgspecError as error:
-        raise ValueError(f"{path} is no saved state: {error}") from error
+        raise ValueError(f"{path} is not a saved state: {error}") from error
 
 
 def _save(path: Path, content: Saved) -> None:

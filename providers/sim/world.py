@@ -232,7 +232,7 @@ class InstanceStore:
         for instance in given:
             self._check(instance)
             if instance.id and instance.id in seen:
-                raise WorldError("conflict", f"ID {instance.id} comes twice")
+                raise WorldError("conflict", f"ID {instance.id} is duplicated")
             seen.add(instance.id)
         return tuple(self.put(instance) for instance in given)
 
@@ -314,7 +314,7 @@ class InstanceStore:
         """
         instance = self.get(instance_id)
         if (action, instance.state) not in ACTIONS:
-            raise WorldError("conflict", f"cannot {action} an instance that is {instance.state}")
+            raise WorldError("conflict", f"cannot {action} an instance in state {instance.state}")
         states = ACTIONS[action, instance.state]
         if states is None:
             return instance
@@ -492,7 +492,7 @@ class ObjectStore(Generic[T]):
 
     def _check_quota(self, number: int) -> None:
         if self.quota and number >= self.quota:
-            text = f"your quota of {self.quota} {self.kind}s is used up"
+            text = f"quota of {self.quota} {self.kind}s is used up"
             raise WorldError("quota_exceeded", text)
 
 
@@ -606,7 +606,7 @@ class RouteTable(ObjectStore[Route]):
         check_text("gateway", ipaddress.ip_address, order.gateway)
         table = [route for route in self._by_id.values() if route.cluster == order.cluster]
         if any(route.destination == order.destination for route in table):
-            raise WorldError("conflict", f"there is a route to {order.destination}")
+            raise WorldError("conflict", f"a route to {order.destination} exists already")
         self._check_quota(len(table))
         return self._put(Route(id=self._new_id(), **msgspec.structs.asdict(order)))
 

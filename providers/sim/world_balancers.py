@@ -137,7 +137,7 @@ class Balancers(world.ObjectStore[Balancer]):
             raise world.WorldError("invalid", "name: must not be empty")
         _check(order)
         if any(balancer.name == order.name for balancer in self._by_id.values()):
-            raise world.WorldError("conflict", f"there is a load balancer named {order.name}")
+            raise world.WorldError("conflict", f"a load balancer named {order.name} exists already")
         self._check_quota(len(self._by_id))
         new_balancer = Balancer(
             **msgspec.structs.asdict(order),
@@ -170,7 +170,7 @@ class Balancers(world.ObjectStore[Balancer]):
         for member in members:
             world.check_text("members", ipaddress.ip_address, member)
         if len(set(members)) != len(members):
-            raise world.WorldError("invalid", "members: one is there twice")
+            raise world.WorldError("invalid", "members: duplicate address")
         changed = msgspec.structs.replace(
             present,
             members=tuple(members),
@@ -253,11 +253,11 @@ class Balancers(world.ObjectStore[Balancer]):
 
 def _check(plan: BalancerSpec) -> None:
     if not plan.listeners:
-        raise world.WorldError("invalid", "listeners: there must be at least one")
+        raise world.WorldError("invalid", "listeners: at least one is required")
     if not plan.families:
-        raise world.WorldError("invalid", "families: there must be at least one")
+        raise world.WorldError("invalid", "families: at least one is required")
     ports = [(listener.protocol, listener.port) for listener in plan.listeners]
     if len(set(ports)) != len(ports):
-        raise world.WorldError("invalid", "listeners: a protocol and port is there twice")
+        raise world.WorldError("invalid", "listeners: duplicate protocol and port")
     for source_range in plan.source_ranges:
         world.check_text("source_ranges", ipaddress.ip_network, source_range)
