@@ -83,7 +83,7 @@ class ServiceAccountKey:
         pem = private_key or self.fields.private_key
         if len(pem) > PEM_LIMIT:
             raise ValueError(
-                f"has a private key of {len(pem)} characters; give an RSA key of at most 4096 bits"
+                f"has a private key of {len(pem)} characters; use an RSA key of at most 4096 bits"
             )
         self._private = _load_private_key(pem)
         self.pem = pem
@@ -186,7 +186,7 @@ class KeyFlow:
             return msgspec.json.decode(body, type=_TokenResponse)
         except DECODE_ERRORS:
             # Without the decoder's message, which may quote a token.
-            raise cloud.Unknown("the token API gave an answer that is no token") from None
+            raise cloud.Unknown("the token API returned a malformed response") from None
 
 
 class StaticToken:

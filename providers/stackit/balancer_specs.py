@@ -90,7 +90,7 @@ def desired_spec(
 def _node_port(port: cloud.ServicePort) -> int:
     if not port.node_port:
         raise cloud.InvalidArgument(
-            f"port {port.port} has no node port, to which load balancers of this cloud send traffic"
+            f"port {port.port} needs a node port; set spec.allocateLoadBalancerNodePorts to true"
         )
     return port.node_port
 
@@ -110,7 +110,7 @@ def _ranges(service: cloud.Service) -> tuple[str, ...]:
     for entry in ranges:
         if cloud.parse_cidr(entry.strip()) is None:
             raise cloud.InvalidArgument(
-                f"source range {entry!r} is no CIDR; expected entries like 10.0.0.0/24"
+                f"source range {entry!r} is not a CIDR; expected entries such as 10.0.0.0/24"
             )
     return tuple(entry.strip() for entry in ranges)
 
@@ -132,8 +132,7 @@ def _listeners(service: cloud.Service) -> tuple[lbapi.Listener, ...]:
                 word, idle = "PROTOCOL_UDP", {"udp": _idle(udp)}
             case _:
                 raise cloud.InvalidArgument(
-                    f"port {port.port}: load balancers of this cloud have TCP and UDP, not "
-                    f"{port.protocol}"
+                    f"port {port.port}: protocol {port.protocol} is not supported; use TCP or UDP"
                 )
         listeners.append(
             lbapi.Listener(

@@ -211,8 +211,8 @@ class StackitBalancers:
             return None
         if not _is_ours(held, cluster_name):
             raise cloud.FailedPrecondition(
-                f"load balancer {name} belongs to cluster {held.label(BALANCER_CLUSTER)!r}; give "
-                "each cluster of a project another --cluster-name, and the Service another UID"
+                f"load balancer {name} belongs to cluster {held.label(BALANCER_CLUSTER)!r}; use "
+                "another --cluster-name per cluster of a project, and create the Service again"
             )
         if held.status == STATUS_TERMINATING:
             raise cloud.RetryAfter(f"load balancer {name} is being deleted", seconds=DELETE_RETRY_S)
@@ -243,8 +243,8 @@ class StackitBalancers:
     ) -> lbapi.Balancer:
         if what := balancer_specs.find_immutable_change(held, recipe):
             raise cloud.FailedPrecondition(
-                f"the API cannot change {what} of load balancer {held.name}; take the change back, "
-                "or make the Service anew"
+                f"the API cannot change {what} of load balancer {held.name}; revert the change, or "
+                "create the Service again"
             )
         metrics = await self._credentials.ensure(held, recipe.name)
         if metrics is None and (held.metrics or held.label(BALANCER_CREDENTIALS)):
@@ -403,7 +403,9 @@ def _check_class(service: cloud.Service) -> None:
 def _check_ready(held: lbapi.Balancer) -> None:
     if held.status == STATUS_ERROR:
         errors = "; ".join(f"[{entry.type}] {entry.description}" for entry in held.errors or ())
-        raise cloud.Aborted(f"load balancer {held.name} is in state ERROR: {errors or 'no reason'}")
+        raise cloud.Aborted(
+            f"load balancer {held.name} is in state ERROR: {errors or 'no reason given'}"
+        )
     if held.status != STATUS_READY:
         text = f"load balancer {held.name} is {held.status}, not ready yet"
         raise cloud.RetryAfter(text, seconds=RETRY_S)
@@ -415,10 +417,10 @@ def _log_ignored_annotations(service: cloud.Service) -> None:
     ]
     if ignored:
         _log.warning(
-            "Annotations of older load balancers have no effect",
+            "annotations without effect ignored",
             service=service.key,
             annotations=", ".join(ignored),
         )
     flavor = ann.FLAVOR.read(service)
     if flavor and ann.PLAN.name not in service.annotations:
-        _log.warning("A service plan stands for a flavor", service=service.key, plan=flavor)
+        _log.warning("flavor replaced by a service plan", service=service.key, plan=flavor)

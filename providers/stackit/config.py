@@ -66,8 +66,8 @@ def _camel(name: str) -> str:
 class Endpoints(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
     """Addresses of the APIs."""
 
-    iaas_api: Annotated[str, cloud.setting("Where the IaaS API is.", **_URL)] = IAAS_URL
-    load_balancer_api: Annotated[str, cloud.setting("Where the load balancer API is.", **_URL)] = (
+    iaas_api: Annotated[str, cloud.setting("URL of the IaaS API.", **_URL)] = IAAS_URL
+    load_balancer_api: Annotated[str, cloud.setting("URL of the load balancer API.", **_URL)] = (
         BALANCER_URL
     )
 
@@ -75,11 +75,11 @@ class Endpoints(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
 class Global(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
     """Location of the cluster."""
 
-    project_id: Annotated[str, cloud.setting("The project that the cluster is in.", **_UUID)]
+    project_id: Annotated[str, cloud.setting("ID of the cluster's project.", **_UUID)]
     region: Annotated[
         str,
         cloud.setting(
-            "The region that the cluster is in.",
+            "Region of the cluster.",
             parse=parse_region,
             expects="be a region such as eu01",
         ),
@@ -98,7 +98,7 @@ class LoadBalancer(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
     """Settings of all load balancers."""
 
     network_id: Annotated[
-        str, cloud.setting("The network of the nodes, in which load balancers are.", **_UUID)
+        str, cloud.setting("ID of the network of nodes and load balancers.", **_UUID)
     ]
     extra_labels: Annotated[dict[str, str], cloud.setting("Labels of all load balancers.")] = {}  # noqa: RUF012 - a Struct copies it
 
@@ -107,13 +107,13 @@ class Instance(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
     """Settings of node metadata."""
 
     default_network: Annotated[
-        str, cloud.setting("Network, by name or ID, whose addresses come first.")
+        str, cloud.setting("Name or ID of the network whose addresses are listed first.")
     ] = ""
     provider_id_form: Annotated[
         ProviderIdForm,
         cloud.setting(
-            "Form of new provider IDs: stackit://<server>, or stackit://<project>/<server> as "
-            "machines have them. Both are understood."
+            "Format of new provider IDs: short = stackit://<server>, project = "
+            "stackit://<project>/<server>, as for machines. Both formats are accepted."
         ),
     ] = "short"
 
@@ -137,13 +137,13 @@ class Variables(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     service_account_key: Annotated[
         str,
         cloud.setting(
-            "The service account's key, JSON.", secret=True, file="STACKIT_SERVICE_ACCOUNT_KEY_PATH"
+            "Service account key in JSON.", secret=True, file="STACKIT_SERVICE_ACCOUNT_KEY_PATH"
         ),
     ] = ""
     private_key: Annotated[
         str,
         cloud.setting(
-            "The private half, PEM, where the key lacks it.",
+            "Private key in PEM, for a service account key without one.",
             secret=True,
             file="STACKIT_PRIVATE_KEY_PATH",
         ),
@@ -151,38 +151,38 @@ class Variables(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     service_account_token: Annotated[
         str,
         cloud.setting(
-            "A token in place of the key; nobody renews it.", secret=True, parse=check_header_value
+            "Token to use instead of a key; not renewed.", secret=True, parse=check_header_value
         ),
     ] = ""
     service_account_email: Annotated[str, cloud.setting("No effect.")] = ""
     token_baseurl: Annotated[
         str,
         cloud.setting(
-            "Where the token API is; else as the key above says, and never as the key of a machine "
-            "class does.",
+            "URL of the token API; empty = that of the key above. The URL in the key of a "
+            "MachineClass is never used.",
             parse=parse_token_url,
-            expects="look like https://host; http is for loopback alone",
+            expects="look like https://host; http is accepted for loopback only",
         ),
     ] = ""
-    no_auth: Annotated[bool, cloud.setting("Ask without credentials; for a fake.")] = False
+    no_auth: Annotated[bool, cloud.setting("Send no credentials; for a fake.")] = False
     iaas_endpoint: Annotated[
         str,
         cloud.setting(
-            "Where the IaaS API is, for machines; else as the cloud config says, or the vendor's.",
+            "URL of the IaaS API for machines; empty = as in the cloud config, or the vendor's.",
             **_URL,
         ),
     ] = ""
     lb_api_emergency_token: Annotated[
         str,
         cloud.setting(
-            "A token for the load balancer API alone.", secret=True, parse=check_header_value
+            "Token for the load balancer API only.", secret=True, parse=check_header_value
         ),
     ] = ""
     remotewrite_endpoint: Annotated[
-        str, cloud.setting("Where load balancers send their metrics.", **_URL)
+        str, cloud.setting("Remote-write URL for the metrics of load balancers.", **_URL)
     ] = ""
-    remotewrite_user: Annotated[str, cloud.setting("The user there.")] = ""
-    remotewrite_password: Annotated[str, cloud.setting("The password there.", secret=True)] = ""
+    remotewrite_user: Annotated[str, cloud.setting("Remote-write user.")] = ""
+    remotewrite_password: Annotated[str, cloud.setting("Remote-write password.", secret=True)] = ""
 
     @classmethod
     def contradictions(cls, values: Mapping[str, Any]) -> Sequence[str]:
@@ -191,7 +191,7 @@ class Variables(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
         missing = [_variable(word) for word in words if not values[word]]
         faults = []
         if missing and len(missing) < len(words):
-            faults.append(f"{', '.join(missing)}: missing; all three of them are needed, or none")
+            faults.append(f"{', '.join(missing)}: missing; set all three or none")
         if text := values["service_account_key"]:
             try:
                 endpoint = auth.ServiceAccountKey(
@@ -240,8 +240,8 @@ def read_all(context: cloud.Context) -> AllSettings:
             faults += error.faults
     if not faults and not results[1].has_credentials:
         faults.append(
-            "STACKIT_SERVICE_ACCOUNT_KEY_PATH is missing; it names the file with the service "
-            "account's key. Or give STACKIT_SERVICE_ACCOUNT_TOKEN"
+            "STACKIT_SERVICE_ACCOUNT_KEY_PATH is missing; set it to the file with the service "
+            "account key, or set STACKIT_SERVICE_ACCOUNT_TOKEN"
         )
     if faults:
         raise cloud.ConfigError(*faults)

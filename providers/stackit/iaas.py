@@ -94,7 +94,7 @@ class Client:
         path = f"{place.path}/servers/{server_id}"
         server = await self._http.get(path, Server, {"details": "true"})
         if server.id.lower() != server_id.lower():
-            raise cloud.Unknown(f"asked for server {server_id}, got {server.id}")
+            raise cloud.Unknown(f"requested server {server_id}, got {server.id}")
         return server
 
     async def servers(self, place: Place, labels: Mapping[str, str] | None = None) -> list[Server]:
@@ -169,7 +169,7 @@ class Client:
         except cloud.NotFound:
             return
         if server.status != "DELETED":
-            text = f"server {server_id} is {server.status}, and not gone yet"
+            text = f"server {server_id} is {server.status}, not deleted yet"
             raise cloud.RetryAfter(text, seconds=RETRY_S)
 
 

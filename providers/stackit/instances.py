@@ -78,8 +78,8 @@ class StackitInstances(cloud.InstancesByPower):
             server_id = parse_id(node.provider_id)
             if server_id.project not in ("", project) or server_id.region not in ("", region):
                 raise cloud.InvalidArgument(
-                    f"provider ID {node.provider_id!r} is of another project or region than "
-                    f"{project} in {region}, which the cloud config names"
+                    f"provider ID {node.provider_id!r} is outside of the cloud config's project "
+                    f"{project} and region {region}"
                 )
             return await self._api.server(self._place, server_id.server)
         for server in await self._api.servers(self._place):
@@ -124,7 +124,7 @@ def parse_id(provider_id: str) -> ServerId:
     if not config.UUID.fullmatch(server_id.server):
         # A request would return "not found", and the caller would take the server for deleted.
         raise cloud.InvalidArgument(
-            f"provider ID {provider_id!r} is not of this cloud; expected stackit://<server ID> or "
+            f"provider ID {provider_id!r} is malformed; expected stackit://<server ID> or "
             "stackit://<project ID>/<server ID>"
         )
     return server_id._replace(server=server_id.server.lower())

@@ -171,7 +171,7 @@ class Client:
         except cloud.NotFound:
             return None
         if balancer.name != name:
-            raise cloud.Unknown(f"asked for load balancer {name}, got {balancer.name}")
+            raise cloud.Unknown(f"requested load balancer {name}, got {balancer.name}")
         return balancer
 
     async def balancers(self) -> list[Balancer]:

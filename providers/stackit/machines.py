@@ -147,14 +147,12 @@ def project(credentials: Mapping[str, bytes]) -> str:
 def name_fault(identity: cloud.Identity) -> str:
     """Return the problem with the names of a machine; empty if there is none."""
     if not _HOST.fullmatch(identity.name):
-        return (
-            f"the name of the machine, {identity.name!r}, cannot be that of a server: 63 characters"
-        )
+        return f"machine name {identity.name!r} is not a host name of at most 63 characters"
     for word, text in (("cluster", identity.cluster), ("class", identity.pool)):
         if not is_label_value(text):
             return (
-                f"the {word} of the machine, {text!r}, cannot be a label of a server; it may have "
-                "at most 63 characters"
+                f"the {word} of the machine, {text!r}, is not a valid label value; use at most 63 "
+                "characters"
             )
     return ""
 
@@ -167,17 +165,17 @@ def _text(credentials: Mapping[str, bytes], key: str) -> str:
 def _find_secret_problems(credentials: Mapping[str, bytes]) -> Iterator[cloud.Problem]:
     project_id = _text(credentials, PROJECT_ID)
     if not project_id:
-        yield _problem(CREDENTIALS, f"{PROJECT_ID} is missing; give the ID of the project")
+        yield _problem(CREDENTIALS, f"{PROJECT_ID} is missing; set the ID of the project")
     elif not UUID.fullmatch(project_id):
         yield _problem(CREDENTIALS, f"{PROJECT_ID} is {project_id!r}; it must be a UUID")
     key = _text(credentials, SERVICE_ACCOUNT)
     if not key:
-        yield _problem(CREDENTIALS, f"{SERVICE_ACCOUNT} is missing; give a service account's key")
+        yield _problem(CREDENTIALS, f"{SERVICE_ACCOUNT} is missing; set a service account key")
         return
     try:
         msgspec.json.decode(key)
     except DECODE_ERRORS:
-        yield _problem(CREDENTIALS, f"{SERVICE_ACCOUNT} must be JSON; its value is not told")
+        yield _problem(CREDENTIALS, f"{SERVICE_ACCOUNT} must be JSON")
 
 
 def _problem(field: str, message: str) -> cloud.Problem:
@@ -200,7 +198,7 @@ Check = Callable[[Any, Mapping[str, Any]], Iterator[str]]
 
 def _check_required(value: Any, pattern: re.Pattern[str], what: str) -> Iterator[str]:
     if not pattern.fullmatch(value or ""):
-        yield f"{value!r} must be {what}" if value else f"is missing; it must be {what}"
+        yield f"{value!r} must be {what}" if value else f"is missing; set {what}"
 
 
 def _check_optional(value: Any, pattern: re.Pattern[str], what: str) -> Iterator[str]:
@@ -222,15 +220,15 @@ def _check_image(value: Any, values: Mapping[str, Any]) -> Iterator[str]:
     if value:
         yield from _check_optional(value, UUID, "a UUID")
     elif volume is None or volume.source is None:
-        yield "is missing; give the ID of an image, or bootVolume.source"
+        yield "is missing; set the ID of an image, or bootVolume.source"
 
 
 def _check_labels(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
     for key, text in (value or {}).items():
         if len(key) > 63 or not _LABEL.fullmatch(key):
-            yield f"key {key!r} must be 63 letters, digits, -, _, . or /, at its ends no sign"
+            yield f"key {key!r} must be at most 63 of [-A-Za-z0-9_./], alphanumeric at both ends"
         if not is_label_value(text):
-            yield f"value {text!r} must be 63 letters, digits, -, _ or ., at its ends no sign"
+            yield f"value {text!r} must be at most 63 of [-A-Za-z0-9_.], alphanumeric at both ends"
 
 
 def _check_networking(value: Networking | None, _: Mapping[str, Any]) -> Iterator[str]:
@@ -245,7 +243,7 @@ def _check_boot_volume(value: BootVolume | None, _: Mapping[str, Any]) -> Iterat
     if value is None:
         return
     if value.size < 0:
-        yield f"size is {value.size}; it must be GB, 0 or above"
+        yield f"size is {value.size}; it must be at least 0 (GB)"
     if value.source is not None:
         if value.source.type not in SOURCES:
             yield f"source.type is {value.source.type!r}; it must be one of {', '.join(SOURCES)}"
@@ -255,18 +253,18 @@ def _check_boot_volume(value: BootVolume | None, _: Mapping[str, Any]) -> Iterat
 
 def _check_security_groups(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
     if "" in (value or ()):
-        yield "must hold no empty text"
+        yield "must not contain an empty string"
 
 
 def _check_allowed_addresses(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
     for at, cidr in enumerate(value or ()):
         if "/" not in cidr or cloud.parse_cidr(cidr) is None:
-            yield f"[{at}] {cidr!r} must be a range such as 10.0.0.0/24"
+            yield f"[{at}] {cidr!r} must be a CIDR such as 10.0.0.0/24"
 
 
 def _check_mails(value: Any, values: Mapping[str, Any]) -> Iterator[str]:
     if len(value or ()) > 1:
-        yield f"holds {len(value)}; there may be one"
+        yield f"has {len(value)} entries; at most one is allowed"
     yield from _check_each(_MAIL, "a mail address")(value, values)
 
 
@@ -283,7 +281,7 @@ _CHECKS: Mapping[str, Check] = {
     "bootVolume": _check_boot_volume,
     "volumes": _check_each(UUID, "a UUID"),
     "keypairName": lambda value, _: _check_optional(
-        value, _KEYPAIR, "127 letters, digits, @, ., _ or -"
+        value, _KEYPAIR, "at most 127 letters, digits, @, ., _ or -"
     ),
     "allowedAddresses": _check_allowed_addresses,
     "affinityGroup": lambda value, _: _check_optional(value, UUID, "a UUID"),
@@ -392,14 +390,14 @@ class StackitMachines(cloud.Driver[Clients]):
     async def get_machine_status(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """Return the status: one request, two without provider ID. Raises `NotFound`."""
         if _never_had_server(req):
-            raise cloud.NotFound(f"no server of machine {req.identity.name} was ever ordered")
+            raise cloud.NotFound(f"machine {req.identity.name} never had a server")
         async with self._client(req.credentials, req.identity.pool) as api:
             place, server_id = await _find_server(api, req)
             server = await api.server(place, server_id)
         _check_owner(req, server)
         info = _info(server, place)
         if server.status == "CREATING" or _lacks_addresses(req.provider_spec, server):
-            text = f"server {server_id} is {server.status}, and not initialised yet"
+            text = f"server {server_id} is {server.status}, not initialised yet"
             raise cloud.Uninitialized(text).carrying(info)
         return info
 
@@ -500,15 +498,15 @@ async def _find_existing(
         await api.delete_server(place, spare.id)
     if not own and named:
         raise cloud.AlreadyExists(
-            f"server {named[0].id} has the name {identity.name} and is not this machine's; "
-            "delete the machine, or the server if nobody needs it"
+            f"server {named[0].id} is named {identity.name}, but does not belong to this machine; "
+            "delete the machine, or the server if it is unused"
         )
     if not own:
         return None
     if own[0].status == "ERROR":
         await _failed(api, place, own[0], identity)
     if own[0].status in DELETING_STATES:
-        raise cloud.RetryAfter(f"{own[0].id} is being deleted", seconds=iaas.RETRY_S)
+        raise cloud.RetryAfter(f"server {own[0].id} is being deleted", seconds=iaas.RETRY_S)
     return own[0]
 
 
@@ -525,10 +523,10 @@ def _check_nics(spec: Spec, servers: Sequence[iaas.Server]) -> None:
             if nic.nic_id.lower() not in wanted:
                 continue
             if server.status in DELETING_STATES:
-                raise cloud.RetryAfter(f"{server.id} is being deleted", seconds=iaas.RETRY_S)
+                raise cloud.RetryAfter(f"server {server.id} is being deleted", seconds=iaas.RETRY_S)
             raise cloud.FailedPrecondition(
-                f"networking.nicIds: card {nic.nic_id} is in use by server {server.id}; cards fit "
-                "one machine only, for more give networkId"
+                f"networking.nicIds: card {nic.nic_id} is in use by server {server.id}; use "
+                "networkId for more than one machine"
             )
 
 
@@ -551,8 +549,8 @@ def _build_order(req: cloud.MachineRequest, spec: Spec) -> Mapping[str, Any]:
     user_data = spec.user_data.encode() or req.user_data
     if not user_data:
         raise cloud.InvalidArgument(
-            "userData is missing, and the server would never join; give it in the Secret of the "
-            "class or in its providerSpec"
+            "userData is missing, without which no server joins; set userData in the Secret of "
+            "the class or in its providerSpec"
         )
     networking = spec.networking
     optional = {
@@ -605,16 +603,16 @@ async def _failed(
         ResourceExhausted: the server never ran, for lack of capacity or quota.
         Aborted: the server never ran, for another reason.
     """
-    reason = server.error_message or "it says no reason"
+    reason = server.error_message or "no reason given"
     if server.launched_at or not MARKS.match(server.labels, identity):
         raise cloud.FailedPrecondition(
-            f"server {server.id} is in state ERROR: {reason}; it has run before, so look at it, "
-            "and delete the machine if nothing in it is needed"
+            f"server {server.id} is in state ERROR: {reason}; the server may hold data: check it, "
+            "and delete the machine if its data are not needed"
         )
     with contextlib.suppress(cloud.NotFound):
         await api.delete_server(place, server.id)
     kind = cloud.ResourceExhausted if refusals.exhaustion_text(reason) else cloud.Aborted
-    error = kind(f"server {server.id} never came up and was deleted: {reason}")
+    error = kind(f"server {server.id} never ran and was deleted: {reason}")
     raise error.carrying(_info(server, place))
 
 
@@ -651,7 +649,7 @@ def _region(given: Mapping[str, Any], state: str) -> str:
     remembered = _STATE_PATTERN.search(state)
     region = remembered[1] if remembered else region_of(given)
     if not region:
-        raise cloud.InvalidArgument("region of the class is missing; it must be such as eu01")
+        raise cloud.InvalidArgument("region of the class is missing; set one such as eu01")
     return region
 
 
@@ -679,7 +677,7 @@ async def _find_server(api: iaas.Client, req: cloud.MachineRequest) -> tuple[Pla
     """Return place and ID of a machine's server. Raises `NotFound`."""
     for location in await _find_servers(api, req):
         return location
-    raise cloud.NotFound(f"no server of machine {req.identity.name}")
+    raise cloud.NotFound(f"machine {req.identity.name} has no server")
 
 
 async def _find_servers(api: iaas.Client, req: cloud.MachineRequest) -> Sequence[tuple[Place, str]]:
@@ -690,7 +688,7 @@ async def _find_servers(api: iaas.Client, req: cloud.MachineRequest) -> Sequence
     if req.provider_id:
         parsed = instances.parse_id(req.provider_id)
         if parsed.region:
-            raise cloud.InvalidArgument(f"provider ID {req.provider_id!r} is of no machine")
+            raise cloud.InvalidArgument(f"provider ID {req.provider_id!r} does not name a machine")
         owner = parsed.project or project(req.credentials)
         region = _region(req.provider_spec, req.last_known_state)
         return [(Place(owner, region), parsed.server)]

@@ -41,33 +41,33 @@ class ErrorRule(NamedTuple):
 
 TABLE: tuple[ErrorRule, ...] = (
     ErrorRule(
-        "400", cloud.InvalidArgument, "the order makes no sense, such as an unknown machine type"
+        "400", cloud.InvalidArgument, "the request is invalid, such as an unknown machine type"
     ),
-    ErrorRule("401", cloud.Unauthenticated, "the key or token is refused, a fresh token included"),
-    ErrorRule("403", cloud.PermissionDenied, "the service account may not do that"),
+    ErrorRule("401", cloud.Unauthenticated, "the key or token is refused, even a new token"),
+    ErrorRule("403", cloud.PermissionDenied, "the service account lacks a permission"),
     ErrorRule(
-        "404", cloud.NotFound, "the thing does not exist; without the API's words it is `Unknown`"
+        "404", cloud.NotFound, "the resource does not exist; without a body of the API `Unknown`"
     ),
     ErrorRule(
-        "404 to an order",
+        "404 on creation",
         cloud.FailedPrecondition,
-        "an image, network or volume it names is not there",
+        "a referenced image, network or volume does not exist",
     ),
-    ErrorRule("408, 504, none in time", cloud.DeadlineExceeded, "the API is too slow"),
-    ErrorRule("409", cloud.Aborted, "something else works on the thing, or its version is another"),
+    ErrorRule("408, 504, time-out", cloud.DeadlineExceeded, "the API is too slow"),
+    ErrorRule("409", cloud.Aborted, "another operation is running, or the version is outdated"),
     ErrorRule("413", cloud.ResourceExhausted, "a quota is used up"),
-    ErrorRule("422", cloud.InvalidArgument, "a value of the order cannot be had"),
-    ErrorRule("429", cloud.RetryAfter, "too many requests; after the time of `Retry-After`"),
-    ErrorRule("5xx, no connection", cloud.Unavailable, "the API has trouble of its own"),
-    ErrorRule("any, with `no valid host`", cloud.ResourceExhausted, "no room for such a server"),
+    ErrorRule("422", cloud.InvalidArgument, "a value of the request is not supported"),
+    ErrorRule("429", cloud.RetryAfter, "rate limit exceeded; retried after `Retry-After`"),
+    ErrorRule("5xx, no connection", cloud.Unavailable, "the API is unavailable"),
+    ErrorRule("any, with `no valid host`", cloud.ResourceExhausted, "no capacity for the server"),
     ErrorRule("any, with `quota`", cloud.ResourceExhausted, "a quota is used up"),
     ErrorRule(
         "a server in state ERROR",
         cloud.Aborted,
-        "it never came up, and was deleted again; by its words it may be `ResourceExhausted`",
-        "never: it has failed, and its set replaces it",
+        "it never ran and was deleted; for lack of capacity or quota `ResourceExhausted`",
+        "never: the machine failed, and its set replaces it",
     ),
-    ErrorRule("anything else", cloud.Unknown, "an answer that nobody can read"),
+    ErrorRule("anything else", cloud.Unknown, "a malformed response"),
 )
 """All error responses, ordered by status."""
 

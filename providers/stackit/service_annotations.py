@@ -94,54 +94,54 @@ def _annotation(
 _BOOL = "true or false"
 _TIME = "a duration such as 15m"
 _IP = "an IPv4 address"
-_PORTS = "ports, with commas"
+_PORTS = "comma-separated ports"
 
 INTERNAL = _annotation(
-    f"{PREFIX}internal-lb", _BOOL, "No public address; for ever.", truth, "false"
+    f"{PREFIX}internal-lb", _BOOL, "No public address; immutable.", truth, "false"
 )
 EXTERNAL = _annotation(
-    f"{PREFIX}external-address", _IP, "A public address that you have, and keep.", _ipv4
+    f"{PREFIX}external-address", _IP, "Existing public address; never deleted.", _ipv4
 )
 PROXY = _annotation(
     f"{PREFIX}tcp-proxy-protocol",
     _BOOL,
-    "Tell targets the client's address by the PROXY protocol, for TCP.",
+    "Send targets the client's address by the PROXY protocol, for TCP.",
     truth,
     "false",
 )
 PROXY_PORTS = _annotation(
     f"{PREFIX}tcp-proxy-protocol-ports-filter",
     _PORTS,
-    "Of these ports of the Service only; empty = of none.",
+    "Limits the PROXY protocol to these ports; empty = no port.",
     _ports,
 )
 TCP_TIMEOUT = _annotation(
-    f"{PREFIX}tcp-idle-timeout", _TIME, "After it an idle connection is closed.", _duration, "60m"
+    f"{PREFIX}tcp-idle-timeout", _TIME, "Idle time-out of connections.", _duration, "60m"
 )
 UDP_TIMEOUT = _annotation(
-    f"{PREFIX}udp-idle-timeout", _TIME, "After it a silent client is forgotten.", _duration, "2m"
+    f"{PREFIX}udp-idle-timeout", _TIME, "Idle time-out of clients.", _duration, "2m"
 )
 PLAN = _annotation(
-    f"{PREFIX}service-plan-id", " or ".join(PLANS), "Its service plan; it is changed.", _plan, "p10"
+    f"{PREFIX}service-plan-id", " or ".join(PLANS), "Service plan; can be changed.", _plan, "p10"
 )
 IP_MODE = _annotation(
     f"{PREFIX}ip-mode-proxy",
     _BOOL,
-    "Have traffic from inside the cluster go through the load balancer too (ipMode Proxy).",
+    "Route traffic from inside the cluster through the load balancer too (ipMode Proxy).",
     truth,
     "false",
 )
 PERSISTENCE = _annotation(
     f"{PREFIX}session-persistence-with-source-ip",
     _BOOL,
-    "Keep a client, by its address, at its target.",
+    "Session affinity by source address.",
     truth,
     "false",
 )
 LISTENER_NETWORK = _annotation(
     f"{PREFIX}listener-network",
     "ID of a network",
-    "Listen there, and not where the nodes are; for ever.",
+    "Network of the listeners, instead of the nodes' network; immutable.",
     lambda text: config.parse_uuid(text) if text else None,
 )
 
@@ -149,8 +149,8 @@ OLD_INTERNAL = _annotation(f"{LEGACY}internalLB", _BOOL, f"As `{INTERNAL.name}`.
 OLD_EXTERNAL = _annotation(f"{LEGACY}existingFloatingIP", _IP, f"As `{EXTERNAL.name}`.", _ipv4)
 OLD_RANGES = _annotation(
     f"{LEGACY}loadBalancerSourceRanges",
-    "ranges, with commas",
-    "As `spec.loadBalancerSourceRanges`, which goes before.",
+    "comma-separated CIDRs",
+    "As `spec.loadBalancerSourceRanges`, which takes precedence.",
     _split,
 )
 OLD_PROXY = _annotation(f"{LEGACY}tcpProxyProtocol", _BOOL, f"As `{PROXY.name}`.", _or_none(truth))
@@ -166,18 +166,18 @@ OLD_UDP_TIMEOUT = _annotation(
 FLAVOR = _annotation(
     f"{LEGACY}flavorId",
     "ID of a flavor",
-    f"A plan that is as strong, unless `{PLAN.name}` says which.",
+    f"Selects the equivalent plan, unless `{PLAN.name}` is set.",
     _flavor,
 )
 CLASS_NAME = _annotation(
     f"{LEGACY}className",
     "text",
-    "Any but `stackit` leaves the Service to another controller, unless it has one here.",
+    "Values other than `stackit` leave a Service without load balancer to other controllers.",
     str,
 )
 
 UNSUPPORTED = tuple(
-    _annotation(f"{LEGACY}{name}", "text", "No effect; a line in the log says so.", str)
+    _annotation(f"{LEGACY}{name}", "text", "No effect; logged as a warning.", str)
     for name in (
         "imageId",
         "defaultNetworkID",
@@ -215,7 +215,7 @@ def read_either(
     value, legacy_value = new.read(service), old.read(service)
     if value is not None and legacy_value is not None and value != legacy_value:
         raise cloud.InvalidArgument(
-            f"annotations {new.name} and {old.name} say different things; take the older one away"
+            f"annotations {new.name} and {old.name} differ; remove the older one"
         )
     return legacy_value if value is None else value
 

@@ -402,7 +402,7 @@ async def test_a_failed_server_of_somebody_else_is_not_deleted(harness: StackitH
     held["status"] = "ERROR"
 
     request = group.request(group.identity(), given.provider_id, is_imported=True)
-    with pytest.raises(cloud.FailedPrecondition, match="has run before"):
+    with pytest.raises(cloud.FailedPrecondition, match="the server may hold data"):
         await group.driver.initialize_machine(request)
     assert len(await harness.vms()) == 1
 

@@ -20,15 +20,15 @@ def build_parser() -> argparse.ArgumentParser:
     parser = fake_api.parser(
         "python -m providers.stackit.testing",
         "A fake of STACKIT on loopback, with a network, an image and some servers.",
-        prints="the address, and the variables of the environment that the daemon needs; it serves",
+        prints="the URL and the environment variables that the daemon needs, and serves",
     )
     parser.add_argument(
-        "--balancer-seconds", type=float, default=0.0, help="until a load balancer is ready"
+        "--balancer-seconds", type=float, default=0.0, help="time until a load balancer is ready"
     )
     parser.add_argument(
         "--key",
         type=Path,
-        help="write the service account's key there, and ask for tokens; without, for nothing",
+        help="file to write the service account key to; without, no authentication",
     )
     return parser
 

@@ -18,20 +18,20 @@ _COPIED_FIELDS = ("labels", "networks", "planId", "disableTargetSecurityGroupAss
 
 def _check(cloud: Cloud, order: Resource) -> None:
     if not NAME.fullmatch(str(order.get("name"))):
-        raise state.invalid("name", "must be small letters, digits and dashes, 63 of them")
+        raise state.invalid("name", "must be at most 63 lower-case letters, digits and dashes")
     if order.get("planId") not in PLANS:
         raise state.invalid("planId", "is not known")
     for key, value in (order.get("labels") or {}).items():
         if not LABEL.fullmatch(key) or (value and not LABEL.fullmatch(value)):
-            raise state.invalid("labels", f"{key}: {value} is no label")
+            raise state.invalid("labels", f"{key}: {value} is not a label")
     pools = {entry["name"] for entry in order.get("targetPools") or ()}
     if any(entry["targetPool"] not in pools for entry in order.get("listeners") or ()):
-        raise state.invalid("listeners", "name a target pool that is not there")
+        raise state.invalid("listeners", "name a target pool that does not exist")
     listened = [
         (entry["port"], "UDP" in entry["protocol"]) for entry in order.get("listeners") or ()
     ]
     if len(set(listened)) < len(listened) or len(pools) < len(order.get("targetPools") or ()):
-        raise state.invalid("listeners", "or target pools are there twice")
+        raise state.invalid("listeners", "or target pools are duplicated")
     for pool in order.get("targetPools") or ():
         _check_targets(cloud, pool)
     ref = _credentials_ref(order)
@@ -44,7 +44,7 @@ def _check_targets(cloud: Cloud, pool: Resource) -> None:
         if target["ip"] in cloud.unreachable:
             raise state.invalid("targets", f"{target['ip']} is not in the network")
         if not TARGET.fullmatch(target["displayName"]):
-            raise state.invalid("targets", f"{target['displayName']} is no name")
+            raise state.invalid("targets", f"{target['displayName']} is not a name")
 
 
 def _credentials_ref(balancer: Resource) -> str:
@@ -147,7 +147,7 @@ def delete(cloud: Cloud, call: Call) -> Answer:
     if balancer is None:
         return 200, {}
     if name in cloud.protected:
-        raise ApiError("conflict", f"load balancer {name} cannot be deleted just now")
+        raise ApiError("conflict", f"load balancer {name} cannot be deleted now")
     balancer["status"] = "STATUS_TERMINATING"
 
     def gone() -> None:

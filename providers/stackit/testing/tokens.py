@@ -82,14 +82,14 @@ class Account:
         """Raise `unauthorized` unless the header has a valid token."""
         scheme, _, token = authorization.partition(" ")
         if scheme != "Bearer" or self._tokens.get(token, 0.0) <= clock.monotonic():
-            raise ApiError("unauthorized", "the token is missing, or counts no more")
+            raise ApiError("unauthorized", "the token is missing or invalid")
 
     def grant(self, form: bytes, token_s: float) -> Resource:
         """Issue a token in exchange for an assertion or a refresh token."""
         given = {name: texts[0] for name, texts in parse_qs(form.decode()).items()}
         if given.get("grant_type") == "refresh_token":
             if given.get("refresh_token") not in self._refresh:
-                raise _refused("the refresh token counts no more")
+                raise _refused("the refresh token is invalid")
             self._refresh.discard(given["refresh_token"])
         else:
             self._verify(given.get("assertion", ""))
