@@ -212,8 +212,8 @@ class Caches:
     async def _until(self, step: Callable[[], Awaitable[None]]) -> None:
         outage = Outage(
             log.logger("machines"),
-            start_message="machine controllers wait for what they need, retrying",
-            end_message="machine controllers have what they need",
+            start_message="machine controllers not ready, retrying",
+            end_message="machine controllers ready",
         )
         attempt = 0
         while True:

@@ -66,10 +66,10 @@ def resolve(
     data: dict[str, bytes] = {}
     lacking: list[str] = []
     for namespace, name in obj.secrets:
-        prefix = f"Secret {namespace}/{name}, to which MachineClass {obj.name} refers,"
+        prefix = f"Secret {namespace}/{name} of MachineClass {obj.name}"
         credentials_secret = secret(namespace, name)
         if namespace != obj.namespace:
-            lacking.append(f"{prefix} has to be in the namespace of the class, {obj.namespace}")
+            lacking.append(f"{prefix} must be in the namespace of the class, {obj.namespace}")
         elif credentials_secret is None:
             lacking.append(f"{prefix} does not exist; create it")
         else:
@@ -100,7 +100,7 @@ def missing_class(name: str, namespace: str) -> ResolvedClass:
     """Return a class that stands for a missing one, with the fault that says so."""
     fault = f"MachineClass {namespace}/{name} does not exist; create it, or correct spec.class.name"
     if not name:
-        fault = "spec.class needs the kind MachineClass and a name"
+        fault = "spec.class must have the kind MachineClass and a name"
     return ResolvedClass(
         metadata=ObjectMeta(name=name, namespace=namespace),
         credentials=Credentials({}),
@@ -122,7 +122,7 @@ def _provider_faults(obj: MachineClass, providers: Collection[str]) -> Iterator[
     if obj.provider and obj.provider.casefold() not in map(str.casefold, providers):
         accepted = " or ".join(repr(provider) for provider in sorted(providers))
         yield (
-            f"MachineClass {obj.name}: provider is {obj.provider!r}, and the driver in use serves "
+            f"MachineClass {obj.name}: provider is {obj.provider!r}, but the driver accepts "
             f"{accepted}; correct the field, or remove it"
         )
 

@@ -111,8 +111,7 @@ class CRDGuard:
         its_namespace = key.partition("/")[0]
         if its_namespace != namespace:
             return ControllerFacts(
-                foreign=f"it is in namespace {its_namespace}, and this daemon looks after those in "
-                f"{namespace} (--namespace)"
+                foreign=f"it is in namespace {its_namespace}, but --namespace is {namespace}"
             )
         is_blocked = obj is not None and obj.uid in self._blocked
         return ControllerFacts(blocked=cause(self._kind) if is_blocked else "")
@@ -189,7 +188,7 @@ class CRDGuard:
             if isinstance(answer, Forbidden):
                 self._lacks_right = True
                 _log.warning(
-                    "CRD cannot be read, its deletion would delete all VMs",
+                    "CRD unreadable, its deletion would delete all VMs",
                     crd=name,
                     error=str(answer),
                     advice="grant get on it, as manifests/components/machines/rbac.yaml does",
@@ -220,8 +219,8 @@ class CRDGuard:
 def cause(kind: ResourceKind[Any]) -> str:
     """Return why deletions are blocked."""
     return (
-        f"{kind.kind} objects were deleted together with their CustomResourceDefinition; no node "
-        "is drained and no VM deleted for that"
+        f"{kind.kind} objects were deleted together with their CustomResourceDefinition; their "
+        "nodes and VMs are kept"
     )
 
 

@@ -241,7 +241,7 @@ def match_marked(
         where = f"VM {record.info.provider_id or marks.name}"
         if marks.cluster or marks.uid:
             owner = f"cluster {marks.cluster!r}, machine {marks.uid!r}"
-            return None, f"{where} has the name of this machine and belongs to {owner}"
+            return None, f"{where} has the name of this machine but belongs to {owner}"
         if not adopt_unmarked:
             return None, _unmarked(where)
         return record, ""
@@ -289,8 +289,8 @@ def match_named(
         # Creating another VM, or taking the wrong one of two, would leak a VM. The next listing
         # and status decide.
         raise errors.Unavailable(
-            f"the cloud lists {', '.join(sorted(listed))} under the name {machine.name}, and "
-            f"answers {provider_id or 'none'} when asked by name"
+            f"the cloud lists {', '.join(sorted(listed))} under the name {machine.name}, but "
+            f"returns {provider_id or 'none'} for that name"
         )
     return status, ""
 
@@ -298,7 +298,7 @@ def match_named(
 def _unmarked(where: str) -> str:
     return (
         f"{where} has the name of this machine and no marker of any cluster; delete or rename it, "
-        "or have it taken over with --adopt-unmarked-machines"
+        "or adopt it with --adopt-unmarked-machines"
     )
 
 
@@ -329,9 +329,9 @@ def is_name_taken(
 def vm_fault(vm: MachineInfo, settings: MachineSettings) -> str:
     """Return why a VM is unusable; empty = it is usable."""
     if not vm.provider_id:
-        return "the driver gave no provider ID"
+        return "the driver returned no provider ID"
     if settings.has_target and not vm.node_name:
-        return f"the driver gave no node name for {vm.provider_id}"
+        return f"the driver returned no node name for {vm.provider_id}"
     return ""
 
 

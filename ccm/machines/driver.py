@@ -34,13 +34,13 @@ Args = TypeVarTuple("Args")
 
 REQUEST_DURATION = metrics.histogram(
     "mcm_cloud_api_driver_request_duration_seconds",
-    "Time a call of the driver took.",
+    "Duration of driver calls.",
     ["provider", "operation"],
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300),
 )
 FAILED_REQUESTS = metrics.counter(
     "mcm_cloud_api_driver_requests_failed",
-    "Calls of the driver that failed, by the code of the error.",
+    "Failed driver calls, by error code.",
     ["provider", "operation", "error_code"],
 )
 
@@ -262,7 +262,7 @@ class SharedComponents:
 
 def _wrong_owner_error(machine: Machine) -> NotOwned:
     return NotOwned(
-        f"VM {machine.provider_id} has not the name of this machine, and is left alone; "
+        f"VM {machine.provider_id} has another name than this machine and is not touched; "
         f"{CORRECT_OWNER.format(machine.class_name)}"
     )
 

@@ -34,7 +34,7 @@ ACCOUNT = "machine-controller"
 
 def check_control_kubeconfig(kubeconfig: str) -> str:
     """Check the kubeconfig flag of the control cluster."""
-    return "must name a cluster: Machines have to be somewhere" if kubeconfig == NO_TARGET else ""
+    return "must name the cluster that stores the Machines" if kubeconfig == NO_TARGET else ""
 
 
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
@@ -43,7 +43,7 @@ _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?
 def _marker(value: str) -> str:
     if _LABEL_VALUE.fullmatch(value):
         return ""
-    return "must be fit for a label: up to 63 letters and digits, with -, _ and . between them"
+    return "must be a valid label value: up to 63 letters and digits, with -, _ and . between them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,87 +52,86 @@ class SharedFlags:
 
     namespace: str = SECTION.flag(
         "default",
-        "Namespace of Machines, MachineClasses and the Secrets they refer to. Others are not "
-        "looked at.",
-        check=lambda value: "" if value else "needs a namespace",
+        "Namespace of Machines, MachineClasses and their Secrets. Other namespaces are ignored.",
+        check=lambda value: "" if value else "must not be empty",
     )
     control_kubeconfig: str = SECTION.flag(
         "",
-        "kubeconfig of the cluster that has Machines, MachineClasses and their Secrets; "
-        f"{IN_CLUSTER} means the one whose Pod this is. Empty means that of --target-kubeconfig.",
+        "kubeconfig of the cluster that stores Machines, MachineClasses and their Secrets; "
+        f"{IN_CLUSTER} means the cluster in which this Pod runs. Empty means that of "
+        "--target-kubeconfig.",
         check=check_control_kubeconfig,
     )
     target_kubeconfig: str = SECTION.flag(
         "",
-        "kubeconfig of the cluster that machines join, with their Nodes and bootstrap tokens; "
-        f"{NO_TARGET} means that there is none: VMs are made, and nothing is asked of any Node. "
-        "Empty means that of --kubeconfig.",
+        "kubeconfig of the cluster that machines join; it stores their Nodes and bootstrap "
+        f"tokens. {NO_TARGET} means no such cluster: VMs are created without Nodes. Empty means "
+        "that of --kubeconfig.",
     )
     machine_creation_timeout: timedelta = SECTION.flag(
         timedelta(minutes=20),
-        "Time from the creation of a Machine to its node being in use, after which it has failed. "
-        "A Machine may have its own.",
+        "How long a Machine may take to join before it is marked Failed. Overridden by "
+        "spec.creationTimeout of a Machine.",
         check=positive,
     )
     machine_health_timeout: timedelta = SECTION.flag(
         timedelta(minutes=10),
-        "Time that the node of a Machine may be sick or gone, after which the Machine has failed. "
-        "A Machine may have its own.",
+        "How long the node of a Machine may be unhealthy or missing before the Machine is marked "
+        "Failed. Overridden by spec.healthTimeout of a Machine.",
         check=positive,
     )
     machine_inplace_update_timeout: timedelta = SECTION.flag(
         timedelta(minutes=20),
-        "Time that the update in place of a Machine may take once its node is empty, after which "
-        "it has failed. A Machine may have its own.",
+        "How long an in-place update may take once the node is drained, before it counts as "
+        "failed. Overridden by spec.inPlaceUpdateTimeout of a Machine.",
         check=positive,
     )
     machine_preserve_timeout: timedelta = SECTION.flag(
         timedelta(hours=96),
-        "Time that a Machine is kept which somebody wants to be preserved. A Machine may have its "
-        "own.",
+        "How long a Machine is preserved. Overridden by spec.machinePreserveTimeout of a Machine.",
         check=positive,
     )
     resource_exhausted_retry: timedelta = SECTION.flag(
         timedelta(minutes=10),
-        "When the creation of a VM is tried again that was out of quota or capacity. 0 means 10m.",
+        "Delay before a VM creation that exceeded a quota or the capacity is retried. 0 means 10m.",
         check=not_negative,
     )
     machine_drain_timeout: timedelta = SECTION.flag(
         timedelta(hours=2),
-        "Time from the deletion of a Machine, after which its node is drained by force: without "
-        "regard for disruption budgets, grace and volumes. A Machine may have its own.",
+        "Time from the deletion of a Machine until its node is drained by force, ignoring "
+        "disruption budgets, grace and volumes. Overridden by spec.drainTimeout of a Machine.",
         check=not_negative,
     )
     machine_pv_detach_timeout: timedelta = SECTION.flag(
         timedelta(minutes=2),
-        "Time for which a drain waits for the volumes of a Pod to leave the node, beyond the "
-        "Pod's grace, and a deletion for those that a drain by force left.",
+        "How long a drain waits for a Pod's volumes to be detached, in addition to the Pod's "
+        "grace period. A deletion waits as long for volumes that a forced drain left attached.",
         check=not_negative,
     )
     node_conditions: tuple[str, ...] = SECTION.flag(
         UNHEALTHY_CONDITIONS,
-        "Conditions that make a node sick while they are not False. A Machine may have its own.",
+        "Types of node conditions that make a node unhealthy unless they are False or missing. "
+        "Overridden by spec.nodeConditions of a Machine.",
     )
     bootstrap_token_auth_extra_groups: str = SECTION.flag(
         "",
-        "Groups, with commas, that a bootstrap token makes its bearer a member of, beside the "
-        "standard one.",
+        "Groups of bootstrap tokens in addition to system:bootstrappers, separated by commas.",
     )
     cluster_id: str = OURS.flag(
         "",
-        "Marker that every VM of this cluster bears in the cloud. VMs that bear another one, or "
-        "none, are never touched. Must never change while there are machines. Empty means the "
-        "UID of the namespace kube-system of the cluster that machines join, and without such a "
-        "cluster that of --namespace. Namespaces whose Machines join one cluster may share a "
-        "marker: VMs carry the namespace too. Where those Machines are in two clusters, each of "
-        "the two needs a marker of its own.",
+        "Marker of this cluster's VMs in the cloud. VMs with another marker, or none, are never "
+        "touched. Must never change while there are machines. Empty means the UID of the "
+        "namespace kube-system of the cluster that machines join; without such a cluster, the "
+        "UID of --namespace. Namespaces whose Machines join one cluster may share a marker, "
+        "because VMs carry the namespace too. If those Machines are in two clusters, each "
+        "cluster needs its own marker.",
         check=_marker,
     )
     adopt_unmarked_machines: bool = OURS.flag(
         False,
-        "Take over a VM without any marker that has the name of a Machine and is of its class, as "
-        "the reference made it. Without it such a VM is reported, none is made beside it, and a "
-        "Machine that names it by provider ID touches neither the VM nor its node.",
+        "Adopt VMs without any marker (as Gardener's machine-controller-manager creates them) "
+        "that have the name and class of a Machine. Otherwise they are reported and block its "
+        "creation; a Machine with such a provider ID touches neither VM nor node.",
     )
 
 
@@ -147,33 +146,33 @@ class MachineFlags(SharedFlags):
 
     machine_concurrent_syncs: int = SECTION.flag(
         50,
-        "Machines that are worked on at the same time, without those that wait for the cloud. The "
-        "reference calls it --concurrent-syncs.",
+        "Number of Machines reconciled concurrently, not counting those that wait for the cloud. "
+        "Gardener's machine-controller-manager calls it --concurrent-syncs.",
         unit="machines",
         check=at_least_one,
     )
     machine_max_evict_retries: int = SECTION.flag(
         360,
-        "How often the eviction of a Pod is repeated, every 20s, that its disruption budget "
-        "refuses; then the Pod is deleted. A Machine may have its own.",
+        "Number of retries, every 20s, of an eviction that a disruption budget refuses; then the "
+        "Pod is deleted. Overridden by spec.maxEvictRetries of a Machine.",
         unit="retries",
         check=lambda value: "" if value >= 0 else "must not be negative",
     )
     machine_pv_reattach_timeout: timedelta = SECTION.flag(
         timedelta(seconds=90),
-        "Time for which a drain waits for the volumes of a Pod to be attached to another node, "
-        "before the next Pod with volumes leaves.",
+        "How long a drain waits for the volumes of a Pod to be attached to another node, before "
+        "it evicts the next Pod with volumes.",
         check=not_negative,
     )
     machine_safety_apiserver_statuscheck_timeout: timedelta = SECTION.flag(
         timedelta(seconds=30),
-        "Time for which an API server may not answer before machines are frozen: none is made "
-        "and none fails until it answers again.",
+        "How long an API server may be unreachable before machines are frozen: no VM is created "
+        "and no Machine is marked Failed until all API servers answer again.",
         check=positive,
     )
     machine_safety_apiserver_statuscheck_period: timedelta = SECTION.flag(
         timedelta(minutes=1),
-        "Time between two looks whether the API servers answer; not less than the timeout.",
+        "Interval of reachability checks of the API servers; not less than the timeout.",
         check=positive,
     )
 
@@ -184,8 +183,7 @@ class MachineSafetyFlags(SharedFlags):
 
     machine_safety_orphan_vms_period: timedelta = SECTION.flag(
         timedelta(minutes=15),
-        "Time between two looks for VMs that belong to no Machine, and for nodes that none stands "
-        "behind.",
+        "Interval of checks for VMs and nodes without a Machine.",
         check=positive,
     )
 
@@ -196,8 +194,8 @@ class MachineSetFlags(SharedFlags):
 
     machine_set_concurrent_syncs: int = SECTION.flag(
         10,
-        "MachineSets that are worked on at the same time. The reference calls it "
-        "--concurrent-syncs.",
+        "Number of MachineSets reconciled concurrently. Gardener's machine-controller-manager "
+        "calls it --concurrent-syncs.",
         unit="machine sets",
         check=at_least_one,
     )
@@ -209,15 +207,15 @@ class MachineDeploymentFlags(SharedFlags):
 
     machine_deployment_concurrent_syncs: int = SECTION.flag(
         10,
-        "MachineDeployments that are worked on at the same time. The reference calls it "
-        "--concurrent-syncs.",
+        "Number of MachineDeployments reconciled concurrently. Gardener's "
+        "machine-controller-manager calls it --concurrent-syncs.",
         unit="machine deployments",
         check=at_least_one,
     )
     autoscaler_scaledown_annotation_during_rollout: bool = SECTION.flag(
         True,
-        "While machines are exchanged one by one, or updated in place, annotate their nodes so "
-        "that the cluster autoscaler does not remove them.",
+        "During a rolling or in-place update, annotate nodes so that the cluster autoscaler does "
+        "not scale them down.",
     )
 
 
@@ -227,20 +225,21 @@ class MachineOvershootFlags(SharedFlags):
 
     safety_up: int = SECTION.flag(
         2,
-        "A MachineSet with so many machines more than its MachineDeployment may have, or than "
-        "twice its replicas if it has none, is frozen: it makes no more.",
+        "A MachineSet with this many machines above the maximum of its MachineDeployment "
+        "(without one: above twice its replicas) is frozen and creates no more machines.",
         unit="machines",
         check=zero_or_more(),
     )
     safety_down: int = SECTION.flag(
         1,
-        "A frozen MachineSet thaws when it has so many machines less than would freeze it.",
+        "A frozen MachineSet is unfrozen once it has this many machines fewer than the number "
+        "that freezes it.",
         unit="machines",
         check=zero_or_more(),
     )
     machine_safety_overshooting_period: timedelta = SECTION.flag(
         timedelta(minutes=1),
-        "Time between two looks for MachineSets with too many machines.",
+        "Interval of checks for MachineSets with too many machines.",
         check=positive,
     )
 

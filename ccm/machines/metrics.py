@@ -24,7 +24,7 @@ Series = dict[tuple[metrics.Gauge, tuple[str, ...]], float]
 
 # --- machines -------------------------------------------------------------------------------------
 
-MACHINES = metrics.gauge("mcm_machine_items_total", "Machines there are.")
+MACHINES = metrics.gauge("mcm_machine_items_total", "Number of machines.")
 PHASE = metrics.gauge(
     "mcm_machine_current_status_phase",
     "Phase of a machine: Terminating -4, Failed -3, CrashLoopBackOff -2, Unknown -1, Pending 0, "
@@ -52,17 +52,17 @@ MACHINE_CONDITION = metrics.gauge(
 )
 MACHINES_FROZEN = metrics.gauge(
     "mcm_machine_controller_frozen",
-    "1 while machines are left alone because an API server does not answer.",
+    "1 while machines are frozen because an API server is unreachable.",
 )
 PHASE_CHANGES = metrics.counter(
-    "ccm_machine_phase_changes", "Changes of a machine's phase, by the new one.", ["phase"]
+    "ccm_machine_phase_changes", "Phase changes of machines, by new phase.", ["phase"]
 )
 _COUNTED = (Phase.PENDING, Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED, Phase.CRASH_LOOP)
 for _phase in _COUNTED:
     PHASE_CHANGES.labels(_phase.value)
 WAITING = metrics.gauge(
     "ccm_machine_replacements_waiting",
-    "Machines whose nodes are sick for too long, and which wait for the replacement of others.",
+    "Machines with unhealthy nodes that wait for the replacement of other machines.",
 )
 _WHO = ["namespace", "machine_deployment", "instance_type", "zone"]
 FAILED_JOINS = metrics.plain_counter(
@@ -73,26 +73,26 @@ FAILED_JOINS = metrics.plain_counter(
 DURATIONS = {
     step: metrics.gauge(
         f"mcm_machine_{step}_duration_seconds",
-        f"Time that the last {step} of a machine took.",
+        f"Duration of the last {step} step of a machine.",
         _WHO,
     )
     for step in ("create", "initialize", "join", "delete")
 }
 DRAIN = metrics.gauge(
     "mcm_machine_drain_duration_seconds",
-    "Time that the last drain of a machine's node took.",
+    "Duration of the last drain of a machine's node.",
     _WHO[:2],
 )
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200)
 HISTOGRAMS = {
     "create": metrics.histogram(
         "ccm_machine_create_duration_seconds",
-        "Time the driver took to make a VM.",
+        "Duration of VM creations by the driver.",
         buckets=_SECONDS,
     ),
     "join": metrics.histogram(
         "ccm_machine_join_duration_seconds",
-        "Time from the creation of a Machine to its node being in use.",
+        "Time from the creation of a Machine until its node joined.",
         buckets=_SECONDS,
     ),
 }
@@ -109,19 +109,19 @@ PHASES = {
 # --- classes and VMs ------------------------------------------------------------------------------
 
 CLASSES_INVALID = metrics.gauge(
-    "ccm_machine_classes_invalid", "MachineClasses of which no VM can be made as they are."
+    "ccm_machine_classes_invalid", "Invalid MachineClasses, from which no VM can be created."
 )
 VMS = metrics.gauge(
     "ccm_machine_vms",
-    "VMs that the cloud listed, by what they are: ours, of them ownerless ones that wait or are "
-    "held back, and strangers without marker or with another one.",
+    "VMs in the cloud's listings, by kind: ours, those of them without a Machine that wait or "
+    "whose deletion is blocked, and VMs without our marker.",
     ["kind"],
 )
 ORPHANS_DELETED = metrics.counter(
-    "ccm_machine_orphans_deleted", "VMs that were deleted because no Machine owns them."
+    "ccm_machine_orphans_deleted", "VMs deleted because no Machine owns them."
 )
 PASSES = metrics.counter(
-    "ccm_machine_orphan_passes", "Passes over the VMs of one class by outcome.", ["outcome"]
+    "ccm_machine_orphan_passes", "Orphan checks of the VMs of one class, by outcome.", ["outcome"]
 )
 for _kind in ("ours", "waiting", "held", "stranger"):
     VMS.labels(_kind)
@@ -131,17 +131,17 @@ for _outcome in ("success", "error"):
 # --- sets and deployments -------------------------------------------------------------------------
 
 SETS_FROZEN = metrics.gauge(
-    "ccm_machine_sets_frozen", "MachineSets that make no machines, because they have too many."
+    "ccm_machine_sets_frozen", "MachineSets frozen because they have too many machines."
 )
 FREEZES = metrics.counter(
     "ccm_machine_set_freezes",
-    "MachineSets that were frozen, and that thawed, by the reason.",
+    "Freezes and unfreezes of MachineSets, by reason.",
     ["reason"],
 )
 for _reason in (reasons.REASON_OVERSHOOT, reasons.REASON_UNDERSHOOT, reasons.REASON_UNFREEZE):
     FREEZES.labels(_reason)
 STALE = metrics.counter(
-    "mcm_machine_stale_machines_total", "Machines that failed, and were deleted to be replaced."
+    "mcm_machine_stale_machines_total", "Failed machines that were deleted to be replaced."
 )
 _OBJECT = ["name", "namespace"]
 _FAILURE = [
@@ -205,18 +205,18 @@ class _Family:
         return series | _condition_series(self.condition, object_labels, status.conditions)
 
 
-SETS = metrics.gauge("mcm_machine_set_items_total", "MachineSets there are.")
-DEPLOYMENTS = metrics.gauge("mcm_machine_deployment_items_total", "Machine deployments there are.")
+SETS = metrics.gauge("mcm_machine_set_items_total", "Number of machine sets.")
+DEPLOYMENTS = metrics.gauge("mcm_machine_deployment_items_total", "Number of machine deployments.")
 _SETS = _Family(
     "mcm_machine_set",
     "machine set",
     ["spec_machine_class_api_group", "spec_machine_class_kind", "spec_machine_class_name"],
     {
-        "info_spec_replicas": "Machines wanted",
-        "info_spec_min_ready_seconds": "Seconds until a machine is available,",
+        "info_spec_replicas": "Desired machines",
+        "info_spec_min_ready_seconds": "Minimum ready seconds",
         "status_available_replicas": "Available machines",
-        "status_fully_labelled_replicas": "Machines with all labels",
-        "status_ready_replicas": "Machines that run,",
+        "status_fully_labelled_replicas": "Machines with all template labels",
+        "status_ready_replicas": "Running machines",
         "status_replicas": "Machines",
     },
 )
@@ -225,19 +225,19 @@ _DEPLOYMENTS = _Family(
     "machine deployment",
     ["spec_strategy_type"],
     {
-        "info_spec_paused": "1 where it is paused, else 0,",
-        "info_spec_replicas": "Machines wanted",
-        "info_spec_min_ready_seconds": "Seconds until a machine is available,",
-        "info_spec_rolling_update_max_surge": "Most machines too many",
-        "info_spec_rolling_update_max_unavailable": "Most machines missing",
-        "info_spec_revision_history_limit": "Old sets kept",
-        "info_spec_progress_deadline_seconds": "Seconds without progress allowed",
-        "info_spec_rollback_to_revision": "Revision wanted back",
+        "info_spec_paused": "Pause state (1 paused, else 0)",
+        "info_spec_replicas": "Desired machines",
+        "info_spec_min_ready_seconds": "Minimum ready seconds",
+        "info_spec_rolling_update_max_surge": "Maximum surge",
+        "info_spec_rolling_update_max_unavailable": "Maximum unavailable machines",
+        "info_spec_revision_history_limit": "Maximum old sets kept",
+        "info_spec_progress_deadline_seconds": "Progress deadline in seconds",
+        "info_spec_rollback_to_revision": "Rollback target revision",
         "status_available_replicas": "Available machines",
-        "status_unavailable_replicas": "Missing machines",
-        "status_ready_replicas": "Machines that run,",
+        "status_unavailable_replicas": "Unavailable machines",
+        "status_ready_replicas": "Running machines",
         "status_updated_replicas": "Machines of the newest template",
-        "status_collision_count": "Names that were taken",
+        "status_collision_count": "Name collisions",
         "status_replicas": "Machines",
     },
 )

@@ -176,8 +176,8 @@ class Replacements:
             wait_s = since_s + self._limit_s - now_s
             if other != key and wait_s > 0:
                 self.waiting.add(key)
-                why = "most nodes are sick, and one machine at a time is given up then: "
-                text = f"{why if self.is_meltdown else ''}{other} is on its way"
+                why = "most nodes are unhealthy, so machines are replaced one at a time: "
+                text = f"{why if self.is_meltdown else ''}{other} is being created or replaced"
                 return Blocker(why=text, wait_s=wait_s)
         self.waiting.discard(key)
         self._turns[key] = machine.group

@@ -420,7 +420,7 @@ def new_size(deployment: MachineDeployment, *, present: int, new: int) -> int:
         ValueError: the strategy is unknown.
     """
     if deployment.strategy is None:
-        raise ValueError("there is no such strategy")
+        raise ValueError("unknown strategy")
     if deployment.strategy is Strategy.RECREATE:
         return deployment.replicas
     if deployment.is_manual:

@@ -19,9 +19,9 @@ NAMESPACE = "kube-system"
 """Namespace in which the API server looks for tokens."""
 
 GRANT = (
-    "grant it with the component bootstrap-tokens (manifests/README.md), or with the chart's value "
-    "machines.bootstrapTokens or machineController.bootstrapTokens; or take <<BOOTSTRAP_TOKEN>> "
-    "out of the user data"
+    "grant the permission with the component bootstrap-tokens (manifests/README.md), or with the "
+    "chart's value machines.bootstrapTokens or machineController.bootstrapTokens; or remove "
+    "<<BOOTSTRAP_TOKEN>> from the user data"
 )
 """Advice for a service account that may not write bootstrap tokens."""
 

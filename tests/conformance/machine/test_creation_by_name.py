@@ -243,7 +243,7 @@ async def test_a_provider_id_that_was_typed_in() -> None:
         world.machine(providerID="fake:///theirs")
         await advance(1)
 
-    assert "has not the name of this machine" in world.operation()["description"]
+    assert "has another name than this machine" in world.operation()["description"]
     assert "create" not in cloud.calls
 
 

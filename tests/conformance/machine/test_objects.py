@@ -140,7 +140,7 @@ async def test_a_credential_that_is_too_long_is_a_fault_of_its_class_alone(world
         await advance(5)
 
     (found,) = (world.server.get(CLASS) or {})["status"]["conditions"]
-    said = "Secret default/small, to which MachineClass small refers, has 304000 bytes in token"
+    said = "Secret default/small of MachineClass small has 304000 bytes in token"
     assert (found["status"], found["message"].partition(";")[0]) == ("False", said)
     assert world.operation("m0")["description"].startswith(said)
     assert {reason for reason, _ in world.events} == {"SpecInvalid", "InvalidSpec"}

@@ -230,4 +230,4 @@ async def test_a_vm_that_got_another_name_is_left_alone() -> None:
         await advance(30)
 
     assert cloud.vms == {provider_id: "given-away"}
-    assert "left alone" in world.operation(M)["description"]
+    assert "is not touched" in world.operation(M)["description"]

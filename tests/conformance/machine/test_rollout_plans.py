@@ -112,7 +112,7 @@ def test_how_large_the_new_set_may_be(
 
 @pytest.mark.row("rollout-size-07")
 def test_a_strategy_that_nobody_knows_has_no_size() -> None:
-    with pytest.raises(ValueError, match="no such strategy"):
+    with pytest.raises(ValueError, match="unknown strategy"):
         replicas.new_size(deployment(strategy=None), present=0, new=0)
 
 

@@ -421,7 +421,7 @@ def fleet(stuck: Stuck) -> None:
         (
             lambda s: (s.machine_class(), s.machine()),
             "60 machine default/m0",
-            "Secret default/small, to which MachineClass small refers",
+            "Secret default/small of MachineClass small does not exist",
         ),
         (
             lambda s: (s.ready_class(), s.machine()),
