@@ -202,11 +202,11 @@ def _gaps(obj: documents.MachineClass) -> Iterator[str]:
     where = f"MachineClass {obj.name}: nodeTemplate"
     for key in ("cpu", "gpu", "memory"):
         if key not in (template.capacity or {}):
-            yield f"{where}.capacity.{key} is missing; give the amount, 0 for none"
+            yield f"{where}.capacity.{key} is missing; set the amount, 0 for none"
     place = {"instanceType": template.instance_type, "region": template.region}
     for name, value in {**place, "zone": template.zone}.items():
         if not value:
-            yield f"{where}.{name} is empty; say which"
+            yield f"{where}.{name} is empty; set it"
 
 
 def _status(obj: documents.Machine) -> MachineStatus:
@@ -382,18 +382,18 @@ def _faults(
     of which counts. An empty selector would adopt every orphaned machine.
     """
     if spec.replicas < 0:
-        yield f"spec.replicas is {spec.replicas}; it has to be 0 or more"
+        yield f"spec.replicas is {spec.replicas}; it must be 0 or more"
     yield from _selector_faults(spec.selector, labels_of(spec.template))
     class_ = spec.template.spec.class_
     if class_.kind != names.CLASS_KIND:
-        yield f"spec.template.spec.class.kind is {class_.kind!r}; it has to be {names.CLASS_KIND}"
+        yield f"spec.template.spec.class.kind is {class_.kind!r}; it must be {names.CLASS_KIND}"
     if not class_.name:
-        yield f"spec.template.spec.class.name is empty; say which {names.CLASS_KIND}"
+        yield f"spec.template.spec.class.name is empty; set the name of a {names.CLASS_KIND}"
 
 
 def _selector_faults(selector: LabelSelector | None, labels: Mapping[str, str]) -> Iterator[str]:
     if selector is None or not (selector.match_labels or selector.match_expressions):
-        yield "spec.selector selects everything; name the labels of the template"
+        yield "spec.selector selects everything; set the labels of the template"
         return
     try:
         terms = selector.requirements()
@@ -403,8 +403,8 @@ def _selector_faults(selector: LabelSelector | None, labels: Mapping[str, str]) 
     missing = [term.key for term in terms if not term.matches(labels)]
     if missing:
         yield (
-            f"spec.selector asks for {', '.join(sorted(missing))} as spec.template.metadata.labels "
-            "do not have it; make them agree"
+            f"spec.selector requires {', '.join(sorted(missing))}, which "
+            "spec.template.metadata.labels do not match; make them agree"
         )
 
 
@@ -412,7 +412,7 @@ def _strategy_faults(strategy: documents.Strategy) -> Iterator[str]:
     where = "spec.strategy"
     if strategy.type not in _STRATEGIES:
         one_of = ", ".join(_STRATEGIES)
-        yield f"{where}.type is {strategy.type!r}; it has to be one of {one_of}"
+        yield f"{where}.type is {strategy.type!r}; it must be one of {one_of}"
         return
     kind = _STRATEGIES[strategy.type]
     if kind is Strategy.RECREATE:
@@ -421,17 +421,17 @@ def _strategy_faults(strategy: documents.Strategy) -> Iterator[str]:
     name = "rollingUpdate" if rolls else "inPlaceUpdate"
     block = strategy.rolling_update if rolls else strategy.in_place_update
     if block is None:
-        yield f"{where}.{name} is missing; give maxSurge and maxUnavailable"
+        yield f"{where}.{name} is missing; set maxSurge and maxUnavailable"
         return
     amounts = {"maxSurge": block.max_surge, "maxUnavailable": block.max_unavailable}
     for key, value in amounts.items():
         if not replicas.is_amount(value):
             present = "missing" if value is None else repr(value)
-            yield f"{where}.{name}.{key} is {present}; give a number, or a percentage such as 10%"
+            yield f"{where}.{name}.{key} is {present}; set a number, or a percentage such as 10%"
     update = strategy.in_place_update
     if not rolls and update is not None and update.orchestration_type not in _ORCHESTRATIONS:
         present = repr(update.orchestration_type)
-        yield f"{where}.{name}.orchestrationType is {present}; it has to be Auto or Manual"
+        yield f"{where}.{name}.orchestrationType is {present}; it must be Auto or Manual"
 
 
 def labels_of(template: documents.MachineTemplateSpec) -> Mapping[str, str]:

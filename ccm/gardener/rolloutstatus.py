@@ -41,27 +41,27 @@ def rollout_progress(obj: MachineDeployment) -> RolloutProgress:
     """Return the progress of a deployment's rollout."""
     name, status = obj.name, obj.status
     if status.observed < obj.metadata.generation:
-        return RolloutProgress(text=f'Waiting for "{name}" to be looked at by its controller...')
+        return RolloutProgress(text=f'Waiting for "{name}" to be observed by its controller...')
     progressing = status.condition(progress.PROGRESSING)
     if progressing is not None and progressing.reason in (
         progress.DEADLINE_EXCEEDED,
         progress.INVALID,
     ):
         return RolloutProgress(
-            text=f'"{name}" does not move on: {progressing.message}', done=True, failed=True
+            text=f'"{name}" cannot continue: {progressing.message}', done=True, failed=True
         )
     waits = f'Waiting for "{name}": '
     if progressing is not None and progressing.reason == progress.SET_CREATE_ERROR:
-        return RolloutProgress(text=f"{waits}{progressing.message}; it is tried again...")
+        return RolloutProgress(text=f"{waits}{progressing.message}; retrying...")
     if status.updated < obj.replicas:
-        paused = "; it is paused" if obj.is_paused else ""
+        paused = "; the rollout is paused" if obj.is_paused else ""
         counts = f"{status.updated} of {obj.replicas} machines are new"
         return RolloutProgress(text=f"{waits}{counts}{paused}...")
     if (old := status.replicas - status.updated) > 0:
-        return RolloutProgress(text=f"{waits}{old} old machine{'s' if old > 1 else ''} to go...")
+        return RolloutProgress(text=f"{waits}{old} old machine{'s' if old > 1 else ''} left...")
     if status.replicas > obj.replicas:
         return RolloutProgress(
-            text=f"{waits}{status.replicas - obj.replicas} machines too many to go..."
+            text=f"{waits}{status.replicas - obj.replicas} surplus machines left..."
         )
     if status.available < obj.replicas:
         counts = f"{status.available} of {obj.replicas} new machines are available"
@@ -83,7 +83,7 @@ def find_rollback(obj: MachineDeployment, sets: Sequence[MachineSet], revision: 
         known = sorted(
             filter(None, (rollout.revision_of(view.annotations, NAMES) for view in views))
         )
-        revisions = f" There are {', '.join(map(str, known))}." if known else ""
+        revisions = f" Known revisions: {', '.join(map(str, known))}." if known else ""
         raise RolloutRequestError(f"{answer.error}{revisions}")
     return answer
 

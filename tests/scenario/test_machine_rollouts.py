@@ -98,7 +98,7 @@ async def test_steering(env: Environment, fleet: Fleet) -> None:
     assert (status, said.splitlines()[-1]) == (0, '"workers" is rolled out')
 
     status, said, complaint = await asked("undo")
-    assert (status, said, "There are 1." in complaint) == (1, "", True)
+    assert (status, said, "Known revisions: 1." in complaint) == (1, "", True)
     assert (await asked("pause"))[1].endswith("/workers paused")
     assert "already paused" in (await asked("pause"))[2]
     await fleet.roll("two")

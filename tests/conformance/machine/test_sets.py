@@ -71,7 +71,7 @@ async def test_what_is_missing_is_made_of_the_template(world: Sets) -> None:
     ("spec", "said"),
     [
         ({"selector": None}, "spec.selector selects everything"),
-        ({"selector": {"matchLabels": {"name": "api"}}}, "spec.selector asks for name"),
+        ({"selector": {"matchLabels": {"name": "api"}}}, "spec.selector requires name"),
         ({"template": {"metadata": TEMPLATE["metadata"]}}, "spec.template.spec.class.kind is ''"),
         ({"replicas": -1}, "spec.replicas is -1"),
     ],

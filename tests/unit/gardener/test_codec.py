@@ -85,20 +85,20 @@ def test_a_secret_of_another_namespace_is_refused() -> None:
         ({"replicas": -1}, "spec.replicas is -1"),
         ({"selector": None}, "spec.selector selects everything"),
         ({"selector": {}}, "spec.selector selects everything"),
-        ({"selector": {"matchLabels": {"name": "api"}}}, "spec.selector asks for name"),
+        ({"selector": {"matchLabels": {"name": "api"}}}, "spec.selector requires name"),
         (
             {
                 "selector": {
                     "matchExpressions": [{"key": "name", "operator": "NotIn", "values": ["web"]}]
                 }
             },
-            "spec.selector asks for name",
+            "spec.selector requires name",
         ),
         (
             {"selector": {"matchExpressions": [{"key": "name", "operator": "~"}]}},
             "spec.selector: operator '~'",
         ),
-        ({"template": {}}, "spec.selector asks for name"),
+        ({"template": {}}, "spec.selector requires name"),
         (
             {"template": TEMPLATE | {"spec": {"class": {"name": "small"}}}},
             "spec.template.spec.class.kind is ''",
