@@ -398,6 +398,6 @@ async def test_the_recovery_of_the_guide_keeps_every_vm(
     assert told(again) == told(machines)
     uids = [{one["metadata"]["uid"] for one in found} for found in (again, machines)]
     assert uids[0].isdisjoint(uids[1])
-    await second.says("machine is in another phase", phase="Pending")
+    await second.says("machine phase changed", phase="Pending")
     assert vms(env) == before
     assert await second.stop() == 0

@@ -154,7 +154,7 @@ class MachineContext:
         is_failed = after.status.state == OperationState.FAILED.value
         level = self.log.warning if is_failed else self.log.info
         text = {"error" if is_failed else "description": after.status.description}
-        level("machine is in another phase", machine=after.key, phase=after.phase.value, **text)
+        level("machine phase changed", machine=after.key, phase=after.phase.value, **text)
 
 
 class Pauses:

@@ -137,7 +137,7 @@ class Drainer:
         await cancel_and_join(before)
         started, evictions = clock.monotonic(), entry.evictions
         state, text = DrainState.DONE, ""
-        _log.info("drain begins", machine=entry.task.machine.key, node=entry.task.node_name)
+        _log.info("drain started", machine=entry.task.machine.key, node=entry.task.node_name)
         try:
             await evictions.run()
         except DrainFailed as error:

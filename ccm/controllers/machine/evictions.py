@@ -226,7 +226,7 @@ class NodeDrain:
         except NotFound:
             pass
         except KubeError as error:
-            _log.debug("node is not read", node=self._task.node_name, error=str(error))
+            _log.debug("node read failed", node=self._task.node_name, error=str(error))
         return self._due_s(node) <= 0
 
     # --- evictions ----------------------------------------------------------------------------
@@ -368,7 +368,7 @@ class NodeDrain:
                 limit_s = settings.reattach_timeout_s
                 await _ends_within(limit_s, attachments.wait_reattached(volumes, node_name))
         else:
-            _log.warning("volumes are still attached, the drain goes on", pod=pod.key)
+            _log.warning("volume detach timed out, drain continues", pod=pod.key)
         self.tally.volumes.pop(pod.key, None)
         self._changed()
 
@@ -508,7 +508,7 @@ class Attachments:
                 return "", {}
             except KubeError as error:
                 if attempt == LOOKUP_TRIES:
-                    _log.warning("volume of a Pod is not waited for", pod=pod.key, error=str(error))
+                    _log.warning("volume read failed, wait skipped", pod=pod.key, error=str(error))
                 await asyncio.sleep(LOOKUP_RETRY_S)
             else:
                 return volume.name, volume.spec
@@ -521,7 +521,7 @@ class Attachments:
         except Unimplemented:
             pass
         except CloudError as error:
-            _log.warning("volume is not waited for", error=str(error))
+            _log.warning("volume IDs unknown, wait skipped", error=str(error))
         return ()
 
 

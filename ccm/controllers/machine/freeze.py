@@ -93,8 +93,8 @@ class Freezer:
         self._reach = FreezeState()
         self._outage = Outage(
             context.log,
-            start_message="an API server does not answer, machines are frozen",
-            end_message="all API servers answer again, machines are frozen no longer",
+            start_message="API server unreachable, machines frozen",
+            end_message="API servers reachable again, machines unfrozen",
         )
 
     @property
@@ -130,7 +130,7 @@ class Freezer:
         for reads, namespace in ((context.machines, context.caches.namespace), (context.nodes, "")):
             look = reads.get(PROBE, namespace=namespace)
             try:
-                await tasks.with_timeout(self._timeout_s, look, name="a look at an API server")
+                await tasks.with_timeout(self._timeout_s, look, name="API server check")
             except NotFound:
                 continue
             except (KubeError, TimeoutError) as error:

@@ -208,8 +208,8 @@ class HealthReconciler:
         if machine.key in self._reported_waiting:
             return
         self._reported_waiting.add(machine.key)
-        self._context.log.warning("machine is not replaced yet", machine=machine.key, reason=why)
-        text = f"Its node is sick, and it is not replaced yet: {why}"
+        self._context.log.warning("machine replacement blocked", machine=machine.key, reason=why)
+        text = f"The node is unhealthy; the replacement waits: {why}"
         self._context.record_event(machine, WARNING, reasons.REASON_REPLACEMENT_BLOCKED, text)
 
     # --- the node ---------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class HealthReconciler:
         if self._vms.owns_node(machine, node):
             return True
         if not deletion.is_its_node(machine, node):
-            message = f"node {node.name} has the provider ID {node.provider_id} and is left alone"
+            message = f"node {node.name} has the provider ID {node.provider_id} and is not touched"
             self._context.record_event(machine, WARNING, reasons.REASON_VM_NOT_OWNED, message)
             return False
         try:
@@ -239,7 +239,7 @@ class HealthReconciler:
             self._context.record_event(machine, WARNING, reasons.REASON_VM_NOT_OWNED, text)
         except CloudError as error:
             self._context.log.warning(
-                "owner of the VM could not be confirmed, node is left alone",
+                "VM owner not confirmed, node not changed",
                 machine=machine.key,
                 node=node.name,
                 error=str(error),
@@ -269,7 +269,7 @@ class HealthReconciler:
             # A node of another VM with the same name: it says nothing about this machine.
             return
         if node.uid == cached.uid and node.is_deleting:
-            self._context.log.info("node is being deleted, so is its machine", machine=machine.key)
+            self._context.log.info("machine deleted with its node", machine=machine.key)
             await writer.delete(self._context.machines, machine)
 
     # --- the caches ---------------------------------------------------------------------------
@@ -435,12 +435,12 @@ class PreservationReconciler:
         if not written.changed:
             # Another pass wrote it, and recorded the event.
             return written.obj
-        reason, text = reasons.REASON_PRESERVED_ENDED, "It is kept no longer"
+        reason, text = reasons.REASON_PRESERVED_ENDED, "The machine is no longer preserved"
         if until is not None:
             reason = reasons.REASON_PRESERVED
-            text = f"It is kept until {format_time(until)}, even if it fails"
+            text = f"The machine is preserved until {format_time(until)}, even if it fails"
         log = self._context.log
-        log.info("preservation of machine changed", machine=machine.key, after=text)
+        log.info("machine preservation changed", machine=machine.key, after=text)
         self._context.record_event(machine, NORMAL, reason, text)
         return written.obj
 
@@ -475,7 +475,7 @@ class InPlaceUpdater:
         if node is not None and not is_contested:
             decision = in_place_update.decide(machine, node, settings)
         if not decision.drains and (uid := self._draining.pop(key, None)) is not None:
-            self._context.log.info("node is not updated in place after all", machine=key)
+            self._context.log.info("in-place update cancelled", machine=key)
             await self._drains.stop(uid)
         if node is None or decision == in_place_update.REST:
             return None

@@ -405,7 +405,7 @@ class DeleteFlow:
                 reasons.REASON_VM_PRESUMED_DELETED,
                 f"VM {machine.provider_id} counts as deleted: the credentials of class "
                 f"{machine_class.name} were replaced, and the new ones have not shown it for "
-                f"{deletion.NOT_VISIBLE_S / 60:.0f} min; if it is still there, delete it by hand",
+                f"{deletion.NOT_VISIBLE_S / 60:.0f} min; if it still exists, delete it manually",
             )
         elif machine.provider_id:
             self._context.log.info(

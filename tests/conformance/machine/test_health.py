@@ -562,8 +562,8 @@ async def test_frozen_and_thawed(world: Ready, part: str) -> None:
     said = [line["event"] for line in lines if "frozen" in line["event"]]
     assert said == [
         # About eleven minutes, in which the warning is repeated every five.
-        *["an API server does not answer, machines are frozen"] * 3,
-        "all API servers answer again, machines are frozen no longer",
+        *["API server unreachable, machines frozen"] * 3,
+        "API servers reachable again, machines unfrozen",
     ]
 
 
