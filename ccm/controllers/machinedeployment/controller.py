@@ -455,7 +455,7 @@ class DeploymentWriter:
             raise StaleObject
         for remaining in left:
             await writer.delete(self._sets, remaining)
-        self._log.info("machine deployment goes, so do its sets", key=obj.key, count=len(left))
+        self._log.info("machine sets deleted with their deployment", key=obj.key, count=len(left))
 
     def record_event(self, obj: MachineDeployment, event: DeploymentEvent) -> None:
         self._events.event(self._codec.machine_deployments.reference(obj), *event)
@@ -473,7 +473,7 @@ class DeploymentWriter:
         after = await self._write(obj, lambda obj: self._codec.revert_patch(obj, to))
         event = plan.rollback_event(wish, obj)
         self.record_event(obj, event)
-        self._log.info("rollback answered", key=obj.key, reason=event.message)
+        self._log.info("rollback request handled", key=obj.key, reason=event.message)
         return after
 
     async def _write(
@@ -509,7 +509,7 @@ class DeploymentWriter:
             if await self._change_machine(
                 member, lambda latest: annotations_patch(latest, wanted, any_version=True)
             ):
-                self._log.info("autoscaler chose a machine", key=obj.key, machine=member.key)
+                self._log.info("machine marked for scale-down", key=obj.key, machine=member.key)
 
         await _call_all(marks, mark_one)
 
@@ -553,7 +553,7 @@ class DeploymentWriter:
             return self._codec.move_patch(machine, old=old, new=new, reference=owner)
 
         if await self._change_machine(piece, moved):
-            self._log.info("machine was updated in place", key=new.key, machine=piece.key)
+            self._log.info("machine moved after in-place update", key=new.key, machine=piece.key)
 
     # --- sets -------------------------------------------------------------------------------------
 
@@ -580,7 +580,7 @@ class DeploymentWriter:
             )
             raise
         self._created_until[key] = clock.monotonic() + SHOWN_WITHIN_S
-        self._log.info("machine set made", key=obj.key, machine_set=key)
+        self._log.info("machine set created", key=obj.key, machine_set=key)
         if making.replicas:
             text = f"Scaled up machine set {making.name.name} to {making.replicas}"
             self.record_event(obj, DeploymentEvent(NORMAL, reasons.EVENT_SCALING, text))
@@ -605,7 +605,7 @@ class DeploymentWriter:
             wanted = replace(latest.status, collisions=count)
             return self._codec.deployment_status_patch(latest, wanted)
 
-        self._log.info("name of a machine set is taken", key=obj.key, machine_set=live.key)
+        self._log.info("machine set name collision", key=obj.key, machine_set=live.key)
         await self.write.change(obj, PatchStep(collided, "status"))
         raise StaleObject
 

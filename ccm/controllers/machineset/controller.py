@@ -161,7 +161,7 @@ class MachineSetController:
             return self._codec.set_status_patch(latest, wanted)
 
         if (await self._write.change(obj, PatchStep(status_patch, "status"))).changed:
-            self._log.warning("machine set cannot be used", key=obj.key, error=condition.message)
+            self._log.warning("machine set invalid", key=obj.key, error=condition.message)
             self._record_event(obj, WARNING, condition.reason, condition.message)
 
     async def _claim_machines(self, obj: MachineSet) -> Sequence[Machine]:
@@ -243,7 +243,7 @@ class MachineSetController:
             return True
         late = await self._members.look_up(obj.uid)
         if late:
-            self._log.warning("cache of machines lags far behind", key=obj.key, count=late)
+            self._log.warning("machine cache stale", key=obj.key, count=late)
         return self._expect.satisfied(obj.uid)
 
     async def _scale(
@@ -428,7 +428,7 @@ class MachineSetController:
 
     def _resume(self, keys: Iterable[str]) -> None:
         for key in keys:
-            self._log.info("pause of machine set ended", key=key)
+            self._log.info("machine set back-off ended", key=key)
             self.controller.queue.add(key)
 
 

@@ -113,10 +113,9 @@ def failure_condition(text: str, *, reason: str, now: datetime) -> Condition:
 def slowed_condition(backoff: FailureBackoff, next_at: datetime, now: datetime) -> Condition:
     """Return the condition that creations are delayed."""
     text = (
-        f"{backoff.failures} machines in a row failed before they worked; the next one is "
-        "made after "
-        f"{format_time(next_at)}. Correct the template, its class or its Secret. The last one: "
-        f"{backoff.error}"
+        f"{backoff.failures} machines in a row could not be created or did not join; the next one "
+        f"is created after {format_time(next_at)}. Correct the template, its class or its Secret. "
+        f"Last error: {backoff.error}"
     )
     return condition(reasons.CONDITION_SLOWED, reasons.REASON_REPEATED_FAILURES, text, now)
 

@@ -199,7 +199,9 @@ async def test_a_set_whose_machines_fail_slows_down(world: Sets) -> None:
         assert [round(one / 60) for one in times] == [0, 0, 0, 1, 3, 7]
         condition = world.conditions()["CreationSlowed"]
         assert (condition["status"], condition["reason"]) == ("True", "RepeatedFailures")
-        assert condition["message"].startswith("6 machines in a row failed before they worked")
+        assert condition["message"].startswith(
+            "6 machines in a row could not be created or did not join"
+        )
         assert condition["message"].endswith("did not join")
 
         await advance(460)
