@@ -131,7 +131,7 @@ class MachineClassController:
         metrics.CLASSES_INVALID.set(sum(1 for faulty in self._faults.values() if faulty))
 
         if await self._write_condition(obj, wanted) and faults:
-            self._log.warning("machine class cannot be used", key=obj.key, error=wanted.message)
+            self._log.warning("machine class invalid", key=obj.key, error=wanted.message)
             self._events.event(self._kind.reference(obj), WARNING, wanted.reason, wanted.message)
 
     async def _write_condition(self, obj: MachineClass, wanted: Condition) -> bool:
@@ -154,7 +154,7 @@ class MachineClassController:
             if written.obj is not None and not _has_condition(written.obj, wanted.type):
                 self._stores_status = False
                 self._log.warning(
-                    "MachineClass conditions are not stored, events and logs only",
+                    "MachineClass conditions not stored, reported by events and logs only",
                     key=obj.key,
                     condition=wanted.type,
                     advice="apply manifests/crds.yaml, then restart",
@@ -274,7 +274,7 @@ def _condition(faults: Sequence[str] | None, now: datetime) -> Condition:
     elif faults:
         status, reason, text = STATUS_FALSE, reasons.REASON_SPEC_INVALID, "; ".join(faults)
     else:
-        status, reason, text = STATUS_TRUE, reasons.REASON_SPEC_VALID, "VMs can be made of it."
+        status, reason, text = STATUS_TRUE, reasons.REASON_SPEC_VALID, "The class is valid."
     return Condition(
         type=reasons.CONDITION_SPEC_VALID,
         status=status,

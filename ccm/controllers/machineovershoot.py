@@ -193,7 +193,7 @@ class MachineOvershootController:
             return
         frozen, reason = verdict in _FREEZES, _REASONS[verdict]
         higher, lower = limits(stock, self._margins)
-        text = f"{stock.count} machines; {higher} or more freeze the set, {lower} or less thaw it"
+        text = f"{stock.count} machines; freeze at {higher} or more, unfreeze at {lower} or fewer"
         if verdict is FreezeAction.UNFREEZE_REQUESTED:
             self._unfrozen.add(obj.uid)
         await self._write(self._sets, obj, frozen=frozen, reason=reason, message=text)
@@ -306,11 +306,11 @@ class MachineOvershootController:
         is_set = isinstance(obj, MachineSet)
         kind: ResourceKind[Any] = codec.machine_sets if is_set else codec.machine_deployments
         word = reasons.REASON_FROZE_SET if frozen else reasons.REASON_UNFROZE_SET
-        state = "frozen" if frozen else "thawed"
+        state = "frozen" if frozen else "unfrozen"
         if frozen:
-            self._log.warning("no more machines are made", key=obj.key, reason=f"{reason}: {text}")
+            self._log.warning("machine creation frozen", key=obj.key, reason=f"{reason}: {text}")
         else:
-            self._log.info("machines are made again", key=obj.key)
+            self._log.info("machine creation unfrozen", key=obj.key)
         level = WARNING if frozen else NORMAL
         message = f"{kind.kind} {obj.name} {state}: {reason}, {text}"
         self._events.event(kind.reference(obj), level, word, message)

@@ -94,8 +94,8 @@ class MachineSafetyController:
         self._log = log.logger(NAME)
         self._outage = Outage(
             self._log,
-            start_message="VMs of a class cannot be looked over, retrying",
-            end_message="VMs of all classes can be looked over again",
+            start_message="VM check of a class failed, retrying",
+            end_message="VM checks of all classes succeed again",
         )
         self.controller = Controller(
             NAME,
@@ -208,7 +208,7 @@ class MachineSafetyController:
         machines: list[Machine] = []
         async for page in self._machines.pages(namespace=namespace):
             if page.malformed_keys:
-                raise KubeError(f"Machines cannot be read: {', '.join(page.malformed_keys)}")
+                raise KubeError(f"Machines cannot be decoded: {', '.join(page.malformed_keys)}")
             machines += page.items
         return machines
 
@@ -239,7 +239,7 @@ class MachineSafetyController:
         texts = dict(_ignored_vms(judgement, decision, obj.namespace))
         before, self._reported[obj.key] = self._reported.get(obj.key, set()), set(texts)
         for text in sorted(texts.keys() - before):
-            self._log.warning("VMs are left alone", key=obj.key, reason=text)
+            self._log.warning("VMs not deleted", key=obj.key, reason=text)
             self._events.event(self._class_kind.reference(obj), WARNING, texts[text], text)
 
     # --- nodes ------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class MachineSafetyController:
 
     @staticmethod
     async def _no_op(_key: str) -> ReconcileResult:
-        raise AssertionError("this controller has passes, and no keys")
+        raise AssertionError("this controller has no keys to reconcile")
 
 
 def _ignored_vms(
@@ -311,24 +311,24 @@ def _ignored_vms(
     """Yield texts about VMs that are not deleted, each with the reason of its event."""
     if decision.over_limit:
         text = (
-            f"{len(decision.to_delete) + len(decision.over_limit)} VMs of this cluster "
-            "belong to no Machine, "
-            f"at most {len(decision.to_delete)} are deleted in one pass; are Machines missing?"
+            f"{len(decision.to_delete) + len(decision.over_limit)} VMs of this cluster belong to "
+            f"no Machine, at most {len(decision.to_delete)} are deleted in one pass; check "
+            "whether Machines are missing"
         )
         yield text, reasons.REASON_ORPHAN_HELD
     if decision.unconfirmed:
         # Without a count: every change of it would cause another event.
         text = (
             "VMs of this cluster carry no namespace and belong to no Machine in namespace "
-            f"{namespace}; Machines of other namespaces may own them: left alone; allow the "
-            "service account to list machines in all namespaces to have orphans among them deleted"
+            f"{namespace}; they are kept, as Machines of other namespaces may own them; to delete "
+            "orphans, allow the service account to list machines in all namespaces"
         )
         yield text, reasons.REASON_ORPHAN_UNCONFIRMED
     for record in judgement.strangers:
         # VMs of another cluster or namespace are reported by its own controller.
         if not record.identity.cluster:
             vm = f"VM {record.info.provider_id} ({record.identity.name})"
-            yield f"{vm} bears no marker: left alone", reasons.REASON_STRANGER
+            yield f"{vm} has no marker and is ignored", reasons.REASON_STRANGER
 
 
 def _set_vm_metrics(results: Sequence[tuple[OrphanCandidates, OrphanDecision]]) -> None:

@@ -237,9 +237,7 @@ async def test_an_orphan_that_cannot_be_deleted(world: Ready) -> None:
             await passes(1)
 
     assert world.driver.deleted == [lost]
-    assert [line["event"] for line in lines].count(
-        "VMs of a class cannot be looked over, retrying"
-    ) == 1
+    assert [line["event"] for line in lines].count("VM check of a class failed, retrying") == 1
 
 
 @pytest.mark.row("machine-orphans-09")
