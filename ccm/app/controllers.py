@@ -120,12 +120,12 @@ class ControllerRunner:
                 provider knows.
         """
         nodes = self._node_informer.store.list() if self._node_informer is not None else []
-        own_nodes = self._options.own_nodes
-        ownership = NodeOwnership.for_cloud(cloud, own_nodes)
+        node_selector = self._options.node_selector
+        ownership = NodeOwnership.for_cloud(cloud, node_selector)
         ours = (node for node in nodes if not ownership.is_foreign(node))
         await check_reachable(cloud, next(ours, None))
         if self._handle is not None:
-            await check_knows_nodes(cloud, self._handle, nodes, own_nodes=own_nodes)
+            await check_knows_nodes(cloud, self._handle, nodes, node_selector=node_selector)
         self._set_informers(cloud)
 
     def retry_now(self) -> None:

@@ -106,6 +106,8 @@ def _run(chosen: Options, program: Program) -> int:
     _set_up_logging(chosen)
     log.capture_python_errors()
     logger = log.logger("daemon")
+    for notice in chosen.deprecations():
+        logger.warning("deprecated flag", detail=notice)
     for notice in chosen.notices():
         logger.info("setting without effect", detail=notice)
     if chosen.v >= 1:

@@ -282,7 +282,7 @@ async def check_reachable(cloud: Cloud, node: Node | None) -> None:
 
 
 async def check_knows_nodes(
-    new: Cloud, old: CloudClient, nodes: Sequence[Node], *, own_nodes: str = ""
+    new: Cloud, old: CloudClient, nodes: Sequence[Node], *, node_selector: str = ""
 ) -> None:
     """Reject a provider that knows none of the nodes that the provider in use knows.
 
@@ -292,8 +292,8 @@ async def check_knows_nodes(
     Raises:
         CloudError: the new provider knows none of the nodes, or does not answer.
     """
-    before = NodeOwnership.for_cloud(old.cloud, own_nodes)
-    after = NodeOwnership.for_cloud(new, own_nodes)
+    before = NodeOwnership.for_cloud(old.cloud, node_selector)
+    after = NodeOwnership.for_cloud(new, node_selector)
     ours = [node for node in nodes if node.provider_id or node.uid in old.confirmed]
     ours = [node for node in ours if not before.is_foreign(node)]
     # Ready nodes first: they certainly have an instance.

@@ -307,7 +307,7 @@ class FlagSection:
 
         The name of the flag is that of the field with `-` for `_`, without underscores at its end.
         `kind` defaults to the usual kind for the type of the default. `more` takes the `unit`,
-        `path`, `short` and `deprecated` of `Flag`.
+        `path`, `short`, `deprecated` and `former_name` of `Flag`.
         """
         kind = kind or _DEFAULT_KINDS[type(default)]
         facts = {"kind": kind, "section": self, "text": text, "check": check, **more}
@@ -329,6 +329,7 @@ class Flag:
         path: field of the configuration file with the same meaning; empty = none.
         short: letter for `-x`; empty = none.
         deprecated: replacement in words; a deprecated flag is left out of help.
+        former_name: deprecated alias, kept for one release; empty = none.
     """
 
     name: str
@@ -341,6 +342,7 @@ class Flag:
     path: str = ""
     short: str = ""
     deprecated: str = ""
+    former_name: str = ""
 
     def violation(self, value: Any) -> str:
         """Return the requirement that a value violates; empty = the value is valid."""
@@ -363,6 +365,40 @@ def flags_of(declared: type) -> dict[str, Flag]:
         for entry in fields
     )
     return {flag.name: flag for flag in sorted(flags, key=lambda flag: flag.name)}
+
+
+def aliases(flags: Mapping[str, Flag]) -> dict[str, Flag]:
+    """Return a deprecated flag for each former name."""
+    return {
+        flag.former_name: dataclasses.replace(
+            flag,
+            name=flag.former_name,
+            former_name="",
+            text=f"DEPRECATED: use --{flag.name}.",
+            deprecated=f"use --{flag.name}",
+        )
+        for flag in flags.values()
+        if flag.former_name
+    }
+
+
+def resolve_aliases(
+    flags: Mapping[str, Flag], values: dict[str, Any]
+) -> tuple[frozenset[str], list[FlagViolation]]:
+    """Move values of aliases to their flags.
+
+    Returns:
+        The aliases with a value, and those whose flag has another value.
+    """
+    used, violations = set(), []
+    for name, flag in flags.items():
+        if (alias := flag.former_name) in values:
+            used.add(alias)
+            value = values.pop(alias)
+            if values.setdefault(name, value) != value:
+                right = f"is the deprecated name of --{name} and has another value; remove it"
+                violations.append((alias, right))
+    return frozenset(used), violations
 
 
 _HIGHEST_PORT = 65535

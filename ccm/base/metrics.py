@@ -7,19 +7,21 @@ have none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
     Histogram,
+    Metric,
     disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 __all__ = [
     "CollectorRegistry",
@@ -60,10 +62,11 @@ def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
 
 
 def plain_counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
-    """Declare a counter whose name lacks `_total`, as some in the Go components do.
+    """Declare a counter whose name prometheus-client refuses.
 
-    prometheus-client has no such counter. The result is a gauge that only increases; `exposition`
-    writes its type as counter.
+    The name lacks `_total`, as some in the Go components do, or equals that of a gauge without
+    its `_total`. The result is a gauge that only increases; `exposition` writes its type as
+    counter.
     """
     _PLAIN_COUNTERS.add(name)
     return gauge(name, help_text, labels)
@@ -74,6 +77,23 @@ def histogram(
 ) -> Histogram:
     """Declare a histogram with the given upper bounds; +Inf is added."""
     return Histogram(name, help_text, labels, registry=REGISTRY, buckets=tuple(buckets))
+
+
+class FormerName(Collector):
+    """Export of a gauge or plain counter under its former name too, for one release."""
+
+    def __init__(self, metric: Gauge, name: str) -> None:
+        self.metric, self.name = metric, name
+        if any(family.name in _PLAIN_COUNTERS for family in metric.describe()):
+            _PLAIN_COUNTERS.add(name)
+        REGISTRY.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the samples of the metric under the former name."""
+        for family in self.metric.collect():
+            former = Metric(self.name, f"DEPRECATED: use {family.name}", family.type)
+            former.samples = [each._replace(name=self.name) for each in family.samples]
+            yield former
 
 
 def exposition(registry: CollectorRegistry = REGISTRY) -> bytes:

@@ -125,7 +125,7 @@ class DaemonCommand:
             for name, flag in flags.items()
             if (right := flag.violation(own[name]))
         ]
-        options = config.with_config_file(Options.from_values(given, parsed.no_effect))
+        options = config.with_config_file(Options.from_values(given, parsed))
         provider = options.cloud_provider or ("" if self.needs_provider else "none")
         wrong += faults(replace(options, cloud_provider=provider))
         if wrong:

@@ -57,15 +57,15 @@ class NodeOwnership:
     selector: tuple[Requirement, ...] = ()
 
     @classmethod
-    def from_flag(cls, schemes: Collection[str], own_nodes: str) -> NodeOwnership:
-        """Build from the value of `--own-nodes`. Raises BadSelectorError."""
-        return cls(schemes=tuple(schemes), selector=parse_labels(own_nodes))
+    def from_flag(cls, schemes: Collection[str], node_selector: str) -> NodeOwnership:
+        """Build from the value of `--node-selector`. Raises BadSelectorError."""
+        return cls(schemes=tuple(schemes), selector=parse_labels(node_selector))
 
     @classmethod
-    def for_cloud(cls, cloud: Cloud, own_nodes: str) -> NodeOwnership:
-        """Build from a provider and the value of `--own-nodes`. Raises BadSelectorError."""
+    def for_cloud(cls, cloud: Cloud, node_selector: str) -> NodeOwnership:
+        """Build from a provider and the value of `--node-selector`. Raises BadSelectorError."""
         return replace(
-            cls.from_flag(cloud.provider_schemes, own_nodes), foreign_prefixes=cloud.foreign_ids
+            cls.from_flag(cloud.provider_schemes, node_selector), foreign_prefixes=cloud.foreign_ids
         )
 
     @property

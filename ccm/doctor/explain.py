@@ -38,7 +38,7 @@ _CONTROLLERS = {
 _WATCHES = "cloud-node-lifecycle-controller"
 
 _FOREIGN = {
-    NODE: "nothing, if another manager looks after it; else correct the node, or --own-nodes",
+    NODE: "nothing, if another manager looks after it; else correct the node, or --node-selector",
     SERVICE: "nothing, if another controller serves that class; else --load-balancer-classes",
 }
 

@@ -70,9 +70,10 @@ class ReadOnlyClients:
 async def flags(case: Case) -> CheckFinding:
     """Report flags that are deprecated or have no effect; invalid flags were rejected before."""
     given = len(case.options.explicit)
-    notices, unserved = case.options.notices(), http.unserved_reason(case.options)
+    notices = [*case.options.deprecations(), *case.options.notices()]
+    unserved = http.unserved_reason(case.options)
     if notices or unserved:
-        advice = ["leave these out, or put up with it"] if notices else []
+        advice = ["remove or replace these flags"] if notices else []
         if unserved:
             advice.append("give --webhooks what it needs, or leave it out")
         return warn(

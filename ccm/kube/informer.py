@@ -80,11 +80,12 @@ _lists = metrics.counter(
     ("resource", "mode"),
 )
 _watches = metrics.counter("ccm_kube_watches_total", "Watches opened.", ("resource",))
-_undecodable = metrics.gauge(
-    "ccm_kube_undecodable_objects",
+_malformed = metrics.gauge(
+    "ccm_kube_malformed_objects",
     "Objects whose newest state cannot be decoded; nothing is deleted that could be theirs.",
     ("resource",),
 )
+metrics.FormerName(_malformed, "ccm_kube_undecodable_objects")
 _failures = metrics.counter(
     "ccm_kube_reflector_failures_total",
     "Lists and watches that failed and were repeated after a pause.",
@@ -221,7 +222,7 @@ class Reflector(Generic[T]):
         )
         self._failures = _failures.labels(resource)
         self._watches = _watches.labels(resource)
-        self._undecodable = _undecodable.labels(resource)
+        self._malformed = _malformed.labels(resource)
 
     @property
     def outage_since(self) -> float | None:
@@ -303,7 +304,7 @@ class Reflector(Generic[T]):
                 await asyncio.sleep(0)
         # Keep the keys that this list had and that were not decoded since.
         self.malformed_keys &= self._unreadable
-        self._undecodable.set(len(self.malformed_keys))
+        self._malformed.set(len(self.malformed_keys))
         self.version = version
         self._unseen = None
         self._fruitless_count = 0
@@ -410,7 +411,7 @@ class Reflector(Generic[T]):
                 self._unreadable.add(key)
         if self.malformed_keys or not readable:
             (self.malformed_keys.discard if readable else self.malformed_keys.add)(key)
-            self._undecodable.set(len(self.malformed_keys))
+            self._malformed.set(len(self.malformed_keys))
 
     async def _recover(self, problem: Exception) -> None:
         """Count and log a failure, decide where to resume, and wait."""

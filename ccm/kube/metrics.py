@@ -56,7 +56,7 @@ _writes = metrics.counter(
     "Calls that change something, by the resource they are about; repetitions count once.",
     ("resource",),
 )
-_malformed = metrics.counter(
+_malformed = metrics.plain_counter(
     "ccm_kube_malformed_objects_total",
     "Objects from the API server that could not be decoded and were left out.",
     ("resource",),

@@ -58,12 +58,13 @@ def _selector(value: str) -> str:
 class NodeSelectorFlags:
     """Flag of all controllers that handle nodes."""
 
-    own_nodes: str = FlagSection("nodes", ours=True).flag(
+    node_selector: str = FlagSection("nodes", ours=True).flag(
         "",
         "Label selector of the nodes that are ours. About others the cloud is not asked, and "
         "nothing of them is changed, as is the rule for nodes whose provider ID names another "
         "cloud. Empty means that all may be ours.",
         check=lambda value: _selector(value) if value else "",
+        former_name="own-nodes",
     )
 
 

@@ -135,5 +135,5 @@ def foreign_reason(node: Node, ownership: NodeOwnership) -> str:
         ours = ", ".join(f"{scheme}://" for scheme in ownership.schemes)
         return f"its provider ID {node.provider_id} is of another cloud (this daemon's: {ours})"
     if ownership.is_foreign(node):
-        return "its labels are not those that --own-nodes asks for"
+        return "its labels are not those that --node-selector asks for"
     return ""

@@ -76,10 +76,11 @@ MAX_OVERFLOW = 16
 """Limit of overflow workers: each may mean one more concurrent call to the cloud."""
 
 _OVERFLOW_WORKERS = metrics.gauge(
-    "ccm_workers_lent",
-    "Workers lent because others are held up by an object that takes long.",
+    "ccm_overflow_workers",
+    "Workers added because others are held up by an object that takes long.",
     ["name"],
 )
+metrics.FormerName(_OVERFLOW_WORKERS, "ccm_workers_lent")
 
 
 class Workers:

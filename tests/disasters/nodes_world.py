@@ -108,7 +108,7 @@ class World:
 
     @contextlib.asynccontextmanager
     async def daemon(
-        self, handle: CloudClient | None = None, *, own_nodes: str = "", **rules: Any
+        self, handle: CloudClient | None = None, *, node_selector: str = "", **rules: Any
     ) -> AsyncIterator[NodeLifecycleController]:
         """One that leads, until its end."""
         handle = handle or self.handle
@@ -122,7 +122,7 @@ class World:
             events=self.api,
             workers=16,
             rules=DeletionRules(
-                ownership=NodeOwnership.from_flag(handle.cloud.provider_schemes, own_nodes),
+                ownership=NodeOwnership.from_flag(handle.cloud.provider_schemes, node_selector),
                 reference=self.reference,
                 **rules,
             ),

@@ -183,13 +183,13 @@ async def test_more_services_hang_than_workers_can_be_lent() -> None:
         balancers.hanging = names
         world.node("n1")
         await world.pass_time(3600)
-        assert sample("ccm_workers_lent", name="service") == 16
+        assert sample("ccm_overflow_workers", name="service") == 16
         assert sum(balancers.under_way.values()) <= 17
 
         balancers.hanging = ()
         await world.pass_time(4000)
         assert behind(balancers, "n1") == set()
-        assert sample("ccm_workers_lent", name="service") == 0
+        assert sample("ccm_overflow_workers", name="service") == 0
 
 
 @virtual_time

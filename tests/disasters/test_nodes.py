@@ -334,7 +334,7 @@ async def test_nodes_of_another_account_of_the_same_cloud(guarded: World) -> Non
     guarded.nodes(2, labels={"account": "a"})
     guarded.node("other", ready=False, labels={"account": "b"})
     guarded.cloud.there.discard("other")
-    async with guarded.daemon(own_nodes="account=a"):
+    async with guarded.daemon(node_selector="account=a"):
         await advance(35 * MINUTE_S)
         assert guarded.cloud.calls == []
 

@@ -55,7 +55,7 @@ class Daemon:
         monkeypatch: pytest.MonkeyPatch,
         project: Project,
         *,
-        own_nodes: str = "",
+        node_selector: str = "",
         **parts: Any,
     ) -> None:
         self.nodes: Informer[Node] = Informer(None, resource="nodes")  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ class Daemon:
         self._one = one
         clients = Mock()
         clients.named.return_value.resource.return_value = Api()
-        given = options.parse([f"--own-nodes={own_nodes}"])
+        given = options.parse([f"--node-selector={node_selector}"])
         self.work = ControllerRunner(given, clients, Mock(), DaemonState())
         self.holder = ProviderHolder(on_exchanged=self.work.retry_now)
         self.cloud = self._cloud(project, **parts)
@@ -175,9 +175,9 @@ async def test_a_reload_when_nobody_knows_the_nodes(monkeypatch: pytest.MonkeyPa
 async def test_a_reload_asks_nobody_about_nodes_of_others(
     monkeypatch: pytest.MonkeyPatch, listed: bool
 ) -> None:
-    """Nodes of another cloud, or outside of --own-nodes, are no business of either provider."""
+    """Nodes of another cloud, or outside of --node-selector, are no business of either provider."""
     old, new = Project("a", "b", "c"), Project("a")
-    daemon = Daemon(monkeypatch, old, own_nodes="mine")
+    daemon = Daemon(monkeypatch, old, node_selector="mine")
     daemon.nodes.upsert(builders.node("b", provider_id="aws://b"))
     daemon.nodes.upsert(builders.node("c", provider_id="fake://c"))
     if listed:

@@ -24,7 +24,7 @@ import yaml
 from ccm import cli
 from ccm.app import main, options
 from ccm.app.machines.commands import COMMANDS
-from ccm.base.flags import Flag
+from ccm.base.flags import Flag, aliases
 from tests.architecture.sources import ROOT, modules, tree
 
 FOLDER = Path(__file__).parent
@@ -83,6 +83,11 @@ def flags() -> Iterator[str]:
     for name in _DAEMON_FLAGS:
         tables[f"kube-ccm {name}"] = importlib.import_module(f"ccm.cli.{name}").own_flags()
     lines = [_flag(program, flag) for program, known in tables.items() for flag in known.values()]
+    lines += [
+        _flag(program, flag)
+        for program, known in tables.items()
+        for flag in aliases(known).values()
+    ]
     idle = {options.PROGRAM: options.NO_EFFECT} | {
         name: one.no_effect for name, one in COMMANDS.items()
     }
@@ -127,6 +132,11 @@ def declared_metrics() -> Iterator[str]:
     declared: Any = registry.REGISTRY._collector_to_names
     labels = {
         name: getattr(each, "_labelnames", ()) for each, names in declared.items() for name in names
+    }
+    labels |= {
+        each.name: each.metric._labelnames
+        for each in declared
+        if isinstance(each, registry.FormerName)
     }
     borders = {
         each._name: ",".join(f"{border:g}" for border in each._upper_bounds)

@@ -12,7 +12,7 @@ import yaml
 
 import ccm
 from ccm.app import options
-from ccm.app.options import FLAGS, NO_EFFECT, gates, names
+from ccm.app.options import ALIASES, FLAGS, NO_EFFECT, gates, names
 from tests.manifests import shipped
 from tests.manifests.shipped import (
     CERTIFICATE,
@@ -271,7 +271,7 @@ def test_the_schema_knows_the_flags() -> None:
     patterns = schema["properties"]["extraArgs"]["patternProperties"]
 
     listed = [name for pattern in patterns for name in pattern[2:-2].split("|")]
-    assert listed == sorted({*FLAGS, *NO_EFFECT} - {"help", "version", "write-config-to"})
+    assert listed == sorted({*FLAGS, *NO_EFFECT, *ALIASES} - {"help", "version", "write-config-to"})
 
 
 def test_every_value_is_in_the_schema() -> None:

@@ -352,7 +352,7 @@ BASE: Mapping[str, str] = {
     "cluster-name": CLUSTER,
     "cluster-cidr": "10.244.0.0/16,fd00:10:244::/48",
     "load-balancer-classes": CLAIMED,
-    "load-balancer-nodes-quiet-period": "300ms",
+    "load-balancer-node-update-quiet-period": "300ms",
     "concurrent-service-syncs": "4",
 }
 BALANCED: Mapping[str, str] = {**BASE, "controllers": SERVICE.name}

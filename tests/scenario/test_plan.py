@@ -38,8 +38,8 @@ FLAGS: Mapping[str, str] = {
     **legacy.FLAGS,
     "node-monitor-period": "500ms",
     "node-status-update-frequency": "1s",
-    "load-balancer-nodes-quiet-period": "100ms",
-    "route-shortest-interval": "100ms",
+    "load-balancer-node-update-quiet-period": "100ms",
+    "route-reconciliation-min-interval": "100ms",
 }
 MEMBERS_OF_ALL = [f"10.0.0.{number}" for number in range(1, 9)]
 

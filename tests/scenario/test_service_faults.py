@@ -183,7 +183,7 @@ async def begin(
 BALANCING = {
     "controllers": SERVICE.name,
     "concurrent-service-syncs": "100",
-    "load-balancer-nodes-quiet-period": "200ms",
+    "load-balancer-node-update-quiet-period": "200ms",
 }
 
 
@@ -347,7 +347,7 @@ async def test_each_call_of_a_change_of_members_fails_once(env: Environment) -> 
 ROUTING = {
     "controllers": ROUTE.name,
     "cluster-cidr": "10.244.0.0/16",
-    "route-shortest-interval": "500ms",
+    "route-reconciliation-min-interval": "500ms",
 }
 ROUTES = "^/v1/routes"
 LIST = Step(name="list", method="GET", path=f"{ROUTES}$")

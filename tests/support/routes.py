@@ -144,7 +144,7 @@ async def running(
     record: DeletionRecord | None = None,
     unreadable: str | None = None,
     limiter: Limiter | None = None,
-    own_nodes: str = "",
+    node_selector: str = "",
     theirs: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Environment]:
@@ -170,7 +170,7 @@ async def running(
         api=env,
         handle=env.handle,
         ranges=RANGES,
-        ownership=NodeOwnership.from_flag(("fake",), own_nodes),
+        ownership=NodeOwnership.from_flag(("fake",), node_selector),
         events=env,
         settings=RouteSettings(**settings),
         record=record,

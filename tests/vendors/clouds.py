@@ -110,7 +110,7 @@ class Hcloud(Vendor):
     kinds = (NODE.name, NODE_LIFECYCLE.name, ROUTE.name, SERVICE.name)
     flags: Mapping[str, str] = {
         "cluster-cidr": "100.64.0.0/10",
-        "route-shortest-interval": "200ms",
+        "route-reconciliation-min-interval": "200ms",
     }
     node: Mapping[str, Any] = {"podCIDR": "100.64.0.0/24", "podCIDRs": ["100.64.0.0/24"]}
     prefix = hcloud_server.PREFIX

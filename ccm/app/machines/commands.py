@@ -249,6 +249,7 @@ class MachineCommand:
             program=self.name,
             explicit=frozenset(parsed.values),
             no_effect=parsed.no_effect,
+            aliases=parsed.aliases,
             command_flags=self.flags,
         )
 

@@ -8,6 +8,7 @@ invalid combinations, and `reference` writes `FLAGS.md`.
 
 from ccm.app.options.argv import UsageError
 from ccm.app.options.table import (
+    ALIASES,
     FLAGS,
     NO_EFFECT,
     PROGRAM,
@@ -20,6 +21,7 @@ from ccm.app.options.table import (
 )
 
 __all__ = [
+    "ALIASES",
     "FLAGS",
     "NO_EFFECT",
     "PROGRAM",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ccm.base.flags import Flag, FlagSection
+from ccm.base.flags import Flag, FlagSection, aliases, resolve_aliases
 
 _WIDTH = 100
 _INDENT = " " * 10
@@ -39,11 +39,13 @@ class ParsedArguments:
         values: flag name -> value, for the given flags.
         arguments: words that belong to no flag, without empty ones.
         no_effect: names of the given flags without effect.
+        aliases: deprecated aliases that were given.
     """
 
     values: Mapping[str, Any]
     arguments: tuple[str, ...]
     no_effect: tuple[str, ...] = ()
+    aliases: frozenset[str] = frozenset()
 
 
 def parse(
@@ -59,6 +61,7 @@ def parse(
     Raises:
         UsageError: unknown flags, missing or invalid values; lists all of them.
     """
+    former = aliases(flags)
     values: dict[str, Any] = {}
     arguments: list[str] = []
     faults: list[str] = []
@@ -77,14 +80,19 @@ def parse(
                     if value is None and no_effect[name]:
                         next(words, None)
                 else:
-                    flag = _known(flags, name, word)
+                    flag = former.get(name) or _known(flags, name, word)
                     values[name] = _value(flag, value, words, values.get(name))
             except ValueError as fault:
                 faults.append(str(fault))
+    used, violations = resolve_aliases(flags, values)
+    faults += (f"--{name} {right}" for name, right in violations)
     if faults:
         raise UsageError(faults)
     return ParsedArguments(
-        values=values, arguments=tuple(filter(None, arguments)), no_effect=tuple(unused)
+        values=values,
+        arguments=tuple(filter(None, arguments)),
+        no_effect=tuple(unused),
+        aliases=used,
     )
 
 
@@ -137,6 +145,9 @@ def explain(flags: Mapping[str, Flag], sections: Iterable[FlagSection]) -> str:
             if flag.section == section and not flag.deprecated:
                 rows += _explain_flag(flag)
         texts.append("\n".join(rows) + "\n")
+    if former := aliases(flags):
+        rows = [line for flag in former.values() for line in _explain_flag(flag)]
+        texts.append("\n".join(["Deprecated flags:", "", *rows]) + "\n")
     return "\n".join(texts)
 
 

@@ -8,7 +8,7 @@ zeros.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import reduce
@@ -17,7 +17,7 @@ from typing import Any
 
 from ccm.app.options import documents, migration
 from ccm.app.options.argv import UsageError
-from ccm.app.options.table import FLAGS, NO_EFFECT, Options, fields
+from ccm.app.options.table import ALIASES, FLAGS, NO_EFFECT, Options, fields
 from ccm.base.flags import (
     BOOL,
     CERTIFICATES,
@@ -31,6 +31,7 @@ from ccm.base.flags import (
     STRINGS,
     Flag,
     FlagKind,
+    resolve_aliases,
 )
 
 GROUP_VERSION = "cloudcontrollermanager.config.k8s.io/v1alpha1"
@@ -87,13 +88,17 @@ def _merged(given: Options, explicit: frozenset[str]) -> Options:
         file_settings = load(given.config)
     except documents.DocumentError as error:
         raise UsageError(error.faults) from error
+    aliases = given.aliases | file_settings.pop("aliases")
     merged = fields({name: value for name, value in file_settings.items() if name not in explicit})
     added = (file_settings.keys() & FLAGS.keys()) - explicit
-    return replace(given, **merged, explicit=explicit | added, from_file=frozenset(added))
+    explicit |= added
+    return replace(given, **merged, explicit=explicit, from_file=frozenset(added), aliases=aliases)
 
 
 def load(file: str) -> dict[str, Any]:
-    """Return the settings of a file: flag name -> value, and `leader-migration` -> plan.
+    """Return the settings of a file: flag name -> value.
+
+    `leader-migration` has the plan, and `aliases` the deprecated names.
 
     Raises:
         DocumentError: the file is invalid; lists every fault with its path.
@@ -133,7 +138,7 @@ def _take(top: documents.DocumentSection) -> dict[str, Any]:
         plan = generic.section(name)
         settings["leader-migration"] = migration.parse(plan)
         plan.reject_unknown()
-    settings.update(_extra(top, settings))
+    _take_flags(top.section(EXTRA), settings)
     for section in [*sections.values()][1:]:
         section.reject_unknown()
     return settings
@@ -150,20 +155,21 @@ def _section(
     return sections[parent], name
 
 
-def _extra(
-    top: documents.DocumentSection, settings: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
-    section = top.section(EXTRA)
+def _take_flags(section: documents.DocumentSection, settings: dict[str, Any]) -> None:
     for written, value in section.all_fields().items():
         name = written.replace("_", "-")
         if name in NO_EFFECT:
             continue
-        if name not in FLAGS or name in _ONLY_FLAGS:
+        flag = FLAGS.get(name) or ALIASES.get(name)
+        if flag is None or name in _ONLY_FLAGS:
             section.add_fault(written, "is unknown; it must be the name of a flag, without dashes")
         elif name in settings:
-            section.add_fault(written, f"is given twice, as {FLAGS[name].path} too")
+            section.add_fault(written, f"is given twice, as {flag.path} too")
         else:
-            yield from _read(section, written, FLAGS[name], value, zero_counts=True).items()
+            settings.update(_read(section, written, flag, value, zero_counts=True))
+    settings["aliases"], violations = resolve_aliases(FLAGS, settings)
+    for name, right in violations:
+        section.add_fault(name, right)
 
 
 def _read(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ccm.app.options.table import FLAGS, NO_EFFECT, SECTIONS
+from ccm.app.options.table import ALIASES, FLAGS, NO_EFFECT, SECTIONS
 from ccm.base.flags import Flag, FlagSection
 
 FILE = Path(__file__).parents[1] / "FLAGS.md"
@@ -25,7 +25,13 @@ it has not.
 
 def markdown() -> str:
     """Return the whole reference as Markdown."""
-    return "\n".join([_HEAD, *map(_section, SECTIONS), _idle()])
+    return "\n".join([_HEAD, *map(_section, SECTIONS), _aliases(), _idle()])
+
+
+def _aliases() -> str:
+    listed = "\n".join(f"* `--{flag.name}`: {flag.deprecated}" for flag in ALIASES.values())
+    why = "Accepted for one release, with one warning:"
+    return f"## Deprecated names\n\n{why}\n\n{listed}\n"
 
 
 def _idle() -> str:

@@ -18,7 +18,7 @@ from ccm.app.options import argv, gates, generic, migration, serving
 from ccm.app.options.generic import GLOBAL, ElectionFlags, GenericFlags, LogFlags
 from ccm.app.options.names import MANIFESTS, ControllerFlags
 from ccm.app.options.serving import ServingFlags
-from ccm.base.flags import Flag, FlagViolation, flags_of
+from ccm.base.flags import Flag, FlagViolation, aliases, flags_of
 from ccm.runtime.manifest import GENERIC, MISC
 
 PROGRAM = "cloud-controller-manager"
@@ -83,6 +83,7 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
             their default.
         from_file: names in `explicit` that only the file sets.
         no_effect: names of flags without effect on the command line.
+        aliases: deprecated aliases on the command line or in the configuration file.
         leader_migration: plan in the configuration file; None if it has none.
         program: name of the program in user agents, events and metrics.
     """
@@ -90,25 +91,34 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
     explicit: frozenset[str] = frozenset()
     from_file: frozenset[str] = frozenset()
     no_effect: tuple[str, ...] = ()
+    aliases: frozenset[str] = frozenset()
     leader_migration: migration.LeaderMigration | None = None
     program: str = migration.COMPONENT
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any], idle: tuple[str, ...] = ()) -> Options:
-        """Return the settings for the parsed flags of a command line."""
-        return cls(**fields(values), explicit=frozenset(values), no_effect=idle)
+    def from_values(cls, values: Mapping[str, Any], parsed: argv.ParsedArguments) -> Options:
+        """Return the settings for values of a parsed command line."""
+        return cls(
+            **fields(values),
+            explicit=frozenset(values),
+            no_effect=parsed.no_effect,
+            aliases=parsed.aliases,
+        )
+
+    def deprecations(self) -> list[str]:
+        """Return messages about deprecated flags and names."""
+        return [
+            f"--{flag.name} is deprecated: {flag.deprecated}"
+            for flag in (*FLAGS.values(), *ALIASES.values())
+            if flag.deprecated and flag.name in self.explicit | self.aliases
+        ]
 
     def notices(self) -> list[str]:
-        """Return messages about settings that are deprecated or have no effect."""
+        """Return messages about settings without effect."""
         lines = []
         if self.no_effect:
             named = ", ".join(f"--{name}" for name in self.no_effect)
             lines.append(f"accepted without effect: {named}")
-        lines += [
-            f"--{flag.name} is deprecated: {flag.deprecated}"
-            for flag in FLAGS.values()
-            if flag.deprecated and flag.name in self.explicit
-        ]
         if self.version.startswith("v"):
             lines.append(
                 f"--version={self.version} has no effect: the version is {ccm.__version__}"
@@ -136,6 +146,9 @@ def fields(values: Mapping[str, Any]) -> dict[str, Any]:
 FLAGS: Mapping[str, Flag] = MappingProxyType(flags_of(Options))
 """Every flag by its name, sorted."""
 
+ALIASES: Mapping[str, Flag] = MappingProxyType(aliases(FLAGS))
+"""Deprecated aliases of flags by name."""
+
 
 def parse(words: Sequence[str]) -> Options:
     """Parse a command line, without the program's name.
@@ -144,7 +157,7 @@ def parse(words: Sequence[str]) -> Options:
         UsageError: unknown flags, invalid values, or arguments.
     """
     parsed = argv.parse(FLAGS, words, NO_EFFECT)
-    options = Options.from_values(parsed.values, parsed.no_effect)
+    options = Options.from_values(parsed.values, parsed)
     if parsed.arguments and not options.help:
         raise argv.UsageError([arguments_fault(PROGRAM, parsed.arguments)])
     return options

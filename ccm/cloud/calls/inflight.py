@@ -52,15 +52,17 @@ _UNDER_WAY = metrics.gauge(
     ["provider", "operation"],
 )
 _ABANDONED_NOW = metrics.gauge(
-    "ccm_cloud_calls_left_behind",
+    "ccm_cloud_abandoned_calls",
     "Calls to the cloud provider that still run although they were cancelled.",
     ["provider", "operation"],
 )
-_ABANDONED = metrics.counter(
-    "ccm_cloud_calls_abandoned",
+_ABANDONED = metrics.plain_counter(
+    "ccm_cloud_abandoned_calls_total",
     "Calls to the cloud provider that were abandoned because they did not end when cancelled.",
     ["provider", "operation"],
 )
+metrics.FormerName(_ABANDONED_NOW, "ccm_cloud_calls_left_behind")
+metrics.FormerName(_ABANDONED, "ccm_cloud_calls_abandoned_total")
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
     from ccm.runtime.object_status import ControllerFacts, foreign_reason
 
     nodes = context.informers.informer_for(NODES)
-    ownership = NodeOwnership.for_cloud(context.cloud_client.cloud, flags.own_nodes)
+    ownership = NodeOwnership.for_cloud(context.cloud_client.cloud, flags.node_selector)
     controller = NodeController(
         nodes=nodes,
         api=context.client(MANIFEST.client).resource(NODES),

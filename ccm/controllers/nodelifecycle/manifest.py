@@ -57,11 +57,12 @@ class NodeLifecycleFlags(NodeSelectorFlags, MassDeletionFlags):
         check=positive,
         path="KubeCloudShared.NodeMonitorPeriod",
     )
-    node_deletion_least_age: timedelta = _DELETIONS.flag(
+    node_deletion_min_age: timedelta = _DELETIONS.flag(
         timedelta(0),
         "A node younger than this is not deleted, though the cloud does not know its instance: it "
         "may not know it yet. 0 means that any node may be deleted.",
         check=not_negative,
+        former_name="node-deletion-least-age",
     )
     node_deletion_limit: int | None = _DELETIONS.flag(
         None,
@@ -95,9 +96,9 @@ def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
     events = context.recorder(COMPONENT_NODE_LIFECYCLE)
     nodes = context.informers.informer_for(NODES)
     rules = DeletionRules(
-        ownership=NodeOwnership.for_cloud(context.cloud_client.cloud, flags.own_nodes),
+        ownership=NodeOwnership.for_cloud(context.cloud_client.cloud, flags.node_selector),
         period_s=flags.node_monitor_period.total_seconds(),
-        min_age_s=flags.node_deletion_least_age.total_seconds(),
+        min_age_s=flags.node_deletion_min_age.total_seconds(),
         limit=flags.node_deletion_limit,
         allow_mass=flags.allow_mass_deletion,
         reference=flags.node_deletion_policy == _REFERENCE,

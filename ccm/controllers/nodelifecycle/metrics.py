@@ -22,7 +22,7 @@ DECISIONS = metrics.counter(
 
 FOREIGN = metrics.gauge(
     "ccm_nodes_foreign",
-    "Nodes of other clouds or outside of --own-nodes, which are left alone.",
+    "Nodes of other clouds or outside of --node-selector, which are left alone.",
 )
 
 _RESULTS = {

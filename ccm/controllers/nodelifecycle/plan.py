@@ -130,11 +130,11 @@ class Reason(Enum):
     NEW = "its cloud may not know it yet; it is deleted after 15 minutes of denial"
     MIXED = (
         "it may be another cloud's, as other nodes of the cluster are; say which nodes are ours "
-        "with --own-nodes, or annotate it with kube-ccm/allow-deletion=true"
+        "with --node-selector, or annotate it with kube-ccm/allow-deletion=true"
     )
     UNCLAIMED = (
         "it has no provider ID, and nothing says that it is ours; say which nodes are with "
-        "--own-nodes, or annotate it with kube-ccm/allow-deletion=true"
+        "--node-selector, or annotate it with kube-ccm/allow-deletion=true"
     )
     UNWITNESSED = "the cloud has not confirmed any instance of the cluster yet"
     MASS_DENIAL = (

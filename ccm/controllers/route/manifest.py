@@ -65,17 +65,19 @@ class RouteFlags(NodeSelectorFlags, MassDeletionFlags):
         check=positive,
         path="KubeCloudShared.RouteReconciliationPeriod",
     )
-    route_shortest_interval: timedelta = _ROUTES.flag(
+    route_reconciliation_min_interval: timedelta = _ROUTES.flag(
         timedelta(seconds=10),
         "Shortest time between two comparisons of nodes and routes that changes of nodes cause. "
         f"0 means that every burst of changes has its own. {_NEEDS_GATE}",
         check=not_negative,
+        former_name="route-shortest-interval",
     )
-    route_safety_period: timedelta = _ROUTES.flag(
+    route_resync_period: timedelta = _ROUTES.flag(
         timedelta(minutes=10),
         "Longest time without a comparison, stretched by up to half: it finds routes that somebody "
         f"changed in the cloud. {_NEEDS_GATE}",
         check=positive,
+        former_name="route-safety-period",
     )
     route_grace_period: timedelta = _ROUTES.flag(
         timedelta(minutes=1),
@@ -91,8 +93,8 @@ class RouteFlags(NodeSelectorFlags, MassDeletionFlags):
 
 
 def _faults(flags: RouteFlags) -> Iterator[FlagViolation]:
-    if timedelta(0) < flags.route_safety_period < flags.route_shortest_interval:
-        yield "route-safety-period", "cannot be shorter than --route-shortest-interval"
+    if timedelta(0) < flags.route_resync_period < flags.route_reconciliation_min_interval:
+        yield "route-resync-period", "cannot be shorter than --route-reconciliation-min-interval"
 
 
 def _turned_off(flags: RouteFlags) -> str:
@@ -130,14 +132,14 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
         api=context.client(MANIFEST.client).resource(NODES),
         handle=context.cloud_client.with_observer(observe_call),
         ranges=ranges,
-        ownership=NodeOwnership.for_cloud(context.cloud_client.cloud, flags.own_nodes),
+        ownership=NodeOwnership.for_cloud(context.cloud_client.cloud, flags.node_selector),
         events=context.recorder(COMPONENT_ROUTE),
         record=context.deletions,
         settings=RouteSettings(
             concurrency=context.cloud_client.cloud.limits.concurrent_routes,
             period_s=None if watching else period_s,
-            interval_s=flags.route_shortest_interval.total_seconds(),
-            safety_s=flags.route_safety_period.total_seconds(),
+            interval_s=flags.route_reconciliation_min_interval.total_seconds(),
+            safety_s=flags.route_resync_period.total_seconds(),
             grace_s=flags.route_grace_period.total_seconds(),
             keep_foreign_reason=flags.route_keep_foreign_conditions,
             allow_mass_deletion=flags.allow_mass_deletion,

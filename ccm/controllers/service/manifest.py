@@ -38,17 +38,19 @@ class ServiceFlags(MassDeletionFlags):
         "any other class is never touched.",
         check=qualified("class"),
     )
-    load_balancer_nodes_quiet_period: timedelta = _BALANCERS.flag(
+    load_balancer_node_update_quiet_period: timedelta = _BALANCERS.flag(
         timedelta(seconds=1),
         "How long no node may come, go or change before the members of all load balancers are "
         "changed, once for all of them.",
         check=not_negative,
+        former_name="load-balancer-nodes-quiet-period",
     )
-    load_balancer_nodes_longest_wait: timedelta = _BALANCERS.flag(
+    load_balancer_node_update_max_delay: timedelta = _BALANCERS.flag(
         timedelta(seconds=10),
         "Time after the first change of a node by which members are changed although further nodes "
         "change. A node that goes away never waits longer; nodes that come wait for the end of "
         "their wave of initialisation (at most 10m), and up to 1m after a change that took long.",
+        former_name="load-balancer-nodes-longest-wait",
     )
     load_balancer_drift_check_period: timedelta = _BALANCERS.flag(
         timedelta(0),
@@ -66,12 +68,10 @@ class ServiceFlags(MassDeletionFlags):
 
 
 def _faults(flags: ServiceFlags) -> Iterator[FlagViolation]:
-    quiet = flags.load_balancer_nodes_quiet_period
-    if flags.load_balancer_nodes_longest_wait < quiet:
-        yield (
-            "load-balancer-nodes-longest-wait",
-            f"cannot be shorter than --load-balancer-nodes-quiet-period={format_duration(quiet)}",
-        )
+    quiet = flags.load_balancer_node_update_quiet_period
+    if flags.load_balancer_node_update_max_delay < quiet:
+        least = f"--load-balancer-node-update-quiet-period={format_duration(quiet)}"
+        yield "load-balancer-node-update-max-delay", f"cannot be shorter than {least}"
 
 
 def _lacks(cloud: Cloud) -> str:
@@ -97,8 +97,8 @@ def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
         settings=ServiceControllerSettings(
             workers=flags.concurrent_service_syncs,
             classes=classes,
-            quiet_s=flags.load_balancer_nodes_quiet_period.total_seconds(),
-            max_wait_s=flags.load_balancer_nodes_longest_wait.total_seconds(),
+            quiet_s=flags.load_balancer_node_update_quiet_period.total_seconds(),
+            max_wait_s=flags.load_balancer_node_update_max_delay.total_seconds(),
             drift_period_s=flags.load_balancer_drift_check_period.total_seconds(),
             drift_budget=flags.load_balancer_drift_check_budget,
             allow_mass_deletion=flags.allow_mass_deletion,

@@ -135,3 +135,18 @@ def test_series_have_their_suffixes_and_no_created_series() -> None:
         f"{name}_c_total 1.0",
         f'{name}_p{{result="good"}} 1.0',
     ]
+
+
+@pytest.mark.parametrize(("declare", "kind"), [("gauge", "gauge"), ("plain_counter", "counter")])
+def test_a_renamed_metric_has_its_former_name_too(declare: str, kind: str) -> None:
+    name = f"test_{uuid.uuid4().hex}"
+    metric = getattr(metrics, declare)(f"{name}_new", "help", ["result"])
+    metrics.FormerName(metric, f"{name}_old")
+    metric.labels("good").inc(2)
+
+    text = metrics.exposition().decode()
+    assert [line for line in text.splitlines() if f"{name}_old" in line] == [
+        f"# HELP {name}_old DEPRECATED: use {name}_new",
+        f"# TYPE {name}_old {kind}",
+        f'{name}_old{{result="good"}} 2.0',
+    ]

@@ -384,7 +384,7 @@ def fleet(stuck: Stuck) -> None:
             "45 node n0 --controllers=cloud-node-lifecycle --node-monitor-period=1m",
             "the daemon is about to delete it: the cloud has to say",
         ),
-        (all_gone, "10 node n1 --own-nodes=mine=yes", "it is not this daemon's: its labels"),
+        (all_gone, "10 node n1 --node-selector=mine=yes", "it is not this daemon's: its labels"),
         (no_route, "12 node n0", "no Pod range"),
         (no_route, "12 node n1", "create its route, which failed; next try in 18 s"),
         (

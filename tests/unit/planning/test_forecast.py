@@ -173,7 +173,7 @@ FLAGS = [
     (),
     # It deletes at once: whether others see the node before is a matter of luck.
     ("--node-deletion-policy=reference", "--controllers=cloud-node-lifecycle"),
-    ("--own-nodes=!foreign",),
+    ("--node-selector=!foreign",),
     ("--enable-leader-migration",),
     ("--load-balancer-classes=example.com/other",),
     ("--controllers=*,-cloud-node",),

@@ -392,7 +392,7 @@ class Crew:
 
 
 def lent() -> float | None:
-    return REGISTRY.get_sample_value("ccm_workers_lent", {"name": "crew"})
+    return REGISTRY.get_sample_value("ccm_overflow_workers", {"name": "crew"})
 
 
 async def test_a_worker_is_lent_for_as_long_as_another_is_held_up() -> None:

@@ -98,9 +98,22 @@ def test_flags_without_effect_may_stand_in_a_file(tmp_path: Path) -> None:
     assert settings(chosen) == options.Options()
 
 
+def test_former_names_of_flags_may_stand_in_a_file(tmp_path: Path) -> None:
+    given = file(tmp_path, {"Flags": {"own-nodes": "file", "node-selector": "file"}})
+
+    chosen = read(given)
+    assert (chosen.node_selector, chosen.aliases) == ("file", {"own-nodes"})
+    assert config.reread(chosen) == chosen
+    assert read(given, "--node-selector=line").node_selector == "line"
+
+
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
+        (
+            "Flags: {own-nodes: a, node-selector: b}",
+            "Flags.own-nodes is the deprecated name of --node-selector and has another value",
+        ),
         ("Generik: {}", "Generik is unknown; did you mean Generic?"),
         (
             "Generic: {LeaderElection: {leaseDurations: 1s}}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -208,9 +208,9 @@ def faults(*argv: str) -> list[str]:
         (f"{_SHORT} --leader-elect-lease-duration=900ms", "must be 1s or longer"),
         ("--controllers=x,-y", '"x", "y" are not in the list of known controllers; known: cloud-'),
         ("--controllers=node-controller", '"node-controller" is not in the list of known'),
-        ("--load-balancer-nodes-longest-wait=500ms", "cannot be shorter than"),
+        ("--load-balancer-node-update-max-delay=500ms", "cannot be shorter than"),
         ("--node-monitor-period=-90s", "--node-monitor-period=-1m30s: must be longer than 0s"),
-        ("--route-safety-period=5s", "cannot be shorter than --route-shortest-interval"),
+        ("--route-resync-period=5s", "cannot be shorter than --route-reconciliation-min-interval"),
         (
             "--machine-safety-apiserver-statuscheck-period=5s",
             "cannot be shorter than --machine-safety-apiserver-statuscheck-timeout",
@@ -417,6 +417,7 @@ def test_version_is_answered(words: list[str], answer: str) -> None:
             "--allow-untagged-cloud",
             ["--allow-untagged-cloud is deprecated: give the cloud's objects a cluster ID"],
         ),
+        ("--own-nodes=a --own_nodes=b", ["--own-nodes is deprecated: use --node-selector"]),
         (
             "--version=v9.9.9 --feature-gates=AllAlpha=1,NativeHistograms=1,LoggingAlphaOptions=1",
             [
@@ -428,7 +429,27 @@ def test_version_is_answered(words: list[str], answer: str) -> None:
 )
 def test_notices(words: str, told: list[str]) -> None:
     """Each setting without effect, or that is old, is told once; working ones are not."""
-    assert options.parse(words.split()).notices() == told
+    read = options.parse(words.split())
+
+    assert [*read.deprecations(), *read.notices()] == told
+
+
+def test_a_former_name_sets_its_flag() -> None:
+    for former, flag in options.ALIASES.items():
+        name = flag.deprecated.removeprefix("use --")
+        word = next(iter(ROWS[name].takes))
+        wanted = options.parse([word])
+
+        read = options.parse([word.replace(f"--{name}", f"--{former}")])
+
+        assert replace(read, aliases=frozenset()) == wanted
+        assert options.parse([word, f"--{former}={flag.kind.write(read.get(name))}"]) == read
+
+
+def test_two_names_of_a_flag_with_two_values_are_an_error() -> None:
+    (fault,) = complaints(["--own-nodes=a", "--node-selector=b"])
+
+    assert fault.startswith("--own-nodes is the deprecated name of --node-selector and has another")
 
 
 def test_flag_lines() -> None:

@@ -410,7 +410,7 @@ async def test_calls_keep_to_the_rate_the_provider_declares() -> None:
 
 def sample(name: str, provider: str, operation: str = ENSURE.__name__) -> float:
     labels = {"provider": provider, "operation": operation}
-    return metrics.REGISTRY.get_sample_value(f"ccm_cloud_calls_{name}", labels) or 0.0
+    return metrics.REGISTRY.get_sample_value(f"ccm_cloud_{name}", labels) or 0.0
 
 
 async def test_the_caller_goes_on_a_grace_after_the_deadline() -> None:
@@ -423,8 +423,8 @@ async def test_the_caller_goes_on_a_grace_after_the_deadline() -> None:
     assert elapsed_s() == pytest.approx(900 + GRACE_S)
     assert provider.ended == 0
     assert handle.abandoned_calls == 1
-    assert sample("left_behind", "s1") == sample("under_way", "s1") == 1
-    assert sample("abandoned_total", "s1") == 1
+    assert sample("abandoned_calls", "s1") == sample("calls_under_way", "s1") == 1
+    assert sample("abandoned_calls_total", "s1") == 1
 
     ended = asyncio.ensure_future(handle.wait_for_calls(handle.cloud))
     await settle()
@@ -435,8 +435,8 @@ async def test_the_caller_goes_on_a_grace_after_the_deadline() -> None:
     assert provider.ended == 1
     assert ended.done()
     assert handle.abandoned_calls == 0
-    assert sample("left_behind", "s1") == sample("under_way", "s1") == 0
-    assert sample("abandoned_total", "s1") == 1
+    assert sample("abandoned_calls", "s1") == sample("calls_under_way", "s1") == 0
+    assert sample("abandoned_calls_total", "s1") == 1
 
 
 async def test_a_refused_call_neither_counts_nor_costs_a_turn() -> None:

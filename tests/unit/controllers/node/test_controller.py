@@ -25,12 +25,12 @@ pytestmark = pytest.mark.virtual_time
 U = uninitialized_taint()
 
 
-def controller(cluster: Cluster, fake: FakeCloud, own_nodes: str = "") -> NodeController:
+def controller(cluster: Cluster, fake: FakeCloud, node_selector: str = "") -> NodeController:
     return NodeController(
         nodes=cluster.informer,
         api=cluster,
         lookup=InstanceLookup(CloudClient(fake.cloud())),
-        ownership=NodeOwnership.from_flag(("fake",), own_nodes),
+        ownership=NodeOwnership.from_flag(("fake",), node_selector),
         events=cluster,
         status_period_s=1e9,
         rng=random.Random(1),
@@ -55,7 +55,7 @@ async def test_a_node_that_vanishes_after_a_conflict_is_done() -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "known", "own_nodes", "touched"),
+    ("node", "known", "node_selector", "touched"),
     [
         ({}, False, "", False),
         ({}, True, "", True),
@@ -66,14 +66,14 @@ async def test_a_node_that_vanishes_after_a_conflict_is_done() -> None:
     ],
 )
 async def test_labels_are_changed_of_our_nodes_only(
-    node: dict[str, str], known: bool, own_nodes: str, touched: bool
+    node: dict[str, str], known: bool, node_selector: str, touched: bool
 ) -> None:
     """A node with neither ID nor taint may be anybody's, until the cloud says that it knows it."""
     labels = {names.LABEL_INSTANCE_TYPE_BETA: "x"}
     cluster = Cluster(build(labels=labels, **node))  # type: ignore[arg-type]
     fake = cloud(metadata=lambda _: InstanceMetadata() if known else None)
 
-    async with cluster.running(controller(cluster, fake, own_nodes).controller):
+    async with cluster.running(controller(cluster, fake, node_selector).controller):
         await advance(60)
 
     assert cluster.requests == (["PATCH"] if touched else [])
@@ -84,7 +84,7 @@ async def test_a_node_that_is_left_to_others_is_neither_asked_about_nor_changed(
     labels = {names.LABEL_ZONE_BETA: "z1"}
     cluster = Cluster(build("new", taints=[U]), build("old", labels=labels))
     fake = cloud()
-    made = controller(cluster, fake, own_nodes="own")
+    made = controller(cluster, fake, node_selector="own")
 
     for name in ("new", "old"):
         assert await made.sync_node(name) == DONE

@@ -191,9 +191,11 @@ FRESH = uninitialized_taint()
 SILENT = node("a", provider_id="fake://a", ready="False")
 
 
-def census(*nodes: Node, own_nodes: str = "", claimed: tuple[str, ...] = ()) -> NodeObservations:
+def census(
+    *nodes: Node, node_selector: str = "", claimed: tuple[str, ...] = ()
+) -> NodeObservations:
     made = NodeObservations(
-        NodeOwnership.from_flag(("fake",), own_nodes),
+        NodeOwnership.from_flag(("fake",), node_selector),
         is_claimed=lambda node: node.name in claimed,
         period_s=5.0,
     )
@@ -424,7 +426,7 @@ def test_the_taint_is_written_only_where_it_is_wrong(
     ],
 )
 def test_who_counts(one: Node, expected: NodeCounts) -> None:
-    assert census(one, own_nodes="!not").counts() == expected
+    assert census(one, node_selector="!not").counts() == expected
 
 
 @pytest.mark.parametrize(

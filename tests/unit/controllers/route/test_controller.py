@@ -292,7 +292,7 @@ async def test_a_listing_that_fails_changes_nothing() -> None:
 
 FOREIGN = [
     pytest.param({"provider_id": "other://1"}, id="of another cloud"),
-    pytest.param({"labels": {"theirs": ""}}, id="outside of --own-nodes"),
+    pytest.param({"labels": {"theirs": ""}}, id="outside of --node-selector"),
 ]
 
 
@@ -316,7 +316,7 @@ async def test_nodes_of_others_are_left_alone_and_so_are_their_routes(facts: Any
     """No call is made and no condition written, whether they come, change, or were always there;
     a route to one stays though it does not want it."""
     routes = [made("theirs", "10.120.7.0/24", "r7"), made("theirs", "10.120.8.0/24", "r8")]
-    async with running({"a": A}, routes=routes, own_nodes="!theirs", theirs=facts) as env:
+    async with running({"a": A}, routes=routes, node_selector="!theirs", theirs=facts) as env:
         await advance(60)
         listed = len(env.cloud.at)
         env.node("theirs", B, ip="10.0.0.2", **facts)
@@ -385,7 +385,7 @@ async def test_a_blackhole_waits_for_the_node_of_others_too(facts: Any) -> None:
         made("", "10.120.8.0/24", "theirs", blackhole=True, target_addresses=addresses("10.0.0.8")),
         made("", "10.120.9.0/24", "ours", blackhole=True, target_addresses=addresses("10.0.0.1")),
     ]
-    async with running({"a": A}, own_nodes="!theirs", theirs=facts) as env:
+    async with running({"a": A}, node_selector="!theirs", theirs=facts) as env:
         env.node("theirs", "10.120.8.0/24", ip="10.0.0.8", **facts)
         env.node("likewise", ip="10.0.0.1", **facts)
         env.cloud.routes += holes
