@@ -27,8 +27,8 @@ def read_url(environ: Mapping[str, str]) -> str:
         return parse_url(text)
     except ValueError:
         raise cloud.ConfigError(
-            f"SIM_URL is {text!r}; it must look like http://host:port, as `python -m "
-            "providers.sim` prints it"
+            f"SIM_URL is {text!r}; it must look like http://host:port, as printed by "
+            "`python -m providers.sim`"
         ) from None
 
 

@@ -110,7 +110,7 @@ def _ranges(service: cloud.Service) -> tuple[str, ...]:
     for entry in ranges:
         if cloud.parse_cidr(entry.strip()) is None:
             raise cloud.InvalidArgument(
-                f"source range {entry!r} is not a CIDR; expected entries such as 10.0.0.0/24"
+                f"source range {entry!r} is not a CIDR; expected entries like 10.0.0.0/24"
             )
     return tuple(entry.strip() for entry in ranges)
 

@@ -46,7 +46,7 @@ TABLE: tuple[ErrorRule, ...] = (
     ErrorRule("401", cloud.Unauthenticated, "the key or token is refused, even a new token"),
     ErrorRule("403", cloud.PermissionDenied, "the service account lacks a permission"),
     ErrorRule(
-        "404", cloud.NotFound, "the resource does not exist; without a body of the API `Unknown`"
+        "404", cloud.NotFound, "the resource does not exist; `Unknown` without a body of the API"
     ),
     ErrorRule(
         "404 on creation",
@@ -64,7 +64,7 @@ TABLE: tuple[ErrorRule, ...] = (
     ErrorRule(
         "a server in state ERROR",
         cloud.Aborted,
-        "it never ran and was deleted; for lack of capacity or quota `ResourceExhausted`",
+        "it never ran and was deleted; `ResourceExhausted` for lack of capacity or quota",
         "never: the machine failed, and its set replaces it",
     ),
     ErrorRule("anything else", cloud.Unknown, "a malformed response"),
