@@ -268,8 +268,8 @@ class Controller:
         self._log = log.logger(name)
         self._outage = Outage(
             self._log,
-            start_message="cannot use cloud or API server, retrying",
-            end_message="cloud and API server can be used again",
+            start_message="cloud or API server unavailable, retrying",
+            end_message="cloud and API server available again",
         )
 
     async def run(self) -> None:
@@ -440,7 +440,7 @@ class Controller:
         is_loud = decision.report and not decision.outage and self._logs_failures
         level = self._log.warning if is_loud else self._log.debug
         is_busy = decision.retry is Retry.AFTER
-        event = "still told to retry later" if is_busy else "reconcile failed"
+        event = "cloud still busy, retrying later" if is_busy else "reconcile failed"
         level(event, error=str(error), after_s=round(delay_s, 3))
 
     def _record_outcome(self, key: str, outcome: _Outcome) -> None:

@@ -271,9 +271,8 @@ class DeletionRecord:
         """
         outage = Outage(
             self._log,
-            start_message="cannot read or write the record of deletions, nothing that it counts is "
-            "deleted",
-            end_message="the record of deletions can be read and written again",
+            start_message="deletion record unavailable, guarded deletions blocked",
+            end_message="deletion record available again",
         )
         while True:
             if not any(held() for held in self._blocked.values()):
@@ -457,7 +456,7 @@ def _parsed(where: str, text: str) -> datetime:
 
 
 def _malformed(where: str, error: Exception) -> MalformedRecord:
-    return MalformedRecord(f"{where} makes no sense, mend or delete it: {error}")
+    return MalformedRecord(f"{where}: cannot be decoded: {error}; repair or delete it")
 
 
 def _encoded(value: object) -> str:
@@ -470,12 +469,12 @@ def _now() -> float:
 
 _blocked_gauge = metrics.gauge(
     "ccm_deletions_held",
-    "Deletions that are held back now, by kind of object and reason.",
+    "Blocked deletions, by kind of object and reason.",
     ("kind", "reason"),
 )
 
 ALLOW_HINT = (
-    f"annotate ConfigMap {CONFIG_MAP_NAME} beside the Lease with "
+    f"annotate ConfigMap {CONFIG_MAP_NAME} in the Lease's namespace with "
     f"{names.ANNOTATION_ALLOW_DELETION}=true"
 )
 """How to allow deletions that a `mass_guard` blocks, for messages."""

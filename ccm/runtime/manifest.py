@@ -38,9 +38,9 @@ class MassDeletionFlags:
 
     allow_mass_deletion: bool = _DELETIONS.flag(
         False,
-        "Delete nodes, load balancers and routes also where so many would go at once that "
-        "something else is probably wrong: the cloud denies more than a third of the nodes, or "
-        "more than a third of the Services or nodes are missing though nobody saw them deleted.",
+        "Allow mass deletions of nodes, load balancers and routes. By default they are blocked "
+        "when the cloud reports the instances of more than a third of the nodes missing, or when "
+        "more than a third of the Services or nodes disappear without a deletion event.",
     )
 
 
@@ -60,9 +60,8 @@ class NodeSelectorFlags:
 
     node_selector: str = FlagSection("nodes", ours=True).flag(
         "",
-        "Label selector of the nodes that are ours. About others the cloud is not asked, and "
-        "nothing of them is changed, as is the rule for nodes whose provider ID names another "
-        "cloud. Empty means that all may be ours.",
+        "Label selector of the nodes that this daemon manages. Other nodes are ignored, like "
+        "nodes whose provider ID belongs to another cloud. Empty selects all nodes.",
         check=lambda value: _selector(value) if value else "",
         former_name="own-nodes",
     )

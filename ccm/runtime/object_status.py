@@ -128,12 +128,12 @@ def foreign_reason(node: Node, ownership: NodeOwnership) -> str:
     """Return why a node belongs to another manager; empty: it is this daemon's."""
     if prefix := next(filter(node.provider_id.startswith, ownership.foreign_prefixes), ""):
         return (
-            f"its provider ID {node.provider_id} is another manager's (this provider leaves IDs "
-            f"alone that begin with {prefix})"
+            f"its provider ID {node.provider_id} belongs to another manager (this provider "
+            f"ignores IDs that begin with {prefix})"
         )
     if ownership.has_foreign_id(node):
         ours = ", ".join(f"{scheme}://" for scheme in ownership.schemes)
-        return f"its provider ID {node.provider_id} is of another cloud (this daemon's: {ours})"
+        return f"its provider ID {node.provider_id} belongs to another cloud (expected: {ours})"
     if ownership.is_foreign(node):
-        return "its labels are not those that --node-selector asks for"
+        return "its labels do not match --node-selector"
     return ""

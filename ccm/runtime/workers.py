@@ -77,7 +77,7 @@ MAX_OVERFLOW = 16
 
 _OVERFLOW_WORKERS = metrics.gauge(
     "ccm_overflow_workers",
-    "Workers added because others are held up by an object that takes long.",
+    "Overflow workers that replace workers occupied by a slow object.",
     ["name"],
 )
 metrics.FormerName(_OVERFLOW_WORKERS, "ccm_workers_lent")
@@ -110,9 +110,9 @@ class Workers:
         self._exhausted = Outage(
             log.logger(name),
             start_message=(
-                "objects hold up all workers that can be lent, the others may have to wait"
+                "slow objects occupy all overflow workers, other objects may have to wait"
             ),
-            end_message="workers can be lent again",
+            end_message="overflow workers available again",
         )
         _OVERFLOW_WORKERS.labels(queue).set_function(lambda: self._overflow)
 
@@ -132,7 +132,7 @@ class Workers:
         return min(len(self._slow), MAX_OVERFLOW)
 
     def _fill_up(self) -> None:
-        assert self._group is not None, "`start` comes first"
+        assert self._group is not None, "call `start` first"
         while self._running < self._count + self._overflow:
             self._running += 1
             self._group.start(self._work(), name=f"{self._name}-worker-{next(self._numbers)}")

@@ -20,7 +20,7 @@ USED = "changed file is in use"
 REFUSED = "changed file rejected, keeping the previous content"
 FAILED = (
     "reconcile failed",
-    "cannot use cloud or API server",
+    "cloud or API server unavailable",
     "pass failed",
     "list or watch failed",
     "cannot acquire or renew lease",

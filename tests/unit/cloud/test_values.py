@@ -34,8 +34,8 @@ def test_a_deadline_is_a_time(seconds: float) -> None:
     [
         ("fake://1", ""),
         ("", ""),
-        ("fake://bm-1", "is another manager's (this provider leaves IDs alone that begin with "),
-        ("other://bm-1", "is of another cloud (this daemon's: fake://)"),
+        ("fake://bm-1", "belongs to another manager (this provider ignores IDs that begin with "),
+        ("other://bm-1", "belongs to another cloud (expected: fake://)"),
     ],
 )
 def test_another_manager_of_our_scheme_is_foreign(provider_id: str, said: str) -> None:

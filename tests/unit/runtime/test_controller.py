@@ -194,9 +194,9 @@ async def test_the_end_of_an_outage_wakes_what_it_stopped_and_nothing_else() -> 
             assert works.times("c")[-1] == 15
     told = [line["event"] for line in lines if line["log_level"] in ("info", "warning")]
     assert told == [
-        "cannot use cloud or API server, retrying",
+        "cloud or API server unavailable, retrying",
         "reconcile failed",
-        "cloud and API server can be used again",
+        "cloud and API server available again",
     ]
 
 
@@ -333,7 +333,7 @@ async def test_a_key_whose_cloud_is_busy_comes_back_as_after_that_error() -> Non
             await advance(100)
 
         assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
-            "still told to retry later"
+            "cloud still busy, retrying later"
         ]
         assert 2 <= works.times("a")[1] <= 2.4
         assert works.times("a")[-1] - works.times("a")[-2] >= 8
@@ -453,8 +453,8 @@ async def test_no_more_workers_are_lent_than_may_be_and_that_is_said() -> None:
             await settle()
             assert crew.since(32_000)["a"] == 0
     told = [line["event"] for line in lines if line["log_level"] != "debug"]
-    assert told[0].startswith("objects hold up all workers that can be lent")
-    assert told[-1] == "workers can be lent again"
+    assert told[0].startswith("slow objects occupy all overflow workers")
+    assert told[-1] == "overflow workers available again"
 
 
 ADDED = st.lists(
