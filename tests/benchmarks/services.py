@@ -76,7 +76,7 @@ async def _load(
     await asyncio.to_thread(daemon.wait_for, "node initialised", len(nodes), 300)
     after = proc.usage(daemon.pid)
     await asyncio.sleep(QUIET_S)
-    ensured, changed = daemon.lines("load balancer ensured"), daemon.lines("members changed")
+    ensured, changed = daemon.lines("load balancer ensured"), daemon.lines("members updated")
     done = [*ensured, *changed, *daemon.lines("node initialised")]
     calls = await world.cloud_calls()
     ensures = Counter(line["service"] for line in ensured)

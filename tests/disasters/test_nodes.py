@@ -444,7 +444,7 @@ async def test_the_record_of_deletions_cannot_be_written(guarded: World) -> None
 
 
 UNRECORDED = (
-    "Node n0 is not deleted, although its cloud denies it: the record of deletions cannot be read "
+    "Deletion of node n0 blocked, its instance seems missing: the deletion record cannot be read "
     "or written"
 )
 

@@ -338,7 +338,7 @@ async def test_each_call_of_a_change_of_members_fails_once(env: Environment) -> 
     assert len(daemon.lines("load balancer ensured")) == len(lives)
     for life in lives:
         assert life.was_struck, life.case.name
-        moved = daemon.lines("members changed", service=f"default/{life.case.name}")
+        moved = daemon.lines("members updated", service=f"default/{life.case.name}")
         assert len(moved) == 1, life.case.name
 
 

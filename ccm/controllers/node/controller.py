@@ -123,7 +123,7 @@ class NodeController:
         if not is_uninitialized(node):
             may_touch = self._ownership.may_change(node, is_confirmed=self._lookup.confirmed(node))
             if may_touch and (await self._writer.change(node, PatchStep(plan.label_patch))).changed:
-                self._log.info("stable labels brought in step with beta labels", node=name)
+                self._log.info("stable labels updated from beta labels", node=name)
             return DONE
         if not is_uninitialized(self._writer.newest(node)):
             # The cache lags behind this controller's own write.
@@ -190,7 +190,7 @@ class NodeController:
         def final(current: Node) -> Patch:
             patch, warnings = plan.initialization(current, complete(current))
             for warning in warnings:
-                self._log.warning("additional label left out", node=node.name, detail=warning)
+                self._log.warning("additional label ignored", node=node.name, detail=warning)
             return patch
 
         try:

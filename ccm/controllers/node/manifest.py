@@ -29,14 +29,14 @@ class NodeFlags(NodeSelectorFlags):
 
     concurrent_node_syncs: int = _SECTION.flag(
         1,
-        "Nodes that are initialised at the same time.",
+        "Nodes that are initialised concurrently.",
         unit="nodes",
         check=at_least_one,
         path="NodeController.ConcurrentNodeSyncs",
     )
     concurrent_node_status_updates: int = _SECTION.flag(
         0,
-        "Nodes whose addresses are updated at the same time. 0 means the value of "
+        "Nodes whose addresses are updated concurrently. 0 means the value of "
         "--concurrent-node-syncs.",
         unit="nodes",
         check=zero_or_more("the value of --concurrent-node-syncs"),
@@ -44,7 +44,7 @@ class NodeFlags(NodeSelectorFlags):
     )
     node_status_update_frequency: timedelta = MISC.flag(
         timedelta(minutes=5),
-        "Time between two passes that bring the addresses of all nodes up to date.",
+        "Time between two passes that update the addresses of all nodes.",
         check=positive,
         path="NodeStatusUpdateFrequency",
     )

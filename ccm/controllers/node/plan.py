@@ -63,12 +63,12 @@ def complete_metadata(
     if not metadata.provider_id and node.provider_id:
         metadata = replace(metadata, provider_id=node.provider_id)
     if not metadata.provider_id and id_required:
-        raise Rejected("the cloud gave no provider ID and the node has none")
+        raise Rejected("the cloud returned no provider ID, and the node has none")
     if not node.provider_id and is_foreign(metadata.provider_id, schemes, others):
         # A provider ID cannot be changed, and a node with a foreign one is ignored for ever.
-        but = f", and others' begin with {', '.join(others)}" if others else ""
+        but = f", and IDs of other managers begin with {', '.join(others)}" if others else ""
         raise Rejected(
-            f"the cloud gave provider ID {metadata.provider_id}, but its schemes are "
+            f"the cloud returned provider ID {metadata.provider_id}, but its schemes are "
             f"{', '.join(schemes)}{but}; correct the provider"
         )
     provided = node.annotations.get(names.ANNOTATION_PROVIDED_NODE_IP)
@@ -153,11 +153,11 @@ def parse_node_ip(text: str) -> Sequence[IP]:
     addresses = [ip for ip in parsed if ip is not None]
     fault = ""
     if len(addresses) != len(parsed):
-        fault = "has a part that is no IP address"
+        fault = "contains an invalid IP address"
     elif len(addresses) > 2 or len({ip.version for ip in addresses}) != len(addresses):
         fault = "must be one IP address, or one IPv4 and one IPv6 address"
     elif len(addresses) == 2 and any(ip.is_unspecified for ip in addresses):
-        fault = "pairs the unspecified address with another"
+        fault = "must not pair the unspecified address with another one"
     if fault:
         raise Rejected(f"annotation {names.ANNOTATION_PROVIDED_NODE_IP}={text!r} {fault}")
     return addresses
@@ -223,7 +223,7 @@ def desired_labels(
         elif key not in present:
             wanted[key] = value
         elif present[key] != value:
-            warnings.append(f"additional label {key}={value} differs from the node's, which stays")
+            warnings.append(f"additional label {key}={value}: the node has another value")
     return wanted, warnings
 
 

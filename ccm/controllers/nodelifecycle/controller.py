@@ -268,7 +268,7 @@ class NodeLifecycleController:
             deleted = await delete(self._api, node)
         except StaleObject:
             # The cloud's answer was about an earlier object of this name.
-            self._log.info("node was re-created, not deleted", node=node.name)
+            self._log.info("node not deleted, it was recreated", node=node.name)
             return False
         except KubeError as error:
             message = f"Deleting node {node.name} failed: {error}"
@@ -291,7 +291,7 @@ class NodeLifecycleController:
         if foreign != self._foreign:
             self._foreign = foreign
             metrics.FOREIGN.set(foreign)
-            self._log.info("nodes of others are left alone", count=foreign)
+            self._log.info("number of foreign nodes changed", count=foreign)
         self._observations.use_session(self._lookup.provider_session)
         self._witnesses_queued = False
         self._queue_witnesses()
@@ -326,8 +326,8 @@ class NodeLifecycleController:
         elif self._blocked.get(node.name) is not verdict.reason:
             self._blocked[node.name] = verdict.reason
             why = verdict.reason.value
-            self._log.warning("node held", node=node.name, reason=why)
-            message = f"Node {node.name} is not deleted, although its cloud denies it: {why}"
+            self._log.warning("node deletion blocked", node=node.name, reason=why)
+            message = f"Deletion of node {node.name} blocked, its instance seems missing: {why}"
             self._holds.block(node.reference, verdict.reason.name.lower(), message)
 
     def _release(self, node: Node) -> None:

@@ -46,39 +46,40 @@ class NodeLifecycleFlags(NodeSelectorFlags, MassDeletionFlags):
     # cloud delays the deletion of all nodes behind it.
     concurrent_node_lifecycle_syncs: int = _SECTION.flag(
         16,
-        "Nodes that are looked up in the cloud at the same time. The reference's default is 1; "
-        "here one slow answer must not hold up the other nodes.",
+        "Nodes whose instances are checked concurrently. The reference's default is 1; here one "
+        "slow answer must not delay the other nodes.",
         unit="nodes",
         check=at_least_one,
     )
     node_monitor_period: timedelta = GENERIC.flag(
         timedelta(seconds=5),
-        "Time between two passes that ask the cloud about nodes that are not ready.",
+        "Time between two checks of the instances of nodes that are not ready.",
         check=positive,
         path="KubeCloudShared.NodeMonitorPeriod",
     )
     node_deletion_min_age: timedelta = _DELETIONS.flag(
         timedelta(0),
-        "A node younger than this is not deleted, though the cloud does not know its instance: it "
-        "may not know it yet. 0 means that any node may be deleted.",
+        "Minimum age of a node to be deleted: the cloud may not report a new instance yet. 0 "
+        "means any age.",
         check=not_negative,
         former_name="node-deletion-least-age",
     )
     node_deletion_limit: int | None = _DELETIONS.flag(
         None,
-        "Most nodes that are deleted within ten minutes, whichever replica leads; the others are "
-        "held meanwhile, and looked at again in each pass. A brake for the day when the cloud "
-        "denies every instance. auto means 10, or one in ten of our nodes where that is more; 0 "
-        "means no limit.",
+        "Maximum node deletions in ten minutes, across replicas; further ones are blocked, and "
+        "checked again in each pass. Limits the damage if the cloud reports every instance "
+        "missing. auto means 10 or a tenth of the managed nodes, whichever is more; 0 means no "
+        "limit.",
         kind=LIMIT,
         unit="nodes",
         check=_limit,
     )
     node_deletion_policy: str = _DELETIONS.flag(
         _GUARDED,
-        "What it takes to delete a node. guarded: two denials of the cloud a monitor period apart, "
-        "and no doubt about the cloud itself. reference: one denial, as in the Go implementation; "
-        "nothing is held, and the other flags of this section have no effect.",
+        "Conditions for the deletion of a node. guarded: the cloud reports the instance missing "
+        "twice, a monitor period apart, and its answers about other nodes are plausible. "
+        "reference: it reports the instance missing once, as in the Go implementation; nothing "
+        "is blocked, and the other flags of this section have no effect.",
         check=one_of(_GUARDED, _REFERENCE),
     )
 
@@ -124,7 +125,7 @@ def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
         if verdict is None or verdict.action is NodeAction.KEEP:
             return ControllerFacts()
         is_held = verdict.is_blocked and verdict.reason is not Reason.UNCONFIRMED
-        why = f"its deletion is held: {verdict.reason.value}" if is_held else ""
+        why = f"its deletion is blocked: {verdict.reason.value}" if is_held else ""
         plan = f"delete it: {verdict.reason.value}"
         return ControllerFacts(plan=plan, blocked=why, next_s=lifecycle.confirmation_wait_s(node))
 

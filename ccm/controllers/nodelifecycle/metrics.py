@@ -6,7 +6,7 @@ from ccm.base import metrics
 
 PASS_DURATION = metrics.histogram(
     "cloud_node_lifecycle_controller_monitor_nodes_duration_seconds",
-    "Time a pass over the nodes that need a look took.",
+    "Duration of a pass over the nodes that need a check.",
     buckets=metrics.exponential_buckets(0.001, 2, 15),
 )
 CLOUD_CALLS = metrics.counter(
@@ -16,13 +16,13 @@ CLOUD_CALLS = metrics.counter(
 )
 DECISIONS = metrics.counter(
     "ccm_node_lifecycle_decisions",
-    "What was decided about nodes that are not ready: fate and reason.",
+    "Decisions about nodes that are not ready, by decision and reason.",
     ["fate", "reason"],
 )
 
 FOREIGN = metrics.gauge(
     "ccm_nodes_foreign",
-    "Nodes of other clouds or outside of --node-selector, which are left alone.",
+    "Ignored nodes: of other clouds, or not selected by --node-selector.",
 )
 
 _RESULTS = {

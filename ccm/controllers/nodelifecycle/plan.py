@@ -117,34 +117,35 @@ class NodeAction(Enum):
 class Reason(Enum):
     """Reason of a decision; the values appear in logs and events."""
 
-    GONE = "its instance does not exist any more"
+    GONE = "its instance no longer exists"
     EXISTS = "its instance exists"
     READY = "the node is ready"
     FOREIGN = "it belongs to another cloud or manager"
-    REPLACED = "the node became another while the cloud was asked"
+    REPLACED = "the node changed during the query"
     DELETING = "it is being deleted already"
-    UNCONFIRMED = "the cloud has to say a second time, a while later, that the instance is gone"
-    YOUNG = "it is too young to be deleted"
-    BRAKED = "as many nodes as may be were deleted lately (--node-deletion-limit)"
-    UNRECORDED = "the record of deletions cannot be read or written"
-    NEW = "its cloud may not know it yet; it is deleted after 15 minutes of denial"
+    UNCONFIRMED = "the cloud must report a second time that the instance is missing"
+    YOUNG = "it is younger than the minimum age"
+    BRAKED = "the deletion limit is reached (--node-deletion-limit)"
+    UNRECORDED = "the deletion record cannot be read or written"
+    NEW = "the cloud may not report it yet; it is deleted if that lasts for 15 minutes"
     MIXED = (
-        "it may be another cloud's, as other nodes of the cluster are; say which nodes are ours "
-        "with --node-selector, or annotate it with kube-ccm/allow-deletion=true"
+        "it may belong to another cloud, like other nodes of the cluster; select this daemon's "
+        "nodes with --node-selector, or annotate it with kube-ccm/allow-deletion=true"
     )
     UNCLAIMED = (
-        "it has no provider ID, and nothing says that it is ours; say which nodes are with "
+        "it has no provider ID, and its cloud is unknown; select this daemon's nodes with "
         "--node-selector, or annotate it with kube-ccm/allow-deletion=true"
     )
     UNWITNESSED = "the cloud has not confirmed any instance of the cluster yet"
     MASS_DENIAL = (
-        "the cloud denies more than a third of the nodes; it is believed after 30 minutes. To "
-        "delete the node at once, annotate it with kube-ccm/allow-deletion=true"
+        "the cloud reports the instances of more than a third of the nodes missing; the node is "
+        "deleted if that lasts for 30 minutes. To delete it at once, annotate it with "
+        "kube-ccm/allow-deletion=true"
     )
     ALL_DENIED = (
-        "the cloud confirms no instance of the cluster: credentials of another project? If the "
-        "instances are gone indeed, annotate the nodes with kube-ccm/allow-deletion=true, or set "
-        "--allow-mass-deletion"
+        "the cloud confirms no instance of the cluster; check that its credentials are for the "
+        "right project. If the instances are gone, annotate the nodes with "
+        "kube-ccm/allow-deletion=true, or set --allow-mass-deletion"
     )
 
 
@@ -330,12 +331,12 @@ def taint_patch(node: Node, state: InstanceState | None) -> Patch | None:
 class OwnershipStatus(Enum):
     """Class of a node when the cloud's plausibility is judged."""
 
-    FOREIGN_ID = "another cloud's"
-    OUTSIDE = "not selected as ours"
-    LEAVING = "ours, and being deleted"
-    NEW = "ours if anybody's: waits for its cloud, and has no provider ID"
-    UNCLAIMED = "without a provider ID, and nothing says that it is ours"
-    SETTLED = "ours"
+    FOREIGN_ID = "of another cloud"
+    OUTSIDE = "not selected"
+    LEAVING = "managed, and being deleted"
+    NEW = "uninitialised, without a provider ID"
+    UNCLAIMED = "initialised, without a provider ID; its cloud is unknown"
+    SETTLED = "managed"
 
 
 class _NodeClass(NamedTuple):

@@ -87,12 +87,12 @@ class RouteController:
         self._listing: ItemBackoff[str] = ItemBackoff(LISTING_BACKOFF, rng=rng)
         self._unlisted = Outage(
             log.logger(names.COMPONENT_ROUTE),
-            start_message="routes cannot be listed",
-            end_message="routes can be listed again",
+            start_message="route listing failed, retrying",
+            end_message="route listing recovered",
         )
         self._undecodable = Outage(
             log.logger(names.COMPONENT_ROUTE),
-            start_message="routes stay that could belong to nodes that cannot be decoded",
+            start_message="routes kept, their nodes may be among those that cannot be decoded",
             end_message="all nodes can be decoded again",
         )
         self._conditions = RouteConditions(
@@ -234,9 +234,9 @@ class RouteController:
         self._released -= frozenset(released) - strays
         shown = held if self._guard.is_blocking else []
         message = (
-            f"{len(doomed)} of {settled} routes lead to nodes that are gone, or have no Pod ranges "
-            "any more, though nobody saw the nodes deleted. The routes stay until the nodes are "
-            f"back; to delete them all the same, {ALLOW_HINT}, or set --allow-mass-deletion"
+            f"{len(doomed)} of {settled} routes lead to nodes that disappeared, or lost their Pod "
+            "ranges, without a deletion event. The routes are kept until the nodes are back; to "
+            f"delete them, {ALLOW_HINT}, or set --allow-mass-deletion"
         )
         for deletion in shown:
             name = deletion.route.target_node

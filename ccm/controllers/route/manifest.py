@@ -28,9 +28,9 @@ WATCH_ROUTES = FeatureGate(
     # Deviation: alpha and off in the Go reference, which repeats no failed call then.
     default=True,
     stage="BETA",
-    help="Compare routes when a node changes, not every --route-reconciliation-period.",
+    help="Compare routes when a node changes, instead of every --route-reconciliation-period.",
 )
-_NEEDS_GATE = f"Without effect where {WATCH_ROUTES.name} is off."
+_NEEDS_GATE = f"Ignored if {WATCH_ROUTES.name} is off."
 
 
 def _ranges(value: str) -> str:
@@ -50,45 +50,46 @@ class RouteFlags(NodeSelectorFlags, MassDeletionFlags):
 
     configure_cloud_routes: bool = GENERIC.flag(
         True,
-        "Keep a route to each node's pods in the cloud.",
+        "Maintain a route to each node's Pods in the cloud.",
         path="KubeCloudShared.ConfigureCloudRoutes",
     )
     cluster_cidr: str = GENERIC.flag(
         "",
-        "Address ranges of pods: one, or an IPv4 and an IPv6 range with a comma.",
+        "Pod ranges of the cluster: one, or an IPv4 and an IPv6 range separated by a comma.",
         check=lambda value: _ranges(value) if value.strip() else "",
         path="KubeCloudShared.ClusterCIDR",
     )
     route_reconciliation_period: timedelta = GENERIC.flag(
         timedelta(seconds=10),
-        "Time between two passes over the cloud's routes.",
+        "Time between two comparisons of nodes and routes.",
         check=positive,
         path="KubeCloudShared.RouteReconciliationPeriod",
     )
     route_reconciliation_min_interval: timedelta = _ROUTES.flag(
         timedelta(seconds=10),
-        "Shortest time between two comparisons of nodes and routes that changes of nodes cause. "
-        f"0 means that every burst of changes has its own. {_NEEDS_GATE}",
+        "Minimum time between two comparisons of nodes and routes that node changes cause. 0 "
+        f"means one comparison per burst of changes. {_NEEDS_GATE}",
         check=not_negative,
         former_name="route-shortest-interval",
     )
     route_resync_period: timedelta = _ROUTES.flag(
         timedelta(minutes=10),
-        "Longest time without a comparison, stretched by up to half: it finds routes that somebody "
-        f"changed in the cloud. {_NEEDS_GATE}",
+        "Maximum time without a comparison, plus jitter of up to half; finds routes that other "
+        f"clients changed. {_NEEDS_GATE}",
         check=positive,
         former_name="route-safety-period",
     )
     route_grace_period: timedelta = _ROUTES.flag(
         timedelta(minutes=1),
-        "How long a node that has no pod range keeps the routes it has: it may have been created "
-        "anew and get its range in a moment. 0 means that its routes are deleted at once.",
+        "Time for which a node without a Pod range keeps its routes: a recreated node may get "
+        "its range soon. 0 means that its routes are deleted at once.",
         check=not_negative,
     )
     route_keep_foreign_conditions: bool = _ROUTES.flag(
         False,
-        "Leave a NetworkUnavailable condition alone that somebody else wrote, such as a network "
-        "plugin, if its status is right. Off, it is written anew with this daemon's reason.",
+        "Keep a NetworkUnavailable condition that another client, such as a network plugin, "
+        "wrote, if its status is right. If false, the condition is rewritten with this daemon's "
+        "reason.",
     )
 
 
@@ -109,8 +110,8 @@ def _wrong(flags: RouteFlags) -> str:
     if flags.cluster_cidr.strip():
         return ""
     return (
-        "--cluster-cidr is not given; it takes the range of the cluster's Pods, such as "
-        "10.244.0.0/16, and --configure-cloud-routes=false does without routes"
+        "--cluster-cidr is not set; set it to the cluster's Pod range, such as 10.244.0.0/16, or "
+        "set --configure-cloud-routes=false"
     )
 
 
@@ -152,7 +153,7 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
             return ControllerFacts(key=QUEUE_KEY)
         why = "no route: it has no Pod range (spec.podCIDRs)" if has_no_pod_cidrs(node) else ""
         pause_s = routes.pause_s(node)
-        plan = "" if pause_s is None else "create its route, which failed"
+        plan = "" if pause_s is None else "retry the failed creation of its route"
         return ControllerFacts(key=QUEUE_KEY, plan=plan, blocked=why, next_s=pause_s)
 
     routes.controller.facts_functions["node"] = facts

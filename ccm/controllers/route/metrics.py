@@ -15,12 +15,12 @@ CALLS = metrics.counter(
 )
 DELETIONS = metrics.counter(
     "ccm_route_deletions",
-    "Routes deleted, by the reason why.",
+    "Deleted routes, by reason.",
     ["why"],
 )
 ROUTES = metrics.gauge(
     "ccm_routes",
-    "Routes at the last comparison: as they should be, missing, and to be deleted.",
+    "Routes at the last comparison: kept, missing and to be deleted.",
     ["state"],
 )
 

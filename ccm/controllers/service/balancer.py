@@ -135,7 +135,7 @@ class BalancerOperations:
             record.absent = True
         else:
             record.absent = False
-            self._log.info("members changed", service=service.key, members=len(given.nodes))
+            self._log.info("members updated", service=service.key, members=len(given.nodes))
             if given.nodes:
                 text = "Updated load balancer with new hosts"
                 self._record_event(service, names.REASON_UPDATED_BALANCER, text)
@@ -225,7 +225,7 @@ class BalancerOperations:
             change = LoadBalancer.ensure_load_balancer_deleted
             await self.handle.call(change, self.handle.cluster_name, service)
         except ImplementedElsewhere:
-            self._log.info("load balancer is deleted elsewhere", service=service.key)
+            self._log.info("load balancer deletion left to another controller", service=service.key)
         except RetryAfter:
             record.waiting = DELETE
             raise
@@ -242,9 +242,7 @@ class BalancerOperations:
             if not await self._exists(service):
                 return False
         except CloudError as unknown:
-            self._log.info(
-                "load balancer could not be looked up", service=service.key, error=str(unknown)
-            )
+            self._log.info("load balancer lookup failed", service=service.key, error=str(unknown))
         record.update_failures += 1
         if record.update_failures >= UPDATES_BEFORE_ENSURE:
             record.state = BalancerState.PENDING

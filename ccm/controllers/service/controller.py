@@ -354,7 +354,7 @@ class ServiceController:
                 record.not_before = now + pause_s
             self.controller.queue.add_after(key, pause_s)
             if self._update_reports.is_due(key, error, decision, now):
-                self._log.warning("members not changed", service=key, error=str(error))
+                self._log.warning("member update failed", service=key, error=str(error))
         else:
             self._reset_update_backoff(key)
 
@@ -369,7 +369,7 @@ class ServiceController:
         if await self._balancers.restore(service, record):
             record.repaired_at = clock.monotonic()
             metrics.REPAIRS.inc()
-            self._log.info("finalizer or status put back", service=service.key)
+            self._log.info("finalizer or status restored", service=service.key)
         return DONE
 
     def _vanished_wait_s(self, record: ServiceRecord) -> float:
@@ -388,9 +388,9 @@ class ServiceController:
             self._holds.block(
                 record.applied.reference,
                 "services_missing",
-                f"{missing} of {settled} Services with load balancers are gone, though nobody saw "
-                "them deleted. Their load balancers stay until the Services are back; to remove "
-                f"them all the same, {ALLOW_HINT}",
+                f"{missing} of {settled} Services with load balancers disappeared without a "
+                "deletion event. Their load balancers are kept until the Services are back; to "
+                f"delete them, {ALLOW_HINT}",
             )
         return wait_s
 

@@ -89,7 +89,7 @@ async def fetch_startup_listing(handle: CloudClient) -> LoadBalancerListing | No
         )
     except TimeoutError as error:
         logger = log.logger(names.COMPONENT_SERVICE)
-        logger.warning("load balancers cannot be listed, all are ensured", error=str(error))
+        logger.warning("load balancer listing failed, ensuring all Services", error=str(error))
         return None
 
 
@@ -107,7 +107,7 @@ async def fetch_listing(handle: CloudClient, *, attempts: int = 1) -> LoadBalanc
             if handle.provider_session == opening:
                 return LoadBalancerListing(handle, {record.name: record for record in records})
         except CloudError as error:
-            logger.warning("load balancers cannot be listed", error=str(error), attempt=attempt + 1)
+            logger.warning("load balancer listing failed", error=str(error), attempt=attempt + 1)
             if attempt + 1 < attempts:
                 await asyncio.sleep(
                     error.seconds
@@ -176,16 +176,16 @@ class Orphans:
         try:
             orphans = find_orphans(listing.handle, listing.records.values(), services)
         except CloudError as error:
-            self._log.info("owners of load balancers are not known", error=str(error))
+            self._log.info("orphan search failed", error=str(error))
             return
         seen = {orphan.name for orphan in orphans}
         lasting = seen & self._seen
         metrics.ORPHANS.set(len(lasting))
         for name in sorted(lasting - self._reported):
-            self._log.warning("load balancer belongs to no Service", name=name)
+            self._log.warning("orphaned load balancer found", name=name)
             text = (
-                f"Load balancer {name} of this cluster belongs to no Service; if nobody needs it, "
-                f"delete it with `kube-ccm orphans --delete={name}`"
+                f"Load balancer {name} of this cluster belongs to no Service; if it is not "
+                f"needed, delete it with `kube-ccm orphans --delete={name}`"
             )
             reason = names.REASON_ORPHANED_BALANCER
             self._events.event(self._about, names.WARNING, reason, text)

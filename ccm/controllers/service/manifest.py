@@ -27,41 +27,42 @@ class ServiceFlags(MassDeletionFlags):
 
     concurrent_service_syncs: int = _SECTION.flag(
         1,
-        "Services whose load balancers are set up at once.",
+        "Services that are reconciled concurrently.",
         unit="services",
         check=at_least_one,
         path="ServiceController.ConcurrentServiceSyncs",
     )
     load_balancer_classes: tuple[str, ...] = _BALANCERS.flag(
         (),
-        "Classes of Services that this daemon serves beside Services without a class. A Service of "
-        "any other class is never touched.",
+        "loadBalancerClass values of the Services to serve, besides Services without one. "
+        "Services of other classes are ignored.",
         check=qualified("class"),
     )
     load_balancer_node_update_quiet_period: timedelta = _BALANCERS.flag(
         timedelta(seconds=1),
-        "How long no node may come, go or change before the members of all load balancers are "
-        "changed, once for all of them.",
+        "Time without node changes after which the members of all load balancers are updated "
+        "together.",
         check=not_negative,
         former_name="load-balancer-nodes-quiet-period",
     )
     load_balancer_node_update_max_delay: timedelta = _BALANCERS.flag(
         timedelta(seconds=10),
-        "Time after the first change of a node by which members are changed although further nodes "
-        "change. A node that goes away never waits longer; nodes that come wait for the end of "
-        "their wave of initialisation (at most 10m), and up to 1m after a change that took long.",
+        "Maximum delay of a member update after the first node change, if further nodes change. "
+        "The removal of a node never waits longer; new nodes wait until the nodes created with "
+        "them are initialised (at most 10m), and up to 1m after a slow update.",
         former_name="load-balancer-nodes-longest-wait",
     )
     load_balancer_drift_check_period: timedelta = _BALANCERS.flag(
         timedelta(0),
-        "Time between two looks for load balancers that somebody changed behind the daemon's back, "
-        "stretched by up to a fifth. 0 means never.",
+        "Time between two drift checks, which find load balancers that other clients changed; "
+        "jitter of up to a fifth is added. 0 disables them.",
         check=not_negative,
     )
     load_balancer_drift_check_budget: int = _BALANCERS.flag(
         10,
-        "Most load balancers that one such look sets right; the rest waits for the next. Where the "
-        "provider cannot list, so many are ensured without looking, in turn.",
+        "Maximum load balancers that one drift check repairs; the rest wait for the next check. "
+        "If the provider cannot list load balancers, this many are ensured in turn without a "
+        "comparison.",
         unit="services",
         check=at_least_one,
     )
@@ -111,7 +112,7 @@ def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
             action = ServiceAction.ENSURE  # after its back-off
         foreign = ""
         if service is not None and is_foreign(service, classes):
-            foreign = f"it asks for a load balancer of class {service.spec.load_balancer_class}"
+            foreign = f"its loadBalancerClass is {service.spec.load_balancer_class}"
         plan = "" if action is ServiceAction.NOTHING else f"{action.value} its load balancer"
         return ControllerFacts(plan=plan, foreign=foreign)
 

@@ -244,17 +244,15 @@ class LoadBalancerMembers:
         logger = log.logger(names.COMPONENT_SERVICE)
         self._unfit = Outage(
             logger,
-            start_message=(
-                "nodes that are not ready stay members of load balancers, too many are at once"
-            ),
-            end_message="members of load balancers are ready again",
+            start_message="too many nodes not ready, keeping them as load balancer members",
+            end_message="enough load balancer members ready again",
         )
         self._undecodable = Outage(
             logger,
             start_message=(
-                "members of load balancers stay as they are, too many nodes cannot be decoded"
+                "too many nodes cannot be decoded, load balancer member updates suspended"
             ),
-            end_message="enough nodes can be decoded again to change members",
+            end_message="load balancer member updates resumed",
         )
         self._use(by_health=by_health)
 
@@ -371,9 +369,9 @@ class LoadBalancerMembers:
             self._holds.block(
                 self._about,
                 "nodes_missing",
-                f"{missing} of {among} nodes are missing, though nobody saw them deleted. They "
-                "stay members of load balancers until they are back, or half an hour while others "
-                f"are there; to let them go, {ALLOW_HINT}",
+                f"{missing} of {among} nodes disappeared without a deletion event. They stay load "
+                "balancer members until they are back, or for half an hour while other nodes "
+                f"exist; to remove them, {ALLOW_HINT}",
             )
         return wait_s > 0
 

@@ -378,19 +378,19 @@ def fleet(stuck: Stuck) -> None:
             "20 node n2 --concurrent-node-syncs=2 --controllers=cloud-node",
             "the daemon has been at it for 20 s: ",
         ),
-        (all_gone, "60 node n3", "its deletion is held: "),
+        (all_gone, "60 node n3", "its deletion is blocked: "),
         (
             five,
             "45 node n0 --controllers=cloud-node-lifecycle --node-monitor-period=1m",
-            "the daemon is about to delete it: the cloud has to say",
+            "the daemon is about to delete it: the cloud must report",
         ),
         (all_gone, "10 node n1 --node-selector=mine=yes", "it is not this daemon's: its labels"),
         (no_route, "12 node n0", "no Pod range"),
-        (no_route, "12 node n1", "create its route, which failed; next try in 18 s"),
+        (no_route, "12 node n1", "retry the failed creation of its route; next try in 18 s"),
         (
             lambda s: s.add(service("web", load_balancer_class="metallb")),
             "1 service default/web --load-balancer-classes=example.com/ours",
-            "it asks for a load balancer of class metallb",
+            "its loadBalancerClass is metallb",
         ),
         (
             refused("ensure", errors.ResourceExhausted("422 3 of 3")),

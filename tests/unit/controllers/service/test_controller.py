@@ -556,7 +556,7 @@ async def test_a_failing_update_backs_off_beside_a_failing_ensure() -> None:
 
         assert [round(pause) for pause in world.pauses("update")] == [5, 10, 20, 40, 80]
         assert "ensure" not in world.balancers.calls
-        assert warnings(lines) == [("members not changed", "no")]
+        assert warnings(lines) == [("member update failed", "no")]
         world.balancers.faults["update"] = RetryAfter("busy", seconds=30)
         await world.pass_time(200)
         world.forget()
