@@ -37,13 +37,13 @@ examples:
 
 format:
   Node worker-3
-    - would delete after 5s (if the cloud still denies it)
+    - would delete after 5s (if its instance is still missing)
   Node worker-4
     + spec.providerID: sim://i-4                               set
     ~ status.addresses[InternalIP]: 10.0.0.4 → 10.0.0.9        changed
     - spec.taints: node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule
   Node worker-5
-    ! held: ...                                                not deleted: reason and advice
+    ! blocked: ...                                             not deleted: reason and advice
   Service default/shop
     ~ load balancer: members worker-4 (would ensure it; the difference cannot be determined)
   Machine default/worker-6

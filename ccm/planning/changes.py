@@ -49,9 +49,9 @@ _VOLATILE_SUFFIXES = (
 _SERVER_SET_METADATA = ("resourceVersion", "generation", "creationTimestamp", "uid")
 """Metadata that the API server sets at each write or for each new object."""
 
-UNKNOWN = "would ensure it: nobody knows whether anything differs"
-ADOPTED = "not deleted: it was there before the Service"
-UNLESS = "if the cloud still denies it"
+UNKNOWN = "would ensure it; the difference cannot be determined"
+ADOPTED = "not deleted: it existed before the Service"
+UNLESS = "if its instance is still missing"
 DRAINED = "drain of node {} first"
 WITH_ITS_MACHINE = "with Machine {}"
 
@@ -149,7 +149,7 @@ def object_changes(
 ) -> Iterator[PlannedChange]:
     """Yield the differences between two states of an object; None: it does not exist."""
     obj = before or after
-    assert obj is not None, "there is an object"
+    assert obj is not None, "both states are None"
     subject = ChangedObject(kind, obj.namespace, obj.name)
     if after is None:
         yield PlannedChange(subject=subject, action=ChangeKind.DELETE, what=kind, after_s=after_s)
@@ -317,7 +317,7 @@ _ATTENTION = "!"
 def lines(forecast: Forecast) -> Iterator[str]:
     """Yield the lines of a forecast by object; a change has its sign after two blanks."""
     notices = [
-        *((notice, "held") for notice in forecast.blocked),
+        *((notice, "blocked") for notice in forecast.blocked),
         *((notice, notice.reason) for notice in forecast.warnings),
     ]
     subjects = {change.subject for change in forecast.changes} | {
@@ -348,9 +348,9 @@ def summary(forecast: Forecast) -> str:
     elif not forecast.failures:
         parts.append("nothing to do")
     if forecast.blocked:
-        parts.append(f"{_count(len(forecast.blocked), 'deletion')} held back")
+        parts.append(f"{_count(len(forecast.blocked), 'deletion')} blocked")
     if forecast.failures:
-        parts.append("incomplete: not all that matters is known")
+        parts.append("incomplete: some queries or settings failed")
     return "; ".join(parts)
 
 

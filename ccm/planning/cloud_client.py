@@ -150,7 +150,7 @@ class RecordingCloudClient(CloudClient):
                 return cast("T", KNOWN_RESULTS[operation.verb])
             if get_type_hints(method)["return"] is not NoneType:
                 raise errors.RetryAfter(
-                    "nobody knows what it would answer", seconds=UNKNOWN_RESULT_DELAY_S
+                    "the result of this change cannot be predicted", seconds=UNKNOWN_RESULT_DELAY_S
                 )
             return cast("T", None)
         answer = await self._query(operation, method, args)
@@ -163,7 +163,7 @@ class RecordingCloudClient(CloudClient):
     ) -> object:
         """Refuse changes right before the provider: the second guard."""
         if operation.change:
-            raise ChangeRefused(f"{operation.verb} is not called: this program only looks")
+            raise ChangeRefused(f"{operation.verb}: refused; a forecast makes no changes")
         return await super()._call_provider(cloud, operation, method)
 
     async def _query(
@@ -202,7 +202,7 @@ class RecordingCloudClient(CloudClient):
         elif self._answer_count == answers_before and self._timeout_error is None:
             # No query got an answer for a whole deadline. Each further query would wait for its
             # own deadline, so no further one is sent.
-            self._timeout_error = errors.DeadlineExceeded(f"not asked after another got: {answer}")
+            self._timeout_error = errors.DeadlineExceeded(f"skipped after a time-out: {answer}")
         if isinstance(answer, errors.CloudError) and not isinstance(answer, ANSWER_ERRORS):
             self._ledger.failures[query] = answer
         return answer

@@ -385,7 +385,7 @@ async def _await_answer(question: Awaitable[T], what: str) -> T:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await question
     except TimeoutError as error:
-        text = f"GET {what}: the API server gave no answer within {ANSWER_TIMEOUT_S:g} s"
+        text = f"GET {what}: no response from the API server within {ANSWER_TIMEOUT_S:g} s"
         raise errors.Unreachable(text, kind="timeout") from error
 
 
@@ -393,7 +393,7 @@ def _waiting_controllers(options: Options, cluster: FakeTracker) -> Mapping[str,
     """Return the controllers that would wait for missing CRDs -> reason."""
     if cluster.served is None:
         return {}
-    why = "waiting: the definitions of Machines are missing; apply manifests/crds.yaml"
+    why = "waiting: the CRDs of Machines are missing; apply manifests/crds.yaml"
     return {
         manifest.name: why
         for manifest in names.enabled(options.controllers)
@@ -509,7 +509,7 @@ def _undecodable_events(cluster: FakeTracker) -> Iterator[RecordedEvent]:
             yield RecordedEvent(
                 subject=ChangedObject(kind.kind, namespace, name or "without a name"),
                 reason="Undecodable",
-                message="it cannot be decoded, and is left alone",
+                message="it cannot be decoded and is ignored",
             )
 
 

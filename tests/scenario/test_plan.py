@@ -188,7 +188,7 @@ async def test_after_each_change_it_says_what_a_daemon_then_does(env: Environmen
     async def settled() -> bool:
         """The members of load balancers follow in more than one step."""
         after = await planned(env)
-        return (after.lines[-1], after.code) == ("nothing to do; 1 deletion held back", 0)
+        return (after.lines[-1], after.code) == ("nothing to do; 1 deletion blocked", 0)
 
     await wait_for(settled, "nothing is left to do")
     assert await daemon.stop() == 0
