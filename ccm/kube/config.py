@@ -122,7 +122,7 @@ class FileReader:
         """Return the token in a file, stripped; raise OSError or ValueError."""
         token = self.read(path).decode(errors="replace").strip()
         if not token:
-            raise ValueError("it is empty")
+            raise ValueError("the file is empty")
         return check_header_value(token)
 
 
@@ -292,8 +292,8 @@ def _in_cluster(environ: Mapping[str, str], folder: Path) -> ClusterConfig:
     port = environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
         raise ClusterConfigError(
-            "no kubeconfig is given, and this is not inside a cluster:"
-            " KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set"
+            "no kubeconfig is set, and the process is not in a cluster (KUBERNETES_SERVICE_HOST "
+            "or KUBERNETES_SERVICE_PORT is missing); set a kubeconfig"
         )
     parts = FileReader()
     try:
@@ -321,7 +321,7 @@ def _in_cluster_tls(parts: FileReader, authority: Path) -> TlsSettings:
     except (OSError, ValueError) as problem:
         # As in client-go: a server with a publicly trusted certificate still works.
         logger("kube").warning(
-            "cluster authority is unusable, the system's are trusted instead",
+            "cluster CA unusable, system CAs trusted instead",
             file=str(authority),
             error=str(problem),
         )
@@ -375,8 +375,8 @@ def _server_url(text: str, *, secure: bool, where: str) -> str:
     full = text if "://" in text else f"{'https' if secure else 'http'}://{text}"
     if "@" in full.partition("://")[2].partition("/")[0]:
         raise ClusterConfigError(
-            f"{where}: the URL holds a user or a password (not shown); give these as username and "
-            "password of the kubeconfig's user"
+            f"{where}: the URL contains a user or a password (not shown); set username and "
+            "password of the kubeconfig's user instead"
         )
     try:
         url = urlsplit(full)
@@ -395,11 +395,11 @@ def _tls_settings(
     insecure = cluster.flag("insecure-skip-tls-verify")
     authorities = cluster.content("certificate-authority", parts)
     if insecure and authorities is not None:
-        raise cluster.error("insecure-skip-tls-verify", "contradicts certificate-authority")
+        raise cluster.error("insecure-skip-tls-verify", "conflicts with certificate-authority")
     chain = user.content("client-certificate", parts)
     key = user.content("client-key", parts)
     if (chain is None) != (key is None):
-        raise user.error("client-certificate", "must be given together with client-key")
+        raise user.error("client-certificate", "must be set together with client-key")
     trusted = TlsSettings(
         authorities=authorities,
         server_name=cluster.text("tls-server-name"),
@@ -426,7 +426,7 @@ def _credentials(user: KubeconfigSection, parts: FileReader) -> CredentialSource
     token = user.text("token")
     username = user.text("username")
     if username and (token or token_file):
-        raise user.error("username", "excludes token; give one of the two")
+        raise user.error("username", "conflicts with token; set only one of them")
     if token_file is not None:
         try:
             token = parts.token(token_file)

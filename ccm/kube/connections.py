@@ -155,7 +155,7 @@ class ConnectionPool:
         if body is not None or method != "GET":
             lines.append(f"Content-Length: {len(body or b'')}")
         if _LINE_ENDS.search("".join(lines)):
-            raise ValueError("the path or a header of a request has a line break in it")
+            raise ValueError("the path or a header of the request contains a line break")
         return "\r\n".join((*lines, "\r\n")).encode()
 
     async def _exchange(self, sent: bytes, silence_s: float | None) -> ServerResponse:

@@ -182,7 +182,7 @@ def _note_malformed(kind: ResourceKind[T], raw: msgspec.Raw, problem: Exception)
         head = NameMeta()
     metrics.malformed(kind.plural).inc()
     logger("kube").warning(
-        "object from the API server cannot be decoded and is left out",
+        "malformed object skipped",
         resource=kind.plural,
         key=head.key,
         error=str(problem),
@@ -219,7 +219,7 @@ def _name(raw: msgspec.Raw) -> NameMeta:
 
 def _undecodable(kind: ResourceKind[T], problem: Exception) -> errors.Unreachable:
     return errors.Unreachable(
-        f"the answer about {kind.plural} makes no sense: {problem}", kind="garbage"
+        f"the response for {kind.plural} cannot be decoded: {problem}", kind="garbage"
     )
 
 

@@ -190,8 +190,8 @@ _DNS_NAME_LIMIT = 253
 
 _outcomes = metrics.counter(
     "ccm_kube_events_total",
-    "Events by what became of them: created, counted (patched), spam, overflow, "
-    "rejected by the server, undelivered.",
+    "Events by outcome: created, counted (patched), spam, overflow, rejected by the server, "
+    "undelivered.",
     ("component", "outcome"),
 )
 _OUTCOMES = ("created", "counted", "spam", "overflow", "rejected", "undelivered")
@@ -218,8 +218,8 @@ class EventRecorder:
         self._last_ns = 0
         self._write_outage = Outage(
             self._log,
-            start_message="cannot write events, retrying",
-            end_message="events can be written again",
+            start_message="event writes failed, retrying",
+            end_message="event writes recovered",
         )
         self._counts = {outcome: _outcomes.labels(component, outcome) for outcome in _OUTCOMES}
 
@@ -265,7 +265,7 @@ class EventRecorder:
                 await self._handle(event)
             except Exception:  # noqa: BLE001 - one event must not cost all later ones
                 self._counts["undelivered"].inc()
-                self._log.error("an event could not be written", exc_info=True)
+                self._log.error("event write failed", exc_info=True)
             finally:
                 self._queue.task_done()
 
@@ -290,7 +290,7 @@ class EventRecorder:
                 await self._write(verdict)
             except errors.ApiError as refusal:
                 self._counts["rejected"].inc()
-                self._log.debug("server rejected an event", error=str(refusal))
+                self._log.debug("event rejected by the API server", error=str(refusal))
                 return
             except errors.Unreachable as problem:
                 self._write_outage.record_failure(error=str(problem))

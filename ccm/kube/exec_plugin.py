@@ -105,8 +105,8 @@ class ExecPlugin:
         self._obtained_at = 0.0
         self._renewal_outage = Outage(
             logger("kube"),
-            start_message="exec plugin gives no other credential for the one that was rejected",
-            end_message="exec plugin gives credentials again",
+            start_message="exec plugin did not replace the rejected credential",
+            end_message="exec plugin recovered",
         )
         self._running = asyncio.Lock()
 
@@ -190,7 +190,7 @@ class ExecPlugin:
                 return await asyncio.to_thread(_read_output, program)
         except TimeoutError as problem:
             raise NoCredentials(
-                f"exec plugin {self._settings.command} gave no answer in {self._timeout_s:g} s"
+                f"exec plugin {self._settings.command} timed out after {self._timeout_s:g} s"
             ) from problem
         finally:
             # The thread reaps the program. Waiting here would delay a cancelled caller.
@@ -261,18 +261,18 @@ def parse_credential(output: bytes, settings: ExecSettings) -> tuple[Credential,
         )
     status = answer.status or ExecStatus()
     if bool(status.client_certificate_data) != bool(status.client_key_data):
-        raise NoCredentials(f"{name} printed a client certificate or its key, not both")
+        raise NoCredentials(f"{name} printed only one of client certificate and key")
     if not status.token and not status.client_certificate_data:
         raise NoCredentials(f"{name} printed neither a token nor a client certificate")
     chain, key = status.client_certificate_data.encode(), status.client_key_data.encode()
     try:
         header = bearer(status.token).header if status.token else None
     except ValueError as problem:
-        raise NoCredentials(f"{name} printed a bad token: it {problem}") from problem
+        raise NoCredentials(f"{name}: invalid token: {problem}") from problem
     text = status.expiration_timestamp
     try:
         expires = None if text is None else times.parse_time(text)
     except ValueError as problem:
-        raise NoCredentials(f"{name} printed a bad expirationTimestamp: {problem}") from problem
+        raise NoCredentials(f"{name}: invalid expirationTimestamp: {problem}") from problem
     certificate = KeyPair(chain=chain, key=key) if chain else None
     return Credential(header=header, certificate=certificate), expires

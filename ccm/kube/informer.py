@@ -76,19 +76,19 @@ V = TypeVar("V")
 
 _lists = metrics.counter(
     "ccm_kube_lists_total",
-    "Complete reads of a kind, by watch-list or in pages.",
+    "Complete lists of a resource, by watch-list or in pages.",
     ("resource", "mode"),
 )
 _watches = metrics.counter("ccm_kube_watches_total", "Watches opened.", ("resource",))
 _malformed = metrics.gauge(
     "ccm_kube_malformed_objects",
-    "Objects whose newest state cannot be decoded; nothing is deleted that could be theirs.",
+    "Objects whose newest state cannot be decoded. Deletions that could affect them are blocked.",
     ("resource",),
 )
 metrics.FormerName(_malformed, "ccm_kube_undecodable_objects")
 _failures = metrics.counter(
     "ccm_kube_reflector_failures_total",
-    "Lists and watches that failed and were repeated after a pause.",
+    "Failed lists and watches, each retried after a delay.",
     ("resource",),
 )
 
@@ -218,7 +218,7 @@ class Reflector(Generic[T]):
         self.outage = Outage(
             logger("reflector", resource=resource),
             start_message="list or watch failed, retrying",
-            end_message="list and watch work again",
+            end_message="list and watch recovered",
         )
         self._failures = _failures.labels(resource)
         self._watches = _watches.labels(resource)
@@ -343,7 +343,7 @@ class Reflector(Generic[T]):
             return await tasks.with_timeout(limit_s, entering, name=f"open-watch-{self._resource}")
         except TimeoutError:
             raise errors.Unreachable(
-                f"a watch was not answered within {limit_s:g} s", kind="timeout"
+                f"no response to a watch within {limit_s:g} s", kind="timeout"
             ) from None
 
     def _check_end(self, opened_at: float) -> None:
@@ -590,7 +590,7 @@ class Informer(Generic[T]):
         """Mark the initial content as complete."""
         if not self.has_synced:
             self._synced.set()
-            self._log.debug("cache complete", count=len(self.store))
+            self._log.debug("cache synced", count=len(self.store))
 
     def _updated(self, old: T, new: T) -> None:
         for handler in tuple(self._handlers):
@@ -612,7 +612,7 @@ class Informer(Generic[T]):
             TimeoutError: the time limit was exceeded.
         """
         if not await tasks.wait_for(self._synced, timeout_s):
-            raise TimeoutError(f"the cache of {self.resource} is not complete yet")
+            raise TimeoutError(f"the cache of {self.resource} has not synced")
 
     async def run(self) -> None:
         """Keep the cache up to date until cancelled."""

@@ -369,7 +369,7 @@ class LeaderElector:
         self._unreachable = Outage(
             self._log,
             start_message="cannot acquire or renew lease, retrying",
-            end_message="lease can be read and written again",
+            end_message="lease access recovered",
         )
         self._lease_changed = asyncio.Event()
         self._last_watch_event_at: float | None = None
@@ -387,7 +387,7 @@ class LeaderElector:
         silent_s = clock.monotonic() - self._lock.observed_at
         return (
             f"lease {self._config.name} could not be renewed for {silent_s:.0f} s; after "
-            f"{self._config.renew_deadline_s:g} s another daemon may lead"
+            f"{self._config.renew_deadline_s:g} s another replica may become leader"
         )
 
     @property
@@ -436,7 +436,7 @@ class LeaderElector:
             where = f"{self._config.namespace}/{self._config.name}"
             fault = None if renewal.cancelled() else renewal.exception()
             holder = "" if self._lock.is_ours else self._lock.holder
-            held = f": {holder} holds it" if holder else ""
+            held = f": held by {holder}" if holder else ""
             raise LostLease(f"could not renew lease {where}{held}") from fault
         work.result()
 
@@ -481,7 +481,7 @@ class LeaderElector:
             try:
                 await self._follow_once()
             except errors.KubeError as problem:
-                self._log.debug("cannot watch the lease, reading it instead", error=str(problem))
+                self._log.debug("lease watch failed, polling the lease instead", error=str(problem))
             finally:
                 self._last_watch_event_at = None
             now = clock.monotonic()
@@ -515,7 +515,7 @@ class LeaderElector:
         try:
             held = await tasks.with_timeout(limit_s, self._lock.attempt(), name="lease-try")
         except errors.Conflict as conflict:
-            self._log.debug("another replica was faster", error=str(conflict))
+            self._log.debug("lease taken by another replica", error=str(conflict))
             held = False
         except (errors.KubeError, TimeoutError) as problem:
             self._unreachable.record_failure(error=str(problem))
@@ -582,9 +582,9 @@ class LeaderElector:
                 self._config.request_timeout_s, self._lock.release(), name="lease-release"
             )
         except (errors.KubeError, TimeoutError) as problem:
-            self._log.warning("could not give the lease back", error=str(problem))
+            self._log.warning("lease release failed", error=str(problem))
         else:
-            self._log.info("lease given back", released=released)
+            self._log.info("lease released", released=released)
 
     def _record_event(self, what: str) -> None:
         self._recorder.event(

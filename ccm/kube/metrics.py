@@ -53,12 +53,12 @@ _retries = metrics.counter(
 )
 _writes = metrics.counter(
     "ccm_kube_writes_total",
-    "Calls that change something, by the resource they are about; repetitions count once.",
+    "Write calls by resource; retries count once.",
     ("resource",),
 )
 _malformed = metrics.plain_counter(
     "ccm_kube_malformed_objects_total",
-    "Objects from the API server that could not be decoded and were left out.",
+    "Objects from the API server that were skipped because they could not be decoded.",
     ("resource",),
 )
 

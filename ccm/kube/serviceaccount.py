@@ -78,7 +78,7 @@ class ServiceAccount:
         self._renewal_outage = Outage(
             logger("kube", account=f"{namespace}/{name}"),
             start_message="token renewal failed, keeping the current token",
-            end_message="token can be renewed again",
+            end_message="token renewal recovered",
         )
         self._renewal_lock = asyncio.Lock()
 
@@ -165,7 +165,7 @@ class ServiceAccount:
         answer = await self._send(f"{self._path}/{quote(self._name)}/token", body)
         status = _DECODER.decode(answer).status
         if status is None or not status.token:
-            raise ValueError("the answer holds no token")
+            raise ValueError("the response contains no token")
         return status
 
     async def _create_account(self) -> None:

@@ -49,7 +49,7 @@ _SLOW_LIMITER_S = 0.05
 """Minimum wait for the rate limiter that is logged (client-go)."""
 
 _UNLIMITED = contextlib.nullcontext()
-_READS_ONLY = "this program only looks, and never writes"
+_READS_ONLY = "this program is read-only"
 
 _EXCHANGE_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 
@@ -235,7 +235,7 @@ class Transport:
                 continue
             if delay is None or not call.retry or attempt >= MAX_RETRIES:
                 raise problem
-            self._log.debug("request is repeated", after_s=delay, error=str(problem))
+            self._log.debug("request failed, retrying", after_s=delay, error=str(problem))
             await asyncio.sleep(delay)
             attempt += 1
 
@@ -296,19 +296,19 @@ class Transport:
                     for line in filter(None, whole):
                         yield line
                 if size > MAX_LINE:
-                    raise ValueError(f"a line has more than {MAX_LINE} bytes")
+                    raise ValueError(f"a line exceeds {MAX_LINE} bytes")
         except aiohttp.SocketTimeoutError as problem:
             raise errors.Unreachable(
-                f"the watch at {self.host} fell silent", kind="silent"
+                f"watch at {self.host}: no data within the idle time-out", kind="silent"
             ) from problem
         except _EXCHANGE_ERRORS as problem:
-            raise self._unreachable("the watch", problem) from problem
+            raise self._unreachable("watch", problem) from problem
         if rest := b"".join(parts):
             yield rest
 
     def _unreachable(self, what: str, problem: Exception) -> errors.Unreachable:
         return errors.Unreachable(
-            f"{what}: no answer from {self.host}: {describe_error(problem)}",
+            f"{what}: no response from {self.host}: {describe_error(problem)}",
             kind=failure_kind(problem),
         )
 

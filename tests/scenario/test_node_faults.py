@@ -207,7 +207,7 @@ async def settled_by_another(env: Environment, name: str) -> None:
 HOSTS = tuple(f"host-{number}" for number in range(6))
 
 LOST = "list or watch failed, retrying"
-FOUND = "list and watch work again"
+FOUND = "list and watch recovered"
 
 
 async def half_way(env: Environment) -> Rule:
@@ -300,7 +300,7 @@ async def test_an_outage_longer_than_the_lease(
     once_each(
         successor,
         "cannot acquire or renew lease, retrying",
-        "lease can be read and written again",
+        "lease access recovered",
     )
 
 

@@ -198,7 +198,7 @@ async def test_a_stolen_lease_ends_the_leader_and_is_taken_back_when_it_has_run_
     await steal(env, leaseDurationSeconds=4, leaseTransitions=MOST)
 
     assert await leader.ended() == 1
-    assert f"{THIEF} holds it" in leader.lines("leaderelection lost")[0]["err"]
+    assert f"held by {THIEF}" in leader.lines("leaderelection lost")[0]["err"]
     standby = await env.start(flags=flags)
     await standby.says("new leader elected", leader=THIEF)
     await standby.says("became leader")
@@ -260,7 +260,7 @@ async def test_storage_goes_from_leader_to_leader(env: Environment, tmp_path: Pa
         "persistence is open",
         "controllers started",
         "persistence is closed",
-        "lease given back",
+        "lease released",
     ]
     assert sorted(order, key=said.index) == order
     assert not standby.lines("persistence is closed")

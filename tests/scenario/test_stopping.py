@@ -44,7 +44,7 @@ async def test_a_signal_ends_it_in_good_order(env: Environment, number: signal.S
         assert len(await env.cluster.events(name, names.REASON_SYNCED)) == 1
     assert (await env.cluster.lease()).get("holderIdentity", "") == ""
     said = [line["msg"] for line in daemon.lines()]
-    assert said.index("stopping") < said.index("lease given back") < said.index("stopped")
+    assert said.index("stopping") < said.index("lease released") < said.index("stopped")
     assert said[-1] == "stopped"
     assert daemon.lines("starting")[0]["provider"] == "sim"
     assert "cloud-node-controller" in daemon.lines("controllers started")[0]["controllers"]

@@ -113,7 +113,7 @@ async def test_a_port_that_is_taken_is_said_at_once() -> None:
         ),
         (
             f"--tls-cert-file={__file__} --tls-private-key-file={__file__}",
-            "certificate cannot be used: it is not valid PEM$",
+            "certificate cannot be used: not valid PEM$",
         ),
         ("--cert-dir=/proc/none", "cannot be kept in /proc/none: No such file or directory$"),
     ],

@@ -256,5 +256,5 @@ async def test_one_event_that_fails_unexpectedly_costs_no_other(sink: Sink) -> N
     assert [event.reason for event in sink.events.values()] == ["Second"]
     assert sink.count("undelivered") == 1
     assert [line["event"] for line in lines if line["log_level"] == "error"] == [
-        "an event could not be written"
+        "event write failed"
     ]

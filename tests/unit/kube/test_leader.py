@@ -408,7 +408,7 @@ async def test_a_leader_that_sees_another_holder_stops_at_once(server: Cluster) 
     await advance(5)
     fault = await replica.result()
     assert isinstance(fault, LostLease)
-    assert "bing holds it" in str(fault)
+    assert "held by bing" in str(fault)
     assert replica.work.ended == 9
     assert replica.lost == [4]
     assert server.spec.holder_identity == "bing"
