@@ -25,7 +25,7 @@ def check_size(text: str) -> str:
         ValueError: the credential is too long; the message has its size, not its text.
     """
     if len(text) > MAX_BYTES // 4 and (size := len(text.encode(errors="replace"))) > MAX_BYTES:
-        raise ValueError(f"must have at most {MAX_BYTES} bytes, as a credential, and has {size}")
+        raise ValueError(f"must have at most {MAX_BYTES} bytes, but has {size}")
     return text
 
 
@@ -37,9 +37,8 @@ def check_header_value(text: str) -> str:
     """
     if len(text) > MAX_HEADER_BYTES or not (text.isascii() and text.isprintable()):
         raise ValueError(
-            f"must be one line of printable ASCII with at most {MAX_HEADER_BYTES} bytes, "
-            "for it goes "
-            f"into a header, and has {len(text.encode(errors='replace'))}"
+            f"must be one line of printable ASCII with at most {MAX_HEADER_BYTES} bytes, to fit "
+            f"into a header; it has {len(text.encode(errors='replace'))} bytes"
         )
     return text
 
@@ -54,7 +53,7 @@ def read(path: Path) -> str:
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise ValueError(f"it has more than {MAX_BYTES} bytes, and a credential has fewer")
+        raise ValueError(f"the file has more than {MAX_BYTES} bytes, too many for a credential")
     return data.decode().strip()
 
 
@@ -95,4 +94,4 @@ class KeyPair:
 
 
 def _no_password() -> str:
-    raise ValueError("an encrypted private key is not supported")
+    raise ValueError("encrypted private keys are not supported")

@@ -23,7 +23,7 @@ def describe_error(error: Exception) -> str:
     """Return why a file cannot be used, without error numbers and without its path."""
     text = getattr(error, "strerror", None) or str(error)
     plain = _TLS_PLACE.sub("", text)
-    return "it is not valid PEM" if plain == "PEM lib" else plain
+    return "not valid PEM" if plain == "PEM lib" else plain
 
 
 _TLS_PLACE = re.compile(r"^\[[A-Z0-9_: ]+\] | \(_ssl\.c:\d+\)$")

@@ -250,7 +250,7 @@ QUANTITY = FlagKind(
 )
 CERTIFICATES = FlagKind(
     word="cert,key[:names]",
-    expected="a certificate file and a key file, then host names if wanted: a.crt,a.key:a.example",
+    expected="a certificate file and a key file, optionally with host names: a.crt,a.key:a.example",
     parse=parse_named_certificate,
     write=lambda value: f"[{';'.join(map(_write_certificate, value))}]",
     merge=lambda earlier, later: earlier + later,
@@ -451,7 +451,7 @@ def qualified(what: str) -> Callable[[Iterable[str]], str]:
 
     def check(entries: Iterable[str]) -> str:
         wrong = next((entry for entry in entries if not _QUALIFIED.fullmatch(entry)), None)
-        return "" if wrong is None else f"{wrong!r} is no {what}; it must look like {_EXAMPLES}"
+        return "" if wrong is None else f"{wrong!r} is not a {what}; it must look like {_EXAMPLES}"
 
     return check
 

@@ -67,7 +67,7 @@ def describe_error(error: BaseException) -> str:
         # The message shows the position in several lines, with a status that no server sent.
         return " ".join(error.message.split()).rstrip(" ^")
     if is_not_tls(error):
-        return "what answers there speaks no TLS"
+        return "the server does not speak TLS"
     number = getattr(error, "errno", None) or 0
     text = getattr(error, "strerror", None) or str(error)
     # Negative numbers are the resolver's, and the TLS library has numbers of its own.

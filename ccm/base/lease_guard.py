@@ -61,7 +61,7 @@ class LeaseGuard:
     def check(self) -> None:
         """Raise `LeaseExpired` unless operations may start."""
         if self.remaining_s <= 0:
-            raise LeaseExpired("not begun, because the lease may have run out")
+            raise LeaseExpired("operation not started: the lease may have expired")
 
     def register(self, limit: asyncio.Timeout) -> None:
         """Register an operation that the lease limits; raise `LeaseExpired` if it must not

@@ -299,10 +299,10 @@ def capture_python_errors() -> None:
     def thread_failed(failed: threading.ExceptHookArgs) -> None:
         if failed.exc_type is not SystemExit:
             name = failed.thread.name if failed.thread else "?"
-            python.error("a thread failed", thread=name, exc_info=failed.exc_value)
+            python.error("thread failed", thread=name, exc_info=failed.exc_value)
 
     def unraisable(failed: Any) -> None:
-        what = failed.err_msg or "an error was ignored"
+        what = failed.err_msg or "unraisable error"
         python.error(what, where=repr(failed.object), exc_info=failed.exc_value)
 
     logging.captureWarnings(True)

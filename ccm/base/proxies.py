@@ -69,7 +69,7 @@ class ProxySettings:
         if not is_usable:
             name = f"{parts.scheme.upper()}_PROXY"
             raise ValueError(
-                f"{name}: {without_credentials(proxy)!r} is no HTTP proxy; give a URL such as "
+                f"{name}: {without_credentials(proxy)!r} is not an HTTP proxy; use a URL such as "
                 "http://proxy.example:3128, or unset it"
             )
         try:

@@ -53,7 +53,7 @@ def describe_error(error: Exception) -> str:
         return f"character {error.position + 1}: {error.reason}"
     mark = getattr(error, "problem_mark", None)
     if mark is None:
-        return "no readable text, or a value that is no date or number although it looks like one"
+        return "unreadable text, or an invalid date or number"
     problem = getattr(error, "problem", None) or "unreadable"
     shown = _QUOTED.sub(
         lambda match: match[0] if _HARMLESS.fullmatch(match[1]) else "(not shown)", problem
@@ -72,7 +72,7 @@ class _Strict(yaml.SafeLoader):
             name = self.canonical_name(key.value)
             if name in seen:
                 line = key.start_mark.line + 1
-                raise _DuplicateName(f"{key.value} is given twice, again in line {line}")
+                raise _DuplicateName(f"line {line}: duplicate name {key.value}")
             seen.add(name)
         return node
 
@@ -87,7 +87,7 @@ def _whole_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     number: int = loader.construct_yaml_int(node)
     if not -(2**63) <= number < 2**64:  # Python refuses to print thousands of digits
         raise yaml.constructor.ConstructorError(
-            problem="a number of more than 64 bits", problem_mark=node.start_mark
+            problem="number exceeds 64 bits", problem_mark=node.start_mark
         )
     return number
 

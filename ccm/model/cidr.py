@@ -54,15 +54,13 @@ def parse_ranges(text: str) -> tuple[Network, ...]:
     parsed = [(entry, parse_cidr(entry)) for entry in entries]
     wrong = [repr(entry) for entry, network in parsed if network is None]
     if wrong:
-        are = "is no CIDR; it" if len(wrong) == 1 else "are no CIDRs; each"
+        are = "is not a CIDR; it" if len(wrong) == 1 else "are not CIDRs; each"
         raise ValueError(f"{', '.join(wrong)} {are} must look like 10.244.0.0/16")
     ranges = tuple(network for _, network in parsed if network is not None)
     if len(ranges) > MAX_RANGES:
-        raise ValueError(
-            f"names {len(ranges)} ranges; there must be one, or an IPv4 and an IPv6 range"
-        )
+        raise ValueError(f"has {len(ranges)} ranges; use one, or an IPv4 and an IPv6 range")
     if len(ranges) == MAX_RANGES and ranges[0].version == ranges[1].version:
-        raise ValueError("names two ranges of one family; it must be an IPv4 and an IPv6 range")
+        raise ValueError("has two ranges of one family; use an IPv4 and an IPv6 range")
     return ranges
 
 

@@ -18,8 +18,8 @@ def value_fault(value: str) -> str:
         return f"{value!r} has {len(value)} characters; a label value has at most {_MAX_NAME}"
     if value and not _NAME.fullmatch(value):
         return (
-            f"{value!r} is no label value; it consists of letters, digits, '-', '_' and '.', "
-            "and starts and ends with a letter or digit"
+            f"{value!r} is not a valid label value; use letters, digits, '-', '_' and '.', with a "
+            "letter or digit at each end"
         )
     return ""
 
@@ -29,10 +29,10 @@ def key_fault(key: str) -> str:
     """Return what is wrong with a label key; empty = it is valid."""
     prefix, separator, name = key.rpartition("/")
     if separator and (len(prefix) > _MAX_PREFIX or not _SUBDOMAIN.fullmatch(prefix)):
-        return f"{key!r} is no label key; what stands before the '/' must be a DNS name"
+        return f"{key!r} is not a valid label key; the prefix before the '/' must be a DNS name"
     if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
         return (
-            f"{key!r} is no label key; a name of 1 to {_MAX_NAME} letters, digits, '-', '_' and "
-            "'.' may have a DNS name and a '/' before it"
+            f"{key!r} is not a valid label key; use 1 to {_MAX_NAME} letters, digits, '-', '_' "
+            "and '.', optionally after a DNS name and a '/'"
         )
     return ""

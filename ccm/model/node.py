@@ -31,14 +31,14 @@ class Taint(Wire, frozen=True, kw_only=True):
 
 
 class NodeAddress(Wire, frozen=True, kw_only=True):
-    """One address of a node; `type` is one of the `ADDRESS_*` names or a provider's own."""
+    """Address of a node; `type` is one of the `ADDRESS_*` names or a provider's own."""
 
     type: str = ""
     address: str = ""
 
 
 class NodeCondition(Wire, frozen=True, kw_only=True):
-    """One condition of a node's status."""
+    """Condition of a node."""
 
     type: str = ""
     status: str = ""

@@ -67,10 +67,10 @@ _OPERATORS = {"In": True, "NotIn": False, "Exists": True, "DoesNotExist": False}
 
 
 class Term(Wire, frozen=True, kw_only=True):
-    """One term of a selector.
+    """Requirement of a label selector.
 
     Attributes:
-        key: label that the term is about.
+        key: key of the label.
         operator: In and NotIn compare its value with values; Exists and DoesNotExist do not.
         values: values for In and NotIn.
     """
@@ -81,11 +81,11 @@ class Term(Wire, frozen=True, kw_only=True):
 
 
 class LabelSelector(Wire, frozen=True, kw_only=True):
-    """Selects by labels; all of it has to hold.
+    """Label selector; all of its requirements must match.
 
     Attributes:
-        match_labels: labels that an object needs, with their values.
-        match_expressions: further terms that the labels of an object have to satisfy.
+        match_labels: labels that an object must have, with their values.
+        match_expressions: further requirements on the labels of an object.
     """
 
     match_labels: dict[str, str] | None = None
@@ -113,7 +113,7 @@ def _expression(term: Term) -> Requirement:
     key, operator, values = term.key, term.operator, term.values or ()
     if operator not in _OPERATORS:
         known = ", ".join(_OPERATORS)
-        raise BadSelectorError(f"operator {operator!r} of {key!r} is none of {known}")
+        raise BadSelectorError(f"operator {operator!r} of {key!r} is unknown; use one of {known}")
     needs = operator in ("In", "NotIn")
     if needs != bool(values):
         raise BadSelectorError(

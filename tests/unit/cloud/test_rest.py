@@ -106,7 +106,7 @@ async def test_an_authorization_that_no_header_can_carry_is_refused(
         def refused(self, header: str) -> bool:
             raise AssertionError(header)
 
-    with pytest.raises(ConfigError, match=r"must be one line .* has \d+$") as refused:
+    with pytest.raises(ConfigError, match=r"must be one line .* has \d+ bytes$") as refused:
         async with opened(server.url, authorization=f"Bearer {token}"):
             pass
     async with opened(server.url, authorization=Renewing()) as client:
@@ -227,7 +227,9 @@ async def test_a_proxy_that_is_none_is_a_fault_of_the_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "socks5://us:hunter3@proxy.test")
-    with pytest.raises(ConfigError, match=r"^HTTPS_PROXY: 'socks5://proxy.test' is no HTTP proxy"):
+    with pytest.raises(
+        ConfigError, match=r"^HTTPS_PROXY: 'socks5://proxy.test' is not an HTTP proxy"
+    ):
         async with opened("https://cloud.test"):
             pass
 

@@ -136,12 +136,12 @@ def network(text: str) -> Network:
     [
         ("", "is empty"),
         ("  ", "is empty"),
-        ("10.0.0.0", "'10.0.0.0' is no CIDR"),
-        ("10.0.0.0/8,", "'' is no CIDR"),
-        ("a,b", "'a', 'b' are no CIDRs; each must look like"),
+        ("10.0.0.0", "'10.0.0.0' is not a CIDR"),
+        ("10.0.0.0/8,", "'' is not a CIDR"),
+        ("a,b", "'a', 'b' are not CIDRs; each must look like"),
         ("10.0.0.0/8,11.0.0.0/8", "two ranges of one family"),
         ("fd00::/64,fd01::/64", "two ranges of one family"),
-        ("10.0.0.0/8,fd00::/64,11.0.0.0/8", "names 3 ranges"),
+        ("10.0.0.0/8,fd00::/64,11.0.0.0/8", "has 3 ranges"),
     ],
 )
 def test_wrong_ranges_are_refused(text: str, said: str) -> None:
@@ -252,7 +252,7 @@ def test_a_selector_holds_where_all_its_terms_do(labels: Mapping[str, str], expe
 @pytest.mark.parametrize(
     ("operator", "values", "said"),
     [
-        ("Near", [], "'Near' of 'a' is none of In, NotIn, Exists, DoesNotExist"),
+        ("Near", [], "'Near' of 'a' is unknown; use one of In, NotIn, Exists, DoesNotExist"),
         ("In", [], "In of 'a' needs values"),
         ("NotIn", [], "NotIn of 'a' needs values"),
         ("Exists", ["1"], "Exists of 'a' takes no values"),
