@@ -58,9 +58,11 @@ def parse_ranges(text: str) -> tuple[Network, ...]:
         raise ValueError(f"{', '.join(wrong)} {are} must look like 10.244.0.0/16")
     ranges = tuple(network for _, network in parsed if network is not None)
     if len(ranges) > MAX_RANGES:
-        raise ValueError(f"has {len(ranges)} ranges; use one, or an IPv4 and an IPv6 range")
+        raise ValueError(
+            f"must be one range or an IPv4 and an IPv6 range, but has {len(ranges)} ranges"
+        )
     if len(ranges) == MAX_RANGES and ranges[0].version == ranges[1].version:
-        raise ValueError("has two ranges of one family; use an IPv4 and an IPv6 range")
+        raise ValueError("must be an IPv4 and an IPv6 range, but has two ranges of one family")
     return ranges
 
 

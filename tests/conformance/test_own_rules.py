@@ -247,7 +247,7 @@ async def test_nodes_of_another_cloud_are_neither_initialised_nor_addressed(
 async def test_an_invalid_label_is_never_sent(env: NodeEnvironment) -> None:
     await env.node(taints=[U])
 
-    with pytest.raises(CloudError, match="label fine: 'not fine!' is no label value"):
+    with pytest.raises(CloudError, match="label fine: 'not fine!' is not a valid label value"):
         await env.node_controller(cloud(additional_labels={"fine": "not fine!"})).sync_node("node0")
 
     assert env.proxy.requests(MAIN_PATCH) == []

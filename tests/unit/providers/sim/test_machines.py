@@ -44,7 +44,7 @@ async def asking(url: str) -> AsyncIterator[Asking]:
         ({"token": b" \n"}, "the credentials lack token"),
         ({"token": b"hunter2\xff"}, "must be one line"),
         ({"token": b"hunter2\nX-Admin: 1"}, "token of the credentials must be one line"),
-        ({"token": b"hunter2" * 43_000}, "and has 301000"),
+        ({"token": b"hunter2" * 43_000}, "it has 301000 bytes"),
     ],
     ids=lambda value: repr(value)[:24],
 )
