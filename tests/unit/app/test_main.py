@@ -73,6 +73,17 @@ def test_how_it_ends(
     assert code == 255 or said == words[0]
 
 
+def test_a_former_name_of_a_flag_is_logged_once_as_a_warning(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(daemon, "run", ends_with(Misconfigured("x is wrong")))
+
+    main.main([*ARGV, "--own-nodes=a", "--own-nodes=b"])
+
+    (warning,) = (line for line in capfd.readouterr().err.splitlines() if line.startswith("W"))
+    assert "--own-nodes is deprecated: use --node-selector" in warning
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
