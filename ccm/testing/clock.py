@@ -148,7 +148,7 @@ class _Jumping(selectors.DefaultSelector):
             self._spins += 1
             if self._spins <= _SETTLE_LIMIT:
                 return None
-            error = RuntimeError("the event loop does not come to rest: does a task spin?")
+            error = RuntimeError("the event loop does not settle; find the task that spins")
             for wait in (pending for pending in waits if not pending.done()):
                 wait.set_exception(error)
         else:
@@ -166,8 +166,8 @@ class _Jumping(selectors.DefaultSelector):
         if self._jumps > _JUMP_LIMIT:
             self._jumps = 0  # the test still has to end its tasks
             raise RuntimeError(
-                f"{_JUMP_LIMIT} timers in one loop: does a test await what never comes, "
-                "while something ticks?"
+                f"{_JUMP_LIMIT} timers in one loop; the test may wait for an event that never "
+                "comes while a periodic timer runs"
             )
         # Use the timer's recorded deadline: rounding makes "now plus timeout" miss it.
         reached = self._loop.virtual_s + timeout
@@ -216,5 +216,5 @@ async def settle() -> None:
 def _loop() -> VirtualTimeLoop:
     loop = asyncio.get_running_loop()
     if not isinstance(loop, VirtualTimeLoop):
-        raise RuntimeError("this loop runs in real time; a `VirtualTimeLoop` is needed")
+        raise RuntimeError("the event loop runs in real time; use a `VirtualTimeLoop`")
     return loop

@@ -141,7 +141,7 @@ class ListingCases:
 
         listing = await inventory.list_instances()
 
-        same(listing.requests, await harness.requests() - before, "requests of a listing")
+        same(listing.requests, await harness.requests() - before, "number of requests")
 
     async def test_every_page_of_instances_is_listed(self, cloud: Cloud, harness: Harness) -> None:
         """The inventory reads every page."""
@@ -163,10 +163,10 @@ class ListingCases:
                 same(
                     await face.state(by_name(instance)),
                     RUNNING,
-                    f"{instance.name}, by name, amid pages",
+                    f"paged lookup of {instance.name} by name",
                 )
             except errors.Unimplemented:
-                pytest.skip("this cloud says Unimplemented: it cannot look up by name")
+                pytest.skip("not implemented: lookup by name")
 
     async def test_every_page_of_load_balancers_is_read(
         self, cloud: Cloud, harness: Harness
@@ -181,7 +181,7 @@ class ListingCases:
         for service in services:
             status = await balancer.get_load_balancer(CLUSTER, service)
             assert status is not None, (
-                f"the load balancer of {service.name} is not found amid pages"
+                f"load balancer of {service.name} is missing in a paged lookup"
             )
         if isinstance(balancer, LoadBalancerDigests):
             names = [balancer.get_load_balancer_name(CLUSTER, service) for service in services]
@@ -226,21 +226,21 @@ class ListingCases:
 
         shuffled = random.Random(1).sample(nodes, len(nodes))
         wanted = balancer.load_balancer_digest(CLUSTER, service, shuffled)
-        same(await _listed(balancer), {name: wanted}, "digests after an ensure")
+        same(await _listed(balancer), {name: wanted}, "digests after ensure")
         others = {
-            "a member less": balancer.load_balancer_digest(CLUSTER, service, nodes[1:]),
+            "one member less": balancer.load_balancer_digest(CLUSTER, service, nodes[1:]),
             "another port": balancer.load_balancer_digest(
                 CLUSTER, build_service(ports=[HTTPS]), nodes
             ),
         }
         for what, digest in others.items():
-            assert digest != wanted, f"the same digest with {what}"
+            assert digest != wanted, f"digest does not change with {what}"
         await harness.tamper(name)
-        assert (await _listed(balancer))[name] != wanted, "a change in the cloud is not noticed"
+        assert (await _listed(balancer))[name] != wanted, "no new digest after a change"
         await ensured(balancer, service, nodes)
-        same(await _listed(balancer), {name: wanted}, "digests after an ensure that repaired")
+        same(await _listed(balancer), {name: wanted}, "digests after a repair")
         await deleted(balancer, service)
-        same(await _listed(balancer), {}, "digests after deleting")
+        same(await _listed(balancer), {}, "digests after the deletion")
 
     async def test_a_digest_tells_apart_what_ensure_tells_apart(
         self, cloud: Cloud, harness: Harness
@@ -261,11 +261,11 @@ class ListingCases:
             except errors.CloudError:
                 continue
             if await _made(harness) != before:
-                assert wanted != former, f"the digest does not notice {what}"
+                assert wanted != former, f"digest does not change with {what}"
             same(await _listed(balancer), {name: wanted}, f"listed digests after {what}")
             held = set(await harness.load_balancers())
             other, others = known.setdefault(wanted, (what, held))
-            assert held == others, f"one digest for {what} and {other}"
+            assert held == others, f"the same digest for {what} and {other}"
 
 
 async def _listed(balancer: LoadBalancerDigests) -> dict[str, str]:
@@ -282,10 +282,10 @@ def _has_all(listed: Collection[str], expected: Collection[str], what: str) -> N
     """Fail unless every expected item is listed exactly once."""
     missing = sorted(set(expected) - set(listed))
     assert not missing, (
-        f"{len(missing)} of {len(expected)} {what} are not listed: is every page read?"
+        f"{len(missing)} of {len(expected)} {what} are not listed; check that all pages are read"
     )
     twice = sorted({item for item in listed if list(listed).count(item) > 1})
-    assert not twice, f"{what} listed twice: {twice}"
+    assert not twice, f"{what} listed more than once: {twice}"
 
 
 __all__ = [
@@ -350,7 +350,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
         await harness.transition(instance)
 
-        same(await face.state(by_id(instance)), RUNNING, "an instance between two states")
+        same(await face.state(by_id(instance)), RUNNING, "an instance in a transitional state")
 
     async def test_deleted_instance_is_gone(self, face: InstanceLookups, harness: Harness) -> None:
         """Existence calls return False for a deleted instance, without an error; others exist."""
@@ -371,7 +371,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
         for name, ask in face.about_id(instance.name, instance.provider_id).items():
             if name not in probes.EXISTENCE:
-                await probes.must_raise(name, ask, (errors.NotFound,), "about an absent instance")
+                await probes.must_raise(name, ask, (errors.NotFound,), "for an absent instance")
 
     async def test_lookup_by_name(self, face: InstanceLookups, harness: Harness) -> None:
         """A lookup by name finds a node without provider ID until its instance is deleted."""
@@ -379,12 +379,12 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         try:
             same(await face.state(by_name(instance)), RUNNING, "an instance looked up by name")
         except errors.Unimplemented:
-            pytest.skip("this cloud says Unimplemented: it cannot look up by name")
+            pytest.skip("not implemented: lookup by name")
 
         metadata = await face.metadata(by_name(instance))
         await harness.delete(instance)
 
-        same(metadata.provider_id, instance.provider_id, "provider ID of a node without one")
+        same(metadata.provider_id, instance.provider_id, "provider ID found by name")
         same(await face.state(by_name(instance)), GONE, "a deleted instance looked up by name")
         same(await face.state(by_name(other)), RUNNING, "another instance")
 
@@ -398,8 +398,8 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         metadata, expected = await face.metadata(mixed), await face.metadata(by_id(first))
         await harness.delete(first)
 
-        same(metadata, expected, "metadata of the instance behind the provider ID")
-        same(await face.state(mixed), GONE, "the deleted instance behind the provider ID")
+        same(metadata, expected, "metadata for the provider ID")
+        same(await face.state(mixed), GONE, "deleted instance of the provider ID")
 
     @pytest.mark.parametrize(
         "provider_id",
@@ -415,7 +415,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
         for name, ask in face.about_id(instance.name, provider_id.format(scheme=scheme)).items():
             await probes.must_raise(
-                name, ask, (errors.InvalidArgument,), "about a foreign provider ID"
+                name, ask, (errors.InvalidArgument,), "for a foreign provider ID"
             )
 
     async def test_metadata_is_complete(self, face: InstanceLookups, harness: Harness) -> None:
@@ -429,14 +429,14 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         assert metadata.instance_type, "the instance type is empty"
         for field in ("instance_type", "zone", "region"):
             actual, expected = getattr(metadata, field), getattr(instance, field)
-            assert LABEL_VALUE.fullmatch(actual), f"{field} {actual!r} is no value for a label"
+            assert LABEL_VALUE.fullmatch(actual), f"{field} {actual!r} is not a valid label value"
             if expected:
                 same(actual, expected, field)
         for key, value in metadata.additional_labels.items():
-            assert LABEL_VALUE.fullmatch(value), f"label {key} has the impossible value {value!r}"
+            assert LABEL_VALUE.fullmatch(value), f"{key}: {value!r} is not a valid label value"
         if not face.old:  # the old interface has no additional labels
             lost = instance.additional_labels.items() - metadata.additional_labels.items()
-            assert not lost, f"additional labels lost: {sorted(lost)}"
+            assert not lost, f"additional labels missing: {sorted(lost)}"
 
     async def test_addresses_are_usable(self, face: InstanceLookups, harness: Harness) -> None:
         """Addresses are unique, IPs parse, and expected addresses come in the expected order."""
@@ -446,7 +446,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
         assert addresses, "a running instance has no address"
         for entry in addresses:
-            assert addresses.count(entry) == 1, f"{entry} is there more than once"
+            assert addresses.count(entry) == 1, f"{entry} is not unique"
             if entry.type.endswith("IP"):
                 ipaddress.ip_address(entry.address)
         if instance.addresses is not None:
@@ -459,7 +459,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         for name, ask in face.questions(instance).items():
             first, *rest = await asyncio.gather(*(outcome(ask) for _ in range(10)))
             for other in rest:
-                same(other, first, f"{name}, asked again")
+                same(other, first, f"{name}, repeated")
 
     async def test_arguments_are_left_alone(self, face: InstanceLookups, harness: Harness) -> None:
         """The provider does not modify its arguments."""
@@ -477,7 +477,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
             for name, ask in face.about(node).items():
                 await outcome(ask)
-                assert msgspec.json.encode(node) == before, f"{name} changed the node"
+                assert msgspec.json.encode(node) == before, f"{name} modified the node"
 
     @pytest.mark.parametrize("fault", sorted(PROMISED))
     async def test_fault_arrives_as_promised(
@@ -498,7 +498,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
                 probes.check_error(result, PROMISED[fault], f"{name} during {fault}")
         await harness.heal()
 
-        assert reached, f"no question noticed the fault; does Harness.fail({how!r}) work?"
+        assert reached, f"the fault affected no call; check that Harness.fail({how!r}) works"
         for name, ask in questions.items():
             result = await probes.after_fault(harness, ask, healthy[name])
             same(result, healthy[name], f"{name} after {fault}")
@@ -518,7 +518,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
             await started.check_ended("after a cancelled call")
 
         for name, ask in questions.items():
-            same(await outcome(ask), healthy[name], f"{name} after a hanging one")
+            same(await outcome(ask), healthy[name], f"{name} after a hanging call")
 
     async def test_cancellation_is_obeyed(self, face: InstanceLookups, harness: Harness) -> None:
         """A call can be cancelled at any await; the next call returns the right result."""
@@ -528,7 +528,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
             with probes.watch_tasks(harness) as started:
                 for steps in range(8):
                     await probes.check_cancellation(name, ask, healthy, steps=steps)
-                same(await outcome(ask), healthy, f"{name} after a cancelled one")
+                same(await outcome(ask), healthy, f"{name} after a cancelled call")
                 await started.check_ended(f"after {name} was cancelled")
 
     async def test_surprises_are_survived(self, face: InstanceLookups, harness: Harness) -> None:
@@ -539,7 +539,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         await harness.surprise(instance)
 
         same(await face.state(by_id(instance)), RUNNING, "an instance in an unknown state")
-        same(await face.metadata(by_id(instance)), before, "metadata with unknown fields around")
+        same(await face.metadata(by_id(instance)), before, "metadata with unknown fields")
 
     async def test_rotated_credentials(self, face: InstanceLookups, harness: Harness) -> None:
         """Old credentials give the right result or an authentication error; a new opening works."""
@@ -565,7 +565,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
             async with harness.open():
                 pass
             face = InstanceLookups(first, old=first.instances is None)
-            same(await face.state(by_id(instance)), RUNNING, "asked beside a closed opening")
+            same(await face.state(by_id(instance)), RUNNING, "after another opening was closed")
 
     async def test_closing_ends_every_session(self, harness: Harness) -> None:
         """Closing the provider closes its sessions and connections, without garbage collection."""
@@ -577,7 +577,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
         left = await probes.unclosed_resources(ask_and_close)
 
-        assert not left, f"left open by a provider that was closed: {left}"
+        assert not left, f"resources left open by the closed provider: {left}"
 
     async def test_calls_reach_the_cloud_side_by_side(
         self, face: InstanceLookups, harness: Harness
@@ -593,5 +593,5 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
         arrived = await probes.concurrent_requests(harness, asks, hang=how)
 
-        message = f"{arrived} of {due} requests at once reached the cloud: is the pool too small?"
+        message = f"{arrived} of {due} concurrent requests reached the cloud; enlarge the pool"
         assert arrived >= due, message

@@ -61,11 +61,11 @@ class BalancerCases:
         balancer = probes.balancer_of(cloud)
         service = build_service()
 
-        same(await balancer.get_load_balancer(CLUSTER, service), None, "get of nothing")
+        same(await balancer.get_load_balancer(CLUSTER, service), None, "get without load balancer")
         result = await outcome(lambda: balancer.update_load_balancer(CLUSTER, service, []))
-        probes.check_error(result, (errors.NotFound,), "update of nothing")
+        probes.check_error(result, (errors.NotFound,), "update without load balancer")
         await balancer.ensure_load_balancer_deleted(CLUSTER, service)
-        same(await balancer.get_load_balancer(CLUSTER, service), None, "get after delete")
+        same(await balancer.get_load_balancer(CLUSTER, service), None, "get after the deletion")
 
     async def test_ensure_makes_one_load_balancer(self, cloud: Cloud, harness: Harness) -> None:
         """The load balancer has the Service's name, ports and nodes; ensure returns its address."""
@@ -75,9 +75,9 @@ class BalancerCases:
         status = await ensured(balancer, service, nodes)
 
         await _check_balancers(harness, balancer, [(service, nodes)])
-        assert status.ingress, "a load balancer without an address"
+        assert status.ingress, "load balancer has no address"
         for entry in status.ingress:
-            assert bool(entry.ip) != bool(entry.hostname), f"an IP or a host name: {entry}"
+            assert bool(entry.ip) != bool(entry.hostname), f"expected an IP or a hostname: {entry}"
         same(await balancer.get_load_balancer(CLUSTER, service), status, "get after ensure")
 
     async def test_ensure_again_changes_nothing(self, cloud: Cloud, harness: Harness) -> None:
@@ -124,10 +124,10 @@ class BalancerCases:
                 wanted = frozenset(service.spec.load_balancer_source_ranges or ())
                 same(held.source_ranges, wanted, "source ranges in the cloud")
             elif not free:
-                message = "source ranges are ignored: an ensure with other ones wrote nothing"
+                message = "source ranges are ignored: ensure with changed ranges made no write"
                 assert await harness.writes() > before, message
             else:
-                pytest.skip("the harness cannot tell; give HeldBalancer its source_ranges")
+                pytest.skip("source ranges unknown; set HeldBalancer.source_ranges")
 
     async def test_members_follow_the_nodes(self, cloud: Cloud, harness: Harness) -> None:
         """Update and ensure make exactly the given nodes members, also when the list is empty."""
@@ -156,7 +156,7 @@ class BalancerCases:
             await updated(balancer, wrong, nodes[1:])
             await _check_balancers(harness, balancer, [(service, nodes[1:])])
         else:
-            pytest.skip("the cloud has load balancers for SCTP, so that nothing is refused")
+            pytest.skip("the cloud supports SCTP: ensure refuses nothing")
 
     async def test_a_refused_node_keeps_out_no_other(self, cloud: Cloud, harness: Harness) -> None:
         """A node without an instance is refused or a member; all other nodes become members."""
@@ -170,15 +170,15 @@ class BalancerCases:
             try:
                 status: object = await ensured(balancer, service, [stale, *members])
             except errors.CloudError as error:
-                assert stale.name in str(error), f"the error does not name {stale.name}: {error}"
+                assert stale.name in str(error), f"error does not contain {stale.name}: {error}"
                 status = error.partial
-            assert isinstance(status, Status), f"no Status of what serves: {status}"
-            assert status.ingress, "a load balancer without an address"
+            assert isinstance(status, Status), f"CloudError.partial is not a Status: {status}"
+            assert status.ingress, "load balancer has no address"
             await _check_members_except(harness, balancer, service, members, stale)
 
         result = await outcome(lambda: updated(balancer, service, [stale, *nodes]))
         if isinstance(result, probes.Raised):
-            probes.check_error(result, (errors.CloudError,), "update with a refused node")
+            probes.check_error(result, (errors.CloudError,), "update with a node without instance")
         await _check_members_except(harness, balancer, service, nodes, stale)
 
     async def test_a_node_without_address_disturbs_nobody(
@@ -191,7 +191,7 @@ class BalancerCases:
         await ensured(balancer, service, [*nodes, build_node("contract-bare")])
 
         held = await probes.find_balancer(harness, balancer, service)
-        assert nodes[0].name in held.members, f"{nodes[0].name} is no member: {held}"
+        assert nodes[0].name in held.members, f"{nodes[0].name} is not a member: {held}"
 
     async def test_services_do_not_share(self, cloud: Cloud, harness: Harness) -> None:
         """Two Services over the same nodes have two load balancers; deleting one leaves one."""
@@ -218,7 +218,7 @@ class BalancerCases:
 
         if isinstance(balancer, LoadBalancerDigests):
             names = [record.name for record in await balancer.list_load_balancers(CLUSTER)]
-            same(names, [balancer.get_load_balancer_name(CLUSTER, ours)], "listed for us")
+            same(names, [balancer.get_load_balancer_name(CLUSTER, ours)], "names listed")
         await deleted(balancer, ours)
         if isinstance(balancer, LoadBalancerRemoval):
             for service in (ours, theirs):
@@ -244,22 +244,22 @@ class BalancerCases:
         is_adopted = not isinstance(result, probes.Raised)
         if not is_adopted:
             refusals = (errors.FailedPrecondition, errors.AlreadyExists)
-            probes.check_error(result, refusals, "ensure beside one of the same name")
+            probes.check_error(result, refusals, "ensure with an unmarked namesake")
         if is_adopted and isinstance(balancer, LoadBalancerDigests):
             (record,) = await balancer.list_load_balancers(CLUSTER)
-            same(record.adopted, True, "adopted, in the listing")
+            same(record.adopted, True, "adopted in the listing")
         if is_adopted and isinstance(balancer, LoadBalancerRemoval):
             removed = await outcome(lambda: balancer.delete_load_balancer(CLUSTER, name))
             if isinstance(removed, probes.Raised):
                 probes.check_error(removed, (errors.FailedPrecondition,), "delete by name")
-            same([lb.name for lb in await harness.load_balancers()], [name], "after that")
+            same([lb.name for lb in await harness.load_balancers()], [name], "after delete by name")
         await deleted(balancer, service)
 
         held = await harness.load_balancers()
-        same([lb.name for lb in held], [name], "load balancers after deleting")
+        same([lb.name for lb in held], [name], "load balancers after the deletion")
         if is_adopted:
-            same(held[0].ports, frozenset(), "listeners of the Service, which is gone")
-        same(await balancer.get_load_balancer(CLUSTER, service), None, "get after delete")
+            same(held[0].ports, frozenset(), "listeners of the deleted Service")
+        same(await balancer.get_load_balancer(CLUSTER, service), None, "get after the deletion")
 
     async def test_delete_twice_is_silent(self, cloud: Cloud, harness: Harness) -> None:
         """Deleting removes everything; deleting again succeeds."""
@@ -270,8 +270,8 @@ class BalancerCases:
         await deleted(balancer, service)
         await deleted(balancer, service)
 
-        same(list(await harness.load_balancers()), [], "load balancers after deleting")
-        same(await balancer.get_load_balancer(CLUSTER, service), None, "get after delete")
+        same(list(await harness.load_balancers()), [], "load balancers after the deletion")
+        same(await balancer.get_load_balancer(CLUSTER, service), None, "get after the deletion")
 
     async def test_protection_is_an_error(self, cloud: Cloud, harness: Harness) -> None:
         """A deletion that the cloud refuses raises an error."""
@@ -285,8 +285,8 @@ class BalancerCases:
         await harness.protect(name, protected=False)
         await deleted(balancer, service)
 
-        probes.check_error(result, (errors.CloudError,), "deleting a protected load balancer")
-        same(list(await harness.load_balancers()), [], "load balancers after deleting")
+        probes.check_error(result, (errors.CloudError,), "deletion of a protected load balancer")
+        same(list(await harness.load_balancers()), [], "load balancers after the deletion")
 
     async def test_a_slow_cloud_is_not_waited_for(self, cloud: Cloud, harness: Harness) -> None:
         """While the cloud works, ensure raises RetryAfter and does not start the work twice."""
@@ -296,11 +296,11 @@ class BalancerCases:
 
         for _ in range(2):
             result = await outcome(lambda: balancer.ensure_load_balancer(CLUSTER, service, nodes))
-            probes.check_error(result, (errors.RetryAfter,), "ensure while the cloud works")
+            probes.check_error(result, (errors.RetryAfter,), "ensure during a slow creation")
             error = result.error if isinstance(result, probes.Raised) else None
             assert isinstance(error, errors.RetryAfter)
-            assert error.seconds > 0, f"RetryAfter in {error.seconds} s"
-            same(len(await harness.load_balancers()), 1, "load balancers in the making")
+            assert error.seconds > 0, f"RetryAfter.seconds is {error.seconds}, expected more than 0"
+            same(len(await harness.load_balancers()), 1, "load balancers during a slow creation")
         await harness.slow_load_balancers(slow=False)
 
         await ensured(balancer, service, nodes)
@@ -355,7 +355,7 @@ class BalancerCases:
 
         for name, ask in _calls(balancer, service, nodes).items():
             await outcome(ask)
-            assert msgspec.json.encode([service, nodes]) == before, f"{name} changed an argument"
+            assert msgspec.json.encode([service, nodes]) == before, f"{name} modified an argument"
 
     @pytest.mark.parametrize("fault", sorted(PROMISED))
     async def test_balancer_fault_arrives_as_promised(
@@ -399,8 +399,8 @@ class BalancerCases:
 
         await harness.surprise(await harness.create())
 
-        same(await balancer.get_load_balancer(CLUSTER, service), status, "get amid surprises")
-        same(await ensured(balancer, service, nodes), status, "ensure amid surprises")
+        same(await balancer.get_load_balancer(CLUSTER, service), status, "get with unknown fields")
+        same(await ensured(balancer, service, nodes), status, "ensure with unknown fields")
 
 
 async def ensured(
@@ -472,7 +472,7 @@ async def _check_members_except(
     held = await probes.find_balancer(harness, balancer, service)
     # A cloud whose members are addresses may know a deleted node by its address only.
     beside = {other.name, *(address.address for address in other.addresses)}
-    same(held.members - beside, {node.name for node in nodes}, "members beside a refused node")
+    same(held.members - beside, {node.name for node in nodes}, "members but the refused node")
 
 
 async def _check_balancers(

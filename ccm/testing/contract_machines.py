@@ -120,7 +120,7 @@ class MachineFaultCases:
         same(len(await machines.vm_provider_ids()), int(what == "create"), "VMs in the cloud")
         await machines.delete(identity)
         left = len(await harness.beside_vms())
-        assert left == 0, f"{left} left of {beside} that were made beside VMs"
+        assert left == 0, f"{left} of {beside} resources of VMs left"
 
     @pytest.mark.parametrize("number", range(1, WRITES + 1))
     async def test_a_creation_that_failed_can_be_deleted(
@@ -135,7 +135,7 @@ class MachineFaultCases:
         await retry_within_patience(harness, partial(machines.delete, identity))
 
         same(await machines.vm_provider_ids(), [], "VMs in the cloud")
-        same(list(await harness.beside_vms()), [], "left of what was made beside VMs")
+        same(list(await harness.beside_vms()), [], "resources of VMs left")
 
     async def test_a_cancelled_creation_is_completed(
         self, machines: Machines, harness: Harness
@@ -151,11 +151,11 @@ class MachineFaultCases:
             same(
                 await machines.vm_provider_ids(),
                 [vm.provider_id],
-                f"VMs, cancelled after {steps} steps",
+                f"VMs after a cancellation at step {steps}",
             )
             await machines.delete(identity)
-            same(await machines.vm_provider_ids(), [], "VMs after deletion")
-            same(list(await harness.beside_vms()), [], "left of what was made beside VMs")
+            same(await machines.vm_provider_ids(), [], "VMs after the deletion")
+            same(list(await harness.beside_vms()), [], "resources of VMs left")
 
     async def test_a_creation_cut_short_can_be_deleted(
         self, machines: Machines, harness: Harness
@@ -167,8 +167,8 @@ class MachineFaultCases:
 
             await machines.delete(identity)
 
-            same(await machines.vm_provider_ids(), [], f"VMs, cancelled after {steps} steps")
-            same(list(await harness.beside_vms()), [], "left of what was made beside VMs")
+            same(await machines.vm_provider_ids(), [], f"VMs after a cancellation at step {steps}")
+            same(list(await harness.beside_vms()), [], "resources of VMs left")
 
     async def test_a_bad_spec_stops_a_creation_alone(
         self, machines: Machines, harness: Harness
@@ -184,9 +184,9 @@ class MachineFaultCases:
         await machines.delete(identity, vm.provider_id, provider_spec=bad)
 
         wanted = (errors.InvalidArgument, errors.OutOfRange)
-        probes.check_error(created, wanted, "creation with a bad spec")
+        probes.check_error(created, wanted, "creation with an invalid spec")
         same([record.info.provider_id for record in listed], [vm.provider_id], "VMs listed")
-        same(status.provider_id, vm.provider_id, "status with a bad spec")
+        same(status.provider_id, vm.provider_id, "status with an invalid spec")
         same(await machines.vm_provider_ids(), [], "VMs in the cloud")
 
     async def test_each_request_has_its_own_credentials(self, machines: Machines) -> None:
@@ -198,7 +198,7 @@ class MachineFaultCases:
         vm = await machines.create(identity)
         good = machines.harness.machine_credentials()
         if not good:
-            pytest.skip("this driver needs no credentials")
+            pytest.skip("the driver needs no credentials")
         secret = [key for key in good if redact.is_secret_name(key)]
 
         for keys in [secret] if secret else [[key] for key in good]:
@@ -209,7 +209,7 @@ class MachineFaultCases:
                 break
         machines.credentials = None
 
-        probes.check_error(refused, REFUSED, f"a listing with {', '.join(wrong)} wrong")
+        probes.check_error(refused, REFUSED, f"a listing with invalid {', '.join(wrong)}")
         same(
             [record.info.provider_id for record in await machines.list_vms()],
             [vm.provider_id],
@@ -252,7 +252,7 @@ class MachineFaultCases:
 
         left = await probes.unclosed_resources(ask_and_close)
 
-        assert not left, f"left open by a driver that was closed: {left}"
+        assert not left, f"resources left open by the closed driver: {left}"
 
 
 STEP_S = 1.0
@@ -315,14 +315,14 @@ class MachineContract(OpeningCases, MachineFaultCases):
         """The status is NotFound before the creation; afterwards ID and identity find the VM."""
         identity = machines.identity()
         ask = partial(machines.status, identity)
-        probes.check_error(await outcome(ask), (errors.NotFound,), "status of what was never made")
+        probes.check_error(await outcome(ask), (errors.NotFound,), "status before the creation")
 
         vm = await machines.create(identity)
 
         for provider_id in (vm.provider_id, ""):
             status = await machines.status(identity, provider_id)
-            same(status.provider_id, vm.provider_id, f"provider ID, asked by {provider_id!r}")
-            same(status.node_name, vm.node_name, f"name of the node, asked by {provider_id!r}")
+            same(status.provider_id, vm.provider_id, f"provider ID for request {provider_id!r}")
+            same(status.node_name, vm.node_name, f"node name for request {provider_id!r}")
 
     async def test_a_vm_deleted_by_somebody_is_not_found(
         self, machines: Machines, harness: Harness
@@ -334,7 +334,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
         await harness.delete(Made(name=vm.node_name, provider_id=vm.provider_id))
 
         ask = partial(machines.status, identity, vm.provider_id)
-        probes.check_error(await outcome(ask), (errors.NotFound,), "status of a VM that is gone")
+        probes.check_error(await outcome(ask), (errors.NotFound,), "status of an absent VM")
         await machines.delete(identity, vm.provider_id)
 
     @pytest.mark.parametrize("by", ["provider_id", "identity"])
@@ -351,7 +351,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
         await machines.delete(identity, provider_id)
 
         same(await machines.vm_provider_ids(), [kept.provider_id], "VMs in the cloud")
-        same(len(await harness.beside_vms()) * 2, beside, "what was made beside VMs")
+        same(len(await harness.beside_vms()) * 2, beside, "resources of VMs")
         ask = partial(machines.status, identity, vm.provider_id)
         probes.check_error(await outcome(ask), (errors.NotFound,), "status of a deleted VM")
 
@@ -379,7 +379,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
             result.error, errors.Unimplemented
         ), f"status of an initialised VM: {result}"
         listed = [record.initialized for record in await machines.list_vms()]
-        same(listed, [True], "whether the listed VM is initialised")
+        same(listed, [True], "initialized in the listing")
         same(await machines.vm_provider_ids(), [vm.provider_id], "VMs in the cloud")
 
     async def test_nothing_waits_in_a_call(self, machines: Machines, harness: Harness) -> None:
@@ -394,7 +394,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
                 same(
                     await machines.vm_provider_ids(),
                     [],
-                    "VMs after a deletion that was told as done",
+                    "VMs after a successful deletion",
                 )
         await harness.slow_vms(slow=False)
 
@@ -417,7 +417,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
         status = await outcome(partial(machines.status, identity))
         await machines.delete(identity)
 
-        probes.check_error(created, (errors.AlreadyExists,), "creation under a name that is taken")
+        probes.check_error(created, (errors.AlreadyExists,), "creation with a taken name")
         probes.check_error(status, (errors.NotFound,), "status without a provider ID")
         same(await machines.vm_provider_ids(), [theirs.provider_id], "VMs in the cloud")
         if whose != "another_machine":
@@ -462,7 +462,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
 
         for ask in (driver.get_machine_status, driver.delete_machine):
             await probes.must_raise(
-                ask.__name__, partial(ask, req), (errors.NotOwned,), f"about a VM of {whose}"
+                ask.__name__, partial(ask, req), (errors.NotOwned,), f"for a VM of {whose}"
             )
         initialized = await outcome(partial(driver.initialize_machine, req))
         probes.check_error(
@@ -512,7 +512,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
 
         for ask in (machines.driver.get_machine_status, machines.driver.delete_machine):
             await probes.must_raise(
-                ask.__name__, partial(ask, req), (errors.InvalidArgument,), f"about {odd!r}"
+                ask.__name__, partial(ask, req), (errors.InvalidArgument,), f"for {odd!r}"
             )
         same(await machines.vm_provider_ids(), [vm.provider_id], "VMs in the cloud")
 
@@ -533,8 +533,8 @@ class MachineContract(OpeningCases, MachineFaultCases):
 
         ids = [record.info.provider_id for record in listed]
         assert elsewhere.provider_id not in ids, "a VM of another pool is listed"
-        same(sorted(set(ids)), sorted(ids), "provider IDs listed, each once")
-        assert set(identities_by_id) <= set(ids), f"listed {ids}, made {sorted(identities_by_id)}"
+        same(sorted(set(ids)), sorted(ids), "unique provider IDs in the listing")
+        assert set(identities_by_id) <= set(ids), f"listed {ids}, wanted {sorted(identities_by_id)}"
         if probes.is_opted_out(harness, "no_machine_marks"):
             return
         ours = {
@@ -542,7 +542,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
             for record in listed
             if record.identity.cluster == machines.cluster
         }
-        same(ours, identities_by_id, "VMs listed as ours, with their identities")
+        same(ours, identities_by_id, "identities of VMs listed as ours")
 
     async def test_an_empty_pool_is_an_empty_listing(self, machines: Machines) -> None:
         """The listing of an empty pool is empty."""
@@ -560,7 +560,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
         metadata = await retry_within_patience(harness, partial(face.metadata, node))
 
         message = f"node {metadata.provider_id!r}, machine {vm.provider_id!r}"
-        assert is_same_instance(metadata.provider_id, vm.provider_id), f"two VMs: {message}"
+        assert is_same_instance(metadata.provider_id, vm.provider_id), f"different VMs: {message}"
         probes.check_own_id(cloud, vm.provider_id)
 
     # --- other driver methods -------------------------------------------------------------------
@@ -571,14 +571,14 @@ class MachineContract(OpeningCases, MachineFaultCases):
         A single string in place of a list of names would accept each of its letters.
         """
         declared = cloud.machine_providers
-        assert not isinstance(declared, str), f"provider_names is one text, {declared!r}"
+        assert not isinstance(declared, str), f"provider_names is a string: {declared!r}"
 
         names: list[Any] = list(declared)
         odd = [
             name for name in names if not isinstance(name, str) or not name or name != name.strip()
         ]
-        same(odd, [], "provider_names that no class can have")
-        same(len({name.casefold() for name in names}), len(names), f"names that differ in {names}")
+        same(odd, [], "invalid provider_names")
+        same(len({name.casefold() for name in names}), len(names), f"unique names in {names}")
 
     async def test_machine_arguments_are_left_alone(self, machines: Machines) -> None:
         """The driver does not modify its arguments."""
@@ -599,14 +599,14 @@ class MachineContract(OpeningCases, MachineFaultCases):
         """Metric labels are text, need no request, and exist for an invalid spec, too."""
         labels: object = cloud.machines
         if not isinstance(labels, MachineMetrics):
-            pytest.skip("not offered; write machine_metrics_labels")
+            pytest.skip("not offered; implement machine_metrics_labels")
         before = await harness.requests()
 
         for spec in (harness.machine_spec(), {}, {"size": ["no text"]}):
             pairs: Mapping[Any, Any] = labels.machine_metrics_labels(spec)
-            assert "size" in pairs, f"no size among the labels {pairs}"
+            assert "size" in pairs, f"metric labels lack size: {pairs}"
             odd = [text for pair in pairs.items() for text in pair if not isinstance(text, str)]
-            same(odd, [], "labels that are no text")
+            same(odd, [], "labels that are not strings")
         same(await harness.requests(), before, "requests to the cloud")
 
     async def test_validation_tells_good_from_bad(
@@ -615,7 +615,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
         """Validation accepts a good spec and rejects a bad one, without requests unless `live`."""
         driver: object = cloud.machines
         if not isinstance(driver, SpecValidation):
-            pytest.skip("not offered; write validate_spec")
+            pytest.skip("not offered; implement validate_spec")
         credentials = machines.request(machines.identity()).credentials
         before = await harness.requests()
 
@@ -624,8 +624,8 @@ class MachineContract(OpeningCases, MachineFaultCases):
         same(await harness.requests(), before, "requests to the cloud")
         lively = await driver.validate_spec(harness.machine_spec(), credentials, live=True)
 
-        same([*good, *lively], [], "problems of a good spec")
-        assert bad, "a bad spec has no problems"
+        same([*good, *lively], [], "problems of a valid spec")
+        assert bad, "no problems reported for an invalid spec"
         machine_probes.check_no_secrets(machines, " ".join(map(str, bad)))
 
     async def test_volumes_of_others_are_left_out(self, machines: Machines) -> None:
@@ -637,6 +637,6 @@ class MachineContract(OpeningCases, MachineFaultCases):
         try:
             volume_ids = await machines.driver.get_volume_ids(asked)
         except errors.Unimplemented:
-            pytest.skip("this driver says Unimplemented: it does not know volumes")
+            pytest.skip("not implemented: get_volume_ids")
 
-        same(list(volume_ids), [], "volumes of others")
+        same(list(volume_ids), [], "IDs of foreign volumes")

@@ -43,12 +43,12 @@ class RouteCases:
         try:
             await created(routes, node, cidr)
         except (errors.InvalidArgument, errors.FailedPrecondition):
-            assert cidr != CIDR, "routes of IPv4 are refused"
-            pytest.skip("this cloud has no routes of IPv6")
+            assert cidr != CIDR, "IPv4 routes are refused"
+            pytest.skip("not offered: IPv6 routes")
 
         (listed,) = await routes.list_routes(CLUSTER)
 
-        same(parse_cidr(listed.destination_cidr), parse_cidr(cidr), "listed range")
+        same(parse_cidr(listed.destination_cidr), parse_cidr(cidr), "listed destination")
         same((listed.target_node, listed.blackhole), (node.name, False), "listed target")
 
     async def test_create_twice_is_one_route(self, cloud: Cloud, harness: Harness) -> None:
@@ -76,9 +76,9 @@ class RouteCases:
         result = await outcome(lambda: retry_after_hints(lambda: created(routes, other, CIDR)))
 
         targets = [route.target_node for route in await routes.list_routes(CLUSTER)]
-        assert first.name in targets, f"the route of {first.name} leads to {targets}"
+        assert first.name in targets, f"{first.name} is not among the listed targets {targets}"
         if other.name not in targets:
-            probes.check_error(result, (errors.AlreadyExists,), "a second route to a range")
+            probes.check_error(result, (errors.AlreadyExists,), "a second route for the same range")
 
     async def test_delete_route_twice_is_silent(self, cloud: Cloud, harness: Harness) -> None:
         """Deleting a listed route removes only that route; deleting it again succeeds."""
@@ -92,7 +92,7 @@ class RouteCases:
         await routes.delete_route(CLUSTER, listed[first.name])
 
         left = [route.target_node for route in await routes.list_routes(CLUSTER)]
-        same(left, [other.name], "targets of the routes left")
+        same(left, [other.name], "targets of the remaining routes")
 
     async def test_concurrent_routes(self, cloud: Cloud, harness: Harness) -> None:
         """Concurrent creations and concurrent deletions all take effect."""
@@ -113,7 +113,7 @@ class RouteCases:
         }
         same(destinations, numbered, "routes listed")
         await run_bounded(listed, delete, limit=10, name="contract-delete")
-        same(list(await routes.list_routes(CLUSTER)), [], "routes after deleting")
+        same(list(await routes.list_routes(CLUSTER)), [], "routes after the deletion")
 
     async def test_foreign_routes_are_out_of_reach(self, cloud: Cloud, harness: Harness) -> None:
         """Routes of others are neither listed nor changed."""
@@ -128,7 +128,7 @@ class RouteCases:
             await routes.delete_route(CLUSTER, route)
 
         same([route.target_node for route in listed], [node.name], "targets listed")
-        same(list(await harness.routes()), ["10.121.0.0/24"], "routes left in the cloud")
+        same(list(await harness.routes()), ["10.121.0.0/24"], "remaining routes in the cloud")
 
     async def test_a_route_to_a_deleted_instance_leads_to_no_node(
         self, cloud: Cloud, harness: Harness
@@ -145,7 +145,7 @@ class RouteCases:
             assert all(route.blackhole or not route.target_node for route in listed), listed
         for route in listed:
             await routes.delete_route(CLUSTER, route)
-        same(list(await routes.list_routes(CLUSTER)), [], "routes after deleting")
+        same(list(await routes.list_routes(CLUSTER)), [], "routes after the deletion")
 
     @pytest.mark.parametrize("what", ["create", "delete"])
     async def test_a_crash_after_a_route_write_is_mended(

@@ -307,7 +307,7 @@ class FakeApi:
         try:
             return msgspec.json.decode(body)
         except msgspec.MsgspecError as error:
-            refused = self.refusal(Fault(code="json_error", status=400, message="no JSON"))
+            refused = self.refusal(Fault(code="json_error", status=400, message="invalid JSON"))
             raise refused from error
 
     def headers(self, request: web.Request) -> Mapping[str, str]:  # noqa: ARG002 - for overrides
@@ -456,18 +456,17 @@ def parser(prog: str, description: str, *, prints: str) -> argparse.ArgumentPars
     cli = argparse.ArgumentParser(
         prog=prog,
         description=description,
-        epilog=f"When it is ready it prints one line of JSON with {prints} until SIGTERM or "
-        "SIGINT.",
+        epilog=f"Prints one line of JSON with {prints} when ready. Stops on SIGTERM or SIGINT.",
     )
     option = cli.add_argument
-    option("names", nargs="*", metavar="NAME", help="a server that is there already")
-    option("--port", type=int, default=0, help="0 takes a free one (default)")
-    option("--boot-seconds", type=float, default=0.0, help="until a new server runs")
-    option("--config", type=Path, help="write a cloud config there, for kube-ccm sandbox")
+    option("names", nargs="*", metavar="NAME", help="name of an existing server")
+    option("--port", type=int, default=0, help="port; 0 selects a free port (default)")
+    option("--boot-seconds", type=float, default=0.0, help="seconds until a new server runs")
+    option("--config", type=Path, help="file to write a cloud config to, for kube-ccm sandbox")
     option(
         "--machine-class",
         type=Path,
-        help="write a MachineClass and its Secret there, for kube-ccm sandbox --machines",
+        help="file to write a MachineClass and its Secret to, for kube-ccm sandbox --machines",
     )
     return cli
 

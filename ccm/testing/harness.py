@@ -48,12 +48,12 @@ HANG = "hang"
 
 
 OPT_OUTS: Mapping[str, str] = {
-    "no_cluster_marks": "balancers and routes do not say whose they are: one cluster a project",
-    "routes_name_nodes": "a route goes on naming its node when the instance is gone",
-    "names_are_marks": "a name of a load balancer holds its Service's UID, and marks it as its own",
-    "no_source_ranges": "load balancers let everybody in, whatever `loadBalancerSourceRanges` says",
-    "free_writes": "a write that changes nothing costs nothing, so that ensure may repeat it",
-    "no_machine_marks": "VMs do not say whose they are: none is ours but by its provider ID",
+    "no_cluster_marks": "load balancers and routes have no cluster mark: one cluster per project",
+    "routes_name_nodes": "a route still names its node after the instance was deleted",
+    "names_are_marks": "a load balancer's name contains its Service's UID and marks the owner",
+    "no_source_ranges": "load balancers ignore `loadBalancerSourceRanges`",
+    "free_writes": "a write without a change is free, so that ensure may repeat it",
+    "no_machine_marks": "VMs have no owner mark: only the provider ID identifies ours",
 }
 """Permitted deviations from the contract, with their meaning."""
 
@@ -126,7 +126,7 @@ class Harness:
         raise NotImplementedError("override Harness.open: return open_cloud(Context(config=...))")
 
     async def create(self) -> Made:
-        """Make a running instance with at least one address, under a name of its own."""
+        """Create a running instance with a unique name and at least one address."""
 
     async def stop(self, made: Made) -> None:
         """Switch an instance off."""
@@ -138,25 +138,25 @@ class Harness:
         """Delete an instance for good."""
 
     async def transition(self, made: Made) -> None:
-        """Leave an instance in a state on the way, such as `stopping`."""
+        """Put an instance into a transitional state, such as `stopping`."""
 
     async def surprise(self, made: Made) -> None:
-        """Make the cloud speak of the future.
+        """Add unknown fields and an unknown instance state to every later response.
 
-        Every later response has undocumented fields, and the instance has an unknown state.
+        The state is that of the given instance.
         """
 
     async def fail(self, how: Any) -> None:
         """Make every cloud request fail from now on, as this value of `faults` says."""
 
     async def heal(self) -> None:
-        """End the fault; let hanging requests go."""
+        """End the fault; release hanging requests."""
 
     async def rotate(self) -> None:
-        """Refuse the old credentials from now on, and lay new ones where `open` finds them."""
+        """Revoke the old credentials, and store new ones where `open` finds them."""
 
     async def shrink_pages(self, size: int) -> None:
-        """Answer every listing with so many items a page from now on, whatever is asked for."""
+        """Limit the pages of every later listing to this number of items."""
 
     def is_task_of_fake(self, task: asyncio.Task[Any]) -> bool:
         """Return whether your fake started this task during a call to the provider.
@@ -167,72 +167,72 @@ class Harness:
         return False
 
     async def requests(self) -> int:
-        """How many requests the cloud has counted so far, each as it comes in."""
+        """Return the number of requests that the cloud has received."""
 
     # --- load balancers and routes ----------------------------------------------------------
 
     async def writes(self) -> int:
-        """How many requests that change something the cloud has counted so far."""
+        """Return the number of write requests that the cloud has received."""
 
     async def lose_answer(self, number: int) -> None:
-        """Let the changing request of that number from now (1 = the next) take effect unanswered.
+        """Execute the write request of this number (1 = the next), but drop its answer.
 
         One request only. `heal` disarms it.
         """
 
     async def load_balancers(self) -> Sequence[HeldBalancer]:
-        """Every load balancer of the cloud, whosever it is, half-made ones included."""
+        """Return all load balancers of the cloud, of all owners, also incomplete ones."""
 
     async def slow_load_balancers(self, *, slow: bool) -> None:
-        """Let new load balancers take long from now on, or finish all of them."""
+        """Make the creation of load balancers slow, or complete all of them."""
 
     async def break_load_balancer(self, name: str, reason: str) -> None:
-        """Put a load balancer into a state of failure, with a reason for people."""
+        """Put a load balancer into a failed state with a reason."""
 
     async def tamper(self, name: str) -> None:
-        """Change a load balancer behind the daemon's back, for instance take out a member."""
+        """Change a load balancer outside the provider, for example remove a member."""
 
     async def protect(self, name: str, *, protected: bool) -> None:
         """Make the cloud refuse to delete a load balancer, or stop refusing."""
 
     async def unmarked_load_balancer(self, name: str) -> None:
-        """Make a load balancer of that name without marks of a Service or cluster."""
+        """Create a load balancer of this name without marks of a Service or cluster."""
 
     async def routes(self) -> Sequence[str]:
         """Return the ranges of all routes in the cloud, of all owners."""
 
     async def foreign_route(self, cidr: str) -> None:
-        """Make a route of another owner."""
+        """Create a route of another owner."""
 
     # --- machines ---------------------------------------------------------------------------
 
     def open_machines(self) -> AbstractAsyncContextManager[Cloud]:
-        """The provider for its machine driver alone, without a cloud config; not entered yet."""
+        """Return the provider for its machine driver only, without a cloud config; not entered."""
 
     def machine_credentials(self) -> Mapping[str, bytes]:
-        """The data of a Secret that opens the cloud now; `rotate` changes it."""
+        """Return the data of a Secret with valid credentials; `rotate` changes it."""
 
     def machine_spec(self) -> Mapping[str, Any]:
-        """A provider spec of a VM that can be had."""
+        """Return a valid provider spec."""
 
     def bad_machine_spec(self) -> Mapping[str, Any]:
-        """A provider spec that makes no sense."""
+        """Return an invalid provider spec."""
 
     async def vms(self) -> Sequence[HeldVM]:
-        """Every VM in the cloud, whosever it is, without those that are gone."""
+        """Return all existing VMs in the cloud, of all owners."""
 
     async def beside_vms(self) -> Sequence[str]:
         """Return all existing resources that were created with VMs: volumes, keys, ports."""
         return ()
 
     async def foreign_vm(self, name: str, identity: Identity | None) -> HeldVM:
-        """A VM that the driver did not make, with the marks of an identity, or without any.
+        """Create a VM outside the driver, with the marks of an identity or without marks.
 
         A VM without marks is in no pool, unless the cloud identifies pools in another way.
         """
 
     async def slow_vms(self, *, slow: bool) -> None:
-        """Let VMs take minutes to start and to go from now on, or no time."""
+        """Make later starts and deletions of VMs take minutes, or no time."""
 
 
 def _skipping(name: str, hook: Callable[..., Any]) -> Callable[..., NoReturn]:
@@ -240,7 +240,7 @@ def _skipping(name: str, hook: Callable[..., Any]) -> Callable[..., NoReturn]:
 
     @functools.wraps(hook)
     def absent(*_: Any, **__: Any) -> NoReturn:
-        pytest.skip(f"this harness cannot do it; override Harness.{name}: {duty}")
+        pytest.skip(f"hook missing; override Harness.{name}: {duty}")
 
     return absent
 

@@ -109,7 +109,7 @@ class Machines:
             return
         except errors.Uninitialized:
             pass
-        raise errors.AlreadyExists(f"a VM has the name {identity.name}")
+        raise errors.AlreadyExists(f"name {identity.name} is taken by another VM")
 
     async def initialize(self, identity: Identity, provider_id: str) -> None:
         """Initialise a VM; does nothing with drivers that do not implement it."""
@@ -138,7 +138,7 @@ class Machines:
                 self.request(identity, provider_id, **other)
             )
         except errors.Unimplemented:
-            pytest.skip("this driver says Unimplemented: it cannot tell the status of a VM")
+            pytest.skip("not implemented: get_machine_status")
         except errors.Uninitialized as error:
             return partial_info(error)
         responses.verify(MachineDriver.get_machine_status, answer)
@@ -240,4 +240,4 @@ def error_texts(results: list[object]) -> str:
 def check_no_secrets(machines: Machines, text: str) -> None:
     """Fail if the text contains a secret."""
     for secret in machines.secrets():
-        assert secret not in text, "a secret stands in an error, a log line or on the screen"
+        assert secret not in text, "an error, a log line or the output contains a secret"

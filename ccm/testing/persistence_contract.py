@@ -346,7 +346,7 @@ class TrustCases:
     async def test_stale_leader_is_fenced(self, harness: PersistenceHarness) -> None:
         """PS-32: After a newer leader opened the storage, the older leader can change nothing."""
         if not harness.several:
-            pytest.skip("only one process may have it open")
+            pytest.skip("not supported: access by several processes")
         old, new = harness.make(epoch=3), harness.make(epoch=4)
         await old.initialize(HERE)
         (first, *_) = old.instances()

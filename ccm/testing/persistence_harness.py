@@ -112,7 +112,7 @@ class FaultyStore:
     async def _trouble(self) -> None:
         await self._ill.well.wait()
         if self._ill.fails:
-            raise BackendUnavailable("it was told to fail")
+            raise BackendUnavailable("fault injected by the test")
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         await self._trouble()

@@ -149,7 +149,7 @@ class InstanceLookups:
         self._lookup = InstanceLookup(self._caller)
 
     async def state(self, node: Node) -> InstanceState:
-        """Return the state that the node lifecycle controller sees; both ways to ask must agree."""
+        """Return the state for the node lifecycle controller; all state methods must agree."""
         state = await self._lookup.state(node)
         if self._caller.offers(InstanceStates):
             exists = await self._caller.call(InstancesV2.instance_exists, node)
@@ -158,14 +158,14 @@ class InstanceLookups:
                 off = await self._caller.call(InstancesV2.instance_shutdown, node)
                 power = Power.SHUTDOWN if off else Power.RUNNING
             single = InstanceState(exists=exists, power=power)
-            same(state, single, "instance_state against instance_exists and instance_shutdown")
+            same(state, single, "instance_state and instance_exists, instance_shutdown")
         return state
 
     async def metadata(self, node: Node) -> InstanceMetadata:
         """Return the metadata that the node controller sees for a running instance."""
         metadata = await self._lookup.metadata(node)
         if metadata is None:
-            pytest.fail(f"there is no metadata of the running instance {node.name}")
+            pytest.fail(f"no metadata for the running instance {node.name}")
         return plain(metadata)
 
     def questions(self, made: Made) -> Mapping[str, Call]:
@@ -238,8 +238,8 @@ def check_own_id(cloud: Cloud, provider_id: str) -> None:
     """Fail unless the schemes and foreign prefixes of the provider mark the ID as its own."""
     schemes, others = cloud.provider_schemes, cloud.foreign_ids
     is_list = not isinstance(others, str) and all(others)
-    assert is_list, f"foreign_ids is {others!r}; it must be a list of prefixes, none of them empty"
-    ours = f"no ID of ours: {provider_id}; schemes {schemes}, without {others}"
+    assert is_list, f"foreign_ids is {others!r}; must be a list of prefixes that are not empty"
+    ours = f"not our provider ID: {provider_id}; schemes {schemes}, foreign prefixes {others}"
     assert provider_id.partition("://")[0] in schemes, ours
     assert not is_foreign(provider_id, schemes, others), ours
 
@@ -252,7 +252,7 @@ def same(found: object, expected: object, what: str) -> None:
 def require_capability(capability: T | None, name: str, interface: str) -> T:
     """Return a capability of the cloud; skip the test if it is missing."""
     if capability is None:
-        pytest.skip(f"not offered; to be tested for it set Cloud.{name} to {interface}")
+        pytest.skip(f"not offered; to test it, set Cloud.{name} to {interface}")
     return capability
 
 
@@ -270,13 +270,13 @@ def is_opted_out(harness: Harness, name: str) -> bool:
 def skip_if_opted_out(harness: Harness, name: str) -> None:
     """Skip the test for a cloud that declares this deviation."""
     if is_opted_out(harness, name):
-        pytest.skip(f"opted out, {name}: {harness.opt_outs[name]}")
+        pytest.skip(f"opted out: {name}: {harness.opt_outs[name]}")
 
 
 def fault_argument(harness: Harness, fault: str) -> object:
     """Return the harness's argument for a fault; skip the test if it has none."""
     if fault not in harness.faults:
-        pytest.skip(f"this harness cannot do it; add {fault!r} to Harness.faults")
+        pytest.skip(f"fault missing; add {fault!r} to Harness.faults")
     return harness.faults[fault]
 
 
@@ -299,9 +299,9 @@ def check_error(result: object, promised: tuple[type[CloudError], ...], what: st
     """Fail unless the outcome is one of the promised errors."""
     wanted = " or ".join(kind.__name__ for kind in promised)
     if not isinstance(result, Raised):
-        pytest.fail(f"{what}: answered {result!r}, expected {wanted}")
+        pytest.fail(f"{what}: returned {result!r}, expected {wanted}")
     if not isinstance(result.error, CloudError):
-        pytest.fail(f"{what}: leaked {result.error!r}, expected {wanted} raised from it")
+        pytest.fail(f"{what}: raised {result.error!r}, expected {wanted} raised from it")
     if not isinstance(result.error, promised):
         pytest.fail(f"{what}: raised {result.error!r}, expected {wanted}")
 
@@ -313,8 +313,8 @@ async def outcome_within_patience(harness: Harness, name: str, ask: Call) -> obj
             return await outcome(ask)
     except TimeoutError:
         pytest.fail(
-            f"{name}: no answer after {harness.patience_s:g} s; give the client a timeout of "
-            "its own, or raise Harness.patience_s"
+            f"{name}: no answer after {harness.patience_s:g} s; set a timeout in the client, or "
+            "increase Harness.patience_s"
         )
 
 
@@ -342,7 +342,7 @@ async def check_cancellation(
         return
     result = task.result()
     gave_up = in_time and isinstance(result, Raised) and isinstance(result.error, CloudError)
-    assert result == healthy or gave_up, f"{name}, cancelled, ended with {result!r}"
+    assert result == healthy or gave_up, f"{name}: ended with {result!r} after cancellation"
 
 
 async def concurrent_requests(harness: Harness, asks: Sequence[Call], *, hang: Any) -> int:
@@ -365,7 +365,7 @@ async def must_end(task: asyncio.Future[Any], name: str) -> None:
     """Cancel a call; fail unless it ends within `GRACE_S`, with whatever outcome."""
     task.cancel()
     done, _ = await asyncio.wait([task], timeout=GRACE_S)
-    assert done, f"{name} does not obey cancellation"
+    assert done, f"{name}: still runs {GRACE_S:g} s after cancellation"
 
 
 @asynccontextmanager
@@ -415,7 +415,7 @@ def digests_of(cloud: Cloud) -> DigestingBalancer:
     """Return the load balancers; skip the test if they have no digests."""
     balancer = balancer_of(cloud)
     if not isinstance(balancer, DigestingBalancer):
-        pytest.skip("not offered; write list_load_balancers and load_balancer_digest")
+        pytest.skip("not offered; implement list_load_balancers and load_balancer_digest")
     return balancer
 
 
@@ -451,7 +451,7 @@ async def find_balancer(harness: Harness, balancer: LoadBalancer, service: Servi
     """Return the one load balancer of a Service in the cloud."""
     name = balancer.get_load_balancer_name(CLUSTER, service)
     matches = [lb for lb in await harness.load_balancers() if lb.name == name]
-    assert len(matches) == 1, f"{len(matches)} load balancers {name}"
+    assert len(matches) == 1, f"{len(matches)} load balancers have the name {name}, expected 1"
     return matches[0]
 
 
@@ -462,7 +462,7 @@ async def retry_after_hints(ask: Callable[[], Awaitable[T]]) -> T:
             return await by_provider(ask)
         except errors.RetryAfter as error:
             await asyncio.sleep(min(error.seconds, PAUSE_S))
-    pytest.fail(f"still RetryAfter after {TRIES} tries")
+    pytest.fail(f"RetryAfter after {TRIES} attempts")
 
 
 async def retry_within_patience(harness: Harness, ask: Callable[[], Awaitable[T]]) -> T:
@@ -507,6 +507,6 @@ class OpeningCases:
     async def test_opt_outs_are_known_and_have_reasons(self, harness: Harness) -> None:
         """Opt-outs are known and have a reason for the report."""
         unknown = sorted(harness.opt_outs.keys() - OPT_OUTS.keys())
-        assert not unknown, f"no opt-outs: {unknown}; known are {sorted(OPT_OUTS)}"
+        assert not unknown, f"unknown opt-outs: {unknown}; known: {sorted(OPT_OUTS)}"
         bare = sorted(name for name, reason in harness.opt_outs.items() if not reason.strip())
         assert not bare, f"opt-outs without a reason: {bare}"

@@ -1,9 +1,8 @@
-"""`python -m ccm.testing.apiserver`: the API server as a process of its own.
+"""`python -m ccm.testing.apiserver`: the in-memory API server as a separate process.
 
-Prints one line of JSON when it is ready: its URL, the path of a kubeconfig, the token and the
-path of the certificate that proves it (null without one). Ends cleanly at SIGTERM and SIGINT.
-With the same data directory and port a new process continues where the old one ended, even one
-that was killed.
+Prints one line of JSON when ready: `url`, `kubeconfig` (path), `token`, and `ca_file` (path of its
+CA certificate); null without a token or TLS. Stops on SIGTERM and SIGINT. A new process with the
+same data directory and port serves the same objects, also after the old process was killed.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ccm.testing.apiserver", description=__doc__)
     add = parser.add_argument
-    add("--data-dir", type=pathlib.Path, required=True, help="where state is kept")
-    add("--port", type=int, default=0, help="the port; 0 takes a free one")
-    add("--token-file", type=pathlib.Path, help="a file with the bearer token clients must bring")
-    text = "serve HTTPS; clients like kubectl show a token there only"
+    add("--data-dir", type=pathlib.Path, required=True, help="folder for the state")
+    add("--port", type=int, default=0, help="port; 0 selects a free port")
+    add("--token-file", type=pathlib.Path, help="file with the bearer token that clients need")
+    text = "serve HTTPS; clients such as kubectl send tokens only over HTTPS"
     add("--tls", action="store_true", help=text)
-    text = "cluster IPs of Services: CIDR[,CIDR]; one of each IP family makes it dual-stack"
+    text = "cluster IPs of Services: CIDR[,CIDR]; for dual-stack, one CIDR of each IP family"
     name, default = "--service-cluster-ip-range", services.CLUSTER_IPS
     add(name, type=_ranges, default=default, help=text)
     return parser

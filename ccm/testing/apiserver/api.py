@@ -75,7 +75,7 @@ class ApiRequest:
             is_yaml = self.content_type in _YAML_TYPES
             return yaml.safe_load(self.body) if is_yaml else json.loads(self.body)
         except (ValueError, yaml.YAMLError) as error:
-            raise errors.bad_request(f"the body cannot be decoded: {error}") from error
+            raise errors.bad_request(f"the request body cannot be decoded: {error}") from error
 
 
 def parse_options(wanted: type[_Options], query: Mapping[str, str]) -> _Options:
@@ -241,7 +241,7 @@ class Api:
         old = self.get(target)
         uid = old.body()["metadata"]["uid"]
         if metadata.get("uid", uid) != uid:
-            why = f"Precondition failed: the UID is {uid}, and not {metadata['uid']}"
+            why = f"Precondition failed: UID is {uid}, expected {metadata['uid']}"
             raise errors.conflict(kind, target.name, why)
         return self._store_update(target, given, old, options)
 
@@ -288,7 +288,7 @@ class Api:
         metadata = body["metadata"]
         for key, wanted in (("uid", options.uid), ("resourceVersion", options.resource_version)):
             if wanted not in ("", metadata[key]):
-                why = f"its {key} is {metadata[key]}, and not {wanted} as in the precondition"
+                why = f"Precondition failed: {key} is {metadata[key]}, expected {wanted}"
                 raise errors.conflict(target.kind, target.name, why)
         if options.dry_run:
             return WriteResult(entry=old, deleted=not metadata.get("finalizers"))
@@ -531,7 +531,7 @@ def new_object(kind: kinds.ServedKind, body: Any, options: WriteOptions) -> Chec
         ApiError: the body is no object of this kind.
     """
     if not isinstance(body, dict):
-        raise errors.bad_request(f"the object provided is no {kind.kind}")
+        raise errors.bad_request(f"the object provided is not a {kind.kind}")
     for key, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
         stated = body.get(key) or wanted
         if stated != wanted:
@@ -641,7 +641,7 @@ def _patched(
         else:
             result = patches.strategic(kind.shape, current, patch)
         if not isinstance(result, dict):
-            raise patches.UnprocessablePatchError("it leaves no object")
+            raise patches.UnprocessablePatchError("the patch removes the whole object")
     except patches.BadPatchError as error:
         raise errors.bad_request(f"error decoding patch: {error}") from error
     except patches.UnprocessablePatchError as error:

@@ -169,7 +169,7 @@ def kind_of_definition(definition: Mapping[str, Any]) -> ServedKind:
             is_custom=True,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        cause = errors.StatusCause("spec", f"no valid definition: {type(error).__name__}: {error}")
+        cause = errors.StatusCause("spec", f"invalid definition: {type(error).__name__}: {error}")
         raise errors.invalid(DEFINITIONS, definition["metadata"]["name"], [cause]) from error
 
 

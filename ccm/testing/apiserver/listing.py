@@ -216,7 +216,7 @@ def renderer(kind: kinds.ServedKind, accept: str = "", include: str = "") -> Obj
                 return ObjectRenderer(kind)
             if {"as=Table", "v=v1", f"g={_META}"} <= set(rest):
                 return TableRenderer(kind, include=include)
-    raise errors.StatusError(406, "NotAcceptable", f"only {api.JSON} can be sent")
+    raise errors.StatusError(406, "NotAcceptable", f"only {api.JSON} is supported")
 
 
 # --- watches -------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def json_patch(current: Any, operations: Any) -> Any:
         UnprocessablePatchError: a path does not exist, or a test fails.
     """
     if not isinstance(operations, list):
-        raise BadPatchError("a JSON patch is a list of operations")
+        raise BadPatchError("a JSON patch must be a list of operations")
     # Wrapped in a list, because an operation may replace the whole document.
     document = [current]
     for operation in operations:
@@ -164,12 +164,12 @@ def json_patch(current: Any, operations: Any) -> Any:
         )
         is_whole = kind == "remove" or (kind in _WITH_VALUE and "value" in operation)
         if not is_whole or not isinstance(path, str) or path[:1] not in ("", "/"):
-            raise BadPatchError(f"not an operation, or incomplete: {operation}")
+            raise BadPatchError(f"invalid or incomplete operation: {operation}")
         steps = [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:]]
         try:
             _carry_out(document, kind, ["0", *steps], copy.deepcopy(operation.get("value")))
         except (AttributeError, KeyError, IndexError, TypeError) as error:
-            raise UnprocessablePatchError(f"cannot be carried out: {operation}") from error
+            raise UnprocessablePatchError(f"operation failed: {operation}") from error
     return document[0] if document else None
 
 
@@ -182,7 +182,7 @@ def _carry_out(document: list[Any], kind: Any, path: list[str], value: Any) -> N
         # A test treats an absent field as null, as kube-apiserver does.
         actual = parent.get(key) if isinstance(parent, dict) else parent[key]
         if actual != value or type(actual) is not type(value):
-            raise KeyError("the test fails")
+            raise KeyError("test failed")
         return
     if kind != "add":
         parent.pop(key)

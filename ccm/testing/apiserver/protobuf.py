@@ -37,7 +37,7 @@ def decode(types: Mapping[str, schema.Type], body: bytes) -> dict[str, Any]:
         version, kind = _text(names[1]), _text(names[2])
         return {"kind": kind, "apiVersion": version, **_message(types[kind], envelope.get(2, b""))}
     except (AttributeError, KeyError, OverflowError, TypeError) as error:
-        raise ValueError(f"the kind is unknown, or a field malformed: {error}") from error
+        raise ValueError(f"unknown kind or malformed field: {error}") from error
 
 
 def _message(shape: schema.Type, data: bytes) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
         size: Any = _FIXED.get(tag & 7) or _varint(stream)
         value = size if tag & 7 == _VARINT else stream.read(size)
         if tag & 7 != _VARINT and len(value) < size:
-            raise ValueError("a field is cut off")
+            raise ValueError("truncated field")
         yield tag >> 3, value
 
 

@@ -193,7 +193,7 @@ def _clean_value(shape: ValueType, value: Any, unknown: list[str], before: Any, 
 def _expect(value: Any, wanted: type | tuple[type, ...], path: str) -> Any:
     is_stray_boolean = isinstance(value, bool) and wanted is not bool
     if is_stray_boolean or not isinstance(value, wanted):
-        raise WrongTypeError(f"{path}: a {type(value).__name__} is not of the field's type")
+        raise WrongTypeError(f"{path}: type {type(value).__name__} does not match the field's type")
     return value
 
 
@@ -202,7 +202,7 @@ def _clean_scalar(kind: str, value: Any, path: str) -> Any:
         bits = 31 if kind == "int32" else 63
         whole = not isinstance(value, float) or value.is_integer()
         if not whole or not -(2**bits) <= _expect(value, (int, float), path) < 2**bits:
-            raise WrongTypeError(f"{path}: {value} is no {kind}")
+            raise WrongTypeError(f"{path}: {value} is not a valid {kind}")
         return int(value)
     if kind in ("time", "micro"):
         try:
@@ -394,5 +394,5 @@ def _openapi_shape(openapi: Mapping[str, Any], path: str) -> ValueType:
     if kind is None and is_open:
         return ValueType(kind="any")
     if kind not in ("string", "boolean", "number"):
-        raise ValueError(f"{path}: type must be given, and not {kind!r}")
+        raise ValueError(f"{path}: type is {kind!r}; must be a supported type")
     return ValueType(kind=kind, **more)

@@ -186,7 +186,7 @@ def _set_families(spec: Spec, families: Sequence[str]) -> None:
     if policy != "SingleStack" and len(wanted) == 1 and (selectorless or len(families) > 1):
         wanted.append("IPv4" if wanted[0] == "IPv6" else "IPv6")
     if not selectorless and not set(wanted) <= set(families):
-        raise RefusedError(f"the cluster has no IP family of {wanted}")
+        raise RefusedError(f"the cluster does not have the IP family {wanted}")
     spec["ipFamilies"] = wanted
 
 
@@ -236,7 +236,7 @@ class _Draft:
         try:
             ip = ipaddress.ip_address(wish)
         except ValueError as error:
-            raise RefusedError(f"{wish} is no IP address") from error
+            raise RefusedError(f"{wish} is not a valid IP address") from error
         return str(self._take(str(ip), is_inside=ip in network))
 
     def _take(self, number: Number, *, is_inside: bool) -> Number:

@@ -29,7 +29,7 @@ def test_waiting_for_what_never_comes_beside_a_ticker_is_an_error(
 
     with (
         asyncio.Runner(loop_factory=VirtualTimeLoop) as runner,
-        pytest.raises(RuntimeError, match="await what never comes"),
+        pytest.raises(RuntimeError, match="wait for an event that never comes"),
     ):
         runner.run(stuck())
 
@@ -114,6 +114,6 @@ async def test_a_spinning_task_never_settles(monkeypatch: pytest.MonkeyPatch) ->
             await asyncio.sleep(0)
 
     task = asyncio.create_task(spin())
-    with pytest.raises(RuntimeError, match="does a task spin"):
+    with pytest.raises(RuntimeError, match="find the task that spins"):
         await settle()
     task.cancel()
