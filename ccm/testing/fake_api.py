@@ -456,7 +456,7 @@ def parser(prog: str, description: str, *, prints: str) -> argparse.ArgumentPars
     cli = argparse.ArgumentParser(
         prog=prog,
         description=description,
-        epilog=f"Prints one line of JSON with {prints} when ready. Stops on SIGTERM or SIGINT.",
+        epilog=f"When ready, prints one line of JSON with {prints} until SIGTERM or SIGINT.",
     )
     option = cli.add_argument
     option("names", nargs="*", metavar="NAME", help="name of an existing server")
