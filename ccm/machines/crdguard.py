@@ -191,7 +191,7 @@ class CRDGuard:
                     "CRD unreadable, its deletion would delete all VMs",
                     crd=name,
                     error=str(answer),
-                    advice="grant get on it, as manifests/components/machines/rbac.yaml does",
+                    advice="grant get on the CRD, as manifests/components/machines/rbac.yaml does",
                 )
         if isinstance(answer, CustomResourceDefinition):
             self._had_right, self._lacks_right = True, False

@@ -229,7 +229,7 @@ class HealthReconciler:
         if self._vms.owns_node(machine, node):
             return True
         if not deletion.is_its_node(machine, node):
-            message = f"node {node.name} has the provider ID {node.provider_id} and is not touched"
+            message = f"node {node.name} has the provider ID {node.provider_id} and was not changed"
             self._context.record_event(machine, WARNING, reasons.REASON_VM_NOT_OWNED, message)
             return False
         try:

@@ -65,7 +65,7 @@ async def test_the_server_of_another_is_not_adopted(world: Ready) -> None:
     await world.run(30)
 
     assert untouched(world)
-    assert "left alone; correct spec.providerID" in world.operation(M)["description"]
+    assert "was not changed; correct spec.providerID" in world.operation(M)["description"]
     assert world.driver.calls["create_machine"] == 0
     assert world.driver.calls["initialize_machine"] == 0
 
@@ -95,7 +95,7 @@ async def test_the_server_of_another_is_not_deleted(
         assert untouched(world)
         if stage is DeletionStage.FINALIZER:
             return
-        assert "left alone; correct spec.providerID" in world.operation(M)["description"]
+        assert "was not changed; correct spec.providerID" in world.operation(M)["description"]
         world.server.patch(path, {"spec": {"providerID": ""}})
         await advance(30)
 
@@ -230,4 +230,4 @@ async def test_a_vm_that_got_another_name_is_left_alone() -> None:
         await advance(30)
 
     assert cloud.vms == {provider_id: "given-away"}
-    assert "is not touched" in world.operation(M)["description"]
+    assert "was not changed" in world.operation(M)["description"]

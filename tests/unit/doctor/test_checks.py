@@ -219,7 +219,7 @@ async def test_storage(tmp_path: Path) -> None:
     assert not list((tmp_path / "s").rglob("doctor.json"))
     foreign = await stored(tmp_path, TWO, uid="u-2")
     assert foreign.severity is Severity.FAIL
-    assert "belongs to the cluster u-1, this is u-2" in foreign.message
+    assert "belongs to the cluster u-1, not to u-2" in foreign.message
     assert (await stored(tmp_path, "instances: []")).severity is Severity.FAIL
     assert (await stored(tmp_path, "")).severity is Severity.OK
 
