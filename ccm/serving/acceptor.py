@@ -46,13 +46,13 @@ MAX_SILENT = 2048
 
 _OPEN = metrics.gauge(
     "ccm_serving_connections",
-    "Connections that a port of ours holds open, by how far they have come.",
+    "Open connections, by server and stage.",
     ["server", "stage"],
 )
 _REFUSED = metrics.counter(
     "ccm_serving_connections_refused",
-    "Connections that we ended: crowded, to make room for another; late, without a request in "
-    "time; greedy, with more bytes than any request needs.",
+    "Connections closed by the server: crowded (limit reached), late (no request in time), "
+    "greedy (more bytes than any request needs).",
     ["server", "reason"],
 )
 CROWDED, LATE, GREEDY = _REASONS = ("crowded", "late", "greedy")
@@ -396,8 +396,8 @@ class Acceptor:
         self._handshakes = FairLimiter(MAX_HANDSHAKES, per_origin=MAX_HANDSHAKES_PER_ORIGIN)
         self._shortage = Outage(
             log.logger("serving"),
-            start_message="callers wait, no file descriptors or memory are left for them",
-            end_message="callers are let in again",
+            start_message="connections not accepted, file descriptors or memory exhausted",
+            end_message="connections accepted again",
         )
 
     def start(self, listener: socket.socket) -> None:

@@ -144,7 +144,7 @@ def decode(body: bytes) -> AdmissionRequest:
     try:
         review = _REVIEW.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise InvalidReview(f"body is no {KIND}: {error}") from error
+        raise InvalidReview(f"body is not an {KIND}: {error}") from error
     if (review.api_version, review.kind) != (API_VERSION, KIND):
         given = f"apiVersion {review.api_version[:64]!r} and kind {review.kind[:64]!r}"
         raise InvalidReview(f"body has {given}; expected {API_VERSION!r} and {KIND!r}")
@@ -292,7 +292,7 @@ _DURATION = metrics.histogram(
     ["code", "webhook"],
     buckets=_BUCKETS,
 )
-_DENIALS = metrics.counter("ccm_webhook_denials", "Writes that a webhook refused.", ["webhook"])
+_DENIALS = metrics.counter("ccm_webhook_denials", "Writes denied by a webhook.", ["webhook"])
 _USUAL_CODES = (200, 400, 500)
 
 
@@ -369,20 +369,20 @@ class Webhooks:
         self, webhook: Webhook, request: http.Request, deadline: asyncio.Timeout
     ) -> bytes:
         # `late` is the response if the deadline expires during the current step.
-        late = _Refusal(408, "the body did not arrive in time")
+        late = _Refusal(408, "request body not received in time")
         try:
             async with deadline:
                 # Read the body before taking a slot: a slow sender must not block others.
                 body = await _body(request)
-                late = _Refusal(503, "too many requests at once")
+                late = _Refusal(503, "too many concurrent requests")
                 async with self._slots:
-                    late = _Refusal(500, f"webhook {webhook.name} did not decide in time")
+                    late = _Refusal(500, f"webhook {webhook.name} timed out")
                     return await self._decide(webhook, _decode_review(body))
         except TimeoutError:
             # Rate limited: any caller can cause these lines.
             if late.status >= 500 and (left_out := self._rates.admit("slow")) is not None:
                 facts = {"webhook": webhook.name, "error": str(late), **left_out}
-                self._log.warning("webhook is too slow", **facts)
+                self._log.warning("webhook request timed out", **facts)
             raise late from None
 
     async def _decide(self, webhook: Webhook, review_request: AdmissionRequest) -> bytes:

@@ -88,7 +88,7 @@ class CABundle:
         """
         certificates = frozenset(_certificates(pem))
         if not certificates:
-            raise ValueError("no certificate found in the certificate authority data")
+            raise ValueError("no certificate found in the CA data")
         return cls(pem=pem, members=certificates)
 
     def has_issued(self, caller: Caller) -> bool:
@@ -100,7 +100,7 @@ def _certificates(pem: bytes) -> Iterable[bytes]:
     for block in pem.split(_BEGIN)[1:]:
         body, end, _rest = block.partition(_END)
         if not end:
-            raise ValueError("a certificate in the certificate authority data is cut short")
+            raise ValueError("a certificate in the CA data is truncated")
         text = (_BEGIN + body + _END).decode("ascii", errors="replace")
         yield ssl.PEM_cert_to_DER_cert(text)
 
@@ -290,10 +290,10 @@ class Authenticator:
         if not proxies.authorities.members or caller.certificate is None:
             return None
         if not proxies.authorities.has_issued(caller):
-            raise InvalidCredentials("the certificate is not a trusted proxy's")
+            raise InvalidCredentials("the certificate does not belong to a trusted proxy")
         self._check_time(caller.certificate)
         if proxies.names and common_name(caller.certificate) not in proxies.names:
-            raise InvalidCredentials("the certificate's common name is not a trusted proxy's")
+            raise InvalidCredentials("the certificate's common name is not an allowed proxy name")
         return _proxied_user(proxies, request)
 
     async def _by_certificate(self, request: Request) -> UserInfo | None:
@@ -318,7 +318,7 @@ class Authenticator:
             # Keep only a salted digest: the token itself must not stay in memory.
             key = hmac.digest(self._salt, token.encode(), hashlib.sha256)
         except UnicodeEncodeError:
-            raise InvalidCredentials("the token is no text") from None
+            raise InvalidCredentials("the token is not valid UTF-8") from None
         if key in self._valid_tokens:
             request.mark_authenticated()
         try:
@@ -329,7 +329,7 @@ class Authenticator:
             raise InvalidCredentials(f"the token could not be reviewed: {error}") from error
         if user is None:
             self._valid_tokens.pop(key, None)
-            raise InvalidCredentials("the token is wrong")
+            raise InvalidCredentials("the token is invalid")
         self._valid_tokens[key] = None
         self._valid_tokens.move_to_end(key)
         if len(self._valid_tokens) > MAX_VALID_TOKENS:

@@ -279,13 +279,13 @@ class AccessLog:
     def unauthorized(self, request: Request, error: Exception) -> None:
         """Log a 401: invalid credentials."""
         if facts := self._line("unauthorized", request):
-            self._log.v(1).info("request is refused", status=401, **facts, error=str(error))
+            self._log.v(1).info("request rejected", status=401, **facts, error=str(error))
 
     def forbidden(self, request: Request) -> None:
         """Log a 403: a forbidden request."""
         kind = "anonymous" if request.user == ANONYMOUS_NAME else "forbidden"
         if facts := self._line(kind, request):
-            self._log.v(1).info("request is refused", status=403, **facts)
+            self._log.v(1).info("request forbidden", status=403, **facts)
 
     def review_failed(self, request: Request, error: Exception) -> None:
         """Log a 500 as a warning: the API server gave no answer."""

@@ -160,7 +160,7 @@ class HealthEndpoint:
         now = frozenset(failing)
         if now != self._failing:
             if now:
-                self._log.warning("health check fails", path=self._name, checks=sorted(now))
+                self._log.warning("health check failed", path=self._name, checks=sorted(now))
             else:
-                self._log.info("health checks pass again", path=self._name)
+                self._log.info("health checks recovered", path=self._name)
         self._failing = now

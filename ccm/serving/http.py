@@ -439,7 +439,7 @@ class Body:
             self._check()
         except TimeoutError:
             self._check()
-            raise BodyError(408, "the body did not arrive in time") from None
+            raise BodyError(408, "request body not received in time") from None
         except (HttpProcessingError, OSError, asyncio.IncompleteReadError) as error:
             raise BodyError(400, "request body cannot be read") from error
         finally:
@@ -473,4 +473,4 @@ class Body:
 
     def _check(self) -> None:
         if self not in self._bodies.reading:
-            raise BodyError(503, "too many bytes at once")
+            raise BodyError(503, "request bodies exceed the memory limit")

@@ -79,15 +79,15 @@ def parse_policy(minimum: str, suites: Sequence[str], groups: Sequence[int] = ()
         TlsError: a version, suite or group is unknown.
     """
     if minimum and minimum not in VERSIONS:
-        raise TlsError(f"TLS version {minimum!r} is unknown; known are {', '.join(VERSIONS)}")
+        raise TlsError(f"TLS version {minimum!r} is unknown; known: {', '.join(VERSIONS)}")
     for name in suites:
         if name not in SUITES and name not in SUITES_TLS13:
             known = ", ".join(sorted([*SUITES, *SUITES_TLS13]))
-            raise TlsError(f"cipher suite {name!r} is unknown; known are {known}")
+            raise TlsError(f"cipher suite {name!r} is unknown; known: {known}")
     for number in groups:
         if number not in GROUPS:
             known = ", ".join(f"{number} ({name})" for number, name in GROUPS.items())
-            raise TlsError(f"key exchange group {number} is unknown; known are {known}")
+            raise TlsError(f"key exchange group {number} is unknown; known: {known}")
     old = tuple(dict.fromkeys(SUITES[name] for name in suites if name in SUITES))
     lowest = VERSIONS[minimum] if minimum else ssl.TLSVersion.TLSv1_2
     if suites and not old:

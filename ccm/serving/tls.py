@@ -83,7 +83,7 @@ def directory(folder: Path, name: str, hosts: Sequence[str]) -> KeyPairSource:
             _replace(chain, pair.chain, 0o644)
         except OSError as error:
             raise CertificateError(
-                f"a new certificate cannot be kept in {folder}: {describe_error(error)}"
+                f"{folder}: a new certificate cannot be stored: {describe_error(error)}"
             ) from error
 
     async def read() -> KeyPair:
@@ -222,10 +222,10 @@ def _run_minting(*words: str, data: bytes = b"") -> str:
             command, input=data, capture_output=True, timeout=_CHILD_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise CertificateError(f"certificate cannot be made: {error}") from error
+        raise CertificateError(f"certificate cannot be created or read: {error}") from error
     if process.returncode:
         last_line = process.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise CertificateError(f"certificate cannot be made: {last_line}")
+        raise CertificateError(f"certificate cannot be created or read: {last_line}")
     return process.stdout.decode()
 
 
@@ -269,9 +269,7 @@ def build_context(
         try:
             context.load_verify_locations(cadata=authorities.decode("ascii", errors="replace"))
         except (ssl.SSLError, ValueError) as error:
-            raise CertificateError(
-                f"client authorities cannot be used: {describe_error(error)}"
-            ) from error
+            raise CertificateError(f"client CAs cannot be used: {describe_error(error)}") from error
     try:
         pair.load_into(context)
     except (ssl.SSLError, OSError, ValueError) as error:
@@ -378,7 +376,7 @@ class CertReloader:
             except CertificateError as error:
                 if str(error) != logged:
                     self._log.warning(
-                        "changed certificate cannot be used, the old stays", error=str(error)
+                        "changed certificate rejected, keeping the previous one", error=str(error)
                     )
                 logged = str(error)
             else:
@@ -393,7 +391,7 @@ class CertReloader:
         certificates, authorities = await self._certificates.read(), await self._required_cas()
         if (certificates, authorities) != (self._loaded, self._authorities):
             self._adopt(certificates, authorities)
-            self._log.info("changed certificate is in use")
+            self._log.info("changed certificate applied")
 
     async def _required_cas(self) -> bytes | None:
         """Read the required client CAs; without a file return the current ones."""
@@ -402,9 +400,7 @@ class CertReloader:
         try:
             return await asyncio.to_thread(self._client_ca_file.read_bytes)
         except OSError as error:
-            cause = (
-                f"client authorities {self._client_ca_file} cannot be read: {describe_error(error)}"
-            )
+            cause = f"client CAs {self._client_ca_file} cannot be read: {describe_error(error)}"
             raise CertificateError(cause) from error
 
     def _adopt(self, certificates: LoadedCertificates, authorities: bytes | None) -> None:

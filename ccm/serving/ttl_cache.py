@@ -30,7 +30,7 @@ SWEEP_S = 10.0
 
 _BYTES = metrics.gauge(
     "ccm_serving_cache_bytes",
-    "Memory for the API server's answers about callers, roughly.",
+    "Approximate memory of cached TokenReview and SubjectAccessReview results.",
     ["cache"],
 )
 

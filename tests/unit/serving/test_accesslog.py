@@ -73,7 +73,7 @@ async def test_a_flood_of_one_kind_is_cut_and_hides_no_other() -> None:
     jump(1.0)
     later = await told(chain, *flood[:1])
 
-    assert [line["event"] for line in lines].count("request is refused") == handler_chain.BURST
+    assert [line["event"] for line in lines].count("request forbidden") == handler_chain.BURST
     assert lines[-1]["event"] == "privileged request"
     assert later[0]["left_out"] == len(flood) - handler_chain.BURST
 
@@ -81,9 +81,13 @@ async def test_a_flood_of_one_kind_is_cut_and_hides_no_other() -> None:
 @pytest.mark.parametrize(
     ("path", "headers", "facts"),
     [
-        ("/healthz", WRONG, {"status": 401, "error": "the token is wrong"}),
-        ("/metrics", {}, {"status": 403, "user": "system:anonymous"}),
-        ("/secret", TOKEN, {"status": 403, "user": "alice"}),
+        (
+            "/healthz",
+            WRONG,
+            {"event": "request rejected", "status": 401, "error": "the token is invalid"},
+        ),
+        ("/metrics", {}, {"event": "request forbidden", "status": 403, "user": "system:anonymous"}),
+        ("/secret", TOKEN, {"event": "request forbidden", "status": 403, "user": "alice"}),
     ],
     ids=["a wrong proof", "nobody", "somebody without the right"],
 )
@@ -94,7 +98,7 @@ async def test_who_is_refused_is_said_with_what_was_asked_for(
 
     (line,) = await told(site(), asked)
 
-    common = {"event": "request is refused", "verb": "get", "path": path, "client": HERE.address}
+    common = {"verb": "get", "path": path, "client": HERE.address}
     assert only([line]) == common | facts
     assert line["v"] == 1
     assert not any(secret in str(line) for secret in ("in-the-query", "wrong-token", "right-token"))
