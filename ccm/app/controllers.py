@@ -270,16 +270,16 @@ def build_enabled(
     for manifest in among if "controllers" in options.explicit else ():
         if manifest not in wanted:
             level = logger.info if manifest.off_by_default else logger.warning
-            level("controller is disabled", controller=manifest.name)
+            level("controller disabled", controller=manifest.name)
     for manifest in (candidate for candidate in among if candidate in wanted):
         if reason := manifest.disabled_by(options) or manifest.missing_interface(
             context.cloud_client.cloud
         ):
-            logger.info("controller is skipped", controller=manifest.name, reason=reason)
+            logger.info("controller skipped", controller=manifest.name, reason=reason)
             on_skipped(manifest.name, reason)
         elif fault := manifest.config_fault(options):
             # The other controllers still run; the Go reference exits here.
-            logger.error("controller cannot start", controller=manifest.name, error=fault)
+            logger.error("controller not started", controller=manifest.name, error=fault)
             on_skipped(manifest.name, fault)
         else:
             yield manifest, manifest.build(context, options)

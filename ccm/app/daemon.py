@@ -240,7 +240,7 @@ class Daemon:
         """Call off the watchdog after all work has ended; exit by force if cloud calls hang."""
         if hanging_calls := self.abandoned_calls:
             log.logger("daemon").warning(
-                "cloud calls do not end, leaving without them", calls=hanging_calls
+                "exit forced, cloud calls are still running", calls=hanging_calls
             )
             threading.Thread(target=_force_exit, args=(self._closed, code), daemon=True).start()
         else:

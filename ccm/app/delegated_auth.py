@@ -73,23 +73,20 @@ class DynamicClientCA:
         logger = log.logger("serving")
         self._unread = Outage(
             logger,
-            start_message="the API server does not let us read the cluster's authentication "
-            "settings, "
-            "retrying; callers may be taken for anonymous",
-            end_message="the cluster's authentication settings are read again",
+            start_message="authentication ConfigMap cannot be read, retrying; requests may be "
+            "treated as anonymous",
+            end_message="authentication ConfigMap read again",
         )
         self._unusable = Outage(
             logger,
-            start_message=(
-                "client authorities cannot be used, the old stay until these are corrected"
-            ),
-            end_message="client authorities can be used again",
+            start_message="client CAs invalid, previous CAs stay in use",
+            end_message="client CAs valid again",
         )
 
     @property
     def pending_reason(self) -> str:
         """Reason why the settings are not loaded yet; empty once they are."""
-        return "" if self._looked_up else f"config map {CONFIG_MAP} was not read yet"
+        return "" if self._looked_up else f"ConfigMap {CONFIG_MAP} not read yet"
 
     async def start(self) -> None:
         """Apply the files.
@@ -100,7 +97,7 @@ class DynamicClientCA:
         try:
             await self._apply()
         except (OSError, ValueError, CertificateError) as error:
-            raise Misconfigured(f"client authorities: {error}") from error
+            raise Misconfigured(f"client CAs: {error}") from error
 
     async def run(self) -> None:
         """Watch files and ConfigMap until cancelled.
@@ -142,7 +139,7 @@ class DynamicClientCA:
         tolerated = self._options.authentication_tolerate_lookup_failure
         if not (self._looked_up or is_temporary or tolerated):
             raise Misconfigured(
-                f"config map {CONFIG_MAP} cannot be read: {error}; {_HINT}"
+                f"ConfigMap {CONFIG_MAP} cannot be read: {error}; {_HINT}"
             ) from error
         # A tolerated permanent error counts as looked up: waiting would not help.
         self._looked_up = self._looked_up or not is_temporary
@@ -320,9 +317,9 @@ class ReviewClient:
         except errors.KubeError as error:
             raise ReviewFailed(str(error)) from error
         except TimeoutError as error:
-            raise ReviewFailed("the API server does not answer in time") from error
+            raise ReviewFailed("the API server did not respond in time") from error
         except DECODE_ERRORS as error:
-            raise ReviewFailed("the API server's answer makes no sense") from error
+            raise ReviewFailed("the response of the API server cannot be decoded") from error
 
     async def _send(self, kind: _ReviewKind, body: bytes) -> bytes:
         started = clock.monotonic()

@@ -151,7 +151,7 @@ class Election:
         hanging_calls = handle.abandoned_changes if handle is not None else 0
         if hanging_calls:
             self._log.warning(
-                "cloud calls do not end, the lease is left to run out", calls=hanging_calls
+                "lease not released, cloud calls are still running", calls=hanging_calls
             )
         return not hanging_calls
 
@@ -171,7 +171,7 @@ def load_migration(options: Options) -> migration.LeaderMigration | None:
         raise Misconfigured(str(error)) from error
     if plan.leader_name == options.leader_elect_resource_name:
         raise Misconfigured(
-            f"--leader-migration-config={file}: leaderName is {plan.leader_name!r}, which is "
-            "--leader-elect-resource-name already; give the shared lease a name of its own"
+            f"--leader-migration-config={file}: leaderName {plan.leader_name!r} is also "
+            "--leader-elect-resource-name; give the shared lease another name"
         )
     return plan

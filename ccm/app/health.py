@@ -165,7 +165,7 @@ class Checks:
         trouble = vitals.handle.call_failures if vitals.handle is not None else None
         if trouble is None or trouble.calls < MAX_FAILED_CALLS:
             return PASSED
-        return failed(f"{trouble.calls} calls in a row failed, the last one: {trouble.error}")
+        return failed(f"{trouble.calls} calls in a row failed; last error: {trouble.error}")
 
     def _caches(self) -> CheckResult:
         informers = self._vitals.informers
@@ -184,12 +184,12 @@ class Checks:
             resource = f"{resource} of the {role} cluster"
         since = informer.outage_since
         if since is not None and now - since > WATCH_FAILURE_TOLERANCE_S:
-            return f"{resource} cannot be followed for {now - since:.0f}s"
+            return f"watch of {resource} has failed for {now - since:.0f}s"
         if not informer.has_synced:
-            return f"{resource} are not complete yet"
+            return f"cache of {resource} is not synced"
         contact = informer.last_contact
         if contact is not None and now - contact > WATCH_SILENCE_S:
-            return f"nothing is heard of {resource} for {now - contact:.0f}s"
+            return f"watch of {resource} has been silent for {now - contact:.0f}s"
         return ""
 
 
@@ -205,14 +205,14 @@ async def _check_api_server(api: RawClient) -> CheckResult:
 
 def _threads(limit_s: float) -> CheckResult:
     return _combine(
-        f"no thread for {kind} became free for {seconds:.0f}s" if seconds >= limit_s else ""
+        f"no free thread for {kind} for {seconds:.0f}s" if seconds >= limit_s else ""
         for kind, seconds in exhausted_pools().items()
     )
 
 
 def _workers() -> CheckResult:
     return _combine(
-        f"{name} works on one key for {seconds:.0f}s" if seconds > HUNG_WORKER_S else ""
+        f"{name} has processed one key for {seconds:.0f}s" if seconds > HUNG_WORKER_S else ""
         for name, seconds in workqueue.longest_running().items()
     )
 
@@ -246,7 +246,7 @@ class DaemonState:
     """
 
     def __init__(self) -> None:
-        self.not_open_reason = "the provider is not open yet"
+        self.not_open_reason = "provider not open yet"
         self.handle: CloudClient | None = None
         self.informers: SharedInformers | None = None
         self.other_informers: Mapping[str, SharedInformers] = {}
@@ -291,7 +291,7 @@ class DaemonState:
             yield
         finally:
             del self.running_controllers[name]
-        self.controllers[name] = failed("it ended unexpectedly")
+        self.controllers[name] = failed("controller ended unexpectedly")
 
     def skipped(self, name: str, reason: str) -> None:
         """Record a controller that is skipped; this fails no check."""
@@ -304,7 +304,7 @@ _DELETION_KINDS = {"node": ("Node", "Route"), "service": ("Service",)}
 """Kind of `/explain` -> related kinds in the deletion record."""
 
 _USAGE = (
-    "say which object: /explain?kind=node&name=NAME, or kind=service, kind=machine, "
+    "kind and name are required: /explain?kind=node&name=NAME, or kind=service, kind=machine, "
     "kind=machineset or kind=machinedeployment with name=NAMESPACE/NAME\n"
 )
 
@@ -363,7 +363,7 @@ def _failing_watches(vitals: DaemonState) -> list[str]:
         return []
     now = clock.monotonic()
     return [
-        f"{informer.resource} cannot be followed for {now - since:.0f} s"
+        f"watch of {informer.resource} has failed for {now - since:.0f} s"
         for informer in vitals.informers.all
         if (since := informer.outage_since) is not None
     ]

@@ -199,9 +199,9 @@ async def _reviewers(
     else:
         access = await _transport(stack, "authorization-kubeconfig", context)
     if tokens is None:
-        logger.info("callers' tokens are not checked: no --authentication-kubeconfig")
+        logger.info("token authentication disabled: no --authentication-kubeconfig")
     if access is None:
-        logger.info("callers get the always allowed paths only: no --authorization-kubeconfig")
+        logger.info("only always allowed paths are served: no --authorization-kubeconfig")
     return (
         delegated_auth.client(tokens, "authentication") if tokens else None,
         delegated_auth.client(access, "authorization") if access else None,
@@ -357,7 +357,7 @@ def _requested_webhooks(options: Options) -> tuple[str, ...]:
 def _unserved_cause(options: Options) -> str:
     """Return why no webhook can be served; empty if they can."""
     if not gates.values(options.feature_gates)[gates.WEBHOOK]:
-        return f"it needs --feature-gates={gates.WEBHOOK}=true"
+        return f"--feature-gates={gates.WEBHOOK}=true is missing"
     return "" if options.webhook_secure_port else "--webhook-secure-port is 0"
 
 
@@ -373,7 +373,7 @@ async def serve_webhooks(options: Options, cloud: Callable[[], Cloud]) -> None:
     ]
     if not hooks:
         if why := unserved_reason(options):
-            log.logger("webhook").warning("webhooks are not served", reason=why)
+            log.logger("webhook").warning("webhooks not served", reason=why)
         return
     reloader = cert_reloader(options, WEBHOOK_PREFIX)
     endpoint = acceptor.Endpoint(

@@ -14,7 +14,7 @@ from ccm.base import metrics
 
 RUNNING = metrics.gauge(
     "running_managed_controllers",
-    "[BETA] Controllers that run now.",
+    "[BETA] Running controllers, by name and manager.",
     ["name", "manager"],
 )
 

@@ -54,22 +54,22 @@ class PersistenceConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     instances: Annotated[
         tuple[dict[str, Any], ...],
-        msgspec.Meta(description="Storage, each as the name of its backend with its settings."),
+        msgspec.Meta(description="Storage instances, each as backend name with its settings."),
     ]
     write_policy: Annotated[
         Literal["any", "majority", "all"],
-        msgspec.Meta(description="How many instances have to acknowledge a write."),
+        msgspec.Meta(description="Number of instances that must acknowledge a write."),
     ] = "any"
     when_unavailable: Annotated[
         Literal["degrade", "block"],
-        msgspec.Meta(description="With none up: go on without, or refuse to create."),
+        msgspec.Meta(description="If all are down: create without records, or create nothing."),
     ] = "degrade"
     repair_queue: Annotated[
-        int, msgspec.Meta(description="Copies remembered for an instance that missed them.", ge=1)
+        int, msgspec.Meta(description="Missed writes that are queued for an instance.", ge=1)
     ] = 10_000
     secrets: Annotated[
         dict[str, Any] | None,
-        msgspec.Meta(description="Where secrets are kept: `kubernetes` or `encrypted`."),
+        msgspec.Meta(description="Secret store: `kubernetes` or `encrypted`."),
     ] = None
 
 
@@ -149,7 +149,7 @@ class PersistenceStores:
                     keep = self._rotate_secrets(self._secrets, machine, rotates=rotates)
                     keeping = spawn(keep, name="persistence-secrets")
             self._is_open = True
-            log.logger("persistence").info("persistence is open", count=len(self.manager.replicas))
+            log.logger("persistence").info("persistence opened", count=len(self.manager.replicas))
             yield
         finally:
             self._is_open = False
@@ -157,7 +157,7 @@ class PersistenceStores:
             await self.manager.close()
             if self._secrets is not None:
                 await self._secrets.close()
-            log.logger("persistence").info("persistence is closed")
+            log.logger("persistence").info("persistence closed")
 
     async def health(self) -> CheckResult:
         """Return the health; failing only where creations need storage and none is up."""
@@ -168,7 +168,7 @@ class PersistenceStores:
             name for name, latency in (await self.secret_latencies()).items() if latency is None
         ]
         if not await self.manager.may_create():
-            return failed("no instance is up, and nothing is created without one")
+            return failed("no storage instance is available, creations are blocked")
         return CheckResult(detail=f"down: {', '.join(down)}") if down else PASSED
 
     async def secret_latencies(self) -> Mapping[str, float | None]:
@@ -181,15 +181,15 @@ class PersistenceStores:
 
     def _record_availability(self, when_down: str, is_up: bool) -> None:
         if is_up:
-            self._record_event(NORMAL, names.REASON_PERSISTENCE_UP, "storage works again")
+            self._record_event(NORMAL, names.REASON_PERSISTENCE_UP, "storage is available again")
             return
         consequence = (
-            "what is made is not recorded" if when_down == "degrade" else "nothing is created"
+            "creations are not recorded" if when_down == "degrade" else "creations are blocked"
         )
         self._record_event(
             WARNING,
             names.REASON_PERSISTENCE_DOWN,
-            f"no instance of storage works; until one does, {consequence}",
+            f"no storage instance is available, {consequence}",
         )
 
     async def _cluster_id(self, name: str) -> MachineId:
@@ -213,7 +213,7 @@ class PersistenceStores:
                 if pending:
                     await asyncio.sleep(RETRY_S)
         except PersistenceError as error:
-            logger.error("secrets cannot be kept", error=str(error))
+            logger.error("secret store failed", error=str(error))
 
     async def _is_rotated(self, store: Backend, name: str) -> bool:
         """Seal all secrets of an instance with the first key.
@@ -229,14 +229,14 @@ class PersistenceStores:
             rotation = await store.provider.rotate(name)
         except (NoInstanceReachable, BackendUnavailable) as error:
             logger.warning(
-                "secrets cannot be sealed with the first key yet",
+                "secret rotation failed, retrying",
                 instance=name,
                 error=str(error),
                 after_s=RETRY_S,
             )
             return False
         logger.info(
-            "secrets are sealed with the first key",
+            "secrets rotated to the first key",
             instance=name,
             rewritten=rotation.rewritten,
             current=rotation.current,
@@ -251,13 +251,13 @@ class PersistenceStores:
             name, settings = _single_entry(instance, f"instances[{at}]")
             by_name.setdefault(name, []).append(settings)
         if not by_name:
-            raise BackendDead("instances is empty; name storage, or leave the flag out")
+            raise BackendDead("instances is empty; add an instance or omit the flag")
         for name, raw_settings in by_name.items():
             declared, make = registry.load_backend(name)
             parsed = [_settings(declared, raw, name) for raw in raw_settings]
             backend = Backend(name, partial(make, parsed, self._context))
             if len(backend.instances) < len(parsed):
-                raise BackendDead(f"{name}: two instances are the same storage; leave one out")
+                raise BackendDead(f"{name}: two instances use the same storage; remove one")
             yield backend
 
     def _secret_store(self, config: PersistenceConfig) -> Backend | None:

@@ -133,8 +133,8 @@ def _enter(opener: Opener, given: Context) -> AbstractAsyncContextManager[Cloud]
     manager: object = opener(given)
     if not isinstance(manager, AbstractAsyncContextManager):
         raise ProviderError(
-            f"it returns a {type(manager).__name__}, no async context manager; decorate "
-            "what opens it with @cloud.provider"
+            f"the opener returned a {type(manager).__name__}, not an async context manager; "
+            "decorate it with @cloud.provider"
         )
     return manager
 
@@ -142,22 +142,22 @@ def _enter(opener: Opener, given: Context) -> AbstractAsyncContextManager[Cloud]
 def _config_error(name: str, given: Context, error: BaseException) -> str:
     """Describe a configuration error; empty for an error that may be temporary."""
     if isinstance(error, ConfigError):
-        refused = f"cloud provider {name!r} refuses --cloud-config={given.source}"
+        refused = f"cloud provider {name!r} rejects --cloud-config={given.source}"
         if given.source == NO_FILE:
-            refused = f"cloud provider {name!r} needs a configuration, give --cloud-config=FILE"
+            refused = f"cloud provider {name!r} needs a configuration; pass --cloud-config=FILE"
         return "\n  ".join([f"{refused}:", *error.faults])
     if isinstance(error, ProviderError):
         return f"cloud provider {name!r}: {error}"
     # contextlib raises this for a generator that ends before it yields.
     if isinstance(error, RuntimeError) and isinstance(error.__context__, StopAsyncIteration):
-        return f"cloud provider {name!r} ends without a Cloud; it has to yield one on every path"
+        return f"cloud provider {name!r} yielded no Cloud; it must yield one on every path"
     return ""
 
 
 def _sdk_violation(name: str, cloud: object) -> str:
     """Describe why the yielded object is not a usable Cloud; empty if it is."""
     if not isinstance(cloud, Cloud):
-        return f"cloud provider {name!r} yields a {type(cloud).__name__}, not a Cloud"
+        return f"cloud provider {name!r} yielded a {type(cloud).__name__}, not a Cloud"
     faults = find_interface_errors(cloud)
     return "\n  ".join([f"cloud provider {name!r} is incomplete:", *faults]) if faults else ""
 
@@ -258,11 +258,11 @@ class ConfiguredProvider:
         if cloud.has_cluster_id:
             return
         detail = (
-            f"cloud provider {cloud.name!r} cannot tell this cluster's objects from others "
-            "(no cluster ID)"
+            f"cloud provider {cloud.name!r} cannot distinguish the objects of this cluster (no "
+            "cluster ID)"
         )
         if not self._options.allow_untagged_cloud:
-            raise Misconfigured(f"{detail}; give it one, or pass --allow-untagged-cloud")
+            raise Misconfigured(f"{detail}; set a cluster ID, or pass --allow-untagged-cloud")
         log.logger("daemon").warning("cloud has no cluster ID", error=detail)
 
 
@@ -314,9 +314,9 @@ async def check_knows_nodes(
             if is_known:
                 names = ", ".join(sorted(candidate.name for candidate in sampled))
                 raise FailedPrecondition(
-                    f"with this configuration the cloud knows none of the nodes {names}; are its "
-                    "credentials those of another project or region? A restart would use it all "
-                    "the same"
+                    f"with this configuration the cloud has no instance of the nodes {names}; "
+                    "check that the credentials belong to the same project and region. A restart "
+                    "would use the configuration anyway"
                 )
 
 
@@ -347,7 +347,7 @@ class _OpenProvider:
     def crash_error(self) -> ProviderCrashed:
         """Return the error for a provider whose task ended while in use."""
         fault = None if self.task.cancelled() else self.task.exception()
-        error = ProviderCrashed(f"the provider ended by itself: {fault!r}")
+        error = ProviderCrashed(f"the provider task ended unexpectedly: {fault!r}")
         error.__cause__ = fault
         return error
 

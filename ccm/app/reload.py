@@ -48,7 +48,7 @@ NO_FILES: Signatures = MappingProxyType({})
 
 _OUTCOMES = metrics.counter(
     "ccm_config_reloads",
-    "Files that changed while the process ran, and whether their new content is in use.",
+    "Reloads of changed configuration files, by file and outcome.",
     ["file", "outcome"],
 )
 
@@ -170,7 +170,7 @@ class Reloader:
             )
             return False
         _OUTCOMES.labels(source.name, "success").inc()
-        self._log.info("changed file is in use", detail=changed, **facts)
+        self._log.info("changed file applied", detail=changed, **facts)
         self._record_event("Normal", "ConfigReloaded", f"{source.name}: {changed}")
         return False
 
@@ -225,7 +225,7 @@ class CloudConfigSource:
             raise ContentRejected(
                 str(config_error or normalize(error)), final=config_error is not None
             ) from error
-        return "the provider was opened again"
+        return "provider reopened"
 
 
 class KubeconfigSource:
@@ -269,9 +269,7 @@ class KubeconfigSource:
             raise ContentRejected(str(error)) from error
         self.dependencies = new_config.files
         if new_config.server != self._transport.config.server:
-            raise ContentRejected(
-                f"it names another server, {new_config.server}; restart to use it"
-            )
+            raise ContentRejected(f"the server changed to {new_config.server}; restart to use it")
         try:
             async with Transport(new_config, user_agent=self._transport.user_agent) as wire:
                 # Forbidden is a success: the server has authenticated the caller.
@@ -281,7 +279,7 @@ class KubeconfigSource:
             raise ContentRejected(str(error), final=False) from error
         self._transport.adopt(new_config)
         self._on_adopted()
-        return "new credentials are in use"
+        return "new credentials applied"
 
 
 class DaemonConfigSource:
@@ -311,5 +309,5 @@ class DaemonConfigSource:
         log.set_verbosity(settings.v, settings.vmodule)
         at_restart = [name for name in changed if name not in LIVE_SETTINGS]
         if at_restart:
-            return f"at the next start: {', '.join(at_restart)}"
+            return f"changed, effective after a restart: {', '.join(at_restart)}"
         return f"changed: {', '.join(changed) or 'nothing'}"

@@ -116,7 +116,7 @@ async def wind_down(
         await asyncio.wait({drained, work}, return_when=asyncio.FIRST_COMPLETED)
         if drained.done() and not drained.result():
             log.logger("daemon").warning(
-                "changes under way are cut, the grace period is over", count=drain.units_in_progress
+                "grace period ended, in-flight changes cancelled", count=drain.units_in_progress
             )
     finally:
         await cancel_and_join(drained)

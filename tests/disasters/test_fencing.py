@@ -264,7 +264,7 @@ async def test_a_change_outlives_a_stop(env: Environment, how: str) -> None:
     assert await old.ended() == 0
 
     assert (await env.cluster.lease())["holderIdentity"] == held_by
-    assert old.lines("the lease is left to run out")[0]["calls"] == 1
+    assert old.lines("lease not released, cloud calls are still running")[0]["calls"] == 1
     await new.says("became leader")
     assert pair.too_late(pair.lease_end()) == []
     await pair.served(how)
@@ -281,7 +281,7 @@ async def test_a_question_outlives_a_stop(env: Environment) -> None:
     old.signal(signal.SIGTERM)
 
     assert await old.ended() == 0
-    assert old.lines("cloud calls do not end, leaving without them")
+    assert old.lines("exit forced, cloud calls are still running")
     await new.says("became leader")
 
 

@@ -133,7 +133,7 @@ async def test_a_reload_to_an_empty_project_is_refused(monkeypatch: pytest.Monke
     for name in "ab":
         daemon.node(name)
     async with daemon.leading():
-        with pytest.raises(errors.FailedPrecondition, match="none of the nodes a, b"):
+        with pytest.raises(errors.FailedPrecondition, match="no instance of the nodes a, b"):
             await daemon.reload(empty)
         assert daemon.holder.handle.cloud.instances is old
 

@@ -257,13 +257,13 @@ async def test_storage_goes_from_leader_to_leader(env: Environment, tmp_path: Pa
     said = [line["msg"] for line in leader.lines()]
     order = [
         "became leader",
-        "persistence is open",
+        "persistence opened",
         "controllers started",
-        "persistence is closed",
+        "persistence closed",
         "lease released",
     ]
     assert sorted(order, key=said.index) == order
-    assert not standby.lines("persistence is closed")
+    assert not standby.lines("persistence closed")
     assert await standby.stop() == 0
 
 

@@ -16,7 +16,7 @@ from tests.faults import FaultProxy, Match
 from tests.scenario import harness
 from tests.scenario.harness import Daemon, Environment
 
-USED = "changed file is in use"
+USED = "changed file applied"
 REFUSED = "changed file rejected, keeping the previous content"
 FAILED = (
     "reconcile failed",

@@ -114,7 +114,7 @@ async def test_changes_under_way_come_to_their_end(env: Environment) -> None:
     assert len(env.calls("create_balancer")) == 2
     assert len(await served(env)) == 2
     assert (await env.cluster.lease()).get("holderIdentity", "") == ""
-    assert leader.lines("changes under way are cut") == []
+    assert leader.lines("grace period ended") == []
 
 
 @pytest.mark.row("daemon-stop-02")
@@ -130,7 +130,7 @@ async def test_a_change_that_takes_too_long_is_cut(env: Environment) -> None:
     leader.signal(signal.SIGTERM)
     assert await leader.ended() == 0
 
-    assert leader.lines("changes under way are cut")[0]["count"] == 2
+    assert leader.lines("grace period ended")[0]["count"] == 2
     assert (await env.cluster.lease()).get("holderIdentity", "") == ""
     assert await served(env) == []
     env.cloud.script.clear()

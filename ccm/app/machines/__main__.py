@@ -10,5 +10,5 @@ from ccm.app.main import exit_process, main
 if __name__ == "__main__":
     name, *words = sys.argv[1:] or [""]
     if name not in COMMANDS:
-        sys.exit(f"give one of these: {', '.join(COMMANDS)}")
+        sys.exit(f"command missing or unknown; use one of {', '.join(COMMANDS)}")
     exit_process(main(words, COMMANDS[name].program))

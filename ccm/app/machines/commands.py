@@ -85,21 +85,21 @@ class CommandFlags:
 
     control_kubeconfig: str = CLUSTERS.flag(
         "",
-        "kubeconfig of the cluster that has Machines, MachineClasses, their Secrets, and our "
-        f"Lease; {IN_CLUSTER} means the one whose Pod this is. Empty means that of "
+        "kubeconfig of the cluster that has the Machines, MachineClasses, their Secrets and the "
+        f"Lease. {IN_CLUSTER} means the in-cluster configuration. Empty means the value of "
         "--target-kubeconfig.",
         check=check_control_kubeconfig,
     )
     target_kubeconfig: str = CLUSTERS.flag(
         "",
-        "kubeconfig of the cluster that machines join, with their Nodes and bootstrap tokens; "
-        f"{NO_TARGET} means that there is none: VMs are made, and nothing is asked of any Node. "
-        "Empty means the one whose Pod this is.",
+        "kubeconfig of the cluster that machines join, with their Nodes and bootstrap tokens. "
+        f"{NO_TARGET} means no such cluster: VMs are created without Nodes. Empty means the "
+        "in-cluster configuration.",
     )
     address: Address = SERVING.flag(
         IPv4Address("0.0.0.0"),  # noqa: S104 - the reference's default
-        "Address that health checks and metrics are served on, without TLS and to anybody; "
-        "127.0.0.1 keeps them on this host. 0.0.0.0 or :: means every interface.",
+        "Address of health checks and metrics, without TLS and authentication. 127.0.0.1 limits "
+        "access to this host; 0.0.0.0 or :: means every interface.",
         kind=ADDRESS,
     )
     port: int = SERVING.flag(
@@ -113,25 +113,25 @@ class CommandFlags:
     )
     concurrent_syncs: int = WORK.flag(
         50,
-        "Objects of each kind that are worked on at the same time, without those that wait for "
+        "Objects of each kind that are reconciled at the same time, without those that wait for "
         "the cloud.",
         unit="objects",
         check=at_least_one,
     )
     cloud_provider: str = WORK.flag(
-        "", "Name of the provider that makes the VMs, as it registered itself. Required."
+        "", "Registered name of the provider that creates the VMs. Required."
     )
     kube_api_qps: float = WORK.flag(
         20.0,
-        "Requests that each client sends to the API server over time.",
+        "Rate limit of each client's requests to the API server.",
         unit="requests per second",
         check=lambda value: "" if 0 < value < float("inf") else "must be above 0",
     )
     leader_elect_resource_name: str = GENERIC.flag(
-        "", "Name of the lease. Empty means that of this command, as the Go program has it."
+        "", "Name of the lease. Empty means the command's name, as in the Go program."
     )
     leader_elect_resource_namespace: str = GENERIC.flag(
-        "", "Namespace of the lease, in the control cluster. Empty means that of --namespace."
+        "", "Namespace of the lease, in the control cluster. Empty means the value of --namespace."
     )
 
 
@@ -258,7 +258,7 @@ class MachineCommand:
             if right := flag.violation(given[name]):
                 yield name, right
         if given["target-kubeconfig"] == NO_TARGET and not given["control-kubeconfig"]:
-            yield "control-kubeconfig", f"is needed with --target-kubeconfig={NO_TARGET}"
+            yield "control-kubeconfig", f"is required with --target-kubeconfig={NO_TARGET}"
         for manifest in MANIFESTS:
             if manifest.name in options.controllers:
                 yield from manifest.faults(options)
@@ -291,16 +291,16 @@ def _cloud(name: str) -> bool:
 MACHINE_CONTROLLER = MachineCommand(
     name="machine-controller",
     introduction="""\
-Makes a VM for each Machine, lets it join its cluster as a Node, and removes it with its Machine.
-Looks after MachineClasses, and for VMs that belong to no Machine.
+Creates a VM for each Machine, lets the VM join its cluster as a Node, and deletes the VM with its
+Machine. Reconciles MachineClasses, and handles VMs that belong to no Machine.
 """,
     aliases=_VM_CONTROLLERS,
 )
 MACHINE_CONTROLLER_MANAGER = MachineCommand(
     name="machine-controller-manager",
     introduction="""\
-Keeps as many Machines as MachineSets and MachineDeployments ask for, and rolls them to another
-template within the bounds that these set. Needs no cloud: machine-controller makes the VMs.
+Keeps the number of Machines that MachineSets and MachineDeployments request, and rolls them to
+a new template within their limits. Needs no cloud: machine-controller creates the VMs.
 """,
     aliases=_SET_CONTROLLERS,
     defaults={"port": 10258, "concurrent-syncs": 10},

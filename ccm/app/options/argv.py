@@ -125,7 +125,7 @@ def _value(flag: Flag, text: str | None, words: Iterator[str], earlier: Any) -> 
     try:
         value = flag.kind.parse(text)
     except ValueError as error:
-        right = f"it takes {flag.kind.expected}"
+        right = f"expected {flag.kind.expected}"
         raise ValueError(f"invalid argument {quote(text)} for --{flag.name}: {right}") from error
     return value if flag.kind.merge is None or earlier is None else flag.kind.merge(earlier, value)
 

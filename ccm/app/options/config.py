@@ -162,9 +162,9 @@ def _take_flags(section: documents.DocumentSection, settings: dict[str, Any]) ->
             continue
         flag = FLAGS.get(name) or ALIASES.get(name)
         if flag is None or name in _ONLY_FLAGS:
-            section.add_fault(written, "is unknown; it must be the name of a flag, without dashes")
+            section.add_fault(written, "is unknown; use the name of a flag, without leading dashes")
         elif name in settings:
-            section.add_fault(written, f"is given twice, as {flag.path} too")
+            section.add_fault(written, f"is set twice, also as {flag.path}")
         else:
             settings.update(_read(section, written, flag, value, zero_counts=True))
     settings["aliases"], violations = resolve_aliases(FLAGS, settings)
@@ -184,8 +184,8 @@ def _read(
     try:
         parsed = _value(flag.kind, value, lenient=zero_counts)
     except (TypeError, ValueError):
-        shown = "" if isinstance(value, dict | list) else f"is {value!r}; it "
-        section.add_fault(name, f"{shown}takes {flag.kind.expected}")
+        shown = "" if isinstance(value, dict | list) else f"is {value!r}; "
+        section.add_fault(name, f"{shown}expected {flag.kind.expected}")
         return {}
     if _is_zero(parsed) and not zero_counts:
         return {}

@@ -124,7 +124,7 @@ def load(
         value = top.take(name)
         if value not in known:
             cause = f"is {value!r}" if isinstance(value, str) else "is missing"
-            top.add_fault(name, f"{cause}; it must be {' or '.join(known)}")
+            top.add_fault(name, f"{cause}; must be {' or '.join(known)}")
     if not faults:
         result = parse(top)
         top.reject_unknown()
@@ -173,4 +173,4 @@ def _hint(key: str, known: Mapping[str, str]) -> str:
     near = difflib.get_close_matches(key, known, n=1)
     if near:
         return f"; did you mean {known[near[0]]}?"
-    return f"; known here: {', '.join(sorted(known.values()))}"
+    return f"; known: {', '.join(sorted(known.values()))}"

@@ -24,7 +24,7 @@ def _gate(name: str, stage: flags.Stage, text: str) -> flags.FeatureGate:
 _EFFECTIVE = (
     *(gate for manifest in MANIFESTS for gate in manifest.gates),
     _gate(WEBHOOK, "ALPHA", "Serve the admission webhooks that --webhooks names."),
-    _gate(LOGGING_ALPHA, "ALPHA", "Allow the logging flags that are alpha."),
+    _gate(LOGGING_ALPHA, "ALPHA", "Allow alpha logging flags."),
     _gate(REQUEST_HEADER_UID, "BETA", "Allow --requestheader-uid-headers."),
 )
 _IDLE = (
@@ -33,7 +33,7 @@ _IDLE = (
         "ALPHA",
         "A clean stop always releases the lease.",
     ),
-    _gate("ContextualLogging", "BETA", "Log lines always carry their component."),
+    _gate("ContextualLogging", "BETA", "Log lines always have their component."),
     _gate("LoggingBetaOptions", "BETA", "No logging flag is beta."),
     _gate("NativeHistograms", "ALPHA", "Histograms have classic buckets."),
 )

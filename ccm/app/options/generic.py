@@ -58,47 +58,47 @@ class GenericFlags:
 
     enable_leader_migration: bool = LEADER_MIGRATION.flag(
         False,
-        "Move controllers between two managers without a gap or an overlap, by a second lease.",
+        "Migrate controllers between two managers without gap or overlap, with a second lease.",
         path="Generic.LeaderMigrationEnabled",
     )
     leader_migration_config: str = LEADER_MIGRATION.flag(
         "",
-        "File that says which manager runs what, a LeaderMigrationConfiguration. Empty means the "
-        "built-in plan: routes, services and the node life cycle may run in either.",
+        "LeaderMigrationConfiguration file: which manager runs which controller. Empty means the "
+        "built-in plan: routes, services and the node life cycle may run in either manager.",
     )
     min_resync_period: timedelta = GENERIC.flag(
         timedelta(hours=12),
-        "Every object is looked at again after one to two times this, though nothing changed. "
-        "0 means never.",
+        "Resync period: unchanged objects are reconciled again after one to two times this. 0 "
+        "means never.",
         check=not_negative,
         path="Generic.MinResyncPeriod",
     )
     kube_api_qps: float = GENERIC.flag(
         20.0,
-        "Requests that each client sends to the API server over time. 0 means 5; a negative "
-        "number means no limit.",
+        "Rate limit of each client's requests to the API server. 0 means 5; a negative number "
+        "means no limit.",
         unit="requests per second",
         check=_finite,
         path="Generic.ClientConnection.qps",
     )
     kube_api_burst: int = GENERIC.flag(
         30,
-        "Requests that a client may send at once after a pause. 0 means 10.",
+        "Burst of each client's requests to the API server. 0 means 10.",
         unit="requests",
         check=zero_or_more("meaning 10"),
         path="Generic.ClientConnection.burst",
     )
     controller_start_interval: timedelta = GENERIC.flag(
         timedelta(0),
-        "Pause after the start of each controller, one to two times this; it spreads the load of "
-        "a start. 0 means none.",
+        "Pause after the start of each controller, one to two times this; spreads the startup "
+        "load. 0 means none.",
         check=not_negative,
         path="Generic.ControllerStartInterval",
     )
     controllers: tuple[str, ...] = GENERIC.flag(
         (names.ALL,),
-        "Controllers to run: a name or its alias turns one on, -name turns it off, * turns on all "
-        "that are not named. Without * nothing else runs. Names (aliases): "
+        "Controllers to run: a name or alias enables a controller, -name disables it, * enables "
+        "all others that are on by default. Without * no others run. Names (aliases): "
         + ", ".join(f"{entry.name} ({entry.alias})" for entry in MANIFESTS)
         + ".",
         check=names.known_names_check("controllers", names.known_names()),
@@ -106,34 +106,34 @@ class GenericFlags:
     )
     cloud_provider: str = GENERIC.flag(
         "",
-        "Name of the provider to use, as it registered itself. Required.",
+        "Registered name of the cloud provider. Required.",
         path="KubeCloudShared.CloudProvider.Name",
     )
     cloud_config: str = GENERIC.flag(
         "",
-        "File with the provider's own settings. Empty means it gets none.",
+        "File with the settings of the provider. Empty means none.",
         path="KubeCloudShared.CloudProvider.CloudConfigFile",
     )
     use_service_account_credentials: bool = GENERIC.flag(
         False,
-        "Let each controller act under a service account of its own in kube-system, which is made "
-        "where it does not exist. Needs the right to create tokens of these accounts.",
+        "Run each controller with its own service account in kube-system, created if missing. "
+        "Needs permission to create tokens of these accounts.",
         path="KubeCloudShared.UseServiceAccountCredentials",
     )
     allow_untagged_cloud: bool = GENERIC.flag(
         False,
-        "Run although the cloud's objects carry no cluster ID.",
-        deprecated="give the cloud's objects a cluster ID",
+        "Run although cloud objects have no cluster ID.",
+        deprecated="set a cluster ID for cloud objects",
         path="KubeCloudShared.AllowUntaggedCloud",
     )
     cluster_name: str = GENERIC.flag(
         "kubernetes",
-        "Name of the cluster towards the cloud, for instance in names of load balancers.",
+        "Name of the cluster in the cloud, for instance in names of load balancers.",
         path="KubeCloudShared.ClusterName",
     )
     feature_gates: Mapping[str, bool] = GENERIC.flag(
         MappingProxyType({}),
-        "Turn features on or off; AllAlpha and AllBeta set all of a stage. Known: "
+        "Enable or disable features; AllAlpha and AllBeta set all gates of a stage. Known: "
         + " ".join(
             f"{gate.name} ({gate.stage}, default {write_bool(gate.default)})."
             for gate in gates.KNOWN
@@ -143,58 +143,59 @@ class GenericFlags:
     )
     cloud_call_timeout: timedelta = PROVIDER_CALLS.flag(
         timedelta(0),
-        "Longest time that one call to the cloud may take, whatever the provider asks for. 0 means "
-        "what the provider asks for, or what suits the kind of call: 60s for reads, up to 15m for "
+        "Maximum duration of a cloud call; overrides the provider's values. 0 means the "
+        "provider's value, or else the default of the kind of call: 60s for reads, up to 15m for "
         "changes.",
         check=not_negative,
     )
     cloud_api_qps: float = PROVIDER_CALLS.flag(
         0.0,
-        "Calls to the cloud over time, all controllers together. 0 means no limit.",
+        "Rate limit of cloud calls, for all controllers together. 0 means no limit.",
         unit="calls per second",
         check=zero_or_more("no limit"),
     )
     cloud_api_burst: int = PROVIDER_CALLS.flag(
         0,
-        "Calls that may be made at once after a pause. 0 means those of one second.",
+        "Burst of cloud calls. 0 means the calls of one second.",
         unit="calls",
         check=zero_or_more(),
     )
     inventory_max_age: timedelta = PROVIDER_CALLS.flag(
         timedelta(seconds=4),
-        "How old a listing of all instances may be when controllers share it. Shorter than "
-        "--node-monitor-period, so that each pass sees a new one. 0 means never to reuse one.",
+        "Maximum age of a listing of all instances that controllers share. Keep it below "
+        "--node-monitor-period, so that each pass gets a new listing. 0 means no reuse.",
         check=not_negative,
     )
     persistence_config: str = PERSISTENCE.flag(
         "",
-        "File that says where copies are kept that outlive the daemon (ccm/persistence/README.md). "
-        "Empty means nowhere; all works without.",
+        "File that configures persistent storage (ccm/persistence/README.md). Empty means none; "
+        "no feature requires it.",
     )
     shutdown_grace_period: timedelta = STOPPING.flag(
         timedelta(seconds=20),
-        "How long changes under way may still take after SIGTERM or SIGINT; then they are cut. "
-        "Nothing new is begun, and what only asks is cut at once. Leave 10s of the pod's "
-        "terminationGracePeriodSeconds, 30s by default, for the rest. 0 cuts everything at once.",
+        "Time for in-flight changes after SIGTERM or SIGINT; then they are cancelled. Reads are "
+        "cancelled at once, and no new work starts. Leave 10s of the Pod's "
+        "terminationGracePeriodSeconds, 30s by default, for the rest. 0 cancels everything at "
+        "once.",
         check=not_negative,
     )
     config: str = FILE.flag(
         "",
         "File with settings, a CloudControllerManagerConfiguration v1alpha1. Flags override it. "
-        "Its keys Flags.v and Flags.vmodule count at once when the file changes.",
+        "Changes of Flags.v and Flags.vmodule apply without a restart.",
     )
     write_config_to: str = FILE.flag(
-        "", "Write the settings in force, flags included, to this file and exit; - means stdout."
+        "", "Write the effective settings, flags included, to this file and exit; - means stdout."
     )
-    master: str = MISC.flag("", "URL of the API server, before the one in the kubeconfig.")
+    master: str = MISC.flag("", "URL of the API server; overrides the kubeconfig.")
     kubeconfig: str = MISC.flag(
         "",
-        "File that says how to reach the API server and as whom. If --master is empty too, the "
-        "account of the pod is used.",
+        "kubeconfig of the API server. If --master is empty too, the in-cluster configuration is "
+        "used.",
         path="Generic.ClientConnection.kubeconfig",
     )
     version: str = GLOBAL.flag(
-        "false", "Print the version and exit; raw prints more of it.", kind=VERSION
+        "false", "Print the version and exit; raw adds details.", kind=VERSION
     )
     help: bool = GLOBAL.flag(False, "Print this text and exit.", short="h")
 
@@ -220,28 +221,28 @@ class ElectionFlags:
 
     leader_elect: bool = GENERIC.flag(
         True,
-        "Work only while holding the lease, so that one of several replicas is active.",
+        "Run controllers only while holding the lease, so that a single replica is active.",
         path="Generic.LeaderElection.leaderElect",
     )
     leader_elect_lease_duration: timedelta = GENERIC.flag(
         timedelta(seconds=15),
-        "How long the others wait after the leader's last sign of life. Whole seconds count.",
+        "How long standbys wait after the leader's last renewal. Rounded up to whole seconds.",
         path="Generic.LeaderElection.leaseDuration",
     )
     leader_elect_renew_deadline: timedelta = GENERIC.flag(
         timedelta(seconds=10),
-        "How long a leader tries to renew before it gives up and exits. Must be shorter than 95 % "
-        "of the lease duration, at which it is ended by force.",
+        "How long a leader retries a renewal before it exits. Must be shorter than 95 % of the "
+        "lease duration, when a watchdog ends the process.",
         path="Generic.LeaderElection.renewDeadline",
     )
     leader_elect_retry_period: timedelta = GENERIC.flag(
         timedelta(seconds=2),
-        "Pause between two tries. The renew deadline must be longer than 1.2 times this.",
+        "Delay between attempts. The renew deadline must be longer than 1.2 times this.",
         path="Generic.LeaderElection.retryPeriod",
     )
     leader_elect_resource_lock: str = GENERIC.flag(
         "leases",
-        "Kind of object to lock; only leases will do.",
+        "Resource type of the lock; only leases is supported.",
         path="Generic.LeaderElection.resourceLock",
     )
     leader_elect_resource_name: str = GENERIC.flag(
@@ -297,46 +298,45 @@ class LogFlags:
 
     logging_format: str = GLOBAL.flag(
         "text",
-        "Format of log lines: text, as klog writes it, or json; dev, an addition of ours, is for "
-        "a developer's terminal.",
+        "Log format: text as in klog, json, or dev for a terminal (not in the Go program).",
         check=one_of("text", "json", "dev"),
     )
     log_flush_frequency: timedelta = GLOBAL.flag(
         timedelta(seconds=5),
-        "Longest time a log line is held back, if there is a buffer. 0 means until it is full.",
+        "Maximum time that log lines stay in the buffer. 0 means until the buffer is full.",
         check=not_negative,
     )
     v: int = GLOBAL.flag(
         0,
-        "How much is logged: from 1 on every flag, and requests to the HTTPS server that are "
-        "refused or privileged, from 4 on each decision, from 8 on what libraries do.",
+        "Log verbosity: 1 adds every flag, and rejected or privileged requests to the HTTPS "
+        "server; 4 adds each decision; 8 adds the logs of libraries.",
         short="v",
         kind=LEVEL,
     )
     vmodule: tuple[tuple[str, int], ...] = GLOBAL.flag(
         (),
-        "Log levels for single modules; text format only. A pattern with a slash is compared with "
-        "a path such as ccm/kube/client, one without with its last part; * and ? may be used.",
+        "Verbosity of single modules; text format only. A pattern with a slash matches a path "
+        "such as ccm/kube/client, one without a slash the last part; * and ? are wildcards.",
         kind=LEVELS,
     )
     log_text_split_stream: bool = GLOBAL.flag(
-        False, "Errors to stderr, the rest to stdout (text). Alpha."
+        False, "Write errors to stderr, other lines to stdout (text). Alpha."
     )
     log_json_split_stream: bool = GLOBAL.flag(
-        False, "Errors to stderr, the rest to stdout (json). Alpha."
+        False, "Write errors to stderr, other lines to stdout (json). Alpha."
     )
     log_text_info_buffer_size: int = GLOBAL.flag(
         0,
-        "Bytes of text lines that may be held back on stdout when streams are split. Alpha.",
+        "Buffer size for text lines on stdout when streams are split. Alpha.",
         unit="bytes",
-        check=zero_or_more("nothing is held back"),
+        check=zero_or_more("no buffer"),
         kind=QUANTITY,
     )
     log_json_info_buffer_size: int = GLOBAL.flag(
         0,
-        "Bytes of json lines that may be held back on stdout when streams are split. Alpha.",
+        "Buffer size for json lines on stdout when streams are split. Alpha.",
         unit="bytes",
-        check=zero_or_more("nothing is held back"),
+        check=zero_or_more("no buffer"),
         kind=QUANTITY,
     )
 

@@ -103,12 +103,12 @@ def parse(section: documents.DocumentSection, *, with_lock: bool = True) -> Lead
     """
     lease = section.text("leaderName")
     if not lease:
-        section.add_fault("leaderName", "is missing; it names the shared lease")
+        section.add_fault("leaderName", "is missing; set the name of the shared lease")
     if with_lock:
         lock = section.text("resourceLock")
         if lock != _LEASES:
             # Deviation: the reference accepts `endpoints` here and crashes later.
-            section.add_fault("resourceLock", f"is {lock!r}; it must be {_LEASES!r}")
+            section.add_fault("resourceLock", f"is {lock!r}; must be {_LEASES!r}")
     return LeaderMigration(
         leader_name=lease,
         leaders=tuple(_leader(entry) for entry in section.sections("controllerLeaders")),

@@ -66,9 +66,9 @@ class ServingFlags:
 
     webhooks: tuple[str, ...] = WEBHOOK.flag(
         (),
-        "Webhooks to serve: names, -name to leave one out, * for all. Empty serves none. Needs "
-        "the feature gate CloudControllerManagerWebhook. There is one: service-annotations "
-        "refuses a Service whose annotations the cloud provider does not understand.",
+        "Webhooks to serve: names, -name excludes one, * means all. Empty serves none. Needs the "
+        "feature gate CloudControllerManagerWebhook. The only webhook is service-annotations; it "
+        "rejects a Service with invalid annotations of the cloud provider.",
         check=names.known_names_check("webhooks", names.WEBHOOKS),
         path="Webhook.Webhooks",
     )
@@ -80,47 +80,47 @@ class ServingFlags:
     )
     webhook_secure_port: int = WEBHOOK_SERVING.flag(
         10260,
-        "Port of the webhook server; 0 turns it off. It must differ from --secure-port.",
+        "Port of the webhook server; must differ from --secure-port. 0 disables the server.",
         unit="port",
         check=port,
         kind=INT,
     )
     webhook_cert_dir: str = WEBHOOK_SERVING.flag(
         "",
-        "Directory of cloud-controller-manager-webhook.crt and .key. Not used when "
-        "--webhook-tls-cert-file is set; if both are empty a certificate is made in memory.",
+        "Directory of cloud-controller-manager-webhook.crt and .key. Ignored if "
+        "--webhook-tls-cert-file is set. If both are empty, a certificate is created in memory.",
     )
     webhook_tls_cert_file: str = WEBHOOK_SERVING.flag(
-        "", "PEM file with the webhook server's certificate chain, its own first."
+        "", "PEM file with the webhook server's certificate chain, leaf first."
     )
     webhook_tls_private_key_file: str = WEBHOOK_SERVING.flag(
         "", "PEM file with the key of --webhook-tls-cert-file."
     )
     webhook_tls_min_version: str = WEBHOOK_SERVING.flag(
         "",
-        "Lowest TLS version for webhooks: VersionTLS10 to VersionTLS13. Empty means TLS 1.2.",
+        "Minimum TLS version for webhooks: VersionTLS10 to VersionTLS13. Empty means TLS 1.2.",
         check=_version,
     )
     webhook_tls_cipher_suites: tuple[str, ...] = WEBHOOK_SERVING.flag(
-        (), "Cipher suites for webhooks up to TLS 1.2. Empty means the safe ones.", check=_suites
+        (), "Webhook cipher suites up to TLS 1.2. Empty means Python's defaults.", check=_suites
     )
     webhook_tls_curve_preferences: tuple[int, ...] = WEBHOOK_SERVING.flag(
         (),
-        "Key exchange groups for webhooks by their TLS numbers. Empty means the usual ones.",
+        "Key exchange groups of the webhook server, by TLS number. Empty means OpenSSL's defaults.",
         check=_groups,
         kind=NUMBERS,
     )
     webhook_tls_sni_cert_key: tuple[NamedCertificate, ...] = WEBHOOK_SERVING.flag(
         (),
-        "A certificate for some host names only, for webhooks. Repeat the flag for more.",
+        "Certificate of the webhook server for certain host names. Repeat the flag for more.",
         kind=CERTIFICATES,
     )
 
     webhook_client_ca_file: str = WEBHOOK_CALLERS.flag(
         "",
-        "PEM file of the authorities that callers of webhooks must show a certificate of; read "
-        "again when it changes. Empty lets everybody call: an API server shows one only when "
-        "its --admission-control-config-file tells it to.",
+        "PEM file of the CAs that must have signed the client certificate of a webhook caller; "
+        "reloaded when it changes. Empty accepts every caller: an API server sends a client "
+        "certificate only if its --admission-control-config-file configures one.",
     )
 
     bind_address: Address = SECURE_SERVING.flag(
@@ -130,40 +130,40 @@ class ServingFlags:
     )
     secure_port: int = SECURE_SERVING.flag(
         10258,
-        "Port of health checks and metrics, over HTTPS. 0 means no server at all.",
+        "HTTPS port of health checks and metrics. 0 disables the server.",
         unit="port",
         check=port,
         kind=INT,
     )
     cert_dir: str = SECURE_SERVING.flag(
         "",
-        "Directory of cloud-controller-manager.crt and .key, made there when they cannot be "
-        "read. Not used when --tls-cert-file is set; if both are empty a certificate is made "
-        "in memory.",
+        "Directory of cloud-controller-manager.crt and .key, which are created if they cannot be "
+        "read. Ignored if --tls-cert-file is set. If both are empty, a certificate is created in "
+        "memory.",
     )
     tls_cert_file: str = SECURE_SERVING.flag(
         "",
-        "PEM file with the server's certificate chain, its own first; read again when it changes.",
+        "PEM file with the server's certificate chain, leaf first; reloaded when it changes.",
     )
     tls_private_key_file: str = SECURE_SERVING.flag("", "PEM file with the key of --tls-cert-file.")
     tls_cipher_suites: tuple[str, ...] = SECURE_SERVING.flag(
-        (), "Cipher suites up to TLS 1.2. Empty means the safe ones.", check=_suites
+        (), "Cipher suites up to TLS 1.2. Empty means Python's defaults.", check=_suites
     )
     tls_curve_preferences: tuple[int, ...] = SECURE_SERVING.flag(
         (),
-        "Key exchange groups by their TLS numbers: 23, 24, 25 or 29. Empty means the usual ones. "
-        "Before Python 3.15 the first counts and the others are left out.",
+        "Key exchange groups by TLS number: 23, 24, 25 or 29. Empty means OpenSSL's defaults. "
+        "Before Python 3.15 only the first is used.",
         check=_groups,
         kind=NUMBERS,
     )
     tls_min_version: str = SECURE_SERVING.flag(
         "",
-        "Lowest TLS version: VersionTLS10 to VersionTLS13. Empty means TLS 1.2.",
+        "Minimum TLS version: VersionTLS10 to VersionTLS13. Empty means TLS 1.2.",
         check=_version,
     )
     tls_sni_cert_key: tuple[NamedCertificate, ...] = SECURE_SERVING.flag(
         (),
-        "A certificate for some host names only. Repeat the flag for more.",
+        "Certificate for certain host names. Repeat the flag for more.",
         kind=CERTIFICATES,
     )
     permit_port_sharing: bool = SECURE_SERVING.flag(
@@ -172,18 +172,15 @@ class ServingFlags:
 
     authentication_kubeconfig: str = AUTHENTICATION.flag(
         "",
-        "kubeconfig for asking the API server who a caller is. Empty means the in-cluster "
-        "account, and outside a cluster that every token is refused.",
+        "kubeconfig for TokenReviews. Empty means the in-cluster configuration; outside a "
+        "cluster every token is rejected.",
     )
     authentication_token_webhook_cache_ttl: timedelta = AUTHENTICATION.flag(
-        _CACHE,
-        "How long an answer about a caller's token is remembered.",
-        check=not_negative,
+        _CACHE, "How long a TokenReview is cached.", check=not_negative
     )
     client_ca_file: str = AUTHENTICATION.flag(
         "",
-        "PEM file of the authorities whose client certificates are accepted. Empty means those "
-        "of the cluster.",
+        "PEM file of the CAs of accepted client certificates. Empty means the cluster's CAs.",
     )
     requestheader_username_headers: tuple[str, ...] = AUTHENTICATION.flag(
         ("x-remote-user",),
@@ -203,41 +200,39 @@ class ServingFlags:
     )
     requestheader_extra_headers_prefix: tuple[str, ...] = AUTHENTICATION.flag(
         ("x-remote-extra-",),
-        "Beginnings of the headers in which a trusted proxy passes further facts.",
+        "Prefixes of the headers in which a trusted proxy passes extra attributes of the user.",
         check=no_blanks("a header name"),
     )
     requestheader_client_ca_file: str = AUTHENTICATION.flag(
         "",
-        "PEM file of the authorities that certify trusted proxies. Empty means those of the "
-        "cluster.",
+        "PEM file of the CAs of trusted proxies. Empty means the cluster's CAs.",
     )
     requestheader_allowed_names: tuple[str, ...] = AUTHENTICATION.flag(
-        (), "Common names of trusted proxies. Empty means every proxy with a good certificate."
+        (), "Common names of trusted proxies. Empty means every proxy with a valid certificate."
     )
     authentication_skip_lookup: bool = AUTHENTICATION.flag(
-        False, "Do not read the cluster's own authentication settings at start."
+        False, "Do not read the ConfigMap extension-apiserver-authentication."
     )
     authentication_tolerate_lookup_failure: bool = AUTHENTICATION.flag(
         False,
-        "Start although the cluster's authentication settings cannot be read; callers may then "
-        "be taken for anonymous.",
+        "Start although the ConfigMap extension-apiserver-authentication cannot be read; "
+        "requests may then be treated as anonymous.",
     )
 
     authorization_kubeconfig: str = AUTHORIZATION.flag(
         "",
-        "kubeconfig for asking the API server what a caller may do. Empty means the in-cluster "
-        "account, and outside a cluster that all but the allowed paths is forbidden.",
+        "kubeconfig for SubjectAccessReviews. Empty means the in-cluster configuration; outside "
+        "a cluster only always allowed paths are served.",
     )
     authorization_webhook_cache_authorized_ttl: timedelta = AUTHORIZATION.flag(
-        _CACHE, "How long a permission is remembered.", check=not_negative
+        _CACHE, "How long an allowing SubjectAccessReview is cached.", check=not_negative
     )
     authorization_webhook_cache_unauthorized_ttl: timedelta = AUTHORIZATION.flag(
-        _CACHE, "How long a refusal is remembered.", check=not_negative
+        _CACHE, "How long a denying SubjectAccessReview is cached.", check=not_negative
     )
     authorization_always_allow_paths: tuple[str, ...] = AUTHORIZATION.flag(
         ("/healthz", "/readyz", "/livez"),
-        "Paths that anybody may get without asking the API server; a * at the end means every "
-        "path that begins so.",
+        "Paths allowed without authorization; a * at the end matches every path with that prefix.",
     )
 
 
@@ -263,12 +258,12 @@ def notices(flags: ServingFlags) -> Iterator[str]:
         suites = getattr(flags, f"{name}_cipher_suites")
         if any(suite in policy.SUITES_TLS13 for suite in suites):
             yield (
-                f"--{prefix}tls-cipher-suites cannot choose among the suites of TLS 1.3: "
-                "Python leaves all of them on, as Go does"
+                f"--{prefix}tls-cipher-suites cannot select suites of TLS 1.3: Python enables all "
+                "of them, as Go does"
             )
         groups = getattr(flags, f"{name}_curve_preferences")
         if len(groups) > 1 and not hasattr(ssl.SSLContext, "set_groups"):
             yield (
                 f"--{prefix}tls-curve-preferences: only the first, {groups[0]}, has an effect, "
-                "because this Python can set one group and no list"
+                "because this Python version can set only one group"
             )

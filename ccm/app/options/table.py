@@ -24,8 +24,8 @@ from ccm.runtime.manifest import GENERIC, MISC
 PROGRAM = "cloud-controller-manager"
 
 _INTRODUCTION = f"""\
-Joins a Kubernetes cluster to the cloud it runs on: gives new nodes their provider ID,
-labels and addresses, keeps those up to date, and removes nodes whose machines are gone.
+Integrates a Kubernetes cluster with its cloud: sets provider ID, labels and addresses of
+new nodes, keeps them up to date, and deletes nodes whose instances no longer exist.
 
 Usage: {PROGRAM} --cloud-provider=NAME [flags]
 """

@@ -312,5 +312,5 @@ async def test_credentials_of_another_cluster_are_followed(tmp_path: Path) -> No
     words = ["--kubeconfig=own", f"--target-kubeconfig={file}"]
     async with clients.other_clusters(chosen(*words), {}) as found:
         write_kubeconfig(Path(file), url="http://127.0.0.1:2", token="t")
-        with pytest.raises(ContentRejected, match="it names another server"):
+        with pytest.raises(ContentRejected, match="the server changed to http"):
             await found[0].source.reload()

@@ -106,7 +106,7 @@ async def test_a_controller_that_ended_is_ill_and_one_that_was_cancelled_is_not(
     with world.vitals.running("service-lb-controller", IDLE):
         pass
 
-    assert await world.live() == {"service-lb-controller": "it ended unexpectedly"}
+    assert await world.live() == {"service-lb-controller": "controller ended unexpectedly"}
     world.vitals.stand_by()
     assert await world.live() == {}
 
@@ -121,7 +121,7 @@ async def test_a_worker_that_does_not_come_back_is_ill() -> None:
         jump(health.HUNG_WORKER_S)
         assert await world.live() == {}
         jump(1.0)
-        assert await world.live() == {"workers": "stuck-test works on one key for 3601s"}
+        assert await world.live() == {"workers": "stuck-test has processed one key for 3601s"}
     finally:
         queue.done("key")
     assert await world.live() == {}
@@ -154,7 +154,7 @@ async def test_calls_that_the_cloud_does_not_answer_count_when_they_are_several(
         await call(down)
     assert await world.ready() == {}
     await call(down)
-    assert await world.ready() == {"cloud": "3 calls in a row failed, the last one: no route"}
+    assert await world.ready() == {"cloud": "3 calls in a row failed; last error: no route"}
     assert await world.live() == {}
 
     await call(cloud_errors.NotFound("no such machine"))  # an answer
@@ -166,11 +166,13 @@ async def test_calls_that_the_cloud_does_not_answer_count_when_they_are_several(
     ("cache", "cause"),
     [
         pytest.param({}, None, id="well"),
-        pytest.param({"has_synced": False}, "nodes are not complete yet", id="incomplete"),
+        pytest.param({"has_synced": False}, "cache of nodes is not synced", id="incomplete"),
         pytest.param({"outage_since": -5.0}, None, id="lost a moment ago"),
-        pytest.param({"outage_since": -42.0}, "nodes cannot be followed for 42s", id="lost"),
+        pytest.param({"outage_since": -42.0}, "watch of nodes has failed for 42s", id="lost"),
         pytest.param({"last_contact": -800.0}, None, id="quiet"),
-        pytest.param({"last_contact": -901.0}, "nothing is heard of nodes for 901s", id="silent"),
+        pytest.param(
+            {"last_contact": -901.0}, "watch of nodes has been silent for 901s", id="silent"
+        ),
     ],
 )
 async def test_caches_are_complete_and_followed(cache: dict[str, float], cause: str | None) -> None:
@@ -191,7 +193,7 @@ async def test_a_cache_of_another_cluster_says_whose_it_is() -> None:
     nodes = Mock(resource="nodes", has_synced=False, outage_since=None)
     world.vitals.other_informers = {"target": Mock(all=[nodes])}
 
-    assert await world.ready() == {"caches": "nodes of the target cluster are not complete yet"}
+    assert await world.ready() == {"caches": "cache of nodes of the target cluster is not synced"}
 
 
 @pytest.mark.row("serving-health-04", "serving-health-05")
@@ -199,11 +201,11 @@ async def test_what_is_in_order_is_told_and_fails_nothing() -> None:
     """A standby without caches, a controller that is left out, a server that waits."""
     world = World()
     world.vitals.skipped("node-route-controller", "--cluster-cidr names no range")
-    world.vitals.pending_reason = lambda: "config map was not read yet"
+    world.vitals.pending_reason = lambda: "ConfigMap not read yet"
 
     assert (await world.live(), await world.ready()) == ({}, {})
     assert await world.detail("caches") == "none, standing by"
-    assert await world.detail("authentication") == "config map was not read yet"
+    assert await world.detail("authentication") == "ConfigMap not read yet"
     assert await world.detail("node-route-controller") == (
         "not running: --cluster-cidr names no range"
     )

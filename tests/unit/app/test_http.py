@@ -115,7 +115,10 @@ async def test_a_port_that_is_taken_is_said_at_once() -> None:
             f"--tls-cert-file={__file__} --tls-private-key-file={__file__}",
             "certificate cannot be used: not valid PEM$",
         ),
-        ("--cert-dir=/proc/none", "cannot be kept in /proc/none: No such file or directory$"),
+        (
+            "--cert-dir=/proc/none",
+            "/none: a new certificate cannot be stored: No such file or directory$",
+        ),
     ],
 )
 async def test_what_is_wrong_ends_the_task_with_a_message(flag: str, told: str) -> None:
@@ -215,7 +218,7 @@ async def test_a_service_is_judged_by_the_providers_schema() -> None:
     [
         ([], None),
         ([GATE, "--webhooks=-service-annotations"], None),
-        (["--webhooks=*"], "--webhooks=* has no effect: it needs --feature-gates="),
+        (["--webhooks=*"], f"--webhooks=* has no effect: {GATE} is missing"),
         (
             [GATE, "--webhooks=*", "--webhook-secure-port=0"],
             "--webhooks=* has no effect: --webhook-",
@@ -259,7 +262,7 @@ async def test_an_object_has_to_be_named(query: dict[str, str]) -> None:
     answer = await asked_of_explain(DaemonState(), **query)
 
     assert answer.status == 400
-    assert answer.body.startswith(b"say which object: /explain?kind=node&name=NAME")
+    assert answer.body.startswith(b"kind and name are required: /explain?kind=node&name=NAME")
 
 
 async def test_a_standby_says_why_it_does_not_lead() -> None:

@@ -125,7 +125,7 @@ async def test_nothing_up_blocks_or_not(tmp_path: Path) -> None:
         kind, reason, message = told.call_args.args
         assert told.call_count == 1
         assert (kind, reason) == ("Warning", "PersistenceUnavailable")
-        assert ("nothing is created" in message) is is_ill
+        assert ("creations are blocked" in message) is is_ill
 
 
 def test_nothing_is_imported_without_it() -> None:

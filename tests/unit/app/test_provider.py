@@ -111,7 +111,7 @@ async def test_a_cloud_that_never_answers_is_asked_again(monkeypatch: pytest.Mon
 
 @pytest.mark.virtual_time
 async def test_a_provider_that_yields_no_cloud_is_told() -> None:
-    with pytest.raises(Misconfigured, match="'paper' yields a NoneType, not a Cloud"):
+    with pytest.raises(Misconfigured, match="'paper' yielded a NoneType, not a Cloud"):
         async with paper(Script(None)).opened():
             pass
 
@@ -242,7 +242,7 @@ async def test_a_provider_that_ends_while_it_is_looked_at_is_not_taken(held: Pro
         other.crash.set()
         await asyncio.sleep(0.01)
 
-    with pytest.raises(ProviderCrashed, match="ended by itself"):
+    with pytest.raises(ProviderCrashed, match="ended unexpectedly"):
         await held.holder.exchange(other.opening("new"), look)
 
     assert held.holder.handle.cloud.name == "old"
@@ -323,7 +323,7 @@ async def test_our_own_configuration_changes_what_is_logged_at_once(tmp_path: Pa
     write_config(file, v=5, **{"cluster-name": "x"})
     second = await source.reload()
 
-    assert (first, second) == ("changed: v", "at the next start: cluster-name")
+    assert (first, second) == ("changed: v", "changed, effective after a restart: cluster-name")
     assert log.verbosity() == 5
 
 
@@ -351,9 +351,9 @@ async def test_bad_files_are_ignored(tmp_path: Path, wrong: dict[str, object], w
 @pytest.mark.parametrize(
     ("fault", "said", "followed"),
     [
-        (None, "the provider was opened again", {"new"}),
+        (None, "provider reopened", {"new"}),
         (ConfigError("no url"), "refused, final True", {"old", "new"}),
-        ("no ID", "refused, final True: cloud provider 'new' cannot tell", {"old", "new"}),
+        ("no ID", "refused, final True: cloud provider 'new' cannot distinguish", {"old", "new"}),
         (errors.Unavailable("down"), "refused, final False", {"old", "new"}),
         (OSError("x"), "refused, final False", {"old", "new"}),
     ],
@@ -390,9 +390,9 @@ async def test_a_provider_that_does_not_open_is_refused(
 @pytest.mark.parametrize(
     ("server", "answer", "said", "token"),
     [
-        ("{url}", says({}), "new credentials are in use", "new"),
+        ("{url}", says({}), "new credentials applied", "new"),
         ("{url}", refuses(401, "Unauthorized"), "refused, final False: ", "old"),
-        ("http://other:1", says({}), "refused, final True: it names another server", "old"),
+        ("http://other:1", says({}), "refused, final True: the server changed to http", "old"),
         ("", says({}), "refused, final True: .*server: is not set", "old"),
     ],
     ids=["good", "refused", "another server", "no server"],
@@ -480,7 +480,7 @@ async def test_a_provider_that_ends_by_itself_is_noticed(held: Providers) -> Non
 
     held.crash.set()
 
-    with pytest.raises(ProviderCrashed, match="ended by itself"):
+    with pytest.raises(ProviderCrashed, match="ended unexpectedly"):
         await watch
     with pytest.raises(ExceptionGroup):
         await held.holder.close()
@@ -531,6 +531,6 @@ GONE, THERE, AWAY = FakeCloud(exists=False), FakeCloud(exists=True), errors.Unav
 async def test_a_provider_has_to_know_a_node_that_the_one_in_use_knows(
     new: FakeCloud, old: FakeCloud, asked: Any, is_taken: bool
 ) -> None:
-    refused = pytest.raises(errors.FailedPrecondition, match="none of the nodes a;")
+    refused = pytest.raises(errors.FailedPrecondition, match="no instance of the nodes a;")
     with nullcontext() if is_taken else refused:
         await provider.check_knows_nodes(new.cloud(), CloudClient(old.cloud()), [asked])

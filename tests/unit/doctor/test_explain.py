@@ -54,7 +54,7 @@ def of_n1(answer: ExplainResponse, found: Node | None = WAITS) -> ObjectFacts:
         ({"opening": "the provider cannot be opened: 401 no"}, "cannot be opened: 401"),
         ({}, "stands by"),
         ({"leads": True, "lease": "lease x could not be renewed"}, "could not be renewed"),
-        ({"leads": True, "api": "nodes cannot be followed for 40 s"}, "followed for 40 s"),
+        ({"leads": True, "api": "watch of nodes has failed for 40 s"}, "failed for 40 s"),
         (
             {"leads": True, "absent": {"cloud-node-controller": "not running: no instances"}},
             "cloud-node-controller is not running: no instances",

@@ -78,7 +78,7 @@ def _text(text: str) -> str:
 
 ROWS = rows()
 GUIDANCE = re.compile(
-    r"it takes|must|needs|cannot|can't|known|works with|unrecognized|is not in the list"
+    r"expected|must|needs|cannot|can't|known|works with|unrecognized|is not in the list"
 )
 """One of these begins what would be right."""
 
@@ -326,11 +326,11 @@ def test_words_that_belong_to_no_flag(words: str, values: object, arguments: str
         ("---v=1", "bad flag syntax: ---v=1"),
         ("--cluster-name", "flag needs an argument: --cluster-name takes any text"),
         ("-v", "flag needs an argument: --v takes a whole number from 0 to 2147483647"),
-        ("-v=", 'invalid argument "" for --v: it takes a whole number from 0 to 2147483647'),
-        ("--leader-elect=yes", 'invalid argument "yes" for --leader-elect: it takes true or false'),
+        ("-v=", 'invalid argument "" for --v: expected a whole number from 0 to 2147483647'),
+        ("--leader-elect=yes", 'invalid argument "yes" for --leader-elect: expected true or false'),
         (
             "--burst=3000000000",
-            'invalid argument "3000000000" for --burst: it takes a whole number',
+            'invalid argument "3000000000" for --burst: expected a whole number',
         ),
     ],
 )
@@ -415,7 +415,7 @@ def test_version_is_answered(words: list[str], answer: str) -> None:
         ),
         (
             "--allow-untagged-cloud",
-            ["--allow-untagged-cloud is deprecated: give the cloud's objects a cluster ID"],
+            ["--allow-untagged-cloud is deprecated: set a cluster ID for cloud objects"],
         ),
         ("--own-nodes=a --own_nodes=b", ["--own-nodes is deprecated: use --node-selector"]),
         (
