@@ -208,9 +208,12 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     "a port too high": ({"securePort": 70000}, "/securePort"),
     "no provider": ({"cloud": {"provider": ""}}, "--set cloud.provider=NAME"),
     "a provider that is none": ({"cloud": {"provider": "a b"}}, "/cloud/provider"),
-    "the simulated cloud": ({"cloud": {"provider": "sim"}}, "cloud.provider: sim knows a simul"),
+    "the simulated cloud": ({"cloud": {"provider": "sim"}}, "cloud.provider: sim is a simulated"),
     "no image": ({"image": {"repository": ""}}, "--set image.repository=REGISTRY/kube-ccm"),
-    "an image nobody has": ({"image": {"repository": "kube-ccm"}}, "no registry has kube-ccm"),
+    "an image nobody has": (
+        {"image": {"repository": "kube-ccm"}},
+        "image.repository: kube-ccm has no registry",
+    ),
     "dashes before a flag": ({"extraArgs": {"--v": 4}}, "/extraArgs"),
     "a flag that is none": (
         {"extraArgs": {"cluster-nam": "x"}},
@@ -220,7 +223,7 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     "a list for a flag": ({"extraArgs": {"controllers": ["*"]}}, "/extraArgs/controllers"),
     "a flag with a value of its own": (
         {"extraArgs": {"cloud-provider": "x"}},
-        "extraArgs.cloud-provider: this flag has a value of its own",
+        "extraArgs.cloud-provider: the chart sets this flag; use its value",
     ),
     "a unit that is none": ({"resources": {"limits": {"memory": "1 GB"}}}, "/resources/limits"),
     "a policy that is none": ({"image": {"pullPolicy": "No"}}, "pullPolicy"),
@@ -247,7 +250,7 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     ),
     "a NetworkPolicy on the host's network": (
         {"networkPolicy": {"enabled": True}},
-        "networkPolicy.enabled: network plugins leave Pods on the host's network out",
+        "networkPolicy.enabled: network plugins ignore Pods on the host network",
     ),
     "machines twice": (
         {"machines": {"enabled": True}, "machineController": {"enabled": True}},

@@ -48,7 +48,7 @@ PATH = "/api/v1/namespaces/kube-system/secrets"
 MERGE = {"Content-Type": "application/merge-patch+json"}
 GROUPS = "system:bootstrappers:workers"
 MACHINE = "default/m0"
-POLICY_SAYS = "may write only Secrets that the daemon makes"
+POLICY_SAYS = "may write only Secrets that the daemon creates"
 
 pytestmark = [pytest.mark.envtest, pytest.mark.timeout(240)]
 

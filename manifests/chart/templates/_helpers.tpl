@@ -14,7 +14,7 @@ app.kubernetes.io/instance: {{ . }}
   namespace: {{ .Release.Namespace }}
 {{- end -}}
 
-{{/* Who acts for machines where each controller has an account of its own. */}}
+{{/* Account of the machine controllers if each controller has its own. */}}
 {{- define "kube-ccm.machineAccount" -}}
 {{- if .Values.serviceAccountCredentials -}}
 - kind: ServiceAccount
@@ -33,7 +33,7 @@ app.kubernetes.io/instance: {{ . }}
 {{- end -}}
 {{- end -}}
 
-{{/* The Secrets' names: ours where the chart makes them. */}}
+{{/* Names of the Secrets: existing ones, or those that the chart creates. */}}
 {{- define "kube-ccm.cloudConfigSecret" -}}
 {{- with .Values.cloud.config -}}
 {{ .content | empty | ternary .existingSecret (printf "%s-cloud-config" $.Values.name) }}
@@ -46,7 +46,7 @@ app.kubernetes.io/instance: {{ . }}
 {{- end -}}
 {{- end -}}
 
-{{/* Who listens on loopback alone is asked there: the kubelet is on the same network. */}}
+{{/* Probe a loopback bind-address directly: the kubelet is on the same network. */}}
 {{- define "kube-ccm.probeHost" -}}
 {{- with index .Values.extraArgs "bind-address" -}}
 {{- if or (hasPrefix "127." .) (eq "::1" .) -}}
@@ -63,7 +63,7 @@ host: {{ . | quote }}
 {{ index .Values.extraArgs "leader-elect-resource-namespace" | default "kube-system" }}
 {{- end -}}
 
-{{/* All flags, one a line. A release with a name of its own must not share the Lease. */}}
+{{/* All flags, one per line. Releases with different names must not share a Lease. */}}
 {{- define "kube-ccm.args" -}}
 - --cloud-provider={{ .Values.cloud.provider }}
 {{- if include "kube-ccm.cloudConfigSecret" . }}
@@ -102,49 +102,49 @@ host: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
-{{/* What a schema cannot say. */}}
+{{/* Checks that a schema cannot express. */}}
 {{- define "kube-ccm.check" -}}
 {{- $missing := list -}}
 {{- if not .Values.image.repository -}}
-{{- $missing = append $missing "image.repository: there is no public image, name yours: --set image.repository=REGISTRY/kube-ccm" -}}
+{{- $missing = append $missing "image.repository: required, there is no public image; --set image.repository=REGISTRY/kube-ccm" -}}
 {{- else if not (contains "/" .Values.image.repository) -}}
-{{- $missing = append $missing (printf "image.repository: no registry has %s, name yours: --set image.repository=REGISTRY/kube-ccm" .Values.image.repository) -}}
+{{- $missing = append $missing (printf "image.repository: %s has no registry; --set image.repository=REGISTRY/kube-ccm" .Values.image.repository) -}}
 {{- end -}}
 {{- if not .Values.cloud.provider -}}
-{{- $missing = append $missing "cloud.provider: name the one in your image: --set cloud.provider=NAME" -}}
+{{- $missing = append $missing "cloud.provider: required; --set cloud.provider=NAME" -}}
 {{- else if eq .Values.cloud.provider "sim" -}}
-{{- $missing = append $missing "cloud.provider: sim knows a simulated cloud alone, name the one in your image: --set cloud.provider=NAME" -}}
+{{- $missing = append $missing "cloud.provider: sim is a simulated cloud; use the provider in your image: --set cloud.provider=NAME" -}}
 {{- end -}}
 {{- with $missing -}}
 {{- fail (join "\n" .) -}}
 {{- end -}}
 {{- with .Values.webhook -}}
 {{- if and .enabled (not .tlsSecret) -}}
-{{- fail "webhook.tlsSecret: the webhook is on and needs a Secret with its certificate" -}}
+{{- fail "webhook.tlsSecret: required by webhook.enabled; name a Secret with the server certificate" -}}
 {{- end -}}
 {{- if and .enabled (not .caCertificate) (not .annotations) -}}
-{{- fail "webhook.caCertificate: the API server must know who signed the webhook's certificate; or set webhook.annotations for what fills it in" -}}
+{{- fail "webhook.caCertificate: required by webhook.enabled; or set webhook.annotations for a component that injects it" -}}
 {{- end -}}
 {{- if and .enabled (eq (int .port) (int $.Values.securePort)) -}}
 {{- fail "webhook.port: must differ from securePort" -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.networkPolicy.enabled .Values.hostNetwork -}}
-{{- fail "networkPolicy.enabled: network plugins leave Pods on the host's network out; set hostNetwork=false, or leave it" -}}
+{{- fail "networkPolicy.enabled: network plugins ignore Pods on the host network; set hostNetwork=false, or omit it" -}}
 {{- end -}}
 {{- if and .Values.machines.enabled .Values.machineController.enabled -}}
-{{- fail "machineController.enabled: machines.enabled runs the same controllers in the daemon; take one of both" -}}
+{{- fail "machineController.enabled: machines.enabled runs the same controllers in the daemon; enable only one" -}}
 {{- end -}}
 {{- if and .Values.machines.enabled .Values.machineControllerManager.enabled -}}
-{{- fail "machineControllerManager.enabled: machines.enabled runs the same controllers in the daemon; take one of both" -}}
+{{- fail "machineControllerManager.enabled: machines.enabled runs the same controllers in the daemon; enable only one" -}}
 {{- end -}}
 {{- range list "cloud-provider" "cloud-config" "persistence-config" "secure-port" "use-service-account-credentials" -}}
 {{- if hasKey $.Values.extraArgs . -}}
-{{- fail (printf "extraArgs.%s: this flag has a value of its own" .) -}}
+{{- fail (printf "extraArgs.%s: the chart sets this flag; use its value in values.yaml" .) -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.webhook.enabled (hasKey .Values.extraArgs "feature-gates") -}}
-{{- fail "extraArgs.feature-gates: the webhook sets this flag" -}}
+{{- fail "extraArgs.feature-gates: webhook.enabled sets this flag" -}}
 {{- end -}}
 {{- if and .Values.webhook.clientCaConfigMap (hasKey .Values.extraArgs "webhook-client-ca-file") -}}
 {{- fail "extraArgs.webhook-client-ca-file: webhook.clientCaConfigMap sets this flag" -}}

@@ -1,6 +1,6 @@
 {{/*
-Account and Deployment of one of the commands for machines.
-root: the chart; name: of the command; values: its own; port: its default; cloud: whether it makes VMs.
+ServiceAccount and Deployment of a machine command.
+root: the chart; name: the command; values: its values; port: its default port; cloud: it creates VMs.
 */}}
 {{- define "kube-ccm.machineCommand" -}}
 apiVersion: v1
