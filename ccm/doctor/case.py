@@ -211,7 +211,7 @@ def text(result: CheckResult) -> Iterator[str]:
     yield from (f"      {line}" for line in finding.details)
     yield from (f"      next: {line}" for line in finding.advice)
     if finding.prevented:
-        yield f"      not looked at without it: {', '.join(finding.prevented)}"
+        yield f"      skipped as a result: {', '.join(finding.prevented)}"
 
 
 def summary(results: Sequence[CheckResult]) -> str:
@@ -221,7 +221,7 @@ def summary(results: Sequence[CheckResult]) -> str:
     for verdict, one, more in (
         (Severity.WARN, "warning", "warnings"),
         (Severity.FAIL, "failure", "failures"),
-        (Severity.SKIP, "not made", "not made"),
+        (Severity.SKIP, "skipped", "skipped"),
     ):
         if counts[verdict]:
             parts.append(count(counts[verdict], one, more))

@@ -44,11 +44,11 @@ async def webhooks(case: Case) -> CheckFinding:
     registered = await _registered(case)
     if unasked := [name for name in served if name not in {name for _, name in registered}]:
         return warn(
-            f"{', '.join(unasked)}: served, but no ValidatingWebhookConfiguration names it",
-            "kubectl apply -f manifests/webhook.yaml, or leave --webhooks out",
+            f"{', '.join(unasked)}: served, but in no ValidatingWebhookConfiguration",
+            "run kubectl apply -f manifests/webhook.yaml, or remove --webhooks",
         )
     if not registered:
-        return ok("none is served, and none registered")
+        return ok("no webhook is served or registered")
     unserved = sorted({name for _, name in registered if name not in served})
     empty = [hook for hook, _ in registered if not await _has_replica(case, hook)]
     if not (unserved or empty):
@@ -57,7 +57,7 @@ async def webhooks(case: Case) -> CheckFinding:
     if unserved:
         problems.append(f"{', '.join(unserved)}: registered, but not served with these flags")
         advice.append(
-            f"give the daemon --feature-gates={gates.WEBHOOK}=true and "
+            f"set --feature-gates={gates.WEBHOOK}=true and "
             f"--webhooks={','.join(unserved)}, or delete the ValidatingWebhookConfiguration"
         )
     if empty:
@@ -71,9 +71,9 @@ async def webhooks(case: Case) -> CheckFinding:
         if (hook in empty or name in unserved) and hook.get("failurePolicy", "Fail") != "Ignore"
     ]
     if strict:
-        advice.append(f"until then set failurePolicy: Ignore in {some(strict)}")
-        return fail("; ".join([*problems, "Services of type LoadBalancer are refused"]), *advice)
-    return warn("; ".join([*problems, "annotations of Services are not checked"]), *advice)
+        advice.append(f"meanwhile, set failurePolicy: Ignore in {some(strict)}")
+        return fail("; ".join([*problems, "writes of LoadBalancer Services are rejected"]), *advice)
+    return warn("; ".join([*problems, "annotations of Services are not validated"]), *advice)
 
 
 async def _registered(case: Case) -> list[tuple[Any, str]]:
@@ -142,7 +142,7 @@ async def unserved_services(case: Case) -> CheckFinding:
     troubles, advice = list[str](), list[str]()
     if ours and case.lease_holder == "":
         verb = "waits" if len(ours) == 1 else "wait"
-        what = f"{count(len(ours), 'Service')} {verb} for a daemon, and none works"
+        what = f"{count(len(ours), 'Service')} {verb} for the daemon, but no daemon is active"
         troubles.append(f"{what}: {some(ours)}")
         advice.append(START_ADVICE)
     if waiting:
@@ -150,15 +150,15 @@ async def unserved_services(case: Case) -> CheckFinding:
         shown = [
             f"{key} ({f'class {name}' if name else 'no class'})" for key, name in classes.items()
         ]
-        what = f"{count(len(waiting), 'Service')} without a load balancer, and not ours"
+        what = f"{count(len(waiting), 'Service')} without a load balancer, ignored by this daemon"
         troubles.append(f"{what}: {some(shown)}")
         others = ",".join(sorted(filter(None, set(classes.values()))))
         advice.append(
-            "nothing, if another controller claims these classes and only needs time; else claim "
-            f"them with --load-balancer-classes={others}"
+            "nothing, if another controller serves these classes and needs more time; otherwise "
+            f"set --load-balancer-classes={others}"
             if others and works
-            else f"turn on {MANIFEST.name} with a provider that offers load balancers, or let "
-            "another controller serve them"
+            else f"enable {MANIFEST.name} with a provider that offers load balancers, or let "
+            "another controller serve these Services"
         )
     if troubles:
         return warn("; ".join(troubles), *advice)
@@ -176,22 +176,22 @@ async def report_blocked_deletions(case: Case) -> CheckFinding:
         )
         records = blocked_deletions(record, owner)
     except errors.NotFound:
-        return ok("none is held back")
+        return ok("no deletion is blocked")
     except MalformedRecord as error:
-        return fail(f"{where}: {error}", "correct it, or delete it: the daemon makes a new one")
+        return fail(f"{where}: {error}", "correct or delete the record; it is created again")
     if record.allows_deletion:
         return warn(
-            f"{where} allows deletions of any number, by its annotation "
-            f"{names.ANNOTATION_ALLOW_DELETION}",
-            "take the annotation away once all is well",
+            f"{where}: the annotation {names.ANNOTATION_ALLOW_DELETION} allows any number of "
+            "deletions",
+            "remove the annotation when the intended deletions are done",
         )
     if not records:
-        return ok("none is held back")
+        return ok("no deletion is blocked")
     numbers = [count(group.count, kind) for kind, group in sorted(records.items())]
     return warn(
-        f"held back: {', '.join(numbers)}",
-        "find out whether they are gone indeed: the events of the objects say why they are held, "
-        "and how to allow it",
+        f"blocked: {', '.join(numbers)}",
+        "check whether the objects are really gone; their events have the reason for the block "
+        "and how to allow the deletion",
         details=[
             *(
                 f"{kind} {held_object.key}: {held_object.reason}, since {held_object.since}"
@@ -218,7 +218,7 @@ async def persistence(case: Case) -> CheckFinding:
     """Open the storage of `--persistence-config`; write and delete an object."""
     options = case.options
     if not options.persistence_config:
-        return ok("no --persistence-config: nothing is kept outside the cluster, nor needs to be")
+        return ok("--persistence-config is not set: no state is stored outside the cluster")
     from ccm.app import persistence as wiring
 
     namespace, name = options.leader_elect_resource_namespace, options.leader_elect_resource_name
@@ -235,8 +235,8 @@ async def persistence(case: Case) -> CheckFinding:
             return await _check_writable(stores)
     except Misconfigured as error:
         if case.lease_holder and "in use by another process" in str(error):
-            return warn(f"not tried: {error}", "that is as it should be, if it is the daemon")
-        return fail(str(error), "correct the file, or what it names")
+            return warn(f"not checked: {error}", "nothing, if that process is the daemon")
+        return fail(str(error), "correct the file, or the storage that it configures")
 
 
 async def _check_writable(stores: Any) -> CheckFinding:
@@ -249,7 +249,7 @@ async def _check_writable(stores: Any) -> CheckFinding:
         await manager.delete_object(GVK.of(PROBE["apiVersion"], PROBE["kind"]), key)
         await manager.wait_for_writes()
     except PersistenceError as error:
-        return fail(f"nothing can be written: {error}", "see that storage is there and not full")
+        return fail(f"storage is not writable: {error}", "check that storage is up and not full")
     latencies = {member.name: await member.latency() for member in manager.replicas}
     secrets = await stores.secret_latencies()
     shown = [
@@ -261,5 +261,5 @@ async def _check_writable(stores: Any) -> CheckFinding:
         for name, took in sorted(secrets.items())
     ]
     if None in (*latencies.values(), *secrets.values()):
-        return warn("some storage is down", "see why; the rest is used meanwhile", details=shown)
-    return ok("storage is ours, and can be written", *shown)
+        return warn("some storage is down", "find why; the rest is used meanwhile", details=shown)
+    return ok("storage belongs to this cluster and is writable", *shown)

@@ -41,8 +41,8 @@ NAME = "cloud-controller-manager"
 """Label of our Deployments and default name of the Lease; also part of other managers' names."""
 
 START_ADVICE = (
-    "start the daemon with these flags; if it is started, see the findings deployment and lease, "
-    "and its log"
+    "start the daemon with these flags; if the daemon is running, see the findings deployment and "
+    "lease, and its log"
 )
 """Advice if an object waits for a daemon and none works."""
 
@@ -57,9 +57,9 @@ _NOT_OF_NODES = "metadata.namespace!=kube-node-lease"
 _PROVIDER = "--cloud-provider"
 _EXTERNAL = "external"
 
-_PULL = "push the image, correct its name, or give the Pods imagePullSecrets"
-_LOGS = "see why it ends: kubectl -n {namespace} logs {pod} --previous"
-_SEE = "see what it waits for: kubectl -n {namespace} describe pod {pod}"
+_PULL = "push the image, correct its name, or set imagePullSecrets of the Pods"
+_LOGS = "find why the container exits: kubectl -n {namespace} logs {pod} --previous"
+_SEE = "find the cause in the events: kubectl -n {namespace} describe pod {pod}"
 _ADVICE: Mapping[str, str] = {
     "ErrImagePull": _PULL,
     "ImagePullBackOff": _PULL,
@@ -68,10 +68,10 @@ _ADVICE: Mapping[str, str] = {
     "CrashLoopBackOff": _LOGS,
     "Error": _LOGS,
     "Completed": _LOGS,
-    "CreateContainerConfigError": "make what it lacks; see the finding about Secrets",
+    "CreateContainerConfigError": "create the missing object; see the finding secrets",
     "OOMKilled": "raise resources.limits.memory",
-    "Unschedulable": "make room: see which node it could be on, and why it is not",
-    "NotReady": "ask it: kubectl get --raw "
+    "Unschedulable": "free resources on a suitable node, or relax the scheduling constraints",
+    "NotReady": "find the failing check: kubectl get --raw "
     "'/api/v1/namespaces/{namespace}/pods/https:{pod}:{port}/proxy/readyz?verbose'",
 }
 """Why a Pod does not work -> what to do; `_SEE` for other reasons."""
@@ -164,8 +164,8 @@ async def deployment(case: Case) -> CheckFinding:
             ] = None
     provider = flag_value(own.container, _PROVIDER)
     if provider not in ("", case.options.cloud_provider):
-        details.append(f"it has --cloud-provider={provider}")
-        advice["give this command the flags of the Deployment"] = None
+        details.append(f"the Deployment has --cloud-provider={provider}")
+        advice["pass the flags of the Deployment to this command"] = None
     if ready < wanted and not advice:
         advice[f"{kubectl} describe deployment {name}"] = None
     if not advice:
@@ -195,14 +195,14 @@ def troubles_of(pod: Any, now: datetime) -> Iterator[tuple[str, str]]:
         if ended is not None:
             reason = get_text_field(ended, "reason")
             why = f" ({reason})" if reason not in ("", "Error") else ""
-            ending = f"ended with exit code {ended.get('exitCode', 0)}{why}"
+            ending = f"exit code {ended.get('exitCode', 0)}{why}"
         if waiting is not None:
             yield get_text_field(waiting, "reason"), get_text_field(waiting, "message") or ending
         elif not status.get("ready"):
-            yield "NotReady", "it runs and says that it is not ready"
+            yield "NotReady", "running, but not ready"
         elif ended is not None and _is_recent(get_text_field(ended, "finishedAt"), now):
             restarts = count(status.get("restartCount", 0), "restart")
-            yield get_text_field(ended, "reason"), f"{restarts}, the last time it {ending}"
+            yield get_text_field(ended, "reason"), f"{restarts}, the last with {ending}"
 
 
 def _is_recent(moment: str, now: datetime) -> bool:
@@ -216,13 +216,13 @@ async def secrets(case: Case) -> CheckFinding:
     """Check that the Secrets that the Pods mount and read exist."""
     own = await find_own_deployment(case)
     if own is None:
-        return ok("no Deployment needs one")
+        return ok("no Deployment, so no Secret is needed")
     namespace, config = own.namespace, flag_value(own.container, "--cloud-config")
     mounts = get_field(own.container, "volumeMounts") or ()
     if config and not any(_holds(mount, config) for mount in mounts):
         return fail(
             f"--cloud-config={config} is on no volume of {own.key}",
-            f"mount the Secret with it at {PurePosixPath(config).parent}",
+            f"mount a Secret with this file at {PurePosixPath(config).parent}",
         )
     keys: dict[str, Collection[str] | None] = {}
     missing: list[tuple[str, str, str]] = []
@@ -242,7 +242,7 @@ async def secrets(case: Case) -> CheckFinding:
             f"--from-file={key or 'KEY'}=FILE",
         )
     shown = ", ".join(sorted(keys))
-    return ok(f"{shown} of {namespace} has what the Pods need" if shown else "none is needed")
+    return ok(f"complete in {namespace}: {shown}" if shown else "no Secret is needed")
 
 
 def needed_secrets(own: Deployment) -> Iterator[tuple[str, str, str]]:
@@ -270,7 +270,7 @@ def needed_secrets(own: Deployment) -> Iterator[tuple[str, str, str]]:
         yield get_text_field(secret, "secretName"), key, path
     for source in get_field(own.container, "envFrom") or ():
         if (ref := source.get("secretRef")) and not ref.get("optional"):
-            yield get_text_field(ref, "name"), "", "its environment"
+            yield get_text_field(ref, "name"), "", "the environment"
     for variable in get_field(own.container, "env") or ():
         if (ref := get_field(variable, "valueFrom.secretKeyRef")) and not ref.get("optional"):
             yield (
@@ -418,9 +418,8 @@ async def lease(case: Case) -> CheckFinding:
     options = case.options
     if not options.leader_elect:
         return warn(
-            "--leader-elect is false: nothing keeps two daemons from working at once",
-            "see that there is one replica only, and that it is stopped before its successor "
-            "starts (strategy Recreate)",
+            "--leader-elect is false: two daemons may be active at once",
+            "run only one replica, and stop it before its successor starts (strategy Recreate)",
         )
     namespace, name = options.leader_elect_resource_namespace, options.leader_elect_resource_name
     try:
@@ -432,33 +431,32 @@ async def lease(case: Case) -> CheckFinding:
     lasts_s = get_field(body, "spec.leaseDurationSeconds") or 0
     case.lease_holder = holder if _is_fresh(case, body) else ""
     if not holder:
-        return await _free(case, f"{namespace}/{name} is free")
+        return await _free(case, f"{namespace}/{name} has no holder")
     held = f"{namespace}/{name} is held by {holder}"
     if not case.lease_holder:
         since = "for an unknown time" if silent_s is None else f"for {silent_s:.0f} s"
         return warn(
-            f"{held}, silent {since} (its lease lasts {lasts_s} s)",
-            "start the daemon: it takes over by itself. If one runs, look at its log: it hangs, or "
-            "it cannot reach the API server",
+            f"{held}, not renewed {since} (lease duration {lasts_s} s)",
+            "start the daemon: it acquires the Lease. If a daemon is running, check its log: the "
+            "daemon hangs, or cannot reach the API server",
         )
     pods = await managers_of(case, namespace)
     pod, renewed = pod_of(holder, pods or ()), f"renewed {silent_s or 0:.0f} s ago"
     if pod is None and (holder.rpartition("_")[0] or holder) == socket.gethostname():
-        return ok(f"{held}, a process of this machine, {renewed}")
+        return ok(f"{held}, a process on this machine, {renewed}")
     if pod is None:
-        why = "no Pod of a daemon fits to it" if pods is not None else "its Pods may not be read"
+        why = "no Pod matches the holder" if pods is not None else "no permission to list Pods"
         return warn(
-            f"{held}, and {why}",
-            "nothing, if that is this daemon on another machine: one works, the others wait. "
-            "If it is another program, give one of the two a Lease of its own with "
-            "--leader-elect-resource-name",
-            f"if nothing runs under that name: kubectl -n {namespace} delete lease {name}; else "
-            f"the daemons wait for {lasts_s} s",
+            f"{held}; {why}",
+            "nothing, if the holder is a replica of this daemon on another machine. If it is "
+            "another program, give one of the two its own Lease with --leader-elect-resource-name",
+            f"if the holder no longer runs: kubectl -n {namespace} delete lease {name}, or wait "
+            f"{lasts_s} s until the Lease expires",
         )
     if pod.provider not in ("", options.cloud_provider):
         return fail(
-            f"{held}, which belongs to another cloud: {pod}",
-            "give one of the two a Lease of its own with --leader-elect-resource-name, or stop one",
+            f"{held}, a manager of another cloud: {pod}",
+            "give one of the two its own Lease with --leader-elect-resource-name, or stop one",
         )
     return ok(f"{held}: {pod}, {renewed}")
 
@@ -469,11 +467,11 @@ async def _absent(case: Case, namespace: str, name: str) -> CheckFinding:
     except errors.NotFound:
         return fail(
             f"the namespace {namespace} of the Lease does not exist",
-            f"create it, or set --leader-elect-resource-namespace: kubectl create ns {namespace}",
+            f"set --leader-elect-resource-namespace, or run kubectl create ns {namespace}",
         )
     except errors.Forbidden:
         pass  # the daemon does not need to read namespaces
-    return await _free(case, f"{namespace}/{name} does not exist yet; the first daemon makes it")
+    return await _free(case, f"{namespace}/{name} does not exist yet; the first daemon creates it")
 
 
 async def _free(case: Case, found: str) -> CheckFinding:
@@ -485,8 +483,8 @@ async def _free(case: Case, found: str) -> CheckFinding:
     if own is None or not own.ready:
         return ok(found)
     return warn(
-        f"{found}, and so nobody works, though {own.key} has {count(own.ready, 'ready replica')}",
-        "look at their logs, and whether --leader-elect-resource-namespace is theirs: kubectl -n "
+        f"{found}; no leader, although {own.key} has {count(own.ready, 'ready replica')}",
+        "check --leader-elect-resource-namespace of the replicas, and their logs: kubectl -n "
         f"{own.namespace} logs -l {own.selector} --prefix",
     )
 
@@ -528,9 +526,9 @@ async def managers(case: Case) -> CheckFinding:
     rivals = list(_rivals(case, held, known))
     if not rivals:
         if pods is None:
-            return ok(f"no Lease of another one in {namespace}; its Pods may not be read")
+            return ok(f"no Lease of another manager in {namespace}; no permission to list Pods")
         return ok(f"no other cloud-controller-manager in {namespace}")
-    message = f"{len(rivals)} beside this daemon: {some([shown for shown, _, _ in rivals])}"
+    message = f"{count(len(rivals), 'other manager')}: {some([shown for shown, _, _ in rivals])}"
     details = [f"{shown}: runs {', '.join(shared)} too" for shown, _, shared in rivals]
     if case.lease_holder and any(
         provider == case.options.cloud_provider for _, provider, _ in rivals
@@ -538,13 +536,13 @@ async def managers(case: Case) -> CheckFinding:
         return fail(
             message,
             "stop one of them, or give both the same --leader-elect-resource-name and "
-            "--leader-elect-resource-namespace: one of them stands by then",
+            "--leader-elect-resource-namespace, so that one is on standby",
             details=details,
         )
     return warn(
         message,
-        "let only one of them look after each node: stop the other, give both the same Lease, or "
-        "be sure that its nodes have provider IDs of another cloud",
+        "let only one of them manage each node: stop the other, give both the same Lease, or "
+        "ensure that its nodes have provider IDs of another cloud",
         details=details,
     )
 

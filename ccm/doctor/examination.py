@@ -51,43 +51,43 @@ CHECKS = (
     # First, because operators must see it first. It opens its own clients.
     DoctorCheck(
         "start",
-        "what starting the daemon would delete",
+        "deletions at a start",
         start_forecast.deletions_at_start,
         reported_by=("kubeconfig", "server", "identity", "provider", "cloud-config", "cluster-id"),
     ),
     DoctorCheck("flags", "the daemon's flags", provider.flags),
-    DoctorCheck("kubeconfig", "how to reach the API server", reach.kubeconfig),
-    DoctorCheck("server", "whether the API server answers", reach.server, ("kubeconfig",)),
-    DoctorCheck("identity", "who we are there", reach.identity, ("server",)),
-    DoctorCheck("clock", "whether clocks agree", reach.clock, _HERE),
-    DoctorCheck("permissions", "what the daemon may do", permissions.permissions, _HERE),
-    DoctorCheck("deployment", "the daemon's Pods", daemons.deployment, _HERE),
-    DoctorCheck("secrets", "the Secrets they need", daemons.secrets, _HERE),
-    DoctorCheck("lease", "who leads", daemons.lease, _HERE),
-    DoctorCheck("managers", "who else manages", daemons.managers, _HERE),
+    DoctorCheck("kubeconfig", "configuration of the API server", reach.kubeconfig),
+    DoctorCheck("server", "availability of the API server", reach.server, ("kubeconfig",)),
+    DoctorCheck("identity", "authenticated user", reach.identity, ("server",)),
+    DoctorCheck("clock", "clock skew", reach.clock, _HERE),
+    DoctorCheck("permissions", "permissions of the daemon", permissions.permissions, _HERE),
+    DoctorCheck("deployment", "Deployment and Pods of the daemon", daemons.deployment, _HERE),
+    DoctorCheck("secrets", "Secrets of the Pods", daemons.secrets, _HERE),
+    DoctorCheck("lease", "leader election", daemons.lease, _HERE),
+    DoctorCheck("managers", "other managers", daemons.managers, _HERE),
     DoctorCheck("webhooks", "admission webhooks", cluster.webhooks, _HERE),
-    DoctorCheck("deletions", "what is not deleted", cluster.report_blocked_deletions, _HERE),
+    DoctorCheck("deletions", "blocked deletions", cluster.report_blocked_deletions, _HERE),
     DoctorCheck("provider", "the provider", provider.provider),
     DoctorCheck(
         "cloud-config", "the provider's configuration", provider.cloud_config, ("provider",)
     ),
-    DoctorCheck("cluster-id", "how the cloud knows the cluster", provider.cluster_id, _THERE),
-    DoctorCheck("cloud", "whether the cloud answers", provider.cloud, _THERE),
-    DoctorCheck("controllers", "which controllers work", provider.controllers, _THERE),
-    DoctorCheck("kubelets", "how nodes registered", nodes.kubelets, _HERE),
-    DoctorCheck("provider-ids", "whose the nodes are", nodes.provider_ids, _BOTH),
-    DoctorCheck("instances", "the nodes' instances", nodes.instances, ("identity", "cloud")),
-    DoctorCheck("taints", "nodes that wait", nodes.taints, _HERE),
-    DoctorCheck("pod-cidrs", "the nodes' Pod ranges", nodes.pod_cidrs, ("identity", "controllers")),
-    DoctorCheck("persistence", "where copies are kept", cluster.persistence, _HERE),
-    DoctorCheck("services", "unclaimed Services", cluster.unserved_services, _BOTH),
-    DoctorCheck("machines", "how Machines are", machines.machines, _BOTH),
-    DoctorCheck("machine-crds", "whether Machines stay", machines.crds, ("machines",)),
-    DoctorCheck("machine-classes", "what Machines are made of", machines.classes, ("machines",)),
-    DoctorCheck("machine-vms", "whose the VMs are", machines.vms, ("machines",)),
+    DoctorCheck("cluster-id", "cluster ID in the cloud", provider.cluster_id, _THERE),
+    DoctorCheck("cloud", "availability of the cloud API", provider.cloud, _THERE),
+    DoctorCheck("controllers", "enabled controllers", provider.controllers, _THERE),
+    DoctorCheck("kubelets", "registration of nodes", nodes.kubelets, _HERE),
+    DoctorCheck("provider-ids", "ownership of nodes", nodes.provider_ids, _BOTH),
+    DoctorCheck("instances", "instances of nodes", nodes.instances, ("identity", "cloud")),
+    DoctorCheck("taints", "uninitialised nodes", nodes.taints, _HERE),
+    DoctorCheck("pod-cidrs", "Pod ranges of nodes", nodes.pod_cidrs, ("identity", "controllers")),
+    DoctorCheck("persistence", "persistence storage", cluster.persistence, _HERE),
+    DoctorCheck("services", "Services without a load balancer", cluster.unserved_services, _BOTH),
+    DoctorCheck("machines", "state of Machines", machines.machines, _BOTH),
+    DoctorCheck("machine-crds", "CRDs of Machines", machines.crds, ("machines",)),
+    DoctorCheck("machine-classes", "MachineClasses", machines.classes, ("machines",)),
+    DoctorCheck("machine-vms", "ownership of VMs", machines.vms, ("machines",)),
     DoctorCheck(
         "bootstrap-tokens",
-        "which Secrets the daemon may write",
+        "permission to create bootstrap tokens",
         permissions.bootstrap_tokens,
         _HERE,
     ),
@@ -126,7 +126,7 @@ async def examine(
             async with asyncio.timeout(case.limit_s):
                 await case.exit_stack.aclose()
         except Exception as error:  # noqa: BLE001 - a provider may fail in any way
-            text = f"the provider does not close well: {type(error).__name__}: {error}"
+            text = f"closing the provider failed: {type(error).__name__}: {error}"
             fault = _clean(warn(text))
     if fault is not None:
         yield CheckResult(check="end", finding=fault)
@@ -145,27 +145,27 @@ def _mark_prevented(name: str, case: Case) -> tuple[str, ...]:
 
 async def _run_check(check: DoctorCheck, case: Case) -> CheckFinding:
     if cause := case.causes.get(check.name):
-        return skip(f"not looked at without {cause}", cause=cause)
+        return skip(f"skipped: depends on {cause}", cause=cause)
     try:
         async with asyncio.timeout(case.limit_s):
             return await check.run(case)
     except TimeoutError:
         return fail(
             f"not finished within {case.limit_s:g} s",
-            "see what is slow, or give it more time with --timeout",
+            "find the cause of the delay, or raise --timeout",
         )
     except Exception as error:  # noqa: BLE001 - the other checks still run
         causes = list(leaf_exceptions(error))
     for cause_ in causes:
         if isinstance(cause_, errors.Forbidden):
-            return skip(f"not looked at: {cause_}", cause=FORBIDDEN_CAUSE)
+            return skip(f"no permission: {cause_}", cause=FORBIDDEN_CAUSE)
         if isinstance(cause_, errors.KubeError):
-            return fail(f"the API server does not answer as it should: {cause_}", "try again")
+            return fail(f"a request to the API server failed: {cause_}", "try again")
         if isinstance(cause_, cloud_errors.CloudError):
-            return fail(f"the cloud does not answer as it should: {cause_}", "try again")
+            return fail(f"a call to the cloud failed: {cause_}", "try again")
     return fail(
         f"the check itself failed: {type(causes[0]).__name__}: {causes[0]}",
-        "report this, it is a defect of this program or of the provider",
+        "report this as a bug of kube-ccm or of the provider",
     )
 
 
@@ -175,12 +175,12 @@ def _hidden(case: Case, checks: list[str]) -> CheckFinding:
     user = case.user.username or "the user of the kubeconfig"
     return CheckFinding(
         severity=Severity.SKIP,
-        message=f"{user} may not look at everything; not looked at: {', '.join(skipped)}",
+        message=f"{user} lacks permissions; skipped: {', '.join(skipped)}",
         details=tuple(
-            f"{name}: {case.findings[name].message.removeprefix('not looked at: ')}"
+            f"{name}: {case.findings[name].message.removeprefix('no permission: ')}"
             for name in checks
         ),
-        advice=("nothing, if that is the daemon's own user; else ask an administrator",),
+        advice=("nothing, if this is the daemon's own user; otherwise ask an administrator",),
     )
 
 

@@ -38,56 +38,56 @@ _CONTROLLERS = {
 _WATCHES = "cloud-node-lifecycle-controller"
 
 _FOREIGN = {
-    NODE: "nothing, if another manager looks after it; else correct the node, or --node-selector",
-    SERVICE: "nothing, if another controller serves that class; else --load-balancer-classes",
+    NODE: "nothing, if another manager owns the node; else correct the node, or --node-selector",
+    SERVICE: "nothing, if another controller serves that class; else set --load-balancer-classes",
 }
 
 _CREDENTIALS = (
-    "put good credentials into the file that --cloud-config names (the Secret cloud-config), of a "
-    "Machine into the Secret of its MachineClass; they are read again, and tried at once"
+    "update the credentials in --cloud-config (Secret cloud-config), or for a Machine in the "
+    "Secret of its MachineClass; the daemon reloads them and retries at once"
 )
 _CORRECT = (
-    "correct the object (kube-ccm providers NAME lists annotations), of a Machine the providerSpec "
-    "of its MachineClass; it is tried again when it changes"
+    "correct the object (kube-ccm providers NAME lists annotations), or for a Machine the "
+    "providerSpec of its MachineClass; the daemon retries on each change"
 )
-_API = "look at the API server, and at the daemon's way to it and rights there"
+_API = "check the API server, and the network and permissions of the daemon"
 
 _ADVICE = {
     "NotFound": "compare the names in cluster and cloud (kube-ccm doctor shows instances without a "
-    "node); a spec.providerID of no VM has to go",
-    "AlreadyExists": "look in the cloud for what is in its way, and delete or rename it",
+    "node); remove a spec.providerID that names no VM",
+    "AlreadyExists": "delete or rename the conflicting resource in the cloud",
     "InvalidArgument": _CORRECT,
     "OutOfRange": _CORRECT,
-    "FailedPrecondition": "change what the message names",
+    "FailedPrecondition": "correct the cause in the message",
     "Unauthenticated": _CREDENTIALS,
-    "PermissionDenied": "give the account of the credentials the right that the message names",
-    "ResourceExhausted": "raise the quota, or free what is not needed; it is tried again",
-    "Aborted": "nothing, unless it lasts: a call that never ends holds it until a restart",
-    "Unimplemented": "use a provider that offers it, or turn the controller off by --controllers",
-    "ImplementedElsewhere": "nothing, if the controller that the message names runs",
-    "Forbidden": "grant what the message names: apply manifests/rbac.yaml of this version",
-    "Invalid": "look at the message: an admission webhook may be in the way",
-    "Conflict": "look who else writes it: kubectl get -o yaml --show-managed-fields",
+    "PermissionDenied": "grant the account of the credentials the permission in the message",
+    "ResourceExhausted": "raise the quota, or delete unused resources; the daemon retries",
+    "Aborted": "nothing, unless it persists: a hanging call blocks the object until a restart",
+    "Unimplemented": "use another provider, or disable the controller with --controllers",
+    "ImplementedElsewhere": "nothing, if the controller in the message is running",
+    "Forbidden": "grant the permission in the message: apply manifests/rbac.yaml of this version",
+    "Invalid": "see the message: an admission webhook may have rejected the write",
+    "Conflict": "find the other writer: kubectl get -o yaml --show-managed-fields",
 }
 """Class of an error -> what to do."""
 
-_OTHER = "look at the message, the cloud and the daemon's log; it is tried again"
+_OTHER = "check the message, the cloud and the daemon's log; the daemon retries"
 
 _CONDITIONS = {
-    reasons.CONDITION_FROZEN: "see why there are so many machines (kubectl get machines); or set "
+    reasons.CONDITION_FROZEN: "find why there are so many machines (kubectl get machines), or set "
     f"the annotation {gardener.ANNOTATION_UNFREEZE}",
-    reasons.CONDITION_SLOWED: "correct the template, the class or its Secret; or set the "
+    reasons.CONDITION_SLOWED: "correct the template, the class or its Secret, or set the "
     f"annotation {gardener.ANNOTATION_UNFREEZE}",
-    reasons.CONDITION_REPLICA_FAILURE: "correct what the message names",
+    reasons.CONDITION_REPLICA_FAILURE: "correct the cause in the message",
 }
 """Conditions that block a set or deployment -> what to do."""
 
-_MACHINES = "kubectl get machines, and kube-ccm explain machine of those that do not run"
+_MACHINES = "run kubectl get machines, and kube-ccm explain machine for each that is not Running"
 
 _ALLOW = (
-    "kube-ccm doctor shows what is held; bring the objects back, or allow their deletion by the "
-    f"annotation {names.ANNOTATION_ALLOW_DELETION}=true: on the Node, on the CRD, or on ConfigMap "
-    "kube-ccm-deletions beside the Lease"
+    "kube-ccm doctor lists blocked deletions; restore the objects, or allow their deletion with "
+    f"the annotation {names.ANNOTATION_ALLOW_DELETION}=true on the Node, the CRD, or the ConfigMap "
+    "kube-ccm-deletions in the namespace of the Lease"
 )
 
 
@@ -148,7 +148,7 @@ def find_cause(subject: ObjectFacts) -> Explanation:
     pending = next((account for account in _accounts(subject) if account.plan), None)
     if pending is not None:
         return Explanation(cause=f"{is_of}: the daemon is about to {pending.plan}{_then(pending)}")
-    return Explanation(cause=f"{is_of}, and there is nothing for the daemon to do", is_healthy=True)
+    return Explanation(cause=f"{is_of}, and the daemon has nothing to do", is_healthy=True)
 
 
 def _hindrances(subject: ObjectFacts) -> Iterator[tuple[str, str]]:
@@ -156,28 +156,28 @@ def _hindrances(subject: ObjectFacts) -> Iterator[tuple[str, str]]:
     answer, silence = subject.answer, subject.no_answer
     if not subject.is_served:
         yield (
-            f"the API server knows no {subject.kind}s, their definitions are missing",
-            "kubectl apply -f manifests/crds.yaml; the daemon goes on by itself then",
+            f"the CRD of {subject.kind}s is not installed",
+            "kubectl apply -f manifests/crds.yaml; the daemon retries automatically",
         )
     why = next((candidate.foreign for candidate in _accounts(subject) if candidate.foreign), "")
     if why and subject.obj is not None:
-        advice = "nothing, if another daemon looks after that namespace; else give --namespace"
-        yield f"it is not this daemon's: {why}", _FOREIGN.get(subject.kind, advice)
+        advice = "nothing, if another daemon manages that namespace; otherwise set --namespace"
+        yield f"not managed by this daemon: {why}", _FOREIGN.get(subject.kind, advice)
     if answer is None:
         assert silence is not None
         if silence.is_leaderless:
-            yield f"no daemon leads: {silence.why}", silence.advice
-        yield f"the daemon that leads cannot be asked: {silence.why}", silence.advice
+            yield f"there is no leader: {silence.why}", silence.advice
+        yield f"querying the leader failed: {silence.why}", silence.advice
         return
     if answer.opening:
-        yield answer.opening, "correct what the message names; kube-ccm doctor looks further"
+        yield answer.opening, "correct the cause in the message; kube-ccm doctor checks more"
     elif not answer.leads:
         yield (
-            "the daemon that was asked stands by, and knows nothing of it",
-            "ask the one that holds the Lease: leave out --address",
+            "the queried daemon is on standby and has no state of the object",
+            "query the leader: omit --address",
         )
     elif answer.lease or answer.api:
-        yield f"the daemon is cut off: {answer.lease or answer.api}", _API
+        yield f"requests of the daemon to the API server fail: {answer.lease or answer.api}", _API
     needed, wanted = _CONTROLLERS[subject.kind], subject.obj
     if wanted is None or (isinstance(wanted, Node) and not is_uninitialized(wanted)):
         return
@@ -185,7 +185,7 @@ def _hindrances(subject: ObjectFacts) -> Iterator[tuple[str, str]]:
         why = answer.absent.get(needed, "not running: it waits to start, or --controllers omits it")
         yield (
             f"controller {needed} is {why}",
-            "turn it on by --controllers, with a provider that offers what it needs",
+            "enable the controller (--controllers), and use a provider that supports it",
         )
 
 
@@ -194,7 +194,7 @@ def _gone(subject: ObjectFacts) -> Explanation | None:
     if subject.obj is not None or answer is None:
         return None
     if answer.held:
-        held = f"{state(subject)}: what belongs to it stays: {answer.held[0].reason}"
+        held = f"{state(subject)}: deletion of its cloud resources blocked: {answer.held[0].reason}"
         return Explanation(cause=held, advice=(_ALLOW,))
     busy = [account for account in answer.accounts if account.plan]
     if any(account.last is not None and account.last.kind for account in busy):
@@ -202,19 +202,16 @@ def _gone(subject: ObjectFacts) -> Explanation | None:
     if busy:
         text = f"{state(subject)}: the daemon is about to {busy[0].plan}{_then(busy[0])}"
         return Explanation(cause=text)
-    return Explanation(
-        cause=f"{state(subject)}, and nothing is left to do about it", is_healthy=True
-    )
+    return Explanation(cause=f"{state(subject)}, and nothing is left to clean up", is_healthy=True)
 
 
 def _of_controllers(subject: ObjectFacts) -> Explanation | None:
     for account in _accounts(subject):
         if (lasts_s := account.in_work_s or 0.0) >= SLOW_S:
             return Explanation(
-                cause=f"{state(subject)}: the daemon has been at it for {_span(lasts_s)}: a "
-                "call to "
-                "the cloud or the API server takes long, or waits for its turn",
-                advice=("look at the state of both; a call that is given up is tried again",),
+                cause=f"{state(subject)}: reconciling for {_span(lasts_s)}: a call to the cloud or "
+                "the API server is slow or rate-limited",
+                advice=("check the cloud and the API server; a call that times out is retried",),
             )
         if account.blocked:
             return Explanation(cause=f"{state(subject)}: {account.blocked}", advice=(_ALLOW,))
@@ -225,8 +222,8 @@ def _of_controllers(subject: ObjectFacts) -> Explanation | None:
             advice = _ADVICE.get(last.kind, _OTHER)
             return Explanation(cause=f"{state(subject)}: {cause}", advice=(advice,))
         if last is not None and last.not_yet:
-            text = f"{state(subject)}: the cloud has nothing to say about it yet{_then(account)}"
-            return Explanation(cause=text, advice=("nothing, if it is new: it is asked again",))
+            text = f"{state(subject)}: waiting for the cloud or for caches{_then(account)}"
+            return Explanation(cause=text, advice=("nothing, if new: the daemon retries",))
     return None
 
 
@@ -238,7 +235,7 @@ def _of_object(subject: ObjectFacts) -> Explanation | None:
             if obj.counts_as_ready and last.state != OperationState.FAILED.value:
                 return None
             kind = last.code and f"{last.code}: "
-            cause = f"{kind}{last.description}" if last.description else "its status says no cause"
+            cause = f"{kind}{last.description}" if last.description else "the status has no cause"
             advice = _ADVICE.get(last.code, "kubectl describe machine shows its events")
         case MachineSet() | MachineDeployment():
             known = {condition.type: condition for condition in obj.status.conditions}
@@ -249,7 +246,7 @@ def _of_object(subject: ObjectFacts) -> Explanation | None:
                 ready, replicas = obj.status.ready, obj.replicas
                 if ready == replicas:
                     return None
-                cause, advice = f"{ready} of {replicas} machines run", _MACHINES
+                cause, advice = f"{ready} of {replicas} machines are ready", _MACHINES
             else:
                 progress = rolloutstatus.rollout_progress(obj)
                 if progress.done and not progress.failed:
@@ -278,17 +275,17 @@ def state(subject: ObjectFacts) -> str:
         case MachineSet() | MachineDeployment():
             return f"{name} has {obj.status.replicas} of {obj.replicas} machines"
         case Service() if obj.type != TYPE_LOAD_BALANCER:
-            return f"{name} asks for no load balancer: its type is {obj.type or 'ClusterIP'}"
+            return f"{name} needs no load balancer: its type is {obj.type or 'ClusterIP'}"
     where = ", ".join(entry.ip or entry.hostname for entry in obj.ingress)
     return f"{name} is served at {where}" if where else f"{name} has no load balancer"
 
 
 def _then(account: ControllerStatus) -> str:
     if account.in_work_s is not None:
-        return "; it is being tried now"
+        return "; reconciling now"
     if account.next_s is None:
-        return "; it is tried again when it changes"
-    return f"; next try in {_span(account.next_s)}" if account.next_s else "; next try at once"
+        return "; next try when the object changes"
+    return f"; next try in {_span(account.next_s)}" if account.next_s else "; next try now"
 
 
 def _accounts(subject: ObjectFacts) -> Sequence[ControllerStatus]:
@@ -325,12 +322,14 @@ def lines(subject: ObjectFacts, verdict: Explanation) -> Iterator[str]:
     if answer is not None:
         provider = f" (provider {answer.provider})" if answer.provider else ""
         is_foreign = any(account.foreign for account in answer.accounts)
-        yield f"  owner: {'another' if is_foreign else 'this daemon'}{provider}"
+        yield f"  owner: {'another manager' if is_foreign else 'this daemon'}{provider}"
         for account in answer.accounts:
             yield f"  {account.controller}:"
             yield from (f"    {line}" for line in _account(account))
         yield from (f"  {name}: {why}" for name, why in answer.absent.items())
-        yield from (f"  held back: {held.reason}, since {held.since}" for held in answer.held)
+        yield from (
+            f"  deletion blocked: {held.reason}, since {held.since}" for held in answer.held
+        )
     for event in subject.warnings[-1:]:
         yield f"  last warning: {event.reason}: {event.message}, at {event.last_timestamp}"
     yield from (f"  next: {advice}" for advice in verdict.advice)
@@ -342,12 +341,12 @@ def _account(account: ControllerStatus) -> Iterator[str]:
     if (last := account.last) is not None:
         failed = f"{last.kind}: {last.text}" if last.kind else ""
         lasts = f", failing for {_span(last.since_s)}" if failed and last.since_s >= 1 else ""
-        outcome = failed or ("not done yet" if last.not_yet else "done, without an error")
-        yield f"last look: {_ago(last.ago_s)}, {outcome}{lasts}"
+        outcome = failed or ("not ready yet" if last.not_yet else "succeeded")
+        yield f"last reconcile: {_ago(last.ago_s)}, {outcome}{lasts}"
     if account.in_work_s is not None:
-        yield f"in work for {_span(account.in_work_s)}"
+        yield f"reconciling for {_span(account.in_work_s)}"
     elif account.next_s is not None:
-        yield f"next look: {f'in {_span(account.next_s)}' if account.next_s else 'at once'}"
+        yield f"next reconcile: {f'in {_span(account.next_s)}' if account.next_s else 'now'}"
 
 
 def _span(seconds: float) -> str:

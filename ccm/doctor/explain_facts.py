@@ -31,13 +31,12 @@ from ccm.machines import discovery
 from ccm.runtime.object_status import EXPLAIN_PATH, ExplainResponse
 
 _RIGHT = (
-    f"let yourself `get` the path {EXPLAIN_PATH}: kubectl create clusterrole ccm-explain "
-    "--verb=get "
-    f"--non-resource-url={EXPLAIN_PATH}, and a clusterrolebinding of it"
+    f"grant your user `get` of the path {EXPLAIN_PATH}: kubectl create clusterrole ccm-explain "
+    f"--verb=get --non-resource-url={EXPLAIN_PATH}, and create a ClusterRoleBinding of this role"
 )
 _FORWARD_RIGHT = (
-    "let yourself `create` and `get` pods/portforward and `list` pods in the daemon's namespace, "
-    "or ask the daemon directly with --address"
+    "grant your user `create` and `get` of pods/portforward and `list` of Pods in the daemon's "
+    "namespace, or connect to the daemon directly with --address"
 )
 
 
@@ -97,20 +96,20 @@ async def ask_daemon(
     except errors.Unauthorized:
         source = case.cluster.source
         return NoAnswer(
-            why="it does not accept your credentials (401)",
-            advice=f"use a user of this cluster ({Path(source).name or source} is not one for the "
-            "daemon): a token, an exec plugin or a client certificate; the daemon needs "
-            "--authentication-kubeconfig, or to run inside the cluster, to know callers",
+            why="the daemon rejects your credentials (401)",
+            advice="use credentials of this cluster (the daemon rejects those of "
+            f"{Path(source).name or source}): a token, an exec plugin or a client certificate; "
+            "outside the cluster the daemon needs --authentication-kubeconfig to verify them",
         )
     except errors.Forbidden as error:
-        return NoAnswer(why=f"you may not ask it (403: {error})", advice=_RIGHT)
+        return NoAnswer(why=f"no permission (403: {error})", advice=_RIGHT)
     except errors.NotFound:
         return NoAnswer(
-            why=f"it has no {EXPLAIN_PATH}",
-            advice="upgrade the daemon: this version is newer than it",
+            why=f"the daemon has no endpoint {EXPLAIN_PATH}",
+            advice="upgrade the daemon to the version of this command",
         )
     except errors.KubeError as error:
-        return NoAnswer(why=str(error), advice="look at the daemon's Pod and its log")
+        return NoAnswer(why=str(error), advice="check the daemon's Pod and its log")
 
 
 async def _ask_leader(case: Case, kind: str, name: str) -> ExplainResponse | NoAnswer:
@@ -122,15 +121,15 @@ async def _ask_leader(case: Case, kind: str, name: str) -> ExplainResponse | NoA
         # Without a leader, any Pod can report why it does not lead.
         pod = pod or pods[0]
     if pod is None:
-        advice = "; ".join(finding.advice) or "ask it directly with --address=HOST:10258"
+        advice = "; ".join(finding.advice) or "connect directly with --address=HOST:10258"
         if not case.lease_holder:
             return NoAnswer(why=finding.message, advice=advice, is_leaderless=True)
         return NoAnswer(
             why=finding.message
             if finding.advice
-            else f"{finding.message}, and its Pod is not found",
-            advice="ask it directly with --address=HOST:10258, if it is no Pod of "
-            f"{namespace} or its Pods may not be listed",
+            else f"{finding.message}; no Pod of the holder was found",
+            advice="connect directly with --address=HOST:10258, if the daemon is no Pod of "
+            f"{namespace}, or if you may not list Pods there",
         )
     answer = await _ask_pod(case, namespace, pod, kind, name)
     if isinstance(answer, ExplainResponse) and not (answer.leads or answer.opening):
@@ -152,15 +151,15 @@ async def _ask_pod(
             except errors.Unreachable as error:
                 return NoAnswer(
                     why=f"Pod {manager.pod}, port {port}: {'; '.join(forward.errors) or error}",
-                    advice="look at the Pod and its --secure-port and --bind-address: a "
-                    "port-forward comes over the loopback of the Pod",
+                    advice="check the Pod, --secure-port and --bind-address: a port-forward "
+                    "connects to the loopback address of the Pod",
                 )
     except errors.ApiError as error:
         return NoAnswer(
-            why=f"no port-forward to Pod {manager.pod}: {error}",
+            why=f"port-forward to Pod {manager.pod} failed: {error}",
             advice=_FORWARD_RIGHT
             if isinstance(error, errors.Forbidden)
-            else "look at the Pod, and at the API server's way to its node",
+            else "check the Pod, and the connection of the API server to its node",
         )
 
 
@@ -184,6 +183,4 @@ async def _request_explanation(
     try:
         return msgspec.json.decode(body, type=ExplainResponse)
     except DECODE_ERRORS as error:
-        raise errors.Unreachable(f"what answers at {url} is no such daemon", kind="garbage") from (
-            error
-        )
+        raise errors.Unreachable(f"{url}: not a kube-ccm daemon", kind="garbage") from error

@@ -36,20 +36,20 @@ CONCURRENCY = 8
 
 _TROUBLED = (Phase.CRASH_LOOP, Phase.FAILED, Phase.UNKNOWN)
 _RESTORE = (
-    "if Machines were lost, restore them now: the machine safety controller deletes what it finds "
-    "ownerless twice and older than an hour"
+    "if Machines were lost, restore them now: the machine safety controller deletes VMs that have "
+    "no owner in two checks and are older than an hour"
 )
 _LEAVE = (
-    "nothing, they are left alone; those that another manager made for these Machines are taken "
-    "over with --adopt-unmarked-machines"
+    "nothing: the daemon ignores these VMs; --adopt-unmarked-machines adopts those that another "
+    "manager created for existing Machines"
 )
 _ASK = (
-    "Machines of other namespaces may own them: they are left alone; the daemon deletes orphans "
-    "among them once its account may list machines in all namespaces"
+    "the daemon ignores these VMs, because Machines of other namespaces may own them; to delete "
+    "orphans, permit its account to list machines in all namespaces"
 )
-_LOST = "delete a Machine whose VM is gone: none is made again for it"
-_DISOWNED = "correct spec.providerID of these"
-_OFF = "no Machines are wanted: --controllers names no machine controller"
+_LOST = "delete these Machines: the daemon does not create their VMs again"
+_DISOWNED = "correct spec.providerID of these Machines"
+_OFF = "the machine controller is disabled; see the finding controllers"
 
 
 async def machines(case: Case) -> CheckFinding:
@@ -61,8 +61,8 @@ async def machines(case: Case) -> CheckFinding:
     )
     if missing := [item.plural for item in (MACHINES, MACHINE_CLASSES) if item.plural not in known]:
         return fail(
-            f"the API server does not know {' and '.join(missing)} of {MACHINES.api_version}",
-            "kubectl apply -f manifests/crds.yaml; the daemon goes on by itself then",
+            f"CRDs not installed: {' and '.join(missing)} of {MACHINES.api_version}",
+            "kubectl apply -f manifests/crds.yaml; the daemon retries automatically",
         )
     all_machines = await _machines(case)
     bad = [
@@ -75,11 +75,11 @@ async def machines(case: Case) -> CheckFinding:
         )
     ]
     if not bad:
-        return ok(f"{count(len(all_machines), 'Machine')}, none is in trouble")
+        return ok(f"{count(len(all_machines), 'Machine')}, none is unhealthy")
     return warn(
-        f"{which(len(bad), len(all_machines), 'Machine', 'is', 'are')} in trouble: "
+        f"{which(len(bad), len(all_machines), 'Machine', 'is', 'are')} unhealthy: "
         f"{some([item.key for item in bad])}",
-        "kube-ccm explain machine NAMESPACE/NAME says of each what keeps it",
+        "run kube-ccm explain machine NAMESPACE/NAME for the cause",
         details=[
             f"{item.key}: {item.phase.value}: {redact.mask_text(item.status.description)}"
             for item in bad
@@ -105,22 +105,22 @@ async def crds(case: Case) -> CheckFinding:
     if deleted := [crd for crd in definitions if crd.is_deleting]:
         return fail(
             f"being deleted, with all their objects: {some([crd.name for crd in deleted])}",
-            'keep the daemon as it is: it deletes no VM for that; then "A deleted '
+            'do not change the daemon: it blocks the deletion of the VMs; then see "A deleted '
             'CustomResourceDefinition" in manifests/README.md',
             details=[f"{crd.name}: since {crd.metadata.deletion_timestamp}" for crd in deleted],
         )
     if allowing := [crd.name for crd in definitions if crd.allows_deletion]:
         return warn(
-            f"{some(allowing)}: if it is deleted, all VMs are, by its annotation "
-            f"{ANNOTATION_ALLOW_DELETION}",
-            "take the annotation away, unless that is what you want",
+            f"{some(allowing)}: because of the annotation {ANNOTATION_ALLOW_DELETION}, deleting "
+            "the CRD deletes all VMs",
+            "remove the annotation, unless it is intended",
         )
     by_helm = [crd for crd in definitions if crd.labels.get(LABEL_MANAGED_BY) == "Helm"]
     kept = names.KEPT_BY_HELM.items()
     if unkept := [crd.name for crd in by_helm if not kept <= crd.annotations.items()]:
         return warn(
             f"helm uninstall would delete all Machines, with {some(unkept)}",
-            'see "From a chart that does not keep them" in manifests/README.md',
+            'see "Charts without the annotation" in manifests/README.md',
         )
     return ok(f"{count(len(definitions), 'CustomResourceDefinition')}, none is being deleted")
 
@@ -138,10 +138,10 @@ async def classes(case: Case) -> CheckFinding:
         elif not has_tokens and needs_token(view, settings):
             faults[obj.name] = f"the daemon may not write bootstrap tokens; {tokens.GRANT}"
     if not faults:
-        return ok(f"VMs can be made of {count(len(resolved), 'MachineClass', 'MachineClasses')}")
+        return ok(f"{count(len(resolved), 'MachineClass', 'MachineClasses')}, none is invalid")
     return fail(
-        f"no VM can be made of {some(list(faults))}",
-        "correct the class or its Secret as it says; its Machines are tried again at once then",
+        f"no VM can be created from {some(list(faults))}",
+        "correct the class or its Secret; the daemon then retries its Machines at once",
         details=[f"{name}: {why}" for name, why in faults.items()],
     )
 
@@ -198,8 +198,8 @@ async def vms(case: Case) -> CheckFinding:
     message = "; ".join(text for text, _ in troubles) or "not all VMs can be listed"
     advice = [text for _, text in troubles]
     if unlisted:
-        advice.append("look at the credentials in the Secrets of these classes, and the cloud")
-    details = [f"class {name} cannot be listed: {why}" for name, why in unlisted.items()]
+        advice.append("check the credentials in the Secrets of these classes, and the cloud")
+    details = [f"VMs of class {name} cannot be listed: {why}" for name, why in unlisted.items()]
     is_failure = comparison.missing_vms or comparison.not_owned or unlisted
     return (fail if is_failure else warn)(message, *advice, details=details)
 
@@ -291,7 +291,7 @@ class _Comparison:
         ours = "of this cluster without"
         table = (
             (sorted(self.missing_vms), "Machine", "without VM", _LOST),
-            (sorted(self.not_owned), "Machine", "with the VM of another", _DISOWNED),
+            (sorted(self.not_owned), "Machine", "with the VM of another owner", _DISOWNED),
             (self.ownerless, "VM", f"{ours} Machine", _RESTORE),
             (
                 self.unconfirmed,
@@ -299,7 +299,7 @@ class _Comparison:
                 f"{ours} namespace, and without Machine in {self.namespace}",
                 _ASK,
             ),
-            (self.unmarked, "VM", "without any marker", _LEAVE),
+            (self.unmarked, "VM", "without a marker", _LEAVE),
         )
         return [
             (f"{count(len(of), noun)} {text}: {some(of)}", advice)

@@ -32,7 +32,7 @@ LATE_AFTER_S = 60.0
 """How long a node may wait for initialisation before it counts as late, in seconds."""
 
 _ALIKE = 0.7
-_NO_DAEMON = "no daemon works"
+_NO_DAEMON = "no daemon is active"
 _WARNINGS = "involvedObject.kind=Node,type=Warning"
 
 
@@ -44,7 +44,7 @@ async def kubelets(case: Case) -> CheckFinding:
     bare = [node.name for node in nodes if not node.provider_id and not is_uninitialized(node)]
     if bare:
         return warn(
-            f"{which(len(bare), len(nodes), 'node', 'has', 'have')} never waited for a cloud: "
+            f"{which(len(bare), len(nodes), 'node', 'lacks', 'lack')} --cloud-provider=external: "
             f"{some(bare)}",
             "start their kubelets with --cloud-provider=external, delete the Nodes, and let the "
             "kubelets register them again",
@@ -62,40 +62,40 @@ async def provider_ids(case: Case) -> CheckFinding:
         f"{provider_id} ({some(names)})" for provider_id, names in owners.items() if len(names) > 1
     ]:
         return fail(
-            f"{count(len(shared), 'provider ID')} of two nodes or more: {some(shared)}",
-            "look which of the nodes runs on that instance, delete the others, and start their "
-            "kubelets without --provider-id, or under the name that their own instance has",
+            f"{count(len(shared), 'provider ID')} used by two or more nodes: {some(shared)}",
+            "find the node that runs on that instance, delete the others, and start their kubelets "
+            "without --provider-id, or with the names of their own instances",
         )
     if strangers := [node for node in nodes if _is_foreign(case, node)]:
         shown = [f"{node.name} ({node.provider_id})" for node in strangers]
         return warn(
             f"{which(len(strangers), len(nodes), 'node', 'belongs', 'belong')} to another cloud "
             f"or manager: {some(shown)}",
-            "nothing, if that is meant: this daemon leaves them alone. Else delete the Node and "
-            "let its kubelet register it again, without --provider-id: the field cannot be changed",
+            "nothing, if intended: this daemon ignores these nodes. Otherwise delete the Node and "
+            "let its kubelet register it again without --provider-id: the field is immutable",
         )
     schemes = ", ".join(case.cloud.provider_schemes)
-    return ok(f"no node belongs to another cloud or manager (ours: {schemes}://)")
+    return ok(f"no node belongs to another cloud or manager (this provider: {schemes}://)")
 
 
 async def instances(case: Case) -> CheckFinding:
     """Find nodes without an instance, and instances without a node."""
     ours = [node for node in await case.nodes() if not _is_foreign(case, node)]
     if not ours:
-        return ok("there are no nodes to look for")
+        return ok("there are no nodes to check")
     unlisted, lonely = match_instances(case.listing, ours)
     await _look_up(case, unlisted[:MAX_SINGLE_LOOKUPS])
     spare = [f"{count(len(lonely), 'instance')} without a node: {some(lonely)}"] if lonely else []
     if not case.without_instance:
         checked = len(ours) - len(unlisted[MAX_SINGLE_LOOKUPS:])
-        return ok(f"{count(checked, 'node')} looked for, each has its instance", *spare)
+        return ok(f"{count(checked, 'node')} checked, each has an instance", *spare)
     lost = list(case.without_instance)
     return fail(
         f"{which(len(lost), len(ours), 'node', 'has', 'have')} no instance: {some(lost)}",
-        "a node without provider ID is found by its name: give the instance the node's name, or "
-        "the kubelet the instance's with --hostname-override, and register it again",
-        "a node with a provider ID whose instance is gone is deleted by the daemon once it is not "
-        "ready; nothing has to be done",
+        "a node without provider ID is matched by name: rename the instance, or set the kubelet's "
+        "--hostname-override to the name of the instance and register the node again",
+        "a node with a provider ID needs no action: without its instance, the daemon deletes the "
+        "node once it is not ready",
         details=[
             *(f"{name}: {why}" for name, why in case.without_instance.items()),
             *guesses(lost, lonely),
@@ -135,7 +135,7 @@ async def _look_up(case: Case, nodes: Iterable[Node]) -> None:
         try:
             if (await lookup.state(node)).exists:
                 return
-            why = f"{node.provider_id} is gone" if node.provider_id else "none has its name"
+            why = f"{node.provider_id} does not exist" if node.provider_id else "no match by name"
         except (errors.NotFound, errors.InvalidArgument, errors.FailedPrecondition) as error:
             why = str(error)
         case.without_instance[node.name] = why
@@ -161,27 +161,27 @@ async def taints(case: Case) -> CheckFinding:
     """Report why nodes are still uninitialised."""
     waiting = [node for node in await case.nodes() if is_uninitialized(node)]
     if not waiting:
-        return ok("no node waits to be initialised")
+        return ok("no node is uninitialised")
     warnings = await _warnings(case)
     reasons = {node.name: _why(case, node, warnings) for node in waiting}
     late = [node.name for node in waiting if _age_s(case, node) > LATE_AFTER_S]
-    message = f"{count(len(waiting), 'node')} still tainted as uninitialized: {some(list(reasons))}"
+    message = f"{count(len(waiting), 'node')} not initialised: {some(list(reasons))}"
     details = [f"{name}: {why}" for name, why in reasons.items()]
     start = (START_ADVICE,) if _NO_DAEMON in reasons.values() else ()
     if not late:
-        advice = start or ("wait a minute, and look again",)
+        advice = start or ("wait a minute, and run this again",)
         return warn(f"{message} (new)", *advice, details=details)
     if set(reasons.values()) == {_NO_DAEMON}:
         return fail(message, START_ADVICE, details=details)
     return fail(
-        message, "remove the causes above; the daemon does the rest", *start, details=details
+        message, "remove the causes above; the daemon then retries", *start, details=details
     )
 
 
 async def pod_cidrs(case: Case) -> CheckFinding:
     """Compare the nodes' Pod ranges with `--cluster-cidr`."""
     if not provider.is_startable(case, MANIFEST):
-        return ok("no routes are wanted, so Pod ranges do not matter")
+        return ok("the route controller is disabled, so Pod ranges are not checked")
     given = case.options.cluster_cidr
     ranges = parse_ranges(given)
     nodes = await case.nodes()
@@ -197,14 +197,14 @@ async def pod_cidrs(case: Case) -> CheckFinding:
         return fail(
             f"{count(len(outside), 'Pod range')} {verb} outside --cluster-cidr={given}: "
             f"{some(outside)}",
-            "give --cluster-cidr the value that kube-controller-manager has; a node's range cannot "
-            "be changed, only the Node deleted and registered again",
+            "set --cluster-cidr to the value of kube-controller-manager; the Pod range of a node "
+            "is immutable: delete the Node and let its kubelet register it again",
         )
     if bare:
         return warn(
             f"{which(len(bare), len(nodes), 'node', 'has', 'have')} no Pod range, and so no route: "
             f"{some(bare)}",
-            "run kube-controller-manager with --allocate-node-cidrs, or do without routes by "
+            "run kube-controller-manager with --allocate-node-cidrs, or disable routes with "
             "--configure-cloud-routes=false",
         )
     return ok(f"{count(len(nodes), 'node')}, all Pod ranges within --cluster-cidr={given}")
@@ -212,18 +212,18 @@ async def pod_cidrs(case: Case) -> CheckFinding:
 
 def _why(case: Case, node: Node, told: Mapping[str, str]) -> str:
     if case.is_usable("provider-ids") and _is_foreign(case, node):
-        return f"its provider ID {node.provider_id} is not ours: its own manager is to do it"
+        return f"its provider ID {node.provider_id} is foreign: its own manager must initialise it"
     if node.name in case.without_instance:
-        return f"it has no instance: {case.without_instance[node.name]}"
+        return f"no instance: {case.without_instance[node.name]}"
     for check in ("permissions", "cloud-config", "cloud"):
         finding = case.findings.get(check)
         if finding is not None and not finding.is_usable:
-            return f"the daemon cannot do it, see {check}"
+            return f"the daemon cannot initialise the node; see the finding {check}"
     if node.name in told:
-        return f"the daemon says: {told[node.name]}"
+        return f"last event: {told[node.name]}"
     if case.lease_holder == "":
         return _NO_DAEMON
-    return "unknown; look at the daemon's log"
+    return "unknown; see the daemon's log"
 
 
 async def _warnings(case: Case) -> Mapping[str, str]:

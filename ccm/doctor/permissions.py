@@ -88,13 +88,13 @@ async def permissions(case: Case) -> CheckFinding:
         )
     if refusals and (case.impersonated_user or case.options.use_service_account_credentials):
         return warn(
-            "we may not ask about the permissions of others",
-            "run this as an administrator, or in the daemon's own name without --as",
+            "no permission to create subjectaccessreviews, so other users cannot be checked",
+            "run this as an administrator, or with the daemon's credentials and without --as",
             details=refusals[:1],
         )
     if refusals:
         return fail(
-            "we may not even ask what we may do",
+            "no permission to create selfsubjectaccessreviews, so permissions cannot be checked",
             "bind system:basic-user to system:authenticated, as Kubernetes does by default",
             details=refusals[:1],
         )
@@ -357,19 +357,19 @@ _BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybind
 async def bootstrap_tokens(case: Case) -> CheckFinding:
     """Find accounts of ours that may create Secrets without a restricting policy."""
     if case.options.target_kubeconfig == NO_TARGET:
-        return ok("no cluster is joined")
+        return ok("machines join no cluster (--target-kubeconfig=none)")
     client = await reach.client_of_role(case, TARGET)
     holders = await _accounts_with_secret_create(case, client)
     if not holders:
-        return ok(f"no account of ours may create Secrets in {NAMESPACE}")
+        return ok(f"no account of the daemon may create Secrets in {NAMESPACE}")
     limited = await _restricted_users(client)
     if not (bare := [holder for holder in holders if holder not in limited]):
-        return ok(f"an admission policy limits the Secrets of {some(holders)}")
+        return ok(f"an admission policy restricts the Secrets of {some(holders)}")
     return warn(
-        f"{some(bare)} may create any Secret in {NAMESPACE}, which is as much as cluster-admin",
-        "where user data of a class have <<BOOTSTRAP_TOKEN>>: apply the component "
-        "bootstrap-tokens, or upgrade the chart, which bring a ValidatingAdmissionPolicy along",
-        f"else take the right away: kubectl -n {NAMESPACE} get rolebindings -o wide",
+        f"{some(bare)} may create any Secret in {NAMESPACE}, which is equivalent to cluster-admin",
+        "if the userData of a class contains <<BOOTSTRAP_TOKEN>>: apply the component "
+        "bootstrap-tokens, or upgrade the chart; both have a ValidatingAdmissionPolicy",
+        f"otherwise remove the permission: kubectl -n {NAMESPACE} get rolebindings -o wide",
     )
 
 

@@ -60,7 +60,7 @@ class ReadOnlyClients:
         def check(method: str, path: str) -> None:
             if method.upper() not in ("GET", "HEAD"):
                 raise errors.FailedPrecondition(
-                    f"the provider wants to {method} {path}; nothing is written during an "
+                    f"the provider tried to {method} {path}; writes are refused during an "
                     "examination"
                 )
 
@@ -75,7 +75,7 @@ async def flags(case: Case) -> CheckFinding:
     if notices or unserved:
         advice = ["remove or replace these flags"] if notices else []
         if unserved:
-            advice.append("give --webhooks what it needs, or leave it out")
+            advice.append("set the flags that --webhooks needs, or remove --webhooks")
         return warn(
             f"{count(given, 'setting')} given: {'; '.join(filter(None, [*notices, unserved]))}",
             *advice,
@@ -89,15 +89,15 @@ async def provider(case: Case) -> CheckFinding:
     if not name:
         known = ", ".join(sorted(registry.installed_providers())) or "none"
         return fail(
-            f"--cloud-provider is not given; installed: {known}",
-            "give the daemon's flags to this command too",
+            f"--cloud-provider is not set; installed: {known}",
+            "pass the daemon's flags to this command",
         )
     try:
         case.opener = registry.load_provider(name)
     except registry.ProviderError as error:
         return fail(
             str(error),
-            "install the provider's package beside the daemon; `kube-ccm providers` lists them",
+            "install the provider's Python package; `kube-ccm providers` lists installed providers",
         )
     entry = registry.installed_providers()[name]
     origin = f", {entry.dist.name} {entry.dist.version}" if entry.dist else ""
@@ -118,7 +118,7 @@ async def cloud_config(case: Case) -> CheckFinding:
             opened_once(name, case.opener, given)
         )
     except Misconfigured as error:
-        advice = f"correct it; `kube-ccm providers {name}` shows what the provider reads"
+        advice = f"correct the configuration; `kube-ccm providers {name}` lists its settings"
         if isinstance(error.__cause__, ConfigError):
             faults = error.__cause__.faults
             return fail(f"{shown}: {faults[0]}", advice, details=faults[1:])
@@ -127,17 +127,17 @@ async def cloud_config(case: Case) -> CheckFinding:
         raise
     except Exception as error:  # noqa: BLE001 - a provider may fail in any way
         return _failed(errors.normalize(error), name, "the provider cannot be opened: ")
-    return ok(f"{shown} is accepted; the provider offers {some(offers(case.cloud))}")
+    return ok(f"{shown} is valid; the provider offers {some(offers(case.cloud))}")
 
 
 async def cluster_id(case: Case) -> CheckFinding:
     """Check whether the provider distinguishes this cluster's cloud resources from others'."""
     if case.cloud.has_cluster_id:
-        return ok(f"the provider marks what is ours; --cluster-name={case.options.cluster_name}")
-    advice = "configure a cluster ID at the provider"
-    message = "the provider cannot tell this cluster's objects from those of others"
+        return ok(f"the provider has a cluster ID; --cluster-name={case.options.cluster_name}")
+    advice = "set a cluster ID in the provider's configuration"
+    message = "the provider does not distinguish this cluster's resources from those of others"
     if case.options.allow_untagged_cloud:
-        return warn(f"{message}, and --allow-untagged-cloud lets it run all the same", advice)
+        return warn(f"{message}; --allow-untagged-cloud permits this", advice)
     return fail(message, f"{advice}, or pass --allow-untagged-cloud")
 
 
@@ -150,10 +150,10 @@ async def cloud(case: Case) -> CheckFinding:
             case.listing = await handle.call(Inventory.list_instances)
             return ok(f"the cloud answers: {count(len(case.listing.instances), 'instance')}")
         if case.cloud.instances is None and case.cloud.instances_v1 is None:
-            return warn("the provider offers no instances, so there is nothing to ask for")
+            return warn("not checked: the provider offers no instances")
         nodes = await case.nodes() if case.is_usable("identity") else ()
         if not nodes:
-            return warn("not asked: this provider lists nothing, and there is no node to ask about")
+            return warn("not checked: the provider lists no instances, and there is no node")
         state = await InstanceLookup(handle).state(nodes[0])
         verb = "exists" if state.exists else "does not exist"
         return ok(f"the cloud answers: the instance of {nodes[0].name} {verb}")
@@ -169,7 +169,7 @@ async def controllers(case: Case) -> CheckFinding:
     for controller in names.enabled(case.options.controllers):
         lacking, fault = _reason_disabled(case, controller), controller.config_fault(case.options)
         if lacking:
-            absent.append(f"{controller.name} is left out: {lacking}")
+            absent.append(f"{controller.name} is disabled: {lacking}")
         elif fault:
             wrong.append(f"{controller.name} cannot start: {fault}")
         else:
@@ -177,13 +177,13 @@ async def controllers(case: Case) -> CheckFinding:
     if wrong:
         return fail(
             "; ".join(wrong),
-            "correct the setting, or turn the controller off by --controllers",
+            "correct the setting, or disable the controller with --controllers",
             details=absent,
         )
     if not working:
         return fail(
-            "none would work with these flags",
-            "see --controllers, and what the provider offers",
+            "no controller can run with these flags",
+            "check --controllers and the features of the provider",
             details=absent,
         )
     return ok(", ".join(working), *absent)
@@ -204,23 +204,23 @@ def _reason_disabled(case: Case, controller: Manifest[Any]) -> str:
 def _failed(error: errors.CloudError, name: str, head: str = "") -> CheckFinding:
     match error:
         case errors.Unauthenticated():
-            kind = "the cloud does not accept the credentials"
+            kind = "the cloud rejects the credentials"
             advice = (
-                f"put valid credentials into --cloud-config; `kube-ccm providers {name}` "
-                "shows where"
+                f"set valid credentials in --cloud-config; `kube-ccm providers {name}` lists its "
+                "settings"
             )
         case errors.PermissionDenied():
-            kind = "the cloud accepts the credentials, but does not let them do this"
-            advice = "give the account at the cloud the right to read instances"
+            kind = "the credentials are valid, but lack a permission"
+            advice = "grant the cloud account permission to read instances"
         case errors.Unavailable() | errors.DeadlineExceeded():
             kind = "the cloud does not answer"
             advice = (
                 "check the address in --cloud-config, the network and DNS from here to the cloud, "
-                "and the cloud's status page; the daemon itself waits and tries again"
+                "and the cloud's status page; the daemon retries automatically"
             )
         case _:
-            kind = "the cloud answers with a fault"
-            advice = "look at the cloud's status page, and ask the author of the provider"
+            kind = "the cloud returned an error"
+            advice = "check the cloud's status page, or ask the maintainers of the provider"
     return fail(f"{head}{kind}: {error}", advice)
 
 

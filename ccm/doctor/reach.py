@@ -46,21 +46,21 @@ FAIL_SKEW_S = 60.0
 
 _WORDS: dict[errors.FailureKind, tuple[str, str]] = {
     "refused": (
-        "nothing listens there, or no way leads there",
+        "connection refused, or no route to the host",
         "check the address and port, the firewall, and that the API server runs",
     ),
     "reset": (
-        "the connection was cut",
-        "see whether the URL must begin with https://, and look for a proxy or firewall in between",
+        "connection reset",
+        "check whether the URL must begin with https://, and for a proxy or firewall in between",
     ),
     "timeout": (
         "no answer in time",
-        "check the address, and that no firewall drops what is sent there",
+        "check the address, and that no firewall drops the packets",
     ),
-    "silent": ("no answer in time", "check that no firewall drops what is sent there"),
-    "credentials": ("no credentials to send", "repair what the kubeconfig names"),
+    "silent": ("no answer in time", "check that no firewall drops the packets"),
+    "credentials": ("no credentials", "correct the credentials in the kubeconfig"),
     "garbage": (
-        "what answers there speaks no HTTP",
+        "the server does not speak HTTP",
         "check the port, and whether the URL must begin with https://",
     ),
 }
@@ -94,13 +94,13 @@ async def kubeconfig(case: Case) -> CheckFinding:
         if environ.get("KUBECONFIG"):
             file, hint = environ["KUBECONFIG"], ", from $KUBECONFIG"
         elif home.exists():
-            file, hint = str(home), ", as kubectl does"
+            file, hint = str(home), ", the default of kubectl"
     try:
         case.cluster, case.client = await _open_client(case, file, case.options.master)
     except config.ClusterConfigError as error:
         return fail(
             str(error),
-            "correct it, or give another file with --kubeconfig; inside a Pod leave the flag out",
+            "correct the file, or set --kubeconfig to another; inside a Pod omit the flag",
         )
     return ok(f"{case.cluster.source}{hint}: {case.cluster.server}")
 
@@ -146,14 +146,14 @@ async def server(case: Case) -> CheckFinding:
     except errors.Unreachable as error:
         return _unreachable(where, error)
     except (errors.Unauthorized, errors.Forbidden):
-        return ok(f"{where} answers, but tells its version only to those it knows")
+        return ok(f"{where} answers; its version requires authentication")
     except (errors.ApiError, *DECODE_ERRORS) as error:
         return fail(
-            f"what answers at {where} is no Kubernetes API server",
-            "check the URL, its port, and its path where there is a proxy",
+            f"{where}: not a Kubernetes API server",
+            "check the URL, its port, and its path if there is a proxy",
             details=[str(error)],
         )
-    return ok(f"{where} answers, Kubernetes {version or 'of an unknown version'}")
+    return ok(f"{where} answers, Kubernetes {version or '(unknown version)'}")
 
 
 async def identity(case: Case) -> CheckFinding:
@@ -164,15 +164,15 @@ async def identity(case: Case) -> CheckFinding:
         answer = await case.client.raw("POST", path, body=msgspec.json.encode(body))
     except errors.Unauthorized as error:
         return fail(
-            "the API server does not accept our credentials",
-            "get a new token or certificate for the user of the kubeconfig; of a Pod, check that "
+            "the API server rejects the credentials",
+            "get a new token or certificate for the user of the kubeconfig; in a Pod, check that "
             "its ServiceAccount still exists",
             details=[str(error)],
         )
     except (errors.NotFound, errors.Forbidden):
         return warn(
-            "the API server does not say who we are (Kubernetes does so from 1.28 on)",
-            "nothing, if the permissions below are complete",
+            "user unknown: SelfSubjectReview is forbidden or missing (before Kubernetes 1.28)",
+            "nothing, if the finding permissions is ok",
         )
     review = msgspec.json.decode(answer, type=_Review)
     case.user = review.status.user_info
@@ -181,8 +181,8 @@ async def identity(case: Case) -> CheckFinding:
         case.skew_s = (times.parse_time(moment) - now()).total_seconds() + 0.5
     if case.user.username == ANONYMOUS:
         return fail(
-            f"the API server takes us for {ANONYMOUS}: we sent no credentials",
-            "give the user of the kubeconfig a token or a client certificate",
+            f"authenticated as {ANONYMOUS}: no credentials were sent",
+            "add a token or a client certificate to the user of the kubeconfig",
         )
     groups = f" (groups {', '.join(case.user.groups)})" if case.user.groups else ""
     return ok(f"{case.user.username}{groups}")
@@ -191,16 +191,16 @@ async def identity(case: Case) -> CheckFinding:
 async def clock(case: Case) -> CheckFinding:
     """Compare our clock with the API server's."""
     if case.skew_s is None:
-        return skip("the API server does not tell its time")
+        return skip("the API server's time is unknown")
     difference_s = abs(case.skew_s)
     if difference_s <= SKEW_S:
-        return ok("the API server's clock and ours agree")
-    words = f"our clock is {difference_s:.0f} s {'behind' if case.skew_s > 0 else 'ahead of'} "
+        return ok("local clock agrees with the API server's")
+    words = f"local clock is {difference_s:.0f} s {'behind' if case.skew_s > 0 else 'ahead of'} "
     judge = warn if difference_s < FAIL_SKEW_S else fail
     return judge(
         f"{words}the API server's",
-        "set both by NTP; with clocks apart, tokens and certificates count as expired or not "
-        "valid yet, and times in events mislead",
+        "synchronise both with NTP; clock skew makes tokens and certificates appear expired or not "
+        "yet valid, and event times wrong",
     )
 
 
@@ -227,17 +227,17 @@ def _untrusted(where: str, error: errors.Unreachable) -> CheckFinding:
     if message:
         return fail(
             f"{where}: its certificate is not trusted: {message}",
-            "let certificate-authority(-data) of the kubeconfig be the authority that signed it; "
-            "set tls-server-name if the server is reached by another name than its certificate has",
+            "set certificate-authority(-data) in the kubeconfig to the authority that signed it; "
+            "set tls-server-name if the host name in the URL is not in the certificate",
             details=[str(error)],
         )
     if any(map(lazy_aiohttp.is_not_tls, causes)):
         return fail(
-            f"{where}: what answers there speaks no TLS",
+            f"{where}: the server does not speak TLS",
             "check the port, and whether the URL must begin with http://",
         )
     return fail(
         f"{where}: no TLS connection: {reason or 'the handshake failed'}",
-        "check that the port speaks TLS, and that the client certificate is of this cluster",
+        "check that the port speaks TLS, and that the client certificate belongs to this cluster",
         details=[str(error)],
     )

@@ -42,7 +42,7 @@ async def deletions_at_start(case: Case) -> CheckFinding:
         limit_s=case.limit_s,
         service_account=case.service_account,
     )
-    unknown = "what starting the daemon would delete is not known"
+    unknown = "the deletions at a start are unknown"
     try:
         async with asyncio.timeout(TIME_SHARE * case.limit_s):
             outcome = await run_in_forecast_thread(
@@ -50,17 +50,17 @@ async def deletions_at_start(case: Case) -> CheckFinding:
             )
     except TimeoutError:
         return skip(
-            f"{unknown} in time; `kube-ccm plan`, with the same flags, takes the time it needs"
+            f"{unknown}: timed out; run `kube-ccm plan` with the same flags (no time limit)"
         )
     except ExaminationError as error:
         return skip(f"{unknown}: {error}", cause=error.check)
-    held = f", and hold back {count(len(outcome.blocked), 'deletion')}" if outcome.blocked else ""
+    held = f", and block {count(len(outcome.blocked), 'deletion')}" if outcome.blocked else ""
     going = list(dict.fromkeys(map(_shown, outcome.deletions)))
     if going:
         return warn(
             f"starting the daemon would delete {some(going)}{held}",
-            "see all that it would do with `kube-ccm plan` and the same flags, and start it only "
-            "if these may go",
+            "run `kube-ccm plan` with the same flags for all changes; start the daemon only if "
+            "these deletions are intended",
         )
     if outcome.failures:
         return skip(f"{unknown}: {outcome.failures[0]}")
@@ -100,9 +100,7 @@ async def forecast_of(
     except ExaminationError:
         raise
     except TimeoutError as error:
-        raise ExaminationError(
-            "the provider was not opened in time", check="cloud-config"
-        ) from error
+        raise ExaminationError("opening the provider timed out", check="cloud-config") from error
     except Exception as error:
         if outcome is not None:
             return outcome  # another check reports a provider that fails to close

@@ -56,10 +56,11 @@ def test_machines_become_vms_and_nodes_scale_and_roll(
         assert provider_id.startswith("sim://")
     first = min(row[0] for row in rows)
     assert f"default/{first} has VM sim://" in said
-    assert said.count(", and there is nothing for the daemon to do") == 2
+    assert said.count(", and the daemon has nothing to do") == 2
     assert "machinedeployment.machine.sapcloud.io/workers scaled" in said
     assert (
-        '"workers" is rolled out\ndefault/workers has 4 of 4 machines, and there is nothing' in said
+        '"workers" is rolled out\ndefault/workers has 4 of 4 machines, and the daemon has nothing'
+        in said
     )
     assert rolled.split() == [machines.OTHER_CLASS] * 4
     assert "(at most " in bounds

@@ -84,7 +84,7 @@ def test_every_hint_runs_as_it_is_printed(home: Path, environment: Mapping[str, 
 
     assert max(map(len, lines)) <= 80 + len(str(home))
     assert {line[:6] for line in examined.splitlines()[:-1]} <= {"ok    ", "      "}
-    assert "ok    instances: 2 nodes looked for, each has its instance" in examined
+    assert "ok    instances: 2 nodes checked, each has an instance" in examined
     assert "ok    pod-cidrs: 2 nodes, all Pod ranges within" in examined
     assert re.search(r"^node-0001 +Ready", said, re.MULTILINE), said
     assert "node-0001: i-0001 is powered off" in said

@@ -143,7 +143,7 @@ PLANTED: Mapping[str, tuple[Plant, str, str, str]] = {
     ),
     "no range": (nothing, "--cluster-cidr=", "fail  controllers: node-route-controller ", ""),
     "cloud config": (broken_cloud_config, "", "fail  cloud-config: ", "timeout is 'soon'"),
-    "cloud token": (wrong_cloud_token, "", "fail  cloud: ", "the cloud does not accept"),
+    "cloud token": (wrong_cloud_token, "", "fail  cloud: ", "the cloud rejects the credentials"),
     "absent cloud": (absent_cloud, "", "fail  cloud: ", "the cloud does not answer"),
     "silent cloud": (silent_cloud, "--timeout=6s", "fail  cloud: ", "not finished within 6 s"),
     "node of another name": (
@@ -173,11 +173,11 @@ PLANTED: Mapping[str, tuple[Plant, str, str, str]] = {
     "another cloud's leads": (led_from_another_cloud, "", "fail  lease: ", "aws-ccm-1_1"),
     "a silent one leads": (
         *(lambda env: held(env, NAME, "gone_1", silent_s=300), ""),
-        *("warn  lease: ", "held by gone_1, silent for 30"),
+        *("warn  lease: ", "held by gone_1, not renewed for 30"),
     ),
     "another manager": (
         *(lambda env: held(env, f"acme-{NAME}", "acme_1"), ""),
-        *("warn  managers: 1 beside this daemon: ", f"acme-{NAME}, held by acme_1"),
+        *("warn  managers: 1 other manager: ", f"acme-{NAME}, held by acme_1"),
     ),
     "a service waits": (
         lambda env: load.create(env, load.web("web")),
@@ -255,7 +255,7 @@ async def test_a_way_that_does_not_lead_to_the_api_server(env: Environment) -> N
 
     kubeconfig.write_text("clusters: [")
     told = await finds(env, f"fail  kubeconfig: {kubeconfig}: is not valid YAML", way)
-    assert [line for line in told.lines if line.startswith("      not looked at without it")]
+    assert [line for line in told.lines if line.startswith("      skipped as a result: ")]
     assert [line for line in told.lines if line.startswith("skip")] == []
 
     absent = f"http://{process.LOOPBACK}:{process.pick_port()}"
@@ -305,8 +305,8 @@ async def test_time_that_passes_and_clocks_that_differ(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server tells whole seconds, and asking takes a while."""
-    ahead = await finds(env, "fail  clock: our clock is ", by=timedelta(seconds=301))
-    behind = await finds(env, "warn  clock: our clock is ", by=timedelta(seconds=-20))
+    ahead = await finds(env, "fail  clock: local clock is ", by=timedelta(seconds=301))
+    behind = await finds(env, "warn  clock: local clock is ", by=timedelta(seconds=-20))
     told = re.search(r"is (\d+) s ahead of", ahead.troubles[0])
     assert told is not None, ahead.troubles
     assert int(told[1]) in range(295, 308)
@@ -484,7 +484,7 @@ async def test_rights_that_are_enough_lacking_and_none(env: Environment) -> None
     assert told.troubles == []
     assert f"ok    permissions: all {len(wanted)} " in "\n".join(told.lines)
     (skipped,) = (line for line in told.lines if line.startswith("skip"))
-    assert skipped.endswith("not looked at: deployment, secrets, webhooks")
+    assert skipped.endswith("skipped: deployment, secrets, webhooks")
     assert about(about_others, "permissions").startswith("warn")
     assert "patch nodes/status" in lacking.troubles[0]
     # Such an account is a Pod's, where the daemon asks about its callers too.

@@ -45,7 +45,7 @@ async def test_a_daemon_is_asked_as_a_sandbox_hints(env: Environment) -> None:
 
     assert code == 0
     assert said.startswith("n1 is ready, ")
-    assert "last look: " in said
+    assert "last reconcile: " in said
 
 
 async def silent(env: Environment) -> None:
@@ -61,19 +61,22 @@ async def without_pod(env: Environment) -> None:
 ALONE: Mapping[str, tuple[Plant, list[str], str, str]] = {
     "nobody leads": (
         *(lambda env: env.cluster.register("n1"), ["node", "n1"]),
-        *("n1 is not initialised: no daemon leads: ", NAME),
+        *("n1 is not initialised: there is no leader: ", NAME),
     ),
     "who leads is silent": (
         *(silent, ["svc", "web"]),
-        *("default/web has no load balancer: no daemon leads: ", "held by far_1, silent for "),
+        *(
+            "default/web has no load balancer: there is no leader: ",
+            "held by far_1, not renewed for ",
+        ),
     ),
     "who leads has no Pod": (
         *(without_pod, ["node", "n1"]),
-        *("n1 is not initialised: the daemon that leads cannot be asked: ", "--address=HOST:10258"),
+        *("n1 is not initialised: querying the leader failed: ", "--address=HOST:10258"),
     ),
     "what does not exist": (
         *(lambda env: env.cluster.register("n1"), ["node", "n404"]),
-        *("node n404 does not exist: no daemon leads", ""),
+        *("node n404 does not exist: there is no leader", ""),
     ),
 }
 """What is there, the question, how the answer begins, and what it has."""
@@ -99,5 +102,5 @@ async def test_a_service_without_a_daemon_in_json(env: Environment) -> None:
     with pytest.raises(ExaminationError, match=r"^http://127\.0\.0\.1:1: "):
         await told(env, "node", "n1", "--master=http://127.0.0.1:1")
 
-    assert found["cause"].startswith("default/web has no load balancer: no daemon leads")
+    assert found["cause"].startswith("default/web has no load balancer: there is no leader")
     assert (found["exists"], found["isWell"], found["daemon"]) == (True, False, None)

@@ -326,7 +326,7 @@ async def test_explain_asks_through_a_port_forward_as_its_caller(
 
     assert kubelet.asked[:2] == [f"/portForward/kube-system/ccm-0?port={port}"] * 2
     assert stranger == (1, [])
-    assert "the daemon that leads cannot be asked: Pod ccm-0, port 1: cannot connect" in refused
+    assert "querying the leader failed: Pod ccm-0, port 1: cannot connect" in refused
 
 
 async def test_explain_asks_a_daemon_directly_that_it_was_told_to_believe(
@@ -341,7 +341,7 @@ async def test_explain_asks_a_daemon_directly_that_it_was_told_to_believe(
     _, (verified, *_) = await explained(around, "node", "n1", way, ca, token=token)
 
     assert believed.startswith("n1 is not initialised: NotFound: ")
-    assert verified.startswith("n1 is not initialised: the daemon that leads cannot be asked: ")
+    assert verified.startswith("n1 is not initialised: querying the leader failed: ")
     assert "certificate" in verified
 
 

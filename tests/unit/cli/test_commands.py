@@ -284,7 +284,7 @@ def test_a_terminal_shows_progress(nowhere: None, monkeypatch: pytest.MonkeyPatc
 
     assert doctor.run([], out=out) == 1
 
-    assert "kubeconfig: how to reach" in screen.getvalue()
+    assert "kubeconfig: configuration" in screen.getvalue()
     seen = pyte.Screen(30, 5)
     seen.set_mode(pyte.modes.LNM)
     pyte.Stream(seen).feed(screen.getvalue())

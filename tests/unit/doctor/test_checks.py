@@ -104,8 +104,8 @@ URL = registration("Fail", url="https://daemon:10260/service-annotations")
     [
         ([registration(), OTHER], [True], SERVED, Severity.OK, "1 webhook registered"),
         ([registration()], [False, None], SERVED, Severity.OK, "1 webhook registered"),
-        ([OTHER], [], (), Severity.OK, "none is served"),
-        (None, [], (), Severity.OK, "none is served"),
+        ([OTHER], [], (), Severity.OK, "no webhook is served"),
+        (None, [], (), Severity.OK, "no webhook is served"),
         (
             [registration()],
             [],
@@ -123,7 +123,7 @@ URL = registration("Fail", url="https://daemon:10260/service-annotations")
             "service-annotations: registered, but",
         ),
         ([URL], [], (), Severity.FAIL, "service-annotations: registered, but not served"),
-        ([OTHER], [], SERVED, Severity.WARN, "service-annotations: served, but no Validating"),
+        ([OTHER], [], SERVED, Severity.WARN, "service-annotations: served, but in no Validating"),
     ],
 )
 async def test_webhooks(
@@ -161,13 +161,13 @@ KEY = "cloud-controller-manager.Node.held"
 @pytest.mark.parametrize(
     ("data", "annotations", "verdict", "found", "details"),
     [
-        (None, {}, Severity.OK, "none is held back", ()),
-        ({"other.Node.held": "{"}, {}, Severity.OK, "none is held back", ()),
+        (None, {}, Severity.OK, "no deletion is blocked", ()),
+        ({"other.Node.held": "{"}, {}, Severity.OK, "no deletion is blocked", ()),
         (
             {KEY: msgspec.json.encode(HELD).decode()},
             {},
             Severity.WARN,
-            "held back: 7 Nodes",
+            "blocked: 7 Nodes",
             (
                 "Node n1: mass_denial, since 2026-01-01T00:00:00Z",
                 "Node shop/web: limit, since 2026-01-01T00:00:00Z",
@@ -213,7 +213,10 @@ async def stored(folder: Path, text: str, uid: str = "u-1") -> CheckFinding:
 async def test_storage(tmp_path: Path) -> None:
     found = await stored(tmp_path, TWO)
 
-    assert (found.severity, found.message) == (Severity.OK, "storage is ours, and can be written")
+    assert (found.severity, found.message) == (
+        Severity.OK,
+        "storage belongs to this cluster and is writable",
+    )
     assert [line.partition("-")[0] for line in found.details] == ["file", "sqlite"]
     assert all("up, " in line and "up, 0.0 ms" not in line for line in found.details)
     assert not list((tmp_path / "s").rglob("doctor.json"))
@@ -259,7 +262,7 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
     return {"waiting": {"reason": reason, "message": message}}
 
 
-RESTARTED = "2 restarts, the last time it ended with exit code 137 (OOMKilled)"
+RESTARTED = "2 restarts, the last with exit code 137 (OOMKilled)"
 
 
 @pytest.mark.parametrize(
@@ -269,9 +272,9 @@ RESTARTED = "2 restarts, the last time it ended with exit code 137 (OOMKilled)"
         (status(state=waiting("ImagePullBackOff", "no x")), [("ImagePullBackOff", "no x")]),
         (
             status(state=waiting("CrashLoopBackOff"), lastState=ended("Error", 1)),
-            [("CrashLoopBackOff", "ended with exit code 1")],
+            [("CrashLoopBackOff", "exit code 1")],
         ),
-        (status(ready=False), [("NotReady", "it runs and says that it is not ready")]),
+        (status(ready=False), [("NotReady", "running, but not ready")]),
         (
             status(ready=True, restartCount=2, lastState=ended("OOMKilled", 137)),
             [("OOMKilled", RESTARTED)],
@@ -457,7 +460,7 @@ async def test_every_trouble_has_words_and_advice(kind: errors.FailureKind) -> N
     ("causes", "end"),
     [
         ((OSError("x"), tls("CERTIFICATE_REQUIRED")), "no TLS connection: CERTIFICATE_REQUIRED"),
-        ((tls("WRONG_VERSION_NUMBER"),), "what answers there speaks no TLS"),
+        ((tls("WRONG_VERSION_NUMBER"),), "the server does not speak TLS"),
         ((tls("X", "self-signed"),), "its certificate is not trusted: self-signed"),
         ((OSError("x"),), "no TLS connection: the handshake failed"),
     ],
@@ -532,7 +535,7 @@ async def test_a_broken_check_does_not_end_the_others(monkeypatch: pytest.Monkey
     for index, end in ((0, "ZeroDivisionError: by zero"), (2, "no answer"), (4, "gone fishing")):
         assert found[index].finding.message.endswith(end)
     last = found[-1].finding
-    assert last.message.endswith("not looked at: b, f")
+    assert last.message.endswith("skipped: b, f")
     # What our user may not look at is told once, at the end.
     assert list(words.text(found[1])) == []
     assert list(words.text(found[-1]))[1:] == [
@@ -616,7 +619,7 @@ async def test_a_provider_that_lists_nothing_is_asked_about_nodes(make: Make) ->
     one = await provider.cloud(case)
     missing = await nodes.instances(case)
 
-    assert none.message.startswith("not asked: this provider lists nothing")
+    assert none.message.startswith("not checked: the provider lists no instances")
     assert one == ok("the cloud answers: the instance of a exists")
     assert missing.message == "1 of 2 nodes has no instance: b"
 
@@ -627,9 +630,7 @@ async def test_credentials_of_such_a_provider_are_tried_too(make: Make) -> None:
     having(case, "a")
     api.token = "changed"
 
-    assert (await provider.cloud(case)).message.startswith(
-        "the cloud does not accept the credentials: "
-    )
+    assert (await provider.cloud(case)).message.startswith("the cloud rejects the credentials: ")
 
 
 @pytest.mark.parametrize(
@@ -639,7 +640,7 @@ async def test_credentials_of_such_a_provider_are_tried_too(make: Make) -> None:
         (cloud.DeadlineExceeded("late"), f"{CLOSED}: the cloud does not answer: late"),
         (
             ZeroDivisionError("x"),
-            f"{CLOSED}: the cloud answers with a fault: ZeroDivisionError: x",
+            f"{CLOSED}: the cloud returned an error: ZeroDivisionError: x",
         ),
         (cloud.ConfigError("one is wrong", "two too"), "no --cloud-config: one is wrong"),
     ],
@@ -653,16 +654,16 @@ async def test_a_provider_that_does_not_open(make: Make, fault: Exception, found
 
 async def test_what_is_left_out_is_said(make: Make) -> None:
     none = await provider.controllers(await make("--cluster-cidr=10.0.0.0/8"))
-    assert none.message == "none would work with these flags"
-    assert "cloud-node-controller is left out: the provider offers no instances" in none.details
+    assert none.message == "no controller can run with these flags"
+    assert "cloud-node-controller is disabled: the provider offers no instances" in none.details
 
     offered = MemoryProvider(MemoryApi())
     case = await make("--configure-cloud-routes=false", instances=offered)
 
     assert await provider.controllers(case) == ok(
         "cloud-node-controller, cloud-node-lifecycle-controller",
-        "service-lb-controller is left out: the provider offers no load balancers",
-        "node-route-controller is left out: --configure-cloud-routes is false",
+        "service-lb-controller is disabled: the provider offers no load balancers",
+        "node-route-controller is disabled: --configure-cloud-routes is false",
     )
 
 
@@ -683,7 +684,7 @@ async def test_a_provider_may_read_the_cluster_and_not_write_it() -> None:
 
     assert await client.request("GET", "/api/v1/nodes") == b"{}"
     for method in ("POST", "PUT", "PATCH", "DELETE", "patch"):
-        with pytest.raises(cloud.FailedPrecondition, match="nothing is written"):
+        with pytest.raises(cloud.FailedPrecondition, match="writes are refused"):
             await client.request(method, "/api/v1/nodes/a")
     assert sent == ["GET /api/v1/nodes"]
 
@@ -741,6 +742,7 @@ def test_it_is_the_first_that_is_looked_at() -> None:
 
 
 DELETES = "starting the daemon would delete"
+UNKNOWN = "the deletions at a start are unknown: "
 
 
 @pytest.mark.parametrize(
@@ -749,17 +751,20 @@ DELETES = "starting the daemon would delete"
         (
             Forecast(changes=[*GONE, FIELD], blocked=OUTLOOK_HELD),
             Severity.WARN,
-            f"{DELETES} Node n1, the route 10.0.1.0/24, the load balancer of Service a/b, and hold",
+            (
+                f"{DELETES} Node n1, the route 10.0.1.0/24, the load balancer of Service a/b, "
+                "and block 1 deletion"
+            ),
             "",
         ),
         (Forecast(changes=[FIELD]), Severity.OK, f"{DELETES} nothing", ""),
         (
             ExaminationError("no file", check="kubeconfig"),
             Severity.SKIP,
-            f"what {DELETES}",
+            UNKNOWN,
             "kubeconfig",
         ),
-        (Forecast(failures=["list_routes: down"]), Severity.SKIP, f"what {DELETES}", ""),
+        (Forecast(failures=["list_routes: down"]), Severity.SKIP, UNKNOWN, ""),
     ],
     ids=["deletions", "nothing", "no way", "no answer"],
 )
@@ -787,7 +792,7 @@ async def test_the_finding(
             "Unauthorized: ",
         ),
         (errors.Forbidden(status=403, reason="Forbidden", message="no"), "", "Forbidden: "),
-        (TimeoutError(), "cloud-config", "not opened in time"),
+        (TimeoutError(), "cloud-config", "opening the provider timed out"),
     ],
     ids=["server", "identity", "rights", "provider"],
 )

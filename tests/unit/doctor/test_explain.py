@@ -52,7 +52,7 @@ def of_n1(answer: ExplainResponse, found: Node | None = WAITS) -> ObjectFacts:
     ("answer", "cause"),
     [
         ({"opening": "the provider cannot be opened: 401 no"}, "cannot be opened: 401"),
-        ({}, "stands by"),
+        ({}, "is on standby"),
         ({"leads": True, "lease": "lease x could not be renewed"}, "could not be renewed"),
         ({"leads": True, "api": "watch of nodes has failed for 40 s"}, "failed for 40 s"),
         (
@@ -75,12 +75,12 @@ def test_a_silent_daemon_is_told_apart_from_none() -> None:
     subject = ObjectFacts(kind="node", name="n1", obj=WAITS, no_answer=silence)
     leaderless = replace(subject, no_answer=replace(silence, is_leaderless=True))
 
-    assert "cannot be asked: 403" in find_cause(subject).cause
+    assert "querying the leader failed: 403" in find_cause(subject).cause
     assert find_cause(subject).advice == ("do it",)
-    assert "no daemon leads: 403" in find_cause(leaderless).cause
+    assert "there is no leader: 403" in find_cause(leaderless).cause
     assert document(subject, find_cause(subject))["silence"] == "403"
     unserved = ObjectFacts(kind=SET, name=WEB, obj=None, is_served=False, no_answer=silence)
-    assert "definitions are missing" in find_cause(unserved).cause
+    assert "the CRD of machinesets is not installed" in find_cause(unserved).cause
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ def test_a_silent_daemon_is_told_apart_from_none() -> None:
     [
         (
             {"last": LastReconcile(ago_s=3.0, not_yet=True), "next_s": 2.0},
-            "nothing to say",
+            "waiting for the cloud or for caches",
             "in 2 s",
         ),
         (
             {"last": LastReconcile(ago_s=9.0, kind="Unavailable", text="503")},
             "503, 9 s ago",
-            "when it chan",
+            "when the object chan",
         ),
         (
             {
@@ -103,9 +103,9 @@ def test_a_silent_daemon_is_told_apart_from_none() -> None:
                 "failures": 4,
             },
             "X: 503, 9 s ago, 4 times in a row",
-            "being tried now",
+            "; reconciling now",
         ),
-        ({"next_s": 0.0}, "about to initialise it", "next try at once"),
+        ({"next_s": 0.0}, "about to initialise it", "next try now"),
     ],
     ids=["not yet", "given up", "in work", "planned"],
 )
@@ -121,7 +121,7 @@ def test_controllers_tell_the_cause(account: Mapping[str, Any], cause: str, then
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
-        ({}, "nothing is left to do"),
+        ({}, "nothing is left to clean up"),
         (
             {"held": [BlockedDeletion(name="n1", reason="nodes_missing", since="2026")]},
             "nodes_missing",
@@ -164,7 +164,7 @@ def test_the_table_has_the_last_look_and_the_newest_warning() -> None:
     said = "\n".join(lines(subject, find_cause(subject)))
 
     for part in (
-        "last look: just now, done",
+        "last reconcile: just now, succeeded",
         "node-route-controller: not running",
         "Failed: b",
     ):
@@ -178,7 +178,7 @@ LEADER, OTHER = (
     daemons.ManagerPod(pod=f"ccm-{host}", host=host, image="i", provider="sim") for host in "ab"
 )
 HELD = ok("kube-system/ccm is held by a_1")
-SILENT = warn("held by a_1, silent for 40 s", "look at its log")
+SILENT = warn("held by a_1, not renewed for 40 s", "look at its log")
 
 
 @dataclass
@@ -221,7 +221,7 @@ class Leaders:
         return await explain_facts.ask_daemon(case, "node", "n1", to, TlsSettings())
 
 
-FREE = ok("kube-system/ccm is free")
+FREE = ok("kube-system/ccm has no holder")
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ FREE = ok("kube-system/ccm is free")
         (
             Leaders(pods=(OTHER,)),
             "",
-            "kube-system/ccm is held by a_1, and its Pod is not found",
+            "kube-system/ccm is held by a_1; no Pod of the holder was found",
             False,
         ),
     ],
@@ -263,20 +263,20 @@ async def test_the_daemon_that_leads_is_asked(
     [
         (
             kube.Unauthorized(status=401, reason="Unauthorized", message="no"),
-            "it does not accept your credentials (401)",
-            "use a user of this cluster (config",
+            "the daemon rejects your credentials (401)",
+            "use credentials of this cluster (the daemon rejects those of config",
         ),
         (
             kube.Forbidden(status=403, reason="Forbidden", message="not you"),
-            "you may not ask it (403: ",
-            "let yourself `get` the path /explain: kubectl create clusterrole",
+            "no permission (403: ",
+            "grant your user `get` of the path /explain: kubectl create clusterrole",
         ),
         (
             kube.NotFound(status=404, reason="NotFound", message="404 page not found"),
-            "it has no /explain",
+            "the daemon has no endpoint /explain",
             "upgrade the daemon",
         ),
-        (kube.Unreachable("nothing listens", kind="refused"), "nothing listens", "look at"),
+        (kube.Unreachable("nothing listens", kind="refused"), "nothing listens", "check"),
     ],
     ids=["401", "403", "404", "unreachable"],
 )
@@ -372,11 +372,11 @@ def fleet(stuck: Stuck) -> None:
     [
         (unaccepted, "12 node n1", "Unauthenticated: 401 no, 12 s ago; next try in 18 s"),
         (lambda s: s.add(WAITS), "12 node n1", "NotFound: no instance is named n1, "),
-        (hanging, "45 node n1", "the daemon has been at it for 45 s: "),
+        (hanging, "45 node n1", "reconciling for 45 s: "),
         (
             throttled,
             "20 node n2 --concurrent-node-syncs=2 --controllers=cloud-node",
-            "the daemon has been at it for 20 s: ",
+            "reconciling for 20 s: ",
         ),
         (all_gone, "60 node n3", "its deletion is blocked: "),
         (
@@ -384,7 +384,7 @@ def fleet(stuck: Stuck) -> None:
             "45 node n0 --controllers=cloud-node-lifecycle --node-monitor-period=1m",
             "the daemon is about to delete it: the cloud must report",
         ),
-        (all_gone, "10 node n1 --node-selector=mine=yes", "it is not this daemon's: its labels"),
+        (all_gone, "10 node n1 --node-selector=mine=yes", "not managed by this daemon: its labels"),
         (no_route, "12 node n0", "no Pod range"),
         (no_route, "12 node n1", "retry the failed creation of its route; next try in 18 s"),
         (
@@ -484,7 +484,7 @@ async def test_many_services_are_missing_from_a_new_list() -> None:
         await advance(60)
 
         said = await stuck.says("service", "default/shop-3")
-        assert "what belongs to it stays: services_missing" in said
+        assert "deletion of its cloud resources blocked: services_missing" in said
 
 
 @pytest.mark.virtual_time

@@ -71,7 +71,7 @@ async def test_classes_need_rights_on_tokens(world: World, monkeypatch: pytest.M
     found = await machines.classes(case(world))
     none = await machines.classes(case(world, CONTROLLERS, "--target-kubeconfig=none"))
 
-    assert (found.severity, found.message) == (Severity.FAIL, "no VM can be made of small")
+    assert (found.severity, found.message) == (Severity.FAIL, "no VM can be created from small")
     assert found.details == (f"small: the daemon may not write bootstrap tokens; {GRANT}",)
     assert asked == [f"{verb} secrets in kube-system" for verb in ("create", "patch", "delete")]
     assert none.severity is Severity.OK
@@ -81,7 +81,7 @@ async def test_nobody_wants_machines(world: World) -> None:
     for one in await each(world, "--controllers=*"):
         assert (one.severity, one.message) == (
             Severity.OK,
-            "no Machines are wanted: --controllers names no machine controller",
+            "the machine controller is disabled; see the finding controllers",
         )
     assert world.driver.calls.total() == 0
 
@@ -102,7 +102,10 @@ async def test_a_crd_that_is_being_deleted(world: World) -> None:
 @pytest.mark.parametrize(
     ("metadata", "told"),
     [
-        ({"annotations": {"kube-ccm/allow-deletion": "true"}}, "all VMs are, by its annotation"),
+        (
+            {"annotations": {"kube-ccm/allow-deletion": "true"}},
+            "because of the annotation kube-ccm/allow-deletion, deleting the CRD",
+        ),
         ({"labels": {"app.kubernetes.io/managed-by": "Helm"}}, "helm uninstall would delete all"),
     ],
 )
@@ -123,7 +126,7 @@ async def test_the_definitions_are_missing() -> None:
 
     assert (found.severity, found.message) == (
         Severity.FAIL,
-        "the API server does not know machines and machineclasses of machine.sapcloud.io/v1alpha1",
+        "CRDs not installed: machines and machineclasses of machine.sapcloud.io/v1alpha1",
     )
 
 
@@ -202,7 +205,7 @@ async def test_a_class_that_cannot_be_listed(world: World) -> None:
     found = await machines.vms(case(world))
 
     assert (found.severity, found.message) == (Severity.FAIL, "not all VMs can be listed")
-    assert "class small cannot be listed" in found.details[0]
+    assert "VMs of class small cannot be listed" in found.details[0]
     assert "hunter2" not in str(found)
 
 
@@ -232,7 +235,7 @@ async def test_the_machines_of_another_cluster(world: World) -> None:
     examined = case(world, CONTROLLERS, *files)
     examined.role_clients["control"] = other.server.client()
 
-    assert (await machines.machines(examined)).message == "1 Machine, none is in trouble"
+    assert (await machines.machines(examined)).message == "1 Machine, none is unhealthy"
 
 
 async def test_a_kubeconfig_that_is_not_there(world: World, tmp_path: Path) -> None:
