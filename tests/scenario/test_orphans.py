@@ -65,7 +65,7 @@ async def test_one_is_shown_and_deleted_by_its_name_and_no_other(
             await told(env, *words)
     assert not env.calls("delete_balancer")
 
-    assert await told(env, f"--delete={LOST}") == f"{LOST} is deleted\n"
+    assert await told(env, f"--delete={LOST}") == f"{LOST} deleted\n"
     assert len(env.calls("delete_balancer")) == 1
     assert "every load balancer" in await told(env)
 
