@@ -153,16 +153,16 @@ TABLE: Mapping[tuple[DeletionStage, StageOutcome], StageTransition] = MappingPro
         (DeletionStage.VOLUMES, StageOutcome.DETACHED): _move(DeletionStage.VM),
         (DeletionStage.VOLUMES, StageOutcome.ATTACHED): _move(DeletionStage.VOLUMES, "{said}."),
         (DeletionStage.VOLUMES, StageOutcome.DETACH_TIMED_OUT): _move(
-            DeletionStage.VM, "{said}, not waited for any longer."
+            DeletionStage.VM, "{said}; the wait timed out."
         ),
         (DeletionStage.VM, StageOutcome.VM_DELETED): _move(
             DeletionStage.NODE, "VM deletion was successful."
         ),
         (DeletionStage.VM, StageOutcome.DELETING): _move(
-            DeletionStage.VM, "VM deletion is under way."
+            DeletionStage.VM, "VM deletion is in progress."
         ),
         (DeletionStage.VM, StageOutcome.VM_NOT_FOUND_ONCE): _move(
-            DeletionStage.VM, "The cloud shows no VM. It is asked once more."
+            DeletionStage.VM, "The cloud shows no VM. A second check follows."
         ),
         (DeletionStage.VM, StageOutcome.REFUSED): _move(
             DeletionStage.VM, "VM deletion failed due to - {said}.", OperationState.FAILED

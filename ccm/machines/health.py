@@ -426,7 +426,7 @@ def _description(
     if machine.phase is Phase.PENDING:
         limit = timedelta(seconds=own.creation_timeout_s)
         return f"{prefix} failed to join the cluster in {format_duration(limit)}"
-    reason = f"its node object {machine.node_name} is gone"
+    reason = f"its node object {machine.node_name} is missing"
     if node is not None:
         conditions = ", ".join(unhealthy_conditions(node, own.unhealthy_conditions))
         reason = f"node {node.name} has {conditions}"
@@ -443,11 +443,11 @@ def _in_place_description(
         return f"Machine {machine.name} was successfully updated in place"
     prefix = f"Machine {machine.name} could not be updated in place"
     if cause is PhaseTrigger.UPDATE_FAILED:
-        return f"{prefix}: {in_place_update.failure_reason(node, own) or 'nobody said why'}"
+        return f"{prefix}: {in_place_update.failure_reason(node, own) or 'no reason was given'}"
     if machine.phase is Phase.UPDATING:
         return f"{prefix} in {format_duration(timedelta(seconds=own.update_timeout_s))}"
     limit = timedelta(seconds=own.health_timeout_s or 0.0)
-    return f"{prefix}, and nobody mended that for {format_duration(limit)}"
+    return f"{prefix}, and was not repaired within {format_duration(limit)}"
 
 
 def _since_s(moment: datetime, now: Moment) -> float:

@@ -544,5 +544,5 @@ class InPlaceUpdater:
         if progress is None or progress.state is DrainState.FAILED:
             # The next pass starts it again.
             del self._draining[machine.key]
-            return "- it was ended" if progress is None else progress.message
+            return "- the drain was stopped" if progress is None else progress.message
         return "" if progress.state is DrainState.DONE else None

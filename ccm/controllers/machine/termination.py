@@ -309,7 +309,7 @@ class DeleteFlow:
         now = self._caches.now_since(machine.uid, deletion.requested_at(machine))
         if node is None:
             if await self._is_unseen(now):
-                text = f"node {machine.node_name} is there, and not seen yet"
+                text = f"node {machine.node_name} exists, but is not in the cache yet"
                 return StageResult(outcome=StageOutcome.DRAINING, text=text, after_s=SHORT_S)
             await drains.stop(machine.uid)
             return StageResult(outcome=StageOutcome.NO_NODE)

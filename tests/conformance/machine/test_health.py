@@ -151,7 +151,7 @@ async def test_a_node_that_somebody_deletes_by_force(world: World) -> None:
         await advance(20)
 
     assert world.phase() == "Failed"
-    assert "is gone" in world.operation()["description"]
+    assert "is missing" in world.operation()["description"]
 
 
 @pytest.mark.row("machine-health-07")
