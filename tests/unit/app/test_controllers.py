@@ -169,7 +169,7 @@ async def test_a_provider_reads_what_the_model_does_not_hold() -> None:
         server.will(says(web), refuses(404, "NotFound"))
 
         assert await context.whole(builders.service()) == web
-        with pytest.raises(Aborted, match="default/web is gone"):
+        with pytest.raises(Aborted, match="default/web was deleted"):
             await context.whole(builders.service())
 
     assert server.seen[0].path == "/api/v1/namespaces/default/services/web"
