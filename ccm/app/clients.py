@@ -19,7 +19,7 @@ from typing import cast
 
 import ccm
 from ccm.app import reload
-from ccm.app.options import Options, names
+from ccm.app.options import Options, controllers
 from ccm.app.provider import Misconfigured
 from ccm.base.tasks import NamedTaskGroup, cancel_and_join, spawn
 from ccm.base.throttle import Limiter, TokenBucket, Unlimited
@@ -207,7 +207,7 @@ def provider_opener(options: Options) -> Opener:
     if machines is None or options.cloud_config:
         return provider_opener
     alone = Cloud(name=options.cloud_provider, machines=cast("MachineDriver", object()))
-    running = names.enabled(options.controllers)
+    running = controllers.enabled(options.controllers)
     return (
         provider_opener
         if any(manifest.missing_interface(alone) for manifest in running)
@@ -288,7 +288,7 @@ OWN_CLUSTER = ""
 
 def counts_deletions(options: Options) -> bool:
     """Return whether an enabled controller works on the daemon's cluster: only there they count."""
-    running = names.enabled(options.controllers)
+    running = controllers.enabled(options.controllers)
     return any(OWN_CLUSTER in manifest.roles(options, "", "") for manifest in running)
 
 

@@ -16,8 +16,8 @@ from ccm.app import metrics
 from ccm.app.clients import DELETIONS, INFORMERS, RemoteCluster, counts_deletions
 from ccm.app.election import Election
 from ccm.app.health import DaemonState
-from ccm.app.options import Options, gates, migration, names
-from ccm.app.options.names import MANIFESTS
+from ccm.app.options import Options, controllers, gates, migration
+from ccm.app.options.controllers import MANIFESTS
 from ccm.app.provider import check_knows_nodes, check_reachable
 from ccm.base import log
 from ccm.base.backoff import jittered
@@ -138,7 +138,7 @@ class ControllerRunner:
     async def preload_modules(self) -> None:
         """Import the controllers ahead of time, so that a later take-over is fast."""
         await asyncio.sleep(PREPARE_AFTER_S)
-        for manifest in names.enabled(self._options.controllers):
+        for manifest in controllers.enabled(self._options.controllers):
             importlib.import_module(manifest.modules[0])
             await asyncio.sleep(0)  # imports block; let leader election run between them
 
@@ -265,7 +265,7 @@ def build_enabled(
         on_skipped: callback with (name, reason) for an enabled controller that will not run.
     """
     logger = log.logger("daemon")
-    wanted = names.enabled(options.controllers)
+    wanted = controllers.enabled(options.controllers)
     # Without the flag none was disabled: the machine commands never have the others.
     for manifest in among if "controllers" in options.explicit else ():
         if manifest not in wanted:
@@ -294,7 +294,7 @@ def _node_informer(
     """
     roles = {
         role
-        for manifest in names.enabled(options.controllers)
+        for manifest in controllers.enabled(options.controllers)
         if NODES.plural in manifest.watched
         for role in manifest.roles(options, NODES.plural, "")
     }

@@ -27,7 +27,7 @@ from ccm.app import metrics as own_metrics
 from ccm.app.clients import platform_name, user_agent
 from ccm.app.delegated_auth import DynamicClientCA, ReviewClient
 from ccm.app.health import Checks, DaemonState
-from ccm.app.options import FLAGS, PROGRAM, Options, config, gates, migration, names
+from ccm.app.options import FLAGS, PROGRAM, Options, config, controllers, gates, migration
 from ccm.app.provider import Misconfigured
 from ccm.base import log, metrics, redact
 from ccm.base.parsing import format_duration
@@ -351,7 +351,9 @@ def unserved_reason(options: Options) -> str:
 
 
 def _requested_webhooks(options: Options) -> tuple[str, ...]:
-    return tuple(name for name in names.WEBHOOKS if names.is_enabled(name, options.webhooks))
+    return tuple(
+        name for name in controllers.WEBHOOKS if controllers.is_enabled(name, options.webhooks)
+    )
 
 
 def _unserved_cause(options: Options) -> str:
@@ -414,5 +416,5 @@ def _service_annotations(options: Options, cloud: Callable[[], Cloud]) -> admiss
 
 
 _FACTORIES: Mapping[str, Callable[[Options, Callable[[], Cloud]], admission.Handler]] = {
-    names.SERVICE_ANNOTATIONS: _service_annotations,
+    controllers.SERVICE_ANNOTATIONS: _service_annotations,
 }

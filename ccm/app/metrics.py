@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib import import_module
 
 import ccm
-from ccm.app.options.names import MANIFESTS
+from ccm.app.options.controllers import MANIFESTS
 from ccm.base import metrics
 
 RUNNING = metrics.gauge(

@@ -34,7 +34,7 @@ from ccm.persistence.errors import (
     PersistenceError,
 )
 from ccm.persistence.interface import MachineId, new_machine_id
-from ccm.persistence.manager import Backend, ReplicationManager
+from ccm.persistence.replication import Backend, ReplicationManager
 from ccm.persistence.secrets import SECRET_METHODS
 from ccm.serving.health import PASSED, CheckResult, failed
 

@@ -77,7 +77,7 @@ class LeaseGuard:
 _GUARD: ContextVar[LeaseGuard | None] = ContextVar("lease_guard", default=None)
 
 
-def check() -> None:
+def check_lease() -> None:
     """Check that an operation may start under the current guard.
 
     Raises:

@@ -309,7 +309,7 @@ def _of_flag(flag: Flag) -> Option:
     if is_bare:
         words = ["true", "false"]
     elif flag.name == "controllers":
-        from ccm.app.options.names import MANIFESTS
+        from ccm.app.options.controllers import MANIFESTS
 
         words = [f"{sign}{manifest.name}" for sign in ("", "-") for manifest in MANIFESTS]
     elif flag.name == "output":

@@ -184,10 +184,10 @@ class MachineOvershootController:
         return DONE
 
     async def _sync_set(self, obj: MachineSet, *, unfreeze_requested: bool) -> None:
-        """Freeze or unfreeze a set; `asked` = a user requests to unfreeze its deployment."""
+        """Freeze or unfreeze a set."""
         if obj.is_deleting:
             return
-        stock = self._state_of(obj, asked=unfreeze_requested)
+        stock = self._state_of(obj, unfreeze_requested=unfreeze_requested)
         verdict = decide(stock, self._margins)
         if verdict is FreezeAction.NONE:
             return
@@ -268,7 +268,7 @@ class MachineOvershootController:
         status = replace(obj.status, conditions=conditions)
         return self._codec.deployment_status_patch(obj, status)
 
-    def _state_of(self, obj: MachineSet, *, asked: bool) -> SetState:
+    def _state_of(self, obj: MachineSet, *, unfreeze_requested: bool) -> SetState:
         store, labels = self._caches.machines.store, obj.template.labels
         owned = (store.get(key) for key in self._machines.owned(obj.uid))
         deployment = self._deployment_of(obj)
@@ -281,7 +281,7 @@ class MachineOvershootController:
             most=None if deployment is None else replicas.max_machines(deployment),
             is_frozen=obj.is_frozen,
             has_condition=_has_matching_condition(obj, frozen=obj.is_frozen),
-            wants_unfreeze=asked or obj.wants_unfreeze,
+            wants_unfreeze=unfreeze_requested or obj.wants_unfreeze,
             was_unfrozen=obj.uid in self._unfrozen,
         )
 

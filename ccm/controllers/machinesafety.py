@@ -129,7 +129,7 @@ class MachineSafetyController:
             if view.faults:
                 continue
             try:
-                results.append(await self._check_class(machine_class, view))
+                results.append(await self._delete_orphans_of_class(machine_class, view))
                 metrics.PASSES.labels("success").inc()
             except (CloudError, KubeError) as error:
                 metrics.PASSES.labels("error").inc()
@@ -141,7 +141,7 @@ class MachineSafetyController:
         else:
             self._outage.record_success()
 
-    async def _check_class(
+    async def _delete_orphans_of_class(
         self, obj: MachineClass, resolved: ResolvedClass
     ) -> tuple[OrphanCandidates, OrphanDecision]:
         """Check the VMs of one class, and delete the orphans.

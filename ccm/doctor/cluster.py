@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 from ccm.app.http import enabled_webhooks
 from ccm.app.options import gates
-from ccm.app.options.names import WEBHOOKS
+from ccm.app.options.controllers import WEBHOOKS
 from ccm.app.provider import Misconfigured
 from ccm.controllers.service import plan
 from ccm.controllers.service.manifest import MANIFEST

@@ -16,8 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ccm.app.machines.commands import COMMANDS
-from ccm.app.options import FLAGS
-from ccm.app.options import names as controllers
+from ccm.app.options import FLAGS, controllers
 from ccm.base import clock
 from ccm.base.parsing import parse_digits
 from ccm.doctor.case import (

@@ -19,7 +19,7 @@ from ccm.app import delegated_auth
 from ccm.app.clients import ACCOUNTS_NAMESPACE, OWN_CLUSTER, counts_deletions, remote_kubeconfigs
 from ccm.app.election import load_migration
 from ccm.app.machines.commands import COMMANDS
-from ccm.app.options import Options, names
+from ccm.app.options import Options, controllers
 from ccm.app.provider import Misconfigured
 from ccm.base.tasks import run_bounded
 from ccm.doctor import reach
@@ -214,7 +214,7 @@ def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, 
     """Yield users and permissions, with duplicates."""
     running = [
         candidate
-        for candidate in names.enabled(options.controllers)
+        for candidate in controllers.enabled(options.controllers)
         if not candidate.disabled_by(options)
     ]
     for manifest in running:
@@ -327,7 +327,7 @@ def _accounts(options: Options) -> Iterator[tuple[str, Permission]]:
     user = "--use-service-account-credentials"
     account = Permission(verb="create", resource="serviceaccounts", namespace=ACCOUNTS_NAMESPACE)
     yield user, account
-    for manifest in names.enabled(options.controllers):
+    for manifest in controllers.enabled(options.controllers):
         yield user, replace(account, resource="serviceaccounts/token", name=manifest.client)
 
 

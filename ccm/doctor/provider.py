@@ -10,7 +10,7 @@ from typing import Any
 
 from ccm.app import http
 from ccm.app.clients import ProviderClient
-from ccm.app.options import names
+from ccm.app.options.controllers import enabled
 from ccm.app.provider import Misconfigured, context, opened_once
 from ccm.cloud import errors, registry
 from ccm.cloud.calls.client import CloudClient
@@ -166,7 +166,7 @@ async def cloud(case: Case) -> CheckFinding:
 async def controllers(case: Case) -> CheckFinding:
     """Report which controllers start with this provider and these flags."""
     working, absent, wrong = [], [], []
-    for controller in names.enabled(case.options.controllers):
+    for controller in enabled(case.options.controllers):
         lacking, fault = _reason_disabled(case, controller), controller.config_fault(case.options)
         if lacking:
             absent.append(f"{controller.name} is disabled: {lacking}")
@@ -191,7 +191,7 @@ async def controllers(case: Case) -> CheckFinding:
 
 def is_startable(case: Case, controller: Manifest[Any]) -> bool:
     """Return whether a controller would run with this provider and these flags."""
-    return controller in names.enabled(case.options.controllers) and not (
+    return controller in enabled(case.options.controllers) and not (
         _reason_disabled(case, controller) or controller.config_fault(case.options)
     )
 

@@ -121,7 +121,7 @@ async def run_in_forecast_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> 
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
 
     async def main() -> T:
-        task = spawn(work(), name="outlook")
+        task = spawn(work(), name="start-forecast")
         running.append((asyncio.get_running_loop(), task))
         return await task
 
@@ -135,7 +135,7 @@ async def run_in_forecast_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> 
             # Only after the loop is closed: until then it replaces the clock.
             outcome.set_result(result)
 
-    threading.Thread(target=run, name="outlook", daemon=True).start()
+    threading.Thread(target=run, name="start-forecast", daemon=True).start()
     try:
         return await asyncio.wrap_future(outcome)
     finally:

@@ -248,7 +248,7 @@ class Reflector(Generic[T]):
                 self._log.debug("watched version expired, listing again")
                 await asyncio.sleep(self._expiries.next_delay(clock.monotonic()))
             except (errors.KubeError, _NoProgress) as problem:
-                await self._recover(problem)
+                await self._back_off(problem)
 
     def _new_streak(self) -> FailureStreak:
         return FailureStreak(
@@ -413,7 +413,7 @@ class Reflector(Generic[T]):
             (self.malformed_keys.discard if readable else self.malformed_keys.add)(key)
             self._malformed.set(len(self.malformed_keys))
 
-    async def _recover(self, problem: Exception) -> None:
+    async def _back_off(self, problem: Exception) -> None:
         """Count and log a failure, decide where to resume, and wait."""
         self._failures.inc()
         self.outage.record_failure(error=str(problem))

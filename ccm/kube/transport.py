@@ -159,7 +159,7 @@ class Transport:
             retry=retry,
             urgent=urgent,
         )
-        return (await self._run(call))[1]
+        return (await self._send_with_retry(call))[1]
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -190,7 +190,7 @@ class Transport:
             streamed=True,
             silence_s=idle_timeout_s,
         )
-        response, _, pooled = await self._run(call)
+        response, _, pooled = await self._send_with_retry(call)
         try:
             async with contextlib.aclosing(self._lines(response)) as lines:
                 yield lines
@@ -198,7 +198,7 @@ class Transport:
             response.close()
             await self._sessions.release(pooled)
 
-    async def _run(self, call: _Call) -> _Exchanged:
+    async def _send_with_retry(self, call: _Call) -> _Exchanged:
         """Attempt a request until it succeeds or must not be repeated."""
         if self._reads_only and call.method != "GET":
             raise errors.WriteRefused(f"{call.method} {call.path} is not sent: {_READS_ONLY}")

@@ -74,7 +74,7 @@ def record_failure(
 
 
 def end_backoff(now: datetime) -> FailureBackoff:
-    """Return the setbacks of a set after the cause was cured, or a user requested machines."""
+    """Return the back-off of a set after the cause was cured, or a user requested machines."""
     # Creation timestamps of machines have whole seconds.
     return FailureBackoff(ended_at=now.replace(microsecond=0))
 
@@ -83,7 +83,7 @@ def is_different_result(backoff: FailureBackoff, *, code: str, text: str) -> boo
     """Return whether the result of a creation differs from the failure of a set.
 
     Args:
-        backoff: setbacks of a set of the same class.
+        backoff: back-off of a set of the same class.
         code: code of the cloud's error; empty = the VM was created.
         text: text of the error.
     """

@@ -128,7 +128,7 @@ class Timeout:
         limit_s: returns the limit from a machine's settings, in seconds; None = no limit.
         since_creation: whether the time counts from the creation of the machine, not from the start
             of the phase.
-        needs_turn: whether the timeout needs a turn of `Replacements`, so that one machine of a
+        needs_turn: whether the timeout needs a turn of `FailureBudget`, so that one machine of a
             group fails at a time.
     """
 

@@ -31,7 +31,7 @@ Sizes = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionCandidate:
+class OrderedMachine:
     """A machine of a set, in the order of deletions.
 
     Attributes:
@@ -60,7 +60,7 @@ class SetSize:
 
     uid: str
     replicas: int
-    machines: Sequence[DeletionCandidate] = ()
+    machines: Sequence[OrderedMachine] = ()
     most: int | None = None
     is_deleting: bool = False
     has_seen: bool = True
@@ -94,7 +94,7 @@ class SetSize:
             for victim in self._left(size)
         )
 
-    def _left(self, size: int) -> Sequence[DeletionCandidate]:
+    def _left(self, size: int) -> Sequence[OrderedMachine]:
         if self.is_deleting:
             return ()
         return self.machines[max(0, len(self.machines) - size) :]
@@ -160,7 +160,7 @@ def set_size(
     ]
     order = deletion_order(machine_set.live, now, deployment.min_ready_s)
     victims = [
-        DeletionCandidate(
+        OrderedMachine(
             available=member.is_available(deployment.min_ready_s, now),
             is_chosen_by_autoscaler=any(
                 is_chosen_by_autoscaler(member.machine, when) for when in scaled

@@ -23,7 +23,7 @@ from ccm.app import provider
 from ccm.app.controllers import ControllerRunner
 from ccm.app.election import load_migration
 from ccm.app.health import DaemonState
-from ccm.app.options import Options, names
+from ccm.app.options import Options, controllers
 from ccm.base import clock, redact
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.client import CloudClient
@@ -321,7 +321,7 @@ async def _watched_kinds(
     """Return the watched kinds with their namespaces; load objects that decide about them."""
     namespaces: dict[ResourceKind[Any], str] = {}
     by_plural = {kind.plural: kind for kind in WATCHED_KINDS}
-    for manifest in names.enabled(options.controllers):
+    for manifest in controllers.enabled(options.controllers):
         local = [
             (resource, where)
             for verb, resource, where in manifest.namespaced_permissions(options)
@@ -396,7 +396,7 @@ def _waiting_controllers(options: Options, cluster: FakeTracker) -> Mapping[str,
     why = "waiting: the CRDs of Machines are missing; apply manifests/crds.yaml"
     return {
         manifest.name: why
-        for manifest in names.enabled(options.controllers)
+        for manifest in controllers.enabled(options.controllers)
         if MACHINES.plural in manifest.groups and MACHINES.plural not in cluster.served
     }
 
@@ -486,7 +486,7 @@ def _failures(
     """Return why the forecast is incomplete: faulty settings and failed queries."""
     wrong = [
         f"{manifest.name} cannot start: {fault}"
-        for manifest in names.enabled(options.controllers)
+        for manifest in controllers.enabled(options.controllers)
         if manifest.name in left_out
         and not (manifest.disabled_by(options) or manifest.missing_interface(handle.cloud))
         if (fault := manifest.config_fault(options))

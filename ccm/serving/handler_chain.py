@@ -130,7 +130,7 @@ class DelegatingAuthorizer:
         started = clock.monotonic()
         result = "error"
         try:
-            decision = await self._decide(question)
+            decision = await self._authorize(question)
             result = "allowed" if decision.allowed else "no-opinion"
             return decision
         finally:
@@ -141,7 +141,7 @@ class DelegatingAuthorizer:
         """Cancel running reviews."""
         await self._decisions.close()
 
-    async def _decide(self, question: AccessAttributes) -> AccessDecision:
+    async def _authorize(self, question: AccessAttributes) -> AccessDecision:
         if MASTERS in question.user.groups or question.path in self._paths:
             return AccessDecision(allowed=True)
         if (review := self._review) is None:

@@ -12,7 +12,7 @@ import yaml
 
 import ccm
 from ccm.app import options
-from ccm.app.options import ALIASES, FLAGS, NO_EFFECT, gates, names
+from ccm.app.options import ALIASES, FLAGS, NO_EFFECT, controllers, gates
 from tests.manifests import shipped
 from tests.manifests.shipped import (
     CERTIFICATE,
@@ -152,7 +152,7 @@ def test_the_webhook_is_wired_to_the_daemon(tmp_path: Path) -> None:
     args = container(objects)["args"]
 
     assert [hook["clientConfig"]["service"]["path"] for hook in hooks] == [
-        f"/{name}" for name in names.WEBHOOKS
+        f"/{name}" for name in controllers.WEBHOOKS
     ]
     assert {hook["failurePolicy"] for hook in hooks} == {"Ignore"}
     plain = yaml.safe_load_all((MANIFESTS / "webhook.yaml").read_text())

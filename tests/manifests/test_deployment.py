@@ -12,7 +12,7 @@ import pytest
 
 from ccm.app import options, shutdown
 from ccm.app.machines.commands import MACHINE_CONTROLLER, MACHINE_CONTROLLER_MANAGER
-from ccm.app.options import FLAGS, Options, migration, names
+from ccm.app.options import FLAGS, Options, controllers, migration
 from ccm.model.names import TAINT_UNINITIALIZED
 from tests.manifests import shipped
 from tests.manifests.shipped import MANIFESTS, Object
@@ -101,7 +101,7 @@ def test_the_separate_accounts_are_those_of_the_controllers() -> None:
         if right.resource == "serviceaccounts/token"
     ]
 
-    assert set(right.names) == {one.client for one in names.MANIFESTS}
+    assert set(right.names) == {one.client for one in controllers.MANIFESTS}
 
 
 FOLDER = MANIFESTS / "machine-controller"

@@ -19,7 +19,7 @@ import ccm
 from ccm.app.machines.serving import serving
 from ccm.app.main import Program
 from ccm.app.options import FLAGS, SECTIONS, Options, argv, generic
-from ccm.app.options.names import ALIASES, FLAGS_OF, MANIFESTS
+from ccm.app.options.controllers import ALIASES, FLAGS_OF, MANIFESTS
 from ccm.app.options.table import NO_PROVIDER, arguments_fault, fields
 from ccm.base.flags import (
     ADDRESS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ccm.app.options.names import MANIFESTS
+from ccm.app.options.controllers import MANIFESTS
 from ccm.base import flags
 
 WEBHOOK = "CloudControllerManagerWebhook"

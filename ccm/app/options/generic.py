@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
 
-from ccm.app.options import gates, names
-from ccm.app.options.names import MANIFESTS
+from ccm.app.options import controllers, gates
+from ccm.app.options.controllers import MANIFESTS
 from ccm.base.flags import (
     GATES,
     LEVEL,
@@ -96,12 +96,12 @@ class GenericFlags:
         path="Generic.ControllerStartInterval",
     )
     controllers: tuple[str, ...] = GENERIC.flag(
-        (names.ALL,),
+        (controllers.ALL,),
         "Controllers to run: a name or alias enables a controller, -name disables it, * enables "
         "all others that are on by default. Without * no others run. Names (aliases): "
         + ", ".join(f"{entry.name} ({entry.alias})" for entry in MANIFESTS)
         + ".",
-        check=names.known_names_check("controllers", names.known_names()),
+        check=controllers.known_names_check("controllers", controllers.known_names()),
         path="Generic.Controllers",
     )
     cloud_provider: str = GENERIC.flag(

@@ -15,7 +15,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from ccm.app.options import documents, names
+from ccm.app.options import controllers, documents
 
 COMPONENT = "cloud-controller-manager"
 """Name of this program in a plan."""
@@ -63,8 +63,8 @@ class LeaderMigration:
     def assignment(self, controller: str) -> LeaseAssignment:
         """Return where a controller runs; `controller` is its canonical name."""
         for leader in self.leaders:
-            if names.canonical(leader.name) == controller:
-                ours = leader.component in (COMPONENT, names.ALL)
+            if controllers.canonical(leader.name) == controller:
+                ours = leader.component in (COMPONENT, controllers.ALL)
                 return LeaseAssignment.MIGRATED if ours else LeaseAssignment.ELSEWHERE
         return LeaseAssignment.MAIN
 
@@ -72,7 +72,7 @@ class LeaderMigration:
 DEFAULT = LeaderMigration(
     leader_name="cloud-provider-extraction-migration",
     leaders=tuple(
-        ControllerLeader(name=name, component=names.ALL)
+        ControllerLeader(name=name, component=controllers.ALL)
         for name in ("route-controller", "service-controller", "cloud-node-lifecycle-controller")
     ),
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import IPv4Address
 
-from ccm.app.options import names
+from ccm.app.options import controllers
 from ccm.base.flags import (
     ADDRESS,
     CERTIFICATES,
@@ -69,7 +69,7 @@ class ServingFlags:
         "Webhooks to serve: names, -name excludes one, * means all. Empty serves none. Needs the "
         "feature gate CloudControllerManagerWebhook. The only webhook is service-annotations; it "
         "rejects a Service with invalid annotations of the cloud provider.",
-        check=names.known_names_check("webhooks", names.WEBHOOKS),
+        check=controllers.known_names_check("webhooks", controllers.WEBHOOKS),
         path="Webhook.Webhooks",
     )
 

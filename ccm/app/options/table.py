@@ -15,8 +15,8 @@ from typing import Any
 
 import ccm
 from ccm.app.options import argv, gates, generic, migration, serving
+from ccm.app.options.controllers import MANIFESTS, ControllerFlags
 from ccm.app.options.generic import GLOBAL, ElectionFlags, GenericFlags, LogFlags
-from ccm.app.options.names import MANIFESTS, ControllerFlags
 from ccm.app.options.serving import ServingFlags
 from ccm.base.flags import Flag, FlagViolation, aliases, flags_of
 from ccm.runtime.manifest import GENERIC, MISC

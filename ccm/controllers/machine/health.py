@@ -1,7 +1,7 @@
 """Health of machines that have a VM: node sync, phases, preservation, and in-place updates.
 
 `ccm.machines.health` makes the decisions. A machine is marked Failed because of its node only after
-a live read of the node confirmed it, and only when `Replacements` allows it.
+a live read of the node confirmed it, and only when `FailureBudget` allows it.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from ccm.controllers.machine.context import MachineContext
 from ccm.kube.errors import KubeError, NotFound
 from ccm.machines import (
     deletion,
+    failure_budget,
     health,
     in_place_update,
     metrics,
     node_metadata,
     preservation,
     reasons,
-    replacement,
 )
 from ccm.machines.creation import SHORT_S, PassResult, is_unchanged
 from ccm.machines.drain import DrainState
+from ccm.machines.failure_budget import FailureBudget
 from ccm.machines.health import Moment, PhaseHistory, PhaseTrigger
 from ccm.machines.preservation import PreservationAction
-from ccm.machines.replacement import Replacements
 from ccm.model import Node
 from ccm.model.machines import Machine, Phase
 from ccm.model.names import NORMAL, WARNING
@@ -64,7 +64,7 @@ class HealthReconciler:
         self._nodes = context.nodes
         self._by_node: dict[str, set[str]] = {}
         self._spells: dict[str, PhaseHistory] = {}
-        self._replacements = Replacements(context.settings.creation_timeout_s)
+        self._replacements = FailureBudget(context.settings.creation_timeout_s)
         self._reported_waiting: set[str] = set()
 
     async def run(self, machine: Machine) -> PassResult:
@@ -132,7 +132,7 @@ class HealthReconciler:
     async def _mark_failed(self, machine: Machine) -> PassResult:
         """Mark a machine Failed after its timeout, once it has a turn and a live read agrees."""
         in_turn = health.TIMEOUTS[machine.phase].needs_turn
-        if in_turn and (obstacle := self._replacements.claim(machine, clock.monotonic())):
+        if in_turn and (obstacle := self._replacements.acquire(machine, clock.monotonic())):
             self._report_waiting(machine, obstacle.why)
             return PassResult(after_s=obstacle.wait_s)
         self._reported_waiting.discard(machine.key)
@@ -296,7 +296,7 @@ class HealthReconciler:
             )
         age_s = None
         if initial and new is not None:
-            age_s = max(0.0, self._caches.ages.since(new.uid, replacement.under_way_since(new)))
+            age_s = max(0.0, self._caches.ages.since(new.uid, failure_budget.under_way_since(new)))
         self._context.wake(self._replacements.note(key, new, clock.monotonic(), age_s=age_s))
         metrics.WAITING.set(len(self._replacements.waiting))
 

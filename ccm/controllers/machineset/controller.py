@@ -215,7 +215,7 @@ class MachineSetController:
         self._requeue_after(obj, self._expect.due_s(obj.uid))
         if not did or error is not None:
             await self._write_status(obj, memory, members)
-        if error is not None and not memory.setbacks.pauses:
+        if error is not None and not memory.backoff.pauses:
             raise error
 
     async def _preserve(
@@ -259,7 +259,7 @@ class MachineSetController:
         # An undecodable machine may belong to this set.
         can_count = not self._caches.machines.malformed_keys
         count = (
-            failure_backoff.allowed_creations(memory.setbacks, scaling.create, members, now)
+            failure_backoff.allowed_creations(memory.backoff, scaling.create, members, now)
             if can_count
             else 0
         )
@@ -276,9 +276,7 @@ class MachineSetController:
         if refused is not None:
             memory.record_error(refused, now)
         if scaling.create:
-            self._requeue_after(
-                obj, failure_backoff.remaining_pause_s(memory.setbacks, now) or None
-            )
+            self._requeue_after(obj, failure_backoff.remaining_pause_s(memory.backoff, now) or None)
         return bool(created or gone), refused or kept
 
     def _record_operation(

@@ -245,7 +245,7 @@ class SetMemory:
     Attributes:
         key: key of the set.
         template: template of its last machines.
-        setbacks: machines that failed in a row.
+        backoff: machines that failed in a row.
         failure: condition for the last failed creation or deletion.
         last: last operation; None = none since this process became the leader.
         status_written_at: monotonic time of the last write of the status.
@@ -253,7 +253,7 @@ class SetMemory:
 
     key: str
     template: Template
-    setbacks: FailureBackoff = failure_backoff.NONE
+    backoff: FailureBackoff = failure_backoff.NONE
     failure: Condition | None = None
     last: Operation | None = None
     status_written_at: float = -math.inf
@@ -261,15 +261,15 @@ class SetMemory:
     def conditions(self, now: datetime) -> Sequence[Condition]:
         """Return the conditions of the types that this controller writes."""
         conditions = [self.failure] if self.failure else []
-        if (next_at := failure_backoff.pause_end(self.setbacks)) is not None:
-            conditions.append(plan.slowed_condition(self.setbacks, next_at, now))
+        if (next_at := failure_backoff.pause_end(self.backoff)) is not None:
+            conditions.append(plan.slowed_condition(self.backoff, next_at, now))
         return conditions
 
     def record_error(self, error: KubeError, now: datetime) -> None:
         """Count an error of the API server that rejected a machine."""
         if isinstance(error, ApiError) and not isinstance(error, _TRANSIENT):
-            self.setbacks = failure_backoff.record_failure(
-                self.setbacks, created_at=now, now=now, text=str(error)
+            self.backoff = failure_backoff.record_failure(
+                self.backoff, created_at=now, now=now, text=str(error)
             )
 
 
@@ -291,9 +291,9 @@ class Memories:
         if memory is None:
             memory = self._of[obj.uid] = SetMemory(key=obj.key, template=template)
             if plan.is_slowed(obj) and not obj.wants_unfreeze:
-                memory.setbacks = failure_backoff.restore_backoff(self._now())
+                memory.backoff = failure_backoff.restore_backoff(self._now())
         elif memory.template.source != template.source:
-            memory.template, memory.setbacks, memory.failure = template, failure_backoff.NONE, None
+            memory.template, memory.backoff, memory.failure = template, failure_backoff.NONE, None
         return memory
 
     def record_result(self, old: Machine | None, machine: Machine | None) -> None:
@@ -303,11 +303,11 @@ class Memories:
         if joined is None or machine is None or memory is None:
             return
         if joined:
-            memory.setbacks = failure_backoff.NONE
+            memory.backoff = failure_backoff.NONE
             return
         now = self._now()
-        memory.setbacks = failure_backoff.record_failure(
-            memory.setbacks,
+        memory.backoff = failure_backoff.record_failure(
+            memory.backoff,
             created_at=parse_optional_time(machine.metadata.creation_timestamp) or now,
             now=now,
             text=machine.status.description,
@@ -325,7 +325,7 @@ class Memories:
         return self.end(
             uid
             for uid in self._of_class(class_name)
-            if failure_backoff.is_different_result(self._of[uid].setbacks, code=code, text=text)
+            if failure_backoff.is_different_result(self._of[uid].backoff, code=code, text=text)
         )
 
     def end_for_class(self, class_name: str) -> Iterable[str]:
@@ -340,11 +340,11 @@ class Memories:
         ended, now = list[str](), self._now()
         for uid in uids:
             memory = self._of.get(uid)
-            if memory is None or not memory.setbacks.failures:
+            if memory is None or not memory.backoff.failures:
                 continue
-            if memory.setbacks.pauses:
+            if memory.backoff.pauses:
                 ended.append(memory.key)
-            memory.setbacks = failure_backoff.end_backoff(now)
+            memory.backoff = failure_backoff.end_backoff(now)
         return ended
 
     def forget(self, uid: str) -> None:

@@ -145,7 +145,7 @@ class BalancerOperations:
             metrics.HOST_UPDATE.observe(clock.monotonic() - started)
         record.set_members(given)
 
-    async def remove(self, service: Service, record: ServiceRecord) -> None:
+    async def clean_up(self, service: Service, record: ServiceRecord) -> None:
         """Delete the load balancer, then remove the finalizer and the status.
 
         Raises:
@@ -162,7 +162,7 @@ class BalancerOperations:
                 await self.writer.change(service, PatchStep(plan.removal_patch, "status"))
         self._deleted(service, record)
 
-    async def remove_vanished(self, record: ServiceRecord) -> None:
+    async def clean_up_vanished(self, record: ServiceRecord) -> None:
         """Delete the load balancer of a Service that is gone.
 
         Raises:

@@ -237,7 +237,7 @@ class ServiceController:
             if action is ServiceAction.REMOVE_VANISHED and record is not None:
                 if wait_s := self._vanished_wait_s(record):
                     return ReconcileResult(after_s=wait_s, idle=True)
-                await self._balancers.remove_vanished(record)
+                await self._balancers.clean_up_vanished(record)
                 self._forget(key)
             elif action is ServiceAction.FORGET:
                 self._forget(key)
@@ -283,7 +283,7 @@ class ServiceController:
             is_absent = not plan.was_served(service)
             record = self._records[service.key] = ServiceRecord(applied=service, absent=is_absent)
         if action is ServiceAction.REMOVE:
-            await self._balancers.remove(service, record)
+            await self._balancers.clean_up(service, record)
         else:
             await self._ensure(service, record)
 

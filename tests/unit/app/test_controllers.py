@@ -17,7 +17,7 @@ from ccm.app import clients, controllers, options
 from ccm.app.clients import EVENTS, AccountTransports, ClientFactory
 from ccm.app.health import DaemonState
 from ccm.app.options import gates
-from ccm.app.options.names import MANIFESTS
+from ccm.app.options.controllers import MANIFESTS
 from ccm.app.provider import Misconfigured, ProviderHolder
 from ccm.base.credentials import KeyPair
 from ccm.base.drain import Drain

@@ -20,7 +20,7 @@ from ccm import cloud
 from ccm.app import health, http, options, reload
 from ccm.app.health import DaemonState
 from ccm.app.http import ServerContext, _transport, serving
-from ccm.app.options import Options, names
+from ccm.app.options import Options, controllers
 from ccm.app.provider import Misconfigured
 from ccm.cloud.errors import Unauthenticated
 from ccm.kube.config import ClusterConfig
@@ -189,7 +189,7 @@ def test_which_webhooks_are_served(words: list[str], expected: tuple[str, ...]) 
 
 async def asked(text: str, **spec: Any) -> admission.AdmissionResponse:
     """The answer about a new Service with this size."""
-    judge = http._FACTORIES[names.SERVICE_ANNOTATIONS]
+    judge = http._FACTORIES[controllers.SERVICE_ANNOTATIONS]
     service = builders.service(annotations={SIZE.name: text}, **spec)
     return await judge(parsed("--load-balancer-classes=acme.example/lb"), lambda: ACME)(
         admission.AdmissionRequest(

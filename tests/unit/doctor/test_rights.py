@@ -15,7 +15,7 @@ import yaml
 from ccm.app import machinecontrollers, options
 from ccm.app.machines.commands import COMMANDS, MACHINE_CONTROLLER, MachineCommand
 from ccm.app.options import migration
-from ccm.app.options.names import MANIFESTS as CONTROLLERS
+from ccm.app.options.controllers import MANIFESTS as CONTROLLERS
 from ccm.doctor import rbac
 from ccm.doctor.case import AuthenticatedUser, Case, CheckFinding, Severity
 from ccm.doctor.permissions import Permission, bootstrap_tokens, needed_permissions

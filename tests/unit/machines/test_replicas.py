@@ -18,7 +18,7 @@ from ccm.machines.classes import ResolvedClass
 from ccm.machines.driver import MAX_AGE_S, VMListings
 from ccm.machines.failure_backoff import NONE, FailureBackoff
 from ccm.machines.replicas import MAX_CHANGES_PER_PASS, Member
-from ccm.machines.scaling import DeletionCandidate, Fleet, SetSize, paused_sizes, rolling_sizes
+from ccm.machines.scaling import Fleet, OrderedMachine, SetSize, paused_sizes, rolling_sizes
 from ccm.model import ObjectMeta
 from ccm.model.machines import MachineSet, Phase, Preserve
 from tests.conformance.machine.test_rollout_plans import machines as plenty
@@ -150,15 +150,15 @@ def test_what_a_set_keeps_it_keeps(wanted: MachineSet, found: Sequence[Member]) 
 
 # --- sizes where caches, the autoscaler or others get in between ----------------------------------
 
-WORKS, CHOSEN = DeletionCandidate(available=True), DeletionCandidate(available=True, chosen=True)
+WORKS, CHOSEN = OrderedMachine(available=True), OrderedMachine(available=True, chosen=True)
 MISSING, GOES = (
-    DeletionCandidate(available=False),
-    DeletionCandidate(available=True, is_chosen_by_autoscaler=True),
+    OrderedMachine(available=False),
+    OrderedMachine(available=True, is_chosen_by_autoscaler=True),
 )
 
 
 def sized(
-    name: str, *victims: DeletionCandidate, replicas: int | None = None, **more: bool
+    name: str, *victims: OrderedMachine, replicas: int | None = None, **more: bool
 ) -> SetSize:
     count = len(victims) if replicas is None else replicas
     return SetSize(uid=name, replicas=count, machines=victims, **more)

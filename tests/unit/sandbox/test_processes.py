@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ccm.app import options
-from ccm.app.options import names
+from ccm.app.options import controllers
 from ccm.cloud import registry
 from ccm.sandbox import SandboxProvider, cluster, process, realserver
 from tests.waiting import DEADLINE_S, eventually, eventually_blocking
@@ -105,7 +105,7 @@ def test_controllers_of_machines_work_where_there_are_machines() -> None:
             kubeconfig=Path("k"), provider=SandboxProvider(name="sim"), routes=True, port=7,
             has_machines=machines,
         )  # fmt: skip
-        enabled = {one.name for one in names.enabled(options.parse(flags).controllers)}
+        enabled = {one.name for one in controllers.enabled(options.parse(flags).controllers)}
         assert (wanted <= enabled) is machines
         assert "cloud-node-controller" in enabled
 

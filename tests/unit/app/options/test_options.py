@@ -12,8 +12,8 @@ import pytest
 
 import ccm
 from ccm.app import options
-from ccm.app.options import argv, names, reference
-from ccm.app.options.names import MANIFESTS
+from ccm.app.options import argv, controllers, reference
+from ccm.app.options.controllers import MANIFESTS
 from ccm.base import redact
 from ccm.base.flags import GATES, LEVEL, FlagSection, flags_of
 
@@ -502,7 +502,7 @@ def test_the_promised_names() -> None:
 )
 def test_enabling(name: str, requested: str, enabled: bool) -> None:
     """The first entry that names it decides, else the star unless off by default."""
-    found = names.is_enabled(name, requested.split(","), off_by_default={"delta", "echo"})
+    found = controllers.is_enabled(name, requested.split(","), off_by_default={"delta", "echo"})
 
     assert found is enabled
 
@@ -524,13 +524,13 @@ def test_enabling(name: str, requested: str, enabled: bool) -> None:
     ],
 )
 def test_what_a_list_starts(requested: str, enabled: str) -> None:
-    assert [entry.alias for entry in names.enabled(requested.split(","))] == enabled.split()
+    assert [entry.alias for entry in controllers.enabled(requested.split(","))] == enabled.split()
 
 
 def test_machine_controllers_run_only_where_they_are_named() -> None:
     """Another program may see to the same objects already."""
     named = [each.name for each in MANIFESTS[4:]]
 
-    assert {each.name for each in names.enabled(["*"])}.isdisjoint(named)
+    assert {each.name for each in controllers.enabled(["*"])}.isdisjoint(named)
     wanted = ["*", *(each.alias for each in MANIFESTS[4:])]
-    assert [each.name for each in names.enabled(wanted)][4:] == named
+    assert [each.name for each in controllers.enabled(wanted)][4:] == named

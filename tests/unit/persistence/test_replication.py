@@ -16,9 +16,9 @@ from ccm.persistence import errors
 from ccm.persistence.engine import StorageInstance, StoreProvider
 from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.interface import GVK, ObjectKey, Stamped
-from ccm.persistence.manager import Backend, ReplicationManager
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.objects import StoragePlace, instance_name
+from ccm.persistence.replication import Backend, ReplicationManager
 from ccm.persistence.store import check_epoch
 from ccm.testing.persistence_contract import KIND, thing
 from ccm.testing.persistence_harness import HERE, FaultyStore, InstanceFaults

@@ -1,4 +1,4 @@
-"""Replacement of unhealthy machines: which machine may be marked Failed now. Pure.
+"""Limit of replacements of unhealthy machines: which one may be marked Failed now. Pure.
 
 A machine that is marked Failed is replaced, and its Pods move. If all unhealthy machines failed at
 once, a network outage would become an outage of the cluster. So a machine waits while another
@@ -7,7 +7,7 @@ unhealthy, the nodes are probably not the cause. Then a machine also waits for t
 all other groups, but not for machines that other groups create or delete for other reasons.
 
 No block outlasts the time limit: a machine may be stuck, for example because of a quota. A turn is
-claimed before the status is written, and ends when the cache shows the write, so that two machines
+acquired before the status is written, and ends when the cache shows the write, so that two machines
 never pass each other. After a restart, the phases and times on the objects restore the blocks. A
 machine that is being created may then be a replacement, and counts as one.
 """
@@ -102,11 +102,11 @@ class _Group:
     last_failed_s: float = -math.inf
 
 
-class Replacements:
-    """Machines under way, and machines that wait for them.
+class FailureBudget:
+    """Limit of machines that are marked Failed at the same time.
 
-    The caller reports every change of a machine to `note`. A machine needs a turn (`claim`) before
-    it is marked Failed. An unused turn is returned (`release`). A used turn ends when `note` sees
+    The caller reports every change of a machine to `note`. A machine acquires a
+    turn before it is marked Failed. An unused turn is released. A used turn ends when `note` sees
     the written phase.
 
     Args:
@@ -120,13 +120,14 @@ class Replacements:
         self._count = dict.fromkeys(ReplacementState, 0)
         self._turns: dict[str, str] = {}
         self.waiting: set[str] = set()
-        """Keys of machines whose claim was refused."""
+        """Keys of machines that have to wait for a turn."""
 
     @property
     def is_meltdown(self) -> bool:
         """Whether so many nodes are unhealthy that the nodes are probably not the cause."""
-        sick, well = self._count[ReplacementState.UNHEALTHY], self._count[ReplacementState.HEALTHY]
-        return sick >= MELTDOWN_MIN_NODES and sick > MELTDOWN_SHARE * (sick + well)
+        unhealthy = self._count[ReplacementState.UNHEALTHY]
+        known = unhealthy + self._count[ReplacementState.HEALTHY]
+        return unhealthy >= MELTDOWN_MIN_NODES and unhealthy > MELTDOWN_SHARE * known
 
     def note(
         self,
@@ -136,7 +137,7 @@ class Replacements:
         *,
         age_s: float | None = None,
     ) -> Collection[str]:
-        """Record a change of a machine, and return the keys of machines that may claim a turn now.
+        """Record a change of a machine; return the keys of machines that may acquire a turn now.
 
         Args:
             key: key of the machine.
@@ -169,26 +170,26 @@ class Replacements:
         freed = (was_blocking and not holds) or (was_meltdown and not self.is_meltdown)
         return self._take_waiting() if freed else ()
 
-    def claim(self, machine: Machine, now_s: float) -> Blocker | None:
-        """Claim a turn, and return None; or return why the machine has to wait."""
+    def acquire(self, machine: Machine, now_s: float) -> Blocker | None:
+        """Acquire a turn, and return None; or return why the machine has to wait."""
         key = machine.key
         for other, since_s in self._blocking(machine.group):
             wait_s = since_s + self._limit_s - now_s
             if other != key and wait_s > 0:
                 self.waiting.add(key)
-                why = "most nodes are unhealthy, so machines are replaced one at a time: "
-                text = f"{why if self.is_meltdown else ''}{other} is being created or replaced"
+                reason = "most nodes are unhealthy, so machines are replaced one at a time: "
+                text = f"{reason if self.is_meltdown else ''}{other} is being created or replaced"
                 return Blocker(why=text, wait_s=wait_s)
         self.waiting.discard(key)
         self._turns[key] = machine.group
         began_s = self._group(machine.group).replaced
-        # Repeated claims, as after refused writes, do not extend the turn.
+        # A repeated call, as after a refused write, does not extend the turn.
         if now_s - began_s.get(key, -math.inf) >= self._limit_s:
             began_s[key] = now_s
         return None
 
     def release(self, machine: Machine) -> Collection[str]:
-        """Return a turn that is not needed; return the keys of machines that may claim one now."""
+        """Release a turn; return the keys of machines that may acquire one now."""
         self.waiting.discard(machine.key)
         return self._take_waiting() if self._end_turn(machine.key) else ()
 

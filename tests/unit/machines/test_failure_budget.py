@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccm.machines.replacement import (
+from ccm.machines.failure_budget import (
     MELTDOWN_MIN_NODES,
-    Replacements,
+    FailureBudget,
     ReplacementState,
     replacement_state,
     under_way_since,
@@ -50,11 +50,11 @@ def machine(
 
 
 class Scene:
-    """Replacements whose clock a test sets."""
+    """Failure budget whose clock a test sets."""
 
     def __init__(self, *machines: Machine) -> None:
         self.now_s = 0.0
-        self.replacements = Replacements(LIMIT_S)
+        self.replacements = FailureBudget(LIMIT_S)
         for one in machines:
             self.note(one)
 
@@ -69,7 +69,7 @@ class Scene:
         return self.replacements.note(f"d/{name}", None, self.now_s)
 
     def claim(self, one: Machine) -> str:
-        obstacle = self.replacements.claim(one, self.now_s)
+        obstacle = self.replacements.acquire(one, self.now_s)
         return "" if obstacle is None else obstacle.why
 
     def release(self, one: Machine) -> Collection[str]:
@@ -204,7 +204,7 @@ def test_in_a_meltdown_a_machine_waits_until_the_replacement_runs(first: Phase) 
 )
 def test_no_block_outlasts_the_limit(other: Machine) -> None:
     found = replacements(*WELL, other, machine("m"))
-    obstacle = found.replacements.claim(machine("m"), 100.0)
+    obstacle = found.replacements.acquire(machine("m"), 100.0)
     assert obstacle is not None
     assert obstacle.wait_s == LIMIT_S - 100
     found.now_s = LIMIT_S - 1
@@ -234,7 +234,7 @@ def test_after_a_restart_the_objects_keep_the_block(phase: Phase) -> None:
     """Without their history, machines being created or deleted may belong to a replacement."""
     found = replacements(*SICK)
     found.note(machine("o", phase, "o"), age_s=LIMIT_S - 100)
-    obstacle = found.replacements.claim(SICK[0], 0.0)
+    obstacle = found.replacements.acquire(SICK[0], 0.0)
     assert obstacle is not None
     assert obstacle.wait_s == 100
     found.now_s = 100
