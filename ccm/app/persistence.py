@@ -50,11 +50,11 @@ RETRY_S = 30.0
 
 
 class PersistenceConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file says."""
+    """Settings of persistent storage."""
 
     instances: Annotated[
         tuple[dict[str, Any], ...],
-        msgspec.Meta(description="Storage instances, each as backend name with its settings."),
+        msgspec.Meta(description="Storage instances, each as a map of backend name to settings."),
     ]
     write_policy: Annotated[
         Literal["any", "majority", "all"],

@@ -269,7 +269,9 @@ class KubeconfigSource:
             raise ContentRejected(str(error)) from error
         self.dependencies = new_config.files
         if new_config.server != self._transport.config.server:
-            raise ContentRejected(f"the server changed to {new_config.server}; restart to use it")
+            raise ContentRejected(
+                f"the server changed to {new_config.server}; restart kube-ccm to use it"
+            )
         try:
             async with Transport(new_config, user_agent=self._transport.user_agent) as wire:
                 # Forbidden is a success: the server has authenticated the caller.

@@ -36,7 +36,7 @@ class Drain:
         _DRAIN.set(self)
 
     async def drain(self, grace_s: float) -> bool:
-        """Begin the drain and wait for work in progress; False: that took longer than `grace_s`."""
+        """Begin the drain; return whether all work in progress ended within `grace_s` seconds."""
         self.has_begun = True
         return await tasks.wait_for(self._idle, grace_s)
 

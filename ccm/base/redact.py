@@ -393,9 +393,9 @@ def mask_known_forms(text: bytes, mask: bytes, *, encoded: bool) -> bytes:
 
 
 def _follows_object(text: bytes, match: re.Match[bytes]) -> bool:
-    """Return whether a plain word follows the name of an object, such as `m-nosecret: Running`.
+    """Return whether a pair is no secret but an object and a word, such as `m-nosecret: Running`.
 
-    Object names have lower-case letters and dashes; `x-` begins the name of a header.
+    An object name is in lower case and contains a dash. Names that begin with `x-` are headers.
     """
     name, value = match[1], match[0][len(match[1]) :]
     if not (_COLON.search(name) and _WORD.match(value)):

@@ -42,7 +42,7 @@ def load_all(data: bytes | IO[str]) -> list[Any]:
 
 
 def describe_error(error: Exception) -> str:
-    """Return what is wrong with a document and where, without quotes: it may hold a secret."""
+    """Return the fault of a document and its position; never quote it: it may hold a secret."""
     if isinstance(error, _DuplicateName):
         return str(error)
     if isinstance(error, RecursionError):
@@ -96,7 +96,7 @@ _Strict.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 class _CaseInsensitive(_Strict):
-    """Strict loader for which names that differ only in case are duplicates."""
+    """Strict loader that also rejects names that differ only in case, as duplicates."""
 
     @staticmethod
     def canonical_name(name: str) -> str:

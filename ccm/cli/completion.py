@@ -200,14 +200,14 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionContext:
-    """What can be completed at the cursor: flags, and words with their descriptions."""
+    """Candidates for the completion at the cursor: flags, and words with their descriptions."""
 
     options: Sequence[Option]
     words: Mapping[str, str] = field(default_factory=dict)
 
 
 def completion_context(whole: argparse.ArgumentParser, before: Sequence[str]) -> CompletionContext:
-    """Return what can be completed after these words.
+    """Return the candidates for the completion after these words.
 
     Args:
         whole: the parser of `kube-ccm`.

@@ -348,9 +348,9 @@ class MachineDriver(Protocol):
         Without one, delete every resource with this identity; an interrupted creation may have
         left resources without a VM. Return only when all resources are gone.
 
-        With a provider ID this is the last call. Without one, after a started creation, a second
-        call follows some seconds later, because a cloud listing may be stale. The deletion must
-        look in the project and region of the VM. A driver whose provider IDs contain neither
+        With a provider ID, a successful call is the last one. Without a provider ID, if a creation
+        was started, the call is repeated some seconds later, because a cloud listing may be stale.
+        Search in the project and region of the VM; a driver whose provider IDs contain neither
         stores both in `last_known_state`.
 
         Raises:

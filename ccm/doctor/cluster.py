@@ -77,7 +77,7 @@ async def webhooks(case: Case) -> CheckFinding:
 
 
 async def _registered(case: Case) -> list[tuple[Any, str]]:
-    """Return the webhooks with a path of the daemon, each with its name in `--webhooks`."""
+    """Return the configured webhooks whose path the daemon has, each with its `--webhooks` name."""
     path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
     try:
         configurations = await items(case.client, path)

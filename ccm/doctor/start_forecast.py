@@ -85,7 +85,7 @@ async def forecast_of(
     wait: bool = False,
     case: Case | None = None,
 ) -> Forecast:
-    """Return what the daemon would do with these flags; see `ccm.planning.forecast.forecast`.
+    """Return the forecast for a start with these flags; see `ccm.planning.forecast.forecast`.
 
     Raises:
         ExaminationError: the forecast cannot be computed.

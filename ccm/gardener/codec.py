@@ -268,9 +268,9 @@ class GardenerCodec(Codec):
         return {"metadata": metadata, "spec": {"class": _plain(new.template.source.spec.class_)}}
 
     def revert_patch(self, obj: MachineDeployment, to: MachineSet | None) -> Patch:
-        """Return the patch that completes a rollback; `to` is the set whose template returns.
+        """Return the patch that restores the template of the set `to` and ends the rollback.
 
-        Without a set, the patch only withdraws the request.
+        If `to` is None, the patch only removes the rollback request.
         """
         metadata: dict[str, Any] = uid_precondition(obj) | version_precondition(obj)
         spec: dict[str, Any] = {"rollbackTo": None}

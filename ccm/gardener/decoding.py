@@ -440,7 +440,7 @@ def labels_of(template: documents.MachineTemplateSpec) -> Mapping[str, str]:
 
 
 def as_string_map(mapping: Any) -> Mapping[str, str]:
-    """Return the value as a mapping of strings; empty if it is not a mapping."""
+    """Return the value as a mapping of strings, without nulls; empty if it is not a mapping."""
     if not isinstance(mapping, Mapping):
         return {}
     return {str(key): str(value) for key, value in mapping.items() if value is not None}

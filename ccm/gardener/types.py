@@ -123,7 +123,7 @@ class LastOperation(Wire, frozen=True, kw_only=True):
         description: result in words; on a failure, its cause.
         error_code: code of the error, such as ResourceExhausted; empty without an error.
         last_update_time: time at which the operation was recorded.
-        state: result of the operation: Processing, Failed or Successful.
+        state: state of the operation: Processing, Failed or Successful.
         type: type of the operation: Create, Update, InPlaceUpdate, DrainNode, HealthCheck or
             Delete.
     """

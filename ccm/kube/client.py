@@ -96,7 +96,10 @@ class Client:
         content_type: str = _JSON,
         retry: bool = True,
     ) -> bytes:
-        """Send any request, such as `GET /version` or a review; `path` must be encoded."""
+        """Send any request, such as `GET /version`, and return the body of the response.
+
+        `path` must be percent-encoded.
+        """
         changes = self._graceful and method != "GET"
         async with drain.change() if changes else contextlib.nullcontext():
             return await self._transport.do(

@@ -173,9 +173,9 @@ class ServerError(ApiError):
 
 
 class Unreachable(KubeError):
-    """No response of the API server; whether it processed the request is unknown.
+    """No response from the API server; whether it processed the request is unknown.
 
-    The cause is chained; `kind` is its category.
+    `kind` is the category of the chained cause.
     """
 
     def __init__(self, message: str, *, kind: FailureKind) -> None:

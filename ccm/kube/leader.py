@@ -396,7 +396,7 @@ class LeaderElector:
         return self._lock.transitions
 
     def check(self, now_s: float | None = None) -> str | None:
-        """Return what is wrong, for a health check; None = healthy.
+        """Return the fault for a health check; None = healthy.
 
         Only a leader can be unhealthy, if it did not notice the end of its lease.
         """

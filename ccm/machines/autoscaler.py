@@ -26,11 +26,11 @@ _TRUE = "True"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionMark:
-    """A machine that the autoscaler wants deleted.
+    """Machine that the autoscaler chose for deletion.
 
     Attributes:
         piece: the machine.
-        annotations: annotations that it gets.
+        annotations: annotations to set on the machine.
     """
 
     piece: Member
@@ -39,7 +39,7 @@ class DeletionMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMark:
-    """Desired marks of a node in a rollout; None = unchanged.
+    """Desired taint and annotation of a node in a rollout; None = unchanged.
 
     Attributes:
         node: the node.
@@ -86,7 +86,7 @@ def node_marks(
     is_rolling: bool,
     updates: bool,
 ) -> Iterator[NodeMark]:
-    """Yield the marks of nodes that have to change.
+    """Yield the desired taint and annotation of each node on which they must change.
 
     Args:
         new: the set of the newest template.
@@ -121,7 +121,7 @@ def old_set_annotation(
 
 
 def node_patch(node: Node, mark: NodeMark, names: Names) -> Patch | None:
-    """Return the patch that gives a node its marks; None = it has them."""
+    """Return the patch that sets taint and annotations of a node; None = nothing changes."""
     taints = None
     if mark.is_old is not None:
         others = [taint for taint in node.taints if taint.key != names.old_taint]

@@ -177,7 +177,7 @@ class Caches:
         )
 
     def writer(self, kind: ResourceKind[T], rng: random.Random | None = None) -> ObjectWriter[T]:
-        """Return a writer for objects of a kind of the API group."""
+        """Return a writer for objects of one kind of the machine API group."""
         cache = self._informers.informer_for(kind, namespace=self.namespace).store
         return ObjectWriter(self.client.resource(kind), cache=cache, strategic=False, rng=rng)
 
@@ -275,7 +275,7 @@ class Caches:
         ]
 
     def resolve(self, found: MachineClass) -> ResolvedClass:
-        """Return a class with the present contents of its Secrets."""
+        """Return a class with the current contents of its Secrets."""
         return classes.resolve(
             found,
             lambda namespace, name: self.secrets.store.get(f"{namespace}/{name}"),

@@ -127,9 +127,9 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def revert_patch(self, obj: MachineDeployment, to: MachineSet | None) -> Patch:
-        """Return the patch that completes a rollback; `to` is the set whose template returns.
+        """Return the patch that restores the template of the set `to` and ends the rollback.
 
-        Without a set, the patch only withdraws the request.
+        If `to` is None, the patch only removes the rollback request.
         """
 
     @abc.abstractmethod

@@ -38,8 +38,8 @@ QUICK_S = 5.0
 """Longest first wait at a stage whose status is not written: the next pass will write more."""
 
 DENIAL_S = 3.0
-"""Time between two answers of the cloud that deny a VM whose creation was started and whose
-provider ID is not stored. Listings of clouds lag behind creations by about a second."""
+"""Time between two lookups that find no VM, after its creation was started and before its provider ID
+is stored. Listings of clouds lag behind creations by about a second."""
 
 PROGRESS_S = 30.0
 """Minimum time between two descriptions of one drain."""
@@ -105,7 +105,7 @@ class StageTransition:
 
     Attributes:
         to: next stage; the same one = the pass ends and waits.
-        text: description; `{said}`, `{node}` and `{machine}` are filled in.
+        text: description; `{detail}`, `{node}` and `{machine}` are filled in.
         state: state of the operation.
     """
 
@@ -128,32 +128,32 @@ TABLE: Mapping[tuple[DeletionStage, StageOutcome], StageTransition] = MappingPro
         ),
         (DeletionStage.STATUS, StageOutcome.NODE_KNOWN): _move(DeletionStage.DRAIN),
         **{
-            (stage, StageOutcome.OWNER_UNCLEAR): _move(stage, "{said}.", OperationState.FAILED)
+            (stage, StageOutcome.OWNER_UNCLEAR): _move(stage, "{detail}.", OperationState.FAILED)
             for stage in DeletionStage
             if stage is not DeletionStage.FINALIZER
         },
         (DeletionStage.DRAIN, StageOutcome.NO_NODE): _move(
             DeletionStage.VM, "Skipping drain as nodeName is not a valid one for machine."
         ),
-        (DeletionStage.DRAIN, StageOutcome.DRAINING): _move(DeletionStage.DRAIN, "{said}."),
+        (DeletionStage.DRAIN, StageOutcome.DRAINING): _move(DeletionStage.DRAIN, "{detail}."),
         (DeletionStage.DRAIN, StageOutcome.DRAINED): _move(DeletionStage.VM, "Drain successful."),
         (DeletionStage.DRAIN, StageOutcome.FORCED): _move(
             DeletionStage.VOLUMES, "Force Drain successful."
         ),
         (DeletionStage.DRAIN, StageOutcome.DRAIN_FAILED): _move(
             DeletionStage.DRAIN,
-            "Drain failed due to {said}. Will retry in next sync.",
+            "Drain failed due to {detail}. Will retry in next sync.",
             OperationState.FAILED,
         ),
         (DeletionStage.DRAIN, StageOutcome.FORCED_DRAIN_FAILED): _move(
             DeletionStage.VOLUMES,
-            "Drain failed due to {said}. However, since it's a force deletion shall continue "
+            "Drain failed due to {detail}. However, since it's a force deletion shall continue "
             "deletion of VM.",
         ),
         (DeletionStage.VOLUMES, StageOutcome.DETACHED): _move(DeletionStage.VM),
-        (DeletionStage.VOLUMES, StageOutcome.ATTACHED): _move(DeletionStage.VOLUMES, "{said}."),
+        (DeletionStage.VOLUMES, StageOutcome.ATTACHED): _move(DeletionStage.VOLUMES, "{detail}."),
         (DeletionStage.VOLUMES, StageOutcome.DETACH_TIMED_OUT): _move(
-            DeletionStage.VM, "{said}; the wait timed out."
+            DeletionStage.VM, "{detail}; the wait timed out."
         ),
         (DeletionStage.VM, StageOutcome.VM_DELETED): _move(
             DeletionStage.NODE, "VM deletion was successful."
@@ -165,7 +165,7 @@ TABLE: Mapping[tuple[DeletionStage, StageOutcome], StageTransition] = MappingPro
             DeletionStage.VM, "The cloud shows no VM. A second check follows."
         ),
         (DeletionStage.VM, StageOutcome.REFUSED): _move(
-            DeletionStage.VM, "VM deletion failed due to - {said}.", OperationState.FAILED
+            DeletionStage.VM, "VM deletion failed due to - {detail}.", OperationState.FAILED
         ),
         (DeletionStage.NODE, StageOutcome.NO_LABEL): _move(
             DeletionStage.FINALIZER,
@@ -176,7 +176,7 @@ TABLE: Mapping[tuple[DeletionStage, StageOutcome], StageTransition] = MappingPro
         ),
         (DeletionStage.NODE, StageOutcome.BLOCKED): _move(
             DeletionStage.NODE,
-            'Deletion of Node Object "{node}" failed due to - {said}.',
+            'Deletion of Node Object "{node}" failed due to - {detail}.',
             OperationState.FAILED,
         ),
     }
@@ -189,7 +189,7 @@ class StageResult:
 
     Attributes:
         outcome: the outcome.
-        text: text for `{said}` in the description.
+        text: text for `{detail}` in the description.
         after_s: delay of the requeue, in seconds; None = only a change requeues the machine.
         code: code of the cloud's error.
         known_state: state that the driver wants stored; None = unchanged.
@@ -250,7 +250,7 @@ def deletion_state(machine: Machine, settings: MachineSettings) -> DeletionState
 
 
 def further_state(first: DeletionState, second: DeletionState) -> DeletionState:
-    """Return the progress that is further: neither of the two is wrong."""
+    """Return the state with the later stage; the other one lags behind."""
     return second if _RANKS[second.stage] > _RANKS[first.stage] else first
 
 
@@ -260,7 +260,7 @@ def needs_annotation(seen: DeletionState) -> bool:
 
 
 def current_transition(stage: DeletionStage, machine: Machine) -> StageTransition:
-    """Return the move that stays at a stage, with the present description if that belongs to it."""
+    """Return the transition that stays at a stage; keep the description if it has that stage."""
     text = machine.status.description if marked_stage(machine) is stage else MARKERS[stage]
     return StageTransition(stage, text)
 
@@ -274,11 +274,11 @@ def marked_stage(machine: Machine) -> DeletionStage | None:
 
 
 def transition(stage: DeletionStage, event: StageResult, machine: Machine) -> StageTransition:
-    """Return the transition for an event, with its complete text."""
+    """Return the transition for an event, with the placeholders of its text filled in."""
     move = TABLE[stage, event.outcome]
     text = move.text.replace("{node}", machine.node_name).replace("{machine}", machine.name)
-    # Last, so that braces in foreign text are never taken for placeholders.
-    return replace(move, text=text.replace("{said}", event.text))
+    # Last, so that braces in the text of an error are never taken for placeholders.
+    return replace(move, text=text.replace("{detail}", event.text))
 
 
 def transition_status(

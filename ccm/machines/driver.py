@@ -46,11 +46,11 @@ FAILED_REQUESTS = metrics.counter(
 
 
 class DriverCaller(ProviderClient, Protocol):
-    """Caller of the driver (a `CloudClient`)."""
+    """Client that calls the driver (a `CloudClient`)."""
 
     @property
     def cloud(self) -> Cloud:
-        """Present cloud of the provider, for its settings; never called directly."""
+        """Current cloud of the provider, for its attributes only; `call` calls its methods."""
         ...
 
 

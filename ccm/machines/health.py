@@ -1,6 +1,6 @@
 """Health of a machine's node, and the phase that follows from it: a table. Pure.
 
-Each observation of a node yields a cause or nothing. `TABLE` leads from the present phase and a
+Each observation of a node yields a cause or nothing. `TABLE` leads from the current phase and a
 cause to the next phase; without an entry the phase stays. The duration of a phase is measured by a
 monotonic clock. For a machine that is older than this process, the time that had passed before is
 taken from the wall clock when the machine is first seen.

@@ -185,12 +185,12 @@ class Owners:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedMachine:
-    """A machine that was deleted.
+    """Deleted machine that may have left a VM.
 
     Attributes:
-        identity: marks of its VM.
+        identity: identity that its VM carries.
         origins: see `Machine.origins`.
-        at: time at which it was gone, on the event loop's clock.
+        at: event loop time at which the deletion was observed.
     """
 
     identity: Identity
@@ -234,7 +234,7 @@ class DeletedMachines:
         Args:
             pool: the class.
             listed: names of the VMs of a listing.
-            began: when the listing began, on the event loop's clock.
+            began: event loop time at which the listing began.
 
         Returns:
             Whether the listing came too early for some machine.

@@ -331,10 +331,10 @@ class Rollback:
     """Answer to a rollback request.
 
     Attributes:
-        to: the set whose template returns; None = nothing changes.
+        to: set whose template is restored; None = nothing changes.
         revision: requested revision.
         error: reason why nothing changes.
-        is_same: whether the reason is that the template is the present one.
+        is_same: whether the reason is that the template is already the current one.
     """
 
     to: PopulatedSet | None = None

@@ -167,7 +167,7 @@ class MachineSettings:
     disables_scale_down: bool = True
 
     def identity(self, machine: Machine) -> Identity:
-        """Return the marks of a machine's VM."""
+        """Return the identity that a machine's VM carries."""
         return Identity(
             cluster=self.cluster,
             namespace=machine.namespace,

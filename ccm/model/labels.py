@@ -13,7 +13,7 @@ _MAX_PREFIX = 253
 
 @lru_cache
 def value_fault(value: str) -> str:
-    """Return what is wrong with a label value; empty = it is valid."""
+    """Return the fault of a label value; empty = it is valid."""
     if len(value) > _MAX_NAME:
         return f"{value!r} has {len(value)} characters; a label value has at most {_MAX_NAME}"
     if value and not _NAME.fullmatch(value):
@@ -26,7 +26,7 @@ def value_fault(value: str) -> str:
 
 @lru_cache
 def key_fault(key: str) -> str:
-    """Return what is wrong with a label key; empty = it is valid."""
+    """Return the fault of a label key; empty = it is valid."""
     prefix, separator, name = key.rpartition("/")
     if separator and (len(prefix) > _MAX_PREFIX or not _SUBDOMAIN.fullmatch(prefix)):
         return f"{key!r} is not a valid label key; the prefix before the '/' must be a DNS name"

@@ -1,9 +1,9 @@
 """Patches that contain only changed fields, and their preconditions. Pure functions.
 
-With the version as precondition, the server refuses a patch (409) after any change of the object.
-With the UID as precondition, it refuses a patch for another object of the same name (409, or 422
-naming `metadata.uid`). A list without a merge key is replaced as a whole. Its patch needs the
-version it was computed from: otherwise it would undo concurrent changes.
+With resourceVersion as precondition, the server refuses a patch (409) after any change of the
+object. With the UID as precondition, it refuses a patch for another object of the same name (409,
+or 422 naming `metadata.uid`). A list without a merge key is replaced as a whole. Its patch needs
+the resourceVersion it was computed from: otherwise it would undo concurrent changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def uid_precondition(obj: KubeObject) -> dict[str, Any]:
 
 
 def version_precondition(obj: KubeObject) -> dict[str, Any]:
-    """Return patch metadata with the version as precondition."""
+    """Return patch metadata with resourceVersion as precondition."""
     return {"resourceVersion": obj.resource_version}
 
 
@@ -37,7 +37,7 @@ def annotations_patch(
 
     Args:
         wanted: values of annotations; None removes an annotation.
-        any_version: whether to omit the version as precondition.
+        any_version: whether to omit the resourceVersion precondition.
     """
     notes = {key: text for key, text in wanted.items() if obj.annotations.get(key) != text}
     if not notes:

@@ -388,7 +388,9 @@ class StoreProvider:
         """See `VersionedPersistence.put_versioned`."""
         target = self._usable_instance(instance)
         if expect is not None and CAS not in target.store.capabilities:
-            raise VersionConflict(f"{instance} lacks conditional writes; nothing was written")
+            raise VersionConflict(
+                f"{instance} does not support conditional writes; nothing was written"
+            )
         place = objects.place_of(obj)
         return place.key, await self._write(target, place, obj, None, expect)
 

@@ -218,7 +218,11 @@ class PostgresStore:
         return options
 
     async def _ensure_durable(self, db: Any) -> None:
-        """Check that the server flushes acknowledged writes to disk; enable it for a connection."""
+        """Require `fsync` on the server, and enable `synchronous_commit` for the connection.
+
+        Raises:
+            BackendDead: `fsync` is off, so an acknowledged write may be lost.
+        """
         if await db.fetchval("SHOW fsync") != "on":
             raise BackendDead(f"{self._name}: fsync is off, writes are not durable; enable fsync")
         if await db.fetchval("SHOW synchronous_commit") != "remote_apply":

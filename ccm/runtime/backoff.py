@@ -124,7 +124,7 @@ class FairRateLimiter:
         self._buckets = [Bucket(qps=qps, burst=burst) for _ in range(PRIORITY_RETRIES + 1)]
 
     def reserve(self, failures: int, now: float) -> float:
-        """Reserve a token, perhaps a future one; return the seconds until it is available."""
+        """Reserve a token for an item; return the seconds until the token is available."""
         own, *later = self._buckets[min(failures, PRIORITY_RETRIES) :]
         for bucket in later:
             bucket.reserve(now)
@@ -216,7 +216,7 @@ class ItemBackoff(Generic[K]):
         return waiting
 
     def forget(self, key: K) -> None:
-        """Reset the item: it succeeded, changed or is gone."""
+        """Forget the failures and the delay of an item that succeeded, changed or was deleted."""
         self._failures.pop(key, None)
         self._until.pop(key, None)
         self._busy_since.pop(key, None)
@@ -322,7 +322,7 @@ class FailureReports(Generic[K]):
         return True
 
     def forget(self, key: K) -> None:
-        """Forget the cause: the key succeeded or is gone."""
+        """Forget the cause of a key that succeeded or was deleted."""
         self._causes.pop(key, None)
 
     def retain(self, keys: Collection[K]) -> None:

@@ -217,7 +217,7 @@ class DeletionRecord:
         return is_fresh and self._map is not None and self._map.allows_deletion
 
     async def reserve(self, kind: str, *, limit: int, window_s: float) -> str:
-        """Reserve a slot for one deletion and write it to the record; empty: no slot is left.
+        """Reserve a slot for one deletion and write it to the record; empty = no slot is left.
 
         Concurrent callers share the next write.
 
@@ -305,7 +305,7 @@ class DeletionRecord:
             raise
 
     async def _write(self, asked: Sequence[_SlotRequest]) -> None:
-        """Grant slots and write them; without requests, write the blocked deletions.
+        """Grant the requested slots and write the record; without requests, only write the record.
 
         Raises:
             KubeError: the read or the write failed; no slot is granted.

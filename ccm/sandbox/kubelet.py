@@ -259,7 +259,7 @@ class PodRanges:
         self._held: dict[str, str] = {}
 
     def allocate(self, name: str) -> str:
-        """Return the range of a node; allocate it if the node has none.
+        """Return the Pod range of a node; allocate one if the node has none.
 
         Raises:
             ValueError: no range is free.
@@ -271,7 +271,7 @@ class PodRanges:
         return self._held[name]
 
     def reserve(self, name: str, own: str) -> None:
-        """Record the range that a node already has."""
+        """Record the Pod range that a node already has."""
         if name not in self._held:
             self._held[name] = own
             with contextlib.suppress(ValueError):

@@ -273,7 +273,7 @@ class Sandbox:
     async def _follow_machines(
         self, stage: _Environment, kubelets: kubelet.Kubelets, informers: SharedInformers
     ) -> None:
-        """Start and stop kubelets with their machines; runs until cancelled."""
+        """Start and stop kubelets with their machines, until cancelled."""
         while True:
             if (admin := stage.cloud.admin) is not None:
                 with contextlib.suppress(cloud.AdminError):

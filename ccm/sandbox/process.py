@@ -110,7 +110,11 @@ class Child:
         return await self.kill()
 
     async def kill(self) -> int:
-        """Send SIGKILL and wait for the end; return the exit status."""
+        """Send SIGKILL, wait for the exit and return the exit status.
+
+        Raises:
+            TimeoutError: the process still runs after the time limit.
+        """
         self._signal(signal.SIGKILL)
         code = await self._wait_for_exit(within_s=_KILL_DEADLINE_S)
         if code is None:

@@ -2,8 +2,8 @@
 
 Members of `system:masters` may access all paths, and some paths are open to all callers. For the
 rest a SubjectAccessReview decides, and its answer is cached. Responses are marked as not cacheable.
-Errors 401 and 403 are Status objects, as from the API server. Paths are exact, except those that
-end with a slash, which cover all paths below them.
+Errors 401 and 403 are Status objects, as from the API server. Configured paths match exactly; those
+with a trailing slash match all paths below them.
 Counterparts: k8s.io/apiserver, authorization and the filters of a controller manager's server.
 """
 
@@ -291,7 +291,7 @@ class AccessLog:
         """Log a 500 as a warning: the API server gave no answer."""
         if facts := self._line("unanswered", request):
             self._log.warning(
-                "authorization check failed, answering 500", **facts, error=str(error)
+                "authorization check failed, returning status 500", **facts, error=str(error)
             )
 
     def allowed(self, request: Request) -> None:

@@ -251,7 +251,7 @@ class Server:
             return text(f"{error}\n", error.status)
         except Exception as error:  # noqa: BLE001 - one request must not end the server
             self._log.error(
-                "internal error in request handler, answering 500",
+                "request handler failed, returning status 500",
                 path=request.path,
                 exc_info=error,
             )

@@ -62,7 +62,7 @@ class LRUStore:
         return (entry[1],)
 
     def put(self, cache: str, key: Hashable, answer: Any, keep_s: float) -> None:
-        """Store an answer for `keep_s` seconds; evict the least recently used ones for it."""
+        """Store an answer for `keep_s` seconds; when full, evict least recently used answers."""
         self._remove((cache, key))
         size = ENTRY_OVERHEAD + len(msgspec.json.encode(answer))
         self._entries[cache, key] = (clock.monotonic() + keep_s, answer, size)

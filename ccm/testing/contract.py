@@ -353,7 +353,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         same(await face.state(by_id(instance)), RUNNING, "an instance in a transitional state")
 
     async def test_deleted_instance_is_gone(self, face: InstanceLookups, harness: Harness) -> None:
-        """Existence calls return False for a deleted instance, without an error; others exist."""
+        """Existence calls return False for a deleted instance, and still True for another one."""
         instance, other = await harness.create(), await harness.create()
 
         await harness.delete(instance)

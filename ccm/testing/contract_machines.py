@@ -244,7 +244,7 @@ class MachineFaultCases:
             same(await machines.vm_provider_ids(), [vm.provider_id], "VMs in the cloud")
 
     async def test_closing_ends_every_client(self, harness: Harness) -> None:
-        """Closing the provider also closes the clients that it opened for credentials."""
+        """Closing the provider also closes the clients that it opened for MachineClass Secrets."""
 
         async def ask_and_close() -> None:
             async with probes.in_one_task(harness.open()) as cloud:

@@ -452,11 +452,11 @@ def _exchange(row: Endpoint, request: web.Request, body: bytes, response: web.Re
 
 
 def parser(prog: str, description: str, *, prints: str) -> argparse.ArgumentParser:
-    """Return the command-line options that all fakes have."""
+    """Return an argument parser with the options that all fakes share."""
     cli = argparse.ArgumentParser(
         prog=prog,
         description=description,
-        epilog=f"When ready, prints one line of JSON with {prints} until SIGTERM or SIGINT.",
+        epilog=f"When ready, prints {prints} as a line of JSON; serves until SIGTERM or SIGINT.",
     )
     option = cli.add_argument
     option("names", nargs="*", metavar="NAME", help="name of an existing server")

@@ -29,9 +29,9 @@ DEFAULT_CODES = ("2??", "3??")
 
 
 class HealthCheckSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Health check; None leaves a value to the API.
+    """Health check; None = the API chooses the value.
 
-    `http` has the settings of an HTTP check, as far as the Service sets them; None: a TCP check.
+    `http` has the HTTP settings that the Service sets; None = a TCP check.
     """
 
     protocol: str

@@ -529,7 +529,7 @@ class Volumes(ObjectStore[Volume]):
         """Create a volume.
 
         Raises:
-            WorldError: `invalid` without a name or a size.
+            WorldError: `invalid`: the name or the size is missing.
         """
         if not order.name or order.size_gib < 1:
             raise WorldError("invalid", "name and size_gib: must not be empty")
@@ -575,7 +575,7 @@ class NewRoute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Route(NewRoute, frozen=True, kw_only=True):
-    """Route; `target` is the ID of the gateway's instance, null if no instance has the address."""
+    """Route; `target` is the ID of the instance with the gateway's address, null without one."""
 
     id: str
     target: str | None = None

@@ -250,7 +250,7 @@ class CreateFlow:
             await self._call(MachineDriver.delete_machine, request)
         except CloudError as error:
             self._context.log.warning(
-                "VM with a conflicting node name not deleted",
+                "VM not deleted after node name conflict",
                 machine=self.machine.key,
                 provider_id=vm.provider_id,
                 error=str(error),

@@ -34,7 +34,7 @@ _CHECKS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreezeState:
-    """Frozen state, and start of the present outage; seconds of a monotonic clock."""
+    """Frozen state, and start of the current outage; seconds of a monotonic clock."""
 
     is_frozen: bool = False
     away_since: float | None = None

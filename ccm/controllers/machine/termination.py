@@ -174,13 +174,13 @@ class DeleteFlow:
         self._caches, self._driver, self._vms = context.caches, context.driver, context.vms
         self._settings, self._drains = context.settings, context.drains
         self._deletion_state = deletion.deletion_state(machine, self._settings)
-        """Present progress; the annotation may lag behind."""
+        """Current progress; the annotation may lag behind."""
         self._transition = deletion.current_transition(self._deletion_state.stage, machine)
         """Transition for the next status."""
         self._waits: dict[DeletionStage, int] = {}
         """Number of waits at each stage."""
         self._first_denial_s = 0.0
-        """Monotonic time of the first denial of a VM whose provider ID is not stored; 0 = none."""
+        """Monotonic time at which the cloud first found no VM by identity; 0 = never."""
         self._has_failed = False
         """Whether the drain failed and has to be started again."""
         self._drain_began = 0.0
@@ -239,10 +239,10 @@ class DeleteFlow:
     # --- stages -----------------------------------------------------------------------------
 
     async def _check_owner(self) -> StageResult | None:
-        """Return why neither VM nor node may be touched; None = the deletion may continue.
+        """Return the result that blocks the deletion until the owner is clear; None = continue.
 
-        Nothing is touched while the VM of the provider ID has another owner. The same holds while
-        the cloud does not name the owner and nothing else proves that the node is the machine's.
+        A VM of another owner blocks the deletion. A failed owner check blocks it too, unless the
+        node is absent or known to be the machine's.
         """
         machine = self._machine
         machine_class = self._caches.class_to_delete_with(machine)
@@ -420,10 +420,10 @@ class DeleteFlow:
         return StageResult(outcome=StageOutcome.VM_DELETED, known_state=answer.last_known_state)
 
     def _is_denied_twice(self) -> bool:
-        """Return whether two answers, with time between them, deny the VM.
+        """Return whether the cloud found no VM twice, at least `deletion.DENIAL_S` apart.
 
-        A listing may lag behind a creation whose response was lost. After the second denial the
-        cloud is not asked again.
+        A listing may lag behind a creation whose response was lost. After the second time the cloud
+        is not queried again.
         """
         now = clock.monotonic()
         self._first_denial_s = self._first_denial_s or now
@@ -448,7 +448,7 @@ class DeleteFlow:
         return answer
 
     async def _is_elsewhere(self, machine: Machine, machine_class: ResolvedClass) -> bool:
-        """Return whether the cloud would deny the VM only because of other credentials.
+        """Return whether the VM may be missing only because of other credentials.
 
         Raises:
             CloudError: a call failed.
@@ -528,7 +528,7 @@ class DeleteFlow:
         self._deletion_state = msgspec.structs.replace(self._deletion_state, **changes)
 
     async def _write_terminating(self) -> None:
-        """Write the phase Terminating before anything else of the machine is touched."""
+        """Write the phase Terminating, before any other change for the machine."""
         if self._machine.phase is not Phase.TERMINATING:
             await self._write_status(self._transition, None)
 

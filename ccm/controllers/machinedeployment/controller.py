@@ -1,4 +1,4 @@
-"""Reconciles MachineDeployments: one plan per pass, from the present state of the caches.
+"""Reconciles MachineDeployments: one plan per pass, from the current state of the caches.
 
 A change of the deployment or its sets, or a relevant change of their machines, triggers a pass.
 """

@@ -103,7 +103,7 @@ def address_patch(node: Node, cloud_addresses: Sequence[NodeAddress]) -> Patch |
 def desired_addresses(
     node: Node, cloud_addresses: Sequence[NodeAddress]
 ) -> Sequence[NodeAddress] | None:
-    """Return the addresses the node should have; None = keep the present ones.
+    """Return the addresses the node should have; None = keep the current ones.
 
     Order: addresses that match the provided node IP in its order, the others in the cloud's order,
     then the kubelet's Hostname unless the cloud gave one.
@@ -205,7 +205,7 @@ def desired_labels(
 ) -> tuple[Mapping[str, str], Sequence[str]]:
     """Return the labels that initialisation sets, and warnings about omitted ones.
 
-    Type, zone and region overwrite present labels; an additional label never does.
+    Type, zone and region overwrite existing labels; an additional label never does.
     """
     wanted: dict[str, str] = {}
     for pair, value in (

@@ -55,7 +55,7 @@ class ServiceFlags(MassDeletionFlags):
     load_balancer_drift_check_period: timedelta = _BALANCERS.flag(
         timedelta(0),
         "Time between two drift checks, which find load balancers that other clients changed; "
-        "jitter of up to a fifth is added. 0 disables them.",
+        "jitter of up to 20 % is added. 0 disables the checks.",
         check=not_negative,
     )
     load_balancer_drift_check_budget: int = _BALANCERS.flag(

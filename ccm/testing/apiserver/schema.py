@@ -314,7 +314,7 @@ def parse(text: str, package: str, known: Mapping[str, Type]) -> dict[str, Type]
 def _parse_field(token: str, resolve: Any) -> Field:
     match = _ENTRY.fullmatch(token)
     if match is None:
-        raise ValueError(f"not a field: {token!r}")
+        raise ValueError(f"invalid field: {token!r}")
     mark, default = match["mark"], match["default"]
     return Field(
         name=match["name"],

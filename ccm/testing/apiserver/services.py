@@ -2,7 +2,7 @@
 
 The store is the source of allocations: `Numbers` records every written or removed Service, so that
 no explicit release is needed. As in kube-apiserver, allocation is random and starts in the upper
-part of a range; the lower part is left to clients that ask for a certain number.
+part of a range; the lower part is left to clients that request a certain address or port.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def numbers(spec: Spec) -> Iterator[Number]:
 
 
 def complete(body: dict[str, Any], old: Mapping[str, Any] | None) -> None:
-    """Set defaults, keep allocated numbers, and drop fields that the type does not have."""
+    """Set defaults, keep cluster IPs and node ports, and drop fields that the type lacks."""
     spec = body["spec"]
     if old is not None:
         _keep_numbers(spec, old["spec"])
@@ -86,7 +86,7 @@ def complete(body: dict[str, Any], old: Mapping[str, Any] | None) -> None:
 
 
 def _keep_numbers(spec: Spec, before: Spec) -> None:
-    """Keep allocated numbers if a client omits fields that it does not know."""
+    """Keep cluster IPs and node ports if a client omits fields that it does not know."""
     if _EXTERNAL_NAME not in (spec["type"], before["type"]):
         for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
             spec[key] = spec.get(key) or before[key]
@@ -147,10 +147,10 @@ def faults(body: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[e
 
 
 def allocate(body: dict[str, Any], old: Mapping[str, Any] | None, held: Numbers) -> None:
-    """Allocate the missing numbers of a Service.
+    """Allocate the missing cluster IPs and node ports of a Service.
 
     Raises:
-        RefusedError: a number is taken or out of range, or the range is full.
+        RefusedError: an address or port is taken or out of range, or the range is full.
     """
     spec, before = body["spec"], old["spec"] if old else {}
     draft = _Draft(held, set(numbers(before)) if before else set())
@@ -191,11 +191,11 @@ def _set_families(spec: Spec, families: Sequence[str]) -> None:
 
 
 class RefusedError(Exception):
-    """A number that cannot be allocated."""
+    """A cluster IP or node port that cannot be allocated."""
 
 
 class Numbers:
-    """The numbers that stored Services hold.
+    """Cluster IPs and node ports that stored Services hold.
 
     Args:
         ranges: ranges of cluster IPs, one or two of different families; the first is the default.
@@ -207,7 +207,7 @@ class Numbers:
         self._held: dict[str, frozenset[Number]] = {}
 
     def set_allocated(self, key: str, held: Iterable[Number]) -> None:
-        """Set the numbers that a Service holds, by its key."""
+        """Set the cluster IPs and node ports that a Service holds, by its key."""
         self.taken -= self._held.pop(key, frozenset())
         self._held[key] = frozenset(held)
         self.taken |= self._held[key]
@@ -247,7 +247,7 @@ class _Draft:
         return number
 
     def _pick(self, size: int, band: int, number_at: Callable[[int], Number]) -> Number:
-        # Start above the band; go below `start` only when all higher numbers are taken.
+        # Start above the band; go below `start` only when all values above are taken.
         start = random.randrange(band, size) if band < size else 0
         for place in itertools.chain(range(start, size), range(start)):
             number = number_at(place)

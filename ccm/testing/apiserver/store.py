@@ -133,7 +133,7 @@ class Collection:
         return change
 
     def place(self, entry: StoredObject) -> None:
-        """Store an object without history."""
+        """Store an object without adding a change to the history."""
         if entry.key not in self._entries:
             bisect.insort(self._keys, entry.key)
         self._entries[entry.key] = entry

@@ -25,7 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = fake_api.parser(
         "python -m providers.hcloud.testing",
         "A fake of the Hetzner Cloud on loopback, with a network and some servers.",
-        prints="endpoint and token, and serves",
+        prints="endpoint and token",
     )
     parser.add_argument("--action-seconds", type=float, default=0.0, help="duration of an action")
     return parser

@@ -141,7 +141,7 @@ class _DryRunCloud(Cloud):
 
 
 def add_service(_: Cloud, balancer: Resource, service: Resource) -> None:
-    """Add a listener."""
+    """Add a listener (`service` in the API)."""
     port = service.get("listen_port")
     if any(entry["listen_port"] == port for entry in balancer["services"]):
         raise ApiError("source_port_used", f"listen port {port} is used", status=409)
@@ -175,7 +175,7 @@ def _check(given: Resource) -> Resource:
 
 
 def update_service(cloud: Cloud, balancer: Resource, body: Resource) -> None:
-    """Change a listener."""
+    """Change a listener (`service` in the API)."""
     old = next(
         (entry for entry in balancer["services"] if entry["listen_port"] == body["listen_port"]),
         None,
@@ -191,7 +191,7 @@ def update_service(cloud: Cloud, balancer: Resource, body: Resource) -> None:
 
 
 def delete_service(_: Cloud, balancer: Resource, body: Resource) -> None:
-    """Remove a listener."""
+    """Remove a listener (`service` in the API)."""
     kept = [entry for entry in balancer["services"] if entry["listen_port"] != body["listen_port"]]
     if len(kept) == len(balancer["services"]):
         raise ApiError("not_found", f"no service listens on {body['listen_port']}")

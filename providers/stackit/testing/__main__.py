@@ -20,7 +20,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = fake_api.parser(
         "python -m providers.stackit.testing",
         "A fake of STACKIT on loopback, with a network, an image and some servers.",
-        prints="the URL and the environment variables that the daemon needs, and serves",
+        prints="the URL and the environment variables that the daemon needs",
     )
     parser.add_argument(
         "--balancer-seconds", type=float, default=0.0, help="time until a load balancer is ready"

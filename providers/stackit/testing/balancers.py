@@ -20,7 +20,7 @@ def _check(cloud: Cloud, order: Resource) -> None:
     if not NAME.fullmatch(str(order.get("name"))):
         raise state.invalid("name", "must be at most 63 lower-case letters, digits and dashes")
     if order.get("planId") not in PLANS:
-        raise state.invalid("planId", "is not known")
+        raise state.invalid("planId", "unknown plan")
     for key, value in (order.get("labels") or {}).items():
         if not LABEL.fullmatch(key) or (value and not LABEL.fullmatch(value)):
             raise state.invalid("labels", f"{key}: {value} is not a label")
@@ -31,7 +31,7 @@ def _check(cloud: Cloud, order: Resource) -> None:
         (entry["port"], "UDP" in entry["protocol"]) for entry in order.get("listeners") or ()
     ]
     if len(set(listened)) < len(listened) or len(pools) < len(order.get("targetPools") or ()):
-        raise state.invalid("listeners", "or target pools are duplicated")
+        raise state.invalid("listeners", "duplicate port or target pool")
     for pool in order.get("targetPools") or ():
         _check_targets(cloud, pool)
     ref = _credentials_ref(order)

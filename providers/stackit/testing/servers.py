@@ -115,10 +115,13 @@ def _check(cloud: Cloud, order: Resource, place: Place) -> None:
         len(key) > 63 or len(str(value)) > 63 or key.startswith("stackit-")
         for key, value in labels.items()
     ):
-        raise state.invalid("labels", "are too many, too long or reserved")
+        raise state.invalid(
+            "labels",
+            f"at most {MAX_LABELS} labels of at most 63 characters, without prefix stackit-",
+        )
     source: Any = (order.get("bootVolume") or {}).get("source")
     if not order.get("imageId") and not source:
-        raise state.invalid("imageId", "or bootVolume.source is required")
+        raise state.invalid("imageId", "required without bootVolume.source")
     image = order.get("imageId") or (source["id"] if source["type"] == "image" else "")
     if image:
         state.get(cloud.images, image, "image")

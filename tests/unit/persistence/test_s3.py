@@ -151,7 +151,7 @@ async def test_store_that_ignores_conditions(bucket_url: str, config: S3Config) 
         proxy.strips = True
         async with opened(through(proxy, config)) as store:
             assert CAS not in store.capabilities(NAME)
-            with pytest.raises(errors.VersionConflict, match="lacks conditional writes"):
+            with pytest.raises(errors.VersionConflict, match="does not support conditional writes"):
                 await store.put_versioned(NAME, thing(), expect=ABSENT)
             key = await store.put_object(NAME, thing())
             assert await store.get_object(NAME, KIND, key) == thing()
