@@ -19,7 +19,7 @@ from ccm.model.patches import Patch, uid_precondition, version_precondition
 
 
 class RolloutRequestError(Exception):
-    """The request is impossible in the present state; the message has the reason and the remedy."""
+    """The request is impossible in the current state; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

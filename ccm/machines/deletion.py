@@ -38,8 +38,8 @@ QUICK_S = 5.0
 """Longest first wait at a stage whose status is not written: the next pass will write more."""
 
 DENIAL_S = 3.0
-"""Time between two lookups that find no VM, after its creation was started and before its provider ID
-is stored. Listings of clouds lag behind creations by about a second."""
+"""Time between two lookups that find no VM, if its creation was started and its provider ID is not
+stored. Listings of clouds lag behind creations by about a second."""
 
 PROGRESS_S = 30.0
 """Minimum time between two descriptions of one drain."""

@@ -133,7 +133,10 @@ class RouteCases:
     async def test_a_route_to_a_deleted_instance_leads_to_no_node(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """The route of a deleted instance names no node or is absent; it can be deleted."""
+        """The route of a deleted instance is a blackhole, names no node or is absent.
+
+        It can be deleted.
+        """
         routes = probes.routes_of(cloud)
         instance = await harness.create()
         await created(routes, await probes.node_of(cloud, instance), CIDR)
