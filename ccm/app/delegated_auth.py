@@ -1,4 +1,4 @@
-"""Client CAs of the HTTPS server, from files and from the cluster, and delegated reviews.
+"""Client CAs of the HTTPS server, and delegated authentication and authorization.
 
 The cluster's own settings are in a ConfigMap of kube-system; they apply where a flag is empty.
 The ConfigMap and the files are read again every minute.
@@ -336,6 +336,6 @@ class ReviewClient:
 
 
 def client(transport: Transport, name: str) -> Client:
-    """Return a client for reviews, with its own rate limit and the deadline of a review."""
+    """Return a client for TokenReviews and SubjectAccessReviews, with its own rate limit."""
     limiter = TokenBucket(qps=QPS, burst=BURST)
     return Client(transport, name=name, limiter=limiter, timeout_s=REVIEW_TIMEOUT_S)

@@ -181,7 +181,7 @@ class Logger(structlog.BoundLoggerBase):
             self._leveled("debug", event, facts, DEBUG, sys._getframe(1))  # noqa: SLF001
 
     def info(self, event: str, **facts: Any) -> None:
-        """Log a change made in the world."""
+        """Log a change of state."""
         self._emit("info", event, facts, sys._getframe(1))  # noqa: SLF001
 
     def warning(self, event: str, **facts: Any) -> None:
@@ -189,7 +189,7 @@ class Logger(structlog.BoundLoggerBase):
         self._emit("warning", event, facts, sys._getframe(1))  # noqa: SLF001
 
     def error(self, event: str, **facts: Any) -> None:
-        """Log a failure that should not happen."""
+        """Log an unexpected failure."""
         self._emit("error", event, facts, sys._getframe(1))  # noqa: SLF001
 
     def critical(self, event: str, **facts: Any) -> None:

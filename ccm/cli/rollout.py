@@ -62,15 +62,15 @@ _SECTION = FlagSection(NAME, ours=True)
 
 @dataclass(frozen=True)
 class _Own:
-    watch: bool = _SECTION.flag(True, "Wait until the rollout is complete (status).", short="w")
+    watch: bool = _SECTION.flag(True, "With status: wait until the rollout is complete.", short="w")
     timeout: timedelta = _SECTION.flag(  # noqa: RUF009 - it is `dataclasses.field`
         timedelta(0),
-        "Maximum time to wait (status). 0 means no limit.",
+        "With status: maximum time to wait. 0 means no limit.",
         check=checks.not_negative,
     )
     to_revision: int = _SECTION.flag(
         0,
-        "Revision to roll back to (undo). 0 means the previous one.",
+        "With undo: revision to roll back to. 0 means the previous one.",
         check=lambda value: "" if value >= 0 else "must be 0 or more",
     )
 

@@ -112,7 +112,7 @@ def add(commands: Any) -> None:
         type=Path,
         metavar="FILE",
         help="with --machines and --cloud-config: YAML file with the MachineClass and its "
-        "Secrets; VMs are created in your cloud, and deleted at the end",
+        "Secrets; VMs are created in your cloud, and deleted on exit",
     )
     option(
         "--latency",
@@ -154,12 +154,12 @@ def add(commands: Any) -> None:
         "--routes",
         action="store_true",
         help="with --cloud-provider: give nodes Pod ranges, and let the daemon create routes to "
-        "them in your cloud; the routes remain at the end",
+        "them in your cloud; the routes are not deleted on exit",
     )
     option(
         "--keep",
         action="store_true",
-        help="keep the folder with logs and kubeconfig at the end",
+        help="keep the folder with logs and kubeconfig on exit",
     )
     option(
         "--picture",

@@ -178,7 +178,7 @@ class Instances(Protocol):
         """Put an SSH key (`<type> <blob>`) on every instance. The daemon never calls it."""
 
     async def current_node_name(self, hostname: str) -> str:
-        """Return the node name of the daemon's own machine. The daemon never calls it."""
+        """Return the name of the node on which the daemon runs. The daemon never calls it."""
 
     @operation()
     async def instance_exists_by_provider_id(self, provider_id: str) -> bool:

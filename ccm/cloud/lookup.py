@@ -86,7 +86,7 @@ class NodeOwnership:
 
         Args:
             node: the node.
-            is_confirmed: whether the current provider session has confirmed its instance.
+            is_confirmed: whether the current provider session has confirmed the node's instance.
         """
         says_ours = node.provider_id or is_uninitialized(node) or self.has_selector
         return (bool(says_ours) or is_confirmed) and not self.is_foreign(node)

@@ -401,11 +401,11 @@ def setting(
 
     Args:
         meaning: description of the setting, one sentence.
-        secret: whether the value is masked everywhere. Fields with the name suffix of a secret
-            (password, token, secret, api key) always are.
+        secret: whether the value is masked everywhere. A field whose name has the suffix of a
+            secret (password, token, secret, api key) is always masked.
         least: minimum of a number.
-        file: name of an alternative setting: path of a file with the value. The provider is
-            reopened when the file changes. The value then counts as a secret.
+        file: name of an alternative setting, which holds the path of a file with the value. The
+            provider is reopened when the file changes. The value then counts as a secret.
         parse: converts text to the value; raises ValueError for invalid text.
         expects: the valid values, phrased to follow "it must".
     """

@@ -589,7 +589,7 @@ def _key(lease: Any) -> str:
 
 
 def _renewed_by(lease: Any) -> str:
-    """Return the program that last renewed a Lease; empty = unknown."""
+    """Return the field manager that last renewed a Lease; empty = unknown."""
     for entry in get_field(lease, "metadata.managedFields") or ():
         if "f:renewTime" in (get_field(entry, "fieldsV1.f:spec") or {}):
             return get_text_field(entry, "manager")
@@ -605,7 +605,7 @@ def _is_held_by_another(case: Case, lease: Any) -> bool:
 
 
 def _is_managers(case: Case, lease: Any) -> bool:
-    """Return whether a manager uses the Lease, by the renewing program or the Lease's name."""
+    """Return whether a manager uses the Lease, judged by field manager and Lease name."""
     # A machine command has its Lease in the namespace of its Machines: ignore other namespaces.
     is_near = get_text_field(lease, "metadata.namespace") == case.options.namespace
     words = (_renewed_by(lease), get_text_field(lease, "metadata.name"))

@@ -115,7 +115,10 @@ async def forecast_of(
 
 
 async def run_in_forecast_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run work on a loop that skips waiting, in a daemon thread, which process exit can abandon."""
+    """Run work on a `FastForwardLoop` in a thread of its own, and return the result.
+
+    The thread is a daemon thread: it does not delay the exit of the process.
+    """
     outcome: Future[T] = Future()
     outcome.set_running_or_notify_cancel()
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []

@@ -130,7 +130,7 @@ DEPLOYMENT_STATUS = {
 
 
 def machine(obj: documents.Machine) -> Machine:
-    """Convert a document."""
+    """Convert a Machine document to the hub type."""
     spec, template, class_ = obj.spec, obj.spec.node_template.metadata or {}, obj.spec.class_
     unhealthy = tuple(
         condition_type.strip()
@@ -177,7 +177,7 @@ def machine(obj: documents.Machine) -> Machine:
 
 
 def machine_class(obj: documents.MachineClass) -> MachineClass:
-    """Convert a document."""
+    """Convert a MachineClass document to the hub type."""
     template = obj.node_template or documents.ClassNodeTemplate()
     imports = obj.annotations.get(IMPORT_ANNOTATION, "")
     return MachineClass(
@@ -289,7 +289,7 @@ def _positive(text: str) -> float | None:
 
 
 def machine_set(obj: documents.MachineSet) -> MachineSet:
-    """Convert a document."""
+    """Convert a MachineSet document to the hub type."""
     spec, status, labels = obj.spec, obj.status, obj.labels
     return MachineSet(
         **_owner(obj, spec),
@@ -307,7 +307,7 @@ def machine_set(obj: documents.MachineSet) -> MachineSet:
 
 
 def machine_deployment(obj: documents.MachineDeployment) -> MachineDeployment:
-    """Convert a document."""
+    """Convert a MachineDeployment document to the hub type."""
     spec, status, strategy = obj.spec, obj.status, obj.spec.strategy.effective()
     in_place, kind = strategy.in_place_update, _STRATEGIES.get(strategy.type)
     block = in_place if kind is Strategy.IN_PLACE else strategy.rolling_update

@@ -411,7 +411,7 @@ class Strategy(Wire, frozen=True, kw_only=True):
     in_place_update: InPlaceUpdate | None = None
 
     def effective(self) -> Strategy:
-        """Return the strategy with the reference's defaults, which are not written back."""
+        """Return the strategy with machine-controller-manager's defaults, which are not stored."""
         # With bounds of an in-place update but no type, a user does not expect new machines.
         rolls = not self.type and self.in_place_update is None
         if self.type != ROLLING and not rolls:

@@ -283,7 +283,7 @@ class Caches:
         )
 
     def forget(self, uid: str) -> None:
-        """Forget a deleted machine."""
+        """Forget a deleted machine, and each deleted class that no machine uses any more."""
         self.ages.forget(uid)
         gone = [key for key in self._usable if self.classes.store.get(key) is None]
         if gone:

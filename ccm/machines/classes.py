@@ -81,7 +81,7 @@ def resolve(
                 if key != USER_DATA and len(value) > MAX_BYTES
             )
     faults = (*_provider_faults(obj, providers), *obj.gaps, *lacking)
-    # With the user data: the reference's drivers get them, too.
+    # With the user data, as in machine-controller-manager.
     credentials = Credentials(data)
     spec = _ORDERED.encode(obj.provider_spec).decode()
     return ResolvedClass(

@@ -3,7 +3,8 @@
 Pods without claims leave at once, all of them. Pods with claims leave one by one, the highest
 priority first. Each waits until the volumes of the previous Pod are attached elsewhere, so that no
 two Pods compete for the same attachment slot of another node. After the deadline the remaining Pods
-are removed by force. Numbers and settings are the reference's unless the text gives a reason.
+are removed by force. Unless stated otherwise, numbers and settings are those of Gardener's
+machine-controller-manager.
 """
 
 from __future__ import annotations

@@ -127,12 +127,12 @@ class ConfirmedVMs:
         self._confirmed: dict[str, str] = {}
 
     def owns_vm(self, machine: Machine) -> bool:
-        """Return whether the VM of the provider ID is confirmed to be the machine's."""
+        """Return whether the VM with the machine's provider ID is confirmed to belong to it."""
         provider_id = machine.provider_id
         return bool(provider_id) and self._confirmed.get(machine.uid) == provider_id
 
     def owns_node(self, machine: Machine, node: Node) -> bool:
-        """Return whether a node is that of the machine's VM.
+        """Return whether a node runs on the machine's VM.
 
         A label with the machine's name proves it: this controller sets the label on confirmed nodes
         only.

@@ -147,7 +147,7 @@ TIMEOUTS: Mapping[Phase, Timeout] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Time by two clocks.
+    """Point in time, on two clocks.
 
     Attributes:
         wall: wall-clock time, comparable with timestamps on objects; it may jump.

@@ -1,4 +1,7 @@
-"""Metrics of the machine controllers; those with the prefix `mcm` have the reference's names."""
+"""Metrics of the machine controllers.
+
+Those with the prefix `mcm` have the names used by Gardener's machine-controller-manager.
+"""
 
 from __future__ import annotations
 
@@ -246,7 +249,7 @@ _DEPLOYMENTS = _Family(
 def observe_duration(
     step: str, machine: Machine, machine_class: ResolvedClass, seconds: float
 ) -> None:
-    """Record the duration of a step; the reference's gauges keep the last one only."""
+    """Record the duration of a step: in a gauge (the last one), for some also in a histogram."""
     DURATIONS[step].labels(*_labels_of(machine, machine_class)).set(seconds)
     if step in HISTOGRAMS:
         HISTOGRAMS[step].observe(seconds)

@@ -397,7 +397,7 @@ def max_machines(deployment: MachineDeployment) -> int:
 
 
 def unavailable(deployment: MachineDeployment) -> int:
-    """Return the maximum number of missing machines, at most the replicas."""
+    """Return the maximum number of unavailable machines, at most the replicas."""
     if deployment.strategy not in (Strategy.ROLLING, Strategy.IN_PLACE) or not deployment.replicas:
         return 0
     most = resolve_amount(deployment.max_unavailable, deployment.replicas, up=False)

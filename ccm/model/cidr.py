@@ -62,7 +62,7 @@ def parse_ranges(text: str) -> tuple[Network, ...]:
             f"must be one range or an IPv4 and an IPv6 range, but has {len(ranges)} ranges"
         )
     if len(ranges) == MAX_RANGES and ranges[0].version == ranges[1].version:
-        raise ValueError("must be an IPv4 and an IPv6 range, but has two ranges of one family")
+        raise ValueError("must be an IPv4 and an IPv6 range, but has two ranges of the same family")
     return ranges
 
 

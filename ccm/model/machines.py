@@ -172,7 +172,7 @@ class Condition:
     since: datetime | None = None
 
     def after(self, before: Condition | None) -> Condition:
-        """Return the condition; if the status is that of `before`, with its transition time."""
+        """Return the condition; keep the transition time of `before` if the status is the same."""
         is_same = before is not None and before.status == self.status
         return replace(self, since=before.since) if before is not None and is_same else self
 

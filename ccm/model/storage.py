@@ -1,4 +1,4 @@
-"""Volumes: claims, volumes, and the attachments of volumes to nodes."""
+"""PersistentVolumeClaims, PersistentVolumes, VolumeAttachments, and the volumes of a Node."""
 
 from __future__ import annotations
 

@@ -304,7 +304,7 @@ class StoreProvider:
                 raise BackendDead(self._dead)
             if self._machine is not None:
                 if self._machine != machine_id:
-                    raise PersistenceError("already initialized with another machine id")
+                    raise PersistenceError("already initialized with another machine ID")
                 return
             await self._open_all(machine_id)
             self._machine = machine_id

@@ -161,7 +161,7 @@ def check_marker(body: bytes, cluster_uid: str, where: str) -> None:
     except ValueError:
         content = None
     if not isinstance(content, Mapping) or not isinstance(content.get("format"), int):
-        raise BackendDead(f"{where}: its marker is damaged; see the recovery guide")
+        raise BackendDead(f"{where}: the storage marker is damaged; see the recovery guide")
     if content["format"] > FORMAT:
         raise BackendDead(
             f"{where}: written in format {content['format']}, this version reads up to {FORMAT}; "

@@ -85,7 +85,7 @@ def new_machine_id(cluster_uid: str, name: str) -> MachineId:
     """
     for field, value in (("cluster_uid", cluster_uid), ("name", name)):
         if not value.strip():
-            raise ValueError(f"{field} of a machine id must not be empty")
+            raise ValueError(f"{field} of a machine ID must not be empty")
     return MachineId(cluster_uid=cluster_uid, name=name)
 
 

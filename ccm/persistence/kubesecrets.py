@@ -216,7 +216,9 @@ class KubernetesSecretStore(SecretStore):
 def storage(configs: Sequence[KubernetesConfig], context: BackendContext) -> KubernetesSecretStore:
     """Build the secret store of the backend `kubernetes`."""
     if len(configs) != 1 or context.requests is None:
-        raise BackendDead("secrets in the cluster need exactly one namespace, and an API server")
+        raise BackendDead(
+            "secret store kubernetes: needs exactly one configuration, and an API server"
+        )
     return KubernetesSecretStore(
         context.requests, configs[0].namespace or context.namespace, context
     )

@@ -51,7 +51,7 @@ UNSTAMPED = Stamp(0, 0)
 
 
 class Backend:
-    """Provider with its factory: a provider whose initialization failed must be replaced.
+    """Provider, and the factory that replaces it after a failed initialization.
 
     Args:
         name: name of the backend.

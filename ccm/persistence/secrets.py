@@ -303,7 +303,7 @@ class EncryptedConfig(msgspec.Struct, frozen=True, kw_only=True):
 def storage(configs: Sequence[EncryptedConfig], context: BackendContext) -> EncryptedSecretStore:
     """Build the secret store of the backend `encrypted`."""
     if len(configs) != 1:
-        raise BackendDead("configure exactly one encrypted store with one storage")
+        raise BackendDead("secret store encrypted: needs exactly one configuration")
     config = configs[0]
     ring = keyring.read_keys(config.key_files)
     phrases = [keyring.read_passphrase(path) for path in config.passphrase_files]

@@ -370,7 +370,7 @@ class Controller:
         """Reconcile one key, within a drain unit and a log context.
 
         Returns:
-            Whether the reconcile raised no error and was not idle; see `Workers`.
+            Whether the reconcile raised no error and had work to do; see `Workers`.
         """
         reconcile_id = f"{self._ids.getrandbits(48):012x}"
         async with drain.unit():

@@ -481,7 +481,7 @@ ALLOW_HINT = (
 
 
 def mass_guard(record: DeletionRecord | None, *, allow: bool) -> MassDeletionGuard:
-    """Create a guard that a flag or the annotation on the record opens."""
+    """Create a guard; `allow` or the annotation on the record permits mass deletions."""
     return MassDeletionGuard(lambda: allow or (record is not None and record.is_allowed))
 
 

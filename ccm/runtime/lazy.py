@@ -1,7 +1,7 @@
 """Informers and controllers that start on demand.
 
-Most clusters never need some informers, such as that of all disruption budgets. Unlike the shared
-informers these start with their first user and stop with their last.
+Most clusters never need some informers, such as that of PodDisruptionBudgets. Unlike shared
+informers, these start with their first user and stop with their last.
 """
 
 from __future__ import annotations

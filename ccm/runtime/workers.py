@@ -6,8 +6,8 @@ overflow worker starts, at most `MAX_OVERFLOW` of them. When a slow reconcile en
 exits.
 
 A key that was slow last time is set apart in the queue. Such a key gets an overflow worker from the
-start, or waits: it never takes the last free worker. It returns to the other keys after a reconcile
-that was quick, succeeded and was not idle.
+start, or waits: it never takes the last free worker. It returns to the other keys after a quick,
+successful reconcile that had work to do.
 
 A `ConcurrencySlot` bounds concurrent work without counting the wait for a cloud: a worker acquires
 one for its reconcile and releases it during each call that may be slow.
@@ -89,8 +89,8 @@ class Workers:
     Args:
         name: in logs and task names.
         queue: value of the label `name` of the work-queue metrics.
-        reconcile: reconciles one key without raising; returns whether it succeeded and was not
-            idle.
+        reconcile: reconciles one key without raising; returns whether it succeeded and had work
+            to do (see `ReconcileResult.idle`).
         count: number of workers, without overflow workers.
     """
 

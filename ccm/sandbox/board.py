@@ -31,7 +31,7 @@ LAGGARDS = 5
 """Maximum number of objects of each kind that are named at the end."""
 
 RECENT = 200
-"""Number of happenings that are kept."""
+"""Number of log entries that are kept."""
 
 _HOUSEKEEPING = "-repair-controller"
 """Suffix of kube-apiserver's own controllers, whose warnings do not concern the daemon."""
@@ -128,7 +128,7 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """An event for the screen."""
+    """Log entry for the screen."""
 
     at: float
     text: str
@@ -136,19 +136,19 @@ class Happening:
 
 
 class HappeningLog:
-    """The latest `RECENT` happenings."""
+    """Log with the latest `RECENT` entries."""
 
     def __init__(self) -> None:
         self.count = 0
         self._recent: deque[Happening] = deque(maxlen=RECENT)
 
     def add(self, text: str, now: float, *, is_warning: bool = False) -> None:
-        """Record a happening."""
+        """Add an entry; beyond `RECENT` entries, drop the oldest."""
         self._recent.append(Happening(at=now, text=text, is_warning=is_warning))
         self.count += 1
 
     def since(self, count: int) -> Sequence[Happening]:
-        """Return the happenings after the first `count`, as far as they are kept."""
+        """Return the entries after the first `count`, as far as they are kept."""
         fresh = min(self.count - count, len(self._recent))
         return list(self._recent)[len(self._recent) - fresh :] if fresh > 0 else []
 

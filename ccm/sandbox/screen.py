@@ -58,7 +58,7 @@ def open_screen(out: TextIO) -> Lines | Picture:
 
 
 class Lines:
-    """Plain lines, each flushed: progress, and after convergence also happenings."""
+    """Plain lines, each flushed: progress, and after convergence also log entries."""
 
     period_s = 1.0
     """Interval between calls of `show`, in seconds."""
@@ -75,7 +75,7 @@ class Lines:
         print(text, file=self._out, flush=True)
 
     def show(self, board: Board, *, now: float) -> None:
-        """Write the summary if it changed; after convergence also happenings and rollouts."""
+        """Write the summary if it changed; after convergence also log entries and rollouts."""
         if self._started is None:
             self._started = now
         happenings = board.happenings.since(self._shown_count)

@@ -187,7 +187,7 @@ _DECODER = msgspec.json.Decoder(Service | None)
 
 
 class AnnotationRule(Protocol):
-    """Rule for one annotation of a schema."""
+    """Validation rule for the values of one annotation."""
 
     @property
     def name(self) -> str:
@@ -195,7 +195,7 @@ class AnnotationRule(Protocol):
         ...
 
     def fault(self, text: str) -> str:
-        """Return why a value is invalid, one sentence; empty if it is valid."""
+        """Return why a value is invalid, in one sentence; empty if it is valid."""
         ...
 
 

@@ -331,7 +331,7 @@ class _VerifiedChains:
         self._by_leaf: OrderedDict[bytes, tuple[bytes, ...]] = OrderedDict()
 
     def of(self, secured: ssl.SSLObject) -> tuple[bytes, ...]:
-        """Return the verified chain of a connection; empty if it is not cached."""
+        """Return the verified chain of a connection, or else the cached one; empty without both."""
         leaf = secured.getpeercert(binary_form=True) or b""
         chain = _verified_chain(secured)
         if chain:

@@ -51,7 +51,7 @@ again at once would otherwise keep time from moving.
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
-    """An event loop with its own time, which `ccm.base.clock` shows while the loop runs.
+    """An event loop with its own time, which `ccm.base.clock` returns while the loop runs.
 
     Attributes:
         external_operations: number of external operations in progress, such as functions in
@@ -71,7 +71,7 @@ class SkippingLoop(asyncio.SelectorEventLoop):
         self.external_operations += count
 
     def run_forever(self) -> None:
-        """Run the loop and make the project's clocks show its time."""
+        """Run the loop; meanwhile `ccm.base.clock` returns the loop's time."""
         with clock.replaced(self.now, self.time, this_thread_only=self.is_thread_local):
             super().run_forever()
 

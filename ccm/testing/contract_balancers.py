@@ -90,7 +90,7 @@ class BalancerCases:
 
     @pytest.mark.parametrize("change", sorted(CHANGES))
     async def test_ensure_converges(self, cloud: Cloud, harness: Harness, change: str) -> None:
-        """Ensure changes the one load balancer with its Service and back, or refuses the change."""
+        """Ensure applies a change of the Service and its reversal, or refuses the change."""
         balancer = probes.balancer_of(cloud)
         nodes = await probes.nodes(cloud, harness, 2)
         plain, changed = build_service(), build_service(**CHANGES[change])

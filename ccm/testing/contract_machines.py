@@ -566,7 +566,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
     # --- other driver methods -------------------------------------------------------------------
 
     async def test_provider_names_can_stand_in_a_class(self, cloud: Cloud) -> None:
-        """Provider names are not empty, have no outer blanks and differ in more than case.
+        """Provider names are not empty, have no outer whitespace and differ in more than case.
 
         A single string in place of a list of names would accept each of its letters.
         """

@@ -225,7 +225,7 @@ def by_id(made: Made) -> Node:
 
 
 def by_name(made: Made) -> Node:
-    """Return the node of an instance, without provider ID."""
+    """Return a node that has the name of an instance, but no provider ID."""
     return build_node(made.name)
 
 

@@ -31,7 +31,7 @@ DEFAULT_CODES = ("2??", "3??")
 class HealthCheckSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Health check; None = the API chooses the value.
 
-    `http` has the HTTP settings that the Service sets; None = a TCP check.
+    `http` holds `tls` and the HTTP settings that the Service specifies; None = a TCP check.
     """
 
     protocol: str
@@ -43,7 +43,7 @@ class HealthCheckSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListenerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Listener; `http` has the HTTP settings that the Service sets."""
+    """Listener; `http` holds only the HTTP settings that the Service specifies."""
 
     protocol: str
     listen_port: int

@@ -328,7 +328,7 @@ class HcloudBalancers:
         if ADOPTED in held.labels and held.name != name:
             raise cloud.FailedPrecondition(
                 f"load balancer {held.name} was adopted and is never renamed; set {ann.NAME.name} "
-                "to its name, or create the Service again"
+                "to its name, or delete and recreate the Service"
             )
         labels = {**held.labels, **self._labels(cluster_name, service)}
         is_adopted = SERVICE_UID not in held.labels

@@ -104,7 +104,9 @@ class HcloudRoutes:
         """
         gateway, separator, destination = route.name.partition("-")
         if not separator:
-            raise cloud.InvalidArgument(f"route to {route.destination_cidr} is not a listed route")
+            raise cloud.InvalidArgument(
+                f"route to {route.destination_cidr} has no valid ID; pass a route from list_routes"
+            )
         if not self._is_pod_cidr(destination):
             raise cloud.FailedPrecondition(self._foreign_text(destination))
         number = await self._network.id()

@@ -191,7 +191,7 @@ def _status(balancer: client.Balancer) -> cloud.Status:
 
 
 def _digest(balancer: client.Balancer) -> str:
-    """Return the digest; empty for a load balancer in progress or failed, to force an update."""
+    """Return the digest; empty if the load balancer is busy or failed, to force an update."""
     if balancer.state == FAILED_STATE or balancer.state in BUSY_STATES:
         return ""
     return digest(actual_spec(balancer), balancer.members)

@@ -67,7 +67,9 @@ class SimRoutes:
             InvalidArgument: the route has no ID, so `list_routes` did not return it.
         """
         if not route.name:
-            raise cloud.InvalidArgument(f"route to {route.destination_cidr} is not a listed route")
+            raise cloud.InvalidArgument(
+                f"route to {route.destination_cidr} has no valid ID; pass a route from list_routes"
+            )
         with contextlib.suppress(cloud.NotFound):
             await self._api.delete_route(route.name)
 

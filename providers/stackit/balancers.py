@@ -20,7 +20,7 @@ from .marks import BALANCER_CLUSTER, BALANCER_CREDENTIALS, StackitProviderName
 
 
 class MetricsCredentials:
-    """Credentials for the metrics of all load balancers, if configured."""
+    """Credentials for pushing the metrics of all load balancers, if configured."""
 
     def __init__(self, api: lbapi.Client, given: config.Variables) -> None:
         self._api = api
@@ -212,7 +212,7 @@ class StackitBalancers:
         if not _is_ours(held, cluster_name):
             raise cloud.FailedPrecondition(
                 f"load balancer {name} belongs to cluster {held.label(BALANCER_CLUSTER)!r}; use "
-                "another --cluster-name per cluster of a project, and create the Service again"
+                "another --cluster-name per cluster of a project, and recreate the Service"
             )
         if held.status == STATUS_TERMINATING:
             raise cloud.RetryAfter(f"load balancer {name} is being deleted", seconds=DELETE_RETRY_S)
@@ -244,7 +244,7 @@ class StackitBalancers:
         if what := balancer_specs.find_immutable_change(held, recipe):
             raise cloud.FailedPrecondition(
                 f"the API cannot change {what} of load balancer {held.name}; revert the change, or "
-                "create the Service again"
+                "delete and recreate the Service"
             )
         metrics = await self._credentials.ensure(held, recipe.name)
         if metrics is None and (held.metrics or held.label(BALANCER_CREDENTIALS)):

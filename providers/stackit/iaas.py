@@ -22,7 +22,7 @@ RETRY_S = 5.0
 
 
 class Nic(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Network card, as in a listing of cards."""
+    """Network interface (NIC), as in a listing of NICs."""
 
     id: str
     network_id: str = ""
@@ -32,7 +32,7 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ServerNic(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Network card, as in the details of a server."""
+    """Network interface (NIC), as in the details of a server."""
 
     nic_id: str = ""
     network_id: str = ""
@@ -90,7 +90,7 @@ class Client:
         self._http = http
 
     async def server(self, place: Place, server_id: str) -> Server:
-        """Return a server with its network cards. Raises `NotFound`."""
+        """Return a server, including its NICs. Raises `NotFound`."""
         path = f"{place.path}/servers/{server_id}"
         server = await self._http.get(path, Server, {"details": "true"})
         if server.id.lower() != server_id.lower():
@@ -98,7 +98,7 @@ class Client:
         return server
 
     async def servers(self, place: Place, labels: Mapping[str, str] | None = None) -> list[Server]:
-        """Return all servers, or those with labels, with their network cards: one request."""
+        """Return all servers, or only those with the labels, including their NICs: one request."""
         query = {"details": "true"}
         if labels:
             query["label_selector"] = ",".join(f"{key}={text}" for key, text in labels.items())
@@ -126,12 +126,12 @@ class Client:
         await self._http.request("DELETE", f"{place.path}/servers/{server_id}")
 
     async def nics(self, place: Place, server_id: str) -> Sequence[Nic]:
-        """Return the network cards of a server."""
+        """Return the NICs of a server."""
         path = f"{place.path}/servers/{server_id}/nics"
         return (await self._http.get(path, _Nics)).items
 
     async def set_allowed_addresses(self, place: Place, nic: Nic, addresses: Sequence[str]) -> None:
-        """Set the addresses a network card may send from; they replace all existing ones."""
+        """Set the addresses from which a NIC may send; they replace all existing ones."""
         path = f"{place.path}/networks/{nic.network_id}/nics/{nic.id}"
         await self._http.send("PATCH", path, {"allowedAddresses": list(addresses)}, Nic)
 

@@ -49,15 +49,15 @@ class StackitInstances(cloud.InstancesByPower):
 
         Raises:
             NotFound: the server does not exist.
-            Unavailable: the server has no network card yet.
+            Unavailable: the server has no network interface yet.
         """
         server = await self._server(node)
         if not server.nics:
-            raise cloud.Unavailable(f"server {server.name} has no network card yet")
+            raise cloud.Unavailable(f"server {server.name} has no network interface yet")
         return self._metadata(server)
 
     async def list_instances(self) -> cloud.InstanceListing:
-        """Return all servers that have a network card: one request.
+        """Return all servers that have a network interface: one request.
 
         A server without one is read individually, which raises `Unavailable`.
         """
@@ -136,7 +136,7 @@ def power(server: iaas.Server) -> cloud.Power:
 
 
 def addresses(server: iaas.Server, default_network: str = "") -> Sequence[cloud.NodeAddress]:
-    """Return the addresses of all network cards: the default network's first, then by name."""
+    """Return the addresses of all NICs: the default network's first, then by network name."""
     nics = sorted(server.nics or (), key=lambda entry: entry.network_name)
     nics.sort(key=lambda entry: default_network not in (entry.network_name, entry.network_id))
     return tuple(dict.fromkeys(entry for nic in nics for entry in _addresses(nic)))
@@ -153,5 +153,5 @@ def _addresses(nic: iaas.ServerNic) -> Iterable[cloud.NodeAddress]:
 
 
 def label(text: str) -> str:
-    """Return a text as a valid label value."""
+    """Convert a text to a valid label value."""
     return _NO_LABEL.sub("-", text).strip("-_.")[:63]

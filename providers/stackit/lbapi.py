@@ -135,7 +135,7 @@ class _Balancers(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Credentials for the metrics, without the password."""
+    """Credentials for pushing a load balancer's metrics, without the password."""
 
     credentials_ref: str
     display_name: str | None = None
@@ -205,7 +205,7 @@ class Client:
             await self._http.request("DELETE", self._path("load-balancers", name))
 
     async def credentials(self) -> Sequence[Credential]:
-        """Return all credentials for metrics."""
+        """Return all credentials for pushing metrics."""
         path = f"{self._place}/credentials"
         return (await self._http.get(path, _Credentials)).credentials
 

@@ -60,7 +60,7 @@ SOURCES = ("image", "snapshot", "volume")
 
 
 class Networking(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Network or network cards: exactly one of the two. Cards can serve one machine only."""
+    """Network, or existing NICs: exactly one of the two. A NIC can serve one machine only."""
 
     network_id: str | None = None
     nic_ids: tuple[str, ...] | None = None
@@ -370,7 +370,7 @@ class StackitMachines(cloud.Driver[Clients]):
         return _info(server, place)
 
     async def initialize_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """Wait for the boot and set `allowedAddresses`: one request, then one plus one per card."""
+        """Wait for the boot and set `allowedAddresses`: one request, then one plus one per NIC."""
         spec = parse_spec(req.provider_spec)
         async with self._client(req.credentials, req.identity.pool) as api:
             place, server_id = await _find_server(api, req)
@@ -511,11 +511,11 @@ async def _find_existing(
 
 
 def _check_nics(spec: Spec, servers: Sequence[iaas.Server]) -> None:
-    """Check that no other server has the network cards: the API's error would not explain it.
+    """Check that no other server has the NICs: the API's error would not explain it.
 
     Raises:
-        FailedPrecondition: a card is in use.
-        RetryAfter: a card is in use by a server that is being deleted.
+        FailedPrecondition: a NIC is in use.
+        RetryAfter: a NIC is in use by a server that is being deleted.
     """
     wanted = {nic_id.lower() for nic_id in spec.networking.nic_ids or ()}
     for server in servers:
@@ -525,7 +525,7 @@ def _check_nics(spec: Spec, servers: Sequence[iaas.Server]) -> None:
             if server.status in DELETING_STATES:
                 raise cloud.RetryAfter(f"server {server.id} is being deleted", seconds=iaas.RETRY_S)
             raise cloud.FailedPrecondition(
-                f"networking.nicIds: card {nic.nic_id} is in use by server {server.id}; use "
+                f"networking.nicIds: NIC {nic.nic_id} is in use by server {server.id}; use "
                 "networkId for more than one machine"
             )
 
@@ -606,8 +606,8 @@ async def _failed(
     reason = server.error_message or "no reason given"
     if server.launched_at or not MARKS.match(server.labels, identity):
         raise cloud.FailedPrecondition(
-            f"server {server.id} is in state ERROR: {reason}; the server may hold data: check it, "
-            "and delete the machine if its data are not needed"
+            f"server {server.id} is in state ERROR: {reason}; the server may hold data; "
+            "delete the machine if the data is not needed"
         )
     with contextlib.suppress(cloud.NotFound):
         await api.delete_server(place, server.id)
@@ -619,7 +619,7 @@ async def _failed(
 def _addresses_to_allow(
     spec: Spec, network_id: str, nic_id: str, nic: iaas.Nic | iaas.ServerNic
 ) -> Sequence[str]:
-    """Return the addresses a card has to allow; empty if none is missing or for other cards."""
+    """Return the addresses to allow on a NIC; empty if none is missing, or for other NICs."""
     held, networking = nic.allowed_addresses or (), spec.networking
     is_meant = network_id == networking.network_id or nic_id in (networking.nic_ids or ())
     missing = [address for address in spec.allowed_addresses if address not in held]
@@ -627,7 +627,7 @@ def _addresses_to_allow(
 
 
 def _lacks_addresses(given: Mapping[str, Any], server: iaas.Server) -> bool:
-    """Return whether a card lacks addresses of the class; False for an invalid class."""
+    """Return whether a NIC lacks addresses of the class; False for an invalid class."""
     try:
         spec = parse_spec(given)
     except cloud.InvalidArgument:

@@ -211,7 +211,7 @@ def test_a_duration_below_zero_is_none() -> None:
 
 
 async def test_a_route_that_was_never_listed(harness: HcloudHarness) -> None:
-    with pytest.raises(cloud.InvalidArgument, match="not a listed route"):
+    with pytest.raises(cloud.InvalidArgument, match="no valid ID"):
         await harness.project.routes.delete_route(
             CLUSTER, cloud.Route(destination_cidr=CIDR, target_node="n", name="what")
         )

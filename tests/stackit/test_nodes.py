@@ -161,7 +161,7 @@ async def test_a_server_without_cards(harness: StackitHarness) -> None:
     made, other = await harness.create(), await harness.create()
     harness.service.cloud.servers[made.provider_id.rpartition("/")[2]]["nics"] = []
 
-    with pytest.raises(cloud.Unavailable, match="network card"):
+    with pytest.raises(cloud.Unavailable, match="network interface"):
         await harness.project.instances.instance_metadata(node(made.name))
     listed = (await harness.project.inventory.list_instances()).instances
 

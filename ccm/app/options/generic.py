@@ -64,7 +64,7 @@ class GenericFlags:
     leader_migration_config: str = LEADER_MIGRATION.flag(
         "",
         "LeaderMigrationConfiguration file: which manager runs which controller. Empty means the "
-        "built-in plan: routes, services and the node life cycle may run in either manager.",
+        "default configuration: routes, services and node life cycle may run in either manager.",
     )
     min_resync_period: timedelta = GENERIC.flag(
         timedelta(hours=12),
@@ -320,10 +320,10 @@ class LogFlags:
         kind=LEVELS,
     )
     log_text_split_stream: bool = GLOBAL.flag(
-        False, "Write errors to stderr, other lines to stdout (text). Alpha."
+        False, "Text format: write errors to stderr, other lines to stdout. Alpha."
     )
     log_json_split_stream: bool = GLOBAL.flag(
-        False, "Write errors to stderr, other lines to stdout (json). Alpha."
+        False, "JSON format: write errors to stderr, other lines to stdout. Alpha."
     )
     log_text_info_buffer_size: int = GLOBAL.flag(
         0,

@@ -76,7 +76,7 @@ DEFAULT = LeaderMigration(
         for name in ("route-controller", "service-controller", "cloud-node-lifecycle-controller")
     ),
 )
-"""The built-in plan (Kubernetes, controller-manager configuration)."""
+"""The default configuration (Kubernetes, controller-manager configuration)."""
 
 
 def load(file: str) -> LeaderMigration:

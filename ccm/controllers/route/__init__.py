@@ -1,4 +1,4 @@
-"""The route controller: keeps a route in the cloud to the Pods of each node.
+"""The route controller: maintains cloud routes to the Pod ranges of each node.
 
 Counterpart of the `route` controller of the Go cloud-provider library. `plan` compares the nodes
 with the cloud's routes and plans changes; `controller` and `calls` execute them.

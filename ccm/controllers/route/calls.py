@@ -293,7 +293,7 @@ class RouteConditions:
     Args:
         nodes: the shared informer of nodes.
         api: node requests under the controller's account.
-        keep_foreign_reason: keep a condition with the right status and another writer's reason.
+        keep_foreign_reason: see `RouteSettings`.
         ownership: which nodes belong to this daemon; nothing is written about others.
     """
 

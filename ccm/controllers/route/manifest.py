@@ -67,7 +67,7 @@ class RouteFlags(NodeSelectorFlags, MassDeletionFlags):
     )
     route_reconciliation_min_interval: timedelta = _ROUTES.flag(
         timedelta(seconds=10),
-        "Minimum time between two comparisons of nodes and routes that node changes cause. 0 "
+        "Minimum time between two comparisons of nodes and routes triggered by node changes. 0 "
         f"means one comparison per burst of changes. {_NEEDS_GATE}",
         check=not_negative,
         former_name="route-shortest-interval",

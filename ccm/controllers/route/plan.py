@@ -422,7 +422,7 @@ def condition_patch(
         node: current node.
         created: whether every route of the node exists.
         now: the time to write, RFC 3339.
-        keep_foreign_reason: keep a condition with the right status whatever its reason.
+        keep_foreign_reason: do not overwrite the reason if the status is right.
     """
     status = names.STATUS_FALSE if created else names.STATUS_TRUE
     reason = names.REASON_ROUTE_CREATED if created else names.REASON_NO_ROUTE_CREATED
@@ -539,14 +539,14 @@ class RouteSettings:
 
     Attributes:
         period_s: seconds between the starts of two comparisons; None = when nodes change.
-        interval_s: minimum seconds between two comparisons that changes of nodes cause.
-        settle_s: seconds the first change waits for further ones.
-        safety_s: maximum seconds without a comparison, before jitter.
-        concurrency: concurrent calls that create or delete.
-        grace_s: seconds a node without Pod ranges keeps its routes.
-        keep_foreign_reason: keep a NetworkUnavailable condition with the right status and another
-            writer's reason.
-        allow_mass_deletion: delete routes however many nodes are missing.
+        interval_s: minimum seconds between two comparisons triggered by node changes.
+        settle_s: minimum seconds from a node change to the comparison; covers further changes.
+        safety_s: maximum seconds between two comparisons, plus jitter.
+        concurrency: maximum concurrent calls that create or delete routes.
+        grace_s: seconds for which a node without Pod ranges keeps its routes.
+        keep_foreign_reason: do not overwrite another writer's reason in a NetworkUnavailable
+            condition whose status is right.
+        allow_mass_deletion: delete routes regardless of the number of missing nodes.
     """
 
     period_s: float | None = None

@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
 def _ranges(text: str) -> tuple[services.Network, ...]:
     networks = tuple(ipaddress.ip_network(part) for part in text.split(","))
     if len(networks) != len({network.version for network in networks}):
-        raise argparse.ArgumentTypeError(f"{text} has two ranges of one IP family")
+        raise argparse.ArgumentTypeError(f"{text} has two ranges of the same IP family")
     return networks
 
 

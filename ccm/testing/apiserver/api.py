@@ -142,7 +142,7 @@ class WriteResult:
 
 
 class Api:
-    """The verbs on one store.
+    """Verbs of the Kubernetes API, such as create and patch, on one object store.
 
     Args:
         cluster_ips: ranges of cluster IPs, one or two of different families.

@@ -53,7 +53,7 @@ class Selector:
 
 
 class _Continue(msgspec.Struct, frozen=True, kw_only=True):
-    """Start of the next page of a list: the revision of the list, and the first key."""
+    """Decoded continue token: the revision of the list, and the first key of the next page."""
 
     rv: int
     start: str

@@ -39,7 +39,7 @@ class ApiResponse:
 
 
 class RequestHandler:
-    """Answers requests with the verbs on one store."""
+    """Dispatches requests to the verbs of an `Api`, and renders the responses."""
 
     def __init__(self, verbs: api.Api) -> None:
         self.verbs = verbs

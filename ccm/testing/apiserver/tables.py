@@ -270,7 +270,7 @@ PLAIN = parse(PLAIN_TEXT)
 
 
 def custom(stated: Sequence[Body]) -> tuple[Column, ...]:
-    """Return the columns of a CustomResourceDefinition.
+    """Return the columns for the additionalPrinterColumns of a CustomResourceDefinition.
 
     Raises:
         ValueError: a JSON path is malformed or not supported.

@@ -1,4 +1,4 @@
-"""Handlers for servers and their network cards."""
+"""Handlers for servers and their NICs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _nics_of_order(cloud: Cloud, order: Resource) -> Iterable[Resource]:
 
 
 def new_nic(cloud: Cloud, network_id: str, **fields: Any) -> Resource:
-    """Create a network card with addresses of a network."""
+    """Create a NIC with addresses of a network."""
     network = state.get(cloud.networks, network_id, "network")
     number = cloud.number()
     v4 = ip_network(network["ipv4"]["prefixes"][0])
@@ -87,7 +87,7 @@ def new_nic(cloud: Cloud, network_id: str, **fields: Any) -> Resource:
 
 
 def _nic_details(nic: Resource, network_name: str) -> Resource:
-    """Return a card as in the details of its server."""
+    """Return a NIC as in the details of its server."""
     fields = ("ipv4", "ipv6", "mac", "networkId", "nicSecurity", "allowedAddresses")
     visible = {field: nic[field] for field in fields if field in nic}
     return {**visible, "nicId": nic["id"], "networkName": network_name}
@@ -183,7 +183,7 @@ def delete(cloud: Cloud, call: Call) -> Answer:
 
 
 def remove(cloud: Cloud, number: str) -> None:
-    """Remove a server with its cards, except cards that existed before it."""
+    """Remove a server with its NICs, except NICs that existed before it."""
     server = cloud.servers.pop(number, None)
     cloud.places.pop(number, None)
     if server is None:
@@ -218,7 +218,7 @@ def power_handler(*, on: bool) -> Handler:
 
 
 def nics(cloud: Cloud, call: Call) -> Answer:
-    """List the cards of a server."""
+    """List the NICs of a server."""
     return 200, {"items": [cloud.nics[nic["nicId"]] for nic in find_server(cloud, call)["nics"]]}
 
 
@@ -237,7 +237,7 @@ def quotas(cloud: Cloud, call: Call) -> Answer:
 
 
 def patch_nic(cloud: Cloud, call: Call) -> Answer:
-    """Change a card; a given list replaces the existing one."""
+    """Change a NIC; a given list replaces the existing one."""
     network, number, change = call.path["networkId"], call.path["nicId"], call.body
     nic = state.get(cloud.nics, number, "nic")
     if nic["networkId"] != network:

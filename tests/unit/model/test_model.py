@@ -139,8 +139,8 @@ def network(text: str) -> Network:
         ("10.0.0.0", "'10.0.0.0' is not a CIDR"),
         ("10.0.0.0/8,", "'' is not a CIDR"),
         ("a,b", "'a', 'b' are not CIDRs; each must look like"),
-        ("10.0.0.0/8,11.0.0.0/8", "two ranges of one family"),
-        ("fd00::/64,fd01::/64", "two ranges of one family"),
+        ("10.0.0.0/8,11.0.0.0/8", "two ranges of the same family"),
+        ("fd00::/64,fd01::/64", "two ranges of the same family"),
         ("10.0.0.0/8,fd00::/64,11.0.0.0/8", "has 3 ranges"),
     ],
 )
