@@ -89,7 +89,8 @@ async def permissions(case: Case) -> CheckFinding:
     if refusals and (case.impersonated_user or case.options.use_service_account_credentials):
         return warn(
             "no permission to create subjectaccessreviews, so other users cannot be checked",
-            "run it as a cluster administrator, or with the daemon's credentials and without --as",
+            "run doctor as a cluster administrator, or with the daemon's credentials and without "
+            "--as",
             details=refusals[:1],
         )
     if refusals:
