@@ -104,7 +104,7 @@ class _Own:
     insecure: bool = _SECTION.flag(
         False,
         "Do not verify the certificate of the daemon at --address, which is self-signed unless "
-        "the daemon has --tls-cert-file. Any server at that address gets your token.",
+        "one is configured. Any server at that address gets your token.",
     )
     timeout: timedelta = _SECTION.flag(  # noqa: RUF009 - it is `dataclasses.field`
         timedelta(seconds=CHECK_LIMIT_S),

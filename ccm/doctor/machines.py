@@ -53,7 +53,7 @@ _OFF = "the machine controller is disabled; see the finding controllers"
 
 
 async def machines(case: Case) -> CheckFinding:
-    """Check that the API server has Machines, and report Machines in trouble."""
+    """Check that the API server has Machines, and report unhealthy Machines."""
     if not provider.is_startable(case, MANIFEST):
         return ok(_OFF)
     known = await discovery.fetch_plurals(

@@ -44,8 +44,8 @@ async def kubelets(case: Case) -> CheckFinding:
     bare = [node.name for node in nodes if not node.provider_id and not is_uninitialized(node)]
     if bare:
         return warn(
-            f"{which(len(bare), len(nodes), 'node', 'lacks', 'lack')} --cloud-provider=external: "
-            f"{some(bare)}",
+            f"{which(len(bare), len(nodes), 'node', 'was', 'were')} registered without "
+            f"--cloud-provider=external: {some(bare)}",
             "start their kubelets with --cloud-provider=external, delete the Nodes, and let the "
             "kubelets register them again",
         )

@@ -258,7 +258,9 @@ class Board:
             self.unrouted.remove(row.key)
             self._changed.set()
         if is_off != was_off:
-            self.happenings.add(f"{node.name}: shutdown taint {'set' if is_off else 'unset'}", now)
+            self.happenings.add(
+                f"{node.name}: shutdown taint {'set' if is_off else 'removed'}", now
+            )
 
     def node_gone(self, name: str, now: float) -> None:
         """Mark a node as deleted."""
@@ -456,7 +458,8 @@ def unsettled_lines(board: Board) -> Iterator[str]:
     for key in sorted(board.machines.missing)[:LAGGARDS]:
         yield f"not running: Machine {key}: {_last_word(board.machines, key, 'never created')}"
     if board.awaited:
-        yield f"not running: {board.awaited} Machines: never created"
+        noun = "Machine" if board.awaited == 1 else "Machines"
+        yield f"not running: {board.awaited} {noun}: never created"
     waiting = board.unrouted - board.nodes.missing
     for what, missing in (("not initialised", board.nodes.missing), ("no route", waiting)):
         for name in sorted(missing)[:LAGGARDS]:

@@ -137,7 +137,10 @@ def quote(text: str) -> str:
 
 
 def explain(flags: Mapping[str, Flag], sections: Iterable[FlagSection]) -> str:
-    """Return the help of every flag that is not deprecated, by section, within 100 columns."""
+    """Return the help of all flags by section, then of deprecated aliases, within 100 columns.
+
+    Other deprecated flags are left out.
+    """
     texts = []
     for section in sections:
         rows = [f"{section.title[0].upper()}{section.title[1:]} flags:", ""]

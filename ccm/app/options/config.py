@@ -164,7 +164,7 @@ def _take_flags(section: documents.DocumentSection, settings: dict[str, Any]) ->
         if flag is None or name in _ONLY_FLAGS:
             section.add_fault(written, "is unknown; use the name of a flag, without leading dashes")
         elif name in settings:
-            section.add_fault(written, f"is set twice, also as {flag.path}")
+            section.add_fault(written, f"is set twice, also as {flag.path or name}")
         else:
             settings.update(_read(section, written, flag, value, zero_counts=True))
     settings["aliases"], violations = resolve_aliases(FLAGS, settings)

@@ -130,7 +130,7 @@ host: {{ . | quote }}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.networkPolicy.enabled .Values.hostNetwork -}}
-{{- fail "networkPolicy.enabled: network plugins ignore Pods on the host network; set hostNetwork=false, or omit it" -}}
+{{- fail "networkPolicy.enabled: network plugins ignore Pods on the host network; set hostNetwork=false, or disable networkPolicy" -}}
 {{- end -}}
 {{- if and .Values.machines.enabled .Values.machineController.enabled -}}
 {{- fail "machineController.enabled: machines.enabled runs the same controllers in the daemon; enable only one" -}}

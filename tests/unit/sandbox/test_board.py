@@ -228,7 +228,7 @@ def test_those_left_behind_are_named_with_what_is_known() -> None:
 
     assert list(boards.unsettled_lines(board)) == [
         "not running: Machine default/m1: the quota is used up",
-        "not running: 1 Machines: never created",
+        "not running: 1 Machine: never created",
         "not initialised: node n1: never registered",
         "no route: node n0: no event; see the daemon's log",
         "not served: Service default/web-1: SyncLoadBalancerFailed: no",

@@ -130,7 +130,15 @@ def test_former_names_of_flags_may_stand_in_a_file(tmp_path: Path) -> None:
         ("Flags: {config: x}", "Flags.config is unknown; use the name of a flag"),
         (
             "{KubeCloudShared: {ClusterName: a}, Flags: {cluster_name: b}}",
-            "Flags.cluster_name is set",
+            "Flags.cluster_name is set twice, also as KubeCloudShared.ClusterName",
+        ),
+        (
+            "Flags: {node-selector: a, node_selector: a}",
+            "Flags.node_selector is set twice, also as node-selector",
+        ),
+        (
+            "Flags: {own-nodes: a, own_nodes: a}",
+            "Flags.own_nodes is set twice, also as own-nodes",
         ),
         (
             "Generic: {LeaderMigration: {resourceLock: leases}}",
