@@ -73,6 +73,7 @@ class MachineClassController:
         """False once the API server dropped a condition: Gardener's definition of MachineClass has
         no field `status`, so that every further write would be useless."""
         self._status_writes = asyncio.Lock()
+        """Held during a write: its response decides whether further writes are useful."""
         self.controller = Controller(
             NAME,
             queue=NAME,
@@ -140,7 +141,6 @@ class MachineClassController:
         Raises:
             KubeError: the write failed.
         """
-        # Serialised: the response to the first write decides whether the others are useful.
         async with self._status_writes:
             if _has_condition(obj, wanted.type):
                 self._stores_status = True

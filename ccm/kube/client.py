@@ -38,7 +38,8 @@ PAGE_SIZE = 500
 """Objects per page (chunk size of client-go's pager): decoding it takes a few milliseconds only."""
 
 IDLE_GRACE_S = 30.0
-"""Seconds that a watch may be silent beyond the server's own time limit."""
+"""Seconds that a watch may be silent beyond the server's own time limit: a busy server may end the
+watch late. After a longer silence the connection counts as dead."""
 
 _JSON = "application/json"
 _STRATEGIC = "application/strategic-merge-patch+json"
@@ -54,7 +55,8 @@ class Client:
         transport: transport, shared by all clients of the process.
         name: suffix of the user agent, such as `node-controller`; empty = none.
         limiter: rate limiter, awaited before each attempt of each request; None = unlimited.
-        timeout_s: time limit of one attempt of one call, in seconds; watches have none.
+        timeout_s: time limit of one attempt of one call, in seconds; watches have none. Unlike
+            client-go's default (none), it ends a call to a server that hangs.
         graceful: whether a drain lets writes finish, with all attempts. The server may still
             execute a cancelled request when another replica already leads.
         urgent: whether calls bypass the concurrency limit and the lease guard; for the Lease.

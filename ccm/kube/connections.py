@@ -29,6 +29,8 @@ from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Credential
 
 CONNECT_TIMEOUT_S = 10.0
+"""Time limit for connecting to one address of the server, TLS handshake included. Shorter than the
+usual limit of a request, so that a further address can be tried."""
 
 READ_BUFFER = 2 * 1024 * 1024
 """Bytes read ahead per connection: a whole object at once."""
@@ -219,6 +221,7 @@ class SessionPool:
         self._newest: PooledSession | None = None
         self._open: set[PooledSession] = set()
         self._changing = asyncio.Lock()
+        """Held while a session is created: one session serves all requests that need it."""
 
     def adopt(self, config: ClusterConfig) -> None:
         """Use other TLS settings from the next request on."""
@@ -283,7 +286,8 @@ INITIAL_CONCURRENCY = 8
 """Number of concurrent requests while responses are fast."""
 
 WIDEN_AFTER_S = 0.1
-"""Seconds with waiting requests and few responses after which the limit rises by one."""
+"""Seconds with waiting requests and few responses after which the limit rises by one: slow
+responses occupy the slots then, not load."""
 
 BUSY_RESPONSES = 20
 """Responses in that time that are not few: a server with 200 a second is busy, not slow."""

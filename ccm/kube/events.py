@@ -39,7 +39,8 @@ COMBINED_PREFIX = "(combined from similar events): "
 
 SIMILAR_LIMIT = 10
 SIMILAR_WINDOW_S = 600.0
-"""Number of different messages that are combined, and the maximum seconds between two of them."""
+"""Number of different messages that are combined, and the maximum seconds between two of them
+(client-go)."""
 
 SPAM_BURST = 25
 SPAM_QPS = 1 / 300
@@ -187,6 +188,7 @@ DEFAULT_NAMESPACE = "default"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _DNS_NAME_LIMIT = 253
+"""Maximum length of an object's name (Kubernetes); the API server rejects a longer one."""
 
 _outcomes = metrics.counter(
     "ccm_kube_events_total",

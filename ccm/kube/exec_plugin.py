@@ -46,11 +46,15 @@ _PIPE_HOLDS = 1 << 20
 """Maximum bytes in a pipe (Linux, fs.pipe-max-size)."""
 
 _POLL_S = 0.05
-"""Seconds between two checks whether the program has ended."""
+"""Seconds between two checks whether the program has ended. The end of its output does not tell: a
+child process may keep the pipes open."""
 
 _STDERR_KEPT = 64 << 10
+"""Maximum bytes of stderr in memory: a program may print without end."""
+
 _NAME_SHOWN = 64
 _STDERR_SHOWN = 300
+"""Maximum characters of a name and of stderr in an error, which must stay readable in a log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +113,7 @@ class ExecPlugin:
             end_message="exec plugin recovered",
         )
         self._running = asyncio.Lock()
+        """Held while the program runs: one run serves all requests that wait for it."""
 
     async def current(self) -> Credential:
         """Return the cached credential, or a new one if it expired.

@@ -133,7 +133,8 @@ class ReflectorSettings:
         open_timeout_s: maximum time until the server begins to answer a watch.
         idle_timeout_s: maximum time without a byte before a watch is aborted; None = a little more
             than the duration of the watch.
-        overtime_s: maximum time that a server may keep a watch open beyond its duration.
+        overtime_s: maximum time that a server may keep a watch open beyond its duration, in
+            case it ignores the duration.
         initial_idle_timeout_s: maximum time without an event until the initial events are complete;
             a server that exceeds it counts as one without watch-list.
         initial_timeout_s: maximum time for all initial events, with the same effect.

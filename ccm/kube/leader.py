@@ -51,7 +51,7 @@ _RELEASED_S = 1
 """Duration in a released lease; the API server rejects zero (client-go)."""
 
 _RELEASE_PAUSE_S = 0.25
-"""Delay between attempts to release the lease."""
+"""Delay between attempts to release the lease: short, because a successor waits for the release."""
 
 _MAX_TRANSITIONS = (1 << 31) - 1
 """Maximum of the API server's int32: a larger count, and the lease with it, is rejected."""
@@ -302,10 +302,17 @@ HEALTH_TOLERANCE_S = 20.0
 """Seconds that a leader may miss the end of its lease before the health check fails
 (cloud-controller-manager)."""
 
-# The candidate also reads the lease in every retry period, so a watch may fail for a while.
 _WATCH_TIMEOUT_S = 300
+"""Requested duration of a watch in seconds (client-go, minimum of a reflector)."""
+
 _WATCH_BACKOFF = ExponentialBackoff(base_s=1.0, factor=2.0, cap_s=60.0, jitter=0.5)
+"""Delays after a failed watch. They may be long, because a standby without a watch reads the Lease
+every retry period."""
+
 _SHORT_WATCH_S = 1.0
+"""Minimum duration of a watch, in seconds. After a shorter one the next is delayed: a server may
+end each watch at once (client-go)."""
+
 _EXPIRY_MARGIN_S = 0.001
 """Delay of an attempt after the expiry of a lease, so that the lease has expired for certain."""
 
@@ -475,6 +482,7 @@ class LeaderElector:
 
     async def _follow(self) -> None:
         """Watch the Lease while standing by."""
+        # Reset as in client-go's reflector: rare failures must not lead to long delays.
         streak = FailureStreak(policy=_WATCH_BACKOFF, reset_after_s=120.0, rng=self._rng)
         while True:
             opened_at = clock.monotonic()
@@ -493,6 +501,8 @@ class LeaderElector:
             namespace=self._config.namespace,
             timeout_s=_WATCH_TIMEOUT_S,
             field_selector=f"metadata.name={self._config.name}",
+            # A leader renews several times in this time: after a longer silence, the connection may
+            # be dead.
             idle_timeout_s=self._config.lease_duration_s,
         ) as events:
             self._last_watch_event_at = clock.monotonic()

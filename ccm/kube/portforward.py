@@ -30,7 +30,10 @@ LOOPBACK = "127.0.0.1"
 
 _DATA, _ERROR = 0, 1
 _CHUNK = 64 << 10
+"""Maximum bytes of one message: the default buffer limit of a stream reader (asyncio)."""
+
 _CLOSE_S = 1.0
+"""Time limit for the closing handshake: the caller waits for it, and its result does not matter."""
 
 
 @dataclass(slots=True, kw_only=True)

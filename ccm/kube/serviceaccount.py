@@ -31,7 +31,8 @@ MIN_LIFETIME_S = 600.0
 """Assumed minimum lifetime of a token: a shorter one may result from clock differences."""
 
 REFRESH_FRACTION = 0.8
-"""Fraction of a token's lifetime after which it is renewed."""
+"""Fraction of a token's lifetime after which it is renewed (cloud-provider, dynamic client
+builder)."""
 
 MAX_ATTEMPTS = 4
 FIRST_RETRY_S = 0.5
@@ -39,7 +40,7 @@ FIRST_RETRY_S = 0.5
 all bridge a short outage. After that, each request asks again."""
 
 RETRY_S = 10.0
-"""Delay between attempts while the old token is still usable."""
+"""Delay between attempts while the old token is still usable: no request has to wait for them."""
 
 
 class TokenStatus(Wire, frozen=True, kw_only=True):
@@ -81,6 +82,7 @@ class ServiceAccount:
             end_message="token renewal recovered",
         )
         self._renewal_lock = asyncio.Lock()
+        """Held during a request for a token: one token serves all requests that wait for it."""
 
     @property
     def user(self) -> str:

@@ -40,7 +40,8 @@ CUT_RETRY_S = 1.0
 """Delay before a GET that was cut is sent again (client-go, rest request)."""
 
 WATCH_START_TIMEOUT_S = 30.0
-"""Time limit for the head of the response to a streamed GET."""
+"""Time limit for the head of the response to a streamed GET. The stream itself has no time limit,
+so a server that hangs would not be noticed."""
 
 MAX_LINE = 32 * 1024 * 1024
 """Maximum bytes of a watch line; an object has at most a few MiB, so a longer line is garbage."""
@@ -133,7 +134,8 @@ class Transport:
         Args:
             path: encoded path.
             query: parameters, not encoded.
-            timeout_s: time limit of each attempt.
+            timeout_s: time limit of each attempt. Unlike client-go's default (none), it ends a
+                request to a server that hangs, which holds a concurrency slot.
             limiter: rate limiter, awaited before each attempt.
             user_agent: replacement for that of the process.
             retry: False = one attempt, apart from a renewed credential.

@@ -38,6 +38,8 @@ The control cluster has no such marker, because many clusters may share it."""
 T = TypeVar("T", bound=KubeObject)
 
 _PAUSES = ExponentialBackoff(base_s=1.0, factor=2.0, cap_s=30.0)
+"""Delays until the controllers are ready. At most half a minute, because nothing reports that the
+missing CRDs were applied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,8 @@ class Caches:
         self._no_nodes: Informer[Node] = Informer.empty(NODES)
         self._no_classes: Informer[Any] = Informer.empty(SECRETS)
         self._opening = asyncio.Lock()
+        """Held until the API server serves the objects: the first controller does the work, and all
+        others wait."""
         self._usable: dict[str, ResolvedClass] = {}
 
     @property
@@ -202,7 +206,6 @@ class Caches:
         Args:
             kinds: further kinds that have to be served.
         """
-        # Every controller waits here, and the first one does the work.
         async with self._opening:
             if not self._is_ready:
                 await self._until(self._open)

@@ -37,7 +37,8 @@ INTERVAL_S = 0.05
 them needs a read that began afterwards."""
 
 CONFIRM_S = 5.0
-"""Time between the two refusals that prove that we lack the permission to read a CRD."""
+"""Time between the two refusals that prove that we lack the permission to read a CRD. An API server
+that starts refuses every request until it has read the roles."""
 
 BLOCKED_S = 10.0
 """Time for which a blocking answer is reused: a CRD in deletion stays so, except for its
@@ -100,6 +101,7 @@ class CRDGuard:
         self._blocked: dict[str, ObjectReference] = {}
         """UID -> reference of an object whose deletion is blocked."""
         self._lock = asyncio.Lock()
+        """Held during a read: the next read serves all deletions that wait for the lock."""
         self._reads = 0
         """Number of reads so far."""
         self._read_at = -math.inf
@@ -182,7 +184,6 @@ class CRDGuard:
         name = crd_name(self._kind)
         answer = await self._got(name)
         if isinstance(answer, Forbidden) and not (self._had_right or self._lacks_right):
-            # An API server that starts refuses every request until it has read the roles.
             await asyncio.sleep(CONFIRM_S)
             answer = await self._got(name)
             if isinstance(answer, Forbidden):

@@ -42,7 +42,8 @@ DENIAL_S = 3.0
 stored. Listings of clouds lag behind creations by about a second."""
 
 PROGRESS_S = 30.0
-"""Minimum time between two descriptions of one drain."""
+"""Minimum time between two descriptions of one drain: each Pod changes the description, and each
+description costs a write."""
 
 
 class DeletionStage(Enum):

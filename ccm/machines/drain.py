@@ -115,18 +115,18 @@ class DrainProgress:
 
 
 EVICT_RETRY_S = 20.0
-"""Time between two evictions of a refused Pod, unless its budget allows one earlier."""
+"""Time between two evictions of a refused Pod, unless its budget allows one earlier (reference)."""
 
 MIN_EVICTIONS = 3
 """Minimum number of evictions before a short drain timeout ends. The reference makes none below 20
 s."""
 
 END_BUFFER_S = 30.0
-"""Time that a Pod gets beyond its grace period."""
+"""Time that a Pod gets beyond its grace period (reference)."""
 
 UNHEALTHY_FORCE_S = 300.0
-"""Time after which Pods on an unhealthy node are removed by force: its kubelet no longer ends them.
-"""
+"""Time after which Pods on an unhealthy node are removed by force: its kubelet no longer ends them
+(reference)."""
 
 UNHEALTHY_CONDITIONS = {CONDITION_READY: STATUS_TRUE, "ReadonlyFilesystem": STATUS_FALSE}
 """Conditions that make a node unhealthy, and their healthy statuses."""

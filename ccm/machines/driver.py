@@ -270,7 +270,8 @@ def _wrong_owner_error(machine: Machine) -> NotOwned:
 # --- listings -------------------------------------------------------------------------------------
 
 MAX_AGE_S = 30.0
-"""Maximum age of a listing that is reused. Callers that need a newer one pass `since`."""
+"""Maximum age of a listing that is reused: each listing costs calls to the cloud, and many machines
+need one at about the same time. Callers that need a newer one pass `since`."""
 
 Fetch = Callable[[ResolvedClass], Awaitable[Sequence[MachineRecord]]]
 

@@ -31,10 +31,12 @@ STEADY_S = 30.0
 flapping node must not restart the health timeout at each short recovery."""
 
 RELAPSE_S = 600.0
-"""A node that becomes unhealthy this soon after its recovery has relapsed."""
+"""A node that becomes unhealthy this soon after its recovery has relapsed: it flaps, and has to
+meet `STEADY_S`."""
 
 COPY_S = 30.0
-"""Minimum time between two writes of conditions that change nothing else."""
+"""Minimum time between two writes of conditions that change nothing else: a condition that flaps
+would otherwise cost a write each time."""
 
 _COPIED = frozenset({Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED, *in_place_update.UNDER_WAY})
 """Phases in which such conditions are written. Not while a machine joins: the write of the next

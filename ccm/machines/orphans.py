@@ -35,13 +35,16 @@ SIGHTING_INTERVAL_S = 30.0
 a VM that was deleted with its machine a moment ago."""
 
 SETTLE_S = 60.0
-"""A listing that begins this long after the deletion of a machine shows every VM that it left."""
+"""A listing that begins this long after the deletion of a machine shows every VM that it left:
+listings lag behind creations."""
 
 MAX_NAMES = 10_000
-"""Maximum number of deleted machines that are remembered per class."""
+"""Maximum number of deleted machines that are remembered per class, to bound the memory while no
+listing succeeds."""
 
 MIN_DELETIONS_PER_PASS, MAX_DELETION_SHARE = 5, 0.1
-"""Limit of the deletions in a pass: the larger of this number and this share of our VMs."""
+"""Limit of the deletions in a pass: the larger of this number and this share of our VMs. Many
+ownerless VMs mean that machines are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

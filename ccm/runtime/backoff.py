@@ -43,16 +43,19 @@ RETRY_AFTER_JITTER = 0.2
 """Jitter added to Retry-After delays, as a fraction: many keys get the same delay."""
 
 SLOW_S = 600.0
-"""Delay of `Retry.SLOW`; a change of the object requeues it earlier."""
+"""Delay of `Retry.SLOW`: a retry seldom helps before the object changes, and a change requeues it
+at once."""
 
 NEW_OBJECT_BACKOFF = ExponentialBackoff(base_s=1.0, cap_s=60.0)
 """Delays of `Retry.SLOW` for a new object, which may be refused only because it is new."""
 
 PRIORITY_RETRIES = 8
-"""Number of retries of an item that have priority over items with more failures."""
+"""Number of retries of an item that have priority over items with more failures. The delays of
+later retries exceed a second anyway."""
 
 MIN_WAKE_INTERVAL_S = 2.0
-"""Minimum seconds between two wake-ups of keys that an outage stopped."""
+"""Minimum seconds between two wake-ups of keys that an outage stopped: a side that half works must
+not be overloaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +290,8 @@ def _of_api_server(error: kube.KubeError) -> RetryDecision:
 
 
 REPORT_AFTER_S = 60.0
-"""Seconds an error without an event, such as a conflict, must last before it is reported."""
+"""Seconds an error without an event, such as a conflict, must last before it is reported: most end
+sooner by themselves."""
 
 
 @dataclass(slots=True)

@@ -37,7 +37,8 @@ MAX_OUTCOMES = 10_000
 """Limit of remembered outcomes: more than a large cluster has nodes or Services."""
 
 SYNC_WARNING_INTERVAL_S = 60.0
-"""Seconds between two warnings about a cache that is not synced."""
+"""Seconds between two warnings about a cache that is not synced: the wait has no limit, and would
+otherwise look like a hang."""
 
 
 class Syncable(Protocol):

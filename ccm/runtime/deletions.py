@@ -105,7 +105,8 @@ MAX_LISTED = 200
 """Limit of listed objects per kind; the rest is only counted: a ConfigMap has a size limit."""
 
 READ_INTERVAL_S = 60.0
-"""Seconds between two reads of the annotation while a deletion is blocked."""
+"""Seconds between two reads of the annotation while a deletion is blocked: the ConfigMap is not
+watched."""
 
 _ATTEMPTS = 5
 """Attempts of a write on conflict, as the other replica may write too."""
@@ -196,6 +197,8 @@ class DeletionRecord:
         self._blocked: dict[str, Callable[[], Sequence[BlockedDeletion]]] = {}
         self._requests: list[_SlotRequest] = []
         self._lock = asyncio.Lock()
+        """Held during a write: concurrent writes would conflict, and one write serves all requests
+        that wait for the lock."""
         self._changed = asyncio.Event()
         self._changed.set()
 

@@ -111,7 +111,8 @@ class ExplainResponse(Wire, frozen=True, kw_only=True):
 
 
 MAX_ERROR_TEXT_LENGTH = 300
-"""Length limit of an error's text, in characters."""
+"""Length limit of an error's text, in characters: each controller keeps thousands of them, and the
+error of a cloud may quote a whole response."""
 
 
 def error_text(error: BaseException) -> str:

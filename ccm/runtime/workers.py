@@ -70,7 +70,7 @@ class ConcurrencySlot:
 
 
 SLOW_AFTER_S = 30.0
-"""A reconcile that lasts longer is slow."""
+"""A reconcile that lasts longer is slow; most end long before. See the module docstring."""
 
 MAX_OVERFLOW = 16
 """Limit of overflow workers: each may mean one more concurrent call to the cloud."""

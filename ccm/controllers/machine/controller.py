@@ -47,7 +47,8 @@ CONFLICT_S = 0.2
 """Requeue delay for a machine that another worker holds (reference)."""
 
 BACK_OFF_CAP_S = 30.0
-"""Maximum back-off after a failed write of the object."""
+"""Maximum back-off after a failed write of the object. client-go's 1000 s would delay a machine for
+too long once writes succeed again."""
 
 
 class MachineController:
@@ -58,9 +59,10 @@ class MachineController:
         guard: blocks deletions that result from the deletion of the CRD.
         drains: drains nodes.
         events: recorder of events.
-        turns: concurrency limit of each queue, without workers that wait for the cloud.
-        check_period_s: see `Freezer`.
-        check_timeout_s: see `Freezer`.
+        turns: concurrency limit of each queue, without workers that wait for the cloud
+            (--machine-concurrent-syncs).
+        check_period_s: see `Freezer`; the default is that of the flag (reference).
+        check_timeout_s: see `Freezer`; the default is that of the flag (reference).
         rng: source of jitter.
     """
 

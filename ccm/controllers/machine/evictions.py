@@ -45,7 +45,8 @@ PASSES = 2
 was cordoned."""
 
 TROUBLE_S = 5.0
-"""Delay after an API error. It does not count against the eviction retries."""
+"""Delay after an API error (reference, retry of a failed drain). It does not count against the
+eviction retries, because no budget refused the eviction."""
 
 RACED_S = 0.2
 """Delay after a conflict (reference)."""
@@ -98,6 +99,7 @@ class DrainDependencies:
         self.attachments = Attachments(shared.driver, self.client)
         self._knows_evictions: bool | None = None
         self._asking = asyncio.Lock()
+        """Held during discovery: one request serves all drains that start together."""
 
     async def supports_eviction(self) -> bool:
         """Return whether the API server supports evictions; the result is cached."""

@@ -77,7 +77,8 @@ class Freezer:
         context: shared objects of the machine controller.
         thawed: called when machines may be reconciled again.
         period_s: seconds between two checks while all servers answer.
-        timeout_s: time that a server may be unreachable before machines are frozen.
+        timeout_s: time that a server may be unreachable before machines are frozen. The time limit
+            of one check, too: a server that hangs counts as unreachable.
     """
 
     def __init__(

@@ -55,7 +55,8 @@ WORKERS = 256
 """Number of workers, which limits concurrent cloud calls."""
 
 BACK_OFF_CAP_S = 30.0
-"""Maximum back-off after a failed write of the object."""
+"""Maximum back-off after a failed write of the object. client-go's 1000 s would delay a machine for
+too long once writes succeed again."""
 
 _STARTED = DrainProgress(state=DrainState.RUNNING, message="")
 
@@ -67,7 +68,8 @@ class TerminationQueue:
         context: shared objects of the machine controller.
         guard: blocks deletions that result from the deletion of the CRD.
         elsewhere: keys that the other queue is processing.
-        turns: concurrency limit, without workers that wait for the cloud.
+        turns: concurrency limit, without workers that wait for the cloud
+            (--machine-concurrent-syncs).
         rng: source of jitter.
     """
 

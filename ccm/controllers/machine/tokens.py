@@ -22,8 +22,8 @@ from ccm.model.times import parse_time
 _log = log.logger("machine")
 
 MAX_REDACTED = 64
-"""Maximum number of secrets that redaction knows by value; a token with its ID is recognised by
-form."""
+"""Maximum number of secrets that redaction knows by value: each costs time in every log line. A
+token with its ID is recognised by form."""
 
 
 class TokenIDTaken(Exception):

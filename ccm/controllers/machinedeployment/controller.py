@@ -55,7 +55,7 @@ STATUS_PAUSE_S = 2.0
 same time."""
 
 GATHER_S = 0.1
-"""Delay of a pass that collects changes of machines and sets."""
+"""Delay of a pass that collects changes of machines and sets, because a pass checks all sets."""
 
 ARRIVAL_S = 0.75
 """Time in which machines that start to work are collected before the next pass. The machines of one

@@ -57,7 +57,8 @@ BATCH_S = 0.1
 set."""
 
 AGAIN_S = 1.0
-"""Requeue delay after a machine was not as the cache had shown it."""
+"""Requeue delay after a machine was not as the cache had shown it: the cache needs time to show the
+change."""
 
 STATUS_PAUSE_S = 2.0
 """Minimum time between two writes of a set's status, unless a deployment waits for it: many

@@ -51,7 +51,8 @@ WRITE_PAUSE_S = 0.05
 """Attempts of an initialising write on conflict, pauses of 50 to 100 ms (Go reference)."""
 
 SAME_EVENT_S = 60.0
-"""Minimum seconds between two Warning events with one cause about one node."""
+"""Minimum seconds between two Warning events with one cause about one node: otherwise each retry
+would record one."""
 
 
 class NodeController:

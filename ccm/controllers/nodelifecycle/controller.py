@@ -45,7 +45,8 @@ KIND = "Node"
 """Kind of object in the deletion record and in metrics."""
 
 ERROR_BACK_OFF_CAP_S = 300.0
-"""Maximum delay before a node is queried again after an error of the cloud."""
+"""Maximum delay before a node is queried again after an error of the cloud. Queries in every pass
+would burden a failing cloud; the end of an outage ends the delay."""
 
 HOLD = plan.NodeAction.HOLD
 

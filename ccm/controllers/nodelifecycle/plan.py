@@ -26,16 +26,19 @@ from ccm.model.patches import Patch, version_precondition
 SHUTDOWN_TAINT = Taint(key=names.TAINT_SHUTDOWN, effect=names.EFFECT_NO_SCHEDULE)
 
 LIMIT_WINDOW_S = 600.0
-"""Window of the deletion limit, in seconds."""
+"""Window of the deletion limit, in seconds: a cloud that wrongly denies all nodes can cause only a
+few deletions before an administrator notices."""
 
 MIN_LIMIT, LIMIT_SHARE = 10, 10
 """Default deletion limit: `MIN_LIMIT` nodes or 1/`LIMIT_SHARE` of them, whichever is more."""
 
 MIN_AGE_INITIALISING_S = 300.0
-"""Minimum age, in seconds, to delete an uninitialised node that has a provider ID."""
+"""Minimum age, in seconds, to delete an uninitialised node that has a provider ID: the cloud may
+not report a new instance yet."""
 
 NEW_DENIED_S = 900.0
-"""Seconds of denial before an uninitialised node without provider ID is deleted."""
+"""Seconds of denial before an uninitialised node without provider ID is deleted: the cloud may not
+report its instance by name yet."""
 
 MASS_DENIAL_MIN = 3
 MASS_DENIAL_SHARE = 3
@@ -43,7 +46,8 @@ MASS_DENIAL_SHARE = 3
 implausible."""
 
 MASS_DENIAL_TRUST_S = 1800.0
-"""Seconds of denial after which an implausible denial is trusted."""
+"""Seconds of denial after which an implausible denial is trusted: the loss of many instances may be
+real, and must not block deletions forever."""
 
 MAX_ANSWER_GAP_S = 60.0
 """Maximum seconds that a gap between answers adds: pauses of the daemon prove nothing."""

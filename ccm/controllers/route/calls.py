@@ -32,7 +32,8 @@ from ccm.runtime.controller import DONE, Controller, ReconcileResult
 from ccm.runtime.writer import ObjectWriter, PatchClient, PatchStep, Recorder
 
 BACKOFF = ExponentialBackoff(base_s=1.0, cap_s=300.0, jitter=0.1)
-"""Delays of a failed route."""
+"""Delays of a failed route: an error that lasts must not use up the rate limit of the cloud. The
+end of an outage ends the delays."""
 
 CONDITION_WORKERS = 10
 """Number of conditions written concurrently."""

@@ -39,7 +39,8 @@ QUEUE_KEY = "routes"
 """The one key of the queue (Go reference)."""
 
 LISTING_BACKOFF = ExponentialBackoff(base_s=1.0, cap_s=60.0, jitter=0.1)
-"""Delays between failed listings."""
+"""Delays between failed listings, which spare a failing cloud. At most a minute, because no route
+can change without a listing."""
 
 SAFETY_JITTER = 0.5
 """Jitter of `safety_s`, as a fraction."""

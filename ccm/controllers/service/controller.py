@@ -74,10 +74,12 @@ MEMBERS_REQUEUE_S = 10.0
 """Requeue delay in seconds while the members are not known: no event tells when they are."""
 
 MEMBERS_CHECK_S = 10.0
-"""Seconds between two checks of missing or unfit members."""
+"""Seconds between two checks of missing or unfit members: their time limits end without an
+event."""
 
 ORPHANS_PERIOD_S = 1800.0
-"""Seconds between two searches for orphans, one listing each."""
+"""Seconds between two searches for orphans. Rare, because each costs a listing, and orphans are
+only reported."""
 
 LISTING_JITTER = 0.2
 """Jitter of the periods of drift checks and searches for orphans, as a fraction."""

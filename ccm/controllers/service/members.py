@@ -36,13 +36,16 @@ MAX_NAMES_SHOWN = 20
 """Limit of node names in a message (Go cloud-provider, service controller)."""
 
 MAX_MISSING_S = 1800.0
-"""Maximum seconds that missing nodes stay members while other nodes exist."""
+"""Maximum seconds that missing nodes stay members while other nodes exist: the loss of many may be
+real."""
 
 DELAY_FACTOR = 10.0
-"""Delay after a pass, as a multiple of its duration."""
+"""Delay after a pass, as a multiple of its duration: passes may take about a tenth of the time,
+because a pass over all Services is expensive."""
 
 MAX_DELAY_S = 60.0
-"""Maximum of that delay, in seconds."""
+"""Maximum of that delay, in seconds: after a slow pass, new nodes must not wait long for
+traffic."""
 
 MAX_INITIALISATION_S = 600.0
 """Maximum seconds of a burst during initialisation: enough for 5,000 nodes at the default rate of
