@@ -62,7 +62,9 @@ class PersistenceConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = "any"
     when_unavailable: Annotated[
         Literal["degrade", "block"],
-        msgspec.Meta(description="If all are down: create without records, or create nothing."),
+        msgspec.Meta(
+            description="If all are down: degrade creates without records, block creates nothing."
+        ),
     ] = "degrade"
     repair_queue: Annotated[
         int, msgspec.Meta(description="Missed writes that are queued for an instance.", ge=1)

@@ -59,9 +59,9 @@ def rollout_progress(obj: MachineDeployment) -> RolloutProgress:
         return RolloutProgress(text=f"{waits}{counts}{paused}...")
     if (old := status.replicas - status.updated) > 0:
         return RolloutProgress(text=f"{waits}{old} old machine{'s' if old > 1 else ''} left...")
-    if status.replicas > obj.replicas:
+    if (surplus := status.replicas - obj.replicas) > 0:
         return RolloutProgress(
-            text=f"{waits}{status.replicas - obj.replicas} surplus machines left..."
+            text=f"{waits}{surplus} surplus machine{'s' if surplus > 1 else ''} left..."
         )
     if status.available < obj.replicas:
         counts = f"{status.available} of {obj.replicas} new machines are available"

@@ -243,7 +243,7 @@ def _build(status: Status, code: int, retry_after: float | None) -> ApiError:
     return error_type(
         status=code,
         reason=reason,
-        message=status.message or f"the server answered {code}",
+        message=status.message or f"the server returned {code}",
         retry_after=retry_after,
         details=status.details,
     )
@@ -258,7 +258,7 @@ def _parse_status(body: bytes) -> Status | None:
 
 
 def _plain_message(status: int, headers: Mapping[str, str], body: bytes) -> str:
-    head = f"the server answered {status} without a Status"
+    head = f"the server returned {status} without a Status"
     if not headers.get("Content-Type", "").startswith("text/plain"):
         return head
     # Mask before the cut: half of a secret would not be recognised.

@@ -301,7 +301,7 @@ class Transport:
                     raise ValueError(f"a line exceeds {MAX_LINE} bytes")
         except aiohttp.SocketTimeoutError as problem:
             raise errors.Unreachable(
-                f"watch at {self.host}: no data within the idle time-out", kind="silent"
+                f"watch at {self.host}: no data within the idle timeout", kind="silent"
             ) from problem
         except _EXCHANGE_ERRORS as problem:
             raise self._unreachable("watch", problem) from problem

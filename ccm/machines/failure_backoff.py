@@ -93,7 +93,7 @@ def is_different_result(backoff: FailureBackoff, *, code: str, text: str) -> boo
 
 
 def restore_backoff(since: datetime) -> FailureBackoff:
-    """Return the setbacks of a set that another daemon had slowed down while it was the leader."""
+    """Return the back-off of a set that another replica had slowed down while it was the leader."""
     return FailureBackoff(
         failures=FAILURES_BEFORE_PAUSE, pauses=1, paused_at=since, error="not known to this replica"
     )

@@ -105,9 +105,8 @@ class _Group:
 class FailureBudget:
     """Limit of machines that are marked Failed at the same time.
 
-    The caller reports every change of a machine to `note`. A machine acquires a
-    turn before it is marked Failed. An unused turn is released. A used turn ends when `note` sees
-    the written phase.
+    The caller reports every change of a machine to `note`. A machine acquires a turn before it is
+    marked Failed. An unused turn is released. A used turn ends when `note` sees the written phase.
 
     Args:
         limit_s: seconds after which a machine under way no longer blocks others.
@@ -178,7 +177,8 @@ class FailureBudget:
             if other != key and wait_s > 0:
                 self.waiting.add(key)
                 reason = "most nodes are unhealthy, so machines are replaced one at a time: "
-                text = f"{reason if self.is_meltdown else ''}{other} is being created or replaced"
+                prefix = reason if self.is_meltdown else ""
+                text = f"{prefix}{other} is being created, replaced or deleted"
                 return Blocker(why=text, wait_s=wait_s)
         self.waiting.discard(key)
         self._turns[key] = machine.group

@@ -176,7 +176,9 @@ def _key(item: Mapping[str, Any]) -> ObjectKey:
 def _record(item: Mapping[str, Any]) -> StoredRecord:
     metadata = item["metadata"]
     if LABEL not in metadata.get("labels", {}):
-        raise CorruptObject(f"Secret {metadata['name']} lacks the label {LABEL}; left unchanged")
+        raise CorruptObject(
+            f"Secret {metadata['name']} lacks the label {LABEL} and was not changed"
+        )
     try:
         body = base64.b64decode(item.get("data", {}).get(FIELD, ""), validate=True)
     except binascii.Error:

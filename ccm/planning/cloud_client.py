@@ -202,7 +202,7 @@ class RecordingCloudClient(CloudClient):
         elif self._answer_count == answers_before and self._timeout_error is None:
             # No query got an answer for a whole deadline. Each further query would wait for its
             # own deadline, so no further one is sent.
-            self._timeout_error = errors.DeadlineExceeded(f"skipped after a time-out: {answer}")
+            self._timeout_error = errors.DeadlineExceeded(f"skipped after a timeout: {answer}")
         if isinstance(answer, errors.CloudError) and not isinstance(answer, ANSWER_ERRORS):
             self._ledger.failures[query] = answer
         return answer

@@ -441,7 +441,7 @@ class Controller:
         is_loud = decision.report and not decision.outage and self._logs_failures
         level = self._log.warning if is_loud else self._log.debug
         is_busy = decision.retry is Retry.AFTER
-        event = "cloud still busy, retrying later" if is_busy else "reconcile failed"
+        event = "cloud or API server busy, retrying later" if is_busy else "reconcile failed"
         level(event, error=str(error), after_s=round(delay_s, 3))
 
     def _record_outcome(self, key: str, outcome: _Outcome) -> None:

@@ -87,7 +87,8 @@ def desired_spec(
     private = first_set(ann.USE_PRIVATE_IP.read(service), settings.balancers_use_private_ip)
     if private and network is None:
         raise cloud.InvalidArgument(
-            f"{ann.USE_PRIVATE_IP.name}=true needs a network; set HCLOUD_NETWORK, or use false"
+            f"private targets need a network; set HCLOUD_NETWORK, or {ann.USE_PRIVATE_IP.name} to "
+            "false"
         )
     disabled = first_set(
         ann.DISABLE_PUBLIC_NETWORK.read(service), settings.balancers_disable_public_network

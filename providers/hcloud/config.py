@@ -117,7 +117,7 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     ] = None
     balancers_health_check_timeout: Annotated[
         timedelta | None,
-        cloud.setting("Time-out of a check; 0 = the API's default.", **_DURATION),
+        cloud.setting("Timeout of a check; 0 = the API's default.", **_DURATION),
     ] = None
     balancers_health_check_retries: (
         Annotated[

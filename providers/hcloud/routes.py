@@ -147,8 +147,8 @@ class HcloudRoutes:
     def _foreign_text(self, destination: str) -> str:
         ours = ", ".join(map(str, self._pods))
         return (
-            f"the route to {destination} is outside of --cluster-cidr={ours} and may belong to "
-            "another cluster; delete it manually if it is unused"
+            f"the route to {destination} was not changed: it is outside of --cluster-cidr={ours} "
+            "and may belong to another cluster; delete it manually if it is unused"
         )
 
     def _warn_of_range(self, node: str, destination: str) -> None:

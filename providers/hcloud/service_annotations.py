@@ -176,7 +176,7 @@ COOKIE_LIFETIME = _annotation("http-cookie-lifetime", _DURATION, "Cookie lifetim
 TIMEOUT_IDLE = _annotation(
     "http-timeout-idle",
     "a duration from 30s to 300s",
-    "Idle time-out of connections.",
+    "Idle timeout of connections.",
     _between(timedelta(seconds=30), timedelta(seconds=300)),
 )
 STICKY = _annotation("http-sticky-sessions", _BOOL, "Session affinity by cookie.", truth)
@@ -216,7 +216,7 @@ CHECK_PORT = _annotation(
     "health-check-port", "a port", "Port of the health check; default: the node port.", _port
 )
 CHECK_INTERVAL = _annotation("health-check-interval", _DURATION, "Time between checks.", _seconds)
-CHECK_TIMEOUT = _annotation("health-check-timeout", _DURATION, "Time-out of a check.", _seconds)
+CHECK_TIMEOUT = _annotation("health-check-timeout", _DURATION, "Timeout of a check.", _seconds)
 CHECK_RETRIES = _annotation(
     "health-check-retries", "a number", "Failures until a target is unhealthy.", _count
 )

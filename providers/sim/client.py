@@ -54,9 +54,9 @@ class Config(cloud.Settings, frozen=True, kw_only=True):
     ]
     # Half the daemon's deadline for one call.
     timeout: Annotated[
-        timedelta, cloud.setting("Time-out of a request, from connecting to the last byte.")
+        timedelta, cloud.setting("Timeout of a request, from connecting to the last byte.")
     ] = timedelta(seconds=30)
-    connect_timeout: Annotated[timedelta, cloud.setting("Time-out of connecting.")] = timedelta(
+    connect_timeout: Annotated[timedelta, cloud.setting("Timeout of connecting.")] = timedelta(
         seconds=5
     )
 

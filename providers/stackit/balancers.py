@@ -211,8 +211,8 @@ class StackitBalancers:
             return None
         if not _is_ours(held, cluster_name):
             raise cloud.FailedPrecondition(
-                f"load balancer {name} belongs to cluster {held.label(BALANCER_CLUSTER)!r}; use "
-                "another --cluster-name per cluster of a project, and recreate the Service"
+                f"load balancer {name} belongs to cluster {held.label(BALANCER_CLUSTER)!r}; give "
+                "each cluster of a project its own --cluster-name, and recreate the Service"
             )
         if held.status == STATUS_TERMINATING:
             raise cloud.RetryAfter(f"load balancer {name} is being deleted", seconds=DELETE_RETRY_S)

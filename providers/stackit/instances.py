@@ -124,8 +124,8 @@ def parse_id(provider_id: str) -> ServerId:
     if not config.UUID.fullmatch(server_id.server):
         # A request would return "not found", and the caller would take the server for deleted.
         raise cloud.InvalidArgument(
-            f"provider ID {provider_id!r} is malformed; expected stackit://<server ID> or "
-            "stackit://<project ID>/<server ID>"
+            f"provider ID {provider_id!r} is not valid for this cloud; expected "
+            "stackit://<server ID> or stackit://<project ID>/<server ID>"
         )
     return server_id._replace(server=server_id.server.lower())
 

@@ -53,7 +53,7 @@ TABLE: tuple[ErrorRule, ...] = (
         cloud.FailedPrecondition,
         "a referenced image, network or volume does not exist",
     ),
-    ErrorRule("408, 504, time-out", cloud.DeadlineExceeded, "the API is too slow"),
+    ErrorRule("408, 504, timeout", cloud.DeadlineExceeded, "the API is too slow"),
     ErrorRule("409", cloud.Aborted, "another operation is running, or the version is outdated"),
     ErrorRule("413", cloud.ResourceExhausted, "a quota is used up"),
     ErrorRule("422", cloud.InvalidArgument, "a value of the request is not supported"),

@@ -116,10 +116,10 @@ PROXY_PORTS = _annotation(
     _ports,
 )
 TCP_TIMEOUT = _annotation(
-    f"{PREFIX}tcp-idle-timeout", _TIME, "Idle time-out of connections.", _duration, "60m"
+    f"{PREFIX}tcp-idle-timeout", _TIME, "Idle timeout of connections.", _duration, "60m"
 )
 UDP_TIMEOUT = _annotation(
-    f"{PREFIX}udp-idle-timeout", _TIME, "Idle time-out of clients.", _duration, "2m"
+    f"{PREFIX}udp-idle-timeout", _TIME, "Idle timeout of clients.", _duration, "2m"
 )
 PLAN = _annotation(
     f"{PREFIX}service-plan-id", " or ".join(PLANS), "Service plan; can be changed.", _plan, "p10"

@@ -131,7 +131,9 @@ async def test_life(api_server: servers.ApiServer, monkeypatch: pytest.MonkeyPat
                 await new.delete_secret(instance, key)
             except errors.CorruptObject as error:
                 refused.append(str(error))
-        assert refused == [f"Secret {names[0]} lacks the label {kubesecrets.LABEL}; left unchanged"]
+        assert refused == [
+            f"Secret {names[0]} lacks the label {kubesecrets.LABEL} and was not changed"
+        ]
         await _unlabel(api_server, names[0], label="secret")
         for key in keys:
             await new.delete_secret(instance, key)

@@ -443,10 +443,14 @@ async def test_a_route_outside_of_the_pods_is_never_touched(harness: HcloudHarne
         (one,) = await make_nodes(project, harness, 1)
         (listed,) = await project.routes.list_routes(CLUSTER)
         before = harness.service.writes
-        with pytest.raises(cloud.FailedPrecondition, match="may belong to another cluster"):
+        with pytest.raises(
+            cloud.FailedPrecondition, match="was not changed: it is outside of --cluster-cidr"
+        ):
             await project.routes.delete_route(CLUSTER, listed)
         assert harness.service.writes == before
-        with pytest.raises(cloud.AlreadyExists, match="may belong to another cluster"):
+        with pytest.raises(
+            cloud.AlreadyExists, match="was not changed: it is outside of --cluster-cidr"
+        ):
             await created(project.routes, one, theirs["destination"])
         assert told.events == [("Node", one.name, "ClusterCIDRMisconfigured")]
         await created(project.routes, one, CIDR)

@@ -209,7 +209,7 @@ class HealthReconciler:
             return
         self._reported_waiting.add(machine.key)
         self._context.log.warning("machine replacement blocked", machine=machine.key, reason=why)
-        text = f"The node is unhealthy; the replacement waits: {why}"
+        text = f"The node is unhealthy; the replacement is blocked: {why}"
         self._context.record_event(machine, WARNING, reasons.REASON_REPLACEMENT_BLOCKED, text)
 
     # --- the node ---------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class HealthReconciler:
             # A node of another VM with the same name: it says nothing about this machine.
             return
         if node.uid == cached.uid and node.is_deleting:
-            self._context.log.info("machine deleted with its node", machine=machine.key)
+            self._context.log.info("node is being deleted, deleting machine", machine=machine.key)
             await writer.delete(self._context.machines, machine)
 
     # --- the caches ---------------------------------------------------------------------------

@@ -509,7 +509,9 @@ class DeploymentWriter:
             if await self._change_machine(
                 member, lambda latest: annotations_patch(latest, wanted, any_version=True)
             ):
-                self._log.info("machine marked for scale-down", key=obj.key, machine=member.key)
+                self._log.info(
+                    "machine marked for deletion by autoscaler", key=obj.key, machine=member.key
+                )
 
         await _call_all(marks, mark_one)
 

@@ -46,8 +46,8 @@ class NodeLifecycleFlags(NodeSelectorFlags, MassDeletionFlags):
     # cloud delays the deletion of all nodes behind it.
     concurrent_node_lifecycle_syncs: int = _SECTION.flag(
         16,
-        "Nodes whose instances are checked concurrently. The reference's default is 1; here one "
-        "slow answer must not delay the other nodes.",
+        "Nodes whose instances are checked concurrently. The Go implementation's default is 1; "
+        "here one slow response must not delay the other nodes.",
         unit="nodes",
         check=at_least_one,
     )
@@ -77,9 +77,9 @@ class NodeLifecycleFlags(NodeSelectorFlags, MassDeletionFlags):
     node_deletion_policy: str = _DELETIONS.flag(
         _GUARDED,
         "Conditions for the deletion of a node. guarded: the cloud reports the instance missing "
-        "twice, a monitor period apart, and its answers about other nodes are plausible. "
-        "reference: it reports the instance missing once, as in the Go implementation; nothing "
-        "is blocked, and the other flags of this section have no effect.",
+        "twice, a monitor period apart, and its responses about other nodes are plausible. "
+        "reference: it reports the instance missing once, as in the Go implementation; nothing is "
+        "blocked, and the other flags of this section have no effect.",
         check=one_of(_GUARDED, _REFERENCE),
     )
 

@@ -125,7 +125,7 @@ class Reason(Enum):
     EXISTS = "its instance exists"
     READY = "the node is ready"
     FOREIGN = "it belongs to another cloud or manager"
-    REPLACED = "the node changed during the query"
+    REPLACED = "the node was deleted or replaced during the query"
     DELETING = "it is being deleted already"
     UNCONFIRMED = "the cloud must report a second time that the instance is missing"
     YOUNG = "it is younger than the minimum age"

@@ -55,7 +55,7 @@ async def test_another_one_of_its_deployment(
 
     assert world.phase() == "Failed"
     assert (len(held), waiting) == ((0, 0) if wanted == "Failed" else (1, 1))
-    assert all("default/m1 is being created or replaced" in text for text in held)
+    assert all("default/m1 is being created, replaced or deleted" in text for text in held)
 
 
 @pytest.mark.row("machine-meltdown-03")

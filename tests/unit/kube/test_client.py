@@ -332,7 +332,7 @@ def test_a_proxys_page_is_not_shown() -> None:
     error = errors.from_response(502, {"Content-Type": "text/html"}, body)
 
     assert type(error) is errors.ServerError
-    assert error.message == "the server answered 502 without a Status"
+    assert error.message == "the server returned 502 without a Status"
     assert error.reason == "InternalError"
 
 

@@ -111,7 +111,7 @@ def test_another_machine_in_the_way(other: Machine, obstructs: bool) -> None:
     why = found.claim(machine("m"))
 
     assert bool(why) is obstructs
-    assert ("d/o is being created or replaced" in why, found.waiting) == (
+    assert ("d/o is being created, replaced or deleted" in why, found.waiting) == (
         (True, {"d/m"}) if obstructs else (False, set())
     )
 
@@ -120,7 +120,7 @@ def test_a_turn_is_taken_before_anybody_sees_it() -> None:
     found = replacements(*WELL, machine("m"), machine("o"))
 
     assert (found.claim(machine("m")), found.claim(machine("m"))) == ("", "")
-    assert found.claim(machine("o")) == "d/m is being created or replaced"
+    assert found.claim(machine("o")) == "d/m is being created, replaced or deleted"
     # What is told of the time before the write ends nothing.
     assert found.note(machine("m")) == ()
     assert found.claim(machine("o")) != ""
@@ -173,7 +173,7 @@ def test_a_meltdown(sick: int, well: int, wanted: bool) -> None:
 def test_in_a_meltdown_other_groups_create_and_delete(other: list[Machine]) -> None:
     found = replacements(*SICK, *other)
     assert found.claim(SICK[0]) == ""
-    assert found.claim(SICK[1]).endswith("d/s0 is being created or replaced")
+    assert found.claim(SICK[1]).endswith("d/s0 is being created, replaced or deleted")
 
 
 @pytest.mark.parametrize("first", [Phase.FAILED, Phase.TERMINATING])
@@ -182,9 +182,9 @@ def test_in_a_meltdown_a_machine_waits_until_the_replacement_runs(first: Phase) 
     found.note(machine("o", first, "o"))
     for phase in JOINING:
         found.note(machine("r", phase, "o", kind=OperationType.CREATE))
-        assert found.claim(SICK[0]).endswith("d/o is being created or replaced")
+        assert found.claim(SICK[0]).endswith("d/o is being created, replaced or deleted")
     assert found.gone("o") == {"d/s0"}
-    assert found.claim(SICK[0]).endswith("d/r is being created or replaced")
+    assert found.claim(SICK[0]).endswith("d/r is being created, replaced or deleted")
     assert found.note(machine("r", Phase.RUNNING, "o")) == {"d/s0"}
     assert found.claim(SICK[0]) == ""
 
@@ -213,7 +213,7 @@ def test_no_block_outlasts_the_limit(other: Machine) -> None:
     found.now_s = LIMIT_S
     assert found.claim(machine("m")) == ""
     found.note(machine("n"))
-    assert found.claim(machine("n")) == "d/m is being created or replaced"
+    assert found.claim(machine("n")) == "d/m is being created, replaced or deleted"
 
 
 def test_replacements_of_a_replacement_do_not_renew_the_limit() -> None:

@@ -109,7 +109,7 @@ async def test_a_silent_cloud_is_waited_for_once(another: bool) -> None:
         if another:
             await handle.call(InstancesV2.instance_exists, node("a"))
         else:
-            with pytest.raises(errors.DeadlineExceeded, match="skipped after a time-out"):
+            with pytest.raises(errors.DeadlineExceeded, match="skipped after a timeout"):
                 await handle.call(InstancesV2.instance_exists, node("a"))
 
     assert api.requests == asked + another

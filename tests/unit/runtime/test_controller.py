@@ -333,7 +333,7 @@ async def test_a_key_whose_cloud_is_busy_comes_back_as_after_that_error() -> Non
             await advance(100)
 
         assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
-            "cloud still busy, retrying later"
+            "cloud or API server busy, retrying later"
         ]
         assert 2 <= works.times("a")[1] <= 2.4
         assert works.times("a")[-1] - works.times("a")[-2] >= 8

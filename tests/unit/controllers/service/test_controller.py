@@ -702,7 +702,9 @@ async def test_a_cloud_that_stays_busy_is_asked_ever_more_rarely_and_told_about(
             assert (warnings(lines), world.reasons()) == ([], ["DeletingLoadBalancer"])
             assert len(world.balancers.of("delete")) <= 20
             await world.pass_time(21)
-            assert warnings(lines) == [("cloud still busy, retrying later", "it is being changed")]
+            assert warnings(lines) == [
+                ("cloud or API server busy, retrying later", "it is being changed")
+            ]
             assert world.reasons()[1:] == ["SyncLoadBalancerFailed"]
             await world.pass_time(3600)
 
