@@ -121,11 +121,11 @@ async def _serve(context: ServerContext, port: socket.socket | None) -> None:
         stack.callback(port.close)
         reloader = cert_reloader(options, SERVER_PREFIX)
         tokens, access = await _reviewers(stack, context)
-        shelf = LRUStore()
+        store = LRUStore()
         authenticator = Authenticator(
             ReviewClient(tokens).review_token if tokens else None,
             token_ttl_s=options.authentication_token_webhook_cache_ttl.total_seconds(),
-            store=shelf,
+            store=store,
         )
         client_ca = await _client_ca(context, tokens, authenticator, reloader)
         checks = context.checks()
@@ -133,7 +133,7 @@ async def _serve(context: ServerContext, port: socket.socket | None) -> None:
         chain = HandlerChain(
             pages(options, checks, vitals),
             authenticator=authenticator,
-            authorizer=_authorizer(options, access, shelf),
+            authorizer=_authorizer(options, access, store),
         )
         stack.push_async_callback(chain.close)
         server = http.Server(chain.answer, context=reloader.context)
@@ -231,13 +231,13 @@ async def _transport(stack: AsyncExitStack, flag: str, context: ServerContext) -
     return wire
 
 
-def _authorizer(options: Options, client: Client | None, shelf: LRUStore) -> DelegatingAuthorizer:
+def _authorizer(options: Options, client: Client | None, store: LRUStore) -> DelegatingAuthorizer:
     return DelegatingAuthorizer(
         ReviewClient(client).review_access if client else None,
         PathSet(options.authorization_always_allow_paths),
         allowed_ttl_s=options.authorization_webhook_cache_authorized_ttl.total_seconds(),
         denied_ttl_s=options.authorization_webhook_cache_unauthorized_ttl.total_seconds(),
-        store=shelf,
+        store=store,
     )
 
 

@@ -77,7 +77,7 @@ class LeaseGuard:
 _GUARD: ContextVar[LeaseGuard | None] = ContextVar("lease_guard", default=None)
 
 
-def check_lease() -> None:
+def check_current_guard() -> None:
     """Check that an operation may start under the current guard.
 
     Raises:

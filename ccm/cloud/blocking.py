@@ -105,7 +105,7 @@ async def blocking(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwarg
 
 def _run_checked(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     # The lease may have expired while the call waited for a thread.
-    lease_guard.check_lease()
+    lease_guard.check_current_guard()
     return function(*args, **kwargs)
 
 

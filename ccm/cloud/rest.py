@@ -280,7 +280,7 @@ class RestClient:
         if self.quota is not None:
             await self.quota.acquire()
         try:
-            lease_guard.check_lease()
+            lease_guard.check_current_guard()
             async with self.session.request(
                 method,
                 self.url + path,

@@ -473,33 +473,33 @@ async def _absent(case: Case, namespace: str, name: str) -> CheckFinding:
     return await _free(case, f"{namespace}/{name} does not exist yet; the first daemon creates it")
 
 
-async def _free(case: Case, found: str) -> CheckFinding:
+async def _free(case: Case, text: str) -> CheckFinding:
     """Return the finding for a free Lease, which is a problem only if a replica runs."""
     try:
         own = await find_own_deployment(case)
     except errors.Forbidden:
         own = None
     if own is None or not own.ready:
-        return ok(found)
+        return ok(text)
     return warn(
-        f"{found}; no leader, although {own.key} has {count(own.ready, 'ready replica')}",
+        f"{text}; no leader, although {own.key} has {count(own.ready, 'ready replica')}",
         "check --leader-elect-resource-namespace of the replicas, and their logs: kubectl -n "
         f"{own.namespace} logs -l {own.selector} --prefix",
     )
 
 
-def _silence_s(case: Case, found: Any) -> float | None:
+def _silence_s(case: Case, lease: Any) -> float | None:
     """Return the seconds since the last renewal by the API server's clock; None = unknown."""
     try:
-        renewed = times.parse_time(get_text_field(found, "spec.renewTime"))
+        renewed = times.parse_time(get_text_field(lease, "spec.renewTime"))
     except ValueError:
         return None
     return max(0.0, (clock.now() - renewed).total_seconds() + (case.skew_s or 0.0))
 
 
-def _is_fresh(case: Case, found: Any) -> bool:
-    silent_s = _silence_s(case, found)
-    return silent_s is not None and silent_s <= (get_field(found, "spec.leaseDurationSeconds") or 0)
+def _is_fresh(case: Case, lease: Any) -> bool:
+    silent_s = _silence_s(case, lease)
+    return silent_s is not None and silent_s <= (get_field(lease, "spec.leaseDurationSeconds") or 0)
 
 
 # --- other managers -----------------------------------------------------------------------------

@@ -210,7 +210,7 @@ async def pod_cidrs(case: Case) -> CheckFinding:
     return ok(f"{count(len(nodes), 'node')}, all Pod ranges within --cluster-cidr={given}")
 
 
-def _why(case: Case, node: Node, told: Mapping[str, str]) -> str:
+def _why(case: Case, node: Node, reasons: Mapping[str, str]) -> str:
     if case.is_usable("provider-ids") and _is_foreign(case, node):
         return f"its provider ID {node.provider_id} is foreign: its own manager must initialise it"
     if node.name in case.without_instance:
@@ -219,8 +219,8 @@ def _why(case: Case, node: Node, told: Mapping[str, str]) -> str:
         finding = case.findings.get(check)
         if finding is not None and not finding.is_usable:
             return f"the daemon cannot initialise the node; see the finding {check}"
-    if node.name in told:
-        return f"last event: {told[node.name]}"
+    if node.name in reasons:
+        return f"last event: {reasons[node.name]}"
     if case.lease_holder == "":
         return _NO_DAEMON
     return "unknown; see the daemon's log"

@@ -79,19 +79,19 @@ def _texts(command: MachineCommand, home: str = DEFAULT_NAMESPACE) -> dict[str, 
 
 
 def objects(
-    name: str, role: str, found: Iterable[Permission], home: str = DEFAULT_NAMESPACE
+    name: str, role: str, permissions: Iterable[Permission], home: str = DEFAULT_NAMESPACE
 ) -> Iterator[Object]:
     """Yield the roles and bindings of an account.
 
     Args:
         name: name of the account, also in the names of its roles.
         role: role of the cluster.
-        found: permissions in that cluster.
+        permissions: permissions in that cluster.
         home: namespace of Machines. A cluster can have several, each with its own account, so that
             names of roles in other namespaces end with it.
     """
     by_place: dict[str, list[Permission]] = {}
-    for need in found:
+    for need in permissions:
         by_place.setdefault(need.namespace, []).append(need)
     for namespace, there in sorted(by_place.items()):
         kind = "Role" if namespace else "ClusterRole"
@@ -111,9 +111,9 @@ def objects(
         }
 
 
-def _rules(found: Iterable[Permission]) -> Iterator[Object]:
+def _rules(permissions: Iterable[Permission]) -> Iterator[Object]:
     verbs: dict[tuple[str, str, str], set[str]] = {}
-    for need in found:
+    for need in permissions:
         verbs.setdefault((need.group, need.resource, need.name), set()).add(need.verb)
     for (group, resource, name), of in sorted(verbs.items()):
         rule: Object = {"apiGroups": [group], "resources": [resource]}
@@ -122,7 +122,7 @@ def _rules(found: Iterable[Permission]) -> Iterator[Object]:
         yield {**rule, "verbs": sorted(of, key=_VERBS.index)}
 
 
-def _written(name: str, role: str, found: Iterable[Permission], home: str) -> str:
+def _written(name: str, role: str, permissions: Iterable[Permission], home: str) -> str:
     import yaml
 
     class Plain(yaml.SafeDumper):
@@ -131,7 +131,7 @@ def _written(name: str, role: str, found: Iterable[Permission], home: str) -> st
         def ignore_aliases(self, _data: Any) -> bool:
             return True
 
-    documents = list(objects(name, role, found, home))
+    documents = list(objects(name, role, permissions, home))
     text = yaml.dump_all(
         documents, Dumper=Plain, sort_keys=False, default_flow_style=None, width=100
     )
@@ -142,7 +142,7 @@ def _written(name: str, role: str, found: Iterable[Permission], home: str) -> st
     )
 
 
-def _in_the_chart(name: str, found: Mapping[str, str]) -> str:
+def _in_the_chart(name: str, documents: Mapping[str, str]) -> str:
     """Return the chart's template: namespaces are values; a separate target gets no roles here."""
     first, *others = name.split("-")
     values = f".Values.{first}{''.join(map(str.capitalize, others))}"
@@ -152,7 +152,7 @@ def _in_the_chart(name: str, found: Mapping[str, str]) -> str:
         .replace(_PLACEHOLDER, f"{{{{ {values}.namespace }}}}")
         .replace(f"{account}{ACCOUNTS_NAMESPACE}}}", f"{account}{{{{ .Release.Namespace }}}}}}")
         .strip()
-        for role, text in found.items()
+        for role, text in documents.items()
     }
     tokens = ""
     if TOKENS in parts:

@@ -424,11 +424,11 @@ class Reflector(Generic[T]):
         api_error = problem if isinstance(problem, errors.ApiError) else None
         is_too_large = api_error and api_error.has_cause(errors.REASON_RESOURCE_VERSION_TOO_LARGE)
         if self._fruitless_count >= _FRUITLESS_LIMIT or is_too_large:
-            self._reset_version(str(problem))
+            self._discard_unusable_version(str(problem))
         retry_after_s = api_error.retry_after if api_error else None
         await asyncio.sleep(max(self._streak.next_delay(clock.monotonic()), retry_after_s or 0.0))
 
-    def _reset_version(self, why: str) -> None:
+    def _discard_unusable_version(self, why: str) -> None:
         """Discard the version to list again; in pages, if the failed attempt was a watch-list."""
         self._fruitless_count = 0
         if self.version is None and self._watch_list:

@@ -277,10 +277,10 @@ class Caches:
             if any(secret == name for _, secret in machine_class.secrets)
         ]
 
-    def resolve(self, found: MachineClass) -> ResolvedClass:
+    def resolve(self, machine_class: MachineClass) -> ResolvedClass:
         """Return a class with the current contents of its Secrets."""
         return classes.resolve(
-            found,
+            machine_class,
             lambda namespace, name: self.secrets.store.get(f"{namespace}/{name}"),
             providers=self._providers(),
         )

@@ -60,7 +60,7 @@ class PreservationDecision:
         value: value of the annotation that counts.
         until: end of the preservation.
         removes_annotation: whether the annotation is removed, because it was fulfilled.
-        node_wish: value to record as the node's; empty = none.
+        node_value: value to record as the node's; empty = none.
         by_node: whether the node's annotation counts, so that the machine's own is removed.
     """
 
@@ -68,7 +68,7 @@ class PreservationDecision:
     value: str = ""
     until: datetime | None = None
     removes_annotation: bool = False
-    node_wish: str = ""
+    node_value: str = ""
     by_node: bool = False
 
 
@@ -89,32 +89,32 @@ def decide(
         return NOTHING
     own = own if own in VALUES else ""
     by_node = bool(of_node or last)
-    wish = of_node if by_node else own
+    requested = of_node if by_node else own
     if node is None:
         # The annotation of a node that is gone still counts for its machine.
-        wish, by_node, of_node = last or own, bool(last), last
-    action, forgets = _action(wish, machine.phase, is_over=until is not None and until <= now)
+        requested, by_node, of_node = last or own, bool(last), last
+    action, forgets = _action(requested, machine.phase, is_over=until is not None and until <= now)
     if action is PreservationAction.PRESERVE and until is None:
         until = now + timedelta(seconds=settings.of(machine).preserve_timeout_s)
     return PreservationDecision(
         action=action,
-        value=wish,
+        value=requested,
         until=until,
         removes_annotation=forgets,
-        node_wish="" if forgets else of_node,
+        node_value="" if forgets else of_node,
         by_node=by_node,
     )
 
 
-def _action(wish: str, phase: Phase, *, is_over: bool) -> tuple[PreservationAction, bool]:
+def _action(requested: str, phase: Phase, *, is_over: bool) -> tuple[PreservationAction, bool]:
     """Return the action, and whether the annotation is removed."""
-    if wish in ("", NEVER):
+    if requested in ("", NEVER):
         return PreservationAction.STOP, False
     if is_over:
         return PreservationAction.STOP, True
-    if wish == NOW or phase is Phase.FAILED:
+    if requested == NOW or phase is Phase.FAILED:
         return PreservationAction.PRESERVE, False
-    return PreservationAction.STOP, wish == WHEN_FAILED_BY_SET
+    return PreservationAction.STOP, requested == WHEN_FAILED_BY_SET
 
 
 def with_preservation(
@@ -224,7 +224,7 @@ def machine_patch(
         return None
     wanted: dict[str, str | None] = {}
     if decision.by_node or decision.removes_annotation:
-        wanted = {names.preserve: None, names.preserve_of_node: decision.node_wish or None}
+        wanted = {names.preserve: None, names.preserve_of_node: decision.node_value or None}
     return annotations_patch(obj, wanted)
 
 

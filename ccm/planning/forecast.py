@@ -523,7 +523,7 @@ def _blocked_deletions(
 
 
 def _split_events(
-    found: Forecast, events: _EventCollector, on_record: Mapping[str, deletions.BlockedDeletions]
+    forecast: Forecast, events: _EventCollector, on_record: Mapping[str, deletions.BlockedDeletions]
 ) -> Forecast:
     """Split the collected events into blocked deletions and other warnings.
 
@@ -537,7 +537,7 @@ def _split_events(
     notices = list(events.events())
     holds = [notice for notice in notices if notice.reason == REASON_DELETION_HELD]
     return replace(
-        found,
+        forecast,
         blocked=[
             notice
             for notice in holds
@@ -547,7 +547,7 @@ def _split_events(
             or (notice.subject.namespace, notice.subject.name) in kept
         ],
         warnings=[
-            *found.warnings,
+            *forecast.warnings,
             *(notice for notice in notices if notice.reason != REASON_DELETION_HELD),
         ],
     )

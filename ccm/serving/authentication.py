@@ -230,7 +230,7 @@ class Authenticator:
     Args:
         review: sends a TokenReview; None rejects every token.
         token_ttl_s: time to live of an answer in the cache.
-        store: storage of the answers; None means a shelf of its own.
+        store: storage of the answers; None means a store of its own.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ class DelegatingAuthorizer:
         paths: paths open to all callers.
         allowed_ttl_s: time to live of a positive answer in the cache.
         denied_ttl_s: time to live of a negative answer in the cache.
-        store: storage of the answers; None means a shelf of its own.
+        store: storage of the answers; None means a store of its own.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class DelegatingAuthorizer:
         started = clock.monotonic()
         result = "error"
         try:
-            decision = await self._authorize(question)
+            decision = await self._allow_or_review(question)
             result = "allowed" if decision.allowed else "no-opinion"
             return decision
         finally:
@@ -141,7 +141,7 @@ class DelegatingAuthorizer:
         """Cancel running reviews."""
         await self._decisions.close()
 
-    async def _authorize(self, question: AccessAttributes) -> AccessDecision:
+    async def _allow_or_review(self, question: AccessAttributes) -> AccessDecision:
         if MASTERS in question.user.groups or question.path in self._paths:
             return AccessDecision(allowed=True)
         if (review := self._review) is None:

@@ -112,8 +112,8 @@ class TTLCache(Generic[K, V]):
 
     Args:
         keep_s: returns the time to live of an answer in seconds; 0 means that it is not cached.
-        name: name of the cache in metrics; unique on its shelf.
-        store: storage of the answers; None means a shelf of its own.
+        name: name of the cache in metrics; unique in its store.
+        store: storage of the answers; None means a store of its own.
     """
 
     def __init__(

@@ -212,10 +212,10 @@ async def create_foreign_vm(machines: Machines, name: str, owner: str, *, uid: s
 
 
 def cloud_calls(
-    machines: Machines, identity: Identity, made: MachineInfo, new: Identity
+    machines: Machines, identity: Identity, info: MachineInfo, new: Identity
 ) -> Mapping[str, probes.Call]:
     """Return all calls that must reach the cloud: about an existing VM and about a new one."""
-    driver, there = machines.driver, machines.request(identity, made.provider_id)
+    driver, there = machines.driver, machines.request(identity, info.provider_id)
     machines.started.add(new.uid)
     create = machines.request(new, user_data=USER_DATA)
     return {

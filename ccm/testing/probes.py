@@ -244,9 +244,9 @@ def check_own_id(cloud: Cloud, provider_id: str) -> None:
     assert not is_foreign(provider_id, schemes, others), ours
 
 
-def same(found: object, expected: object, what: str) -> None:
+def same(actual: object, expected: object, what: str) -> None:
     """Fail with both values unless they are equal."""
-    assert found == expected, f"{what}: found {found!r}, expected {expected!r}"
+    assert actual == expected, f"{what}: found {actual!r}, expected {expected!r}"
 
 
 def require_capability(capability: T | None, name: str, interface: str) -> T:

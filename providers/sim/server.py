@@ -351,8 +351,8 @@ def _list_instances(cloud: Service, asked: DecodedRequest) -> Any:
 def _list_handler(part: str) -> Handler:
     def handle(cloud: Service, asked: DecodedRequest) -> Any:
         query = asked.query
-        shelf: world.ObjectStore[Any] = getattr(cloud.worlds, part)
-        items = shelf.list(**query.filters())
+        store: world.ObjectStore[Any] = getattr(cloud.worlds, part)
+        items = store.list(**query.filters())
         end = query.start + min(query.limit, cloud.settings.page_size)
         more = _cursor(end if end < len(items) else None)
         return {part: items[query.start : end], "next_cursor": more}

@@ -235,7 +235,7 @@ class CloudClient:
         """Call the provider and verify its response."""
         ask = bind_method(cloud, method)
         async with drain.change(long=True) if operation.change else contextlib.nullcontext():
-            lease_guard.check_lease()
+            lease_guard.check_current_guard()
             answer = await ask(*operation.arguments.values())
         responses.verify(method, answer)
         return answer

@@ -467,11 +467,11 @@ class DeploymentWriter:
     # --- the deployment -------------------------------------------------------------------------
 
     async def _revert(
-        self, obj: MachineDeployment, wish: Rollback, sets: Mapping[str, MachineSet]
+        self, obj: MachineDeployment, rollback: Rollback, sets: Mapping[str, MachineSet]
     ) -> MachineDeployment:
-        to = sets[wish.to.uid] if wish.to is not None else None
+        to = sets[rollback.to.uid] if rollback.to is not None else None
         after = await self._write(obj, lambda obj: self._codec.revert_patch(obj, to))
-        event = plan.rollback_event(wish, obj)
+        event = plan.rollback_event(rollback, obj)
         self.record_event(obj, event)
         self._log.info("rollback request handled", key=obj.key, reason=event.message)
         return after

@@ -157,9 +157,9 @@ def allocate(body: dict[str, Any], old: Mapping[str, Any] | None, held: Numbers)
     if spec["type"] != _EXTERNAL_NAME:
         _set_families(spec, list(held.ranges))
         if not _is_headless(spec):
-            wishes = [*(spec.get("clusterIPs") or ()), "", ""]
-            pairs = zip(spec["ipFamilies"], wishes, strict=False)
-            spec["clusterIPs"] = [draft.address(family, wish) for family, wish in pairs]
+            requests = [*(spec.get("clusterIPs") or ()), "", ""]
+            pairs = zip(spec["ipFamilies"], requests, strict=False)
+            spec["clusterIPs"] = [draft.address(family, requested) for family, requested in pairs]
             spec["clusterIP"] = spec["clusterIPs"][0]
     if _has_node_ports(spec):
         wants = spec["type"] == "NodePort" or spec.get("allocateLoadBalancerNodePorts", True)
@@ -167,9 +167,9 @@ def allocate(body: dict[str, Any], old: Mapping[str, Any] | None, held: Numbers)
             int, int
         ] = {}  # ports with the same number, such as TCP and UDP, share a node port
         for port in spec.get("ports") or ():
-            wish = port.get("nodePort") or by_port.get(port["port"], 0)
-            if wish or wants:
-                port["nodePort"] = by_port[port["port"]] = draft.port(wish)
+            requested = port.get("nodePort") or by_port.get(port["port"], 0)
+            if requested or wants:
+                port["nodePort"] = by_port[port["port"]] = draft.port(requested)
     if _has_health_check_port(spec):
         spec["healthCheckNodePort"] = draft.port(spec.get("healthCheckNodePort", 0))
 
@@ -221,22 +221,22 @@ class _Draft:
         self._own = own  # held by this Service before, or allocated in this request
         self._taken = held.taken - own
 
-    def port(self, wish: int) -> int:
-        if not wish:
+    def port(self, requested: int) -> int:
+        if not requested:
             return int(self._pick(len(NODE_PORTS), _PORT_BAND, lambda place: NODE_PORTS[place]))
-        return int(self._take(wish, is_inside=wish in NODE_PORTS))
+        return int(self._take(requested, is_inside=requested in NODE_PORTS))
 
-    def address(self, family: str, wish: str) -> str:
+    def address(self, family: str, requested: str) -> str:
         network = self._ranges[family]
         # Without the first address, the network, and for IPv4 the last one, the broadcast.
         size = network.num_addresses - (2 if network.version == 4 else 1)
-        if not wish:
+        if not requested:
             band = min(_ADDRESS_BAND, size // 16)
             return str(self._pick(size, band, lambda place: str(network[place + 1])))
         try:
-            ip = ipaddress.ip_address(wish)
+            ip = ipaddress.ip_address(requested)
         except ValueError as error:
-            raise RefusedError(f"{wish} is not a valid IP address") from error
+            raise RefusedError(f"{requested} is not a valid IP address") from error
         return str(self._take(str(ip), is_inside=ip in network))
 
     def _take(self, number: Number, *, is_inside: bool) -> Number:

@@ -118,7 +118,7 @@ class Interceptor:
         leader = LEADER.get()
         await leader.runs()
         if not name.startswith("list"):
-            lease_guard.check_lease()
+            lease_guard.check_current_guard()
         fault = self._due(side, name)
         if fault is not None and fault.is_before:
             await self._strike(fault, name, leader)

@@ -59,7 +59,7 @@ class Events:
 def allowed() -> bool:
     """Whether something may be begun here and now."""
     try:
-        lease_guard.check_lease()
+        lease_guard.check_current_guard()
     except LeaseExpired:
         return False
     return True

@@ -140,12 +140,12 @@ async def test_without_a_lease_that_holds_nothing_is_begun(seconds: float | None
     governing(seconds)
     if seconds:
         jump(9.9)
-        lease_guard.check_lease()
+        lease_guard.check_current_guard()
         jump(0.1)
     with pytest.raises(LeaseExpired):
-        lease_guard.check_lease()
+        lease_guard.check_current_guard()
     with pytest.raises(LeaseExpired):
-        await asyncio.to_thread(lease_guard.check_lease)
+        await asyncio.to_thread(lease_guard.check_current_guard)
     assert await limited() == "not begun"
 
 
@@ -159,12 +159,12 @@ async def test_work_under_way_lasts_as_long_as_its_own_lease() -> None:
     async def another() -> None:
         governing(100)
         await advance(50)
-        lease_guard.check_lease()
+        lease_guard.check_current_guard()
 
     await tasks.spawn(another(), name="another")
     assert await begun == "ended"
     with pytest.raises(LeaseExpired):
-        lease_guard.check_lease()
+        lease_guard.check_current_guard()
 
 
 async def test_a_lost_lease_ends_at_once_what_is_under_way() -> None:

@@ -538,7 +538,7 @@ async def test_a_drain_without_lease_changes_nothing(world: Drains) -> None:
     def checked(method: str, _path: str) -> Exception | None:
         try:
             if method != "GET":
-                lease_guard.check_lease()
+                lease_guard.check_current_guard()
         except lease_guard.LeaseExpired as error:
             return Unreachable(str(error), kind="timeout")
         return None
