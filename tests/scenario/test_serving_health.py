@@ -152,7 +152,7 @@ async def test_a_controller_that_refuses_its_flags_is_reported_and_fails_nothing
 
     (line,) = [line for line in said.splitlines() if ROUTE.name in line]
     assert status == 200
-    assert line.startswith(f"[+]{ROUTE.name} ok: not running: --cluster-cidr is not given")
+    assert line.startswith(f"[+]{ROUTE.name} ok: not running: --cluster-cidr is not set")
 
 
 @pytest.mark.row("serving-start-01")

@@ -184,9 +184,7 @@ async def test_without_the_right_vms_go_and_one_warning_says_so(world: World) ->
             await advance(120)
 
     assert world.driver.vms == {}
-    assert [one["log_level"] for one in lines if "CRD cannot be read" in one["event"]] == [
-        "warning"
-    ]
+    assert [one["log_level"] for one in lines if "CRD unreadable" in one["event"]] == ["warning"]
 
 
 async def test_a_refusal_of_an_api_server_that_starts_is_not_believed(world: World) -> None:

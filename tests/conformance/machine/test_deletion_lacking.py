@@ -212,7 +212,7 @@ async def test_another_project_knows_nothing_of_the_vm(world: World) -> None:
         world.server.drop(path)
         await advance(30)
         text = world.operation(M)["description"]
-        assert "the credentials or the region of class small are others" in text
+        assert "the credentials or the region of class small differ from those" in text
         assert (world.operation(M)["state"], world.get(M) != {}) == ("Failed", True)
         assert world.node_object(M) != {}
         world.driver.vms |= vms
