@@ -24,7 +24,8 @@ Time = Annotated[str | None, Meta(extra_json_schema={"format": "date-time"})]
 
 ROLLING = Strategies.ROLLING.value
 DEFAULT_BOUND = 1
-"""Default type of a strategy, and default bounds (reference)."""
+"""Default type of a strategy, and default of its bounds `maxUnavailable` and `maxSurge` (Gardener's
+machine-controller-manager)."""
 
 Quantities = dict[str, int | str]
 """Name of a resource -> amount."""
@@ -52,7 +53,7 @@ class NodeTemplateSpec(Wire, frozen=True, kw_only=True):
         pod_cidrs: has no effect.
         provider_id: has no effect.
         unschedulable: has no effect.
-        taints: taints that are put on the Node and restored when they are removed.
+        taints: taints that are put on the Node, and put back if another writer removes them.
         config_source: has no effect.
         external_id: has no effect.
     """
@@ -144,7 +145,8 @@ class CurrentStatus(Wire, frozen=True, kw_only=True):
             InPlaceUpdateFailed.
         timeout_active: true while a timeout runs after which the Machine fails.
         last_update_time: time at which the Machine entered the phase.
-        preserve_expiry_time: time until which the Machine is preserved; not set if it is not.
+        preserve_expiry_time: time until which the Machine is preserved; not set if the Machine is
+            not preserved.
     """
 
     phase: str = ""
@@ -263,7 +265,8 @@ class MachineClass(KubeObject, frozen=True, kw_only=True):
     Attributes:
         node_template: properties of a Node of the class.
         provider_spec: properties of the VM in terms of the provider, which documents them.
-        provider: name of the provider; VMs are created only if it is the one in use, or not set.
+        provider: name of the provider; VMs are created only if it is not set, or is the provider
+            of the running controllers.
         secret_ref: Secret with the user data of the VMs (key userData) and the cloud's credentials.
         credentials_secret_ref: Secret with credentials; a key in it overrides that of secretRef.
         status: observed state; Gardener's own definition has none.
@@ -284,7 +287,7 @@ class MachineClass(KubeObject, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[SecretReference, ...]:
-        """Secrets of the class; if two contain the same key, the later one counts."""
+        """References to the Secrets of the class; if two contain a key, the later Secret wins."""
         both = (self.secret_ref, self.credentials_secret_ref)
         return tuple(ref for ref in both if ref is not None and ref.name)
 
@@ -429,7 +432,7 @@ class RollbackConfig(Wire, frozen=True, kw_only=True):
     """Revision of the template to return to.
 
     Attributes:
-        revision: revision to return to; 0 is the one before.
+        revision: revision to return to; 0 is the previous revision.
     """
 
     revision: Int64 = 0
@@ -442,7 +445,7 @@ class MachineDeploymentSpec(Wire, frozen=True, kw_only=True):
         replicas: desired number of Machines.
         selector: selects the MachineSets of the deployment by their labels; the labels of the
             template have to match it.
-        template: template that the Machines are created from; a change rolls them out anew.
+        template: template that the Machines are created from; a change starts a rollout.
         strategy: how Machines are moved to a new template.
         min_ready_seconds: seconds for which a Machine has to run to count as available.
         revision_history_limit: number of old MachineSets to keep for a rollback; all if not set.
@@ -488,7 +491,8 @@ class MachineDeploymentStatus(Wire, frozen=True, kw_only=True):
         preserved_failed_replicas: number of failed Machines that are preserved.
         unavailable_replicas: number of Machines that are missing or unavailable.
         conditions: conditions of the deployment: Available, Progressing, ReplicaFailure and Frozen.
-        collision_count: number of names of MachineSets that were taken; part of the next name.
+        collision_count: number of generated MachineSet names that were taken already; changes the
+            next generated name.
         failed_machines: Machines that failed.
     """
 
