@@ -1,7 +1,8 @@
-"""Objects of Gardener's machine-controller-manager, unchanged for their other users.
+"""API group of Gardener's machine-controller-manager (MCM), compatible with its other users.
 
-Only this package knows the API group, the names, and the shapes of Machine, MachineSet,
-MachineDeployment and MachineClass: `names`, `types` and their definitions (`crds`). `codec`
-converts them to the hub types of `ccm.model.machines` and back. Other readers and writers of these
-objects (the autoscaler, dashboards, the Go programs) depend on every name.
+Only this package contains the group's names (`names`), the wire types of Machine, MachineSet,
+MachineDeployment and MachineClass (`types`), and their CustomResourceDefinitions (`crds`).
+`decoding` converts the objects to the hub types of `ccm.model.machines`; `codec` makes the patches
+that write them. Other readers and writers of the objects (the autoscaler, dashboards, Gardener's
+programs) depend on every name.
 """

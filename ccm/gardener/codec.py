@@ -1,4 +1,4 @@
-"""The codec of Gardener's machine objects: kinds, names, and patches. Pure."""
+"""Codec of Gardener's machine objects: kinds, names, and patches. No I/O."""
 
 from __future__ import annotations
 
@@ -124,19 +124,22 @@ class GardenerCodec(Codec):
         }
 
     def known_state_patch(self, obj: Machine, state: str) -> Patch:
-        """Return the patch that stores the driver's state."""
+        """Return the patch that stores the driver's state in `status.lastKnownState`."""
         stored = _state_to_store(obj, state)
         return {"metadata": uid_precondition(obj), "status": {"lastKnownState": stored}}
 
     def identity_patch(
         self, obj: Machine, *, provider_id: str, node_name: str, origin: str
     ) -> Patch:
-        """Return the patch that stores the VM and the node of a machine."""
+        """Return the patch that stores a machine's VM: provider ID, node name and origin.
+
+        An empty node name or origin is not written.
+        """
         metadata = uid_precondition(obj) | version_precondition(obj)
         if origin and not obj.provider_id:
             metadata["annotations"] = {names.ANNOTATION_ORIGIN: origin}
         if provider_id and names.ANNOTATION_CREATION in obj.annotations:
-            # The stored provider ID replaces the record.
+            # The stored provider ID replaces the record of the started creation.
             metadata.setdefault("annotations", {})[names.ANNOTATION_CREATION] = None
         if node_name:
             metadata["labels"] = {names.LABEL_NODE: node_name}
@@ -160,8 +163,8 @@ class GardenerCodec(Codec):
     def push_patch(self, obj: Machine, owner: MachineSet) -> Patch | None:
         """Return the patch that applies template changes to a machine; None = no changes.
 
-        A machine that failed or is being deleted is not changed, except for the kind of its class,
-        without which the API server accepts no other change.
+        Of a machine that failed or is being deleted, only a wrong kind of its class is corrected:
+        until then, the API server rejects every other change.
         """
         spec: documents.MachineSpec = obj.source.spec
         template: documents.MachineTemplateSpec = owner.template.source
@@ -321,7 +324,10 @@ def _machine_spec(template: documents.MachineTemplateSpec) -> dict[str, Any]:
 
 
 def _timeout(template: documents.MachineTemplateSpec) -> str:
-    """Return the creation timeout in the annotations, which overrides that of the spec."""
+    """Return the creation timeout in a template's annotations, which overrides the spec's.
+
+    Empty = the annotation is not set.
+    """
     return annotations_of(template).get(names.ANNOTATION_CREATION_TIMEOUT, "")
 
 
@@ -387,7 +393,8 @@ def _summary(machine: FailedMachine) -> documents.MachineSummary:
 
 
 def _state_to_store(obj: Machine, state: str) -> str:
-    # Keep the record of an earlier release until the provider ID is stored: it may be the only one.
+    # Keep the prefix of an earlier release until the provider ID is stored: nothing else may record
+    # the started creation.
     if is_recorded_in_state(obj.source) and not obj.provider_id:
         return f"{names.STATE_CREATION}{obj.uid} {state}"
     return state

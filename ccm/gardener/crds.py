@@ -42,12 +42,13 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """Properties of a kind that its types do not contain.
+    """Properties of a CustomResourceDefinition that the wire types do not contain.
 
     Attributes:
         kind: the kind.
         short: its short name.
-        columns: name, type and path of the columns of `kubectl get`; a name with a star is wide.
+        columns: columns of `kubectl get`, each with name, type and JSON path; `*` at the end of the
+            name = only with `-o wide`.
         has_status: whether the status is a subresource.
         scales: whether there is a scale subresource.
     """
@@ -100,7 +101,7 @@ DEFINITIONS = (
 
 
 def render(annotations: Mapping[str, str] | None = None) -> str:
-    """Return the content of `manifests/crds.yaml`, with these annotations on each definition."""
+    """Return the content of `manifests/crds.yaml`; each definition gets the annotations."""
     parts = list[str]()
     for definition in map(manifest, DEFINITIONS):
         metadata = definition["metadata"] | ({"annotations": annotations} if annotations else {})
@@ -111,14 +112,14 @@ def render(annotations: Mapping[str, str] | None = None) -> str:
 
 
 def render_chart() -> str:
-    """Return the same content as a template of the chart, which Helm never deletes."""
+    """Return the chart template of the definitions; annotations keep Helm from deleting them."""
     begin, end = _IN_THE_CHART
     return begin + render(names.KEPT_BY_HELM) + end
 
 
 @functools.cache
 def manifest(definition: Definition) -> Mapping[str, Any]:
-    """Return a CustomResourceDefinition; the result is cached."""
+    """Return the CustomResourceDefinition of a kind; the result is cached."""
     kind = definition.kind
     version: Schema = {"name": kind.version, "served": True, "storage": True}
     if definition.columns:

@@ -1,4 +1,4 @@
-"""Decoding of Gardener's machine objects: documents to hub types. Pure."""
+"""Decoding of Gardener's machine objects: documents to hub types. No I/O."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ NAMES = Names(
     hold=kubernetes.ANNOTATION_SCALE_DOWN_DISABLED,
     hold_is_ours=kubernetes.ANNOTATION_SCALE_DOWN_DISABLED_BY_US,
 )
-"""Names of this API group."""
+"""Names of Gardener's API group."""
 
 _MOST_S = 2**31 - 1
 _STRATEGIES = {strategy.value: strategy for strategy in Strategy}
@@ -124,7 +124,8 @@ DEPLOYMENT_STATUS = {
     "unavailable": "unavailable_replicas",
     "collisions": "collision_count",
 }
-"""Counts of a status: fields of the hub type -> fields of the document."""
+"""Counts in the status of a set and of a deployment: field of the hub type -> field of the
+document."""
 
 # --- machines and classes ---------------------------------------------------------------------
 
@@ -147,7 +148,7 @@ def machine(obj: documents.Machine) -> Machine:
         provider_id=spec.provider_id,
         node_name=obj.labels.get(names.LABEL_NODE, ""),
         status=_status(obj),
-        # Without a deployment, its controller.
+        # Machines without a deployment are grouped by the UID of their controller.
         group=deployment or controller_uid(obj),
         deployment=deployment,
         creation_timeout_s=_seconds(
@@ -235,13 +236,14 @@ def _phase(text: str) -> Phase:
 
 
 def _creation_started(obj: documents.Machine) -> bool:
-    """Return whether the object records a creation of its own.
+    """Return whether the object records that the creation of its own VM started.
 
-    A restored copy has the annotation too, but another UID, and none of the original's owners.
+    A copy that was restored from a backup has the annotation, but neither the UID nor the owners
+    that the annotation refers to.
     """
     recorded = obj.annotations.get(names.ANNOTATION_CREATION)
     if not recorded:
-        # Checked first: machines are decoded often, and most have their VM.
+        # Checked first: machines are decoded often, and most of them lack the annotation.
         return is_recorded_in_state(obj)
     owners = (owner.uid for owner in obj.metadata.owner_references or ())
     return recorded in (obj.uid, *owners) or is_recorded_in_state(obj)
@@ -256,7 +258,7 @@ def is_recorded_in_state(obj: documents.Machine) -> bool:
 
 
 def _known_state(obj: documents.Machine) -> str:
-    """Return the driver's last known state, without the record of an earlier release."""
+    """Return the driver's last known state, without the prefix that an earlier release wrote."""
     stored = obj.status.last_known_state
     return stored.partition(" ")[2] if stored.startswith(names.STATE_CREATION) else stored
 
@@ -269,7 +271,7 @@ def _priority(text: str) -> int:
 
 
 def _seconds(text: str) -> float | None:
-    """Return a duration; None = missing or unreadable, so that the flag counts."""
+    """Return a duration in seconds; None = missing or unreadable: the flag applies."""
     try:
         return parse_duration(text).total_seconds() if text else None
     except ValueError:
@@ -277,9 +279,9 @@ def _seconds(text: str) -> float | None:
 
 
 def _positive(text: str) -> float | None:
-    """Return a duration that a machine sets itself; None = missing, unreadable or not positive.
+    """Return a duration in seconds; None = missing, unreadable or not positive: the flag applies.
 
-    A duration of 0 would end the machine at the first hiccup of its node.
+    With a timeout of 0, a machine would fail as soon as its node is unhealthy for a moment.
     """
     seconds = _seconds(text)
     return seconds if seconds is not None and seconds > 0 else None
@@ -376,10 +378,10 @@ def _template(template: documents.MachineTemplateSpec, settings: Sequence[int]) 
 def _faults(
     spec: documents.MachineSetSpec | documents.MachineDeploymentSpec,
 ) -> Iterator[str]:
-    """Yield what makes a set or a deployment invalid.
+    """Yield the reasons why a set or a deployment is invalid.
 
-    A set whose template labels do not satisfy its selector would create machines without end, none
-    of which counts. An empty selector would adopt every orphaned machine.
+    A set whose selector does not match its template's labels would create machines endlessly,
+    because it counts none of them. An empty selector would adopt every orphaned machine.
     """
     if spec.replicas < 0:
         yield f"spec.replicas is {spec.replicas}; it must be 0 or more"
@@ -435,7 +437,7 @@ def _strategy_faults(strategy: documents.Strategy) -> Iterator[str]:
 
 
 def labels_of(template: documents.MachineTemplateSpec) -> Mapping[str, str]:
-    """Return the labels of the machines of a template."""
+    """Return the labels that a template gives its machines."""
     return as_string_map((template.metadata or {}).get("labels"))
 
 
@@ -447,7 +449,7 @@ def as_string_map(mapping: Any) -> Mapping[str, str]:
 
 
 def annotations_of(template: documents.MachineTemplateSpec) -> Mapping[str, str]:
-    """Return the annotations of the machines of a template."""
+    """Return the annotations that a template gives its machines."""
     return as_string_map((template.metadata or {}).get("annotations"))
 
 
@@ -488,7 +490,7 @@ def _failed(machines: Iterable[documents.MachineSummary] | None) -> tuple[Failed
 
 
 def without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not empty, because Go writes empty ones."""
+    """Return the fields without empty ones, at every depth; Go programs write empty fields."""
     inner = {
         key: without_empty(value) if isinstance(value, Mapping) else value
         for key, value in fields.items()
@@ -497,8 +499,9 @@ def without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def clamp_s(seconds: int) -> float:
-    """Return the seconds of a field, limited to 32 bits.
+    """Return a number of seconds, limited to the range of 32 bits.
 
-    Another definition than ours may allow larger values, which no timestamp can represent.
+    A CustomResourceDefinition other than ours may allow larger values, which exceed the range of
+    timestamps.
     """
     return float(max(-_MOST_S, min(seconds, _MOST_S)))

@@ -1,7 +1,7 @@
-"""Names of Gardener's API group. They are an API: none is changed or removed.
+"""Names of Gardener's API group. They are a public API: do not change or remove any.
 
-Source: Gardener machine-controller-manager, v1alpha1 objects. Names below `kubernetes.io` are in
-`ccm.model.names`.
+Source: Gardener's machine-controller-manager (MCM), v1alpha1 objects. "Ours" = MCM lacks the name.
+Names with the domain `kubernetes.io` are in `ccm.model.names`.
 """
 
 from __future__ import annotations
@@ -30,31 +30,33 @@ LABEL_NODE = "node"
 """On a Machine: the name of its Node."""
 
 LABEL_DEPLOYMENT = "name"
-"""On a Machine: its MachineDeployment, by the convention of templates."""
+"""On a Machine: the name of its MachineDeployment; set by templates, by convention."""
 
 LABEL_FORCE_DELETION = "force-deletion"
-"""On a Machine, a Go boolean: the machine is drained and deleted by force."""
+"""On a Machine, a Go boolean. If true, the deletion drains the node by force, and waits neither
+for a failed drain nor for the former credentials of the VM."""
 
 LABEL_FORCE_DRAIN = "force-drain"
-"""On a Machine, `True`: drains without a deletion use force, too."""
+"""On a Machine, `True`: drains for an in-place update or a preservation use force."""
 
 LABEL_FREEZE = "freeze"
 """On MachineSet and MachineDeployment, `True`: no machine is created."""
 
 LABEL_TEMPLATE_HASH = "machine-template-hash"
-"""On a MachineSet, in its selector and template, and on its Machines."""
+"""Hash of the template: on a MachineSet, in its selector and template, and on its Machines."""
 
 LABEL_SCALE_UP_DISABLED = "node.machine.sapcloud.io/scale-up-disabled"
-"""On an old MachineSet during an in-place update; any value counts."""
+"""On an old MachineSet during an in-place update, any value: the set creates no machines."""
 
 LABEL_MACHINE_NAME = "node.gardener.cloud/machine-name"
-"""On a Node: its Machine, set during the bootstrap. It identifies the node of a Machine without a
-label `node`."""
+"""On a Node: the name of its Machine. Set by the bootstrap of the node, and by the machine
+controller. Identifies the node of a Machine that lacks the label `node`."""
 
 LABEL_CANDIDATE = "node.machine.sapcloud.io/candidate-for-update"
 LABEL_SELECTED = "node.machine.sapcloud.io/selected-for-update"
 LABEL_UPDATE_RESULT = "node.machine.sapcloud.io/update-result"
-"""On a Node: steps and result (`successful`, `failed`) of an in-place update."""
+"""On a Node: states (candidate, selected) and result (`successful`, `failed`) of its in-place
+update."""
 
 # --- annotations --------------------------------------------------------------------------
 
@@ -66,14 +68,15 @@ DEFAULT_PRIORITY = "3"
 ANNOTATION_MARKED = "machine.sapcloud.io/marked-for-deletion-time"
 ANNOTATION_TRIGGER_DELETION = "node.machine.sapcloud.io/trigger-deletion-by-mcm"
 ANNOTATION_SCALER_TIME = "machine.sapcloud.io/last-deployment-replica-change-by-scaler-time"
-"""Set by the autoscaler: on a Machine, RFC 3339; on a MachineDeployment, `M1~T1,M2~T2`; on a
-MachineDeployment and its MachineSets, RFC 3339."""
+"""For the autoscaler, in this order: on a Machine, the time at which it was chosen for deletion
+(RFC 3339); on a MachineDeployment, the machines to delete, each with that time (`M1~T1,M2~T2`); on
+a MachineDeployment and its MachineSets, the time of the last scaling (RFC 3339)."""
 
 ANNOTATION_CREATION_TIMEOUT = "node.machine.sapcloud.io/effective-creation-timeout"
 """On a Machine or in the template of a MachineSet: overrides the creation timeout."""
 
 ANNOTATION_JOIN_DURATION = "node.machine.sapcloud.io/machine-join-duration"
-"""On a Machine: the time that it took to join; neither read nor written here."""
+"""On a Machine: the time that it took to join. kube-ccm neither reads nor writes it."""
 
 ANNOTATION_APPLIED = "node.machine.sapcloud.io/last-applied-anno-labels-taints"
 """On a Node: JSON of the metadata that was applied from its machine's template."""
@@ -85,31 +88,37 @@ ANNOTATION_NOT_MANAGED = "node.machine.sapcloud.io/not-managed-by-mcm"
 """On a Node, `1`: it has no Machine."""
 
 ANNOTATION_UPDATE_FAILED = "node.machine.sapcloud.io/update-failed-reason"
+"""On a Node: why its in-place update failed."""
+
 ANNOTATION_PRESERVE = "node.machine.sapcloud.io/preserve"
 """On a Node or Machine: `now`, `when-failed`, `auto-preserved` or `false`."""
 
 ANNOTATION_PRESERVED = "node.machine.sapcloud.io/last-applied-node-preserve-value"
+"""On a Machine: the value of its Node's preserve annotation that was applied last."""
+
 ANNOTATION_UNFREEZE = "safety.machine.sapcloud.io/unfreeze"
 """On a MachineDeployment or MachineSet, any value: unfreeze it once."""
 
 ANNOTATION_TOKEN_ID = "machine.sapcloud.io/bootstrap-token-id"  # noqa: S105 - a name
-"""On a Machine: the ID of its bootstrap token. Ours: the reference derives it from the name."""
+"""On a Machine: the ID of its bootstrap token. Ours: MCM derives the ID from the machine's name."""
 
 ANNOTATION_ORIGIN = "machine.sapcloud.io/created-with"
-"""On a Machine: short hashes of credentials and region, separated by commas: those with which its
-VM was created, and those that have shown the VM since; the newest last. Ours."""
+"""On a Machine: comma-separated short hashes of credentials and region with which its VM was
+created, or which have shown the VM since; the newest last. Ours."""
 
 ANNOTATION_CREATION = "machine.sapcloud.io/creation-started"
-"""On a Machine: the UID of the Machine, or of its MachineSet, whose controller has asked the cloud
-for a VM, or is about to. Removed by the write that stores the provider ID. Ours."""
+"""On a Machine: records that the controller has asked the cloud for a VM, or is about to. The
+value is the UID of the Machine, or of the MachineSet that created it. The write that stores the
+provider ID removes the annotation. Ours."""
 
 STATE_CREATION = "kube-ccm/creating:"
 """Prefix of a `lastKnownState` in which an earlier release recorded a started creation. The UID of
-the Machine follows, then a space and the driver's own state. Read, but no longer written. Ours."""
+the Machine follows, then a space and the driver's own state. Still read, and kept until the
+provider ID is stored; new creations do not write it. Ours."""
 
 ANNOTATION_DELETION = "machine.sapcloud.io/deletion-state"
-"""On a Machine: JSON of the progress of its deletion, in addition to the text in its status. Ours.
-"""
+"""On a Machine: JSON of the progress of its deletion, in addition to the description in its
+status. Ours."""
 
 # --- taints and conditions of nodes ----------------------------------------------------------
 
@@ -132,8 +141,8 @@ REASON_PRESERVED_NO_MORE = "Preservation stopped."
 
 UPDATE_SUCCESSFUL = "successful"
 UPDATE_FAILED = "failed"
-"""Values of the label with the result of an in-place update. The first one also marks a Machine
-that was moved to its new set."""
+"""Values of `LABEL_UPDATE_RESULT` on a Node. A Machine that was moved to its new MachineSet has the
+label, too, with the value `successful`."""
 
 FROZEN = "True"
-"""Value of the label of a set or deployment that creates no machines."""
+"""Value of `LABEL_FREEZE` on a MachineSet or MachineDeployment that creates no machines."""

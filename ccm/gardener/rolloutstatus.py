@@ -1,4 +1,4 @@
-"""Status of a deployment's rollout, and requests about it. Pure.
+"""Rollout of a MachineDeployment: progress, and patches to pause, resume or roll back. No I/O.
 
 Counterpart in Kubernetes: `kubectl rollout`.
 """
@@ -28,7 +28,7 @@ class RolloutProgress:
 
     Attributes:
         text: one line for users.
-        done: whether there is nothing to wait for.
+        done: whether waiting is over: the rollout is complete or has failed.
         failed: whether the rollout cannot continue by itself.
     """
 
@@ -70,10 +70,10 @@ def rollout_progress(obj: MachineDeployment) -> RolloutProgress:
 
 
 def find_rollback(obj: MachineDeployment, sets: Sequence[MachineSet], revision: int) -> Rollback:
-    """Return the result of a rollback to a revision; 0 = the previous one.
+    """Resolve a rollback to a revision; 0 = the previous revision.
 
     Raises:
-        RolloutRequestError: the deployment is paused, or there is no such revision.
+        RolloutRequestError: the deployment is paused, or the revision does not exist.
     """
     if obj.is_paused:
         raise RolloutRequestError(f'"{obj.name}" is paused; resume it first')
@@ -89,7 +89,7 @@ def find_rollback(obj: MachineDeployment, sets: Sequence[MachineSet], revision: 
 
 
 def rollback_patch(obj: MachineDeployment, revision: int) -> Patch:
-    """Return the patch that requests a rollback."""
+    """Return the patch that requests a rollback to a revision; 0 = the previous revision."""
     metadata = uid_precondition(obj) | version_precondition(obj)
     return {"metadata": metadata, "spec": {"rollbackTo": {"revision": revision}}}
 
