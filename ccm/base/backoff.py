@@ -10,7 +10,8 @@ import random
 from dataclasses import dataclass, field
 
 RETRY_AFTER_LIMIT_S = 300.0
-"""Maximum accepted `Retry-After`; an absurd value would stop the client forever."""
+"""Maximum seconds that a client waits because of a `Retry-After` header; longer values are reduced
+to it. Otherwise an absurd value would stop the client forever."""
 
 
 def jittered(delay_s: float, fraction: float, rng: random.Random) -> float:
@@ -43,8 +44,8 @@ class ExponentialBackoff:
 class FailureStreak:
     """Consecutive failures of one operation, and the delay before its next attempt.
 
-    After `reset_after_s` without a failure the count restarts, so that one failure a day never
-    leads to a long delay.
+    After `reset_after_s` seconds without a failure the count restarts, so that one failure a day
+    never leads to a long delay. None = the count restarts only after a success.
     """
 
     policy: ExponentialBackoff

@@ -23,7 +23,10 @@ def now() -> datetime:
 
 
 def monotonic() -> float:
-    """Return seconds since an arbitrary start; never decreases, and advances in a stuck loop."""
+    """Return seconds since an arbitrary start.
+
+    The value never decreases, and it also advances while the event loop is blocked.
+    """
     return _steady()
 
 

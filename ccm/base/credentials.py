@@ -1,4 +1,4 @@
-"""Credentials: size limits, checked when they are read, and key pairs that no disk holds."""
+"""Credentials: size limits, and TLS key pairs that Linux never writes to disk."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import IO
 
 MAX_BYTES = 64 << 10
-"""Maximum bytes of a credential; keys in JSON or PEM have 4 KiB, kubeconfigs 16 KiB."""
+"""Maximum bytes of a credential; usual keys in JSON or PEM have 4 KiB, kubeconfigs 16 KiB."""
 
 MAX_HEADER_BYTES = 16 << 10
-"""Maximum bytes of a credential in a header. Identity providers issue tokens of up to 12 KiB, and
-common proxies accept at most 16 KiB of headers."""
+"""Maximum bytes of a credential in an HTTP header. Identity providers issue tokens of up to 12 KiB,
+and common proxies accept at most 16 KiB of headers."""
 
 
 def check_size(text: str) -> str:
-    """Return a credential after a check of its size.
+    """Return a credential unchanged, after a check of its size.
 
     Raises:
-        ValueError: the credential is too long; the message has its size, not its text.
+        ValueError: the credential exceeds `MAX_BYTES`; the message has its size, not its text.
     """
     if len(text) > MAX_BYTES // 4 and (size := len(text.encode(errors="replace"))) > MAX_BYTES:
         raise ValueError(f"must have at most {MAX_BYTES} bytes, but has {size}")
@@ -30,10 +30,11 @@ def check_size(text: str) -> str:
 
 
 def check_header_value(text: str) -> str:
-    """Return a credential after a check that a header can carry it.
+    """Return a credential unchanged, after a check that an HTTP header can carry it.
 
     Raises:
-        ValueError: no header can carry it; the message has the rule and the size, not the text.
+        ValueError: the credential exceeds `MAX_HEADER_BYTES`, or is not one line of printable
+            ASCII; the message has the rule and the size, not the text.
     """
     if len(text) > MAX_HEADER_BYTES or not (text.isascii() and text.isprintable()):
         raise ValueError(
@@ -48,7 +49,7 @@ def read(path: Path) -> str:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the content is not UTF-8, or too long.
+        ValueError: the content is not UTF-8, or exceeds `MAX_BYTES`.
     """
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
@@ -58,7 +59,7 @@ def read(path: Path) -> str:
 
 
 def memory_file() -> IO[bytes]:
-    """Open an empty file in memory that vanishes on close; outside Linux, a temporary file."""
+    """Open an empty file that vanishes on close: in memory on Linux, on disk elsewhere."""
     if sys.platform == "linux":
         return os.fdopen(os.memfd_create("ccm"), "w+b")
     else:  # noqa: RET505 - mypy knows this form
@@ -66,7 +67,7 @@ def memory_file() -> IO[bytes]:
 
 
 def path_of(file: IO[bytes]) -> str:
-    """Return the path under which this process can read a memory file."""
+    """Return the path under which this process can read a file of `memory_file`."""
     return f"/proc/self/fd/{file.fileno()}" if sys.platform == "linux" else file.name
 
 

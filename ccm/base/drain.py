@@ -2,11 +2,12 @@
 
 Work consists of units, such as one reconcile. A unit that has only read so far can be cancelled at
 any moment. A unit that has changed something should finish, so that its next step (a status, a
-finalizer) is not left to a successor. Once a drain has begun, no unit starts, and a unit that has
-changed nothing may not begin a change. `drain` waits for the units with changes.
+finalizer) is not left to the next leader. Once a drain has begun, no unit starts, and a unit that
+has changed nothing may not begin a change. `Drain.drain` waits for the units with changes.
 
-The current drain and the current unit are context variables. The code of a unit (`unit`) and that
-of a change (`change`) therefore need not know each other. Without a drain both do nothing.
+The current drain and the current unit are context variables. Code that runs a unit (`unit`) and
+code that makes a change (`change`) therefore share no objects. Without a drain, `unit` and `change`
+do nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Drain:
 
 
 class _Unit:
-    """Unit of work; `changed` = it should finish rather than be cancelled."""
+    """Unit of work; `changed`: it has changed something, so it should finish."""
 
     def __init__(self, drain: Drain) -> None:
         self._drain = drain
@@ -93,7 +94,10 @@ _UNIT: ContextVar[_Unit | None] = ContextVar("unit", default=None)
 
 
 class unit:  # noqa: N801 - reads like a function; no generator, because it wraps each reconcile
-    """Context manager of a unit of work; entering waits for cancellation during a drain."""
+    """Context manager of a unit of work.
+
+    Once a drain has begun, entering blocks until the task is cancelled.
+    """
 
     __slots__ = ("_token", "_work")
 
@@ -114,11 +118,13 @@ class unit:  # noqa: N801 - reads like a function; no generator, because it wrap
 
 
 class change:  # noqa: N801 - as `unit`; it wraps each request
-    """Context manager of a change; if the change may not start, entering waits for cancellation.
+    """Context manager of a change.
+
+    Once a drain has begun, a change may start only in a unit that has already changed something.
+    Entering any other change blocks until the task is cancelled.
 
     Args:
-        long: whether the change may take minutes: once a drain has begun, it may not start even in
-            a unit with changes.
+        long: whether the change may take minutes. Such a change never starts during a drain.
     """
 
     __slots__ = ("_is_own", "_long", "_work")
@@ -150,5 +156,5 @@ class change:  # noqa: N801 - as `unit`; it wraps each request
 
 
 async def _wait_for_cancellation() -> None:
-    """Wait for cancellation, which the owner of the drain causes."""
+    """Block until the owner of the drain cancels this task."""
     await asyncio.get_running_loop().create_future()

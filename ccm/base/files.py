@@ -1,4 +1,4 @@
-"""File signatures that detect changes, error texts, and files that only the owner can read."""
+"""File tools: signatures that detect changes, error texts, and files for the owner only."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 
 Signature = tuple[int, int, int] | None
-"""Inode, modification time (ns) and size of the file at a path; None = no file."""
+"""Inode, modification time (ns) and size (bytes) of a file, which differ between its versions;
+None = absent or inaccessible."""
 
 
 def signature(path: Path) -> Signature:
-    """Return a value that differs between versions of a file; None if the file is inaccessible."""
+    """Return the signature of a file; None if the file is absent or inaccessible."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -20,7 +21,7 @@ def signature(path: Path) -> Signature:
 
 
 def describe_error(error: Exception) -> str:
-    """Return why a file cannot be used, without error numbers and without its path."""
+    """Return why a file cannot be used, without the error number and the file's path."""
     text = getattr(error, "strerror", None) or str(error)
     plain = _TLS_PLACE.sub("", text)
     return "not valid PEM" if plain == "PEM lib" else plain

@@ -22,7 +22,7 @@ from ccm.base.parsing import parse_digits
 T = TypeVar("T")
 Address = IPv4Address | IPv6Address
 
-# Go reads a leading zero as octal; it is refused here, because decimal would be another number.
+# A leading zero is rejected: Go reads such a number as octal, and decimal would be another number.
 _INTEGER = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,18})")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _QUANTITY = re.compile(r"([0-9]{1,18})(Ki|Mi|Gi|k|M|G|)")
@@ -38,8 +38,8 @@ class FlagKind(Generic[T]):
         expected: description of a valid value, to complete the sentence "it takes ...".
         parse: converts text to a value; raises ValueError for invalid text.
         write: converts a value to text that `parse` accepts, except for the brackets of lists.
-        bare_value: text that the flag alone stands for. A kind with such a text never takes the
-            next word of the command line as its value.
+        bare_value: text of the value if the flag is given without one; None = a value is required.
+            Such a flag never takes the next word of the command line as its value.
         merge: combines the values of repeated flags; None = the last value wins.
     """
 
@@ -76,7 +76,7 @@ def parse_bool(text: str) -> bool:
 
 def parse_list(text: str) -> tuple[str, ...]:
     """Parse a comma separated list; empty text is an empty list."""
-    # Go parses quotes as CSV does; they are refused here, because the items would differ.
+    # Quotes are rejected: Go parses them as CSV does, which would result in other items.
     if any(mark in text for mark in '"\r\n'):
         raise ValueError(text)
     return tuple(text.split(",")) if text else ()
@@ -288,7 +288,7 @@ class FlagSection:
 
     Attributes:
         title: heading in help.
-        ours: whether the Go reference lacks these flags.
+        ours: whether the Go cloud-controller-manager lacks these flags.
     """
 
     title: str
@@ -305,9 +305,9 @@ class FlagSection:
     ) -> T:
         """Declare a flag as the default of a dataclass field.
 
-        The name of the flag is that of the field with `-` for `_`, without underscores at its end.
-        `kind` defaults to the usual kind for the type of the default. `more` takes the `unit`,
-        `path`, `short`, `deprecated` and `former_name` of `Flag`.
+        The flag has the name of the field, with `-` for `_` and without trailing underscores.
+        `kind` defaults to the entry for the type of `default` in `_DEFAULT_KINDS`. `more` takes
+        the `unit`, `path`, `short`, `deprecated` and `former_name` of `Flag`.
         """
         kind = kind or _DEFAULT_KINDS[type(default)]
         facts = {"kind": kind, "section": self, "text": text, "check": check, **more}
@@ -326,9 +326,9 @@ class Flag:
         text: meaning in one or two sentences; states what zero or empty means.
         unit: unit of a bare number; empty where the kind implies it.
         check: check of a single value; None = every value of the kind is valid.
-        path: field of the configuration file with the same meaning; empty = none.
+        path: field of the configuration file that also sets the value; empty = none.
         short: letter for `-x`; empty = none.
-        deprecated: replacement in words; a deprecated flag is left out of help.
+        deprecated: advice to users of a deprecated flag, which help omits; empty = not deprecated.
         former_name: deprecated alias, kept for one release; empty = none.
     """
 
@@ -368,7 +368,7 @@ def flags_of(declared: type) -> dict[str, Flag]:
 
 
 def aliases(flags: Mapping[str, Flag]) -> dict[str, Flag]:
-    """Return a deprecated flag for each former name."""
+    """Return the deprecated aliases of flags, by former name."""
     return {
         flag.former_name: dataclasses.replace(
             flag,
@@ -385,10 +385,10 @@ def aliases(flags: Mapping[str, Flag]) -> dict[str, Flag]:
 def resolve_aliases(
     flags: Mapping[str, Flag], values: dict[str, Any]
 ) -> tuple[frozenset[str], list[FlagViolation]]:
-    """Move values of aliases to their flags.
+    """Move the values of aliases to their flags, in place.
 
     Returns:
-        The aliases with a value, and those whose flag has another value.
+        The aliases that have a value, and a violation for each alias that contradicts its flag.
     """
     used, violations = set(), []
     for name, flag in flags.items():
@@ -407,7 +407,7 @@ _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _QUALIFIED = re.compile(
     rf"((?=.{{1,253}}/){_LABEL}(\.{_LABEL})*/)?(?=.{{1,63}}$)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 )
-"""Qualified name of Kubernetes, as of labels and classes."""
+"""Qualified name in Kubernetes, such as a label key or a load balancer class."""
 
 _OBJECT_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _LONGEST_NAME = 253
@@ -482,7 +482,7 @@ class FeatureGate:
         name: name in the flag.
         default: value when the flag does not set the gate.
         stage: maturity; `AllAlpha` and `AllBeta` set all gates of a stage.
-        help: effect in one sentence; a gate that exists for compatibility only says so.
+        help: effect in one sentence; for a gate without effect, a note that it is only accepted.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """aiohttp, imported without loading the system's certificate authorities.
 
-On import aiohttp creates two TLS contexts for clients without their own, and each loads some 140
-authorities. Loading costs a tenth of the CPU of a start, but the API server's client never uses
-those contexts. This module defers the loading to the first use of such a context.
+On import, aiohttp creates two default TLS contexts, and each loads some 140 authorities. Loading
+costs a tenth of the CPU of a start, but the API server's client has a TLS context of its own. This
+module defers the loading to the first use of a default context.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class LazyTrustContext(ssl.SSLContext):
-    """Client context that loads the system's certificate authorities at the first connection."""
+    """TLS client context that loads the system's authorities at the first connection."""
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         """Begin a connection, as `ssl.SSLContext.wrap_bio` does."""
@@ -27,7 +27,10 @@ class LazyTrustContext(ssl.SSLContext):
 
 @contextmanager
 def _without_authorities() -> Iterator[None]:
-    """Create contexts without authorities: all ways to load defaults end in this method."""
+    """Create TLS contexts without authorities inside the block.
+
+    Every way to load the default authorities calls `SSLContext.set_default_verify_paths`.
+    """
     ssl.SSLContext.set_default_verify_paths = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005
     try:
         yield
@@ -70,7 +73,8 @@ def describe_error(error: BaseException) -> str:
         return "the server does not speak TLS"
     number = getattr(error, "errno", None) or 0
     text = getattr(error, "strerror", None) or str(error)
-    # Negative numbers are the resolver's, and the TLS library has numbers of its own.
+    # Only positive errno values are the system's: the resolver uses negative ones, and the TLS
+    # library has its own numbers.
     if number > 0 and not isinstance(error, ssl.SSLError):
         text = os.strerror(number)
     return _NUMBERS.sub("", text) or type(error).__name__

@@ -1,11 +1,11 @@
-"""Limits for a leader: no operation starts after its lease may have expired; the process ends.
+"""Limits for a leader: once its lease may have expired, no operation starts, and the process ends.
 
 A leader learns about a lost lease through its event loop, which may be blocked, or paused together
 with the process. Each change therefore checks the clock as late as possible. The only remaining gap
 is a pause between that check and the change itself.
 
-The current guard is a context variable, as the current drain is. Tasks, and threads that copy their
-caller's context, inherit it: with two leases, each piece of work has the guard of its own lease.
+The current guard is a context variable. Tasks, and threads that copy their caller's context,
+inherit it. A process with two leases therefore runs all work under the guard of the right lease.
 Without a guard every operation may start.
 """
 
@@ -26,7 +26,7 @@ class LeaseExpired(TimeoutError):
 
 
 class LeaseGuard:
-    """Time until which a lease protects the work under this guard; initially none."""
+    """Expiry of the leader's lease; before the first `extend`, no operation may start."""
 
     def __init__(self) -> None:
         self._until = -math.inf
@@ -43,7 +43,8 @@ class LeaseGuard:
         _GUARD.set(self)
 
     def extend(self, until: float) -> None:
-        """Extend the lease to a time of `clock.monotonic`; running operations may last as long."""
+        """Set the expiry of the lease, in seconds of `clock.monotonic`, also for running
+        operations."""
         self._until = until
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
@@ -88,16 +89,16 @@ def check_current_guard() -> None:
 
 
 class limit:  # noqa: N801 - used as `asyncio.timeout` is
-    """Context manager that ends its block after a time limit or with the lease.
+    """Context manager that ends its block after a time limit or when the lease expires.
 
-    Renewals of the lease while the block runs extend the second limit.
+    If the lease is renewed while the block runs, its new expiry counts.
 
     Args:
-        seconds: time limit; None = only that of the lease.
+        seconds: time limit; None = the lease is the only limit.
 
     Raises:
         LeaseExpired: the block must not start, because the lease may have expired.
-        TimeoutError: the time limit was exceeded, or the lease ended.
+        TimeoutError: the time limit was exceeded, or the lease expired.
     """
 
     __slots__ = ("_guard", "_timeout")
@@ -124,22 +125,22 @@ class limit:  # noqa: N801 - used as `asyncio.timeout` is
 
 
 _STDERR = 2
-"""File descriptor of the log; a number, because `sys.stderr` may have been replaced."""
+"""File descriptor for the tracebacks; a number, because `sys.stderr` may have been replaced."""
 
 _MIN_DELAY_S = 0.001
-"""Delay for a deadline that has passed: faulthandler requires a positive one."""
+"""Delay in seconds for a deadline that has passed: faulthandler requires a positive delay."""
 
 
 class Watchdog:
     """Ends the process with exit code 1 at a deadline, unless the deadline is cancelled.
 
-    The watchdog thread of faulthandler does this without Python code. A blocked event loop, a task
-    that ignores cancellation, a hanging thread, or an extension that holds the GIL cannot delay it.
-    The thread writes the tracebacks of all threads to stderr. A thread that runs meanwhile may
-    crash that dump; the process then ends with SIGSEGV. Nothing is cleaned up.
+    The watchdog thread of faulthandler ends the process without running Python code. A blocked
+    event loop, a task that ignores cancellation, a hanging thread, or an extension that holds the
+    GIL cannot delay it. The watchdog thread writes the tracebacks of all threads to stderr. If
+    another thread runs meanwhile, that dump may crash with SIGSEGV. No cleanup code runs.
 
-    faulthandler has one timer per process, so the earliest deadline counts, and a process has one
-    instance of this class.
+    faulthandler has one timer per process, so the timer has the earliest deadline, and a process
+    must have only one instance of this class.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,10 @@
-"""Logging: bound facts, klog's verbosity levels, and klog's text or JSON format.
+"""Logging: facts (key-value pairs), klog's verbosity levels, and klog's text or JSON format.
 
-A component binds its logger once (`log = logger("node")`) and passes facts as keys. Every decision
-is a `debug` line, which appears from verbosity 4 on; `v(n)` logs at other levels. Verbosity and
-format may change at any time, also for existing loggers. A line of level n appears if n is at most
-the verbosity, or at most the level of the first `--vmodule` pattern that matches its source file.
+A component creates its logger once (`log = logger("node")`) and passes facts as keyword arguments.
+Every decision is a `debug` line, which appears from verbosity 4 on; `v(n)` logs at level n.
+Verbosity and format may change at any time, also for existing loggers. A line of level n appears if
+n is at most the verbosity, or at most the level of the first `--vmodule` pattern that matches its
+source file.
 
 A line is written as a whole. If a stream cannot be written to, lines are lost and the process
 continues.
@@ -29,10 +30,10 @@ import structlog
 from ccm.base import clock, log_render, redact
 
 DEBUG = 4
-"""Level of `debug` lines: each decision."""
+"""Verbosity level of `debug` lines, which report decisions."""
 
 LIBRARY_DEBUG = 8
-"""Level from which libraries log more than warnings."""
+"""Verbosity from which on libraries log more than warnings."""
 
 
 class Levels:
@@ -41,7 +42,7 @@ class Levels:
     Attributes:
         verbosity: general verbosity.
         ceiling: highest level that may appear in any module; rules out most lines quickly.
-        patterns: current pairs of `--vmodule`.
+        patterns: (pattern, level) pairs of `--vmodule`.
     """
 
     __slots__ = ("_cache", "ceiling", "patterns", "verbosity")
@@ -57,9 +58,9 @@ class Levels:
 
         Args:
             verbosity: general verbosity, 0 or more.
-            patterns: (pattern, level). A pattern with a slash is matched with the whole path of a
-                module such as `ccm/kube/client`, others with the last part. `*`, `?` and `[...]`
-                work as in file names.
+            patterns: (pattern, level) pairs. A pattern with a slash must match the whole path of a
+                module, such as `ccm/kube/client`; any other pattern must match its last part. `*`,
+                `?` and `[...]` work as in file names.
         """
         self.patterns = tuple(patterns)
         self._cache = {}
@@ -173,7 +174,7 @@ class _Sink:
 
 
 class Logger(structlog.BoundLoggerBase):
-    """Logger with bound facts; `bind(...)` returns one with more facts."""
+    """Logger with bound facts; `bind(...)` returns a logger with additional facts."""
 
     def debug(self, event: str, **facts: Any) -> None:
         """Log a decision; appears from verbosity 4 on."""
@@ -236,7 +237,7 @@ class Verbose:
 
 
 def logger(name: str, **facts: Any) -> Logger:
-    """Return a logger with a component's name and lasting facts; bind once, use often."""
+    """Return a logger with the name of a component, and facts for each of its lines."""
     return Logger(_FINISH, _PROCESSORS, {"logger": name, **facts})
 
 
@@ -271,7 +272,7 @@ def setup(
         stream: output stream; stderr by default.
         info_stream: stream for all lines but errors; None = `stream`.
         buffer_bytes: bytes of `info_stream` to buffer before they are written.
-        colours: whether `dev` uses colours; None = if the stream is a terminal.
+        colours: whether `dev` uses colours; None = only if the stream is a terminal.
     """
     flush()
     target = stream if stream is not None else sys.stderr.buffer
@@ -289,10 +290,10 @@ def setup(
 
 
 def capture_python_errors() -> None:
-    """Log what Python itself would write to stderr: warnings, and errors that no code handles.
+    """Log the warnings and unhandled errors that Python itself would write to stderr.
 
-    The error of a library's thread or a `__del__` would otherwise bypass the log, with its secrets
-    unmasked.
+    Otherwise the error of a library's thread or of a `__del__` would bypass the log, and its
+    secrets would not be masked.
     """
     python = logger("python")
 
@@ -355,7 +356,7 @@ def _write(level: str, line: bytes) -> None:
 
 
 class _Forward(logging.Handler):
-    """Handler that forwards records of libraries with stdlib logging to this log."""
+    """Handler that forwards records of the standard library's `logging` to this log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         method = record.levelname.lower()
@@ -406,10 +407,10 @@ class Outage:
         """Monotonic start time; None = no outage."""
         self._warned_at = 0.0
         self.last_period = (0.0, 0.0)
-        """Monotonic start and end of the last outage that ended; zeros = none."""
+        """Monotonic start and end of the last outage that ended; (0, 0) = none."""
 
     def __bool__(self) -> bool:
-        """Return whether the outage lasts."""
+        """Return whether an outage is in progress."""
         return self.since is not None
 
     def record_failure(self, **facts: Any) -> None:

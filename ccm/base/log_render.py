@@ -102,7 +102,7 @@ def render_development(level: str, event: Event, *, colours: bool) -> bytes:
 
 def _with_trace(line: str, trace: str | None) -> bytes:
     if trace:
-        # A traceback may contain line breaks: only log lines may begin in the first column.
+        # Only log lines may begin in the first column, so the lines of a traceback are indented.
         rows = redact.mask_text(trace, MAX_CHARACTERS).split("\n")
         line = "\n\t".join((line, *map(escape_control, rows)))
     return line.encode(errors="backslashreplace")
@@ -138,7 +138,7 @@ def _truncate(words: str) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Return the fact, or the start of its JSON if that exceeds `MAX_CHARACTERS`."""
+    """Return the fact, or the start of its JSON if the JSON exceeds `MAX_CHARACTERS`."""
     if isinstance(value, str):
         return _truncate(value)
     written = msgspec.json.encode(value, enc_hook=str)

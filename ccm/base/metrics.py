@@ -1,8 +1,8 @@
 """Metrics: one registry for the process, and the only import of prometheus-client.
 
 Declare a metric in the package that increments it, with the factories here. On hot paths, call
-`metric.labels(...)` once and keep the child. No `_created` series are written: the Go components
-have none.
+`metric.labels(...)` once and keep the child. No `_created` series are exported, because the Go
+cloud-controller-manager has none.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GCCollector(registry=REGISTRY)
 
 
 def exponential_buckets(start: float, factor: float, count: int) -> tuple[float, ...]:
-    """Return bucket bounds by repeated multiplication, rounded as Go does."""
+    """Return bucket bounds by repeated multiplication, with the rounding errors that Go has."""
     borders = []
     border = start
     for _ in range(count):
@@ -64,9 +64,9 @@ def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
 def plain_counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
     """Declare a counter whose name prometheus-client refuses.
 
-    The name lacks `_total`, as some in the Go components do, or equals that of a gauge without
-    its `_total`. The result is a gauge that only increases; `exposition` writes its type as
-    counter.
+    prometheus-client refuses a name without `_total`, which some metrics of the Go
+    cloud-controller-manager have, and `x_total` beside a gauge `x`. The result is a gauge that only
+    increases; `exposition` writes its type as counter.
     """
     _PLAIN_COUNTERS.add(name)
     return gauge(name, help_text, labels)
@@ -80,7 +80,8 @@ def histogram(
 
 
 class FormerName(Collector):
-    """Export of a gauge or plain counter under its former name too, for one release."""
+    """Collector that also exports a gauge or plain counter under its former name, for one
+    release."""
 
     def __init__(self, metric: Gauge, name: str) -> None:
         self.metric, self.name = metric, name

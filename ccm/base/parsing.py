@@ -1,7 +1,7 @@
 """Booleans, integers and durations in text, parsed as Go does.
 
 `str.isdigit` also accepts `²` and the digits of other scripts, and `int` raises for thousands of
-digits. The two together are therefore no sufficient check.
+digits. So `int` after `str.isdigit` is not safe; use `parse_digits`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _WORDS = {
 
 
 def parse_bool(text: str) -> bool | None:
-    """Return the boolean, or None for any other text, such as `tRUE`, `yes` or blanks."""
+    """Return the boolean; None for any other text, such as `tRUE`, `yes` or white space."""
     return _WORDS.get(text)
 
 
 MAX_INT64 = 2**63 - 1
-"""Largest number that Kubernetes, Go and the clouds' APIs have in common."""
+"""Largest integer that Kubernetes, Go and the clouds' APIs all accept."""
 
 _MAX_DIGITS = len(str(MAX_INT64))
 
 
 def parse_digits(text: str, *, maximum: int = MAX_INT64) -> int | None:
-    """Return the number from 0 to `maximum` that ASCII digits stand for; None for other text."""
+    """Return the number that ASCII digits stand for; None above `maximum` or for other text."""
     if not (len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit()):
         return None
     number = int(text)
@@ -47,7 +47,7 @@ _UNITS_NS = {
 }
 _PART = re.compile(r"(?=\.?[0-9])([0-9]{0,40})(?:\.([0-9]{0,40}))?(ns|us|µs|μs|ms|s|m|h)")
 _MAX_NS = 2**63 - 1
-"""Maximum of Go, which counts nanoseconds in 64 bits: about 292 years."""
+"""Go's maximum duration in nanoseconds: 64 bits, about 292 years."""
 
 
 def parse_duration(text: str) -> timedelta:
@@ -109,7 +109,7 @@ def _decimal(value: int, unit: int) -> str:
 
 
 def parse_url(text: str) -> str:
-    """Return the URL of an HTTP server without trailing slashes; ValueError: it is none."""
+    """Return the URL of an HTTP server without trailing slashes; raise ValueError for others."""
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError(text)

@@ -1,4 +1,4 @@
-"""HTTP proxies of the environment: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, by Go's rules.
+"""HTTP proxies from the variables HTTPS_PROXY, HTTP_PROXY and NO_PROXY, by Go's rules.
 
 aiohttp's `trust_env` is not used, because it also sends the credentials in `.netrc`. Calls to the
 API server use no proxy and do not pass through this module.
@@ -51,10 +51,12 @@ class ProxySettings:
         return cls(http=read("http_proxy"), https=read("https_proxy"), no_proxy=read("no_proxy"))
 
     def proxy_for(self, url: str) -> str:
-        """Return the URL of the proxy for requests to a server; empty = no proxy.
+        """Return the URL of the proxy for requests to `url`; empty = no proxy.
+
+        The password of the proxy is masked in all output from then on.
 
         Raises:
-            ValueError: the variable holds no URL of an HTTP proxy, or its password is too long.
+            ValueError: the variable is not the URL of an HTTP proxy, or its password is too long.
         """
         parts = urlsplit(url)
         given = {"http": self.http, "https": self.https}.get(parts.scheme, "")

@@ -1,7 +1,7 @@
 """Masking of secrets in everything that leaves the process: log, events, statuses, HTTP answers.
 
 Secrets that are registered with `register` or `set_owner_secrets` are found by literal search: as
-they are, in JSON, in Python's `repr`, and in base64. Other secrets are found by their form:
+plain text, in JSON, in Python's `repr`, and in base64. Other secrets are found by their form:
 
 1. headers `Authorization` and `Cookie`, and `Bearer x` or `Basic x` anywhere
 2. user and password in a URL
@@ -10,16 +10,16 @@ they are, in JSON, in Python's `repr`, and in base64. Other secrets are found by
 5. private keys in PEM
 6. bootstrap tokens
 
-A plain word after a name is not masked where it belongs to a sentence (`token: expired at noon`) or
-follows the name of an object (`m-nosecret: Running`). Names are in the singular: `tokens: 5` is a
-count.
+A plain word after a name (form 3) is not masked where it belongs to a sentence (`token: expired at
+noon`) or follows the name of an object (`m-nosecret: Running`). Only names in the singular count:
+`tokens: 5` is a number of tokens.
 
-Text may be quoted in text, so a quote may have backslashes before it. In a log line (`encoded`) a
-quote without a backslash ends a string, and no value extends beyond it. Repetitions are bounded or
-possessive, so the time is linear in the length of the text.
+Text may be quoted inside other text, so a quote may have backslashes before it. In a log line
+(`encoded`) a quote without a backslash ends a string, and no value extends beyond it. Repetitions
+in the patterns are bounded or possessive, so the time is linear in the length of the text.
 
-`line` is for the log, `mask_text` for other texts, and `mask_for_api` for texts that are sent to
-the API server, where many users can read them.
+`mask_log_line` is for the log, `mask_text` for other texts, and `mask_for_api` for texts that are
+sent to the API server, where many users can read them.
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ MAX_PUBLIC_BYTES = 1024
 """Maximum bytes of a text for the API server: its limit for the message of an Event."""
 
 MAX_CHARACTERS = 16 << 10
-"""Maximum characters of a text that are searched, because each costs time; the rest is dropped."""
+"""Maximum characters of a text that are searched and kept; the rest is dropped to save time."""
 
 CUT_MARGIN = 512
-"""Characters dropped before a cut: they may hold part of a secret, which has no known form."""
+"""Bytes dropped at the end of a text that was cut: they may hold part of a secret, which cannot be
+recognised."""
 
 MAX_LASTING, MAX_TRANSIENT = 256, 8
-"""Maximum number of secrets of either kind; the newest stay. Each costs time in every line."""
+"""Maximum numbers of lasting and of transient secrets in `register`; the newest are kept. Each
+secret costs time in every line."""
 
 _MASK = MASK.encode()
 _CUT = "..."
@@ -64,7 +66,7 @@ _ROW = 16
 """Minimum characters for which a line of a multi-line secret is searched for on its own."""
 
 _RARE = "QZXJYVKWUHBGOFLPMDRSANTCEIzqxjkvwybgupf98h7m65dl4c3s2a1r0oniet"
-"""Letters and digits, ordered from rare to frequent in log lines."""
+"""Letters and digits, from rare to frequent in log lines."""
 
 _SETTING = re.compile(
     r"(?i)(?:pass(?:word|wd|phrase)?|pwd|token|secret(?:[-_]?id)?|authorization"
@@ -76,7 +78,7 @@ _transient: deque[str] = deque(maxlen=MAX_TRANSIENT)
 _held: dict[Hashable, tuple[str, ...]] = {}
 _spelled: dict[str, frozenset[str]] = {}
 _needles: dict[str, list[str]] | None = {}
-"""All spellings of all secrets, by their rarest letter; None = to be rebuilt."""
+"""Spellings of all secrets, by the rarest letter of each; None = must be rebuilt."""
 
 
 def register(secret: str, *, lasting: bool = True) -> None:
@@ -85,10 +87,10 @@ def register(secret: str, *, lasting: bool = True) -> None:
     Args:
         secret: text of at most `credentials.MAX_BYTES`.
         lasting: False for a token that is replaced from time to time; only the newest
-            `MAX_TRANSIENT` of those are masked.
+            `MAX_TRANSIENT` such tokens are masked.
 
     Raises:
-        ValueError: the text is longer.
+        ValueError: the text is longer than `credentials.MAX_BYTES`.
     """
     credentials.check_size(secret)
     if lasting:
@@ -102,7 +104,7 @@ def register(secret: str, *, lasting: bool = True) -> None:
 
 
 def set_owner_secrets(owner: Hashable, *secrets: str) -> None:
-    """Mask texts until `remove_owner`, in place of those held for the owner before.
+    """Mask the secrets of an owner, in place of its earlier secrets, until `remove_owner`.
 
     The caller must bound the number of owners.
 
@@ -117,7 +119,7 @@ def set_owner_secrets(owner: Hashable, *secrets: str) -> None:
 
 
 def remove_owner(owner: Hashable) -> None:
-    """Stop masking the texts that are held for an owner."""
+    """Stop masking the secrets of an owner."""
     if _held.pop(owner, None) is not None:
         _invalidate_needles()
 
@@ -159,13 +161,13 @@ def mask_text(text: str, max_characters: int = MAX_CHARACTERS) -> str:
     """Return a text without secrets, for output other than the log.
 
     Args:
-        max_characters: maximum characters that are searched; the end of a longer text is dropped.
+        max_characters: maximum characters that are searched and kept; the rest is dropped.
     """
     masked = _masked(text[:max_characters].encode(errors="replace"), encoded=False)
     if len(text) <= max_characters:
         return masked.decode(errors="replace")
     for needle in (spelling for group in _current_needles().values() for spelling in group):
-        # Complete secrets are masked already: a remaining beginning was cut.
+        # Complete secrets are masked already. Drop the beginning of a secret that was cut.
         probe = needle[:_PROBE].encode("latin-1")
         start = masked.find(probe, max(0, len(masked) - len(needle)))
         masked = masked if start < 0 else masked[:start]
@@ -173,9 +175,9 @@ def mask_text(text: str, max_characters: int = MAX_CHARACTERS) -> str:
 
 
 def mask_for_api(text: str) -> str:
-    """Return a foreign text for the API server: without secrets, at most `MAX_PUBLIC_BYTES`.
+    """Return a text for the API server: without secrets, at most `MAX_PUBLIC_BYTES` long.
 
-    Secrets are masked before the text is cut: half of one would not be recognised.
+    Secrets are masked before the text is cut, because a cut secret would not be recognised.
     """
     masked = mask_text(text)
     if len(masked) * 4 <= MAX_PUBLIC_BYTES or len(raw := masked.encode()) <= MAX_PUBLIC_BYTES:
@@ -200,7 +202,7 @@ def _masked(text: bytes, *, encoded: bool) -> bytes:
 
 
 def _decoded(line: bytes) -> Any:
-    """Return the content of a JSON line, or None if it is no JSON."""
+    """Return the content of a line in JSON; None for any other line."""
     try:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -349,7 +351,7 @@ _BOOTSTRAP_TOKEN = re.compile(
     rb"[a-z0-9]{6}\.[a-z0-9]{16}(?![\w-]|\.\w)"
 )
 _ITS_SECRET = re.compile(rb"\.[a-z0-9]{16}(?![\w-])")
-"""Second half of a bootstrap token; begins with a literal, which rules out most lines fast."""
+"""Second half of a bootstrap token. It begins with a literal dot, so the search is fast."""
 
 
 def mask_known_forms(text: bytes, mask: bytes, *, encoded: bool) -> bytes:
@@ -406,7 +408,7 @@ def _follows_object(text: bytes, match: re.Match[bytes]) -> bool:
 
 
 def _inner(encoded: bool) -> bytes:
-    """Return the pattern of the rest of a quoted text; its quote is the group `q`."""
+    """Return the pattern of a quoted text after its opening quote, which is the group `q`."""
     other = rb"(?:(?:\\\\){0,7}+(?:\\[\"']|'))" if encoded else rb"\\{0,15}+[\"']"
     return rb"(?:[^\"'\\]|\\{1,31}+(?![\"'\\])|(?!(?P=q))%b)++" % other
 

@@ -1,7 +1,7 @@
 """YAML as Kubernetes reads it: a duplicate name in a mapping is an error.
 
-Import this module only where a document is read: a daemon that is configured by flags alone needs
-no YAML parser.
+Import this module only inside functions that read a document: a daemon that is configured by flags
+alone needs no YAML parser.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def load_all(data: bytes | IO[str]) -> list[Any]:
 
 
 def describe_error(error: Exception) -> str:
-    """Return the fault of a document and its position; never quote it: it may hold a secret."""
+    """Return the fault of a document and its position, without quoting values: they may be
+    secret."""
     if isinstance(error, _DuplicateName):
         return str(error)
     if isinstance(error, RecursionError):

@@ -42,10 +42,10 @@ def leaf_exceptions(error: BaseException) -> Iterator[BaseException]:
 
 
 async def cancel_and_join(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel tasks and wait until each has ended; their results are dropped.
+    """Cancel tasks and wait until each has ended; drop their results and exceptions.
 
-    Finished tasks and None are allowed, and so are repeated calls. If the caller is cancelled
-    meanwhile, the tasks stay cancelled and the cancellation propagates.
+    Finished tasks, None and repeated calls are allowed. If the caller is cancelled meanwhile, the
+    tasks stay cancelled and the caller's cancellation propagates.
     """
     living = [task for task in tasks if task is not None]
     for task in living:
@@ -82,7 +82,7 @@ async def run_bounded(
 
 
 async def first_of(*waits: Coroutine[Any, Any, Any], name: str) -> None:
-    """Wait until one of several coroutines ends, cancel and join the others.
+    """Wait until one of several coroutines ends; then cancel and join the others.
 
     Raises:
         Exception: the exception of the coroutine that ended first.

@@ -1,7 +1,7 @@
 """Access to rich, which draws on terminals; rich is an optional dependency.
 
-Only commands draw. structlog also loads rich where it is installed, which costs 0.1 s of CPU and 3
-MiB. The image does not contain rich.
+Only commands draw on a terminal, so the container image does not contain rich. Where rich is
+installed, structlog loads it too, which costs 0.1 s of CPU and 3 MiB.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def console(out: TextIO, environ: Mapping[str, str]) -> Console | None:
     """Return a rich console for `out`, or None if only plain lines are possible.
 
-    The result is None if `out` is no terminal or a dumb one, or if rich is not installed. The
-    console prints texts literally: brackets are no markup.
+    The result is None if `out` is not a terminal, is a dumb terminal, or if rich is not installed.
+    The console prints brackets literally, not as markup.
 
     Args:
         environ: environment; `TERM` names the terminal, `NO_COLOR` switches styles off.

@@ -35,22 +35,22 @@ class Bucket:
         self._updated: float | None = None
 
     def reserve(self, now: float) -> float:
-        """Take a token, if need be a future one; return the seconds until it is available."""
+        """Take the next token; return the seconds until it is available, 0 = now."""
         self._refill(now)
         self._tokens -= 1
         return max(0.0, -self._tokens / self._qps)
 
     def take(self, now: float) -> bool:
-        """Take a token if a whole one is available; return whether it was."""
+        """Take a token if a whole one is available; return whether one was taken."""
         if self.missing_s(now):
             return False
         self._tokens -= 1
         return True
 
     def missing_s(self, now: float) -> float:
-        """Return the seconds until a whole token is available; 0 = it is."""
+        """Return the seconds until a whole token is available; 0 = now."""
         self._refill(now)
-        # A token that lacks a rounding error counts as whole, or a waiter could spin.
+        # Tolerate rounding errors: otherwise a waiter could wake up just too early, repeatedly.
         return 0.0 if self._tokens > 1 - 1e-6 else (1 - self._tokens) / self._qps
 
     def _refill(self, now: float) -> None:
@@ -91,13 +91,16 @@ class TokenBucket:
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     def try_acquire(self) -> bool:
-        """Take a token if one is available and no caller waits for one; never waits."""
+        """Take a token if one is available and no caller waits; return whether one was taken."""
         if self._waiters:
             return False
         return self._bucket.take(clock.monotonic())
 
     async def acquire(self) -> float:
-        """Wait for a token in order of arrival; a cancelled waiter takes none."""
+        """Wait for a token in order of arrival; return the seconds waited.
+
+        A cancelled caller takes no token.
+        """
         if self.try_acquire():
             return 0.0
         started = clock.monotonic()
