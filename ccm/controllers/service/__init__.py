@@ -1,8 +1,8 @@
-"""The service controller: a load balancer for each Service that asks for one.
+"""The service controller: maintains a load balancer for each Service that asks for one.
 
 Counterpart of the `service-lb-controller` of the Go cloud-provider library, with the same
-finalizer, status, events and calls to the provider. This one makes fewer calls and writes, and
-restores finalizers and statuses that other clients removed. `plan` makes every decision and
-`balancer` executes it for one Service. `members` selects the member nodes. `listing` reads all load
-balancers of the cloud at once, which saves calls after a start.
+finalizer, status, events and calls to the provider. This controller makes fewer calls and writes,
+and restores finalizers and statuses that other clients removed. `plan` makes every decision and
+`balancer` executes it for one Service. `members` selects the nodes behind the load balancers.
+`listing` reads all load balancers of the cloud at once, which saves calls after a start.
 """

@@ -1,7 +1,8 @@
-"""Operations for one Service: ensure, update members, remove, restore; with their events.
+"""Operations for one Service, with their events: ensure, update members, remove, restore.
 
-The caller makes sure that calls for one Service never overlap. The finalizer is written before the
-first call to the provider, and removed after the provider reports that the load balancer is gone.
+The caller makes sure that calls for one Service never overlap. `BalancerOperations` adds the
+finalizer before the first call to the provider, and removes it after the provider has deleted the
+load balancer.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 UPDATES_BEFORE_ENSURE = 3
 """Consecutive failed updates of members after which the Service is ensured.
 
-`Deviation:` the Go reference ensures at once and without a delay."""
+`Deviation:` the Go controller ensures after the first failure, without a delay."""
 
 ENSURE, DELETE = "ensure", "delete"
-"""Operations that a later call may resume."""
+"""Operations for which the provider may ask for a later call (`RetryAfter`) that resumes them."""
 
 _OUTCOMES = ((RetryAfter, "retry_after"), (ImplementedElsewhere, "implemented_elsewhere"))
-"""Class of error -> value of the metric label `outcome`; any other error is `error`."""
+"""Pairs of error class and value of the metric label `outcome`; for other errors it is `error`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class BalancerOperations:
         handle: cloud client.
         writer: writes Services.
         events: event recorder.
-        members: current members, read at each call.
+        members: current members of all load balancers.
     """
 
     handle: CloudClient
@@ -56,10 +57,11 @@ class BalancerOperations:
     )
 
     async def ensure(self, service: Service, record: ServiceRecord) -> None:
-        """Ensure the load balancer and set `record.status`; the caller writes the status.
+        """Ensure the load balancer and set `record.status`; the caller writes it to the Service.
 
         Raises:
-            CloudError: the provider failed; a partial Status of the error is in `record.status`.
+            CloudError: the provider failed; if the error has a partial Status, it is in
+                `record.status`.
             KubeError: the finalizer was not written.
             StaleObject: the Service was replaced, is being deleted or wants no load balancer.
         """
@@ -80,7 +82,7 @@ class BalancerOperations:
             if not (given.nodes or resumed):
                 self._warn_of_no_members(service)
             if record.absent:
-                # If the call fails halfway, the partial load balancer has these members.
+                # If the call fails halfway, the cloud may have a load balancer with these members.
                 record.absent = False
                 record.set_members(given)
             status = await self._ensure(service, record, given, opening)
@@ -110,10 +112,11 @@ class BalancerOperations:
             raise
 
     async def update(self, service: Service, record: ServiceRecord) -> None:
-        """Set the members of the load balancer to the current ones.
+        """Set the current members in the load balancer; set `record.absent` if it does not exist.
 
         Raises:
-            CloudError: the provider failed; retried, and after several failures by `ensure`.
+            CloudError: the provider failed. After `UPDATES_BEFORE_ENSURE` consecutive failures
+                `record.state` is PENDING, so that the Service is ensured.
         """
         given = self.members.of(service).snapshot
         record.applied = service
@@ -149,7 +152,8 @@ class BalancerOperations:
         """Delete the load balancer, then remove the finalizer and the status.
 
         Raises:
-            CloudError, KubeError: cloud resources may be left; the finalizer is still there.
+            CloudError: cloud resources may be left; the finalizer stays.
+            KubeError: the finalizer and the status may be left.
         """
         record.failing = False
         with self._operation(DELETE, record):
@@ -163,7 +167,7 @@ class BalancerOperations:
         self._deleted(service, record)
 
     async def clean_up_vanished(self, record: ServiceRecord) -> None:
-        """Delete the load balancer of a Service that is gone.
+        """Delete the load balancer of a Service that is gone or was replaced.
 
         Raises:
             CloudError: cloud resources may be left.
@@ -180,7 +184,10 @@ class BalancerOperations:
         self._deleted(service, record)
 
     async def restore(self, service: Service, record: ServiceRecord) -> bool:
-        """Write the finalizer and the status if they differ; return whether anything was written.
+        """Write the finalizer if the Service lacks it, and `record.status` if its status differs.
+
+        Returns:
+            Whether anything was written.
 
         Raises:
             KubeError: a write failed.
@@ -202,8 +209,8 @@ class BalancerOperations:
     # --- steps ------------------------------------------------------------------------------
 
     async def _must_be_deleted(self, service: Service, record: ServiceRecord) -> bool:
-        # Only a load balancer that this provider session confirmed is known to be complete. For
-        # any other, parts such as a floating IP may be left although the balancer is gone.
+        # Even without a load balancer, parts such as a floating IP may exist, unless the current
+        # provider session has confirmed the complete load balancer.
         is_confirmed = (
             record.state is BalancerState.APPLIED
             and record.provider_session == self.handle.provider_session
@@ -213,13 +220,14 @@ class BalancerOperations:
         try:
             return await self._exists(service)
         except ImplementedElsewhere:
-            # Another controller's load balancer; an error would keep the finalizer for ever.
+            # The load balancer belongs to another controller. If this raised, the finalizer would
+            # stay for ever.
             return False
 
     async def _delete(self, service: Service, record: ServiceRecord) -> None:
         if not record.take_resumed(DELETE):
             self._record_event(service, names.REASON_DELETING_BALANCER, "Deleting load balancer")
-        # If the Service wants a load balancer again before the end, it has to be ensured.
+        # The Service may want a load balancer again before the deletion ends; then ensure it.
         record.state = BalancerState.PENDING
         try:
             change = LoadBalancer.ensure_load_balancer_deleted
@@ -237,7 +245,10 @@ class BalancerOperations:
     async def _record_update_failure(
         self, service: Service, record: ServiceRecord, given: MemberSnapshot, error: CloudError
     ) -> bool:
-        """Record a failed update; return False if there is no load balancer to update."""
+        """Count and report a failed update, unless no load balancer exists; return whether it does.
+
+        If the lookup fails too, the load balancer counts as existing.
+        """
         try:
             if not await self._exists(service):
                 return False
@@ -279,7 +290,7 @@ class BalancerOperations:
     def _report(
         self, service: Service, reason: str, text: str, error: CloudError | KubeError
     ) -> None:
-        """Record an event about an error if its class deserves one."""
+        """Record a Warning event about an error, if `classify` asks for one."""
         if classify(error).event:
             self.events.event(service.reference, names.WARNING, reason, f"{text}: {error}")
 

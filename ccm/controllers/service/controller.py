@@ -1,13 +1,14 @@
 """Service controller: reconciles load balancers after changes of Services and nodes.
 
 Handlers of the shared informers queue the keys of Services. A worker compares the current Service
-with the controller's record of it, and runs the due operations one after the other: ensure, update
-of the members, removal, repair of the finalizer and status. So operations on one Service never
-overlap, and always use the newest state.
+with its `ServiceRecord`, and runs the due operations one after the other: ensure, update of the
+members, removal, repair of the finalizer and status. So operations on one Service never overlap,
+and always use the newest state.
 
-Changes of Services take priority over most requests from a start, a change of nodes or a drift
-check, which wait in the background of the queue. Changes of nodes are debounced. After a start, one
-listing saves the calls for Services whose load balancer is as wanted, if the provider can list.
+Changes of Services come first: the verification of old Services after a start, updates after
+changes of nodes, and drift checks have background priority. Changes of nodes are debounced. If the
+provider can list load balancers, one listing after a start replaces the ensure calls for Services
+whose load balancer needs no change.
 """
 
 from __future__ import annotations
@@ -62,24 +63,24 @@ BACKOFF = ExponentialBackoff(base_s=5.0, factor=2.0, cap_s=300.0)
 """Delays of a failing Service (Go cloud-provider, service controller)."""
 
 REPAIR_PAUSE_S = 5.0
-"""Minimum seconds between two repairs of one Service: another client may undo each one."""
+"""Minimum seconds between two repairs of one Service: another client may undo each repair."""
 
 ALLOWED_WHILE_FAILING = (ServiceAction.NOTHING, ServiceAction.UPDATE, ServiceAction.WAIT)
-"""Actions that do not reset the back-off of a failing ensure."""
+"""Actions that run while the ensure fails, without a reset of its back-off."""
 
 STALE = ReconcileResult(after_s=1.0)
-"""Requeue of a Service that changed during a write: the cache needs time to show the change."""
+"""Result for a Service that changed during a write: retry when the cache has the change."""
 
 MEMBERS_REQUEUE_S = 10.0
-"""Requeue delay in seconds while the members are not known: no event tells when they are."""
+"""Requeue delay in seconds while too many nodes cannot be decoded: no event reports the end."""
 
 MEMBERS_CHECK_S = 10.0
-"""Seconds between two checks of missing or unfit members: their time limits end without an
-event."""
+"""Seconds between two checks whether missing or unfit members may be removed: no event reports the
+end of their time limits."""
 
 ORPHANS_PERIOD_S = 1800.0
-"""Seconds between two searches for orphans. Rare, because each costs a listing, and orphans are
-only reported."""
+"""Seconds between two searches for orphaned load balancers. Long, because each search takes a
+listing and orphans are only reported."""
 
 LISTING_JITTER = 0.2
 """Jitter of the periods of drift checks and searches for orphans, as a fraction."""
@@ -93,11 +94,13 @@ class ServiceControllerSettings:
         workers: Services reconciled concurrently.
         classes: served load balancer classes, besides Services without a class.
         quiet_s: seconds without a change of nodes after which members are updated.
-        max_wait_s: seconds after the first change of nodes by which members are updated, unless
-            `NodeChangeDebouncer` waits longer on purpose; the removal of a node never waits longer.
-        drift_period_s: seconds between two drift checks; 0 = never.
-        drift_budget: maximum Services that one drift check ensures.
-        allow_mass_deletion: delete load balancers however many Services are missing.
+        max_wait_s: maximum seconds from the first change of nodes to the update of members.
+            `NodeChangeDebouncer` exceeds them during initialisations and after slow updates, but
+            never for the removal of a node.
+        drift_period_s: seconds between two drift checks; 0 = no checks.
+        drift_budget: maximum number of Services that one drift check ensures.
+        allow_mass_deletion: delete load balancers, and remove members, regardless of the number of
+            missing Services and nodes.
     """
 
     workers: int = 1
@@ -115,13 +118,14 @@ class ServiceController:
     Args:
         services: the shared informer of Services.
         nodes: the shared informer of nodes.
-        api: Service requests under this controller's account.
+        api: client for Services with this controller's service account.
         handle: cloud client.
         events: event recorder.
         settings: numbers and periods.
         about: object of events that belong to no Service.
-        record: record of blocked deletions, whose annotation allows them; None = none.
-        rng: jitter.
+        record: deletion record; the annotation on its ConfigMap allows mass deletions. None =
+            blocked deletions are not recorded.
+        rng: source of jitter.
     """
 
     def __init__(
@@ -195,7 +199,7 @@ class ServiceController:
             workers=settings.workers,
             backoff=ItemBackoff(BACKOFF, rng=rng),
             watches=[
-                # `synced` ends the burst: the nodes of the first list are no change.
+                # `synced` ends the burst: the nodes of the first list do not count as changed.
                 Watch(
                     informer=nodes,
                     changed=self._node_changed,
@@ -213,7 +217,7 @@ class ServiceController:
 
     @property
     def _rules(self) -> plan.ServiceRules:
-        # Read each time: a reopened provider may use other annotation prefixes.
+        # Not cached: a reopened provider may use other annotation prefixes.
         prefixes = self._handle.cloud.service_annotations
         return plan.ServiceRules(classes=self._settings.classes, prefixes=prefixes)
 
@@ -233,7 +237,7 @@ class ServiceController:
 
     async def _sync(self, key: str) -> ReconcileResult:
         result = IDLE
-        # Each operation may make another one due, such as an update of members after a verify.
+        # An operation may make another due, such as an update of members after a verification.
         while True:
             service, record, action = self.decide(key)
             if action is ServiceAction.REMOVE_VANISHED and record is not None:
@@ -292,7 +296,7 @@ class ServiceController:
     async def _act_while_failing(
         self, service: Service, record: ServiceRecord, action: ServiceAction
     ) -> ReconcileResult:
-        """Update members while the ensure fails; the back-off of the ensure continues."""
+        """Run an action of `ALLOWED_WHILE_FAILING`; the back-off of the ensure continues."""
         if action is ServiceAction.UPDATE:
             await self._update_members(service, record)
         # `idle`: a quick update of members does not prove that the ensure would be quick.
@@ -300,13 +304,13 @@ class ServiceController:
         return ReconcileResult(after_s=after_s, idle=True, failing=True)
 
     def _members_due(self, record: ServiceRecord) -> bool:
-        """Return whether an update has to set other members now."""
+        """Return whether the load balancer needs an update of its members now."""
         if record.failing and (record.absent or record.not_before > clock.monotonic()):
             return False
         return self._members.of(record.applied).needs_update(record.members, record.burst)
 
     def _ensure_waits(self, service: Service, record: ServiceRecord | None) -> bool:
-        """Return whether the ensure of the current Service failed and its back-off lasts."""
+        """Return whether the ensure of the unchanged Service is in back-off after a failure."""
         if record is None or not record.failing:
             return False
         waits = self.controller.backoff.is_waiting(service.key, clock.monotonic())
@@ -317,7 +321,7 @@ class ServiceController:
             await self._balancers.ensure(service, record)
         except (CloudError, KubeError) as error:
             busy_s = self.controller.backoff.busy_s(service.key, clock.monotonic())
-            # A busy cloud gets the next ensure soon, with the current members.
+            # If the cloud is only briefly busy, the next ensure follows soon and sets the members.
             record.failing = not isinstance(error, RetryAfter) or busy_s >= REPORT_AFTER_S
             if record.failing:
                 await self._update_despite_failure(service, record, error)
@@ -336,7 +340,7 @@ class ServiceController:
     async def _update_despite_failure(
         self, service: Service, record: ServiceRecord, error: Exception
     ) -> None:
-        """Update due members after a failed ensure, and write the error's partial Status."""
+        """Update members if due after a failed ensure, and write the error's partial Status."""
         service = self._writer.newest(service)
         waits = self._updates.is_waiting(service.key, clock.monotonic())
         if self._members_due(record) and self._members.can_update() and not waits:
@@ -345,7 +349,7 @@ class ServiceController:
             await self._balancers.restore(self._writer.newest(service), record)
 
     async def _update_members(self, service: Service, record: ServiceRecord) -> None:
-        """Update members while the ensure fails, with a back-off of its own."""
+        """Update members while the ensure fails; failed updates have a separate back-off."""
         key = service.key
         try:
             await self._balancers.update(service, record)
@@ -379,7 +383,7 @@ class ServiceController:
         if record.applied.key not in self._vanished:
             return 0.0
         missing = len(self._vanished)
-        # Counted once per number of missing Services: counting for each would be quadratic.
+        # Cached until a number changes: counting for each missing Service would be quadratic.
         counted = (missing, len(self._records))
         if counted != self._counted:
             self._counted = counted
@@ -397,7 +401,7 @@ class ServiceController:
         return wait_s
 
     def _forget_vanished(self, record: ServiceRecord) -> None:
-        """Unblock a Service that had vanished: it is back or handled."""
+        """Unblock the deletion for a vanished Service that is back or whose record is dropped."""
         if record.applied.key in self._vanished:
             self._vanished.discard(record.applied.key)
             self._holds.unblock(record.applied.reference)
@@ -419,7 +423,7 @@ class ServiceController:
     # --- start ------------------------------------------------------------------------------
 
     async def _verify_all(self) -> None:
-        """Queue the Services that existed at the start, after a listing if possible."""
+        """Queue the Services served before the start, after a listing if the provider can list."""
         if self._to_verify and self._handle.offers(LoadBalancerDigests):
             self._listing = await fetch_startup_listing(self._handle)
         for key in self._to_verify:
@@ -427,7 +431,10 @@ class ServiceController:
         self._to_verify = []
 
     def _reset(self) -> None:
-        """Drop the start's listing, and adapt the members to a reopened provider."""
+        """Drop the startup listing, end all delays of member updates, and adapt the members.
+
+        A reopened provider may differ in whether load balancers check health.
+        """
         self._listing = None
         self._updates.end_all()
         by_health = not self._handle.cloud.load_balancers_check_health
@@ -436,7 +443,7 @@ class ServiceController:
             self._node_changes.changed()
 
     async def _verify(self, service: Service, record: ServiceRecord) -> None:
-        """Mark the load balancer as applied if the listing shows it as wanted; else as pending."""
+        """Set the state to APPLIED if the startup listing shows no difference, else to PENDING."""
         record.state = BalancerState.PENDING
         if self._listing is None:
             metrics.STARTUP.labels("unlisted").inc()
@@ -448,17 +455,17 @@ class ServiceController:
         record.absent = verdict is ComparisonResult.MISSING
         metrics.STARTUP.labels(verdict.value).inc()
         if status is not None and not status.ingress:
-            status = load_balancer_status(service)  # keep the written status, if there is one
+            status = load_balancer_status(service)  # keep the Service's status, if it has one
         if verdict is ComparisonResult.ELSEWHERE or (status is not None and status.ingress):
             record.confirm(service, given, status, provider_session=self._handle.provider_session)
 
     # --- drift ------------------------------------------------------------------------------
 
     async def check_drift(self) -> None:
-        """Find load balancers changed outside of the daemon, and queue some for an ensure.
+        """Find load balancers that other clients changed, and queue `drift_budget` Services.
 
-        With a listing these are the ones that differ. Without one, they are the ones with the
-        oldest calls; their ensure records events only if it fails.
+        If the provider cannot list load balancers, the Services with the oldest calls to the
+        provider are queued. Their ensure records events only if it fails.
         """
         started = clock.monotonic()
         at_rest = {
@@ -495,7 +502,7 @@ class ServiceController:
     async def _drifted(
         self, listing: LoadBalancerListing, key: str, record: ServiceRecord, *, since: float
     ) -> bool:
-        # A pass compares all Services; other tasks run in between.
+        # The comparison of all Services takes long, so let other tasks run in between.
         await asyncio.sleep(0)
         if not self._is_idle(key, record) or record.touched_at >= since:
             return False
@@ -523,7 +530,8 @@ class ServiceController:
             self._writer.forget(old.key)
             return self._gone(old)
         if plan.is_foreign(new, self._settings.classes):
-            # When the Service changes its type, its finalizer belongs to that controller.
+            # If the Service later changes its type, its finalizer belongs to the controller of
+            # that class.
             self._foreign.add(new.uid)
         elif plan.wants_balancer(new, self._settings.classes):
             self._foreign.discard(new.uid)
@@ -541,7 +549,7 @@ class ServiceController:
         if not plan.is_relevant(old, new, record, self._rules, lags=lags):
             return False
         if record is not None:
-            # The change deserves events, and the start's listing does not apply to it.
+            # The ensure records events, and the startup listing does not apply to the change.
             record.silent = False
             if record.state is BalancerState.UNVERIFIED:
                 record.state = BalancerState.PENDING
@@ -570,12 +578,12 @@ class ServiceController:
         if not plan.wants_balancer(service, self._settings.classes):
             return False
         if initial:
-            # An earlier process may have served the Service: it counts as served until verified.
+            # An earlier process may have created a load balancer for the Service.
             is_served = plan.was_served(service)
             self._records[service.key] = ServiceRecord(
                 applied=service, state=BalancerState.UNVERIFIED, absent=not is_served
             )
-            # Without an earlier ensure, a listing cannot save the call.
+            # A Service that was never served needs an ensure, whatever the listing shows.
             if is_served and not service.is_deleting:
                 self._to_verify.append(service.key)
                 return False

@@ -1,4 +1,4 @@
-"""One listing of the cloud's load balancers: comparison with Services, and orphans."""
+"""Listing of the cloud's load balancers: comparison with Services, and search for orphans."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from ccm.runtime.writer import Recorder
 
 LISTING_ATTEMPTS = 4
 LISTING_BACKOFF = ExponentialBackoff(base_s=1.0, factor=2.0, cap_s=30.0)
-"""Attempts to list at the start, and the delays between them. The alternative, ensuring every
-Service, is expensive, so a short outage of the cloud is waited out."""
+"""Attempts of the startup listing, and the delays between them.
+
+Without a listing every Service is ensured, which is expensive. So the listing is retried during a
+short outage of the cloud."""
 
 LISTING_TIMEOUT_S = 60.0
-"""Maximum seconds a start waits for its listing. Services wait meanwhile, and ensuring each of them
-is expensive but correct."""
+"""Maximum seconds that Services wait for the startup listing; then every Service is ensured."""
 
 
 class ComparisonResult(Enum):
@@ -47,7 +48,7 @@ class LoadBalancerListing:
     """All load balancers of the cluster at one moment.
 
     Attributes:
-        handle: computes names and digests.
+        handle: cloud client, which computes names and digests.
         records: load balancers in the cloud, by name.
     """
 
@@ -57,12 +58,11 @@ class LoadBalancerListing:
     def compare(
         self, service: Service, members: Sequence[Node]
     ) -> tuple[ComparisonResult, Status | None]:
-        """Compare a Service's load balancer with the listing.
+        """Compare the wanted load balancer of a Service with the listed one.
 
         Returns:
-            The verdict, and the listed status if the load balancer is as wanted. An empty status
-                does
-            not mean that the load balancer has no address: the listing may not know it.
+            The result, and for EQUAL the listed status, else None. A status without addresses does
+            not mean that the load balancer has none: the listing may lack them.
         """
         compute, cluster = self.handle.compute, self.handle.cluster_name
         try:
@@ -74,7 +74,7 @@ class LoadBalancerListing:
         except ImplementedElsewhere:
             return ComparisonResult.ELSEWHERE, None
         except CloudError:
-            # The ensure that follows gets the same error, and reports it.
+            # The ensure that follows fails with the same error, and reports it.
             return ComparisonResult.DIFFERENT, None
         if not wanted or wanted != record.digest:
             return ComparisonResult.DIFFERENT, None
@@ -82,7 +82,7 @@ class LoadBalancerListing:
 
 
 async def fetch_startup_listing(handle: CloudClient) -> LoadBalancerListing | None:
-    """Return the listing for a start; None when the cloud gave none in `LISTING_TIMEOUT_S`."""
+    """Return the startup listing; None if it failed, also after `LISTING_TIMEOUT_S`."""
     try:
         return await with_timeout(
             LISTING_TIMEOUT_S, fetch_listing(handle, attempts=LISTING_ATTEMPTS), name="the listing"
@@ -94,9 +94,9 @@ async def fetch_startup_listing(handle: CloudClient) -> LoadBalancerListing | No
 
 
 async def fetch_listing(handle: CloudClient, *, attempts: int = 1) -> LoadBalancerListing | None:
-    """Return a listing; None when the cloud gave none in that many attempts.
+    """Return a listing; None if all attempts failed.
 
-    A listing is discarded if the provider session changed meanwhile.
+    If the provider was reopened during the listing, the attempt counts as failed.
     """
     logger = log.logger(names.COMPONENT_SERVICE)
     for attempt in range(attempts):
@@ -122,10 +122,10 @@ def find_orphans(
 ) -> Sequence[LoadBalancerRecord]:
     """Return the load balancers that belong to none of these Services, sorted by name.
 
-    A Service may own one whatever its class, also by its finalizer alone.
+    A Service owns a load balancer if it has type LoadBalancer, with any class, or the finalizer.
 
     Raises:
-        CloudError: the provider cannot compute the name of some load balancer.
+        CloudError: the provider cannot compute the load balancer name of a Service.
     """
     name = LoadBalancer.get_load_balancer_name
     owned = {
@@ -141,14 +141,15 @@ def find_orphans(
 class Orphans:
     """Load balancers of this cluster without a Service: reported, never deleted.
 
-    Their finalizer was removed, or an older state of the cluster was restored. A listing may be
-    older than the cached Services, so an orphan has to be in two consecutive listings.
+    Possible causes: another client removed the finalizer of the Service, or an older state of the
+    cluster was restored. A listing may be older than the cached Services, so only load balancers
+    orphaned in two consecutive listings are reported.
 
     Args:
         services: the shared informer of Services.
-        records: controller state of Services, by key.
+        records: `ServiceRecord` of each Service, by key.
         events: event recorder.
-        about: object of the events, since load balancers have no object of their own.
+        about: object of the events, since an orphan has no Kubernetes object.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class Orphans:
         self._log = log.logger(names.COMPONENT_SERVICE)
 
     def update(self, listing: LoadBalancerListing) -> None:
-        """Update and report the orphans from a new listing."""
+        """Find the orphans in a new listing; report each once, and set the metric."""
         if self._services.malformed_keys:
             # An undecodable Service could be the owner of a load balancer that seems orphaned.
             return

@@ -125,7 +125,7 @@ MANIFEST: Manifest[ServiceFlags] = Manifest(
     alias="service",
     client="service-controller",
     metric="service",
-    # Deviation: the reference refuses the former names.
+    # Deviation: the Go cloud-controller-manager refuses its former controller names.
     former_name="service-controller",
     watched=("nodes", "services"),
     permissions=(("get", "services"), ("patch", "services/status")),

@@ -1,12 +1,12 @@
-"""Members of load balancers: which nodes, why some stay, and when the members are updated.
+"""Members of load balancers: selection of nodes, protection of members, time of updates.
 
-All Services have the same members. Only if load balancers do not check health, the members depend
-on externalTrafficPolicy. A pool is updated node by node: a change costs the same for any number of
-nodes and Services.
+All Services have the same members, unless the provider's load balancers do not check health. In
+that case readiness counts, and the members depend on externalTrafficPolicy. A pool is updated node
+by node, so a change costs the same for any number of nodes and Services.
 
-A load balancer without members serves no client. So nodes that are only missing from a new list
-stay members if there are many of them: an API server that was restored from a backup or lists
-nothing has deleted no node. Where readiness counts, nodes that are not Ready stay for a while too.
+A load balancer without members serves no client. So when many nodes vanish without deletion events,
+they stay members: the API server may have been restored from a backup or return an empty list.
+Where readiness counts, many nodes that cease to be Ready together stay members for a while too.
 """
 
 from __future__ import annotations
@@ -36,24 +36,28 @@ MAX_NAMES_SHOWN = 20
 """Limit of node names in a message (Go cloud-provider, service controller)."""
 
 MAX_MISSING_S = 1800.0
-"""Maximum seconds that missing nodes stay members while other nodes exist: the loss of many may be
-real."""
+"""Maximum seconds that nodes missing without a deletion event stay members while others exist.
+
+After that time even the loss of many nodes counts as real."""
 
 DELAY_FACTOR = 10.0
-"""Delay after a pass, as a multiple of its duration: passes may take about a tenth of the time,
-because a pass over all Services is expensive."""
+"""Delay after an update of all load balancers, as a multiple of its duration.
+
+Such updates are expensive; with this factor they take about a tenth of the time."""
 
 MAX_DELAY_S = 60.0
-"""Maximum of that delay, in seconds: after a slow pass, new nodes must not wait long for
-traffic."""
+"""Maximum delay, in seconds, after an update of all load balancers.
+
+New nodes must not wait long for traffic after a slow update."""
 
 MAX_INITIALISATION_S = 600.0
-"""Maximum seconds of a burst during initialisation: enough for 5,000 nodes at the default rate of
-writes."""
+"""Maximum seconds that the initialisation of new nodes delays the end of a burst.
+
+Enough for 5,000 nodes at the default rate of writes."""
 
 
 def is_member(node: Node) -> bool:
-    """Return whether load balancers may send traffic to the node.
+    """Return whether the node may be a member of load balancers.
 
     Cordoning, the provider ID and readiness do not count: the health checks of the load balancer
     decide which members get traffic (KEP-3458). For a load balancer without health checks, see
@@ -67,7 +71,10 @@ def is_member(node: Node) -> bool:
 
 
 def is_excluded(node: Node) -> bool:
-    """Return whether the exclusion label is set, to any value that Go does not parse as false."""
+    """Return whether the node has the exclusion label with a value that Go does not parse as false.
+
+    An empty value excludes the node.
+    """
     value = node.labels.get(names.LABEL_EXCLUDE_BALANCERS)
     return value is not None and parse_bool(value) is not False
 
@@ -77,8 +84,8 @@ def is_fit(node: Node, *, local: bool) -> bool:
 
     Args:
         node: the member.
-        local: whether the policy is Local. A node that is being drained then still serves its own
-            Pods; for policy Cluster other nodes serve them.
+        local: whether externalTrafficPolicy is Local. If so, a node that is being drained stays
+            fit, because only the node itself can serve its Pods.
     """
     if node.ready != names.STATUS_TRUE:
         return False
@@ -86,14 +93,14 @@ def is_fit(node: Node, *, local: bool) -> bool:
 
 
 def affects_members(old: Node, new: Node, *, by_health: bool = False) -> bool:
-    """Return whether an update of a node requires a check of all members.
+    """Return whether an update of a node requires an update of the members.
 
-    New taints and a started deletion do not: they take effect with the next other change.
+    New taints and a deletion timestamp do not: they take effect with the next relevant change.
 
     Args:
         old: the node before.
         new: the node now.
-        by_health: whether unfit nodes are no members.
+        by_health: whether unfit nodes lose their membership.
     """
     if is_excluded(old) != is_excluded(new) or old.provider_id != new.provider_id:
         return True
@@ -103,7 +110,7 @@ def affects_members(old: Node, new: Node, *, by_health: bool = False) -> bool:
 
 
 def format_names(members: Sequence[Node]) -> str:
-    """Return the names for a message; after `MAX_NAMES_SHOWN` only the number of further ones."""
+    """Return at most `MAX_NAMES_SHOWN` node names for a message, and the number of the others."""
     some = [node.name for node in members[:MAX_NAMES_SHOWN]]
     if len(members) > MAX_NAMES_SHOWN:
         some.append(f"<{len(members) - MAX_NAMES_SHOWN} more>")
@@ -111,7 +118,7 @@ def format_names(members: Sequence[Node]) -> str:
 
 
 class MemberPool:
-    """Members of the load balancers with one traffic policy."""
+    """Members of the load balancers with one externalTrafficPolicy."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -121,9 +128,9 @@ class MemberPool:
         self._unfit_since = math.inf
         self._left_at: list[float] = []
         self.bursts = 0
-        """Number of ended bursts of changes."""
+        """Number of ended bursts of node changes."""
         self.unfit: set[str] = set()
-        """Names of members that should get no traffic; they stay members until `drop_unfit`."""
+        """Names of unfit members (see `is_fit`); they stay members until `drop_unfit`."""
 
     def __len__(self) -> int:
         """Return the number of members."""
@@ -154,11 +161,11 @@ class MemberPool:
             self._sorted = self._fingerprint = None
 
     def drop_unfit(self, now: float) -> bool:
-        """Remove unfit members; return True if they stay.
+        """Remove the unfit members, or return True if all of them stay.
 
-        An API server that loses its nodes makes them unfit one after the other. A mass of them
-        within `MASS_DENIAL_TRUST_S` stays that long, and the last members stay until another node
-        is fit.
+        When the API server loses contact with the nodes, they become unfit one after the other. So
+        a mass (see `is_mass`) of members that became unfit within `MASS_HOLD_S` stays that long.
+        If all members are unfit, they stay until a node is fit.
         """
         if not self.unfit:
             self._unfit_since = math.inf
@@ -178,14 +185,14 @@ class MemberPool:
 
     @property
     def snapshot(self) -> MemberSnapshot:
-        """The current members."""
+        """The current members, with the fingerprint and the number of ended bursts."""
         if self._sorted is None:
             self._sorted = tuple(self._nodes[name] for name in sorted(self._nodes))
         return MemberSnapshot(self._sorted, self.fingerprint, self.bursts)
 
     @property
     def fingerprint(self) -> str:
-        """See `MemberSnapshot`."""
+        """See `MemberSnapshot.fingerprint`."""
         if self._fingerprint is None:
             content = hashlib.sha256()
             for name in sorted(self._nodes):
@@ -195,7 +202,7 @@ class MemberPool:
         return self._fingerprint
 
     def end_burst(self) -> bool:
-        """End a burst of changes; return whether members differ from those after the last one."""
+        """End a burst; return whether the members differ from those at the end of the last one."""
         before, self._at_burst = self._at_burst, self.fingerprint
         self.bursts += 1
         return before != self._at_burst
@@ -203,12 +210,13 @@ class MemberPool:
     def needs_update(self, known: str, burst: int) -> bool:
         """Return whether a load balancer needs an update of its members now.
 
-        During a burst members change all the time. A reconcile for another reason must not set an
-        intermediate state.
+        The members change continuously during a burst of node changes. A reconcile for another
+        reason must not set an intermediate state.
 
         Args:
-            known: fingerprint of the members it has; empty = they are not known.
-            burst: number of ended bursts when it got them.
+            known: fingerprint of the load balancer's members; empty = unknown, so it needs an
+                update.
+            burst: number of bursts that had ended when the load balancer got these members.
         """
         if known in ("", self.fingerprint):
             return not known
@@ -220,10 +228,11 @@ class LoadBalancerMembers:
 
     Args:
         cache: the shared informer of nodes.
-        by_health: whether unfit nodes are no members, because load balancers do not check health.
-        holds: reports that missing nodes stay members.
-        guard: decides whether missing nodes stay members.
-        about: object of events about members that stay.
+        by_health: whether unfit nodes lose their membership, because load balancers do not check
+            health.
+        holds: reports that nodes missing without a deletion event stay members.
+        guard: decides whether these nodes stay members.
+        about: object of the events that these nodes stay members.
     """
 
     def __init__(
@@ -243,7 +252,7 @@ class LoadBalancerMembers:
         self._missing_since = math.inf
         self._deleted: set[str] = set()
         self.initialising: set[str] = set()
-        """Names of uninitialised nodes without provider ID: initialisation will change them."""
+        """Names of uninitialised nodes without provider ID, which initialisation will set."""
         logger = log.logger(names.COMPONENT_SERVICE)
         self._unfit = Outage(
             logger,
@@ -265,13 +274,13 @@ class LoadBalancerMembers:
         self._local = MemberPool() if by_health else self._cluster
 
     def __len__(self) -> int:
-        """Return the number of nodes that are members of some load balancer."""
-        # A fit member for policy Cluster is one for policy Local too, so the larger pool counts.
+        """Return the number of members in the larger pool."""
+        # A node that is fit for policy Cluster is fit for Local too, so this counts all members.
         return max(len(pool) for pool in self.pools)
 
     @property
     def pools(self) -> Sequence[MemberPool]:
-        """All distinct pools."""
+        """The pools: one per externalTrafficPolicy if `by_health`, else one for all Services."""
         return (self._cluster, self._local) if self.by_health else (self._cluster,)
 
     def of(self, service: Service) -> MemberPool:
@@ -288,9 +297,10 @@ class LoadBalancerMembers:
         self.adopt_unknown()
 
     def adopt_unknown(self) -> None:
-        """Without a fit node at a start, make nodes of unknown health members until one is fit.
+        """If no node is fit at a start, make nodes with Ready=Unknown members until a node is fit.
 
-        A new leader must not empty the load balancers because the API server lost its nodes.
+        Otherwise a new leader would empty all load balancers when the API server has lost contact
+        with the nodes.
         """
         for pool in self.pools:
             if self.by_health and not pool:
@@ -301,12 +311,15 @@ class LoadBalancerMembers:
                         pool.put(node, fit=False)
 
     def node_deleted(self, node: Node) -> None:
-        """Note a deletion that the watch reported, before `node_gone`."""
+        """Note a deletion event of the watch; `node_gone` follows."""
         self._deleted.add(node.name)
 
     def node_gone(self, name: str) -> None:
-        """Handle a node that left the cache; unless deleted, it stays a member until
-        `drop_missing_and_unfit`."""
+        """Handle a node that left the cache.
+
+        The node is removed if `node_deleted` was called; else it stays a member until
+        `drop_missing_and_unfit`.
+        """
         if name in self._deleted:
             self._deleted.discard(name)
             self._remove(name)
@@ -348,7 +361,7 @@ class LoadBalancerMembers:
         return bool(self._missing) or any(pool.unfit for pool in self.pools)
 
     def drop_missing_and_unfit(self) -> None:
-        """Remove missing and unfit members, unless there are too many."""
+        """Remove missing and unfit members, unless so many are missing or unfit that they stay."""
         now = clock.monotonic()
         stay = [pool for pool in self.pools if pool.drop_unfit(now)]
         if not stay:
@@ -365,7 +378,7 @@ class LoadBalancerMembers:
     def _keep_missing(self, now: float) -> bool:
         missing, among = len(self._missing), len(self)
         many = missing == among or is_mass(missing, among)
-        # A cluster without any node has no better members, so the old ones stay.
+        # While the cluster has no node, removal would leave load balancers without members.
         lasts = not len(self._cache.store) or now < self._missing_since + MAX_MISSING_S
         wait_s = self._guard.wait_s(missing, among, now, is_many=many and lasts)
         if wait_s and self._guard.is_blocking:
@@ -379,10 +392,9 @@ class LoadBalancerMembers:
         return wait_s > 0
 
     def can_update(self) -> bool:
-        """Return whether the nodes are known well enough to update members without a request.
+        """Return False if more than a third of the nodes are missing because of decoding errors.
 
-        If more than a third of the nodes cannot be decoded, an update would remove too many healthy
-        members.
+        An update of the members would then remove too many healthy nodes.
         """
         store = self._cache.store
         missing = sum(key not in store for key in self._cache.malformed_keys)
@@ -394,25 +406,25 @@ class LoadBalancerMembers:
         return is_known
 
     def end_burst(self) -> bool:
-        """End a burst of changes; return whether members differ from those after the last one."""
+        """End a burst of node changes in all pools; return whether the members of any differ."""
         changed = [pool for pool in self.pools if pool.end_burst()]
         return bool(changed)
 
 
 class NodeChangeDebouncer:
-    """Debouncer of node changes: acts once per burst, and limits the rate.
+    """Debouncer of node changes: calls `act` once per burst, and limits the rate of bursts.
 
-    A burst ends after a pause in the changes, or after a maximum time. While new nodes are
-    initialised, which changes the members twice per node, the burst lasts until all are initialised
-    or none has been for a while. A pass over all Services may be expensive, so the next one is
-    delayed in proportion to its duration. The removal of a node never waits longer than
-    `longest_s`.
+    A burst ends after `quiet_s` without a change, or `longest_s` after its first change. Each new
+    node changes the members twice: on creation and on initialisation. So the burst continues until
+    all new nodes are initialised, or no node has been initialised for `longest_s`. An update of all
+    load balancers may be expensive, so the next burst's end is delayed in proportion to the
+    duration of the update. The removal of a node never waits longer than `longest_s`.
 
     Args:
-        act: called once per burst; returns at once.
+        act: called at the end of each burst; must not block.
         quiet_s: seconds without a change that end a burst.
-        longest_s: seconds after the first change at which a burst ends, and seconds without
-            progress after which a wave of initialisation ends.
+        longest_s: maximum seconds from the first change to the end of the burst, and maximum
+            seconds between two initialisations that the burst waits for.
     """
 
     def __init__(self, act: Callable[[], None], *, quiet_s: float, longest_s: float) -> None:
@@ -424,7 +436,7 @@ class NodeChangeDebouncer:
         self._timer: asyncio.TimerHandle | None = None
 
     def changed(self, *, leaves: bool = False) -> None:
-        """Record a change; `leaves`: a node was removed."""
+        """Record a change of a node; `leaves`: the node is no member any more."""
         self._last = asyncio.get_running_loop().time()
         self._first = min(self._first, self._last)
         if leaves:
@@ -432,24 +444,31 @@ class NodeChangeDebouncer:
         self._set_timer()
 
     def initialisation_progress(self, *, goes_on: bool) -> None:
-        """Record progress of the initialisation of nodes; `goes_on`: others still wait."""
+        """Record a change of the number of nodes to initialise; `goes_on`: it is not 0."""
         self._last_progress = asyncio.get_running_loop().time() if goes_on else -math.inf
 
     def delay(self, took_s: float = MAX_DELAY_S) -> None:
-        """Delay the next burst's end, after a pass of `took_s` or at the start of one."""
+        """Delay the next burst's end by `DELAY_FACTOR` * `took_s`, at most by `MAX_DELAY_S`.
+
+        Called at the start of an update of all load balancers without its duration `took_s`, and
+        at its end with it.
+        """
         rest_s = min(MAX_DELAY_S, DELAY_FACTOR * took_s)
         self._delayed_until = asyncio.get_running_loop().time() + rest_s
         self._set_timer()
 
     @property
     def _due(self) -> float:
-        """End of the burst; infinity if there is none."""
+        """Time at which the burst ends, on the event loop's clock; infinity without a burst."""
         burst = min(self._last + self._quiet_s, self._first + self._longest_s)
         wave = min(self._last_progress + self._longest_s, self._first + MAX_INITIALISATION_S)
         return min(max(burst, wave, self._delayed_until), self._first_removal + self._longest_s)
 
     def _set_timer(self) -> None:
-        """Set the timer for the end of the burst; if that moves back, `_fire` sets it again."""
+        """Set the timer for the end of the burst.
+
+        A timer that is too early stays: `_fire` sets a new one.
+        """
         due = self._due
         if self._timer is not None:
             if self._timer.when() <= due:

@@ -1,4 +1,4 @@
-"""Metrics of the service controller; the first four have the Go reference's names."""
+"""Metrics of the service controller; the first four have the names of the Go controller's."""
 
 from __future__ import annotations
 

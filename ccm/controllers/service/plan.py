@@ -1,8 +1,8 @@
-"""Decision about a Service, from the Service and the controller's record of it. Pure.
+"""Next operation for a Service, decided from the Service and its `ServiceRecord`. No I/O.
 
 The controller serves a Service of type LoadBalancer whose class is unset or listed in
 `--load-balancer-classes`. All writes go to the status sub-resource as strategic merge patches, with
-the resourceVersion they were planned for as a precondition.
+the resourceVersion of the Service from which they were planned as a precondition.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class MemberSnapshot(NamedTuple):
     """Members of load balancers at one moment.
 
     Attributes:
-        nodes: by name; the same object until a node changes.
-        fingerprint: equal for equal sets: the same names with the same provider IDs.
+        nodes: member nodes, sorted by name.
+        fingerprint: hash of the names and provider IDs of the members.
         burst: number of bursts of node changes that had ended.
     """
 
@@ -45,17 +45,17 @@ class MemberSnapshot(NamedTuple):
 
 
 class BalancerState(Enum):
-    """State of a Service's load balancer, as far as it is known.
+    """State of a Service's load balancer, as far as the controller knows it.
 
     ```text
     UNVERIFIED ──listing: equal──▶ APPLIED ◀──ensured── PENDING
         └───────otherwise──────────▶ PENDING ◀──drift, failures, a started call──┘
-    any ──removed──▶ REMOVED ──wanted again──▶ a new record
+    any ──removed──▶ REMOVED ──wanted again──▶ a new ServiceRecord
     ```
     """
 
     UNVERIFIED = "unverified"
-    """The Service existed at the start and was not compared with the cloud yet."""
+    """The Service existed at the start, and its load balancer was not compared with the cloud."""
     PENDING = "pending"
     """The load balancer has to be ensured; the cloud may have parts of it."""
     APPLIED = "applied"
@@ -69,23 +69,23 @@ class ServiceRecord:
     """Controller state of one Service and its load balancer.
 
     Attributes:
-        applied: the Service as last passed to the provider, or about to be. Its load balancer is
-            deleted with this object when the Service is gone.
+        applied: the Service as last passed to the provider, or about to be passed. When the
+            Service is gone, the deletion of its load balancer gets this object.
         state: state of the load balancer.
-        members: fingerprint of the members that the provider has; empty = unknown, so an
-            update is due.
-        burst: number of ended bursts of node changes when those members were read.
+        members: fingerprint of the load balancer's members; empty = unknown, so an update is due.
+        burst: number of ended bursts of node changes when `members` was read.
         status: wanted status of the Service; None = the controller does not write it.
         waiting: operation that the provider asked to retry later; empty = none.
-        silent: record no events about the next ensure: no change is known.
+        silent: record no events about the next ensure, because no change caused it.
         update_failures: consecutive failed updates of members.
-        failing: the last ensure failed, so only updates change the members until the next one.
+        failing: the last ensure failed, so member updates run separately until the next ensure.
         absent: the cloud has no load balancer, so there is nothing to update.
         not_before: monotonic time before which a change of nodes causes no call.
         touched_at: monotonic time of the last call to the provider.
-        repaired_at: monotonic time of the last repair.
-        provider_session: provider session that last confirmed the load balancer.
-        owner_deleted: the watch reported the deletion of the Service; else it may only be missing.
+        repaired_at: monotonic time of the last repair of the finalizer or the status.
+        provider_session: number of the provider session that last confirmed the load balancer.
+        owner_deleted: the watch reported the deletion of the Service. Without this event, a Service
+            that left the cache may be missing only in a wrong list.
     """
 
     applied: Service
@@ -110,7 +110,7 @@ class ServiceRecord:
         return self.state is not BalancerState.REMOVED
 
     def needs_member_update(self, fingerprint: str, now: float) -> bool:
-        """Return whether an update has to set other members, and may do so now."""
+        """Return whether the members differ from `fingerprint` and may be updated now."""
         follows = self.state is BalancerState.APPLIED or (self.failing and not self.absent)
         return follows and self.members != fingerprint and self.not_before <= now
 
@@ -137,9 +137,9 @@ class ServiceRecord:
         self.update_failures = 0
 
     def take_resumed(self, operation: str) -> bool:
-        """Return whether the operation is a retry that the provider asked for.
+        """Reset `waiting`; return whether it was this operation, so that the attempt is a retry.
 
-        Resets `waiting`, so call it once per attempt.
+        Call it once per attempt.
         """
         resumed = self.waiting == operation
         self.waiting = ""
@@ -150,32 +150,32 @@ class ServiceAction(Enum):
     """Next operation for a Service."""
 
     NOTHING = "nothing"
-    """The load balancer is as wanted, or the Service is not served."""
+    """The load balancer needs no change, or the controller does not serve the Service."""
     VERIFY = "verify"
-    """Compare it with the listing of the start."""
+    """Compare the load balancer with the startup listing."""
     ENSURE = "ensure"
-    """Create or change its load balancer."""
+    """Create or change the load balancer."""
     UPDATE = "update"
-    """Change the members of its load balancer."""
+    """Change the members of the load balancer."""
     REPAIR = "repair"
-    """Restore the finalizer or the status that another client removed."""
+    """Restore a finalizer that another client removed, or a status that it changed."""
     REMOVE = "remove"
-    """Delete its load balancer, then remove the finalizer and the status."""
+    """Delete the load balancer, then remove the finalizer and the status."""
     REMOVE_VANISHED = "remove vanished"
     """Delete the load balancer of a Service that is gone or was replaced."""
     WAIT = "wait"
-    """Requeue: too many nodes cannot be decoded to determine the members."""
+    """Requeue: too many nodes cannot be decoded, so the members are unknown."""
     FORGET = "forget"
-    """Drop the record of a Service that is gone or replaced, without cloud resources."""
+    """Drop the record of a Service that is gone or was replaced and has no cloud resources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRules:
-    """Which Services the controller serves, and which annotations matter.
+    """Which Services the controller serves, and which annotations affect load balancers.
 
     Attributes:
         classes: served load balancer classes, besides Services without a class.
-        prefixes: prefixes of relevant annotations; None = all are relevant.
+        prefixes: prefixes of relevant annotations; None = all annotations are relevant.
     """
 
     classes: Collection[str] = ()
@@ -195,17 +195,17 @@ def decide(
     """Return the next operation for a Service.
 
     A Service that is being deleted never gets a finalizer. Its cloud resources are removed even if
-    another client removed the finalizer. `Deviation:` the Go reference tries in vain to add the
-    finalizer.
+    another client removed the finalizer. `Deviation:` the Go controller tries to add the finalizer,
+    which the API server refuses.
 
     Args:
         service: current Service; None = it is gone.
-        record: its controller state; None = this process has not handled it.
+        record: controller state of the Service; None = this process has not handled it.
         rules: which Services are served.
-        members_due: whether the load balancer needs other members.
-        members_known: False while too many nodes cannot be decoded: new members would then take
-            traffic from healthy nodes.
-        ensure_waits: whether the last ensure failed and its back-off lasts.
+        members_due: whether the members of the load balancer have to be updated.
+        members_known: False while too many nodes cannot be decoded: an update would remove healthy
+            members.
+        ensure_waits: whether the last ensure failed and its back-off has not ended.
         was_foreign: whether the Service last asked for another controller's class; its finalizer
             then belongs to that controller.
     """
@@ -223,7 +223,7 @@ def decide(
     if record is None or record.state in (BalancerState.PENDING, BalancerState.REMOVED):
         if not ensure_waits:
             return ServiceAction.ENSURE
-        # A failing ensure, such as for a bad annotation, must not keep vanished nodes as members.
+        # While the ensure fails, for example because of a wrong annotation, members are updated.
         return update
     if record.state is BalancerState.UNVERIFIED:
         return ServiceAction.VERIFY if members_known else ServiceAction.WAIT
@@ -240,9 +240,9 @@ def is_relevant(
     """Return whether a change of a Service needs a reconcile.
 
     Args:
-        old: the Service before; `new` itself during a resync.
+        old: the Service before the change; `new` itself during a resync.
         new: the cached Service.
-        record: its controller state.
+        record: controller state of the Service; None = this process has not handled it.
         rules: which Services are served.
         lags: whether `new` is older than the controller's last write.
     """
@@ -250,8 +250,8 @@ def is_relevant(
     if old.uid != new.uid or wanted != wants:
         return True
     if needs_cleanup(new, rules.classes):
-        # A cache that lags behind the removal still shows the finalizer; a newer state means
-        # that another client added it again.
+        # A cache that lags still shows the removed finalizer. If the cache does not lag, another
+        # client added the finalizer again.
         return record is None or record.may_exist or not lags
     if not wants:
         return False
@@ -265,7 +265,7 @@ def is_relevant(
 
 
 def wants_balancer(service: Service, classes: Collection[str]) -> bool:
-    """Return whether the Service asks for a load balancer without a class or of a served one."""
+    """Return whether the Service asks for a load balancer with no class or with a served class."""
     if service.type != TYPE_LOAD_BALANCER:
         return False
     balancer_class = service.spec.load_balancer_class
@@ -278,9 +278,10 @@ def is_foreign(service: Service, classes: Collection[str]) -> bool:
 
 
 def needs_cleanup(service: Service, classes: Collection[str]) -> bool:
-    """Return whether the load balancer has to be deleted before the finalizer is removed.
+    """Return whether the Service has the finalizer but needs no load balancer any more.
 
-    `Deviation:` the Go reference ignores the class here, and removes the finalizer of a Service
+    The load balancer has to be deleted before the finalizer is removed.
+    `Deviation:` the Go controller ignores the class here, and removes the finalizer of a Service
     that another controller serves.
     """
     if not has_load_balancer_finalizer(service) or is_foreign(service, classes):
@@ -289,16 +290,18 @@ def needs_cleanup(service: Service, classes: Collection[str]) -> bool:
 
 
 def was_served(service: Service) -> bool:
-    """Return whether a controller served it: it has the finalizer, or an (older) address."""
+    """Return whether a controller served the Service: it has the finalizer or a status address."""
     return has_load_balancer_finalizer(service) or bool(service.ingress)
 
 
 def vanished_unexplained(service: Service, record: ServiceRecord, classes: Collection[str]) -> bool:
-    """Return whether a Service disappeared without a deletion and left cloud resources.
+    """Return whether a Service vanished without a deletion event and left cloud resources.
+
+    A Service that was being deleted, or wanted no load balancer any more, does not count.
 
     Args:
-        service: last known Service.
-        record: its controller state.
+        service: the last cached object.
+        record: controller state of the Service.
         classes: served load balancer classes.
     """
     explained = record.owner_deleted or service.is_deleting or not wants_balancer(service, classes)
@@ -309,9 +312,9 @@ def needs_ensure(old: Service, new: Service, prefixes: Sequence[str] | None) -> 
     """Return whether a change affects the load balancer.
 
     Args:
-        old: the Service that the provider knows.
+        old: the Service as last passed to the provider.
         new: the current Service.
-        prefixes: prefixes of relevant annotations; None = all are relevant.
+        prefixes: prefixes of relevant annotations; None = all annotations are relevant.
     """
     if old is new:
         return False
@@ -334,7 +337,7 @@ def needs_ensure(old: Service, new: Service, prefixes: Sequence[str] | None) -> 
 
 
 def relevant_annotations(service: Service, prefixes: Sequence[str] | None) -> Mapping[str, str]:
-    """Return the annotations that matter; the one with source ranges always does."""
+    """Return the annotations with these prefixes (None = all), and always the source ranges."""
     if prefixes is None:
         return service.annotations
     wanted = (*prefixes, names.ANNOTATION_SOURCE_RANGES)
@@ -346,7 +349,7 @@ def needs_repair(service: Service, written: Status | None) -> bool:
 
     Args:
         service: current Service.
-        written: status that the controller wrote; None = none.
+        written: wanted status; None = the controller does not write it.
     """
     return not has_load_balancer_finalizer(service) or (
         written is not None and not has_status(service, written)
@@ -354,11 +357,11 @@ def needs_repair(service: Service, written: Status | None) -> bool:
 
 
 def finalizer_patch(service: Service) -> Patch | None:
-    """Return the patch that adds the finalizer; None when it is present.
+    """Return the patch that adds the finalizer; None if the Service has it.
 
     Raises:
-        StaleObject: the Service wants no load balancer any more, or is being deleted: the API
-            server would then refuse the patch.
+        StaleObject: the Service is of another type by now, or is being deleted without the
+            finalizer, which the API server then refuses.
     """
     if service.type != TYPE_LOAD_BALANCER:
         raise StaleObject
@@ -370,11 +373,11 @@ def finalizer_patch(service: Service) -> Patch | None:
 
 
 def removal_patch(service: Service) -> Patch | None:
-    """Return the patch that removes the finalizer and the status; None when both are gone.
+    """Return the patch that removes the finalizer and the status; None if the Service has neither.
 
-    The patch names no finalizer of another controller. `Deviation:` the Go reference writes
-    `finalizers: null`, which removes those that others added meanwhile, and clears the status in a
-    second write.
+    The patch affects no finalizer of another controller. `Deviation:` the Go controller writes
+    `finalizers: null`, which removes finalizers that other clients added meanwhile, and clears the
+    status in a second write.
     """
     lifted = remove_finalizer_patch(service, names.FINALIZER_LOAD_BALANCER)
     if not service.ingress:
@@ -384,10 +387,10 @@ def removal_patch(service: Service) -> Patch | None:
 
 
 def status_patch(service: Service, wanted: Status) -> Patch | None:
-    """Return the patch that writes the status; None when the Service has it.
+    """Return the patch that writes the status; None if the Service has it.
 
     Raises:
-        StaleObject: the Service wants no load balancer any more.
+        StaleObject: the Service is of another type than LoadBalancer by now.
     """
     if service.type != TYPE_LOAD_BALANCER:
         raise StaleObject
@@ -403,14 +406,14 @@ def status_patch(service: Service, wanted: Status) -> Patch | None:
 def has_status(service: Service, wanted: Status) -> bool:
     """Return whether the Service has the status.
 
-    The API server turns an unset IP mode of an address into `VIP`, so the two count as equal.
-    `Deviation:` the Go reference sees a change each time and writes the status again.
+    The API server defaults the IP mode of an address to `VIP`, so unset and `VIP` count as equal.
+    `Deviation:` the Go controller sees a difference each time and writes the status again.
     """
     return same_status(load_balancer_status(service), wanted)
 
 
 def same_status(left: Status, right: Status) -> bool:
-    """Return whether two statuses are equal, given the default of the IP mode."""
+    """Return whether two statuses are equal, where an unset IP mode equals `VIP`."""
 
     def defaulted(status: Status) -> Status:
         return Status(
