@@ -1,9 +1,10 @@
 """Node controller: a queue for new nodes and labels, a periodic pass for addresses.
 
-Handlers of the shared informer queue node names. A worker queries the cloud once and writes twice:
-a status patch with the addresses, then a patch bound to the version that the first one returned. On
-a conflict the node is read again from the API server and the patches are planned again. The
-periodic pass updates the addresses of initialised nodes and nothing else.
+Handlers of the shared informer queue node names. To initialise a node, a worker queries the cloud
+once and writes twice. The first patch sets the addresses in the status. The second patch has the
+resourceVersion that the first patch returned as a precondition. On a conflict the controller reads
+the node from the API server and plans the patches again. The periodic pass updates only the
+addresses of initialised nodes.
 """
 
 from __future__ import annotations
@@ -40,19 +41,22 @@ from ccm.runtime.writer import ObjectWriter, PatchClient, PatchStep, Recorder
 BACK_OFF_CAP_S = 30.0
 """Maximum back-off of one node.
 
-`Deviation:` client-go's cap is 1000 s; there, heartbeats override the back-off. Here they do not,
-so the back-off itself must stay short."""
+`Deviation:` the Go controller uses client-go's cap of 1000 s, but retries at each heartbeat of the
+node. This controller ignores heartbeats, so its back-off must stay short."""
 
 NEW_NODE_S = 900.0
-"""Age below which a rejected node is retried sooner: the cloud may not know all of it yet."""
+"""Age in seconds below which a rejected node is retried sooner.
+
+The cloud may not report all properties of a new instance yet."""
 
 WRITE_ATTEMPTS = 20
 WRITE_PAUSE_S = 0.05
-"""Attempts of an initialising write on conflict, pauses of 50 to 100 ms (Go reference)."""
+"""Attempts of a write on conflict, with pauses of 50 to 100 ms (Go controller)."""
 
 SAME_EVENT_S = 60.0
-"""Minimum seconds between two Warning events with one cause about one node: otherwise each retry
-would record one."""
+"""Minimum seconds between two Warning events with the same cause about the same node.
+
+Otherwise each retry would record an event."""
 
 
 class NodeController:
@@ -60,14 +64,14 @@ class NodeController:
 
     Args:
         nodes: the shared informer of nodes.
-        api: node requests under this controller's account.
+        api: client for nodes with this controller's service account.
         lookup: instance queries to the cloud.
         ownership: which nodes belong to this daemon.
         events: event recorder.
-        workers: nodes initialised concurrently.
-        status_workers: nodes queried concurrently in the periodic pass.
+        workers: maximum number of nodes reconciled concurrently.
+        status_workers: maximum number of nodes updated concurrently in the periodic pass.
         status_period_s: seconds between two periodic passes.
-        rng: jitter.
+        rng: source of jitter.
     """
 
     def __init__(
@@ -112,10 +116,11 @@ class NodeController:
         )
 
     async def sync_node(self, name: str) -> ReconcileResult:
-        """Initialise one node, or update its labels.
+        """Initialise a node; for an initialised node, copy its beta labels to the stable labels.
 
         Raises:
-            CloudError: the cloud did not answer, or its answer does not fit the node.
+            CloudError: the query failed.
+            FailedPrecondition: the cloud's metadata does not fit the node.
             KubeError: a write failed.
         """
         node = self._nodes.store.get(name)
@@ -169,10 +174,11 @@ class NodeController:
     async def _initialize(
         self, node: Node, metadata: InstanceMetadata, provider_session: int
     ) -> Node | None:
-        """Write both patches.
+        """Write the addresses, then the labels, the provider ID and the taints.
 
         Returns:
-            The node; None when it is already initialised or gone, or the provider session changed.
+            The initialised node. None if the node was already initialised or is gone, or if the
+            provider was reopened since the query.
         """
 
         def complete(current: Node) -> InstanceMetadata:
@@ -239,7 +245,8 @@ class NodeController:
         session = self._lookup.provider_session
         addresses = await self._lookup.addresses(node, waiting=waiting)
         if self._lookup.confirmed(node) and plan.needs_sync(None, node):
-            # Only now is the node known to be this daemon's, so that its labels may be changed.
+            # The query confirmed that the node belongs to this daemon, so its labels may be
+            # changed now.
             self.controller.queue.add(name)
         if not addresses:
             return "no_answer"
@@ -262,7 +269,7 @@ class NodeController:
         return "updated"
 
     def _require_session(self, provider_session: int) -> None:
-        """Raise StaleObject if the answer is from another provider session."""
+        """Raise StaleObject if the provider was reopened since this session."""
         if self._lookup.provider_session != provider_session:
             raise StaleObject
 
@@ -291,5 +298,5 @@ class NodeController:
 
 
 def _reference(node: Node) -> ObjectReference:
-    """Return a reference for events; it has the version, as in the Go reference."""
+    """Return a reference for events, with the resourceVersion as in the Go controller."""
     return msgspec.structs.replace(node.reference, resource_version=node.resource_version)

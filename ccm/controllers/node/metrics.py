@@ -1,4 +1,4 @@
-"""Metrics of the node controller; the histograms are those of the Go reference."""
+"""Metrics of the node controller; the histograms have the names of the Go controller's."""
 
 from __future__ import annotations
 

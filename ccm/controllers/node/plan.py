@@ -1,11 +1,11 @@
-"""Plan for a node: the patches it needs, from the node and the cloud's metadata. Pure.
+"""Patches that a node needs, planned from the node and the cloud's metadata. No I/O.
 
 Initialising a node takes two writes. The first is a status patch with the addresses. The second
-sets labels and provider ID and removes the taint; it has the resourceVersion it was planned for as
-a precondition. Addresses come first so that no Pod is scheduled to a node without them.
+sets labels and provider ID and removes the taint. Each has the node's resourceVersion as a
+precondition. Addresses come first so that no Pod is scheduled to a node without addresses.
 
-`Deviation:` the Go reference removes the taint with a PUT of the whole object and patches the
-addresses afterwards; a failed address patch then waits for the next periodic pass.
+`Deviation:` the Go controller removes the taint with a PUT of the whole object and patches the
+addresses afterwards. After a failure the addresses are missing until the next periodic pass.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ccm.model.node import is_uninitialized, taints_value
 from ccm.model.patches import Patch, StaleObject, uid_precondition, version_precondition
 
 _RESERVED_LABEL = re.compile(r"(^|\.)(kubernetes|k8s)\.io/")
-"""Label keys that a provider's additional labels may not touch (Go cloud-provider)."""
+"""Label keys that a provider's additional labels may not have (Go cloud-provider)."""
 
 
 class Rejected(Exception):
-    """The cloud's answer does not fit this node until the node or the cloud changes.
+    """The cloud's metadata does not fit the node, until either of them changes.
 
-    The message goes into the Warning event. The controller retries slowly, and at once when the
-    node changes.
+    The Warning event has the message. The controller retries slowly, and at once when the node
+    changes.
     """
 
 
@@ -44,18 +44,20 @@ def complete_metadata(
     schemes: Collection[str],
     others: Collection[str],
 ) -> InstanceMetadata:
-    """Return the metadata, with the node's own provider ID if the cloud gave none.
+    """Check the metadata, and return it with the node's provider ID if the cloud returned none.
 
     Args:
         node: the node to initialise.
-        metadata: answer of the cloud.
-        id_required: False only on the old interface, which may not know IDs.
+        metadata: metadata from the cloud.
+        id_required: whether a provider ID is required. False only with the old `Instances`
+            interface, which may return no ID.
         schemes: provider-ID schemes of this cloud.
-        others: prefixes of provider IDs with these schemes that belong to another manager.
+        others: prefixes of provider IDs that have such a scheme but belong to another manager.
 
     Raises:
-        Rejected: neither has a provider ID; the cloud's ID has a foreign scheme or one of the
-            prefixes in `others`; or the provided node IP does not match.
+        Rejected: neither cloud nor node has a required provider ID; the cloud's provider ID has
+            another scheme or a prefix in `others`, and the node has none; or the node-IP
+            annotation is invalid or does not match the cloud's addresses.
         StaleObject: the node is already initialised.
     """
     if not is_uninitialized(node):
@@ -79,14 +81,14 @@ def complete_metadata(
 
 
 def address_patch(node: Node, cloud_addresses: Sequence[NodeAddress]) -> Patch | None:
-    """Return the status patch that updates the node's addresses; None if they are correct.
+    """Return the status patch that updates the node's addresses; None if no update is needed.
 
-    The patch replaces the list and has the version it was planned for as a precondition. So an
-    address that the kubelet added meanwhile is not lost, and another machine that took the name
-    gets no wrong addresses. `Deviation:` the Go reference sets no precondition.
+    The patch replaces the list, with the node's resourceVersion as a precondition. So an address
+    that the kubelet adds meanwhile is not lost, and a node recreated under the same name does not
+    get the addresses of the old instance. `Deviation:` the Go controller sets no precondition.
 
     Raises:
-        Rejected: the provided node IP does not match the cloud's addresses.
+        Rejected: the node-IP annotation is invalid or does not match the cloud's addresses.
     """
     wanted = desired_addresses(node, cloud_addresses)
     if wanted is None or not addresses_differ(node.addresses, wanted):
@@ -103,13 +105,13 @@ def address_patch(node: Node, cloud_addresses: Sequence[NodeAddress]) -> Patch |
 def desired_addresses(
     node: Node, cloud_addresses: Sequence[NodeAddress]
 ) -> Sequence[NodeAddress] | None:
-    """Return the addresses the node should have; None = keep the current ones.
+    """Return the addresses the node should have; None = keep its current addresses.
 
-    Order: addresses that match the provided node IP in its order, the others in the cloud's order,
-    then the kubelet's Hostname unless the cloud gave one.
+    Order: the addresses that match the node-IP annotation, in its order; the other addresses of the
+    cloud, in the cloud's order; the node's Hostname address, unless the cloud returned one.
 
     Raises:
-        Rejected: the provided node IP is no IP, or no address of the cloud matches it.
+        Rejected: the node-IP annotation is invalid or does not match the cloud's addresses.
     """
     if not cloud_addresses:
         return None
@@ -123,10 +125,16 @@ def desired_addresses(
 def addresses_for_node_ip(
     provided: str, cloud_addresses: Sequence[NodeAddress]
 ) -> Sequence[NodeAddress]:
-    """Put the addresses that match the provided node IP first; drop others of their types.
+    """Move the addresses that match the node-IP annotation to the front.
+
+    Other addresses of the same types are dropped.
+
+    Args:
+        provided: value of the annotation.
+        cloud_addresses: addresses to sort.
 
     Raises:
-        Rejected: the text is no IP or IP pair, or one of its IPs matches no address.
+        Rejected: the value is no IP or IP pair, or one of its IPs matches no address.
     """
     result: list[NodeAddress] = []
     matched_types: set[str] = set()
@@ -144,10 +152,11 @@ def addresses_for_node_ip(
 
 
 def parse_node_ip(text: str) -> Sequence[IP]:
-    """Return the IPs of a provided-node-IP annotation: one, or one of each family.
+    """Return the IPs of a node-IP annotation: one IP, or one of each IP family.
 
     Raises:
-        Rejected: the text has another form, or a pair contains the unspecified address.
+        Rejected: the text has another form, or is a pair with an unspecified address (`0.0.0.0`,
+            `::`).
     """
     parsed = [parse_ip(part) for part in text.split(",")]
     addresses = [ip for ip in parsed if ip is not None]
@@ -166,8 +175,8 @@ def parse_node_ip(text: str) -> Sequence[IP]:
 def addresses_differ(old: Sequence[NodeAddress], new: Sequence[NodeAddress]) -> bool:
     """Return whether two address lists differ; order counts only among addresses of one type.
 
-    `Deviation:` the Go reference compares one address per type, so that dual-stack nodes seem to
-    change for ever and some changes are missed.
+    `Deviation:` the Go controller compares only one address per type. So it rewrites dual-stack
+    nodes again and again, and misses some changes.
     """
     return _by_type(old) != _by_type(new)
 
@@ -179,7 +188,7 @@ def initialization(node: Node, metadata: InstanceMetadata) -> tuple[Patch, Seque
     resourceVersion as a precondition.
 
     Raises:
-        Rejected: the API server would refuse a label that the cloud wants.
+        Rejected: the metadata contain a label that the API server would refuse.
     """
     wanted, warnings = desired_labels(node, metadata)
     faults = [
@@ -203,9 +212,10 @@ def initialization(node: Node, metadata: InstanceMetadata) -> tuple[Patch, Seque
 def desired_labels(
     node: Node, metadata: InstanceMetadata
 ) -> tuple[Mapping[str, str], Sequence[str]]:
-    """Return the labels that initialisation sets, and warnings about omitted ones.
+    """Return the labels that initialisation sets, and warnings about omitted labels.
 
-    Type, zone and region overwrite existing labels; an additional label never does.
+    The labels for instance type, zone and region overwrite existing labels; additional labels do
+    not.
     """
     wanted: dict[str, str] = {}
     for pair, value in (
@@ -228,9 +238,9 @@ def desired_labels(
 
 
 def label_patch(node: Node) -> Patch | None:
-    """Return the patch that copies beta labels to their stable twins; None if they agree.
+    """Return the patch that copies beta labels to the stable labels; None if they are equal.
 
-    A node without a beta label keeps its stable one. The patch has the node's UID as a
+    A node without the beta label keeps the stable label. The patch has the node's UID as a
     precondition.
     """
     behind = {
@@ -244,8 +254,13 @@ def label_patch(node: Node) -> Patch | None:
 def needs_sync(old: Node | None, new: Node) -> bool:
     """Return whether a change of the node needs a reconcile at once.
 
-    For an uninitialised node only changes that may matter to its cloud count. Status heartbeats do
-    not, so that they cannot override a back-off. `Deviation:` the Go reference queues every update.
+    An uninitialised node needs it only if its UID, spec, labels or annotations changed, or during a
+    resync. Status heartbeats must not override a back-off. `Deviation:` the Go controller queues
+    every update.
+
+    Args:
+        old: the node before the change; None = a new node; `new` itself during a resync.
+        new: the node after the change.
     """
     if not is_uninitialized(new):
         return label_patch(new) is not None

@@ -1,5 +1,6 @@
-"""The cloud node lifecycle controller: deletes vanished nodes, taints shut-down ones.
+"""The cloud node lifecycle controller: deletes or taints nodes.
 
-Counterpart of the `cloud-node-lifecycle-controller` of the Go cloud-provider library. The decision
-table is in `plan`: no other part of this controller decides the deletion of a Node.
+It deletes Nodes whose instances no longer exist, and taints Nodes whose instances are shut down.
+Counterpart of the `cloud-node-lifecycle-controller` of the Go cloud-provider library. Only
+`plan.decide` decides whether to delete a Node.
 """

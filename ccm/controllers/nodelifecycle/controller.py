@@ -1,15 +1,15 @@
 """Node lifecycle controller: watches nodes that are not ready, queries the cloud, executes `plan`.
 
-Every `period_s` each suspect is queued: a node that is not ready, or one that still has the
-shutdown taint. A change of readiness queues it at once. Workers process suspects independently, so
-a slow answer about one node delays no other. After an error of the cloud the node is kept and
-queried later, with back-off.
+A suspect is a node that is not ready, or a ready node with the shutdown taint. Each pass, every
+`period_s`, queues all suspects; a change of readiness queues the node at once. Workers process
+suspects independently, so a slow response about one node delays no other. After an error of the
+cloud the node is kept and queried later, with back-off.
 
-`plan.NodeObservations` keeps the cloud's answers. After a denial (an answer that the instance does
-not exist), the node is queried again a period later, never from a cache or listing. Meanwhile some
-ready nodes are queried too, to check whether the cloud knows this cluster at all. Before the DELETE
-the controller reserves a slot in the deletion record; the DELETE has the node's UID as a
-precondition.
+`plan.NodeObservations` keeps the cloud's answers. An answer that an instance does not exist is
+called a denial. The second query after a denial comes `period_s` later, and bypasses caches and
+listings. Meanwhile the controller queries some ready nodes, called witnesses, to check whether the
+cloud knows this cluster at all. Before the DELETE the controller reserves a slot in the deletion
+record; the DELETE has the node's UID as a precondition.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ KIND = "Node"
 """Kind of object in the deletion record and in metrics."""
 
 ERROR_BACK_OFF_CAP_S = 300.0
-"""Maximum delay before a node is queried again after an error of the cloud. Queries in every pass
-would burden a failing cloud; the end of an outage ends the delay."""
+"""Maximum delay in seconds before a node is queried again after an error of the cloud.
+
+Queries in every pass would burden a failing cloud. The delay ends early when an outage ends."""
 
 HOLD = plan.NodeAction.HOLD
 
@@ -56,13 +57,13 @@ class NodeLifecycleController:
 
     Args:
         nodes: the shared informer of nodes.
-        api: node requests under this controller's account.
+        api: client for nodes with this controller's service account.
         lookup: instance queries to the cloud.
-        slots: record of recent deletions.
+        slots: deletion record, for the deletion limit.
         holds: registry of blocked deletions.
         events: event recorder.
-        rules: settings of deletions; their period is also the time between two passes.
-        workers: nodes processed concurrently.
+        rules: settings of deletions; `rules.period_s` is also the time between two passes.
+        workers: maximum number of nodes processed concurrently.
     """
 
     def __init__(
@@ -122,7 +123,8 @@ class NodeLifecycleController:
         """Query the cloud about one node, then delete, taint or keep it.
 
         Raises:
-            CloudError, KubeError: the node is kept, and retried later.
+            CloudError: the query failed; the node is kept, and queried again later.
+            KubeError: a write failed; the node is retried later.
         """
         try:
             return await self._monitor(name)
@@ -130,17 +132,17 @@ class NodeLifecycleController:
             node = self._nodes.store.get(name)
             if node is not None and plan.is_suspect(node, self._rules.ownership):
                 if isinstance(error, ImplementedElsewhere):
-                    # `ImplementedElsewhere` has no back-off: each pass would query it again.
+                    # `ImplementedElsewhere` has no back-off: each pass would query the node again.
                     raise Internal(str(error)) from error
                 raise
-            # The node became ready or was deleted meanwhile, or was queried only as a witness.
+            # The node became ready or was deleted meanwhile, or is a witness.
             return DONE
         finally:
             self._timer.finish(name)
 
     async def _monitor(self, name: str) -> ReconcileResult:
         if name in self._nodes.malformed_keys:
-            # The cache has an older state of the node, which must not lead to a decision.
+            # The cached object is older than the undecodable one: decide nothing from it.
             return IDLE
         node = self._nodes.store.get(name)
         if node is None:
@@ -171,10 +173,14 @@ class NodeLifecycleController:
         return DONE
 
     async def _query(self, node: Node) -> InstanceState | None:
-        """Return the state of the instance; None: the provider session changed meanwhile."""
+        """Query the instance and record the answer.
+
+        Returns:
+            The state of the instance; None if the provider was reopened during the query.
+        """
         session = self._lookup.provider_session
         self._observations.use_session(session)
-        # The informer's handler has usually recorded it, but does not run without a watch.
+        # The informer's handler has usually recorded the node, but does not run without a watch.
         self._observations.node_seen(node, clock.monotonic(), initial=True)
         is_second = not self._rules.reference and self.confirmation_wait_s(node) == 0
         try:
@@ -193,7 +199,10 @@ class NodeLifecycleController:
         return state
 
     def confirmation_wait_s(self, node: Node) -> float | None:
-        """Return the seconds until a denied node may be queried again; None = not denied."""
+        """Return the seconds until the second query about a denied node; None = it is not denied.
+
+        0 = the second query is due.
+        """
         evidence = self._observations.answers(node)
         if evidence is None or evidence.exists:
             return None
@@ -204,7 +213,8 @@ class NodeLifecycleController:
     def decision(self, node: Node) -> plan.NodeDecision | None:
         """Return the current decision; None: there is no answer of the cloud yet.
 
-        A block by the deletion limit is known only after an attempt, and shown until the next one.
+        A reported block, such as by the deletion limit, is returned until the controller decides
+        again.
         """
         held = self._blocked.get(node.name)
         if held is not None:
@@ -215,7 +225,7 @@ class NodeLifecycleController:
         self._observations.use_session(self._lookup.provider_session)
         evidence = self._observations.answers(asked)
         if evidence is None:
-            # The node changed during the query.
+            # The node was deleted, replaced or changed since the query.
             return plan.NodeDecision(action=plan.NodeAction.KEEP, reason=plan.Reason.REPLACED)
         age = age_s(asked, clock.now())
         facts = plan.NodeFacts(
@@ -227,7 +237,14 @@ class NodeLifecycleController:
         return plan.decide(asked, self._nodes.store.get(asked.name), facts, self._rules)
 
     async def _delete(self, node: Node) -> plan.NodeDecision:
-        """Delete the node if a slot is free and the decision is the same afterwards."""
+        """Reserve a slot, decide again, and delete the node if the decision is still DELETE.
+
+        Returns:
+            The last decision; its reason is BRAKED if no slot is left.
+
+        Raises:
+            KubeError: the deletion record or the DELETE failed.
+        """
         limit = self._rules.limit_for(self._observations.counts().ours)
         if limit and not await self._has_slot(node, limit):
             return plan.NodeDecision(action=HOLD, reason=plan.Reason.BRAKED)
@@ -240,13 +257,14 @@ class NodeLifecycleController:
             deleted = isinstance(error, ServerError)
             raise
         finally:
-            # Without a response the node may be deleted: the slot counts until the next attempt.
+            # Without a clear response the node may be deleted, so the slot stays taken until the
+            # next attempt.
             if not deleted:
                 self._release_slot(node)
         return verdict
 
     async def _has_slot(self, node: Node, limit: int) -> bool:
-        # The slot of an attempt without a response may have expired, so take a new one.
+        # A slot left from an attempt without a response may have expired, so replace it.
         self._release_slot(node)
         try:
             slot = await self._slots.reserve(KIND, limit=limit, window_s=plan.LIMIT_WINDOW_S)
@@ -262,13 +280,13 @@ class NodeLifecycleController:
             self._slots.release(KIND, slot)
 
     async def _delete_object(self, node: Node) -> bool:
-        """Send the DELETE; return False if there was nothing to delete."""
+        """Send the DELETE; return False if the node is already gone or was recreated."""
         message = f"Deleting node {node.name} because it does not exist in the cloud provider"
         self._events.event(node.reference, names.NORMAL, names.REASON_DELETING_NODE, message)
         try:
             deleted = await delete(self._api, node)
         except StaleObject:
-            # The cloud's answer was about an earlier object of this name.
+            # The cloud's answer was about an earlier Node of this name.
             self._log.info("node not deleted, it was recreated", node=node.name)
             return False
         except KubeError as error:
@@ -281,7 +299,7 @@ class NodeLifecycleController:
         return deleted
 
     async def _sync_taint(self, node: Node, state: InstanceState | None) -> None:
-        """Set or remove the shutdown taint; on conflict plan it again."""
+        """Set or remove the shutdown taint; on conflict plan the patch again."""
         step: PatchStep[Node] = PatchStep(lambda current: plan.taint_patch(current, state))
         if (await self._writer.change(node, step)).changed:
             self._log.info("shutdown taint changed", node=node.name)
@@ -302,14 +320,14 @@ class NodeLifecycleController:
             self.controller.queue.add(name)
 
     def _is_due(self, name: str) -> bool:
-        """Return whether no back-off and no wait for a second answer is pending."""
+        """Return False during a back-off or the wait before a second query."""
         node = self._nodes.store.get(name)
         return not self.controller.backoff.failures(name) and not (
             node and self.confirmation_wait_s(node)
         )
 
     def _queue_witnesses(self) -> None:
-        """Queue some ready nodes, once per pass, if a node is denied."""
+        """Queue witnesses, once per pass, if a node that is not ready is denied."""
         if self._witnesses_queued or self._rules.reference:
             return
         self._witnesses.clear()
@@ -319,7 +337,10 @@ class NodeLifecycleController:
             self.controller.queue.add(name)
 
     def _report_block(self, node: Node, verdict: plan.NodeDecision) -> None:
-        """Report a blocked deletion when its reason is new, not in every pass."""
+        """Report a blocked deletion if its reason is new; withdraw the report if it is not blocked.
+
+        UNCONFIRMED is not reported.
+        """
         if verdict.reason is plan.Reason.UNCONFIRMED:
             return
         if not verdict.is_blocked or node.name not in self._suspects:
@@ -336,7 +357,7 @@ class NodeLifecycleController:
             self._holds.unblock(node.reference)
 
     async def _clear_on_exit(self) -> None:
-        """Clear the reported state when the controller ends: only the leader reports it."""
+        """Clear the blocked deletions and the metric on exit: only the leader reports them."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -350,7 +371,7 @@ class NodeLifecycleController:
             self._lookup.forget(old)
             self._release(old)
         if new is not None:
-            # Most changes are kubelet updates of conditions and images, which do not count.
+            # Most changes are kubelet updates of conditions and images, which are irrelevant.
             if old is None or not plan.is_same_observation(old, new):
                 self._observations.node_seen(new, clock.monotonic(), initial=initial)
             if plan.is_suspect(new, self._rules.ownership):

@@ -42,8 +42,8 @@ def _limit(value: int | None) -> str:
 class NodeLifecycleFlags(NodeSelectorFlags, MassDeletionFlags):
     """Flags of the cloud node lifecycle controller."""
 
-    # Deviation: the reference queries one node after the other, so one slow answer of the
-    # cloud delays the deletion of all nodes behind it.
+    # Deviation: the Go controller queries one node after another, so a slow response of the
+    # cloud about one node delays the deletion of all later nodes.
     concurrent_node_lifecycle_syncs: int = _SECTION.flag(
         16,
         "Nodes whose instances are checked concurrently. The Go implementation's default is 1; "

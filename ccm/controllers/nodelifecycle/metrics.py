@@ -1,4 +1,4 @@
-"""Metrics of the node lifecycle controller; the first two have the Go reference's names."""
+"""Metrics of the node lifecycle controller; the first two have the names of the Go controller's."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ _RESULTS = {
 
 
 def observe_call(operation: str, outcome: str) -> None:
-    """Count a cloud call with the Go reference's label values."""
+    """Count a cloud call with the label values of the Go controller."""
     CLOUD_CALLS.labels(operation, _RESULTS.get(outcome, "error")).inc()

@@ -1,10 +1,10 @@
-"""Decisions about a node from its readiness and the existence and power of its instance. Pure.
+"""Decisions about a node from its readiness and the existence and power of its instance. No I/O.
 
-`decide` is the one place where the deletion of a Node is decided; every rule that protects nodes
-belongs there. A denial is an answer of the cloud that an instance does not exist. With wrong
-credentials, or in an outage, a cloud denies existing instances. So a denial of one node counts only
-if the answers about the other nodes are plausible. `NodeObservations` keeps the answers; its
-callers pass the time.
+Only `decide` decides whether to delete a Node; every rule that protects nodes belongs there. An
+answer of the cloud that the instance of a node does not exist is called a denial of the node. With
+wrong credentials, or in an outage, a cloud denies existing instances. So a denial of one node
+counts only if the answers about the other nodes are plausible. A ready node that is queried for
+this check is called a witness. `NodeObservations` keeps the answers; its callers pass the time.
 """
 
 from __future__ import annotations
@@ -26,31 +26,38 @@ from ccm.model.patches import Patch, version_precondition
 SHUTDOWN_TAINT = Taint(key=names.TAINT_SHUTDOWN, effect=names.EFFECT_NO_SCHEDULE)
 
 LIMIT_WINDOW_S = 600.0
-"""Window of the deletion limit, in seconds: a cloud that wrongly denies all nodes can cause only a
-few deletions before an administrator notices."""
+"""Window of the deletion limit, in seconds.
+
+If the cloud wrongly denies all nodes, an administrator can notice after a few deletions."""
 
 MIN_LIMIT, LIMIT_SHARE = 10, 10
-"""Default deletion limit: `MIN_LIMIT` nodes or 1/`LIMIT_SHARE` of them, whichever is more."""
+"""Default deletion limit: the larger of `MIN_LIMIT` and 1/`LIMIT_SHARE` of the managed nodes."""
 
 MIN_AGE_INITIALISING_S = 300.0
-"""Minimum age, in seconds, to delete an uninitialised node that has a provider ID: the cloud may
-not report a new instance yet."""
+"""Minimum age, in seconds, to delete an uninitialised node that has a provider ID.
+
+The cloud may not report a new instance yet."""
 
 NEW_DENIED_S = 900.0
-"""Seconds of denial before an uninitialised node without provider ID is deleted: the cloud may not
-report its instance by name yet."""
+"""Seconds of denial before an uninitialised node without provider ID is deleted.
+
+The cloud may not report its instance by name yet."""
 
 MASS_DENIAL_MIN = 3
 MASS_DENIAL_SHARE = 3
-"""More denials than `MASS_DENIAL_MIN` and than 1/`MASS_DENIAL_SHARE` of all nodes are
-implausible."""
+"""Denials are implausible if they exceed both `MASS_DENIAL_MIN` nodes and 1/`MASS_DENIAL_SHARE` of
+all settled nodes (see `NodeCounts`)."""
 
 MASS_DENIAL_TRUST_S = 1800.0
-"""Seconds of denial after which an implausible denial is trusted: the loss of many instances may be
-real, and must not block deletions forever."""
+"""Seconds of denial after which `MASS_DENIAL` and `UNWITNESSED` no longer block a deletion.
+
+The loss of many instances may be real, and must not block deletions forever."""
 
 MAX_ANSWER_GAP_S = 60.0
-"""Maximum seconds that a gap between answers adds: pauses of the daemon prove nothing."""
+"""Maximum seconds that a gap between two answers adds to the duration of a series, or two periods
+if they are longer.
+
+While the daemon pauses, the cloud may change its answer."""
 
 MAX_WITNESSES = 100
 """Limit of witnesses per pass, because each of them costs a call to the cloud."""
@@ -61,14 +68,15 @@ class AnswerSeries:
     """Consecutive equal answers about one instance of one Node object; times are monotonic.
 
     A change of UID, provider ID, provider session, readiness or answer starts a new series. An
-    error is no answer: it neither ends the series nor extends it.
+    error does not count as an answer: it neither ends the series nor extends it.
 
     Attributes:
-        exists: the answer.
+        exists: the answer: whether the instance exists.
         first_answer_at: time of the first answer.
-        last_answer_at: time of the latest answer; None = an error came after it.
-        lasted_s: duration of the series, without errors and long silences.
-        is_second: whether the latest query bypassed the cache, a period after the first answer.
+        last_answer_at: time of the latest answer; None = an error followed it.
+        lasted_s: duration of the series in seconds, without errors and long gaps.
+        is_second: whether the latest answer came from a query that bypassed caches and listings, at
+            least a period after the first answer.
     """
 
     exists: bool
@@ -80,19 +88,20 @@ class AnswerSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCounts:
-    """Number of nodes by standing and answer; see `OwnershipStatus`.
+    """Number of nodes by `OwnershipStatus` and answer of the cloud.
 
     Attributes:
         ours: all nodes that are not foreign.
-        foreign_ids: nodes with another cloud's provider ID.
-        foreign: these, and nodes that the node selector excludes.
-        settled: nodes by which the cloud's plausibility is judged.
-        denied: settled nodes that are denied, or not ready and not queried yet.
+        foreign_ids: nodes with a provider ID of another cloud or manager.
+        foreign: nodes with such a provider ID, and nodes that the node selector excludes.
+        settled: nodes with status SETTLED, whose answers show whether the cloud's denials are
+            plausible.
+        denied: settled nodes that are denied, or not ready and without an answer.
         ready_denied: settled nodes that are denied although they are ready.
-        confirmed: settled nodes whose instance the cloud confirms.
+        confirmed: settled nodes whose instance exists according to the cloud.
         unasked: settled nodes without an answer.
-        new_denied: denied nodes with standing NEW.
-        doubted: denied nodes that are not ready.
+        new_denied: denied nodes with status NEW.
+        doubted: denied nodes that are not ready, of any status.
     """
 
     ours: int = 0
@@ -111,9 +120,9 @@ class NodeAction(Enum):
     """Decision about a Node object."""
 
     DELETE = "delete"
-    """The instance does not exist."""
+    """Delete the node: its instance does not exist."""
     HOLD = "hold"
-    """The instance seems gone, but a guard blocks the deletion."""
+    """The instance seems gone, but a guard blocks the deletion, or the node is being deleted."""
     KEEP = "keep"
     """There is no reason to delete the node."""
 
@@ -159,11 +168,11 @@ class DeletionRules:
 
     Attributes:
         ownership: which nodes belong to this daemon.
-        period_s: minimum seconds between two denials that prove an absence.
-        min_age_s: minimum age of a deleted node; 0 = any age.
-        limit: maximum deletions in `LIMIT_WINDOW_S`; 0 = no limit, None = by the cluster's size.
-        allow_mass: trust the cloud however many nodes it denies.
-        reference: behave like the Go reference: one denial is enough, and nothing is blocked.
+        period_s: minimum seconds between the first denial and the second query that confirms it.
+        min_age_s: minimum age in seconds of a node to delete; 0 = any age.
+        limit: maximum deletions in `LIMIT_WINDOW_S`; 0 = no limit, None = see `MIN_LIMIT`.
+        allow_mass: trust the cloud regardless of the number of nodes it denies.
+        reference: behave like the Go controller: one denial is enough, and nothing is blocked.
     """
 
     ownership: NodeOwnership
@@ -182,13 +191,14 @@ class DeletionRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """Knowledge about a node beyond its object.
+    """Facts about a node that are not in the Node object.
 
     Attributes:
-        evidence: the cloud's answers about its instance.
-        age_s: age in seconds.
-        is_claimed: whether the cloud has confirmed the node in this provider session.
-        tally: the cloud's answers about all nodes.
+        evidence: the cloud's answers about the node's instance.
+        age_s: age of the node in seconds.
+        is_claimed: whether the node has no provider ID and the cloud has confirmed its instance in
+            this provider session.
+        tally: counts of all nodes and of the cloud's answers about them.
     """
 
     evidence: AnswerSeries
@@ -206,19 +216,19 @@ class NodeDecision:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether a guard blocks a deletion that the cloud's answers call for."""
+        """Whether a guard blocks the deletion of a node that the cloud denies."""
         return self.action is NodeAction.HOLD and self.reason is not Reason.DELETING
 
 
 def decide(
     queried: Node, current: Node | None, facts: NodeFacts, rules: DeletionRules
 ) -> NodeDecision:
-    """Decide whether to delete, hold or keep a node.
+    """Decide whether to delete a node, to block its deletion, or to keep it.
 
     Args:
         queried: the node at the time of the query.
-        current: the node in the cache now; None when it is gone.
-        facts: the cloud's answers and their context.
+        current: the node in the cache now; None if the node is gone.
+        facts: the cloud's answers, and other facts.
         rules: settings.
     """
     if facts.evidence.exists:
@@ -238,7 +248,7 @@ def decide(
 
 
 def _block_reason(node: Node, facts: NodeFacts, rules: DeletionRules) -> Reason | None:
-    """Return why the deletion of a denied node is blocked; None = it is not."""
+    """Return why the deletion of a denied node is blocked; None = it is not blocked."""
     waits_with_id = bool(node.provider_id) and is_uninitialized(node)
     if facts.age_s < max(rules.min_age_s, MIN_AGE_INITIALISING_S if waits_with_id else 0.0):
         return Reason.YOUNG
@@ -266,7 +276,7 @@ def _distrust_reason(evidence: AnswerSeries, tally: NodeCounts) -> Reason | None
         return None if is_patient else Reason.MASS_DENIAL
     if tally.confirmed:
         return None
-    # A ready node has an instance, so a cloud that denies it does not know this cluster.
+    # A ready node has an instance, so a cloud that denies the node does not know this cluster.
     if tally.ready_denied or tally.new_denied > MASS_DENIAL_MIN:
         return Reason.ALL_DENIED
     return Reason.UNWITNESSED if tally.unasked and not is_patient else None
@@ -275,7 +285,7 @@ def _distrust_reason(evidence: AnswerSeries, tally: NodeCounts) -> Reason | None
 def is_suspect(node: Node, ownership: NodeOwnership) -> bool:
     """Return whether the node has to be checked in every pass.
 
-    A ready node has not, unless it still has the shutdown taint; a foreign node never has.
+    True for a node that is not ready or has the shutdown taint, unless the node is foreign.
     """
     if node.ready == names.STATUS_TRUE and not has_shutdown_taint(node):
         return False
@@ -285,8 +295,8 @@ def is_suspect(node: Node, ownership: NodeOwnership) -> bool:
 def needs_check(old: Node | None, new: Node) -> bool:
     """Return whether a change requires a check before the next pass.
 
-    A change of the shutdown taint counts only where the taint may now be wrong: set on a ready
-    node, or removed from one that is not ready. The controller's own write causes no further query.
+    A changed shutdown taint counts only if another client set it on a ready node, or removed it
+    from a node that is not ready. The controller's own writes cause no further query.
     """
     ready, tainted = new.ready == names.STATUS_TRUE, has_shutdown_taint(new)
     return (
@@ -298,7 +308,7 @@ def needs_check(old: Node | None, new: Node) -> bool:
 
 
 def is_same_observation(old: Node, new: Node) -> bool:
-    """Return whether the change leaves all fields that `NodeObservations` uses untouched."""
+    """Return whether all fields that `NodeObservations` uses are equal in both nodes."""
     return (
         old.ready == new.ready
         and old.uid == new.uid
@@ -310,13 +320,14 @@ def is_same_observation(old: Node, new: Node) -> bool:
 
 
 def taint_patch(node: Node, state: InstanceState | None) -> Patch | None:
-    """Return the patch that sets or removes the shutdown taint; None when it is right.
+    """Return the patch that sets or removes the shutdown taint; None if no change is needed.
+
+    A ready node loses the taint. A node that is not ready gets the taint when its instance is shut
+    down, and keeps it until the node is ready, even if the instance runs again.
 
     Args:
         node: current node.
-        state: answer of the cloud; None for a ready node, which loses the taint in any case. A node
-            that is not ready keeps the taint even when its instance runs again, until its kubelet
-            reports.
+        state: answer of the cloud; None if not queried, for a ready node.
     """
     tainted = has_shutdown_taint(node)
     if node.ready == names.STATUS_TRUE:
@@ -328,12 +339,12 @@ def taint_patch(node: Node, state: InstanceState | None) -> Patch | None:
         return None
     else:
         taints = [*node.taints, SHUTDOWN_TAINT]
-    # The patch replaces the list, so it must not overwrite another client's change.
+    # The patch replaces the list of taints. The precondition protects other clients' changes.
     return {"metadata": version_precondition(node), "spec": {"taints": taints_value(taints)}}
 
 
 class OwnershipStatus(Enum):
-    """Class of a node when the cloud's plausibility is judged."""
+    """Relation of a node to this daemon; only SETTLED nodes show whether denials are plausible."""
 
     FOREIGN_ID = "of another cloud"
     OUTSIDE = "not selected"
@@ -361,11 +372,11 @@ class _ObservedNode:
 
 
 class NodeObservations:
-    """All nodes of the cache with the evidence about them, and running totals.
+    """The cloud's answers about each node of the cache, and the counts of nodes.
 
     Args:
         ownership: which nodes belong to this daemon.
-        is_claimed: whether the cloud has confirmed a node without provider ID.
+        is_claimed: whether the cloud has confirmed the instance of a node without provider ID.
         period_s: seconds between two passes.
     """
 
@@ -381,7 +392,7 @@ class NodeObservations:
         self._provider_session: int | None = None
 
     def node_seen(self, node: Node, now: float, *, initial: bool = False) -> None:
-        """Record a new or changed node; `initial`: it existed before the watch began."""
+        """Record a new or changed node; `initial`: the node existed before the watch began."""
         entry = self._entries.get(node.name)
         if entry is not None and entry.uid != node.uid:
             self.node_deleted(node.name)
@@ -404,7 +415,7 @@ class NodeObservations:
             self._count(entry.kind, -1)
 
     def use_session(self, provider_session: int) -> None:
-        """Drop all evidence if the provider session changed."""
+        """Drop all answers if they are from another provider session."""
         if provider_session != self._provider_session:
             self._provider_session = provider_session
             for entry in self._entries.values():
@@ -413,7 +424,14 @@ class NodeObservations:
     def record_answer(
         self, queried: Node, now: float, *, exists: bool, is_second: bool = False
     ) -> None:
-        """Record an answer; ignored if the node was replaced meanwhile."""
+        """Record an answer, unless the node was deleted or replaced since the query.
+
+        Args:
+            queried: the node at the time of the query.
+            now: monotonic time of the answer.
+            exists: the answer: whether the instance exists.
+            is_second: see `AnswerSeries`.
+        """
         entry = self._entry(queried)
         if entry is None:
             return
@@ -441,15 +459,20 @@ class NodeObservations:
             entry.evidence = replace(entry.evidence, last_answer_at=None)
 
     def answers(self, node: Node) -> AnswerSeries | None:
-        """Return the evidence about a node's instance; None = no answer."""
+        """Return the current series of answers about a node; None = there is no answer."""
         entry = self._entry(node)
         return None if entry is None else entry.evidence
 
     def age_s(self, node: Node, now: float, by_wall_s: float | None) -> float:
-        """Return the seconds since the node was created.
+        """Return the seconds since the node was created; 0 for an unknown node.
 
-        The wall clock may be wrong or change. For a node that appeared during the watch, the
-        monotonic time since then is exact; for the others it is a lower bound.
+        The wall clock may be wrong or change. So the age of a node that appeared during the watch
+        is the monotonic time since then. For other nodes that time is a lower bound.
+
+        Args:
+            node: the node.
+            now: monotonic time.
+            by_wall_s: age by the wall clock; None = unknown, which counts as infinite.
         """
         entry = self._entries.get(node.name)
         if entry is None:
@@ -460,7 +483,7 @@ class NodeObservations:
         return max(known_s, math.inf if by_wall_s is None else by_wall_s)
 
     def counts(self) -> NodeCounts:
-        """Return the current totals."""
+        """Return the current counts of nodes."""
         if self._tally is None:
             sums = Counter[str]()
             for kind, count in self._counts.items():
@@ -470,11 +493,12 @@ class NodeObservations:
         return self._tally
 
     def witnesses(self, now: float) -> Sequence[str]:
-        """Return ready nodes to query too, because another node is denied.
+        """Return the names of the witnesses for this pass; empty if no node is `doubted`.
 
-        A cloud that confirms one of them knows this cluster. That node is queried again as long as
-        it is confirmed; without a confirmed one, each round queries more nodes. When no node is
-        denied, the answers about ready nodes are dropped.
+        A cloud that confirms the instance of a witness knows this cluster. While a ready node is
+        confirmed, it is the only witness. Otherwise each pass has more witnesses. No witness is
+        needed if a settled node that is not ready is confirmed. When no node is `doubted` any more,
+        the answers about ready nodes are dropped.
         """
         if not self.counts().doubted:
             if any(
@@ -542,7 +566,7 @@ class NodeObservations:
 
 
 def _count_fields(kind: _NodeClass) -> Iterator[str]:
-    """Yield the fields of a `NodeCounts` that count nodes of this kind."""
+    """Yield the names of the `NodeCounts` fields that count nodes of this class."""
     standing, is_ready, exists = kind
     if standing in (OwnershipStatus.FOREIGN_ID, OwnershipStatus.OUTSIDE):
         yield "foreign"
@@ -562,7 +586,7 @@ def _count_fields(kind: _NodeClass) -> Iterator[str]:
     if exists is True:
         yield "confirmed"
     elif exists is False or not is_ready:
-        # A node that is not ready and not queried yet may be denied next.
+        # A node that is not ready and has no answer may be denied next.
         yield "denied"
     if exists is False and is_ready:
         yield "ready_denied"
