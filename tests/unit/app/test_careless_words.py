@@ -1,4 +1,4 @@
-"""What others say leaves the process by many ways, and by none with a secret in it."""
+"""Text of the API server and the cloud: every output masks its secrets."""
 
 from __future__ import annotations
 
@@ -144,7 +144,9 @@ WAYS_OUT: Mapping[str, Callable[[str], str]] = {
     around=st.sampled_from(SURROUNDINGS),
 )
 @pytest.mark.parametrize("way", sorted(WAYS_OUT))
-def test_no_known_secret_leaves(way: str, secret: str, encoding: str, around: str) -> None:
+def test_known_secret_is_masked_in_every_output(
+    way: str, secret: str, encoding: str, around: str
+) -> None:
     _does_not_leave(way, ENCODINGS[encoding](secret), around)
 
 

@@ -1,4 +1,4 @@
-"""Which controllers start and with what settings, as which accounts and in which clusters."""
+"""Controllers that start, with their settings, service accounts and clusters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cloud(**fields: Any) -> Cloud:
 
 
 def started(*flags: str, of: Cloud | None = None) -> list[str]:
-    """The controllers that flags make for a cloud, which nobody runs; those of routes and nodes."""
+    """Build the route and node controllers for these flags without running them."""
     chosen = options.parse(["--controllers=route,cloud-node", *flags])
     unused: Any = SimpleNamespace(informer_for=lambda kind: SimpleNamespace(store=None))
     context = ControllerContext(
@@ -64,7 +64,7 @@ def started(*flags: str, of: Cloud | None = None) -> list[str]:
 
 @pytest.mark.row("route-range-03")
 @pytest.mark.parametrize("flag", ["", " "])
-def test_a_missing_range_stops_this_controller_alone_and_is_told_once(flag: str) -> None:
+def test_missing_cluster_cidr_skips_only_the_route_controller(flag: str) -> None:
     with capture_logs() as lines:
         names = started(f"--cluster-cidr={flag}")
 
@@ -74,7 +74,9 @@ def test_a_missing_range_stops_this_controller_alone_and_is_told_once(flag: str)
 
 
 @pytest.mark.virtual_time
-async def test_another_provider_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exchanged_provider_retries_failed_keys_immediately(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tried: list[str] = []
 
     async def reconcile(_key: str) -> ReconcileResult:
@@ -120,7 +122,9 @@ MACHINES = sorted(["machine", "machineclass", "machinesafety", *SETS])
     [("*", object(), []), ("", object(), MACHINES), ("", None, SETS)],
     ids=["not-named", "named", "no-machines"],
 )
-def test_machine_controllers_start_on_demand(named: str, machines: Any, wanted: list[str]) -> None:
+def test_machine_controllers_start_when_named_and_supported(
+    named: str, machines: Any, wanted: list[str]
+) -> None:
     listed = named or ",".join(MACHINES)
     with capture_logs() as lines:
         found = started(f"--controllers={listed}", of=cloud(machines=machines))
@@ -130,7 +134,7 @@ def test_machine_controllers_start_on_demand(named: str, machines: Any, wanted: 
     assert said == (set() if wanted == MACHINES else {"info"})
 
 
-async def test_with_separate_accounts_controllers_act_as_themselves(hand: HandClock) -> None:
+async def test_controllers_use_their_own_service_accounts_when_enabled(hand: HandClock) -> None:
     token = {"status": {"token": "theirs", "expirationTimestamp": format_time(hand.now())}}
     async with (
         serve() as server,
@@ -159,7 +163,7 @@ async def test_with_separate_accounts_controllers_act_as_themselves(hand: HandCl
     assert agent.endswith("/system:serviceaccount:kube-system:node-controller")
 
 
-async def test_a_provider_reads_what_the_model_does_not_hold() -> None:
+async def test_provider_reads_the_complete_service_object() -> None:
     web = {"metadata": {"uid": "uid-default-web"}, "spec": {"trafficDistribution": "PreferClose"}}
     async with (
         serve() as server,
@@ -175,8 +179,8 @@ async def test_a_provider_reads_what_the_model_does_not_hold() -> None:
     assert server.seen[0].path == "/api/v1/namespaces/default/services/web"
 
 
-async def test_accounts_follow_what_we_trust() -> None:
-    """Another authority that we were given is theirs too, and our own certificate is not."""
+async def test_service_account_transports_follow_the_ca_bundle() -> None:
+    """They adopt a new CA bundle, but never the client certificate of the daemon."""
     async with (
         serve() as server,
         connect(server.url, credentials=StaticCredentials(bearer("ours"))) as transport,
@@ -194,8 +198,8 @@ async def test_accounts_follow_what_we_trust() -> None:
 
 
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
-async def test_a_stopping_daemon_starts_no_change_of_a_controller(method: str) -> None:
-    """While the daemon stops: a write under way is waited for; events and the Lease go on."""
+async def test_stopping_daemon_starts_no_controller_writes(method: str) -> None:
+    """Reads, events and the Lease continue while the daemon stops."""
     stopping = Drain()
     stopping.activate()
     async with serve() as server, connect(server.url) as transport:
@@ -225,7 +229,7 @@ def kubeconfig(folder: Path, name: str) -> str:
     return str(path)
 
 
-async def test_two_files_are_two_clusters(tmp_path: Path) -> None:
+async def test_control_and_target_kubeconfigs_are_separate_clusters(tmp_path: Path) -> None:
     words = [f"--{role}-kubeconfig={kubeconfig(tmp_path, role)}" for role in ("control", "target")]
     async with clients.other_clusters(chosen(*words), {}) as found:
         assert [list(one.roles) for one in found] == [["control"], ["target"]]
@@ -244,7 +248,7 @@ async def test_two_files_are_two_clusters(tmp_path: Path) -> None:
         (["--controllers=machine", "--target-kubeconfig=none"], [], None),
     ],
 )
-async def test_whose_nodes_the_provider_is_told_of(
+async def test_provider_gets_the_node_informer_of_the_cluster_with_the_nodes(
     words: list[str], others: list[str], wanted: str | None
 ) -> None:
     made: dict[str, Any] = {name: SharedInformers(_Client()) for name in ("own", *others)}  # type: ignore[arg-type]
@@ -265,14 +269,14 @@ async def test_whose_nodes_the_provider_is_told_of(
 
 
 class _Client:
-    """Calls that nobody makes."""
+    """Client without any call."""
 
     def resource(self, _kind: object) -> Any:
         return SimpleNamespace()
 
 
-async def test_events_of_all_clusters_are_abandoned_together() -> None:
-    """After a lost Lease nothing of ours is written anywhere."""
+async def test_lost_lease_abandons_the_events_of_all_clusters() -> None:
+    """After a lost Lease the daemon writes no event to any cluster."""
     from ccm.app.clients import EventRecorders
 
     client: Any = _Client()
@@ -286,26 +290,26 @@ async def test_events_of_all_clusters_are_abandoned_together() -> None:
 OPENERS_MACHINES = "--controllers=machine,machineclass,machinesafety"
 
 
-def test_machines_alone_need_no_cloud_config() -> None:
+def test_machine_controllers_alone_need_no_cloud_config() -> None:
     alone = options.parse(["--cloud-provider=sim", OPENERS_MACHINES])
 
     assert clients.provider_opener(alone) is registry.declaration_of(sim.open_cloud).machines
 
 
-def test_an_unknown_provider_is_a_mistake() -> None:
+def test_unknown_provider_is_a_configuration_error() -> None:
     with pytest.raises(Misconfigured, match="nobody"):
         clients.provider_opener(options.parse(["--cloud-provider=nobody"]))
 
 
-async def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+async def test_unusable_kubeconfig_error_names_the_flag(tmp_path: Path) -> None:
     words = ["--kubeconfig=own", f"--control-kubeconfig={tmp_path / 'absent'}"]
     with pytest.raises(Misconfigured, match=r"--control-kubeconfig=.*absent"):
         async with clients.other_clusters(chosen(*words), {}):
             pass
 
 
-async def test_credentials_of_another_cluster_are_followed(tmp_path: Path) -> None:
-    """A refused file leaves the former in use; the source is one like any other."""
+async def test_kubeconfig_of_another_cluster_is_reloaded(tmp_path: Path) -> None:
+    """A changed server is refused, and the former kubeconfig stays in use."""
     from ccm.app.reload import ContentRejected
 
     file = kubeconfig(tmp_path, "t")

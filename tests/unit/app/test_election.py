@@ -1,4 +1,4 @@
-"""What holds a leader: its lease guard, the end of a process that hangs, and its events."""
+"""Leader election of the daemon: lease guard, watchdog and events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 class Ends:
-    """When the process would end, by reason; a `Watchdog` that harms nobody."""
+    """Fake `Watchdog`: records the deadline of each reason and never ends the process."""
 
     def __init__(self) -> None:
         self.at: dict[str, float] = {}
@@ -42,7 +42,7 @@ class Ends:
 
 
 class Events:
-    """Nobody is told."""
+    """Recorders that discard every event."""
 
     abandoned = False
 
@@ -53,11 +53,11 @@ class Events:
         self.abandoned = True
 
     async def flush(self, limit_s: float) -> None:
-        """There are none."""
+        """Return at once."""
 
 
 def allowed() -> bool:
-    """Whether something may be begun here and now."""
+    """Return whether the lease guard allows new work."""
     try:
         lease_guard.check_current_guard()
     except LeaseExpired:
@@ -66,7 +66,7 @@ def allowed() -> bool:
 
 
 class Replica:
-    """One process, whose work looks at the fence whenever it is asked to."""
+    """One process, whose work checks the lease guard on request."""
 
     def __init__(self, *flags: str) -> None:
         self.server = Server()
@@ -97,7 +97,7 @@ class Replica:
             self.may_begin_at_its_end = allowed()
 
     async def tries(self) -> bool | None:
-        """Whether something may be begun now."""
+        """Return whether the running work may start something now."""
         self.may_begin = None
         self.asked.set()
         for _ in range(5):
@@ -118,8 +118,8 @@ async def replica() -> AsyncIterator[Replica]:
     await made.stop()
 
 
-async def test_each_renewal_puts_the_end_off(replica: Replica) -> None:
-    """By 95 % of the lease from the moment at which it began."""
+async def test_lease_renewal_postpones_the_watchdog(replica: Replica) -> None:
+    """The new deadline is 95 % of the lease duration after the start of the renewal."""
     assert replica.ends.at == {NAME: 14.25}
     replica.server.fault = lambda verb: 1.5
     await advance(3.4)
@@ -131,7 +131,7 @@ async def test_each_renewal_puts_the_end_off(replica: Replica) -> None:
 
 
 @pytest.mark.parametrize(("stands_still_s", "may_begin"), [(14.2, True), (14.3, False)])
-async def test_nothing_is_begun_after_the_end(
+async def test_lease_guard_refuses_work_after_its_deadline(
     replica: Replica, stands_still_s: float, may_begin: bool
 ) -> None:
     jump(stands_still_s)
@@ -140,7 +140,7 @@ async def test_nothing_is_begun_after_the_end(
 
 
 @pytest.mark.parametrize("how", ["unreachable", "taken"])
-async def test_a_lost_lease_ends_everything_at_once(how: str) -> None:
+async def test_lost_lease_expires_the_guard_and_ends_the_process(how: str) -> None:
     replica = Replica()
     await settle()
     replica.abandoned_changes = 1
@@ -159,7 +159,7 @@ async def test_a_lost_lease_ends_everything_at_once(how: str) -> None:
     assert replica.ends.at == ends
 
 
-async def test_a_lease_that_was_given_back_ends_nobody() -> None:
+async def test_released_lease_disarms_the_watchdog() -> None:
     replica = Replica()
     await settle()
 
@@ -171,8 +171,8 @@ async def test_a_lease_that_was_given_back_ends_nobody() -> None:
 
 
 @pytest.mark.parametrize("why", ["changes", "server"])
-async def test_a_lease_that_is_not_given_back_still_ends_the_process(why: str) -> None:
-    """A change in the cloud has not ended, or the API server does not answer."""
+async def test_watchdog_stays_armed_when_the_lease_is_not_released(why: str) -> None:
+    """Either a cloud change is still running, or the API server does not answer."""
     replica = Replica()
     await advance(4)
     if why == "changes":
@@ -186,7 +186,7 @@ async def test_a_lease_that_is_not_given_back_still_ends_the_process(why: str) -
     assert replica.ends.at == {NAME: 4 + 14.25}
 
 
-async def test_without_election_there_is_no_end() -> None:
+async def test_watchdog_is_not_armed_without_leader_election() -> None:
     replica = Replica("--leader-elect=false")
     await settle()
 
@@ -199,7 +199,7 @@ async def test_without_election_there_is_no_end() -> None:
 
 
 @pytest.mark.parametrize("lost", [True, False])
-async def test_a_leader_that_lost_its_lease_tells_nobody(lost: bool) -> None:
+async def test_leader_that_lost_its_lease_writes_no_events(lost: bool) -> None:
     written: list[str] = []
 
     async def create(obj: Event, *, namespace: str) -> Event:

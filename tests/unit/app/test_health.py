@@ -1,4 +1,4 @@
-"""What is healthy: the checks of the daemon."""
+"""Health checks of the daemon."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ IDLE = Mock(spec=Controller)
 
 
 class World:
-    """A daemon that runs well, until a test breaks something."""
+    """A healthy daemon, until a test breaks something."""
 
     def __init__(self, trouble: Exception | None = None) -> None:
         self.api = Api(trouble or b"ok")
@@ -44,28 +44,28 @@ class World:
         self.checks = Checks(self.vitals, self.api)
 
     async def failing(self, checks: Sequence[HealthCheck]) -> dict[str, str]:
-        """The checks that fail, with the cause."""
+        """Return the cause of each failing check."""
         found = {check.name: await check.run() for check in checks}
         return {name: finding.detail for name, finding in found.items() if not finding.ok}
 
     async def live(self) -> dict[str, str]:
-        """What fails below /livez; the same fails below /healthz."""
+        """Return the failing checks of /livez; those of /healthz must be the same."""
         found = await self.failing(self.checks.livez())
         assert await self.failing(self.checks.healthz()) == found
         return found
 
     async def ready(self) -> dict[str, str]:
-        """What fails below /readyz."""
+        """Return the failing checks of /readyz."""
         return await self.failing(self.checks.readyz())
 
     async def detail(self, name: str) -> str:
-        """What a check says."""
+        """Return the text of a check."""
         (found,) = [check for check in self.checks.readyz() if check.name == name]
         return (await found.run()).detail
 
 
 @pytest.mark.row("serving-health-06")
-async def test_an_event_loop_that_is_late_again_and_again_is_ill() -> None:
+async def test_livez_fails_after_repeated_event_loop_lag() -> None:
     world = World()
 
     world.vitals.late_beats = health.MAX_LATE_BEATS - 1
@@ -76,12 +76,12 @@ async def test_an_event_loop_that_is_late_again_and_again_is_ill() -> None:
 
 
 @pytest.mark.row("serving-health-06")
-async def test_beats_that_come_late_in_a_row_are_counted() -> None:
+async def test_consecutive_late_heartbeats_are_counted() -> None:
     vitals = DaemonState()
     beating = spawn(vitals.measure_loop_lag(), name="beat")
     await asyncio.sleep(0)
     for late_s in (10.0, 10.0):
-        jump(late_s)  # nobody woke up meanwhile
+        jump(late_s)  # no task ran in between
         await advance(0.5)
     assert vitals.late_beats == 2
     await advance(1.0)
@@ -90,7 +90,7 @@ async def test_beats_that_come_late_in_a_row_are_counted() -> None:
 
 
 @pytest.mark.row("serving-health-06")
-async def test_a_controller_that_ended_is_ill_and_one_that_was_cancelled_is_not() -> None:
+async def test_livez_fails_when_a_controller_ended_without_cancellation() -> None:
     world = World()
 
     async def work() -> None:
@@ -112,7 +112,7 @@ async def test_a_controller_that_ended_is_ill_and_one_that_was_cancelled_is_not(
 
 
 @pytest.mark.row("serving-health-06")
-async def test_a_worker_that_does_not_come_back_is_ill() -> None:
+async def test_livez_fails_when_a_worker_hangs() -> None:
     world = World()
     queue: WorkQueue[str] = WorkQueue("stuck-test")
     queue.add("key")
@@ -128,7 +128,7 @@ async def test_a_worker_that_does_not_come_back_is_ill() -> None:
 
 
 @pytest.mark.row("serving-health-06")
-async def test_a_lost_lease_that_goes_unnoticed_is_ill() -> None:
+async def test_livez_fails_when_the_elector_missed_its_lost_lease() -> None:
     world = World()
     world.vitals.electors["lease"] = Mock(check=lambda: "failed election")
 
@@ -136,7 +136,7 @@ async def test_a_lost_lease_that_goes_unnoticed_is_ill() -> None:
     assert world.checks.healthz()[0].name == "leaderElection"
 
 
-async def test_calls_that_the_cloud_does_not_answer_count_when_they_are_several() -> None:
+async def test_readyz_fails_after_several_unanswered_cloud_calls_in_a_row() -> None:
     world = World()
     handle = world.vitals.handle
     assert handle is not None
@@ -175,8 +175,10 @@ async def test_calls_that_the_cloud_does_not_answer_count_when_they_are_several(
         ),
     ],
 )
-async def test_caches_are_complete_and_followed(cache: dict[str, float], cause: str | None) -> None:
-    """Times count from now."""
+async def test_readyz_fails_when_a_cache_is_not_synced_or_its_watch_is_silent(
+    cache: dict[str, float], cause: str | None
+) -> None:
+    """Times are relative to now."""
     world = World()
     now = clock.monotonic()
     times = {name: now + value for name, value in cache.items() if name != "has_synced"}
@@ -187,7 +189,7 @@ async def test_caches_are_complete_and_followed(cache: dict[str, float], cause: 
     assert await world.live() == {}
 
 
-async def test_a_cache_of_another_cluster_says_whose_it_is() -> None:
+async def test_cache_check_names_the_cluster() -> None:
     world = World()
     world.vitals.informers = Mock(all=[])
     nodes = Mock(resource="nodes", has_synced=False, outage_since=None)
@@ -197,8 +199,8 @@ async def test_a_cache_of_another_cluster_says_whose_it_is() -> None:
 
 
 @pytest.mark.row("serving-health-04", "serving-health-05")
-async def test_what_is_in_order_is_told_and_fails_nothing() -> None:
-    """A standby without caches, a controller that is left out, a server that waits."""
+async def test_expected_waits_and_skipped_controllers_keep_checks_green() -> None:
+    """A standby without caches, a skipped controller, a server that waits for its ConfigMap."""
     world = World()
     world.vitals.skipped("node-route-controller", "--cluster-cidr names no range")
     world.vitals.pending_reason = lambda: "ConfigMap not read yet"
@@ -221,7 +223,9 @@ WRONG_TOKEN = errors.Unauthorized(status=401, reason="Unauthorized", message="wh
     ("trouble", "ready"),
     [(None, True), (FORBIDDEN, True), (DOWN, False), (UNWELL, False), (WRONG_TOKEN, False)],
 )
-async def test_the_api_server_counts_for_readiness(trouble: Exception | None, ready: bool) -> None:
+async def test_readyz_fails_when_the_api_server_is_down_but_not_when_forbidden(
+    trouble: Exception | None, ready: bool
+) -> None:
     world = World(trouble)
 
     assert await world.live() == {}

@@ -50,7 +50,7 @@ def context(transport: Transport, *flags: str) -> ServerContext:
 
 @contextlib.asynccontextmanager
 async def running(*flags: str) -> AsyncIterator[tuple[asyncio.Task[None], str]]:
-    """A server of these flags, far from any cluster; its task and its URL."""
+    """Run a server with these flags without a cluster; yield its task and its URL."""
     port = process.pick_port()
     config = ClusterConfig(server=NOWHERE, credentials=StaticCredentials(), tls=TlsSettings())
     async with (
@@ -69,7 +69,7 @@ async def get(url: str, *, trusts: Path | None = None, **headers: str) -> tuple[
 
 
 @pytest.mark.row("serving-matrix-05", "serving-tls-01")
-async def test_outside_a_cluster_only_the_open_paths_are_served() -> None:
+async def test_only_always_allowed_paths_are_served_outside_a_cluster() -> None:
     async with running() as (_, url):
         found = {
             "/healthz": (await get(f"{url}/healthz"))[0],
@@ -81,14 +81,14 @@ async def test_outside_a_cluster_only_the_open_paths_are_served() -> None:
 
 
 @pytest.mark.row("serving-start-02")
-async def test_port_zero_means_no_server() -> None:
+async def test_secure_port_zero_disables_the_server() -> None:
     async with running("--secure-port=0", "--client-ca-file=/does/not/exist") as (task, _):
         await asyncio.sleep(0.05)
         assert not task.done()
 
 
 @pytest.mark.row("serving-start-01")
-async def test_a_port_that_is_taken_is_said_at_once() -> None:
+async def test_taken_port_is_a_configuration_error_at_start() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         opening = running(f"--secure-port={taken.getsockname()[1]}")
 
@@ -121,7 +121,7 @@ async def test_a_port_that_is_taken_is_said_at_once() -> None:
         ),
     ],
 )
-async def test_what_is_wrong_ends_the_task_with_a_message(flag: str, told: str) -> None:
+async def test_invalid_serving_flags_end_the_server_with_a_message(flag: str, told: str) -> None:
     async with running(*flag.split()) as (task, _):
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.wait({task})
@@ -131,7 +131,7 @@ async def test_what_is_wrong_ends_the_task_with_a_message(flag: str, told: str) 
 
 
 @pytest.mark.row("serving-tls-02")
-async def test_a_certificate_directory_is_filled(tmp_path: Path) -> None:
+async def test_cert_dir_gets_a_self_signed_pair(tmp_path: Path) -> None:
     async with running(f"--cert-dir={tmp_path}") as (_, url):
         await get(f"{url}/healthz")
 
@@ -139,7 +139,9 @@ async def test_a_certificate_directory_is_filled(tmp_path: Path) -> None:
     assert made == {"cloud-controller-manager.crt", "cloud-controller-manager.key"}
 
 
-async def test_a_kubeconfig_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_authentication_kubeconfig_is_reloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reload, "CHECK_S", 0.01)
     file = tmp_path / "kubeconfig"
     async with serve() as api, contextlib.AsyncExitStack() as stack:
@@ -183,12 +185,14 @@ def parsed(*words: str) -> options.Options:
     ],
     ids=["neither", "gate alone", "list alone", "all", "by name", "left out", "no port"],
 )
-def test_which_webhooks_are_served(words: list[str], expected: tuple[str, ...]) -> None:
+def test_webhooks_need_the_feature_gate_the_list_and_a_port(
+    words: list[str], expected: tuple[str, ...]
+) -> None:
     assert http.enabled_webhooks(parsed(*words)) == expected
 
 
 async def asked(text: str, **spec: Any) -> admission.AdmissionResponse:
-    """The answer about a new Service with this size."""
+    """Return the admission response for a new Service with this size."""
     judge = http._FACTORIES[controllers.SERVICE_ANNOTATIONS]
     service = builders.service(annotations={SIZE.name: text}, **spec)
     return await judge(parsed("--load-balancer-classes=acme.example/lb"), lambda: ACME)(
@@ -201,7 +205,7 @@ async def asked(text: str, **spec: Any) -> admission.AdmissionResponse:
     )
 
 
-async def test_a_service_is_judged_by_the_providers_schema() -> None:
+async def test_service_webhook_validates_with_the_schema_of_the_provider() -> None:
     wrong = await asked("three")
 
     assert (await asked("3")).allowed
@@ -226,7 +230,9 @@ async def test_a_service_is_judged_by_the_providers_schema() -> None:
     ],
     ids=["none", "left out", "no gate", "no port"],
 )
-async def test_unserved_webhooks_are_warned_of(words: list[str], why: str | None) -> None:
+async def test_requested_webhooks_without_effect_cause_a_warning(
+    words: list[str], why: str | None
+) -> None:
     with capture_logs() as lines:
         await http.serve_webhooks(parsed(*words), lambda: ACME)
 
@@ -242,7 +248,7 @@ async def test_unserved_webhooks_are_warned_of(words: list[str], why: str | None
     ],
     ids=["a suite", "a file"],
 )
-async def test_tls_settings_that_cannot_be_used(words: list[str], message: str) -> None:
+async def test_webhook_server_refuses_unusable_tls_settings(words: list[str], message: str) -> None:
     read = parsed(GATE, "--webhooks=*", "--webhook-bind-address=127.0.0.1", *words)
 
     with pytest.raises(Misconfigured, match=message):
@@ -258,14 +264,14 @@ async def asked_of_explain(vitals: DaemonState, **query: str) -> Any:
 @pytest.mark.parametrize(
     "query", [{}, {"kind": "node"}, {"name": "x"}, {"kind": "pod", "name": "x"}]
 )
-async def test_an_object_has_to_be_named(query: dict[str, str]) -> None:
+async def test_explain_requires_kind_and_name(query: dict[str, str]) -> None:
     answer = await asked_of_explain(DaemonState(), **query)
 
     assert answer.status == 400
     assert answer.body.startswith(b"kind and name are required: /explain?kind=node&name=NAME")
 
 
-async def test_a_standby_says_why_it_does_not_lead() -> None:
+async def test_explain_on_a_standby_tells_why_the_provider_is_not_open() -> None:
     vitals = DaemonState()
     vitals.not_opened(Unauthenticated("401"))
 

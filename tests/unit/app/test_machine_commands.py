@@ -81,7 +81,7 @@ def faults(*words: str, command: MachineCommand = MACHINE_CONTROLLER) -> list[st
     [(MACHINE_CONTROLLER, (BOTH, CONTROLLER)), (MACHINE_CONTROLLER_MANAGER, (BOTH, MANAGER))],
     ids=COMMANDS,
 )
-def test_flags_of_the_go_program_keep_defaults(
+def test_flags_of_the_go_command_keep_their_defaults(
     command: MachineCommand, tables: tuple[str, ...]
 ) -> None:
     for name, default in rows(*tables):
@@ -94,7 +94,7 @@ def test_flags_of_the_go_program_keep_defaults(
 
 
 @pytest.mark.row("machine-command-01")
-def test_a_flag_that_nothing_reads_is_taken_and_said() -> None:
+def test_flags_without_effect_are_accepted_with_a_notice() -> None:
     words = ("--logtostderr", "--safety-up=3", "--profiling", "--log-dir", "x")
     options = read("--concurrent-syncs=7", *words)
 
@@ -130,13 +130,13 @@ def test_a_flag_that_nothing_reads_is_taken_and_said() -> None:
         ("--cluster-cidr=10.0.0.0/8", "unknown flag: --cluster-cidr"),
     ],
 )
-def test_what_makes_no_sense_is_refused(words: str, fault: str) -> None:
+def test_invalid_machine_flags_are_refused(words: str, fault: str) -> None:
     (said,) = faults(CLOUD, words)
 
     assert fault in said
 
 
-def test_all_faults_are_told_together_and_a_provider_is_needed_where_vms_are_made() -> None:
+def test_all_errors_are_reported_together_including_a_missing_provider() -> None:
     said = faults("--port=0", "--concurrent-syncs=0")
 
     assert [one.partition("=")[0].partition(" ")[0] for one in said] == [
@@ -161,8 +161,10 @@ def test_all_faults_are_told_together_and_a_provider_is_needed_where_vms_are_mad
         ("--control-kubeconfig=c --target-kubeconfig=none", "c", {}),
     ],
 )
-def test_which_cluster_is_which(words: str, own: str, others: Mapping[str, str]) -> None:
-    """Our own cluster has the Lease and the Machines; the other one is joined."""
+def test_control_and_target_kubeconfig_flags_select_the_clusters(
+    words: str, own: str, others: Mapping[str, str]
+) -> None:
+    """The own cluster has the Lease and the Machines; nodes join the target cluster."""
     options = read(*words.split())
 
     assert options.kubeconfig == own
@@ -170,7 +172,7 @@ def test_which_cluster_is_which(words: str, own: str, others: Mapping[str, str])
 
 
 @pytest.mark.row("machine-command-03")
-def test_the_lease_is_that_of_the_go_program_and_beside_the_machines() -> None:
+def test_lease_name_is_that_of_the_go_command_in_the_machine_namespace() -> None:
     for command in COMMANDS.values():
         options = read("--namespace=shoot", command=command)
         assert options.leader_elect_resource_name == options.program == command.name
@@ -180,7 +182,7 @@ def test_the_lease_is_that_of_the_go_program_and_beside_the_machines() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_help_and_version(command: MachineCommand) -> None:
+def test_help_shows_supported_flags_and_version_names_the_command(command: MachineCommand) -> None:
     told, version = command.read(["--help"]), command.read(["--version"])
 
     assert isinstance(told, str)
@@ -198,7 +200,7 @@ NOWHERE = ClusterConfig(
 
 @contextlib.asynccontextmanager
 async def running(*flags: str, port: int = 0) -> AsyncIterator[tuple[DaemonState, str]]:
-    """The port of these flags, far from any cluster; and its URL."""
+    """Serve the port of these flags without a cluster; yield the state and the URL."""
     port, vitals = port or process.pick_port(), DaemonState()
     given = ["--cloud-provider=sim", f"--address={process.LOOPBACK}", f"--port={port}", *flags]
     options = MACHINE_CONTROLLER.read(given)
@@ -213,7 +215,7 @@ async def running(*flags: str, port: int = 0) -> AsyncIterator[tuple[DaemonState
 
 
 async def asked(url: str, method: str = "GET") -> tuple[int, str]:
-    # Credentials that nobody asked for are no reason to be refused.
+    # Unneeded credentials must not cause a refusal.
     headers = {"Authorization": "Bearer x"}
     async with (
         aiohttp.ClientSession(headers=headers) as session,
@@ -223,7 +225,7 @@ async def asked(url: str, method: str = "GET") -> tuple[int, str]:
 
 
 @pytest.mark.row("machine-command-04")
-async def test_a_probe_sees_that_it_is_told_to_stop() -> None:
+async def test_healthz_fails_while_the_daemon_stops_and_livez_does_not() -> None:
     async with running() as (vitals, url):
         assert await asked(f"{url}/healthz") == (200, "OK")
         vitals.stopping = lambda: True
@@ -232,7 +234,7 @@ async def test_a_probe_sees_that_it_is_told_to_stop() -> None:
 
 
 @pytest.mark.row("machine-command-04")
-async def test_what_only_a_restart_helps_against_is_unhealthy_too() -> None:
+async def test_healthz_and_livez_fail_after_event_loop_lag() -> None:
     async with running() as (vitals, url):
         vitals.late_beats = 100
         assert await asked(f"{url}/healthz") == (500, "Unhealthy")
@@ -240,7 +242,7 @@ async def test_what_only_a_restart_helps_against_is_unhealthy_too() -> None:
 
 
 @pytest.mark.row("machine-command-04")
-async def test_settings_and_metrics_are_for_everybody_and_nothing_can_be_changed() -> None:
+async def test_configz_and_metrics_are_public_and_read_only() -> None:
     async with running("--machine-creation-timeout=3m") as (_, url):
         told = json.loads((await asked(f"{url}/configz"))[1])["componentconfig"]
         assert (told["machine-creation-timeout"], told["port"]) == ("3m0s", url.rpartition(":")[2])
@@ -251,7 +253,7 @@ async def test_settings_and_metrics_are_for_everybody_and_nothing_can_be_changed
             assert (await asked(f"{url}{path}"))[0] == 404
 
 
-async def test_a_port_that_is_taken_is_said() -> None:
+async def test_taken_port_error_names_the_flag() -> None:
     port = process.pick_port()
     async with running(port=port):
         with pytest.raises(Misconfigured, match=f"--port={port}: cannot listen on"):

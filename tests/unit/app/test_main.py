@@ -1,4 +1,4 @@
-"""The command: how it ends, stop signals at awkward moments, the limit of open files."""
+"""The command: exit codes, stop signals at any moment, the limit of open files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ARGV = ["--cloud-provider=sim", "--master=http://127.0.0.1:1"]
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is left behind here, and the process that would be ended is ours."""
+    """Disable the forced exit: it would end the test process."""
     monkeypatch.setattr(shutdown, "ABANDONED_LIMIT_S", 60.0)
 
 
@@ -54,7 +54,7 @@ def ends_with(error: BaseException) -> Callable[..., object]:
     ],
     ids=["a defect", "what a person has to correct"],
 )
-def test_how_it_ends(
+def test_exit_code_and_message_depend_on_the_error(
     error: Exception,
     code: int,
     words: tuple[str, ...],
@@ -62,7 +62,7 @@ def test_how_it_ends(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """A defect with its traceback, a person's mistake with one message."""
+    """A defect is logged with its traceback, a configuration error as one message."""
     fault = ExceptionGroup("many", [error]) if together else error
     monkeypatch.setattr(daemon, "run", ends_with(fault))
 
@@ -73,7 +73,7 @@ def test_how_it_ends(
     assert code == 255 or said == words[0]
 
 
-def test_a_former_name_of_a_flag_is_logged_once_as_a_warning(
+def test_deprecated_flag_is_logged_once_as_a_warning(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(daemon, "run", ends_with(Misconfigured("x is wrong")))
@@ -92,7 +92,7 @@ def test_a_former_name_of_a_flag_is_logged_once_as_a_warning(
         ("config", "{}", "apiVersion is missing"),
     ],
 )
-def test_a_file_that_cannot_be_used_ends_it_with_one_message(
+def test_unusable_file_ends_the_daemon_with_one_message(
     name: str, content: str, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_kubeconfig(tmp_path / "kubeconfig", url="http://127.0.0.1:1", token="t")
@@ -177,7 +177,7 @@ def test_a_signal_during_an_import_ends_the_process(tmp_path: Path, number: sign
         pytest.param("well", _LEADING, "false", id="leading-without-election"),
     ],
 )
-def test_a_signal_stops_in_good_order(
+def test_stop_signal_shuts_down_cleanly(
     tmp_path: Path, mood: str, moment: str, flag: str, number: signal.Signals
 ) -> None:
     with running(tmp_path, mood, f"--leader-elect={flag}") as daemon:
@@ -189,7 +189,7 @@ def test_a_signal_stops_in_good_order(
         assert not [line for line in daemon.lines("") if line.get("level") == "error"]
 
 
-def test_a_provider_that_fails_to_close_is_told_about(tmp_path: Path) -> None:
+def test_provider_that_fails_to_close_is_logged(tmp_path: Path) -> None:
     with running(tmp_path, "fails to close") as daemon:
         daemon.says(_STANDBY)
         daemon.signal()
@@ -200,8 +200,8 @@ def test_a_provider_that_fails_to_close_is_told_about(tmp_path: Path) -> None:
         assert len(daemon.lines("stopped")) == 1
 
 
-def test_a_second_signal_ends_what_hangs(tmp_path: Path) -> None:
-    """Lines that are held back do not keep it, and those before it are written."""
+def test_second_signal_ends_a_hanging_shutdown(tmp_path: Path) -> None:
+    """Buffered log lines do not delay the exit."""
     flags = (*_HELD_BACK, "--log-flush-frequency=100ms")
     with running(tmp_path, "never closes", *flags) as daemon:
         daemon.says(_STANDBY)
@@ -214,7 +214,7 @@ def test_a_second_signal_ends_what_hangs(tmp_path: Path) -> None:
         assert daemon.ended() == 1
 
 
-def test_lines_that_are_held_back_are_written_at_the_end(tmp_path: Path) -> None:
+def test_buffered_log_lines_are_flushed_on_exit(tmp_path: Path) -> None:
     flags = (*_HELD_BACK, "--log-flush-frequency=0")
     with running(tmp_path, "never opens", *flags) as daemon:
         daemon.says("opening")  # the provider's own words, past the log
@@ -239,7 +239,7 @@ ENDLESS = resource.RLIM_INFINITY
         (ENDLESS, ENDLESS, None),
     ],
 )
-def test_what_is_allowed_is_used(
+def test_open_file_limit_is_raised_to_the_hard_limit_or_the_maximum(
     monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, expected: int | None
 ) -> None:
     given: list[tuple[int, int]] = []
@@ -260,8 +260,8 @@ class Failing(Mock):
 
 
 @pytest.mark.parametrize("calls", [0, 1])
-async def test_what_ended_the_daemon_is_said_before_it_is_ended_by_force(calls: int) -> None:
-    """Nobody comes to say it afterwards where a thread hangs, and the exit code tells it too."""
+async def test_error_is_logged_before_a_forced_exit_with_abandoned_calls(calls: int) -> None:
+    """A hanging thread would prevent a later log line; the exit code reports the defect too."""
     failing = Failing(abandoned_calls=calls)
     served = spawn(asyncio.Event().wait(), name="served")
     with capture_logs() as lines, pytest.raises(ValueError, match="a defect"):

@@ -1,4 +1,4 @@
-"""What `--persistence-config` says, and when storage is open."""
+"""`--persistence-config`: its content, and when storage is open."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UID = "3f2c9a56-0000-4000-8000-000000000001"
 
 
 class Api:
-    """Knows the cluster."""
+    """API server that returns the UID of the cluster."""
 
     def __init__(self, uid: str = UID) -> None:
         self.uid = uid
@@ -46,8 +46,8 @@ def stores(folder: Path, text: str, uid: str = UID, **settings: Any) -> Persiste
 TWO = "instances:\n- file: {root: HERE/a}\n- sqlite: {path: HERE/b/x.db}\nwrite_policy: all\n"
 
 
-async def test_open_while_we_lead(tmp_path: Path) -> None:
-    """Closed before and after; what was written is there for the next leader."""
+async def test_storage_is_open_only_while_leading(tmp_path: Path) -> None:
+    """The next leader reads what the former one wrote."""
     first = stores(tmp_path, TWO)
     assert "standing by" in (await first.health()).detail
     async with first.opened("kubernetes", "me", 1):
@@ -71,7 +71,9 @@ def sealed(folder: Path, *names: str) -> str:
     )
 
 
-async def test_secret_store_may_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_secret_store_is_retried_until_it_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(persistence, "RETRY_S", 0.01)
     (tmp_path / "vault").write_text("in the way")
     made = stores(tmp_path, sealed(tmp_path, "key"))
@@ -100,20 +102,22 @@ async def test_secret_store_may_come_later(tmp_path: Path, monkeypatch: pytest.M
         ("instances: [{memory: {}}]\nsecrets: {encrypted: {storage: {memory: {}}}}", "keyring"),
     ],
 )
-def test_wrong_file(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_persistence_config_error_names_the_field(
+    tmp_path: Path, text: str, said: str
+) -> None:
     with pytest.raises(Misconfigured) as refused:
         stores(tmp_path, text)
     assert said in str(refused.value)
     assert "--persistence-config=" in str(refused.value)
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_missing_persistence_config_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="cannot be read: No such file"):
         PersistenceStores(str(tmp_path / "absent"), cast("Client", Api()), namespace="kube-system")
 
 
-async def test_nothing_up_blocks_or_not(tmp_path: Path) -> None:
-    """A folder that cannot be made: no instance is up."""
+async def test_unavailable_storage_blocks_creations_or_degrades_by_policy(tmp_path: Path) -> None:
+    """The folder cannot be created, thus no instance is available."""
     (tmp_path / "a").write_text("a file is in the way")
     for policy, is_ill in (("block", True), ("degrade", False)):
         text = f"instances: [{{file: {{root: HERE/a/b}}}}]\nwhen_unavailable: {policy}\n"
@@ -128,7 +132,7 @@ async def test_nothing_up_blocks_or_not(tmp_path: Path) -> None:
         assert ("creations are blocked" in message) is is_ill
 
 
-def test_nothing_is_imported_without_it() -> None:
+def test_persistence_modules_are_not_imported_without_the_flag() -> None:
     code = (
         "import sys, ccm.app.main, ccm.app.daemon, ccm.app.controllers;"
         "print([n for n in sys.modules if n.startswith('ccm.persistence')"
@@ -139,8 +143,10 @@ def test_nothing_is_imported_without_it() -> None:
     assert said.stdout.strip() == "[]"
 
 
-async def test_old_key_is_rotated_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a leader that has both, though storage fails at first; the log tells when it may go."""
+async def test_secrets_are_rewritten_with_the_new_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader has both keys and retries after errors; it logs when the old key is unused."""
     monkeypatch.setattr(persistence, "RETRY_S", 0.01)
     async with stores(tmp_path, sealed(tmp_path, "old")).opened("kubernetes", "me", 1):
         pass

@@ -46,7 +46,7 @@ HANG = object()
 
 
 class Script:
-    """A provider whose attempts to open end as told: they raise, hang, or yield something."""
+    """Provider with scripted attempts to open: they raise, hang, or yield something."""
 
     def __init__(self, *outcomes: Any) -> None:
         self.outcomes = list(outcomes)
@@ -72,7 +72,7 @@ def paper(opener: Opener, *flags: str) -> ConfiguredProvider:
 
 @pytest.mark.virtual_time
 @pytest.mark.row("daemon-exit-02")
-async def test_trouble_with_the_cloud_is_waited_out_and_said_twice() -> None:
+async def test_failing_provider_opening_is_retried_and_logged_twice() -> None:
     script = Script(OSError("no route"), PermissionError("bad token"), OSError("again"), CLOUD)
 
     with capture_logs() as lines:
@@ -89,7 +89,7 @@ async def test_trouble_with_the_cloud_is_waited_out_and_said_twice() -> None:
 
 @pytest.mark.virtual_time
 @pytest.mark.row("daemon-exit-01")
-async def test_a_refused_configuration_is_a_persons_mistake(tmp_path: Path) -> None:
+async def test_config_error_of_a_provider_is_a_configuration_error(tmp_path: Path) -> None:
     file = tmp_path / "cloud.yaml"
     file.touch()
     script = Script(ConfigError("region is missing", "token is missing"))
@@ -102,7 +102,7 @@ async def test_a_refused_configuration_is_a_persons_mistake(tmp_path: Path) -> N
 
 
 @pytest.mark.virtual_time
-async def test_a_cloud_that_never_answers_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_provider_opening_is_retried_after_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provider, "OPEN_LIMIT_S", 0.02)
 
     async with paper(Script(HANG, CLOUD)).opened() as cloud:
@@ -110,7 +110,7 @@ async def test_a_cloud_that_never_answers_is_asked_again(monkeypatch: pytest.Mon
 
 
 @pytest.mark.virtual_time
-async def test_a_provider_that_yields_no_cloud_is_told() -> None:
+async def test_provider_that_yields_no_cloud_is_refused() -> None:
     with pytest.raises(Misconfigured, match="'paper' yielded a NoneType, not a Cloud"):
         async with paper(Script(None)).opened():
             pass
@@ -158,8 +158,8 @@ def _returns(given: Context) -> Any:
         (_returns, ["Cloud", "@cloud.provider"]),
     ],
 )
-async def test_a_miswritten_provider_is_no_cloud_trouble(opener: Any, words: list[str]) -> None:
-    """A person has to correct it: another attempt would end in the same way."""
+async def test_faulty_provider_is_refused_without_a_retry(opener: Any, words: list[str]) -> None:
+    """Another attempt would fail in the same way."""
     with pytest.raises(Misconfigured) as caught:
         async with asyncio.timeout(60), paper(opener).opened():
             pass
@@ -170,7 +170,7 @@ async def test_a_miswritten_provider_is_no_cloud_trouble(opener: Any, words: lis
 
 
 class Providers:
-    """Opens providers, and knows which are open; each holds a task group, as some do."""
+    """Factory of providers with a task group; tracks which are open."""
 
     def __init__(self) -> None:
         self.open: list[str] = []
@@ -179,7 +179,7 @@ class Providers:
         self.holder = ProviderHolder()
 
     def opening(self, name: str, *, close_s: float = 0.0, fault: str = "") -> ProviderFactory:
-        """One that takes its time to close, or fails then."""
+        """Return a provider that closes slowly or fails to close."""
 
         @asynccontextmanager
         async def opened() -> AsyncIterator[Cloud]:
@@ -198,7 +198,7 @@ class Providers:
         return opened
 
     def calls(self) -> asyncio.Task[bool]:
-        """A call that is under way."""
+        """Start a call."""
         return spawn(self.holder.handle.call(InstancesV2.instance_exists, node("n")), name="call")
 
     async def _fall(self) -> None:
@@ -216,7 +216,7 @@ async def refuse(cloud: Cloud) -> None:
 
 @pytest.fixture
 async def held() -> AsyncIterator[Providers]:
-    """The provider `old` is in use; whatever is in use at the end is closed."""
+    """Open the provider `old`, and close the one in use at the end."""
     found = Providers()
     await found.holder.open(found.opening("old"))
     yield found
@@ -225,7 +225,7 @@ async def held() -> AsyncIterator[Providers]:
 
 
 @pytest.mark.virtual_time
-async def test_a_provider_that_never_closes_is_given_up(held: Providers) -> None:
+async def test_closing_a_hanging_provider_times_out(held: Providers) -> None:
     with pytest.raises(ValueError, match="new"):
         await held.holder.exchange(held.opening("new", close_s=60), refuse)
     await held.holder.exchange(held.opening("hanging", close_s=60), fine)
@@ -235,7 +235,7 @@ async def test_a_provider_that_never_closes_is_given_up(held: Providers) -> None
 
 
 @pytest.mark.virtual_time
-async def test_a_provider_that_ends_while_it_is_looked_at_is_not_taken(held: Providers) -> None:
+async def test_provider_that_crashes_during_its_check_is_refused(held: Providers) -> None:
     other = Providers()
 
     async def look(cloud: Cloud) -> None:
@@ -250,7 +250,7 @@ async def test_a_provider_that_ends_while_it_is_looked_at_is_not_taken(held: Pro
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("trouble", ["refused", "refused and closes ill", "does not open"])
-async def test_a_refused_provider_is_closed_and_the_old_stays(
+async def test_refused_provider_is_closed_and_the_old_one_stays_in_use(
     held: Providers, trouble: str
 ) -> None:
     opening = held.opening("new", fault="no" if "ill" in trouble else "")
@@ -264,7 +264,7 @@ async def test_a_refused_provider_is_closed_and_the_old_stays(
 
 
 @pytest.mark.virtual_time
-async def test_the_old_provider_stays_open_until_its_last_call_has_ended(held: Providers) -> None:
+async def test_old_provider_stays_open_until_its_last_call_ended(held: Providers) -> None:
     answer = asyncio.Event()
     seen: list[list[str]] = []
 
@@ -295,7 +295,7 @@ def verbosity() -> Iterator[None]:
 
 
 async def outcome(source: reload.ReloadSource) -> str:
-    """What a source says about its content of now."""
+    """Return the result of a reload as text."""
     try:
         return await source.reload()
     except ContentRejected as refusal:
@@ -308,13 +308,13 @@ def write_config(path: Path, **flags: object) -> None:
 
 
 def configuration(file: Path) -> reload.DaemonConfigSource:
-    """The source of a file without anything special in it."""
+    """Return the source of an empty configuration file."""
     write_config(file)
     return reload.DaemonConfigSource(config.with_config_file(options.parse([f"--config={file}"])))
 
 
 @pytest.mark.usefixtures("verbosity")
-async def test_our_own_configuration_changes_what_is_logged_at_once(tmp_path: Path) -> None:
+async def test_config_reload_changes_the_log_verbosity(tmp_path: Path) -> None:
     file = tmp_path / "config"
     source = configuration(file)
 
@@ -336,7 +336,9 @@ async def test_our_own_configuration_changes_what_is_logged_at_once(tmp_path: Pa
         ({"q": 1}, "Flags.q"),
     ],
 )
-async def test_bad_files_are_ignored(tmp_path: Path, wrong: dict[str, object], words: str) -> None:
+async def test_invalid_config_file_is_rejected_on_reload(
+    tmp_path: Path, wrong: dict[str, object], words: str
+) -> None:
     file = tmp_path / "config"
     source = configuration(file)
     before = log.verbosity()
@@ -358,10 +360,10 @@ async def test_bad_files_are_ignored(tmp_path: Path, wrong: dict[str, object], w
         (OSError("x"), "refused, final False", {"old", "new"}),
     ],
 )
-async def test_a_provider_that_does_not_open_is_refused(
+async def test_provider_that_fails_to_reopen_is_refused_on_reload(
     tmp_path: Path, fault: object, said: str, followed: set[str]
 ) -> None:
-    """Its files are followed too then, because they may be what has to be corrected."""
+    """Its files are watched as well, because the fault may be in one of them."""
 
     @asynccontextmanager
     async def opener(given: Context) -> AsyncIterator[Cloud]:
@@ -397,7 +399,7 @@ async def test_a_provider_that_does_not_open_is_refused(
     ],
     ids=["good", "refused", "another server", "no server"],
 )
-async def test_new_credentials_are_tried_and_then_used(
+async def test_reloaded_kubeconfig_is_used_only_after_a_successful_try(
     tmp_path: Path, server: str, answer: Answer, said: str, token: str
 ) -> None:
     file = tmp_path / "file"
@@ -445,7 +447,7 @@ class File:
         (["gone"], ["a-file: wrong is refused; token=[redacted]"]),
     ],
 )
-async def test_a_changed_file_is_used_and_recorded_once(
+async def test_changed_file_is_reloaded_with_one_event(
     tmp_path: Path, contents: list[str], recorded: list[str]
 ) -> None:
     file = File(tmp_path / "file")
@@ -472,7 +474,7 @@ async def test_a_changed_file_is_used_and_recorded_once(
     assert events == recorded
 
 
-async def test_a_provider_that_ends_by_itself_is_noticed(held: Providers) -> None:
+async def test_crashed_provider_is_detected(held: Providers) -> None:
     watch = spawn(held.holder.wait_for_crash(), name="watch")
     await held.holder.exchange(held.opening("new"), fine)
     await asyncio.sleep(0.01)
@@ -486,7 +488,7 @@ async def test_a_provider_that_ends_by_itself_is_noticed(held: Providers) -> Non
         await held.holder.close()
 
 
-async def test_a_provider_that_opens_as_we_are_cancelled_is_closed() -> None:
+async def test_provider_is_closed_when_its_opening_is_cancelled() -> None:
     late = Providers()
     before = asyncio.all_tasks()
     opening = spawn(late.holder.open(late.opening("late")), name="open")
@@ -501,7 +503,7 @@ async def test_a_provider_that_opens_as_we_are_cancelled_is_closed() -> None:
     assert asyncio.all_tasks() == before
 
 
-def test_flags_set_deadline_and_rate_of_calls() -> None:
+def test_flags_set_timeout_and_rate_limit_of_cloud_calls() -> None:
     make = Mock()
     flags = ["--cloud-provider=paper", "--cloud-call-timeout=5s"]
     given = options.parse([*flags, "--cloud-api-qps=0.1", "--cloud-api-burst=3"])
@@ -528,7 +530,7 @@ GONE, THERE, AWAY = FakeCloud(exists=False), FakeCloud(exists=True), errors.Unav
     ],
     ids=["known", "denied", "by both", "unknown", "ready", "another's", "of another kind"],
 )
-async def test_a_provider_has_to_know_a_node_that_the_one_in_use_knows(
+async def test_new_provider_must_know_the_nodes_of_the_old_one(
     new: FakeCloud, old: FakeCloud, asked: Any, is_taken: bool
 ) -> None:
     refused = pytest.raises(errors.FailedPrecondition, match="no instance of the nodes a;")

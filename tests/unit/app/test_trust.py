@@ -1,4 +1,4 @@
-"""Whom the HTTPS server believes, and what it asks the API server about callers."""
+"""Client CAs that the HTTPS server trusts, and its reviews of callers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ABSENT = errors.NotFound(status=404, reason="NotFound", message="no such map")
 
 
 class Cluster:
-    """An API server with its settings, and whom a server beside it is to believe."""
+    """An API server with its authentication ConfigMap, and the trust that was adopted."""
 
     def __init__(self, folder: Path) -> None:
         self.clients = pki.Authority(folder, "clients")
@@ -50,7 +50,7 @@ class Cluster:
 
     @property
     def trust(self) -> Trust:
-        """What was adopted last."""
+        """Return the trust that was adopted last."""
         return self.adopted[-1]
 
     def settings(self, clients: pki.Authority, proxies: pki.Authority) -> dict[str, Any]:
@@ -79,14 +79,16 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 async def run_for(kept: DynamicClientCA, seconds: float = 0.0) -> None:
-    """Let it follow for so long; what it raises is raised."""
+    """Run the refresh for this time; raise what it raises."""
     task = spawn(kept.run(), name="follow")
     await advance(seconds)
     await (task if task.done() else cancel_and_join(task))
 
 
 @pytest.mark.row("serving-lookup-01")
-async def test_settings_that_may_not_be_read_end_the_process(cluster: Cluster) -> None:
+async def test_forbidden_authentication_configmap_is_a_configuration_error(
+    cluster: Cluster,
+) -> None:
     cluster.api.now(REFUSED)
     kept = await cluster.started()
 
@@ -103,7 +105,7 @@ async def test_settings_that_may_not_be_read_end_the_process(cluster: Cluster) -
         pytest.param(ABSENT, [], 1, id="not there"),
     ],
 )
-async def test_the_server_runs_without_them_if_that_is_in_order(
+async def test_server_starts_when_the_configmap_lookup_is_optional_or_it_is_absent(
     cluster: Cluster, trouble: Exception, flags: list[str], asked: int
 ) -> None:
     cluster.api.now(trouble)
@@ -118,7 +120,9 @@ async def test_the_server_runs_without_them_if_that_is_in_order(
 
 @pytest.mark.row("serving-lookup-03")
 @pytest.mark.parametrize("trouble", [DOWN, STRANGE], ids=["down", "credentials refused"])
-async def test_a_silent_api_server_is_waited_for(cluster: Cluster, trouble: Exception) -> None:
+async def test_authentication_configmap_is_retried_while_the_api_server_is_down(
+    cluster: Cluster, trouble: Exception
+) -> None:
     cluster.api.now(trouble, trouble, cluster.settings(cluster.clients, cluster.proxies))
     with capture_logs() as lines:
         kept = await cluster.started()
@@ -132,7 +136,7 @@ async def test_a_silent_api_server_is_waited_for(cluster: Cluster, trouble: Exce
 
 
 @pytest.mark.row("serving-lookup-04")
-async def test_settings_that_change_are_followed(cluster: Cluster) -> None:
+async def test_changed_authentication_configmap_is_adopted(cluster: Cluster) -> None:
     kept = await cluster.started()
     await run_for(kept, CHECK_S)
     changes = len(cluster.adopted)
@@ -145,7 +149,7 @@ async def test_settings_that_change_are_followed(cluster: Cluster) -> None:
     assert len(cluster.adopted) == changes + 1
 
 
-async def test_what_tls_cannot_use_ends_the_start_too() -> None:
+async def test_unusable_client_ca_fails_the_start() -> None:
     with pytest.raises(Misconfigured, match="no TLS"):
         await DynamicClientCA(
             options.Options(), None, Mock(side_effect=CertificateError("no TLS"))
@@ -169,7 +173,7 @@ def counted(kind: str, code: str) -> float:
     return metrics.REGISTRY.get_sample_value(name, {"code": code}) or 0.0
 
 
-async def test_a_token_review_tells_the_owner() -> None:
+async def test_token_review_returns_the_user() -> None:
     user = {"username": "alice", "uid": "7", "groups": ["devs"], "extra": {"scope": ["a", "b"]}}
     asks, api = reviews({"authenticated": True, "user": user})
     before = counted("authn", "201")
@@ -191,7 +195,7 @@ async def test_a_token_review_tells_the_owner() -> None:
         {"authenticated": False, "user": {"username": "alice"}},
     ],
 )
-async def test_a_token_that_is_no_good_has_no_owner(status: dict[str, Any]) -> None:
+async def test_token_review_returns_none_for_a_rejected_token(status: dict[str, Any]) -> None:
     assert await reviews(status)[0].review_token("token") is None
 
 
@@ -203,7 +207,7 @@ async def test_a_token_that_is_no_good_has_no_owner(status: dict[str, Any]) -> N
         ({"allowed": True, "denied": True}, AccessDecision(allowed=False)),
     ],
 )
-async def test_access_reviews_tell_decisions(
+async def test_subject_access_review_returns_the_decision(
     status: dict[str, Any], decision: AccessDecision
 ) -> None:
     asks, api = reviews(status)
@@ -225,7 +229,9 @@ async def test_access_reviews_tell_decisions(
 @pytest.mark.parametrize(
     ("trouble", "code", "tries"), [(REVIEWS_DOWN, "<error>", TRIES), (REVIEWS_REFUSED, "403", 1)]
 )
-async def test_a_refusal_is_not_repeated(trouble: errors.KubeError, code: str, tries: int) -> None:
+async def test_review_is_retried_when_unreachable_but_not_when_refused(
+    trouble: errors.KubeError, code: str, tries: int
+) -> None:
     asks, api = reviews(trouble)
     before = counted("authz", code)
 
@@ -237,12 +243,12 @@ async def test_a_refusal_is_not_repeated(trouble: errors.KubeError, code: str, t
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"{}", b'{"status": null}', b"[]"])
-async def test_an_answer_that_makes_no_sense_is_none(answer: bytes) -> None:
+async def test_undecodable_review_answer_fails(answer: bytes) -> None:
     with pytest.raises(ReviewFailed, match="cannot be decoded"):
         await reviews(answer)[0].review_token("token")
 
 
-async def test_the_clusters_own_settings_stand_in_for_flags(cluster: Cluster) -> None:
+async def test_authentication_configmap_provides_the_client_cas(cluster: Cluster) -> None:
     kept = await cluster.started()
     assert cluster.trust == Trust()
     assert kept.pending_reason
@@ -261,7 +267,9 @@ async def test_the_clusters_own_settings_stand_in_for_flags(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("names", [(), ("gate", "door")])
-async def test_flags_override_cluster_settings(cluster: Cluster, names: tuple[str, ...]) -> None:
+async def test_flags_override_the_authentication_configmap(
+    cluster: Cluster, names: tuple[str, ...]
+) -> None:
     kept = await cluster.started(
         f"--client-ca-file={cluster.proxies.file}",
         f"--requestheader-client-ca-file={cluster.clients.file}",
@@ -285,7 +293,7 @@ async def test_flags_override_cluster_settings(cluster: Cluster, names: tuple[st
         pytest.param({"data": {"requestheader-username-headers": "{"}}, id="no list"),
     ],
 )
-async def test_what_cannot_be_used_later_changes_nothing(cluster: Cluster, later: object) -> None:
+async def test_unusable_update_keeps_the_former_client_cas(cluster: Cluster, later: object) -> None:
     kept = await cluster.started()
     await run_for(kept)
     changes = len(cluster.adopted)

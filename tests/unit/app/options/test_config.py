@@ -34,7 +34,7 @@ def file(tmp_path: Path, content: Any) -> str:
 
 
 def settings(chosen: options.Options) -> options.Options:
-    """All but where they came from."""
+    """Return the options without the record of where they came from."""
     return replace(
         chosen, explicit=frozenset(), from_file=frozenset(), config="", write_config_to=""
     )
@@ -48,7 +48,7 @@ def faults(tmp_path: Path, content: Any) -> list[str]:
 
 
 @pytest.mark.row("daemon-config-02")
-def test_a_file_sets_what_flags_set(tmp_path: Path) -> None:
+def test_config_file_sets_the_same_options_as_flags(tmp_path: Path) -> None:
     chosen = read(
         file(
             tmp_path,
@@ -81,7 +81,7 @@ def test_a_file_sets_what_flags_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("daemon-config-02")
-def test_the_command_line_overrides_the_file_whose_names_match_in_any_case(tmp_path: Path) -> None:
+def test_command_line_overrides_config_file_with_case_insensitive_names(tmp_path: Path) -> None:
     given = file(tmp_path, {"kubecloudshared": {"clusterName": "file"}, "FLAGS": {"v": 2}})
 
     chosen = read(given, "--cluster-name=line")
@@ -90,7 +90,7 @@ def test_the_command_line_overrides_the_file_whose_names_match_in_any_case(tmp_p
     assert read(given).cluster_name == "file"
 
 
-def test_flags_without_effect_may_stand_in_a_file(tmp_path: Path) -> None:
+def test_config_file_accepts_flags_without_effect(tmp_path: Path) -> None:
     chosen = read(
         file(tmp_path, {"Flags": {"profiling": False, "http2-max-streams-per-connection": 1}})
     )
@@ -98,7 +98,7 @@ def test_flags_without_effect_may_stand_in_a_file(tmp_path: Path) -> None:
     assert settings(chosen) == options.Options()
 
 
-def test_former_names_of_flags_may_stand_in_a_file(tmp_path: Path) -> None:
+def test_config_file_accepts_deprecated_flag_names(tmp_path: Path) -> None:
     given = file(tmp_path, {"Flags": {"own-nodes": "file", "node-selector": "file"}})
 
     chosen = read(given)
@@ -146,12 +146,12 @@ def test_former_names_of_flags_may_stand_in_a_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_fault_is_told_with_its_place(tmp_path: Path, content: str, fault: str) -> None:
+def test_config_file_error_names_the_field(tmp_path: Path, content: str, fault: str) -> None:
     (told,) = faults(tmp_path, yaml.safe_load(content))
     assert told.startswith(fault)
 
 
-def test_a_wrong_type_and_a_wrong_name_are_told_of_every_field(tmp_path: Path) -> None:
+def test_every_field_reports_wrong_types_and_unknown_names(tmp_path: Path) -> None:
     for path in config.FIELDS:
         wrong: dict[str, Any] = {}
         config.put(wrong, path, {"not": "this"})
@@ -174,20 +174,22 @@ def test_a_wrong_type_and_a_wrong_name_are_told_of_every_field(tmp_path: Path) -
         ("x" * (1 << 20 | 1), "is larger than"),
     ],
 )
-def test_what_is_no_such_document_is_refused(tmp_path: Path, content: str, words: str) -> None:
+def test_config_file_that_is_not_a_configuration_is_refused(
+    tmp_path: Path, content: str, words: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         read(file(tmp_path, content))
 
     assert words in str(caught.value)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_config_file_error_names_the_path(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--config=/no/file cannot be read: No such file"):
         read("--config=/no/file")
 
 
 @pytest.mark.row("daemon-config-01")
-def test_every_setting_survives_a_round_trip(tmp_path: Path) -> None:
+def test_every_flag_survives_writing_and_reading_a_config_file(tmp_path: Path) -> None:
     taken = [list(row.takes) for name, row in ROWS.items() if name not in ("help", "version")]
     for words in taken:
         given = options.parse([words[-1]])
@@ -206,7 +208,9 @@ def test_every_setting_survives_a_round_trip(tmp_path: Path) -> None:
     ],
     ids=["zeros", "empty and false", "defaults", "a migration plan"],
 )
-def test_zeros_survive_a_round_trip_and_a_plan(tmp_path: Path, given: options.Options) -> None:
+def test_zero_and_default_values_and_migration_plan_survive_a_round_trip(
+    tmp_path: Path, given: options.Options
+) -> None:
     again = read(file(tmp_path, config.write(given)))
 
     assert settings(again) == settings(given)
@@ -247,7 +251,7 @@ def read_of_migration(folder: Path, content: str) -> LeaderMigration:
 @pytest.mark.parametrize(
     "spelling", [OLD, (ROUTE, SERVICE, LIFECYCLE), ("route", "service", LIFECYCLE)]
 )
-def test_a_plan_places_controllers(
+def test_migration_plan_assigns_controllers_to_leases(
     component: str, runs: LeaseAssignment, spelling: tuple[str, ...]
 ) -> None:
     found = plan(component, spelling)
@@ -257,7 +261,7 @@ def test_a_plan_places_controllers(
 
 
 @pytest.mark.row("daemon-migration-04")
-def test_without_a_file_three_controllers_are_shared() -> None:
+def test_default_migration_plan_migrates_all_but_the_node_controller() -> None:
     assert migration.DEFAULT.leader_name == "cloud-provider-extraction-migration"
     assert [migration.DEFAULT.assignment(entry.name) for entry in MANIFESTS[:4]] == [
         LeaseAssignment.MAIN,
@@ -276,8 +280,10 @@ def test_without_a_file_three_controllers_are_shared() -> None:
         ("v1", "controllerLeaders: [{name: route, component: '*'}]"),
     ],
 )
-def test_each_version_is_read(tmp_path: Path, version: str, body: str) -> None:
-    """Its entries may be none."""
+def test_each_api_version_of_a_migration_plan_is_read(
+    tmp_path: Path, version: str, body: str
+) -> None:
+    """The list of controllerLeaders may be empty."""
     leaders = () if "[]" in body else (ControllerLeader(name="route", component="*"),)
 
     assert read_of_migration(
@@ -309,7 +315,7 @@ def test_each_version_is_read(tmp_path: Path, version: str, body: str) -> None:
         ),
     ],
 )
-def test_a_wrong_plan_is_refused_with_the_place(
+def test_invalid_migration_plan_error_names_the_field(
     tmp_path: Path, version: str, body: str, words: str
 ) -> None:
     content = document(version, body)
@@ -317,7 +323,7 @@ def test_a_wrong_plan_is_refused_with_the_place(
         read_of_migration(tmp_path, content)
 
 
-def test_a_plan_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_migration_plan_of_another_kind_is_refused(tmp_path: Path) -> None:
     content = document("v1", "leaderName: x").replace("Leader", "Leadr", 1)
     with pytest.raises(documents.DocumentError, match="kind is"):
         read_of_migration(tmp_path, content)
@@ -356,7 +362,7 @@ KUBECONFIG: dict[str, Any] = {
         ),
     )
 )
-def test_no_file_makes_a_reader_stumble(content: Any) -> None:
+def test_arbitrary_file_content_raises_only_the_declared_errors(content: Any) -> None:
     data = content if isinstance(content, bytes) else yaml.safe_dump(content).encode()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "file"

@@ -97,18 +97,18 @@ def complaints(words: list[str]) -> list[str]:
         return list(error.faults)
 
 
-def test_every_flag_has_its_row() -> None:
+def test_every_flag_has_a_row_in_the_flag_table() -> None:
     assert set(ROWS) == set(options.FLAGS)
 
 
-def test_what_takes_any_text_is_all_that_refuses_nothing() -> None:
+def test_only_flags_of_type_string_accept_every_text() -> None:
     silent = {name for name, row in ROWS.items() if not row.refuses}
 
     assert {options.FLAGS[name].kind.word for name in silent} == {"string"}
 
 
 @pytest.mark.row("daemon-flags-01")
-def test_defaults() -> None:
+def test_flag_defaults_match_the_flag_table() -> None:
     given = options.parse([])
 
     written = {name: flag.kind.write(given.get(name)) for name, flag in options.FLAGS.items()}
@@ -116,7 +116,7 @@ def test_defaults() -> None:
     assert written == {name: row.default for name, row in ROWS.items()}
 
 
-def test_what_they_take() -> None:
+def test_flags_accept_the_values_in_the_flag_table() -> None:
     for name, row in ROWS.items():
         for word, written in row.takes.items():
             argv = together(row, word)
@@ -128,8 +128,8 @@ def test_what_they_take() -> None:
 
 
 @pytest.mark.row("daemon-flags-02")
-def test_all_are_taken_together() -> None:
-    """One long command line arrives unchanged, and each of its flags counts as given."""
+def test_command_line_with_all_flags_sets_each_of_them() -> None:
+    """The values arrive unchanged, and each flag counts as explicitly set."""
     words = {name: next(iter(row.takes)) for name, row in ROWS.items()}
 
     read = options.parse(list(words.values()))
@@ -140,8 +140,8 @@ def test_all_are_taken_together() -> None:
 
 
 @pytest.mark.row("daemon-flags-03")
-def test_what_they_refuse() -> None:
-    """The message names the flag, the value, and what would be right."""
+def test_flags_refuse_the_invalid_values_in_the_flag_table() -> None:
+    """The message names the flag, the value, and the expected form."""
     for name, row in ROWS.items():
         for text in row.refuses:
             (said,) = complaints(together(row, f"--{name}={text}"))
@@ -153,7 +153,7 @@ def test_what_they_refuse() -> None:
 
 
 @pytest.mark.row("daemon-flags-07")
-def test_flags_without_effect_earn_one_notice() -> None:
+def test_flags_without_effect_are_listed_in_one_notice() -> None:
     words = [f"--{name}=x" for name in options.NO_EFFECT]
 
     (notice,) = options.parse(words).notices()
@@ -172,14 +172,14 @@ def test_flags_without_effect_earn_one_notice() -> None:
         "--webhook-tls-cipher-suites=TLS_AES_128_GCM_SHA256",
     ],
 )
-def test_what_python_cannot_set_is_said_once(word: str) -> None:
+def test_tls_settings_that_python_cannot_apply_cause_one_notice(word: str) -> None:
     (said,) = options.parse([word]).notices()
 
     assert said.startswith(word.partition("=")[0])
 
 
 @pytest.mark.row("daemon-flags-04")
-def test_all_faults_are_said_at_once() -> None:
+def test_all_invalid_flags_are_reported_at_once() -> None:
     argv = ["--cloud-provider=", "--secure-port=-1", "--tls-cipher-suites=X", "--webhooks=y"]
 
     said = complaints(argv)
@@ -227,8 +227,8 @@ def faults(*argv: str) -> list[str]:
         ("--logging-format=json --vmodule=a=1", "works with --logging-format=text only"),
     ],
 )
-def test_refused(argv: str, fault: str) -> None:
-    """One fault is one sentence that names the flag and what would be right."""
+def test_invalid_flag_combination_causes_one_error(argv: str, fault: str) -> None:
+    """The error is one sentence with the flag and the expected form."""
     words = argv.split()
     given = {word.removeprefix("--").partition("=")[0] for word in words}
 
@@ -289,8 +289,8 @@ TABLE = flags_of(Settings)
     ],
     ids=" ".join,
 )
-def test_syntax(words: list[str], expected: dict[str, object]) -> None:
-    """Every form that the reference's flag library reads is read the same way."""
+def test_flag_syntax_matches_pflag(words: list[str], expected: dict[str, object]) -> None:
+    """Every form that pflag, the flag library of Kubernetes, reads is read the same way."""
     parsed = argv.parse(TABLE, words)
 
     assert (parsed.values, parsed.arguments) == (expected, ())
@@ -304,8 +304,10 @@ def test_syntax(words: list[str], expected: dict[str, object]) -> None:
     ],
     ids=["a boolean never takes the next word", "a dash, words between flags, all after --"],
 )
-def test_words_that_belong_to_no_flag(words: str, values: object, arguments: str) -> None:
-    """They are arguments, as in the reference; empty ones vanish."""
+def test_words_without_a_flag_become_positional_arguments(
+    words: str, values: object, arguments: str
+) -> None:
+    """Positional arguments are kept as by pflag; empty ones are dropped."""
     parsed = argv.parse(TABLE, words.split(" "))
 
     assert (parsed.values, parsed.arguments) == (values, tuple(arguments.split()))
@@ -334,8 +336,8 @@ def test_words_that_belong_to_no_flag(words: str, values: object, arguments: str
         ),
     ],
 )
-def test_refusals(word: str, fault: str) -> None:
-    """A fault names the flag, what was given and what would be right."""
+def test_malformed_flags_are_refused_as_by_pflag(word: str, fault: str) -> None:
+    """The error names the flag, the given value and the expected form."""
     with pytest.raises(argv.UsageError) as caught:
         argv.parse(TABLE, [word])
 
@@ -343,8 +345,8 @@ def test_refusals(word: str, fault: str) -> None:
     assert found.startswith(fault)
 
 
-def test_each_flag_has_a_section_a_sentence_and_a_unit() -> None:
-    """A bare number has a unit or is a level."""
+def test_each_flag_declares_a_section_a_description_and_a_unit() -> None:
+    """A numeric flag without a unit must be a level."""
     for flag in options.FLAGS.values():
         assert flag.section in options.SECTIONS
         assert flag.text.endswith(".")
@@ -354,8 +356,8 @@ def test_each_flag_has_a_section_a_sentence_and_a_unit() -> None:
 VERSION = re.escape(f"cloud-controller-manager {ccm.__version__}")
 
 
-def test_arguments_are_refused() -> None:
-    """Words that belong to no flag are refused, empty ones are not."""
+def test_positional_arguments_are_refused() -> None:
+    """Empty arguments are accepted."""
     with pytest.raises(argv.UsageError) as caught:
         options.parse(["--leader-elect", "false", "x"])
 
@@ -369,22 +371,24 @@ def test_arguments_are_refused() -> None:
 @pytest.mark.parametrize(
     ("setting", "words", "value"),
     [
-        # Without a number of their own there are as many as sync workers.
+        # By default there are as many status workers as sync workers.
         ("node_status_workers", "", 1),
         ("node_status_workers", "--concurrent-node-syncs=5", 5),
         ("node_status_workers", "--concurrent-node-status-updates=2", 2),
-        # Zero means client-go's own numbers, a negative rate no limit.
+        # Zero means client-go's defaults; a negative rate means no limit.
         ("api_rate", "", (20.0, 30)),
         ("api_rate", "--kube-api-qps=0.5 --kube-api-burst=1", (0.5, 1)),
         ("api_rate", "--kube-api-qps=0 --kube-api-burst=0", (5.0, 10)),
         ("api_rate", "--kube-api-qps=-1", None),
-        # Calls to the cloud are not limited unless asked for.
+        # Calls to the cloud are unlimited by default.
         ("cloud_rate", "", None),
         ("cloud_rate", "--cloud-api-qps=2.5", (2.5, 3)),
         ("cloud_rate", "--cloud-api-qps=2 --cloud-api-burst=10", (2.0, 10)),
     ],
 )
-def test_numbers_that_follow_from_flags(setting: str, words: str, value: object) -> None:
+def test_worker_counts_and_rate_limits_are_derived_from_flags(
+    setting: str, words: str, value: object
+) -> None:
     assert getattr(options.parse(words.split()), setting) == value
 
 
@@ -398,8 +402,8 @@ def test_numbers_that_follow_from_flags(setting: str, words: str, value: object)
         (["--version=raw"], f"{VERSION} python=3.*\n"),
     ],
 )
-def test_version_is_answered(words: list[str], answer: str) -> None:
-    """The version is printed when asked for and only then; raw tells more, on one line."""
+def test_version_is_printed_only_when_requested(words: list[str], answer: str) -> None:
+    """--version=raw adds the version of Python, on the same line."""
     text = options.help_or_version(options.parse(words)) or ""
 
     assert re.fullmatch(answer, text)
@@ -427,14 +431,16 @@ def test_version_is_answered(words: list[str], answer: str) -> None:
         ),
     ],
 )
-def test_notices(words: str, told: list[str]) -> None:
-    """Each setting without effect, or that is old, is told once; working ones are not."""
+def test_deprecated_and_ineffective_settings_are_each_noticed_once(
+    words: str, told: list[str]
+) -> None:
+    """Settings with effect cause no notice."""
     read = options.parse(words.split())
 
     assert [*read.deprecations(), *read.notices()] == told
 
 
-def test_a_former_name_sets_its_flag() -> None:
+def test_deprecated_alias_sets_its_flag() -> None:
     for former, flag in options.ALIASES.items():
         name = flag.deprecated.removeprefix("use --")
         word = next(iter(ROWS[name].takes))
@@ -446,14 +452,14 @@ def test_a_former_name_sets_its_flag() -> None:
         assert options.parse([word, f"--{former}={flag.kind.write(read.get(name))}"]) == read
 
 
-def test_two_names_of_a_flag_with_two_values_are_an_error() -> None:
+def test_deprecated_alias_with_a_different_value_is_an_error() -> None:
     (fault,) = complaints(["--own-nodes=a", "--node-selector=b"])
 
     assert fault.startswith("--own-nodes is the deprecated name of --node-selector and has another")
 
 
-def test_flag_lines() -> None:
-    """Every flag is logged with the value in force, in quotes, by name."""
+def test_flag_lines_list_every_flag_with_its_quoted_value() -> None:
+    """The value is the effective one, and special characters are escaped."""
     lines = options.parse(['--cluster-name=a"b\\c\n', "-v4"]).flag_lines()
 
     assert len(lines) == len(options.FLAGS)
@@ -462,14 +468,14 @@ def test_flag_lines() -> None:
     assert 'FLAG: --v="4"' in lines
 
 
-def test_the_file_is_what_the_table_says() -> None:
+def test_flags_reference_file_is_up_to_date() -> None:
     """If not: `python -m ccm.app.options.reference > ccm/app/FLAGS.md`."""
     assert reference.FILE.read_text(encoding="utf-8") == reference.markdown()
 
 
 @pytest.mark.row("daemon-names-01")
-def test_the_promised_names() -> None:
-    """Names, aliases, client names and metric names are those of the Go reference."""
+def test_controller_names_match_the_go_implementation() -> None:
+    """Names, aliases, client names and metric names are compared."""
     assert [(c.name, c.alias, c.client, c.metric) for c in MANIFESTS[:4]] == [
         ("cloud-node-controller", "cloud-node", "node-controller", "cloud-node"),
         (
@@ -500,8 +506,10 @@ def test_the_promised_names() -> None:
         ("a", "", False),
     ],
 )
-def test_enabling(name: str, requested: str, enabled: bool) -> None:
-    """The first entry that names it decides, else the star unless off by default."""
+def test_first_matching_entry_decides_whether_a_controller_is_enabled(
+    name: str, requested: str, enabled: bool
+) -> None:
+    """Without an entry, `*` enables each controller that is not off by default."""
     found = controllers.is_enabled(name, requested.split(","), off_by_default={"delta", "echo"})
 
     assert found is enabled
@@ -523,12 +531,12 @@ def test_enabling(name: str, requested: str, enabled: bool) -> None:
         ("-route-controller,-cloud-node-lifecycle-controller,*", "cloud-node service"),
     ],
 )
-def test_what_a_list_starts(requested: str, enabled: str) -> None:
+def test_controllers_flag_selects_controllers(requested: str, enabled: str) -> None:
     assert [entry.alias for entry in controllers.enabled(requested.split(","))] == enabled.split()
 
 
-def test_machine_controllers_run_only_where_they_are_named() -> None:
-    """Another program may see to the same objects already."""
+def test_machine_controllers_are_off_unless_named() -> None:
+    """machine-controller-manager may already manage the same objects."""
     named = [each.name for each in MANIFESTS[4:]]
 
     assert {each.name for each in controllers.enabled(["*"])}.isdisjoint(named)
