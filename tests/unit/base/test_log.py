@@ -21,7 +21,7 @@ HEAD = r"\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ test_log\.py:\d+\]"
 
 @pytest.fixture
 def stream() -> Iterator[io.BytesIO]:
-    """Where lines go, as JSON; the process's logging is as before afterwards."""
+    """Log JSON to a buffer; restore the logging of the process afterwards."""
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
     stream = io.BytesIO()
@@ -42,7 +42,7 @@ def objects(stream: io.BytesIO) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("method", "letter"), [("info", "I"), ("warning", "W"), ("error", "E"), ("critical", "F")]
 )
-def test_text_lines_look_like_klogs(stream: io.BytesIO, method: str, letter: str) -> None:
+def test_text_lines_have_the_format_of_klog(stream: io.BytesIO, method: str, letter: str) -> None:
     log.setup(stream=stream)
 
     getattr(log.logger("node"), method)(
@@ -56,7 +56,7 @@ def test_text_lines_look_like_klogs(stream: io.BytesIO, method: str, letter: str
     assert re.fullmatch(expected, written(stream))
 
 
-def test_a_developers_line_has_no_colours_in_a_file(stream: io.BytesIO) -> None:
+def test_dev_format_has_colours_only_when_requested(stream: io.BytesIO) -> None:
     log.setup(fmt="dev", stream=stream)
 
     log.logger("node").warning("not found", node="a")
@@ -82,7 +82,7 @@ def test_a_developers_line_has_no_colours_in_a_file(stream: io.BytesIO) -> None:
         (0, [("test*", 3)], 0),
     ],
 )
-def test_debug_lines_appear_from_verbosity_four_of_all_or_of_one_module(
+def test_debug_lines_need_verbosity_four_globally_or_by_vmodule(
     stream: io.BytesIO, verbosity: int, vmodule: list[tuple[str, int]], count: int
 ) -> None:
     log.setup(fmt="json", verbosity=verbosity, vmodule=vmodule, stream=stream)
@@ -92,7 +92,7 @@ def test_debug_lines_appear_from_verbosity_four_of_all_or_of_one_module(
     assert len(objects(stream)) == count
 
 
-def test_levels_change_while_a_thread_asks_for_them() -> None:
+def test_log_levels_can_change_while_a_thread_reads_them() -> None:
     levels = log.Levels()
 
     class Cache(dict[str, int]):
@@ -105,7 +105,7 @@ def test_levels_change_while_a_thread_asks_for_them() -> None:
     assert levels.is_enabled(4, "ccm.node")
 
 
-def test_a_full_buffer_is_written_in_order(stream: io.BytesIO) -> None:
+def test_full_log_buffer_is_flushed_in_order(stream: io.BytesIO) -> None:
     infos = io.BytesIO()
     log.setup(fmt="json", stream=stream, info_stream=infos, buffer_bytes=300)
 
@@ -118,7 +118,7 @@ def test_a_full_buffer_is_written_in_order(stream: io.BytesIO) -> None:
     assert [line["number"] for line in objects(infos)] == list(range(10))
 
 
-def test_text_that_no_encoding_can_write_is_logged_too(stream: io.BytesIO) -> None:
+def test_lone_surrogates_are_logged_escaped(stream: io.BytesIO) -> None:
     log.logger("x").error("broken \udcff", path="/\udcff", error=ValueError("\udcfe"), count=3)
 
     (line,) = objects(stream)
@@ -128,7 +128,9 @@ def test_text_that_no_encoding_can_write_is_logged_too(stream: io.BytesIO) -> No
 
 @pytest.mark.parametrize("fmt", ["text", "json", "dev"])
 @pytest.mark.parametrize("piece", ["token ", "://a@", "x"])
-def test_any_line_is_written_in_time(stream: io.BytesIO, fmt: log.Format, piece: str) -> None:
+def test_huge_log_lines_are_truncated_in_bounded_time(
+    stream: io.BytesIO, fmt: log.Format, piece: str
+) -> None:
     log.setup(fmt=fmt, stream=stream)
     said = piece * (1 << 18)
     before = time.process_time()
@@ -144,7 +146,7 @@ def test_any_line_is_written_in_time(stream: io.BytesIO, fmt: log.Format, piece:
 
 
 @pytest.mark.parametrize("fmt", ["text", "json"])
-def test_a_secret_of_lines_stays_out_of_tracebacks(stream: io.BytesIO, fmt: log.Format) -> None:
+def test_multi_line_secret_is_masked_in_tracebacks(stream: io.BytesIO, fmt: log.Format) -> None:
     log.setup(fmt=fmt, stream=stream)
     secret = "first-line-of-a-secret\nsecondLine88-of-a-secret"
     redact.register(secret, lasting=False)
@@ -159,7 +161,7 @@ def test_a_secret_of_lines_stays_out_of_tracebacks(stream: io.BytesIO, fmt: log.
 
 
 @pytest.mark.parametrize("fmt", ["text", "dev"])
-def test_a_message_cannot_forge_a_line(stream: io.BytesIO, fmt: log.Format) -> None:
+def test_control_characters_cannot_forge_a_log_line(stream: io.BytesIO, fmt: log.Format) -> None:
     said = "no\nforged\rforged\x85forged\u2028forged\x1b[2J\x9b2J\u202e"
     log.setup(fmt=fmt, stream=stream)
     try:
@@ -173,7 +175,7 @@ def test_a_message_cannot_forge_a_line(stream: io.BytesIO, fmt: log.Format) -> N
     assert "".join([first, *(line[1:] for line in rest)]).isprintable()
 
 
-def test_json_lines_have_klogs_keys_and_each_level_its_stream(stream: io.BytesIO) -> None:
+def test_json_lines_have_the_keys_of_klog_and_split_streams(stream: io.BytesIO) -> None:
     infos = io.BytesIO()
     log.setup(fmt="json", verbosity=6, stream=stream, info_stream=infos)
     log.logger("node").v(6).info("detail")
@@ -192,7 +194,7 @@ def test_json_lines_have_klogs_keys_and_each_level_its_stream(stream: io.BytesIO
     assert (forwarded["logger"], forwarded["msg"]) == ("some.library", "careful, please")
 
 
-def test_no_secret_reaches_a_stream(stream: io.BytesIO) -> None:
+def test_secrets_are_masked_in_log_lines(stream: io.BytesIO) -> None:
     redact.register("wLq2hunter\n2")
     try:
         raise ValueError("refused: wLq2hunter\n2 is wrong")

@@ -1,4 +1,4 @@
-"""What belongs to the whole process: its interpreter, its watchdog, its metrics."""
+"""Parts of the whole process: its interpreter, its watchdog, its metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from ccm.base import interpreter, metrics
 from tests.waiting import DEADLINE_S
 
 
-def test_a_child_is_isolated_and_has_our_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_interpreter_is_isolated_and_inherits_x_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "_xoptions", {"dev": True, "int_max_str_digits": "700"})
 
     command = interpreter.command("this", "that")
@@ -61,7 +63,9 @@ GRIPS = "ctypes.PyDLL(None).sleep({:g})".format
         ),
     ],
 )
-def test_a_process_that_hangs_is_ended(seconds: float, then: str, hangs: str, code: int) -> None:
+def test_watchdog_ends_a_hanging_process_at_its_earliest_deadline(
+    seconds: float, then: str, hangs: str, code: int
+) -> None:
     program = _PROGRAM.format(seconds=seconds, then=then, hangs=hangs)
 
     done = subprocess.run(
@@ -74,7 +78,7 @@ def test_a_process_that_hangs_is_ended(seconds: float, then: str, hangs: str, co
 
     assert done.returncode == code
     assert done.stdout == ""
-    # Where it hung, for whoever reads the log.
+    # The log shows where the process hung.
     assert done.stderr.startswith("Timeout (") == bool(code)
     assert ('File "<string>", line' in done.stderr) == bool(code)
 
@@ -105,7 +109,7 @@ Odd()
 """
 
 
-def test_warnings_and_errors_that_nobody_awaits_are_lines_without_secrets() -> None:
+def test_warnings_and_unhandled_errors_are_logged_without_secrets() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,
@@ -120,7 +124,7 @@ def test_warnings_and_errors_that_nobody_awaits_are_lines_without_secrets() -> N
     assert "hunTer2x9" not in done.stdout
 
 
-def test_series_have_their_suffixes_and_no_created_series() -> None:
+def test_metrics_have_their_suffixes_and_no_created_series() -> None:
     name = f"test_{uuid.uuid4().hex}"
     metrics.histogram(f"{name}_h", "help", ["verb"], buckets=(0.1,)).labels(verb="get").observe(0.1)
     metrics.counter(f"{name}_c_total", "help").inc()
@@ -138,7 +142,7 @@ def test_series_have_their_suffixes_and_no_created_series() -> None:
 
 
 @pytest.mark.parametrize(("declare", "kind"), [("gauge", "gauge"), ("plain_counter", "counter")])
-def test_a_renamed_metric_has_its_former_name_too(declare: str, kind: str) -> None:
+def test_renamed_metric_is_exposed_under_its_deprecated_name_too(declare: str, kind: str) -> None:
     name = f"test_{uuid.uuid4().hex}"
     metric = getattr(metrics, declare)(f"{name}_new", "help", ["result"])
     metrics.FormerName(metric, f"{name}_old")

@@ -1,4 +1,4 @@
-"""What is taken out of log lines, and what is left."""
+"""Masking of secrets in log lines and other text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ M = redact.MASK
 
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests of this process may have made secrets known."""
+    """Forget the secrets that other tests of this process registered."""
     monkeypatch.setattr(redact, "_lasting", {})
     monkeypatch.setattr(redact, "_transient", deque(maxlen=redact.MAX_TRANSIENT))
     monkeypatch.setattr(redact, "_held", {})
@@ -27,7 +27,7 @@ def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("lasting", "most"), [(True, redact.MAX_LASTING), (False, redact.MAX_TRANSIENT)]
 )
-def test_the_newest_secrets_are_known(lasting: bool, most: int) -> None:
+def test_oldest_secret_is_forgotten_beyond_the_limit(lasting: bool, most: int) -> None:
     every = [f"rotated-{number:04d}" for number in range(most + 1)]
     for secret in every:
         redact.register(secret, lasting=lasting)
@@ -38,7 +38,7 @@ def test_the_newest_secrets_are_known(lasting: bool, most: int) -> None:
 @pytest.mark.parametrize(
     "learn", [redact.register, lambda secret: redact.set_owner_secrets("owner", secret)]
 )
-def test_a_secret_beyond_any_credential_is_refused(learn: Callable[[str], None]) -> None:
+def test_too_long_secret_is_refused(learn: Callable[[str], None]) -> None:
     with pytest.raises(ValueError, match=f"{credentials.MAX_BYTES} bytes.* has 300000$"):
         learn("x" * 300_000)
 
@@ -98,7 +98,7 @@ def test_a_secret_beyond_any_credential_is_refused(learn: Callable[[str], None])
         ("a\\n07401b.f395accd246ae52d", f"a\\n{M}"),
     ],
 )
-def test_what_looks_secret_is_masked(said: str, written: str) -> None:
+def test_text_that_looks_like_a_secret_is_masked(said: str, written: str) -> None:
     assert redact.mask_text(said) == written
     assert redact.mask_text(written) == written
 
@@ -117,7 +117,7 @@ def test_what_looks_secret_is_masked(said: str, written: str) -> None:
         ('{"token=3', f'{{"token={M}'),
     ],
 )
-def test_a_line_of_json_stays_json(said: str, written: str) -> None:
+def test_masked_json_line_stays_valid_json(said: str, written: str) -> None:
     redact.register("1234567")
 
     assert redact.mask_log_line(said.encode()).decode() == written
@@ -147,23 +147,23 @@ def test_a_line_of_json_stays_json(said: str, written: str) -> None:
         "m-nosecret: hunter, next",
     ],
 )
-def test_harmless_text_stays(said: str) -> None:
+def test_harmless_text_is_not_masked(said: str) -> None:
     assert redact.mask_text(said) == said
     assert redact.mask_log_line(said.encode()) == said.encode()
 
 
 @pytest.mark.parametrize("secret", ["hunter2-hunter2", "a?b>c~d>e?f", "p\u00e4sswort", "x\ny" * 9])
-def test_a_known_secret_is_masked_in_base64_of_a_text_around_it(secret: str) -> None:
+def test_known_secret_is_masked_inside_base64_of_a_longer_text(secret: str) -> None:
     redact.register(secret)
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         for before, after in (("", ""), ("u:", "x"), ("us:", "xy"), ("usr:", "xyz")):
             shown = redact.mask_text(encode(f"{before}{secret}{after}".encode()).decode())
-            # A digit at either end holds bits of its neighbour.
+            # The first and last base64 digits also hold bits of the neighbouring bytes.
             assert M in shown
             assert base64.b64encode(secret.encode())[4:12].decode() not in shown
 
 
-def test_a_held_secret_is_masked_until_its_last_owner_releases_it() -> None:
+def test_owned_secret_is_masked_until_its_last_owner_releases_it() -> None:
     redact.register("node")
     redact.set_owner_secrets("owner", "held-secret", "other-secret")
     redact.set_owner_secrets("another", "held-secret")
@@ -176,7 +176,7 @@ def test_a_held_secret_is_masked_until_its_last_owner_releases_it() -> None:
 
 
 @pytest.mark.parametrize("between", ["\n", ":\n\n  \t"])
-def test_a_secret_of_several_lines_is_known_behind_margins(between: str) -> None:
+def test_multi_line_secret_is_masked_despite_line_prefixes(between: str) -> None:
     secret = between.join(("first77-of-sixteen", "second88-of-sixteen"))
     redact.register(secret)
     rows = f"bad: {secret} end".split("\n")
@@ -197,7 +197,7 @@ def test_a_secret_of_several_lines_is_known_behind_margins(between: str) -> None
         ("mail_password: hunter", f"mail_password: {M}"),
     ],
 )
-def test_a_secret_after_the_name_of_an_object_is_masked(said: str, written: str) -> None:
+def test_secret_after_an_object_name_is_masked(said: str, written: str) -> None:
     assert redact.mask_text(said) == written
 
 
@@ -205,11 +205,11 @@ def test_a_secret_after_the_name_of_an_object_is_masked(said: str, written: str)
     ("names", "secret"),
     [("token apiToken client_secret PASSWORD api-key", True), ("tokenFile key_pair", False)],
 )
-def test_names_tell_which_settings_are_secret(names: str, secret: bool) -> None:
+def test_secret_settings_are_recognized_by_name(names: str, secret: bool) -> None:
     assert {redact.is_secret_name(name) for name in names.split()} == {secret}
 
 
-def test_public_text_is_cut_after_its_secrets_are_gone() -> None:
+def test_public_text_is_masked_before_it_is_truncated() -> None:
     said = redact.mask_for_api("é" * 505 + " password: abcdefghijklmnop " + "x" * 9000)
 
     assert len(said.encode()) <= redact.MAX_PUBLIC_BYTES
@@ -218,7 +218,7 @@ def test_public_text_is_cut_after_its_secrets_are_gone() -> None:
 
 
 @pytest.mark.parametrize("secret", ["hunter2-" * 40, "hunter2-" * 400])
-def test_half_a_secret_at_the_cut_is_left_out(secret: str) -> None:
+def test_partial_secret_at_the_truncation_is_removed(secret: str) -> None:
     redact.register(secret)
     for whole in (1, 7, 100, len(secret) // 2, len(secret) - 2):
         said = redact.mask_text("x " * ((redact.MAX_CHARACTERS - whole) // 2) + secret)
@@ -226,8 +226,8 @@ def test_half_a_secret_at_the_cut_is_left_out(secret: str) -> None:
         assert len(said) <= redact.MAX_CHARACTERS
 
 
-def test_hostile_text_costs_seconds_at_most() -> None:
-    """Text of 64 KiB whose cost would be quadratic in a careless pattern."""
+def test_masking_hostile_text_takes_bounded_time() -> None:
+    """The texts of 64 KiB would take quadratic time with a careless pattern."""
     before = time.process_time()
     for piece in (
         "token='eyJ-://a:",

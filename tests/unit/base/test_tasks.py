@@ -1,4 +1,4 @@
-"""Tasks, drain, fence, throttle and waits, in virtual time."""
+"""Tasks, drain, lease guard, rate limiter and waits, in virtual time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 class Environment:
-    """A drain, tasks that it governs, and a door that holds changes up."""
+    """A drain, its tasks, and an event that blocks their changes."""
 
     def __init__(self) -> None:
         self.drain = Drain()
@@ -73,7 +73,7 @@ ONE, LONE = changes("first"), changes("lone", in_unit=False)
         pytest.param(beside, ["left behind"], id="a-task-that-outlives-its-unit"),
     ],
 )
-async def test_a_change_under_way_comes_to_its_end(work: Work, said: list[str]) -> None:
+async def test_drain_waits_for_changes_in_progress(work: Work, said: list[str]) -> None:
     env = Environment()
     begun = env.start(work)
     await settle()
@@ -89,7 +89,7 @@ async def test_a_change_under_way_comes_to_its_end(work: Work, said: list[str]) 
     await tasks.cancel_and_join(begun)
 
 
-async def test_a_change_that_takes_too_long_is_reported() -> None:
+async def test_drain_reports_a_change_beyond_its_timeout() -> None:
     env = Environment()
     begun = env.start(ONE)
     await settle()
@@ -102,7 +102,7 @@ async def test_a_change_that_takes_too_long_is_reported() -> None:
 
 
 @pytest.mark.parametrize("work", [ONE, LONE, beside])
-async def test_a_drain_begins_nothing_new(work: Work) -> None:
+async def test_drained_process_starts_no_new_changes(work: Work) -> None:
     env = Environment()
     env.door.set()
     assert await env.drain.drain(20.0)
@@ -114,7 +114,7 @@ async def test_a_drain_begins_nothing_new(work: Work) -> None:
 
 
 def governing(seconds: float | None) -> LeaseGuard:
-    """The guard of this test; None: under a lease that was never taken."""
+    """Activate a lease guard; None: the lease was never acquired."""
     guard = LeaseGuard()
     if seconds is not None:
         guard.extend(clock.monotonic() + seconds)
@@ -123,7 +123,7 @@ def governing(seconds: float | None) -> LeaseGuard:
 
 
 async def limited() -> str:
-    """Something that never ends by itself; how it ended."""
+    """Run endless work under the lease guard; return how it ended."""
     try:
         async with lease_guard.limit():
             await asyncio.sleep(1e6)
@@ -135,8 +135,8 @@ async def limited() -> str:
 
 
 @pytest.mark.parametrize("seconds", [None, 10])
-async def test_without_a_lease_that_holds_nothing_is_begun(seconds: float | None) -> None:
-    """Not even where the event loop had no chance to notice, nor in a thread of the task."""
+async def test_lease_guard_refuses_work_without_a_valid_lease(seconds: float | None) -> None:
+    """The guard also refuses before the event loop noticed the expiry, and in a thread."""
     governing(seconds)
     if seconds:
         jump(9.9)
@@ -149,7 +149,7 @@ async def test_without_a_lease_that_holds_nothing_is_begun(seconds: float | None
     assert await limited() == "not begun"
 
 
-async def test_work_under_way_lasts_as_long_as_its_own_lease() -> None:
+async def test_running_work_is_cancelled_when_its_own_lease_expires() -> None:
     guard = governing(10)
     begun = tasks.spawn(limited(), name="limited")
     for _ in range(3):
@@ -167,13 +167,13 @@ async def test_work_under_way_lasts_as_long_as_its_own_lease() -> None:
         lease_guard.check_current_guard()
 
 
-async def test_a_lost_lease_ends_at_once_what_is_under_way() -> None:
+async def test_lost_lease_cancels_running_work_at_once() -> None:
     guard = governing(10)
     begun = tasks.spawn(limited(), name="limited")
     await advance(1)
 
     guard.expire()
-    # A renewal that is answered in the same breath finds its end begun.
+    # A renewal that arrives in the same loop iteration comes too late.
     await asyncio.sleep(0)
     guard.extend(clock.monotonic())
 
@@ -181,7 +181,7 @@ async def test_a_lost_lease_ends_at_once_what_is_under_way() -> None:
     assert elapsed_s() == 1
 
 
-async def test_bounded_runs_all_with_at_most_the_limit_at_once_and_stops_at_a_failure() -> None:
+async def test_run_bounded_keeps_its_limit_and_stops_at_the_first_failure() -> None:
     running, most, done = 0, 0, 0
 
     async def work(item: int) -> None:
@@ -200,7 +200,7 @@ async def test_bounded_runs_all_with_at_most_the_limit_at_once_and_stops_at_a_fa
     assert done < 25
 
 
-async def test_a_cancellation_is_heard_together_with_the_event() -> None:
+async def test_wait_for_is_cancelled_even_when_the_event_is_set() -> None:
     event = asyncio.Event()
     waits = asyncio.create_task(tasks.wait_for(event, 3))
     await settle()
@@ -218,7 +218,9 @@ async def test_a_cancellation_is_heard_together_with_the_event() -> None:
     burst=st.integers(1, 5),
     seed=st.integers(0, 10_000),
 )
-async def test_waiters_are_served_in_order(count: int, qps: float, burst: int, seed: int) -> None:
+async def test_rate_limiter_serves_waiters_in_order(
+    count: int, qps: float, burst: int, seed: int
+) -> None:
     rng = random.Random(seed)
     leaving = {number for number in range(count) if rng.random() < 0.4}
 
@@ -231,7 +233,7 @@ async def test_waiters_are_served_in_order(count: int, qps: float, burst: int, s
 
 
 async def line(count: int, qps: float, burst: int, leaving: set[int]) -> list[tuple[int, float]]:
-    """Who was served and when, where some leave the line as soon as it stands."""
+    """Return the served waiters with their times; some are cancelled at once."""
     limiter = TokenBucket(qps=qps, burst=burst)
     began = elapsed_s()
     served: list[tuple[int, float]] = []
@@ -250,12 +252,12 @@ async def line(count: int, qps: float, burst: int, leaving: set[int]) -> list[tu
 
 
 @pytest.mark.parametrize(("qps", "burst"), [(0.0, 1), (-1.0, 1), (1.0, 0)])
-def test_a_bucket_that_could_never_serve_is_refused(qps: float, burst: int) -> None:
+def test_token_bucket_refuses_a_zero_rate_or_burst(qps: float, burst: int) -> None:
     with pytest.raises(ValueError, match="must be"):
         TokenBucket(qps=qps, burst=burst)
 
 
-async def test_a_negative_rate_means_no_limit_and_zero_the_defaults_of_client_go() -> None:
+async def test_negative_rate_is_unlimited_and_zero_uses_client_go_defaults() -> None:
     limiter, default = client_go_limiter(-1, 10), client_go_limiter(0, 0)
 
     assert isinstance(limiter, Unlimited)
@@ -263,7 +265,7 @@ async def test_a_negative_rate_means_no_limit_and_zero_the_defaults_of_client_go
     assert [await default.acquire() for _ in range(11)] == [0.0] * 10 + [pytest.approx(0.2)]
 
 
-async def test_trying_never_waits_and_never_jumps_the_line() -> None:
+async def test_try_acquire_neither_waits_nor_overtakes_waiters() -> None:
     limiter = TokenBucket(qps=1, burst=1)
     assert [limiter.try_acquire(), limiter.try_acquire()] == [True, False]
     waiter = tasks.spawn(limiter.acquire(), name="waiter")
@@ -274,6 +276,6 @@ async def test_trying_never_waits_and_never_jumps_the_line() -> None:
     assert limiter.try_acquire()
 
 
-def test_a_bucket_never_holds_more_than_its_burst() -> None:
+def test_token_bucket_never_holds_more_than_its_burst() -> None:
     bucket = Bucket(qps=1, burst=2)
     assert [bucket.take(at) for at in (0, 0, 0, 1000, 1000, 1000)] == [True, True, False] * 2

@@ -1,4 +1,4 @@
-"""Values from text of others: numbers, durations, flags, gates, credentials, files, proxies."""
+"""Values from text: numbers, durations, flags, gates, credentials, files, proxies."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ from tests.handclock import HandClock
 
 
 @pytest.mark.parametrize("text", ["+1", "1_0", "²", "٣", "1\n", str(MAX_INT64 + 1), "0" * 5000])
-def test_other_text_than_digits_is_none(text: str) -> None:
+def test_parse_digits_returns_none_for_other_text(text: str) -> None:
     assert parse_digits(text) is None
     assert parse_digits(str(MAX_INT64)) == MAX_INT64
 
 
 @given(st.text())
-def test_what_is_read_is_what_is_written(text: str) -> None:
+def test_parsed_digits_equal_the_text(text: str) -> None:
     found = parse_digits(text)
 
     assert found is None or str(found) == text.lstrip("0") or (found == 0 and set(text) == {"0"})
@@ -68,7 +68,7 @@ US = timedelta(microseconds=1)
 
 
 @given(st.integers(-(2**62) // 1000, 2**62 // 1000))
-def test_what_is_written_reads_back_the_same(micros: int) -> None:
+def test_formatted_duration_parses_to_the_same_value(micros: int) -> None:
     value = micros * US
 
     assert parse_duration(format_duration(value)) == value
@@ -89,13 +89,15 @@ def test_what_is_written_reads_back_the_same(micros: int) -> None:
         ("2562047h", timedelta(hours=2562047), None),
     ],
 )
-def test_durations_are_those_of_go(text: str, value: timedelta, written: str | None) -> None:
+def test_durations_parse_and_format_as_in_go(
+    text: str, value: timedelta, written: str | None
+) -> None:
     assert parse_duration(text) == value
     assert written in (None, format_duration(value))
 
 
 @pytest.mark.parametrize("text", ["", "3", "s", ".s", "1d", "5 s", " 5s", "1h2", "٣s", "2562048h"])
-def test_other_durations_are_refused_with_the_text_shown(text: str) -> None:
+def test_invalid_duration_error_shows_the_text(text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(text))):
         parse_duration(text)
 
@@ -109,7 +111,7 @@ def test_other_durations_are_refused_with_the_text_shown(text: str) -> None:
     ],
     ids=lambda value: repr(value)[:24],
 )
-def test_a_header_carries_one_line_of_a_credential(text: str, is_taken: bool) -> None:
+def test_credential_for_a_header_must_be_one_ascii_line(text: str, is_taken: bool) -> None:
     if is_taken:
         assert credentials.check_header_value(text) == text
         return
@@ -118,7 +120,7 @@ def test_a_header_carries_one_line_of_a_credential(text: str, is_taken: bool) ->
     assert "hunter" not in str(caught.value)
 
 
-def test_a_credential_file_has_a_limit_and_a_private_one_its_mode(tmp_path: Path) -> None:
+def test_credential_file_size_is_limited_and_private_files_have_mode_0600(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_bytes(b" \n" + b"x" * (credentials.MAX_BYTES - 3) + b"\n")
     assert credentials.read(file) == "x" * (credentials.MAX_BYTES - 3)
@@ -162,7 +164,9 @@ BOTH = {"HTTP_PROXY": PROXY, "HTTPS_PROXY": PROXY}
     ],
 )
 @pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
-def test_hosts_without_a_proxy(name: str, no_proxy: str, hosts: str, is_direct: bool) -> None:
+def test_no_proxy_selects_hosts_without_a_proxy(
+    name: str, no_proxy: str, hosts: str, is_direct: bool
+) -> None:
     proxies = ProxySettings.from_environ({**BOTH, name: no_proxy})
     for host in hosts.split():
         assert (proxies.proxy_for(f"https://{host}/x") == "") is is_direct, host
@@ -178,7 +182,7 @@ def test_hosts_without_a_proxy(name: str, no_proxy: str, hosts: str, is_direct: 
         ({"HTTP_PROXY": PROXY}, "http://cloud.test", PROXY),
         ({"HTTP_PROXY": PROXY, "ALL_PROXY": PROXY}, "https://cloud.test", ""),
         ({"HTTPS_PROXY": " proxy.test:3128 "}, "https://cloud.test", PROXY),
-        # Metadata services and this machine are never asked through a proxy.
+        # Metadata services and localhost are never reached through a proxy.
         *((BOTH, f"http://{host}/latest", "") for host in ("169.254.170.23", "[fd00:ec2::254]")),
         *(
             (BOTH, f"https://{host}", "")
@@ -187,11 +191,13 @@ def test_hosts_without_a_proxy(name: str, no_proxy: str, hosts: str, is_direct: 
         *((BOTH, f"http://{host}", "") for host in ("127.8.8.8:8080", "[::1]", "LOCALHOST")),
     ],
 )
-def test_the_variables_name_a_proxy(environ: dict[str, str], url: str, proxy: str) -> None:
+def test_proxy_is_selected_by_environment_variables(
+    environ: dict[str, str], url: str, proxy: str
+) -> None:
     assert ProxySettings.from_environ(environ).proxy_for(url) == proxy
 
 
-def test_the_password_of_a_proxy_is_a_secret() -> None:
+def test_proxy_password_is_masked() -> None:
     proxy = "http://us:pass%40word-of-proxy@proxy.test"
     assert (
         ProxySettings.from_environ({"HTTPS_PROXY": proxy}).proxy_for("https://cloud.test") == proxy
@@ -204,7 +210,7 @@ def test_the_password_of_a_proxy_is_a_secret() -> None:
 @pytest.mark.parametrize(
     "given", ["socks5://us:hunter4@proxy.test", "http://", "http://proxy.test:x", "http://p:0"]
 )
-def test_what_is_no_proxy_is_refused_by_name(given: str) -> None:
+def test_invalid_proxy_error_names_the_variable(given: str) -> None:
     proxies = ProxySettings.from_environ({"HTTPS_PROXY": given})
     with pytest.raises(ValueError, match=r"HTTPS_PROXY.*is not an HTTP proxy") as caught:
         proxies.proxy_for("https://cloud.test")
@@ -213,14 +219,14 @@ def test_what_is_no_proxy_is_refused_by_name(given: str) -> None:
     assert proxies.proxy_for("https://localhost") == ""
 
 
-def test_a_password_of_a_proxy_that_is_longer_than_any_credential_is_refused() -> None:
+def test_too_long_proxy_password_is_refused() -> None:
     proxy = f"http://us:{'x' * 70_000}@proxy.test"
 
     with pytest.raises(ValueError, match=r"^HTTPS_PROXY: its password must .* has 70000$"):
         ProxySettings.from_environ({"HTTPS_PROXY": proxy}).proxy_for("https://cloud.test")
 
 
-def test_delays_double_up_to_the_cap() -> None:
+def test_exponential_backoff_doubles_up_to_the_cap() -> None:
     policy = ExponentialBackoff(base_s=0.005, factor=2.0, cap_s=1000.0)
     delays = [policy.delay(failures, random.Random(7)) for failures in (0, 1, 17, 18, 10**9)]
 
@@ -228,13 +234,15 @@ def test_delays_double_up_to_the_cap() -> None:
 
 
 @given(st.floats(0.001, 1e6), st.floats(-1.0, 3.0), st.integers())
-def test_jitter_stretches_and_never_shortens(delay: float, fraction: float, seed: int) -> None:
+def test_jitter_lengthens_delays_and_never_shortens_them(
+    delay: float, fraction: float, seed: int
+) -> None:
     stretched = jittered(delay, fraction, random.Random(seed))
 
     assert delay <= stretched <= delay * (1 + max(0.0, fraction))
 
 
-def test_a_streak_grows_until_it_is_reset_or_a_quiet_time_is_over() -> None:
+def test_failure_streak_grows_until_reset_or_a_quiet_period() -> None:
     streak = FailureStreak(policy=ExponentialBackoff(base_s=1.0, cap_s=30.0), reset_after_s=120.0)
     grown = [streak.next_delay(now_s) for now_s in (0.0, 1.0, 121.0, 241.5, 242.0)]
 
@@ -244,7 +252,7 @@ def test_a_streak_grows_until_it_is_reset_or_a_quiet_time_is_over() -> None:
     assert streak.next_delay(243.0) == 1.0
 
 
-def test_an_outage_is_logged_as_it_begins_every_few_minutes_and_as_it_ends(hand: HandClock) -> None:
+def test_outage_is_logged_at_its_start_periodically_and_at_its_end(hand: HandClock) -> None:
     outage = Outage(logger("test"), start_message="lost", end_message="found")
     with capture_logs() as lines:
         outage.record_success()
@@ -287,7 +295,7 @@ CERTIFICATE = NamedCertificate(cert_file="a", key_file="b", names=("*.c", "d"))
         (VERSION, "v1.2.3-rc.1", "v1.2.3-rc.1", "v1.2.3-rc.1"),
     ],
 )
-def test_reads_and_writes(
+def test_flag_kinds_parse_and_format_values(
     kind: FlagKind[Any], text: str, value: object, written: str | None
 ) -> None:
     assert kind.parse(text) == value
@@ -317,7 +325,7 @@ def test_reads_and_writes(
         *[(VERSION, word) for word in ("v1", "1.2.3", "later")],
     ],
 )
-def test_refuses(kind: FlagKind[Any], text: str) -> None:
+def test_flag_kinds_refuse_invalid_text(kind: FlagKind[Any], text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the message is the parser's own business
         kind.parse(text)
 
@@ -338,23 +346,27 @@ KNOWN = (
     ],
     ids=["defaults", "a-group", "its-own-wins-over-a-group"],
 )
-def test_settings_change_gates(settings: dict[str, bool], enabled: set[str]) -> None:
+def test_feature_gates_follow_settings_and_group_settings(
+    settings: dict[str, bool], enabled: set[str]
+) -> None:
     assert {name for name, on in gate_values(KNOWN, settings).items() if on} == enabled
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_unknown_feature_gates_are_reported_at_once() -> None:
     with pytest.raises(ValueError, match="gate: Nope; unrecognized feature gate: No"):
         gate_values(KNOWN, {"Nope": True, "No": False, "Settled": False})
 
 
-def test_trust_is_as_strict_as_python_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lazy_tls_context_is_as_strict_as_the_default_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
     ours, pythons = lazy_aiohttp._context(), ssl.create_default_context()
     for name in ("verify_flags", "verify_mode", "check_hostname", "options", "minimum_version"):
         assert getattr(ours, name) == getattr(pythons, name), name
 
 
-def test_the_daemon_starts_without_the_machines_authorities() -> None:
+def test_daemon_start_does_not_load_the_system_cas() -> None:
     program = (
         "import ccm.__main__; from aiohttp import connector;"
         "context = connector._SSL_CONTEXT_VERIFIED;"
@@ -372,7 +384,7 @@ def key(host: str = "127.0.0.1") -> ConnectionKey:
 
 
 def plain_http() -> ssl.SSLError:
-    """What the TLS library says of an answer in plain HTTP."""
+    """Return the error of the TLS library for an answer in plain HTTP."""
     received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
     connection = ssl.create_default_context().wrap_bio(received, sent, server_hostname="x")
     received.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -409,5 +421,5 @@ def plain_http() -> ssl.SSLError:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_went_wrong_is_said_without_numbers_and_tls(error: Exception, said: str) -> None:
+def test_connection_errors_are_described_without_error_numbers(error: Exception, said: str) -> None:
     assert lazy_aiohttp.describe_error(error) == said
