@@ -1,4 +1,4 @@
-"""The commands: their lines, their exit status, and what reaches a terminal."""
+"""The commands: command lines, exit status, and terminal output."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ HOSTILE = (
         ("providers --cloud-config x", 2, "needs the NAME of a provider"),
     ],
 )
-def test_a_line_that_argparse_ends(
+def test_argparse_exits_with_its_status_and_message(
     words: str, code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -60,7 +60,7 @@ def test_a_line_that_argparse_ends(
     assert code == 0 or said.out == ""
 
 
-def test_nothing_heavy_is_loaded_before_a_command_runs() -> None:
+def test_cli_parser_imports_no_heavy_modules() -> None:
     script = (
         "import sys; from ccm import cli; cli.build_parser(); "
         "print([name for name in ('aiohttp', 'structlog', 'ccm.app') if name in sys.modules])"
@@ -73,7 +73,7 @@ def test_nothing_heavy_is_loaded_before_a_command_runs() -> None:
     assert told.stdout.strip() == "[]"
 
 
-def test_ctrl_c_is_quiet_from_the_first_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_before_parsing_exits_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
@@ -112,11 +112,11 @@ WEB = "machinedeployment/web"
         ("rollout status mcd/", "got 'status mcd/'"),
     ],
 )
-def test_wrong_lines_are_refused(
+def test_invalid_command_lines_are_refused(
     words: str, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, *rest = words.split()
-    # Of a plan 2 stands for changes.
+    # The exit status 2 of plan means changes.
     assert cli.main([name, *rest]) == (1 if name in ("plan", "rollout") else 2)
 
     told = capsys.readouterr()
@@ -133,7 +133,7 @@ def is_harmless(text: str) -> bool:
 
 
 @given(st.lists(st.text()))
-def test_each_text_is_one_line_of_printable_letters(texts: list[str]) -> None:
+def test_shown_text_is_one_printable_line_each(texts: list[str]) -> None:
     out = io.StringIO()
 
     command.show(out, texts)
@@ -143,7 +143,7 @@ def test_each_text_is_one_line_of_printable_letters(texts: list[str]) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_json_means_the_same_and_is_printable(text: str) -> None:
+def test_json_output_is_printable_and_equivalent(text: str) -> None:
     out = io.StringIO()
 
     command.show_json(out, {text: [text]})
@@ -193,7 +193,7 @@ ORPHAN = SimpleNamespace(name=HOSTILE, status=SimpleNamespace(ingress=[]))
         f"rollout status {WEB}",
     ],
 )
-def test_no_text_of_others_reaches_a_terminal_as_it_is(
+def test_control_characters_in_cluster_text_never_reach_the_terminal(
     words: str, tty: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(examination, "examine", _examined)
@@ -247,7 +247,7 @@ class Screen(io.StringIO):
     ],
     ids=["nothing", "changes", "incomplete", "refused"],
 )
-def test_the_exit_status_of_a_plan_tells_the_result(
+def test_plan_exit_status_tells_the_result(
     forecast: Any,
     code: int,
     last: str,
@@ -270,14 +270,16 @@ def test_the_exit_status_of_a_plan_tells_the_result(
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither a cluster around us nor a kubeconfig at home."""
+    """Hide the in-cluster account and the kubeconfig in the home directory."""
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def test_a_terminal_shows_progress(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_shows_progress_on_a_terminal_and_clears_it(
+    nowhere: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     screen, out = Screen(), Screen()
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("COLUMNS", "30")
@@ -303,7 +305,7 @@ def services(*unreadable: str) -> Any:
     return SimpleNamespace(client=SimpleNamespace(resource=lambda _: SimpleNamespace(pages=pages)))
 
 
-def test_orphans_that_may_have_an_owner_or_cannot_be_deleted() -> None:
+def test_orphans_refuses_unreadable_services_and_undeletable_load_balancers() -> None:
     async def work() -> None:
         balancers = FakeDigests()
         balancers.held = {"aleft": ((), ())}
@@ -318,7 +320,9 @@ def test_orphans_that_may_have_an_owner_or_cannot_be_deleted() -> None:
     asyncio.run(work())
 
 
-def test_a_line_that_fails_for_its_kubeconfig(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rollout_refuses_a_negative_revision_and_a_missing_kubeconfig(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(UsageError):
         rollout.read(["status", WEB, "--to-revision=-1"])
     assert rollout.run(["status", WEB, "--kubeconfig=/does/not/exist"]) == 1
@@ -354,7 +358,9 @@ def progressing(reason: str, message: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_how_far_a_rollout_is(status: dict[str, Any], paused: bool, end: str, state: str) -> None:
+def test_rollout_status_describes_the_progress(
+    status: dict[str, Any], paused: bool, end: str, state: str
+) -> None:
     obj = MachineDeployment(
         metadata=ObjectMeta(name="web", generation=2),
         template=Template(essence=""),

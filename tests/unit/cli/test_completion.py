@@ -1,4 +1,4 @@
-"""Completion: from the tables that command lines are read with, and in the shells themselves."""
+"""Completion: derived from the flag tables, and tested in the shells."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def options(here: CompletionContext) -> dict[str, Option]:
     return {option.names[0]: option for option in here.options}
 
 
-def test_the_commands_for_machines_alone_have_their_own_flags() -> None:
+def test_machine_commands_complete_their_own_flags() -> None:
     assert set(completion.DAEMONS) == {PROGRAM, *COMMANDS}
     for name, command in COMMANDS.items():
         shown = {f"--{flag.name}" for flag in command.flags.values() if not flag.deprecated}
@@ -47,7 +47,7 @@ def test_the_commands_for_machines_alone_have_their_own_flags() -> None:
         (["kube-ccm", "providers"], ""),
     ],
 )
-def test_providers_are_those_that_the_registry_knows(before: list[str], last: str) -> None:
+def test_provider_names_are_completed_from_the_registry(before: list[str], last: str) -> None:
     offered, _ = offer(place(*before), before[-1], last)
 
     assert list(offered) == sorted(registry.installed_providers())
@@ -81,7 +81,7 @@ def test_providers_are_those_that_the_registry_knows(before: list[str], last: st
     ],
     ids=" ".join,
 )
-def test_the_answer_is_what_cobra_would_say(
+def test_completion_answers_in_the_protocol_of_cobra(
     typed: list[str], answer: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([completion.COMPLETE_COMMAND, *typed]) == 0
@@ -94,7 +94,7 @@ def test_the_answer_is_what_cobra_would_say(
     assert (NO_SPACE, NO_FILES) == (2, 4)
 
 
-def test_kubectl_hands_on_what_stands_behind_the_plugin(
+def test_kubectl_plugin_completion_gets_the_remaining_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["kubectl_complete-ccm", "completion", "z"])
@@ -105,8 +105,8 @@ def test_kubectl_hands_on_what_stands_behind_the_plugin(
     assert (ended.value.code, capsys.readouterr().out) == (0, "zsh\n:4\n")
 
 
-def test_a_tab_loads_nothing_heavy() -> None:
-    """Somebody waits for the answer at a keyboard."""
+def test_completion_imports_no_heavy_modules() -> None:
+    """Completion must answer without a noticeable delay."""
     asked = "import sys; from ccm import cli; cli.main(sys.argv[1:]); print(*sys.modules)"
     heavy = {"aiohttp", "ccm.cloud", "cryptography", "kubernetes", "msgspec", "structlog", "yaml"}
     for typed in (["kube-ccm", "doctor", "--kub"], [PROGRAM, "--cloud-provider="]):
@@ -157,7 +157,7 @@ FILE = "cluster.conf"
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A file with the script of each shell."""
+    """Write the completion script of each shell."""
     folder = tmp_path_factory.mktemp("completion")
     found = {}
     for shell in completion.SCRIPTS:
@@ -167,14 +167,16 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def require(shell: str) -> None:
-    """Skip, with the reason in the report, where the shell is not installed."""
+    """Skip the test where the shell is not installed."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed: its completion is not tried here")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_tab_completes(shell: str, scripts: dict[str, Path], tmp_path: Path) -> None:
-    """Typed on a terminal: the word that Tab makes of each line."""
+def test_bash_and_zsh_complete_the_last_word(
+    shell: str, scripts: dict[str, Path], tmp_path: Path
+) -> None:
+    """Each line is typed on a terminal and completed with Tab."""
     require(shell)
     (tmp_path / FILE).touch()
     terminal = Terminal(shell, scripts[shell], tmp_path)
@@ -183,14 +185,14 @@ def test_tab_completes(shell: str, scripts: dict[str, Path], tmp_path: Path) -> 
     finally:
         terminal.close()
 
-    # zsh takes the = and the comma that it added away again where the line ends.
+    # At the end of a line zsh removes the = or comma that it added.
     assert [(line, word.rstrip("=,")) for line, word in found] == [
         (line, word.rstrip("=")) for line, word in LINES
     ]
 
 
-def test_fish_completes(scripts: dict[str, Path], tmp_path: Path) -> None:
-    """fish tells what it would offer; the first column is the word."""
+def test_fish_offers_the_completed_word(scripts: dict[str, Path], tmp_path: Path) -> None:
+    """`complete -C` of fish prints its offers; the first column is the word."""
     require("fish")
     (tmp_path / FILE).touch()
     found = []
@@ -203,14 +205,14 @@ def test_fish_completes(scripts: dict[str, Path], tmp_path: Path) -> None:
             cwd=tmp_path,
         )
         offered = [row.partition("\t")[0] for row in told.stdout.splitlines()]
-        # Where nothing is offered the word stays what it is.
+        # Without an offer the word stays unchanged.
         found.append((line, expected if expected in (offered or line.split()) else offered))
 
     assert found == LINES
 
 
 class Terminal:
-    """A shell on a terminal, in which our programs print their last word."""
+    """A shell on a terminal, in which the programs print their last word."""
 
     def __init__(self, shell: str, script: Path, folder: Path) -> None:
         command, set_up = SET_UP[shell]
@@ -222,7 +224,7 @@ class Terminal:
             start_new_session=True,
         )  # fmt: skip
         os.close(theirs)
-        # The quotes keep what is echoed from being taken for what is printed.
+        # The quotes distinguish the echoed command from its output.
         self._type(f"{set_up.format(script=script)}\n")
         for name in ("kube-ccm", *completion.DAEMONS):
             self._type(f"{name}() {{ for w; do :; done; echo 'GO''T'\"<$w>\"; }}\n")
@@ -230,7 +232,7 @@ class Terminal:
         assert self._answer() == "ready"
 
     def complete(self, line: str) -> str:
-        """The last word of the line after Tab."""
+        """Return the last word of the line after Tab."""
         self._type(line + "\t\n")
         return self._answer()
 
@@ -256,19 +258,19 @@ class Terminal:
         raise AssertionError(f"no answer: {said!r}")
 
 
-def test_the_daemon_has_every_flag_that_help_shows() -> None:
+def test_daemon_completion_offers_every_flag_of_its_help() -> None:
     shown = {f"--{flag.name}" for flag in FLAGS.values() if not flag.deprecated}
 
     assert completion.DAEMON == PROGRAM
     assert set(options(place(f"/usr/bin/{PROGRAM}"))) == shown
 
 
-def test_the_doctor_takes_the_daemons_flags_and_its_own() -> None:
+def test_doctor_completion_offers_the_flags_of_the_daemon_and_its_own() -> None:
     daemon = set(options(place(PROGRAM)))
 
     assert set(options(place("kube-ccm", "doctor"))) == daemon | {"--output", "--timeout", "--as"}
 
 
-def test_explain_begins_with_a_kind_of_object() -> None:
+def test_explain_completion_offers_the_kinds_first() -> None:
     kinds = {"node", "service", "machine", "machineset", "machinedeployment"}
     assert set(place("kube-ccm", "explain").words) == kinds

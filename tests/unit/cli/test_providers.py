@@ -21,7 +21,7 @@ from tests.contract.memory import MemoryApi, MemoryProvider
 
 @cloud.provider(sdk="2.0")
 async def open_plain(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
-    """A provider without configuration, whose source says little."""
+    """Provider without declarations."""
     offered = MemoryProvider(MemoryApi())
     facts = {"instances": offered, "inventory": offered} if context.cluster_name else {}
     yield cloud.Cloud(name="plain", **facts)  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
     return found
 
 
-def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_providers_are_listed_as_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["providers"]) == cli.main(["providers", "-o", "json"]) == 0
 
     table, _, document = capsys.readouterr().out.partition("[")
@@ -56,7 +56,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_a_broken_provider_is_listed_with_the_reason(
+def test_broken_provider_is_listed_with_the_reason(
     entries: list[EntryPoint], capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken, plain = providers.installed()
@@ -69,7 +69,7 @@ def test_a_broken_provider_is_listed_with_the_reason(
     assert "no provider is installed" in capsys.readouterr().out
 
 
-def test_one_is_described_as_its_source_says_until_it_is_opened(
+def test_provider_is_described_from_its_declarations_until_opened(
     entries: list[EntryPoint], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "cloud.yaml"
@@ -88,7 +88,9 @@ def test_one_is_described_as_its_source_says_until_it_is_opened(
     assert "Service annotations: any" in said
 
 
-def test_sim_offers_its_declarations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_provider_is_described_with_all_its_declarations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "cloud.yaml"
     file.write_text("url: http://127.0.0.1:1\ntoken: some-secret-token\n")
 
@@ -119,7 +121,7 @@ def test_sim_offers_its_declarations(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["sim", "--cloud-config", "{folder}/wrong"], "url is 'nowhere'"),
     ],
 )
-def test_one_that_cannot_be_described_is_refused_once(
+def test_undescribable_provider_causes_one_error(
     words: list[str], fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "wrong").write_text("url: nowhere")
@@ -132,7 +134,7 @@ def test_one_that_cannot_be_described_is_refused_once(
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    """Path -> content of all that was written."""
+    """Return the content of each written file by path."""
     return {
         file.relative_to(folder).as_posix(): file.read_text()
         for file in folder.rglob("*")
@@ -159,7 +161,7 @@ def files_of(folder: Path) -> dict[str, str]:
         "acme\n",
     ],
 )
-def test_a_bad_name_is_refused(
+def test_new_provider_refuses_an_invalid_name(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "new"
@@ -173,7 +175,9 @@ def test_a_bad_name_is_refused(
     assert not folder.exists()
 
 
-def test_a_taken_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_provider_refuses_an_installed_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         cli.main(["new-provider", "sim", f"--folder={tmp_path / 'new'}"])
 
@@ -181,7 +185,7 @@ def test_a_taken_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
-def test_what_is_there_is_left_alone(
+def test_new_provider_does_not_overwrite_an_existing_path(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -199,7 +203,9 @@ def test_what_is_there_is_left_alone(
     assert kind == "file" or not [*there.iterdir()]
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_provider_reports_an_unwritable_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
 
     words = ["new-provider", "nimbus", f"--folder={tmp_path / 'file' / 'new'}"]
@@ -208,7 +214,9 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "new cannot be written: Not a directory\n" in capsys.readouterr().err
 
 
-def test_a_package_has_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_provider_package_uses_the_given_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "some" / "where"
 
     assert cli.main(["new-provider", "blue-sky", f"--folder={folder}"]) == command.EXIT_OK

@@ -22,7 +22,7 @@ def _no_assets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(sandbox.ASSETS_VARIABLE, raising=False)
 
 
-def test_every_argument_arrives() -> None:
+def test_sandbox_arguments_become_settings() -> None:
     words = ["--nodes", "2", "--latency", "50ms", "--once", "--timeout", "1m", "--keep"]
     read_ = read(*words, "--picture", "demo.svg")
 
@@ -36,7 +36,7 @@ def test_every_argument_arrives() -> None:
     )
 
 
-def test_a_provider_that_has_a_fake_gets_it_unless_its_cloud_is_named(tmp_path: Path) -> None:
+def test_provider_runs_with_its_fake_unless_a_config_is_given(tmp_path: Path) -> None:
     (tmp_path / "c").write_text(CLASS)
     fake = read("--provider", "stackit", "--machines", "2")
     mine = ("--machine-class", str(tmp_path / "c"))
@@ -50,7 +50,7 @@ def test_a_provider_that_has_a_fake_gets_it_unless_its_cloud_is_named(tmp_path: 
     assert (real.provider.fake, real.node_names, real.services) == ("", (), 0)
 
 
-def test_routes_are_made_unasked_in_the_simulated_cloud_only() -> None:
+def test_routes_are_enabled_by_default_only_in_the_simulated_cloud() -> None:
     assert read().routes
     assert not read("--cloud-provider", "sim").routes
     assert read("--cloud-provider", "sim", "--routes").routes
@@ -59,7 +59,7 @@ def test_routes_are_made_unasked_in_the_simulated_cloud_only() -> None:
 CLASS = "kind: MachineClass\nmetadata: {name: small}\n"
 
 
-def test_machines_are_made_when_they_are_asked_for(tmp_path: Path) -> None:
+def test_machines_are_created_only_when_requested(tmp_path: Path) -> None:
     assert (read().machines, read("--machines", "3").machines) == (0, 3)
     assert len(read("--machines", "3").node_names) == 5
     (tmp_path / "c").write_text(CLASS)
@@ -88,7 +88,7 @@ def test_machines_are_made_when_they_are_asked_for(tmp_path: Path) -> None:
     ],
     ids=["absent", "empty", "broken", "list", "pod", "nameless", "elsewhere"],
 )
-def test_a_file_that_is_no_class_of_machines(
+def test_invalid_machine_class_file_is_refused(
     text: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "c"
@@ -138,7 +138,7 @@ def test_a_file_that_is_no_class_of_machines(
         (["add", "a,b"], "argument NODE: 'a,b' is not a valid node name"),
     ],
 )
-def test_a_mistake_gets_one_clear_message(
+def test_sandbox_argument_error_is_one_clear_message(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -150,7 +150,7 @@ def test_a_mistake_gets_one_clear_message(
     assert said.count("error:") == 1
 
 
-def test_without_a_sandbox_nothing_is_done_and_one_line_says_so(
+def test_sandbox_subcommand_without_a_running_sandbox_fails_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
