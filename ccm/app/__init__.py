@@ -1,7 +1,7 @@
-"""L5: assembles the daemon; the only package that imports all the others.
+"""L5: assembles the daemon; the only package that imports all lower layers.
 
 The wiring lives here, and the settings live in `options`. This package reads each setting and
-passes it down as a plain value. Below it, only manifests see flags, those of their own
-controller, and no package reads the environment. Behaviour of a controller, a cloud or the API
-server does not belong here.
+passes it to lower layers as a plain value. In those layers, only the manifest of a controller sees
+flags, which are the controller's own, and no package reads the environment. Behaviour of a
+controller, a cloud or the API server does not belong here.
 """

@@ -1,11 +1,11 @@
-"""API clients and event recorders, of the daemon's cluster and of others.
+"""API clients and event recorders, for the daemon's cluster and for other clusters.
 
 All clients of a cluster share one transport, and each client has its own rate limiter. So a flood
 of events never delays a write of a controller. Requests for the Lease are not rate limited.
 
-Machine objects may live in one cluster while their nodes join another. The daemon's cluster is
-the one of `--kubeconfig`; it has the Lease. Every other cluster has its own kubeconfig, which is
-watched for changes too.
+Machine objects may live in one cluster while their nodes join another. `--kubeconfig` selects the
+daemon's cluster, which has the Lease. Every other cluster has a kubeconfig of its own. The daemon
+watches all kubeconfigs for changes.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from ccm.runtime.manifest import ClusterContext
 INFORMERS = "shared-informers"
 EVENTS = "cloud-controller-manager"
 LEADER_ELECTION = "leader-election"
-"""User-agent suffixes (Go cloud-provider)."""
+"""Names of clients, used as user-agent suffixes (from Go's k8s.io/cloud-provider)."""
 
 DELETIONS = "deletions"
 """User-agent suffix of the client for the deletion record."""
 
 ACCOUNTS_NAMESPACE = "kube-system"
-"""Namespace of the service accounts (Go cloud-provider)."""
+"""Namespace of the controllers' service accounts (from Go's k8s.io/cloud-provider)."""
 
 _DAEMON_CLIENTS = frozenset({INFORMERS, EVENTS, LEADER_ELECTION, DELETIONS, READER})
-"""Clients that never act under a service account of their own."""
+"""Clients that always use the daemon's own credentials."""
 
 
 def user_agent(program: str) -> str:
-    """Return `<program>/<version> (<os>/<arch>) kubernetes/ccm`, the format of Go components."""
+    """Return `<program>/<version> (<os>/<arch>) kubernetes/ccm`, as client-go formats it."""
     return f"{program}/{ccm.__version__} ({platform_name()}) kubernetes/ccm"
 
 
@@ -65,10 +65,10 @@ def platform_name() -> str:
 
 
 class AccountTransports(AsyncExitStack):
-    """One transport for each service account in use; leaving the context closes them.
+    """Transports by service account; leaving the context closes all of them.
 
     Args:
-        own: transport with the daemon's own credentials, which may request tokens.
+        own: transport with the daemon's own credentials, used to request the accounts' tokens.
     """
 
     def __init__(self, own: Transport) -> None:
@@ -77,7 +77,7 @@ class AccountTransports(AsyncExitStack):
         self._transports: dict[str, tuple[Transport, ServiceAccount]] = {}
 
     def get(self, name: str) -> tuple[Transport, str]:
-        """Return the transport of an account, and its name in user agents."""
+        """Return the transport of a service account, and the account's name in user agents."""
         if name not in self._transports:
             client = Client(self._own, name=name, limiter=Unlimited())
             account = ServiceAccount(client, namespace=ACCOUNTS_NAMESPACE, name=name)
@@ -90,7 +90,7 @@ class AccountTransports(AsyncExitStack):
         return wire, account.user
 
     def update_tls(self) -> None:
-        """Apply changed TLS material to the transports of all accounts."""
+        """Apply changed server settings and certificates to the transports of all accounts."""
         for wire, account in self._transports.values():
             wire.adopt(with_credentials(self._own.config, account))
 
@@ -100,9 +100,9 @@ class ClientFactory:
 
     Args:
         transport: connection to the API server.
-        rate: requests per second and burst of each client; None means no limit.
-        accounts: service accounts that controllers act as; None means that all clients use
-            the daemon's own credentials.
+        rate: rate limit of each client: requests per second, and burst; None means no limit.
+        accounts: transports of the controllers' service accounts; None means that all clients
+            use the daemon's own credentials.
     """
 
     def __init__(
@@ -117,7 +117,10 @@ class ClientFactory:
         self._rate = rate
 
     def named(self, name: str) -> Client:
-        """Return a client with its own rate limiter, and its own service account if enabled."""
+        """Return a client with its own rate limiter.
+
+        With `accounts`, a controller's client uses the service account of the same name.
+        """
         if name in _DAEMON_CLIENTS:
             return Client(self._transport, name=name, limiter=self._limiter())
         wire, user = self._transport, name
@@ -128,7 +131,7 @@ class ClientFactory:
     def lease(self, renew_deadline_s: float) -> Client:
         """Return the client of leader election, without a rate limit.
 
-        Its timeout is half the renew deadline, at least 1 s (Go cloud-provider).
+        Its timeout is half the renew deadline, at least 1 s (from Go's k8s.io/cloud-provider).
         """
         return Client(
             self._transport,
@@ -139,7 +142,7 @@ class ClientFactory:
         )
 
     def client(self, name: str) -> ProviderClient:
-        """Return a client for a provider that calls the API server (`ccm.cloud.ClientBuilder`)."""
+        """Return an API client for the provider; implements `ccm.cloud.ClientBuilder`."""
         return ProviderClient(self.named(name))
 
     def _limiter(self) -> Limiter:
@@ -154,7 +157,7 @@ class ProviderClient:
 
     Args:
         client: sends the requests.
-        check: raises for a forbidden (method, path); None allows every request.
+        check: called with (method, path); raises to forbid the request. None allows all requests.
     """
 
     def __init__(self, client: Client, *, check: Callable[[str, str], None] | None = None) -> None:
@@ -170,7 +173,11 @@ class ProviderClient:
         body: bytes | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        """Send a request and return the body of the response; raises `ccm.kube.errors`."""
+        """Send a request and return the body of the response.
+
+        Raises:
+            KubeError: the request failed.
+        """
         if self._check is not None:
             self._check(method, path)
         return await self._client.raw(
@@ -191,10 +198,11 @@ def load_provider(name: str) -> Opener:
 
 
 def provider_opener(options: Options) -> Opener:
-    """Return the opener of the provider that the flags name.
+    """Return the opener of the provider that `--cloud-provider` names.
 
-    Without a cloud config this is the provider's machine driver alone, if no enabled controller
-    needs more: machine classes bring their own credentials.
+    Without `--cloud-config`, the opener opens the provider's machine driver alone, provided that
+    the enabled controllers need nothing else. Machine drivers get their credentials from
+    MachineClasses.
 
     Raises:
         Misconfigured: the provider is unknown or unusable.
@@ -217,26 +225,26 @@ def provider_opener(options: Options) -> Opener:
 
 @asynccontextmanager
 async def no_cloud(_given: Context) -> AsyncIterator[Cloud]:
-    """Open a cloud without features, for a command without a provider."""
+    """Open a cloud without any interface, for a command that needs no provider."""
     yield Cloud(name="none", has_cluster_id=True)
 
 
 FLUSH_S = 2.0
-"""Time that stopping waits for the delivery of recorded events."""
+"""Maximum seconds for delivering recorded events when the daemon stops."""
 
 HURRIED_FLUSH_S = 0.5
-"""The same before the lease is released; remaining events are delivered afterwards."""
+"""Maximum seconds for delivering events before the lease is released; the rest follow later."""
 
 
 class EventRecorders:
-    """Event recorders of a cluster: one client for all, one recorder for each component.
+    """Event recorders of a cluster: one for each component; all use the same client.
 
-    Recorders deliver events while the context is open. Leaving it delivers the remaining ones,
-    for at most `FLUSH_S`, unless they were abandoned.
+    Recorders deliver events in the background while the context is open. Leaving the context
+    delivers the remaining events, for at most `FLUSH_S`, unless `abandon` was called.
 
     Args:
         client: writes the events.
-        others: events of other clusters, which are flushed and abandoned with these.
+        others: recorders of other clusters; `flush` and `abandon` include them.
     """
 
     def __init__(self, client: Client, others: Sequence[EventRecorders] = ()) -> None:
@@ -256,7 +264,7 @@ class EventRecorders:
         return recorder
 
     def abandon(self) -> None:
-        """Stop delivery at once, because the process must end now."""
+        """Stop delivery at once and drop the remaining events, because the lease was lost."""
         self._abandoned = True
         for task in self._tasks:
             task.cancel()
@@ -287,13 +295,16 @@ OWN_CLUSTER = ""
 
 
 def counts_deletions(options: Options) -> bool:
-    """Return whether an enabled controller works on the daemon's cluster: only there they count."""
+    """Return whether the deletion record is needed.
+
+    Only deletions by controllers that use the daemon's cluster are recorded.
+    """
     running = controllers.enabled(options.controllers)
     return any(OWN_CLUSTER in manifest.roles(options, "", "") for manifest in running)
 
 
 def remote_kubeconfigs(options: Options) -> Mapping[str, str]:
-    """Return role -> kubeconfig of the clusters other than the daemon's."""
+    """Return the kubeconfigs of the clusters other than the daemon's, by role."""
     own = options.kubeconfig or ("" if options.master else IN_CLUSTER)
     target = options.target_kubeconfig or own
     control = options.control_kubeconfig or (own if target == NO_TARGET else target)
@@ -306,12 +317,12 @@ class RemoteCluster:
     """A cluster other than the daemon's.
 
     Attributes:
-        roles: its roles for controllers, such as target.
-        transport: connection to its API server.
-        clients: factory of API clients.
-        events: factory of event recorders.
-        source: its kubeconfig, watched for changes.
-        signatures: file signatures of the kubeconfig before it was read.
+        roles: roles of the cluster, such as `target`.
+        transport: connection to the cluster's API server.
+        clients: factory of API clients for the cluster.
+        events: factory of event recorders for the cluster.
+        source: the cluster's kubeconfig, watched for changes.
+        signatures: signature of the kubeconfig, taken before the file was read.
     """
 
     roles: Sequence[str]
@@ -322,7 +333,7 @@ class RemoteCluster:
     signatures: reload.Signatures
 
     def context(self, resync_s: float) -> ClusterContext:
-        """Return the context for controllers, with informers of this cluster."""
+        """Return the context for controllers, with new informers of this cluster."""
         return ClusterContext(
             client=self.clients.named,
             recorder=self.events.recorder,
@@ -334,7 +345,7 @@ class RemoteCluster:
 async def other_clusters(
     options: Options, environ: Mapping[str, str]
 ) -> AsyncIterator[Sequence[RemoteCluster]]:
-    """Connect to all other clusters until the block ends.
+    """Connect to all clusters other than the daemon's, for the duration of the block.
 
     Raises:
         Misconfigured: a kubeconfig cannot be used.

@@ -1,6 +1,7 @@
 """Work of the leader: the shared caches, and the controllers that use them.
 
-A controller starts if it is enabled and the provider has the features that it needs.
+A controller starts if it is enabled, its flags are valid, and the provider implements the
+interfaces that it needs.
 """
 
 from __future__ import annotations
@@ -37,15 +38,17 @@ from ccm.runtime.writer import Recorder
 NO_MIGRATION = migration.LeaderMigration(leader_name="")
 
 PREPARE_AFTER_S = 1.0
-"""Delay before a standby imports the controllers. Its first requests are sent by then, and a
-leader has imported its controllers already."""
+"""Seconds after the start until the controllers' modules are imported ahead of time.
+
+By then, the first requests have been sent, and a leader has already imported the modules.
+"""
 
 
 class NamedClients(Protocol):
     """Factory of API clients (`ccm.app.clients.ClientFactory`)."""
 
     def named(self, name: str) -> Client:
-        """Return the client of a service account, by the account's name."""
+        """Return the client with this name, which is also the name of its service account."""
         ...
 
 
@@ -53,12 +56,12 @@ class NamedRecorders(Protocol):
     """Factory of event recorders (`ccm.app.clients.EventRecorders`)."""
 
     def recorder(self, component: str) -> Recorder:
-        """Return the recorder of a component."""
+        """Return the recorder of a component, such as a controller."""
         ...
 
 
 class NodeCache:
-    """Shared Node cache with the interface of the provider SDK (`ccm.cloud.InformerFactory`)."""
+    """Shared Node cache for providers; implements `ccm.cloud.InformerFactory`."""
 
     def __init__(self, nodes: Informer[Node]) -> None:
         self._nodes = nodes
@@ -66,7 +69,10 @@ class NodeCache:
     def on_node(
         self, handler: Callable[[Node | None, Node | None], None], *, name: str = "provider"
     ) -> None:
-        """Call `handler(old, new)` for every change of a Node; `name` appears in logs."""
+        """Call `handler(old, new)` for every change of a Node; `name` appears in logs.
+
+        `old` is None for an added Node, `new` is None for a deleted one.
+        """
         self._nodes.add_handler(
             name=name,
             on_add=lambda node, _: handler(None, node),
@@ -75,7 +81,7 @@ class NodeCache:
         )
 
     def node(self, name: str) -> Node | None:
-        """Return the cached Node; None if the cache lacks it."""
+        """Return the Node with this name; None if the cache lacks it."""
         return self._nodes.store.get(name)
 
 
@@ -87,7 +93,7 @@ class ControllerRunner:
         clients: factory of API clients.
         events: factory of event recorders.
         vitals: receives the caches and running controllers, for health checks.
-        plan: leader migration, the controllers of the second lease; None means no migration.
+        plan: leader migration, which assigns controllers to the second lease; None means none.
         others: clusters other than the daemon's.
     """
 
@@ -113,10 +119,10 @@ class ControllerRunner:
         self._running: list[Runnable] = []
 
     async def check_provider(self, cloud: Cloud) -> None:
-        """Check a new provider with a first call, and give it the shared Node cache.
+        """Check a new provider with a read-only call, then pass it the shared Node cache.
 
         Raises:
-            CloudError: the provider does not answer, or knows none of the nodes that the old
+            CloudError: the call failed, or the provider knows none of the nodes that the old
                 provider knows.
         """
         nodes = self._node_informer.store.list() if self._node_informer is not None else []
@@ -129,25 +135,25 @@ class ControllerRunner:
         self._set_informers(cloud)
 
     def retry_now(self) -> None:
-        """Retry all failed keys at once, because another provider is in use."""
+        """Drop the shared inventory and retry all failed keys: the provider was replaced."""
         if self._inventory is not None:
             self._inventory.invalidate()
         for controller in self._running:
             controller.retry_now()
 
     async def preload_modules(self) -> None:
-        """Import the controllers ahead of time, so that a later take-over is fast."""
+        """Import the enabled controllers' modules, so that a standby can become leader quickly."""
         await asyncio.sleep(PREPARE_AFTER_S)
         for manifest in controllers.enabled(self._options.controllers):
             importlib.import_module(manifest.modules[0])
-            await asyncio.sleep(0)  # imports block; let leader election run between them
+            await asyncio.sleep(0)  # an import blocks; let leader election run before the next
 
     async def run(self, handle: CloudClient, election: Election | None) -> None:
         """Run the leader's caches and controllers until cancelled.
 
         Args:
-            handle: handle to the cloud.
-            election: competes for the second lease; None runs its controllers without one.
+            handle: client for calls to the cloud.
+            election: competes for the second lease; None runs the migrated controllers without it.
         """
         resync_s = self._options.min_resync_period.total_seconds()
         informers = SharedInformers(self._clients.named(INFORMERS), resync_s=resync_s)
@@ -203,7 +209,10 @@ class ControllerRunner:
     async def _run_lease_controllers(
         self, context: ControllerContext, runs: migration.LeaseAssignment
     ) -> None:
-        """Run the enabled controllers of one lease: the daemon's, or the shared one."""
+        """Run the enabled controllers that the migration plan assigns to one lease.
+
+        `runs` selects the daemon's own lease or the shared lease.
+        """
         options = self._options
         among = [manifest for manifest in MANIFESTS if self._plan.assignment(manifest.name) is runs]
         interval_s = options.controller_start_interval.total_seconds()
@@ -228,7 +237,7 @@ class ControllerRunner:
         return DeletionRecord(
             self._clients.named(DELETIONS).resource(CONFIG_MAPS),
             namespace=options.leader_elect_resource_namespace,
-            # Daemons of several providers share the ConfigMap; each has its own keys in it.
+            # Daemons of several providers share the ConfigMap; each daemon has its own keys.
             owner=options.leader_elect_resource_name,
         )
 
@@ -256,17 +265,20 @@ def build_enabled(
     among: Collection[Manifest[Any]] = MANIFESTS,
     on_skipped: Callable[[str, str], object] = lambda _name, _why: None,
 ) -> Iterator[tuple[Manifest[Any], Runnable]]:
-    """Yield the controllers that will run, in start order; build each when it is taken.
+    """Yield the manifest of each controller that can run, and the controller; in start order.
+
+    Each controller is built when the iterator reaches it.
 
     Args:
         options: the flags.
         context: inputs of the controllers.
         among: manifests to choose from.
-        on_skipped: callback with (name, reason) for an enabled controller that will not run.
+        on_skipped: called with (name, reason) for an enabled controller that cannot run.
     """
     logger = log.logger("daemon")
     wanted = controllers.enabled(options.controllers)
-    # Without the flag none was disabled: the machine commands never have the others.
+    # Without `--controllers`, nothing is logged: machine commands lack the daemon's other
+    # controllers by design.
     for manifest in among if "controllers" in options.explicit else ():
         if manifest not in wanted:
             level = logger.info if manifest.off_by_default else logger.warning
@@ -278,7 +290,7 @@ def build_enabled(
             logger.info("controller skipped", controller=manifest.name, reason=reason)
             on_skipped(manifest.name, reason)
         elif fault := manifest.config_fault(options):
-            # The other controllers still run; the Go reference exits here.
+            # The other controllers still run. The Go cloud-controller-manager exits here.
             logger.error("controller not started", controller=manifest.name, error=fault)
             on_skipped(manifest.name, fault)
         else:
@@ -288,9 +300,9 @@ def build_enabled(
 def _node_informer(
     options: Options, informers: SharedInformers, others: Mapping[str, ClusterContext]
 ) -> Informer[Node] | None:
-    """Return the Node informer of the enabled controllers; None if none of them watches Nodes.
+    """Return the Node informer for the provider; None if no enabled controller watches Nodes.
 
-    The informer of the daemon's cluster has precedence.
+    If controllers watch Nodes of several clusters, the daemon's cluster has precedence.
     """
     roles = {
         role
@@ -305,7 +317,10 @@ def _node_informer(
 
 
 async def _settle(informers: SharedInformers) -> None:
-    """Freeze the synced caches: the garbage collector would scan them in every full collection."""
+    """Wait until the caches are synced, then exempt them from garbage collection.
+
+    Otherwise every full collection would scan them.
+    """
     await wait_for_sync(informers, component="daemon")
     gc.collect()
     gc.freeze()

@@ -1,13 +1,13 @@
-"""The daemon: wires all parts together and defines the order of start and stop.
+"""The daemon: connects all components, and starts and stops them in order.
 
-Start: credentials, transport, provider (retried until its cloud answers), leader election. Once
-leading: caches, events, controllers.
+Start: credentials, transport, provider (opening is retried until its cloud answers), leader
+election. The leader then starts caches, events and controllers.
 
 Stop, on SIGTERM or SIGINT: wait for in-flight changes until the grace period is over. Then stop
 controllers and caches, flush events, release the Lease, close the provider and the transport.
 
-Lost Lease: cancel everything and exit with 1. A watchdog kills the process before a successor may
-lead, also if the leader hangs (`election`).
+Lost Lease: cancel all work and exit with 1. A watchdog kills the process before a successor may
+lead, even if the process hangs (`election`).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from ccm.app.persistence import PersistenceStores
 
 Serve = Callable[[ServerContext], AbstractAsyncContextManager[asyncio.Task[None]]]
-"""Context manager of the HTTP server; the yielded task ends only with an exception."""
+"""Context manager that serves HTTP; the task that it yields ends only with an exception."""
 
 FORCED_EXIT_DELAY_S = 2.0
-"""Time for an orderly end while a provider call ignores its cancellation."""
+"""Maximum seconds to close everything before a forced exit, while cancelled cloud calls hang."""
 
 
 async def run(options: Options, environ: Mapping[str, str], serve: Serve = serving) -> int:
@@ -59,11 +59,11 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
 
     Args:
         options: the flags.
-        environ: environment of the process.
-        serve: serves HTTP while the daemon runs.
+        environ: environment variables of the process.
+        serve: context manager that serves HTTP while the daemon runs.
 
     Raises:
-        Misconfigured: a configuration error.
+        Misconfigured: a file or a flag is invalid.
     """
     since = reload.signatures(options.kubeconfig, options.cloud_config, options.config)
     opened = provider_opener(options)
@@ -118,7 +118,10 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
 async def _logged_lifetime(
     options: Options, cluster: kube_config.ClusterConfig
 ) -> AsyncIterator[threading.Event]:
-    """Log the start and, once all is closed, the end; set the yielded event at the end."""
+    """Log "starting", and "stopped" after the block; then set the yielded event.
+
+    The block must contain all other context managers, so that they are closed by then.
+    """
     logger, closed = log.logger("daemon"), threading.Event()
     logger.info(
         "starting",
@@ -136,7 +139,11 @@ async def _logged_lifetime(
 
 
 async def _run_until_stopped(daemon: Daemon, served: asyncio.Task[None], options: Options) -> int:
-    """Run until a signal, the end of the work or a server failure; return the exit code."""
+    """Run until a signal, the end of the daemon's task or a failure of the HTTP server.
+
+    Returns:
+        The exit code.
+    """
     logger, fault = log.logger("daemon"), None
     with shutdown.signals() as stop:
         work = spawn(daemon.run(), name="daemon")
@@ -165,24 +172,24 @@ async def _run_until_stopped(daemon: Daemon, served: asyncio.Task[None], options
             if stop.is_set() and not work.cancelled():
                 fault = work.exception()
             if fault is not None and (stop.is_set() or daemon.abandoned_calls):
-                # Logged here, because a hanging call may keep `main` from logging it.
+                # Logged here, because a hanging cloud call may keep `main` from logging the error.
                 logger.error("the daemon failed", exc_info=fault)
             code = shutdown.EXIT_LOST_LEASE if fault is None else shutdown.EXIT_DEFECT
             daemon.finish(shutdown.EXIT_OK if stop.is_set() else code)
 
 
 class Daemon:
-    """The daemon's parts: provider, election, controllers.
+    """The daemon: its provider, leader election and controllers.
 
     Args:
         options: the flags.
         clients: factory of API clients.
         configured: opens the provider.
-        plan: leader migration, the controllers of the second lease; None means no migration.
-        kubeconfig: credentials of the API server, watched for changes.
+        plan: leader migration, which assigns controllers to the second lease; None means none.
+        kubeconfig: credentials for the API server, watched for changes.
         others: clusters other than the daemon's.
-        signatures: signatures of the files that were read already.
-        closed: event that is set when everything is closed.
+        signatures: signatures of the configuration files, taken before the files were read.
+        closed: event that is set once `run` has closed the transports.
     """
 
     def __init__(
@@ -224,7 +231,7 @@ class Daemon:
         """Open the provider, compete for the lease, lead; return the exit code."""
         async with self._events:
             try:
-                # Watch credentials from the start: to open, a provider may need the API server.
+                # Watch credentials from the start: opening a provider may need the API server.
                 return await _run_beside(
                     self._reloader(*self._initial_sources()).run(), self._serve()
                 )
@@ -233,11 +240,14 @@ class Daemon:
 
     @property
     def abandoned_calls(self) -> int:
-        """Number of cloud calls that still run although they were cancelled."""
+        """Number of cloud calls that were cancelled but still run."""
         return self.vitals.handle.abandoned_calls if self.vitals.handle is not None else 0
 
     def finish(self, code: int) -> None:
-        """Call off the watchdog after all work has ended; exit by force if cloud calls hang."""
+        """Disarm the watchdog; if cancelled cloud calls still run, force the exit instead.
+
+        Call it after all other work has ended.
+        """
         if hanging_calls := self.abandoned_calls:
             log.logger("daemon").warning(
                 "exit forced, cloud calls are still running", calls=hanging_calls
@@ -254,9 +264,9 @@ class Daemon:
         return await _run_beside(self._watch_provider(), self._election.run(self._lead))
 
     async def _lead(self) -> None:
-        """Run the work of the leader until cancelled.
+        """Run storage and controllers until cancelled.
 
-        Storage opens after the lease is acquired, and closes before it is released.
+        Storage is opened after the lease is acquired, and closed before the lease is released.
         """
         self.drain.activate()
         async with (
@@ -268,7 +278,7 @@ class Daemon:
 
     def load_persistence(self, clients: ClientFactory) -> None:
         """Read the persistence configuration. Raises Misconfigured."""
-        from ccm.app import persistence  # imported only where it is used: it loads the backends
+        from ccm.app import persistence  # needed only with `--persistence-config`
 
         self._stores = persistence.PersistenceStores(
             self._options.persistence_config,
@@ -279,7 +289,12 @@ class Daemon:
         self.vitals.persistence = self._stores.health
 
     async def _watch_provider(self) -> None:
-        """Watch the provider and its files, serve webhooks; end only with an exception."""
+        """Serve webhooks and reload the provider's files until cancelled.
+
+        Raises:
+            ProviderCrashed: the provider's task ended.
+            Misconfigured: the webhooks cannot be served.
+        """
         async with NamedTaskGroup() as group:
             if self._options.cloud_config or self._configured.watched_files:
                 file, accept = self._options.cloud_config, self._controllers.check_provider
@@ -291,7 +306,7 @@ class Daemon:
             group.start(serving, name="webhooks")
 
     def _initial_sources(self) -> list[reload.ReloadSource]:
-        """Return the files to watch from the start, before the provider is open."""
+        """Return the files to watch before the provider is open: kubeconfigs and `--config`."""
         options, sources = self._options, [cluster.source for cluster in self._others]
         if options.kubeconfig or not options.master:
             sources.append(self._kubeconfig)
@@ -304,7 +319,7 @@ class Daemon:
 
 
 def _force_exit(closed: threading.Event, code: int) -> None:
-    """End the process once everything is closed, at the latest after `FORCED_EXIT_DELAY_S`."""
+    """Exit once `closed` is set, at the latest after `FORCED_EXIT_DELAY_S`."""
     if not closed.wait(FORCED_EXIT_DELAY_S):
         log.logger("daemon").info("stopped", **metrics.summary())
     log.flush()
@@ -312,16 +327,19 @@ def _force_exit(closed: threading.Event, code: int) -> None:
 
 
 async def _run_beside(follow: Coroutine[Any, Any, None], serve: Coroutine[Any, Any, int]) -> int:
-    """Run both until `serve` ends, and return its exit code; a failure of `follow` ends both."""
+    """Run both coroutines until `serve` ends, and return its exit code.
+
+    A failure of `follow` cancels `serve` and is raised.
+    """
     following, work = spawn(follow, name="follow"), spawn(serve, name="serve")
     try:
         await asyncio.wait({following, work}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             following.result()
-            await asyncio.wait({work})  # there was no file to watch
+            await asyncio.wait({work})  # `follow` returned, because it has no file to watch
         return work.result()
     finally:
         await cancel_and_join(following, work)
-        # An error during the stop is more useful than the cancellation that caused it.
+        # An error of `serve` during the stop replaces the cancellation: it is more useful.
         if not work.cancelled() and (fault := work.exception()) is not None:
             raise fault

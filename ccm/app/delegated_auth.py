@@ -1,11 +1,11 @@
 """Client CAs of the HTTPS server, and delegated authentication and authorization.
 
-The cluster's own settings are in a ConfigMap of kube-system; they apply where a flag is empty.
-The ConfigMap and the files are read again every minute.
-Counterpart: k8s.io/apiserver, server/options (delegating authentication).
+Where a flag is empty, the cluster's settings apply: the ConfigMap
+kube-system/extension-apiserver-authentication. The ConfigMap and the files are read again every
+minute. Counterpart: k8s.io/apiserver, server/options (delegating authentication).
 
-Deviation: the daemon waits for an API server that is unavailable at start, where the Go
-reference exits [conformance serving-lookup-03].
+Deviation: if the API server is unavailable at start, the daemon waits for it, while the Go
+cloud-controller-manager exits [conformance serving-lookup-03].
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ CONFIG_MAP = "extension-apiserver-authentication"
 PATH = f"/api/v1/namespaces/kube-system/configmaps/{CONFIG_MAP}"
 
 CHECK_S = 60.0
-"""Interval between reads of files and ConfigMap (k8s.io/apiserver, dynamic certificates)."""
+"""Seconds between reads of files and ConfigMap (k8s.io/apiserver, dynamic certificates)."""
 
 RETRY_S = 5.0
-"""Interval between attempts until the ConfigMap is read for the first time."""
+"""Seconds between attempts until the ConfigMap has been read for the first time."""
 
 _HINT = (
     "grant the role extension-apiserver-authentication-reader in kube-system, or pass "
@@ -53,12 +53,13 @@ class _ConfigMap(msgspec.Struct):
 
 
 class DynamicClientCA:
-    """Watcher of the client CAs and of the front proxies that may impersonate callers.
+    """Watcher of the client CAs, and of the settings for front proxies that name the caller.
 
     Args:
         options: the flags.
-        client: reads the ConfigMap; None uses the files alone.
-        adopt: callback that applies changed trust; raises CertificateError if it is unusable.
+        client: reads the ConfigMap; None means that only the files count.
+        adopt: called with changed CAs and settings, to apply them; raises CertificateError if
+            they are unusable.
     """
 
     def __init__(
@@ -85,11 +86,11 @@ class DynamicClientCA:
 
     @property
     def pending_reason(self) -> str:
-        """Reason why the settings are not loaded yet; empty once they are."""
+        """Reason why the cluster's settings are not loaded yet; empty once they are loaded."""
         return "" if self._looked_up else f"ConfigMap {CONFIG_MAP} not read yet"
 
     async def start(self) -> None:
-        """Apply the files.
+        """Read the files for the first time, and apply them.
 
         Raises:
             Misconfigured: a file is unusable.
@@ -103,8 +104,8 @@ class DynamicClientCA:
         """Watch files and ConfigMap until cancelled.
 
         Raises:
-            Misconfigured: the ConfigMap was never read, the error is permanent, and no flag
-                tolerates it.
+            Misconfigured: a permanent error prevented the first read of the ConfigMap, and
+                --authentication-tolerate-lookup-failure is false.
         """
         while True:
             await self._look_up()
@@ -117,14 +118,14 @@ class DynamicClientCA:
             await asyncio.sleep(CHECK_S if self._looked_up else RETRY_S)
 
     async def _look_up(self) -> None:
-        """Read the ConfigMap, unless there is no client."""
+        """Read the ConfigMap if there is a client for it."""
         if self._client is None:
             return
         try:
             answer = await self._client.raw("GET", PATH)
             self._cluster = msgspec.json.decode(answer, type=_ConfigMap).data or {}
         except errors.NotFound:
-            # Without client CAs of the API server the ConfigMap may be missing: no CAs here either.
+            # An API server without client CAs may create no ConfigMap; then it provides no CAs.
             self._cluster = {}
         except (errors.KubeError, *DECODE_ERRORS) as error:
             self._not_looked_up(error)
@@ -141,7 +142,7 @@ class DynamicClientCA:
             raise Misconfigured(
                 f"ConfigMap {CONFIG_MAP} cannot be read: {error}; {_HINT}"
             ) from error
-        # A tolerated permanent error counts as looked up: waiting would not help.
+        # A tolerated permanent error counts as a successful lookup: waiting would not help.
         self._looked_up = self._looked_up or not is_temporary
         self._unread.record_failure(error=str(error))
 
@@ -158,7 +159,10 @@ class DynamicClientCA:
             self._used = trust
 
     async def _proxies(self) -> FrontProxies:
-        """Take all from flags if --requestheader-client-ca-file is set, else from the ConfigMap."""
+        """Return the front-proxy settings.
+
+        All come from flags if --requestheader-client-ca-file is set, else from the ConfigMap.
+        """
         file = self._options.requestheader_client_ca_file
         setting: Callable[[str], Any] = self._options.get if file else self._list
         authorities = self._cluster.get("requestheader-client-ca-file", "")
@@ -177,7 +181,11 @@ class DynamicClientCA:
 
 
 async def _load_cas(flag: str, file: str, pem: str) -> CABundle:
-    """Read CAs from a file, or else from `pem`; none if both are empty. Raises ValueError."""
+    """Read CAs from a file, or from `pem` if `file` is empty; both empty means no CAs.
+
+    Raises:
+        ValueError: the file or `pem` is invalid.
+    """
     if file:
         try:
             return CABundle.parse(await asyncio.to_thread(Path(file).read_bytes))
@@ -190,20 +198,23 @@ TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a 
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 QPS, BURST = 200.0, 400
-"""Rate limit of the clients for reviews (k8s.io/apiserver, server/options)."""
+"""Rate limit of each client for reviews: requests per second, and burst.
+
+Source: k8s.io/apiserver, server/options.
+"""
 
 REVIEW_TIMEOUT_S = 10.0
-"""Deadline of one review, retries included (the same source)."""
+"""Timeout of one review, retries included (k8s.io/apiserver, server/options)."""
 
 TRIES = 5
 _PAUSES = ExponentialBackoff(base_s=0.5, factor=1.5, cap_s=5.0, jitter=0.2)
-"""Attempts for one review, and the back-off between them (the same source)."""
+"""Attempts for one review, and the back-off between them (k8s.io/apiserver, server/options)."""
 
 _SECONDS = (0.25, 0.5, 0.7, 1, 1.5, 3, 5, 10)
 
 
 class _ReviewKind:
-    """A kind of review, and its metrics."""
+    """A kind of review (TokenReview or SubjectAccessReview), and its metrics."""
 
     def __init__(self, name: str, path: str, metric: str, words: str) -> None:
         self.name = name
@@ -238,7 +249,7 @@ class _UserInfo(msgspec.Struct):
 
 
 class _ReviewStatus(msgspec.Struct):
-    """Status of both reviews: two fields of TokenReview, three of SubjectAccessReview."""
+    """Status of a review: `authenticated` and `user` of TokenReview, else SubjectAccessReview."""
 
     authenticated: bool = False
     user: _UserInfo | None = None
@@ -252,20 +263,24 @@ class _ReviewResponse(msgspec.Struct):
 
 
 class RawClient(Protocol):
-    """Part of the API client that reviews and lookups need."""
+    """The method of the API client (`ccm.kube.client.Client`) that this module needs."""
 
     async def raw(
         self, method: str, path: str, *, body: bytes | None = None, retry: bool = True
     ) -> bytes:
-        """Send a request; raises `ccm.kube.errors`."""
+        """Send a request and return the body of the response.
+
+        Raises:
+            KubeError: the request failed.
+        """
         ...
 
 
 class ReviewClient:
-    """TokenReviews and SubjectAccessReviews of one API server.
+    """Client for TokenReviews and SubjectAccessReviews.
 
     Args:
-        client: sends the reviews.
+        client: sends the reviews to the API server.
     """
 
     def __init__(self, client: RawClient) -> None:
@@ -273,7 +288,7 @@ class ReviewClient:
         self._rng = random.Random()
 
     async def review_token(self, token: str) -> UserInfo | None:
-        """Return the user of a token; None for an invalid token. Raises ReviewFailed."""
+        """Return the user of a bearer token; None if the token is invalid. Raises ReviewFailed."""
         status = await self._review(_AUTHN, {"token": token})
         user = status.user
         if not status.authenticated or user is None:

@@ -1,9 +1,10 @@
 """Leader election: one process holds the Lease; leader migration adds a second, shared lease.
 
-Two guards keep a leader from working beside its successor, even if its event loop is blocked or the
-process was suspended. `LeaseGuard` begins no work once the lease may have expired, and `Watchdog`
-ends the process before it expires. Both count from the start of the last successful renewal. A
-successor counts from the arrival of that renewal, which is later.
+Two guards prevent a leader from working at the same time as its successor, even if its event loop
+was blocked or the process was suspended. `LeaseGuard` lets no operation start once the lease may
+have expired. `Watchdog` ends the process before the lease expires. Both measure from the moment at
+which the last successful renewal was sent. The successor measures from a later moment, at which
+it observed that renewal.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from ccm.kube.resources import LEASES
 from ccm.model.meta import ObjectReference
 
 KILL_FRACTION = 0.8
-"""Fraction of the time from losing the lease to its expiry, after which the process is ended."""
+"""Fraction of the time between loss and expiry of the lease, after which the process is ended."""
 
 Lead = Callable[[], Coroutine[Any, Any, None]]
-"""Work of the leader; it is cancelled when the lease is lost."""
+"""Coroutine function with the leader's work; the elector cancels it when the lease is lost."""
 
 
 class Election:
-    """Leader election for all leases, under one identity.
+    """Leader election for the daemon's lease and the shared lease, under one identity.
 
     Args:
         options: the flags.
         clients: factory of the client that writes leases.
-        events: records leader changes.
+        events: event recorders; they record leader changes.
         vitals: receives the electors, for health checks.
-        watchdog: watchdog, armed while this process holds a lease.
+        watchdog: ends the process at a deadline; it is armed while this process holds a lease.
     """
 
     def __init__(
@@ -61,7 +62,10 @@ class Election:
         self._log = log.logger("daemon")
 
     async def run(self, lead: Lead) -> int:
-        """Compete and lead, or lead at once without an election; return the exit code."""
+        """Acquire the daemon's lease and run `lead`; return the exit code.
+
+        With `--leader-elect=false`, run `lead` at once.
+        """
         if not self._options.leader_elect:
             await lead()
             return EXIT_OK
@@ -79,7 +83,7 @@ class Election:
         return EXIT_OK
 
     async def run_lease(self, lease: str, lead: Lead) -> None:
-        """Compete for one lease, and lead while this process holds it.
+        """Compete for one lease, and run `lead` while this process holds it.
 
         Raises:
             LostLease: the lease was lost.
@@ -109,17 +113,21 @@ class Election:
         try:
             await elector.run(guarded)
         finally:
-            # A lease that was not released keeps the watchdog armed: expiry must end the process.
+            # While the lease is not released, the watchdog stays armed: the process must end
+            # before the lease expires.
             if elector.holder != self._identity:
                 self._watchdog.cancel(lease)
 
     def writer(self) -> tuple[str, int]:
-        """Return the identity and the number of leader transitions (0 without an election)."""
+        """Return this process's identity, and the Lease's `leaderTransitions`.
+
+        Without an election, the number is 0.
+        """
         elector = self._vitals.electors.get(self._options.leader_elect_resource_name)
         return self._identity, elector.transitions if elector is not None else 0
 
     def record_event(self, kind: str, reason: str, message: str) -> None:
-        """Record an event about the Lease, which represents the daemon."""
+        """Record an event about the daemon; its object is the Lease."""
         about = ObjectReference(
             api_version=LEASES.api_version,
             kind=LEASES.kind,
@@ -135,7 +143,7 @@ class Election:
         self._watchdog.arm(lease, until - clock.monotonic())
 
     def _on_lost(self, guard: LeaseGuard) -> None:
-        """End all work before a successor may lead; the watchdog also ends hanging threads."""
+        """Stop all operations, and arm the watchdog to end the process before the lease expires."""
         guard.expire()
         self._events.abandon()
         log.flush()
@@ -145,7 +153,10 @@ class Election:
         self._watchdog.arm("lost lease", KILL_FRACTION * remaining.total_seconds())
 
     async def _may_release(self) -> bool:
-        """Flush events; return whether the lease may be released for a successor now."""
+        """Flush events; return whether no cancelled cloud change still runs.
+
+        Otherwise the lease is kept, so that no successor acts at the same time as that change.
+        """
         await self._events.flush(HURRIED_FLUSH_S)
         handle = self._vitals.handle
         hanging_calls = handle.abandoned_changes if handle is not None else 0
@@ -157,7 +168,7 @@ class Election:
 
 
 def load_migration(options: Options) -> migration.LeaderMigration | None:
-    """Return the leader migration, which assigns controllers to leases; None without one.
+    """Return the leader migration plan; None if leader migration or election is off.
 
     Raises:
         Misconfigured: the configuration is invalid, or both leases have the same name.

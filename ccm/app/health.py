@@ -1,20 +1,26 @@
-"""The state of the daemon: the checks behind `/healthz`, `/livez` and `/readyz`, and `/explain`.
+"""The daemon's state, served at `/healthz`, `/livez`, `/readyz` and `/explain`.
 
 `/livez` and `/healthz` fail only for faults that a restart repairs:
 
-* an event loop that is always late,
-* a controller that ended,
-* a worker that hangs, or all threads of a synchronous library that hang,
-* a lease that is held but not renewed.
+* the event loop was late several times in a row,
+* a controller ended,
+* a worker hangs, or all threads for one kind of cloud call hang,
+* this replica still leads, although its lease was not renewed in time.
 
-`/readyz` fails for these too. It also fails while the API server or the cloud is unreachable, no
-such thread is free, a cache is not synced, or a watch is silent. A controller that is
-skipped, because the provider lacks a feature or its flags are invalid, never fails the check:
-neither a restart nor waiting repairs that. A standby is ready when it reaches the API server.
+`/readyz` also fails for these faults, and while
 
-`/explain?kind=node&name=NAME` returns the daemon's knowledge of one object, for
-`kube-ccm explain`. A Service or Machine is named `NAMESPACE/NAME`. The caller needs the right to
-`get` the path. The page calls neither the API server nor the cloud, and changes nothing.
+* the API server or the cloud is unreachable,
+* no thread is free for one kind of cloud call,
+* a cache is not synced, or its watch fails or is silent,
+* no storage instance is available although creations need one.
+
+A controller that is skipped never fails a check. The provider lacks an interface or the
+controller's flags are invalid, which neither a restart nor waiting repairs. A standby can be ready:
+it has no caches to check.
+
+`/explain?kind=node&name=NAME` returns the daemon's information about one object, for
+`kube-ccm explain`. For other kinds, the name is `NAMESPACE/NAME`. The caller needs permission for
+the verb `get` on the path. The request causes no call to the API server or the cloud.
 """
 
 from __future__ import annotations
@@ -44,38 +50,49 @@ from ccm.serving.http import JSON, Handler, Request, Response, text
 from ccm.serving.ttl_cache import TTLCache
 
 MAX_LATE_BEATS = 5
-"""Late beats in a row after which the event loop is unhealthy. One burst of work is tolerated, and
-a blocked loop answers no probe at all."""
+"""Consecutive late beats (`BEAT_S`, `LATE_S`) from which the event loop is unhealthy.
+
+Fewer late beats, from a burst of work, are tolerated. A blocked loop fails the probe anyway,
+because it cannot respond.
+"""
 
 HUNG_WORKER_S = 3600.0
-"""Time on one key after which a worker counts as hanging. Each of its calls has a time-out, of 15
-minutes at most."""
+"""Seconds that a worker may spend on one key; a longer one hangs.
+
+Each call that a worker makes has a timeout of at most 15 minutes.
+"""
 
 HUNG_THREADS_S = 300.0
-"""Time without a free thread after which all their calls hang; only a restart ends a thread."""
+"""Seconds for which a full thread pool may make no progress; a longer stall fails `/livez`.
+
+Only a restart ends a hanging thread.
+"""
 
 WATCH_SILENCE_S = 900.0
-"""Silence after which a watch is unhealthy; every watch is renewed within ten minutes."""
+"""Seconds without a message after which a watch is unhealthy.
+
+The client renews every watch within ten minutes.
+"""
 
 WATCH_FAILURE_TOLERANCE_S = 10.0
-"""Time for which a failing watch is tolerated."""
+"""Seconds for which a failing watch is tolerated."""
 
 MAX_FAILED_CALLS = 3
-"""Failed cloud calls in a row after which the cloud is unhealthy."""
+"""Consecutive failed cloud calls from which the cloud is unhealthy."""
 
 API_RESULT_TTL_S = 2.0
-"""Time for which the API server's answer about its own health is cached."""
+"""Seconds for which the result of the API server's own `/readyz` is cached."""
 
 NO_OTHERS: Mapping[str, RawClient] = MappingProxyType({})
 
 
 class Checks:
-    """The current health checks.
+    """The health checks of the daemon.
 
     Args:
         vitals: state that the checks read.
-        api: client of the API server.
-        others: clients of the API servers of other clusters, by cluster role.
+        api: client for the API server of the daemon's cluster.
+        others: clients for the API servers of other clusters, by cluster role.
     """
 
     def __init__(
@@ -104,14 +121,17 @@ class Checks:
             HealthCheck(name="cloud", probe=self._cloud),
             HealthCheck(name="cloud-threads", probe=partial(_threads, 0.0)),
             HealthCheck(name="caches", probe=self._caches),
-            # Informational: unauthenticated callers do not keep the daemon from its work.
+            # Never fails: controllers work even while callers cannot be authenticated.
             HealthCheck(
                 name="authentication", probe=lambda: CheckResult(detail=vitals.pending_reason())
             ),
         )
 
     def healthz(self) -> Sequence[HealthCheck]:
-        """Return the checks of `/healthz`: those of `/livez`, with the reference's names first."""
+        """Return the checks of `/healthz`: the checks of `/livez`, `leaderElection` first.
+
+        `leaderElection` is the name of the check in the Go cloud-controller-manager.
+        """
         return (*self._elections(), *self._liveness, self._threads_alive, *self._controllers())
 
     def livez(self) -> Sequence[HealthCheck]:
@@ -133,7 +153,7 @@ class Checks:
         )
 
     async def close(self) -> None:
-        """Cancel running requests to the API servers."""
+        """Cancel health requests to the API servers that are still running."""
         await self._api_results.close()
 
     def _elections(self) -> Sequence[HealthCheck]:
@@ -144,7 +164,7 @@ class Checks:
     def _controllers(self) -> Sequence[HealthCheck]:
         findings = self._vitals.controllers
         return [
-            # A controller that was removed since this list was made passes.
+            # The check of a controller passes if the controller was removed in the meantime.
             HealthCheck(name=name, probe=lambda name=name: findings.get(name, PASSED))  # type: ignore[misc]
             for name in findings
         ]
@@ -224,25 +244,26 @@ def _combine(troubles: Iterable[str]) -> CheckResult:
 
 BEAT_S = 1.0
 LATE_S = 2.0
-"""Interval of the beats of the event loop, and the delay from which a beat is late."""
+"""Seconds between beats of the event loop, and the delay in seconds from which a beat is late."""
 
 
 class DaemonState:
     """State of the daemon, for health checks and `/explain`.
 
     Attributes:
-        not_open_reason: reason why the provider is not open yet; empty once it is.
-        handle: handle to the cloud, once the provider is open.
-        informers: shared caches, while this replica leads.
+        not_open_reason: reason why the provider is not open yet; empty once it is open.
+        handle: client for cloud calls; None until the provider is open.
+        informers: shared caches of the daemon's cluster; None unless this replica leads.
         other_informers: shared caches of other clusters, by cluster role.
-        pending_reason: returns which settings the HTTPS server still waits for; empty if none.
+        pending_reason: returns why the HTTPS server cannot authenticate callers yet; empty if it
+            can.
         stopping: returns whether the process is stopping.
-        late_beats: number of late beats of the event loop in a row.
+        late_beats: number of consecutive late beats of the event loop.
         electors: leader electors, by lease name.
         running_controllers: running controllers, by name.
-        deletions: record of blocked deletions, while this replica leads.
-        controllers: health of each controller that was started or skipped as leader, by name.
-        persistence: health check of storage; None if none is configured.
+        deletions: record of past and blocked deletions; None unless this replica leads.
+        controllers: health of each controller that this leader started or skipped, by name.
+        persistence: health check of persistent storage; None if no storage is configured.
     """
 
     def __init__(self) -> None:
@@ -273,18 +294,21 @@ class DaemonState:
         self.handle = handle
 
     def not_opened(self, error: Exception) -> None:
-        """Record a failed attempt to open the provider."""
+        """Record the error of a failed attempt to open the provider."""
         self.not_open_reason = f"the provider cannot be opened: {error}"
 
     def stand_by(self) -> None:
-        """Forget caches and controllers, because this replica no longer leads."""
+        """Remove caches and controllers, because this replica no longer leads."""
         self.informers = self.deletions = None
         self.other_informers = {}
         self.controllers.clear()
 
     @contextmanager
     def running(self, name: str, controller: Runnable) -> Iterator[None]:
-        """Report a controller as running inside the block, and as failed if it returns."""
+        """Report a controller as running inside the block.
+
+        A controller that returns without an exception has failed: it should run until cancelled.
+        """
         self.controllers[name] = PASSED
         self.running_controllers[name] = controller
         try:
@@ -294,14 +318,14 @@ class DaemonState:
         self.controllers[name] = failed("controller ended unexpectedly")
 
     def skipped(self, name: str, reason: str) -> None:
-        """Record a controller that is skipped; this fails no check."""
+        """Record that a controller does not run, and why; its health check passes."""
         self.controllers[name] = CheckResult(detail=f"not running: {reason}")
 
 
 KINDS = ("node", "service", "machine", "machineset", "machinedeployment")
 
 _DELETION_KINDS = {"node": ("Node", "Route"), "service": ("Service",)}
-"""Kind of `/explain` -> related kinds in the deletion record."""
+"""Kinds in the deletion record that relate to a kind of `/explain`."""
 
 _USAGE = (
     "kind and name are required: /explain?kind=node&name=NAME, or kind=service, kind=machine, "
@@ -323,7 +347,7 @@ def explain_page(options: Options, vitals: DaemonState) -> Handler:
 
 
 def explain_object(kind: str, name: str, options: Options, vitals: DaemonState) -> ExplainResponse:
-    """Return the daemon's knowledge of an object; makes no calls."""
+    """Return what `/explain` reports about an object, without calls to API server or cloud."""
     electors = vitals.electors.values()
     accounts = [
         msgspec.structs.replace(account, controller=controller)
@@ -335,7 +359,7 @@ def explain_object(kind: str, name: str, options: Options, vitals: DaemonState) 
         kind=kind,
         name=name,
         provider=options.cloud_provider,
-        # Without an election the daemon leads from the moment that it has caches.
+        # Without an election, the daemon leads as soon as it has caches.
         leads=any(candidate.is_leader for candidate in electors)
         if electors
         else vitals.informers is not None,
@@ -358,7 +382,7 @@ def explain_object(kind: str, name: str, options: Options, vitals: DaemonState) 
 
 
 def _failing_watches(vitals: DaemonState) -> list[str]:
-    """Return a message for each failing watch."""
+    """Return a message for each failing watch of the daemon's cluster."""
     if vitals.informers is None:
         return []
     now = clock.monotonic()

@@ -1,13 +1,14 @@
-"""The daemon's HTTPS servers, from the flags: `--secure-port`, and the admission webhooks.
+"""The daemon's HTTPS servers: `--secure-port`, and `--webhook-secure-port` for webhooks.
 
-The first server starts before the provider is open and stops last, on standbys too. The port is
-bound first, so that the process exits at once if it is in use. Certificates and the cluster's own
-authentication settings are loaded while the daemon starts.
+The server on `--secure-port` starts before the provider is open and stops last, on standbys too.
+Its port is bound first, so that the process exits at once if the port is in use. Certificates and
+the cluster's authentication settings are loaded while the daemon starts.
 
 The webhook `service-annotations` checks the annotations of Services against
 `Cloud.service_annotation_schema`, the schema that the provider declares. To add a webhook, add its
-name to `names.WEBHOOKS` and its factory to `_FACTORIES`. Standbys serve webhooks too, once their
-provider is open. Until then an API server with `failurePolicy: Ignore` admits every Service.
+name to `options.controllers.WEBHOOKS` and its factory to `_FACTORIES`. Standbys serve webhooks too,
+once their provider is open. Until then, an API server with `failurePolicy: Ignore` admits every
+Service.
 """
 
 from __future__ import annotations
@@ -50,20 +51,20 @@ from ccm.serving.policy import TlsError, parse_policy
 from ccm.serving.ttl_cache import LRUStore
 
 HEALTH = "health"
-"""User-agent suffix of the client that checks the API server's own health."""
+"""User-agent suffix of the client that requests the API server's own `/readyz`."""
 
 HEALTH_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerContext:
-    """Inputs of the HTTPS server.
+    """Inputs of the HTTPS server (of the HTTP server for machine commands).
 
     Attributes:
         options: the flags.
         vitals: the state of the daemon.
         transport: connection to the API server.
-        environ: environment of the process; tells whether it runs inside a cluster.
+        environ: environment variables, which show whether the process runs inside a cluster.
         others: connections to the API servers of other clusters, by cluster role.
     """
 
@@ -84,11 +85,11 @@ def _health_client(wire: Transport) -> Client:
 
 @asynccontextmanager
 async def serving(context: ServerContext) -> AsyncIterator[asyncio.Task[None]]:
-    """Serve HTTPS inside the block; the task ends only with an exception.
+    """Serve HTTPS inside the block; the yielded task ends only with an exception.
 
     Raises:
-        Misconfigured: the port cannot be opened. The task raises it for invalid certificates
-            and authentication settings.
+        Misconfigured: the port cannot be opened. The yielded task raises it if certificates or
+            authentication settings are invalid.
     """
     task = spawn(_serve(context, _bind(context.options)), name="serving")
     try:
@@ -153,7 +154,11 @@ async def _client_ca(
     authenticator: Authenticator,
     reloader: tls.CertReloader,
 ) -> DynamicClientCA:
-    """Load the client CAs for both, and the server's own certificate."""
+    """Load the server's certificate, and the client CAs for the authenticator and the reloader.
+
+    Raises:
+        Misconfigured: a certificate or CA file is unusable.
+    """
 
     def adopt(trust: Trust) -> None:
         reloader.trust(trust.pem)
@@ -191,7 +196,10 @@ async def metrics_page(_request: http.Request) -> http.Response:
 async def _reviewers(
     stack: AsyncExitStack, context: ServerContext
 ) -> tuple[Client | None, Client | None]:
-    """Return the clients for TokenReviews and SubjectAccessReviews; None: no API server is set."""
+    """Return the clients for TokenReviews and SubjectAccessReviews.
+
+    A client is None if its flag is empty and the process runs outside a cluster.
+    """
     options, logger = context.options, log.logger("serving")
     tokens = await _transport(stack, "authentication-kubeconfig", context)
     if options.authorization_kubeconfig == options.authentication_kubeconfig:
@@ -209,19 +217,26 @@ async def _reviewers(
 
 
 async def _transport(stack: AsyncExitStack, flag: str, context: ServerContext) -> Transport | None:
-    """Connect to the API server of a flag, or to the cluster of this Pod; None without either."""
+    """Connect to the API server of a kubeconfig flag, or to the cluster of this Pod.
+
+    Returns:
+        The connection; None if the flag is empty and the process runs outside a cluster.
+
+    Raises:
+        Misconfigured: the kubeconfig is unusable.
+    """
     options, environ = context.options, context.environ
     kubeconfig = str(options.get(flag))
     if not kubeconfig and not environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     if not kubeconfig and not options.kubeconfig and not options.master:
-        return context.transport  # it connects to the cluster of this Pod
+        return context.transport  # the daemon's own cluster is the cluster of this Pod
     since = reload.signatures(kubeconfig)
     try:
         cluster = await asyncio.to_thread(kube_config.load, kubeconfig, environ=environ)
     except kube_config.ClusterConfigError as error:
         raise Misconfigured(f"--{flag}={error}" if kubeconfig else str(error)) from error
-    # No events for this file: only the leader may record them. Changes are logged.
+    # Changes of this file are logged, but not recorded as events: only the leader records events.
     wire = await stack.enter_async_context(
         Transport(cluster, user_agent=user_agent(options.program))
     )
@@ -243,14 +258,17 @@ def _authorizer(options: Options, client: Client | None, store: LRUStore) -> Del
 
 SERVER_PREFIX = ""
 WEBHOOK_PREFIX = "webhook-"
-"""Prefix of the flags of each server."""
+"""Prefixes of the TLS flags of the two servers."""
 
 PAIR_NAMES = {SERVER_PREFIX: PROGRAM, WEBHOOK_PREFIX: f"{PROGRAM}-webhook"}
-"""Base names of the certificate files in `--cert-dir`, as in the Go reference."""
+"""Base names of the files in `--cert-dir` and `--webhook-cert-dir`.
+
+Source: the Go cloud-controller-manager.
+"""
 
 
 def cert_reloader(options: Options, prefix: str) -> tls.CertReloader:
-    """Return the certificate reloader of the server whose flags have this prefix.
+    """Return the certificate reloader of the server whose TLS flags have this prefix.
 
     Raises:
         Misconfigured: a flag names an unknown TLS version, cipher suite or group.
@@ -301,7 +319,7 @@ _GROUP = config.GROUP_VERSION.partition("/")[0]
 
 
 def configz(options: Options) -> dict[str, Any]:
-    """Return the content of `/configz`."""
+    """Return the content of `/configz`: the settings in the format of the Go program."""
     content: dict[str, Any] = {"kind": config.KIND, "apiVersion": config.GROUP_VERSION}
     for path in config.UNUSED:
         config.put(content, path, "")
@@ -337,15 +355,19 @@ def _plain(value: Any, *, is_list: bool) -> Any:
 
 
 def enabled_webhooks(options: Options) -> tuple[str, ...]:
-    """Return the webhooks to serve; none without the feature gate or without a port.
+    """Return the names of the webhooks to serve; empty if the feature gate is off or the port 0.
 
-    `Deviation:` without the gate, the Go reference opens the port but never answers.
+    `Deviation:` with the gate off, the Go cloud-controller-manager opens the port but never
+    answers.
     """
     return () if _unserved_cause(options) else _requested_webhooks(options)
 
 
 def unserved_reason(options: Options) -> str:
-    """Return why the webhooks of `--webhooks` are not served; empty if they are."""
+    """Return why the webhooks that `--webhooks` names are not served.
+
+    Empty if they are served, or if the flag names none.
+    """
     obstacle = _unserved_cause(options) if _requested_webhooks(options) else ""
     return f"--webhooks={','.join(options.webhooks)} has no effect: {obstacle}" if obstacle else ""
 
@@ -357,14 +379,14 @@ def _requested_webhooks(options: Options) -> tuple[str, ...]:
 
 
 def _unserved_cause(options: Options) -> str:
-    """Return why no webhook can be served; empty if they can."""
+    """Return why no webhook can be served; empty if webhooks can be served."""
     if not gates.values(options.feature_gates)[gates.WEBHOOK]:
         return f"--feature-gates={gates.WEBHOOK}=true is missing"
     return "" if options.webhook_secure_port else "--webhook-secure-port is 0"
 
 
 async def serve_webhooks(options: Options, cloud: Callable[[], Cloud]) -> None:
-    """Serve the enabled webhooks until cancelled; return at once if there are none.
+    """Serve the enabled webhooks until cancelled; return at once if none is enabled.
 
     Raises:
         Misconfigured: the port cannot be opened, or a certificate is unusable.

@@ -1,6 +1,7 @@
-"""Manifests of the machine controllers: names, RBAC rights and constructors.
+"""Manifests of the machine controllers: names, RBAC permissions and constructors.
 
-The controllers know hub types only; this module connects them to the codec of the API group.
+The controllers work on hub types only. This module passes them the codec that converts hub types
+from and to the API group.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _TOKENS = "kube-system"
 
 
 def _acts(*rights: str) -> tuple[tuple[str, str], ...]:
-    """Return the (verb, resource) pairs of rights such as `get,patch nodes`."""
+    """Return the (verb, resource) pairs of permissions such as `get,patch nodes`."""
     pairs = (right.split() for right in rights)
     return tuple((verb, resource) for verbs, resource in pairs for verb in verbs.split(","))
 
@@ -47,7 +48,7 @@ def _local(
             yield from ((verb, resource, given.namespace) for resource in follows)
         yield from ((verb, resource, given.namespace) for verb, resource in _acts(*rights))
         if given.target_kubeconfig == NO_TARGET:
-            # Without a target cluster the UID of the namespace marks the VMs.
+            # Without a target cluster, VMs are tagged with the UID of the namespace.
             yield "get", "namespaces", given.namespace
 
     return rights_of
@@ -64,7 +65,7 @@ def _roles(given: SharedFlags, resource: str, namespace: str) -> Collection[str]
 
 
 def _reads_crd(plural: str) -> tuple[tuple[str, str, str], ...]:
-    """Return the right to read the CRD of a kind, for the guard of its deletions."""
+    """Return the permission to get the CRD of a kind; `CRDGuard` needs it."""
     return (("get", _CRDS, f"{plural}.{GROUP}"),)
 
 
@@ -72,7 +73,7 @@ def _reads_crd(plural: str) -> tuple[tuple[str, str, str], ...]:
 
 
 def _shared(context: ControllerContext, given: SharedFlags) -> SharedComponents:
-    """Return the state that machine controllers share; the first call makes it."""
+    """Return the components that all machine controllers share; the first call creates them."""
     from ccm.gardener.codec import CODEC
     from ccm.machines.caches import Caches, TargetCluster
     from ccm.machines.driver import SharedComponents
@@ -128,16 +129,20 @@ class _Inputs:
         return CRDGuard(kind, self._crds(CRDS), self.recorder(component), self._deletions)
 
     def facts(self, guard: CRDGuard, informer: Informer[Any], key: str) -> ControllerFacts:
-        """Return the facts of an object for `/explain`."""
+        """Return the facts about one object for `/explain`."""
         return guard.facts(informer.store.get(key), key, namespace=self.caches.namespace)
 
 
 def _lazily(
     make: Callable[[_Inputs, F], Runnable], *, fleet: bool
 ) -> Callable[[ControllerContext, F], Runnable]:
-    """Return a `Manifest.build` whose controller is made once the API server serves its kinds.
+    """Return a function for `Manifest.build`.
 
-    `fleet`: the controller needs MachineSets and MachineDeployments too.
+    The controller that it returns calls `make` once the API server serves the needed kinds.
+
+    Args:
+        make: creates the controller.
+        fleet: whether the controller needs MachineSets and MachineDeployments, besides Machines.
     """
 
     def build(context: ControllerContext, given: F) -> Runnable:
@@ -263,9 +268,12 @@ def _manifest(
     fleet: bool = False,
     **more: Any,
 ) -> Manifest[F]:
-    """Return a manifest; `fleet`: it needs MachineSets and MachineDeployments, but no cloud."""
+    """Return a manifest; `more` adds or replaces fields.
+
+    `fleet`: whether the controller needs MachineSets and MachineDeployments, but no cloud.
+    """
     if fleet:
-        # These controllers make no VMs, so they need nothing of the provider.
+        # These controllers create no VMs, so they need no interface of the provider.
         more["missing_interface"] = lambda _cloud: ""
     common: dict[str, Any] = {
         "client": ACCOUNT,
@@ -273,7 +281,7 @@ def _manifest(
         "groups": _GROUPS,
         "roles": _roles,
         "permissions": _acts("get namespaces"),
-        # Another program may manage the same objects already; two managers would conflict.
+        # Another program may already manage the objects, and would conflict with this one.
         "off_by_default": True,
         "missing_interface": lambda cloud: (
             "" if cloud.machines is not None else "the provider offers no machines"
@@ -297,7 +305,7 @@ MACHINE = _manifest(
     },
     permissions=_acts(
         "get namespaces",
-        # A drain watches the attached volumes in the status of its node.
+        # A drain watches `status.volumesAttached` of the node.
         "get,list,watch,patch nodes",
         "patch nodes/status",
         "delete nodes",
@@ -310,7 +318,7 @@ MACHINE = _manifest(
     ),
     named_permissions=_reads_crd("machines"),
     namespaced_permissions=_local("get,patch machines", "patch machines/status", "delete machines"),
-    # Only some classes need bootstrap tokens.
+    # Only some MachineClasses need bootstrap tokens.
     optional_permissions=tuple(
         (verb, "secrets", _TOKENS) for verb in ("create", "patch", "delete")
     ),
@@ -343,7 +351,8 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
             "get,patch machinesets",
             "patch machinesets/status",
             "get,create,patch,delete machines",
-            # A change of a class, a Secret or a deployment ends the pause of a machine set.
+            # A change of a MachineClass, a Secret or a MachineDeployment can end the back-off of a
+            # MachineSet.
             follows=("machines", "machinesets", "machinedeployments", "machineclasses", "secrets"),
         ),
     ),
@@ -377,4 +386,4 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
         ),
     ),
 }
-"""Manifests by their flag class."""
+"""Manifest of each machine controller, by the class of its flags."""

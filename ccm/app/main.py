@@ -1,4 +1,4 @@
-"""The daemon's command: reads the flags, runs, and turns the outcome into an exit code.
+"""The daemon's command: reads the flags, runs the daemon, and returns the exit code.
 
 Exit codes: 0 after a signal, 1 for a configuration error or a lost lease, 255 for a bug.
 """
@@ -27,13 +27,13 @@ from ccm.base.files import describe_error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """One of the commands that run controllers.
+    """A command that runs controllers: the daemon or a machine command.
 
     Attributes:
         name: name of the command.
-        read: parses a command line into settings, or into text to print, such as help.
+        read: parses a command line; returns the settings, or text to print, such as the help.
             Raises UsageError.
-        serve: serves HTTP while the command runs.
+        serve: context manager that serves HTTP while the command runs.
     """
 
     name: str
@@ -69,8 +69,8 @@ def main(argv: Sequence[str] | None = None, program: Program = DAEMON) -> int:
 
 
 def _report_config_error(error: BaseException, program: Program) -> int:
-    """Write a configuration error to stderr."""
-    # Continuation lines are indented: text of a provider must not look like a log line.
+    """Write a configuration error to stderr, and return the exit code for it."""
+    # Continuation lines are indented, so that a provider's text does not look like a log line.
     lines = redact.mask_text(f"{program.name}: {error}").splitlines()
     sys.stderr.write("\n  ".join(map(str.strip, lines)) + "\n")
     return shutdown.EXIT_CONFIGURATION
@@ -114,11 +114,11 @@ def _run(chosen: Options, program: Program) -> int:
         for line in chosen.flag_lines():
             logger.info("flag", setting=line)
     raise_open_file_limit()
-    # Imported modules stay for ever. A full collection over them would block the event loop
-    # for tens of milliseconds.
+    # Imported modules are never freed. A full garbage collection that scans them would block the
+    # event loop for tens of milliseconds.
     gc.freeze()
-    # Reference counting frees nearly everything that a request allocates, so the few cycles
-    # need few collections. One over 10,000 young objects takes about a millisecond.
+    # Reference counting frees nearly everything that a request allocates. Reference cycles are
+    # rare, so few collections suffice. Scanning 10,000 young objects takes about a millisecond.
     gc.set_threshold(10_000, 10, 10)
     gc.enable()
     try:
@@ -133,7 +133,7 @@ def _run(chosen: Options, program: Program) -> int:
 
 
 def _outcome(runner: asyncio.Runner, chosen: Options, program: Program) -> int:
-    """Run the daemon; report a failure and return the exit code."""
+    """Run the daemon and return the exit code; report a failure to the log or to stderr."""
     try:
         return runner.run(daemon.run(chosen, os.environ, program.serve))
     except (Exception, BaseExceptionGroup) as error:
@@ -145,7 +145,7 @@ def _outcome(runner: asyncio.Runner, chosen: Options, program: Program) -> int:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's loop factory, or None (standard library) where uvloop is missing."""
+    """Return uvloop's loop factory; None means asyncio's default, if uvloop is not installed."""
     try:
         import uvloop
     except ImportError:
@@ -163,14 +163,17 @@ def exit_process(code: int) -> None:
 
 
 MAX_OPEN_FILES = 65_536
-"""Maximum open files; a higher limit would only delay the discovery of a leak."""
+"""Upper bound of the open-file limit; a higher limit would only delay the discovery of a leak."""
 
 
 def raise_open_file_limit() -> None:
-    """Raise the soft limit of open files to the hard one; shells set 1,024. Go does the same."""
+    """Raise the soft limit of open files to the hard limit, at most to `MAX_OPEN_FILES`.
+
+    Shells set a soft limit of 1,024. The Go runtime raises it too.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        # A sandbox may forbid it; the daemon then runs with the lower limit.
+        # A sandbox may forbid a higher limit; the daemon then runs with the lower one.
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,4 +1,4 @@
-"""Metrics of the whole process, and the figures that it logs when it stops."""
+"""Metrics of the whole process, and the totals that the daemon logs when it stops."""
 
 from __future__ import annotations
 
@@ -48,8 +48,11 @@ _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 def describe(platform_name: str) -> None:
     """Set the constant metrics: build information, and the number of registered metrics.
 
-    Call it once. It imports the metrics of every controller first, because controllers
-    themselves are imported only when they start.
+    Call it once. Before it counts, it imports the metrics modules of all controllers, because a
+    controller's own module is imported only when the controller starts.
+
+    Args:
+        platform_name: `<os>/<arch>` in Go's spelling.
     """
     for manifest in MANIFESTS:
         import_module(manifest.modules[1])
@@ -70,7 +73,12 @@ def describe(platform_name: str) -> None:
 
 @contextmanager
 def running(name: str, program: str) -> Iterator[None]:
-    """Report a controller of a program as running inside the block."""
+    """Report a controller as running for the duration of the block.
+
+    Args:
+        name: name of the controller in metrics.
+        program: name of the program, the label `manager`.
+    """
     gauge = RUNNING.labels(name, program)
     gauge.set(1)
     try:
@@ -80,10 +88,10 @@ def running(name: str, program: str) -> Iterator[None]:
 
 
 def summary() -> dict[str, int]:
-    """Return the number of API requests and cloud calls so far, by figure.
+    """Return the totals of API requests and cloud calls since the start, by name.
 
-    `api_writes` counts every writing request, including events and the Lease. `node_writes`,
-    `service_writes` and `event_writes` count writes of that resource alone.
+    `api_writes` counts every writing request, including those for events and the Lease.
+    `node_writes`, `service_writes` and `event_writes` count the writes of one resource each.
     """
     figures = dict.fromkeys(_FIGURES, 0)
     for sample in (item for family in metrics.REGISTRY.collect() for item in family.samples):

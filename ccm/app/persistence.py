@@ -1,8 +1,8 @@
 """Storage that outlives the daemon: configured at start, open while this replica leads.
 
 This module is imported only with `--persistence-config`, and loads only the backends that the
-file names. The file is validated at start. Storage is opened after the Lease is acquired:
-a folder has room for one process, and a former leader must not write.
+file names. The file is validated at start. Storage is opened after the Lease is acquired, because
+only one process may use a storage folder, and a former leader must not write.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from ccm.serving.health import PASSED, CheckResult, failed
 
 FLAG = "--persistence-config"
 CLIENT = "persistence"
-"""Name of the API client that reads the cluster's identity and stores Secrets."""
+"""Name of the API client that reads the cluster's UID, and reads and writes Secrets."""
 
 CLUSTER_ID_PATH = "/api/v1/namespaces/kube-system"
-"""Path of the object whose UID identifies the cluster; it never changes."""
+"""Path of the namespace whose UID identifies the cluster; the UID never changes."""
 
 RETRY_S = 30.0
-"""Seconds between two attempts to open the secret store or to re-seal its secrets."""
+"""Seconds between attempts to open the secret store, and between attempts to rotate its secrets."""
 
 
 class PersistenceConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of persistent storage."""
+    """Content of the file that `--persistence-config` names."""
 
     instances: Annotated[
         tuple[dict[str, Any], ...],
@@ -83,7 +83,7 @@ class PersistenceStores:
         client: client of the API server.
         namespace: namespace of the daemon's Lease; Secrets are stored there unless the file
             names another one.
-        record_event: records an event (type, reason, message) about the daemon.
+        record_event: called with (type, reason, message), to record an event about the daemon.
 
     Raises:
         Misconfigured: the file is invalid.
@@ -134,11 +134,12 @@ class PersistenceStores:
         Args:
             name: name of the cluster.
             identity: identity of the leader.
-            epoch: number of leader transitions of the Lease.
-            rotates: seal secrets again that are sealed with an old key.
+            epoch: `leaderTransitions` of the Lease.
+            rotates: whether to seal secrets again that are sealed with an old key.
 
         Raises:
-            Misconfigured: storage belongs to another cluster, or other users can read it.
+            Misconfigured: the storage belongs to another cluster, or other users can read it.
+            KubeError: the UID of the cluster cannot be read.
         """
         self._writer = WriterIdentity(identity=identity, epoch=epoch)
         machine = await self._cluster_id(name)
@@ -162,7 +163,10 @@ class PersistenceStores:
             log.logger("persistence").info("persistence closed")
 
     async def health(self) -> CheckResult:
-        """Return the health; failing only where creations need storage and none is up."""
+        """Return the health of storage.
+
+        The result is a failure only if no instance is available and creations need one.
+        """
         if not self._is_open:
             return CheckResult(detail="closed, standing by")
         down = [member.name for member in self.manager.replicas if not await member.is_up()]
@@ -174,7 +178,10 @@ class PersistenceStores:
         return CheckResult(detail=f"down: {', '.join(down)}") if down else PASSED
 
     async def secret_latencies(self) -> Mapping[str, float | None]:
-        """Return the mean write time of secrets in seconds, by instance; None means down."""
+        """Return the mean seconds per write of a secret, by instance.
+
+        None instead of a number means that the instance is unavailable.
+        """
         latencies: dict[str, float | None] = {}
         for name in self.secrets.instances() if self.secrets else ():
             status = await self.secrets.instance_status(name)
@@ -199,7 +206,10 @@ class PersistenceStores:
         return new_machine_id(namespace["metadata"]["uid"], name)
 
     async def _rotate_secrets(self, store: Backend, machine: MachineId, *, rotates: bool) -> None:
-        """Retry opening the secret store, then seal every old secret with the first key."""
+        """Retry opening the secret store, then seal secrets with the first key in all instances.
+
+        Instances that are unavailable are retried. A permanent failure is logged.
+        """
         logger = log.logger("persistence")
         try:
             while not store.is_open:
@@ -221,7 +231,7 @@ class PersistenceStores:
         """Seal all secrets of an instance with the first key.
 
         Returns:
-            False if the instance is unavailable now; the caller retries.
+            True once done; False if the instance is unavailable now, and the caller should retry.
 
         Raises:
             PersistenceError: a permanent failure.
@@ -247,7 +257,12 @@ class PersistenceStores:
         return True
 
     def _backends(self, config: PersistenceConfig) -> Iterator[Backend]:
-        """Yield one backend for each name; all instances of that name share its provider."""
+        """Yield one backend for each backend name, with all instances of that name.
+
+        Raises:
+            BackendDead: there are no instances, or two of them use the same storage.
+            ConfigError: an instance has invalid settings.
+        """
         by_name: dict[str, list[dict[str, Any]]] = {}
         for at, instance in enumerate(config.instances):
             name, settings = _single_entry(instance, f"instances[{at}]")
@@ -273,7 +288,7 @@ class PersistenceStores:
 
 @contextmanager
 def _named(file: str) -> Iterator[None]:
-    """Turn errors inside the block into Misconfigured that names the file."""
+    """Raise Misconfigured, with the file's name, for BackendDead and ConfigError in the block."""
     try:
         yield
     except (BackendDead, ConfigError) as error:
@@ -289,7 +304,11 @@ def _read(file: str) -> PersistenceConfig:
 
 
 def _single_entry(given: Mapping[str, Any], place: str) -> tuple[str, dict[str, Any]]:
-    """Return the only key of a mapping and its settings; ConfigError for anything else."""
+    """Return the only key of a mapping (a backend name), and its value (the settings).
+
+    Raises:
+        ConfigError: the mapping has another number of keys, or the value is no mapping.
+    """
     if len(given) != 1:
         raise ConfigError(
             f"{place} must name one backend with its settings, such as "

@@ -1,12 +1,12 @@
-"""Opening of the provider, with retries, and its replacement when its configuration changes.
+"""Opens the provider, with retries, and replaces it when its configuration changes.
 
 A configuration error (unknown name, unreadable file, invalid content) ends the process with one
-message. A temporary failure (cloud down, credentials rejected) is retried with back-off, and
-logged once when it begins and once when it ends.
+message. After a temporary failure (cloud down, credentials rejected), opening is retried with
+back-off. The first failure and the later success are logged.
 
-A provider is opened and closed in a task of its own, because it may hold a task group or a cancel
-scope. After a configuration change a new provider is opened. It replaces the old one once it has
-answered a first call. The old one is closed when its last call has ended.
+Each provider is opened and closed in a task of its own, because it may hold a task group or a
+cancel scope. After a configuration change, a new provider is opened. The new provider replaces the
+old one after a successful check. The old provider is closed when its last call has ended.
 """
 
 from __future__ import annotations
@@ -44,35 +44,38 @@ OPEN_BACK_OFF = ExponentialBackoff(base_s=1.0, factor=2.0, cap_s=30.0, jitter=0.
 """Back-off between attempts to open the provider."""
 
 NODE_SAMPLE_SIZE = 8
-"""Maximum number of nodes for which a new provider is checked."""
+"""Maximum number of nodes that a new provider is asked for before it is used."""
 
 OPEN_LIMIT_S = 120.0
-"""Deadline of one attempt to open; a cloud may accept a connection and never answer."""
+"""Timeout in seconds of one attempt to open; a cloud may accept a connection but never answer."""
 
 DRAIN_S = 900.0
-"""Deadline for in-flight calls of an old provider; the longest call timeout."""
+"""Maximum seconds to wait for in-flight calls of a replaced provider: the longest call timeout."""
 
 CLOSE_S = 30.0
-"""Time that a provider may take to close before its task is cancelled."""
+"""Seconds that a provider may take to close before its task is cancelled."""
 
 NO_FILE = "no --cloud-config"
-"""Source of the configuration in messages, where no file is given."""
+"""Source of the provider's configuration, in messages, without `--cloud-config`."""
 
 ProviderFactory = Callable[[], AbstractAsyncContextManager[Cloud]]
-"""Context manager that opens the provider with its current configuration."""
+"""Function without arguments whose result is a context manager that opens the provider."""
 
 
 class Misconfigured(Exception):
-    """Configuration error that only the operator can correct; the process exits with 1."""
+    """A configuration error, which only the administrator can correct; the process exits with 1."""
 
 
 def find_misconfigured(error: BaseException) -> Misconfigured | None:
-    """Return the configuration error in an exception; a provider's task group may wrap it."""
+    """Return the configuration error that an exception is or contains; None if there is none.
+
+    A task group of the provider may wrap the error in an exception group.
+    """
     return next((leaf for leaf in leaf_exceptions(error) if isinstance(leaf, Misconfigured)), None)
 
 
 class ProviderCrashed(Exception):
-    """The provider's task ended while in use; `__cause__` is the reason."""
+    """The task of the provider in use ended; `__cause__` is the task's exception, if any."""
 
 
 def context(
@@ -82,7 +85,13 @@ def context(
     clients: ClientBuilder | None,
     **more: Any,
 ) -> Context:
-    """Return the context that opens the provider; `more` are further fields of `Context`.
+    """Return the argument of the provider's opener.
+
+    Args:
+        file: value of `--cloud-config`; empty means no configuration.
+        cluster_name: value of `--cluster-name`.
+        clients: makes API clients for the provider; None means that there is no API server.
+        more: further fields of `Context`.
 
     Raises:
         Misconfigured: the file cannot be read.
@@ -108,16 +117,17 @@ async def opened_once(name: str, opener: Opener, given: Context) -> AsyncIterato
     """Open the provider for the block, without a retry.
 
     Raises:
-        Misconfigured: the provider rejects its configuration, or violates the SDK.
+        Misconfigured: the provider rejects its configuration, or violates the interface of the SDK.
         Exception: any other failure to open; it may be temporary.
     """
     async with AsyncExitStack() as stack:
         try:
-            # Entered and left in the same task: a provider may open a task group.
+            # The stack enters and leaves the provider in one task: it may contain a task group.
             async with asyncio.timeout(OPEN_LIMIT_S):
                 cloud = await stack.enter_async_context(_enter(opener, given))
         except Exception as error:
-            # A retry would fail the same way. A task group of the provider may wrap the error.
+            # A retry after a configuration error would fail again. A task group of the provider
+            # may wrap the error.
             for leaf in leaf_exceptions(error):
                 if mistake := _config_error(name, given, leaf):
                     raise Misconfigured(mistake) from leaf
@@ -140,7 +150,7 @@ def _enter(opener: Opener, given: Context) -> AbstractAsyncContextManager[Cloud]
 
 
 def _config_error(name: str, given: Context, error: BaseException) -> str:
-    """Describe a configuration error; empty for an error that may be temporary."""
+    """Return the message for a configuration error; empty for an error that may be temporary."""
     if isinstance(error, ConfigError):
         refused = f"cloud provider {name!r} rejects --cloud-config={given.source}"
         if given.source == NO_FILE:
@@ -155,7 +165,7 @@ def _config_error(name: str, given: Context, error: BaseException) -> str:
 
 
 def _sdk_violation(name: str, cloud: object) -> str:
-    """Describe why the yielded object is not a usable Cloud; empty if it is."""
+    """Return why the object that the provider yielded is no usable Cloud; empty if it is usable."""
     if not isinstance(cloud, Cloud):
         return f"cloud provider {name!r} yielded a {type(cloud).__name__}, not a Cloud"
     faults = find_interface_errors(cloud)
@@ -165,7 +175,7 @@ def _sdk_violation(name: str, cloud: object) -> str:
 def make_handle(
     options: Options, cloud: Cloud, *, make: Callable[..., CloudClient] = CloudClient
 ) -> CloudClient:
-    """Return the handle to a provider, with the deadline and rate limit of the flags.
+    """Return the client for calls to a provider, with the timeout and rate limit of the flags.
 
     Args:
         options: the flags.
@@ -182,18 +192,16 @@ def make_handle(
 
 
 class ConfiguredProvider:
-    """The provider that the flags name, with its current configuration.
+    """Opens the provider that `--cloud-provider` names, with its current configuration.
 
     Args:
         options: the flags.
         opener: opens the provider.
         clients: makes API clients for the provider.
 
-    Opening raises Misconfigured also where the provider has no cluster ID and the flags require
-    one.
-
     Attributes:
-        watched_files: files that the provider watches, with their signatures before they were read.
+        watched_files: signatures of the files that the provider asks to watch, taken before each
+            file was read.
         events: destination of the provider's events; None until the daemon sets it.
     """
 
@@ -208,13 +216,13 @@ class ConfiguredProvider:
     async def opened(
         self, on_failure: Callable[[Exception], object] = lambda _error: None
     ) -> AsyncIterator[Cloud]:
-        """Open the provider for the block; retry temporary failures with back-off for ever.
+        """Open the provider for the block; retry after temporary failures, with back-off.
 
         Args:
-            on_failure: callback for the error of each failed attempt.
+            on_failure: called with the error of each failed attempt.
 
         Raises:
-            Misconfigured: a configuration error.
+            Misconfigured: a configuration error; see `opened_once`.
         """
         outage = Outage(
             log.logger("provider", provider=self._options.cloud_provider),
@@ -229,7 +237,7 @@ class ConfiguredProvider:
                     break
                 except Exception as error:  # noqa: BLE001 - a provider may fail in any way
                     if refusal := find_misconfigured(error):
-                        # Not chained to the exception group: the error's own cause is the reason.
+                        # Chained to the cause of `refusal`, instead of the exception group.
                         raise refusal from refusal.__cause__
                     delay, fault = streak.next_delay(monotonic()), normalize(error)
                     outage.record_failure(error=str(fault))
@@ -240,7 +248,14 @@ class ConfiguredProvider:
 
     @asynccontextmanager
     async def opened_once(self) -> AsyncIterator[Cloud]:
-        """Open the provider for the block, without a retry; see the function of that name."""
+        """Open the provider for the block, without a retry.
+
+        Raises:
+            Misconfigured: a file cannot be read, the provider rejects its configuration or
+                violates the interface of the SDK, or it has no cluster ID and
+                --allow-untagged-cloud is false.
+            Exception: any other failure to open; it may be temporary.
+        """
         routed = self._options.cluster_cidr.strip() if self._options.configure_cloud_routes else ""
         given = context(
             file=self._options.cloud_config,
@@ -267,11 +282,15 @@ class ConfiguredProvider:
 
 
 async def check_reachable(cloud: Cloud, node: Node | None) -> None:
-    """Check that the cloud answers a read-only call; raises CloudError if it does not.
+    """Check that the cloud answers a read-only call.
 
     Args:
         cloud: the open provider.
-        node: any node, for providers without an inventory; None skips their check.
+        node: any node, for the call to a provider without `Inventory`; None means no call to
+            such a provider.
+
+    Raises:
+        CloudError: the call failed.
     """
     handle = CloudClient(cloud)
     with suppress(NotFound, Unimplemented):
@@ -286,24 +305,30 @@ async def check_knows_nodes(
 ) -> None:
     """Reject a provider that knows none of the nodes that the provider in use knows.
 
-    Only a sample of the nodes is checked. Where the provider in use cannot answer, for example
-    with expired credentials, a node counts as known if it is Ready.
+    Only a sample of `NODE_SAMPLE_SIZE` nodes is checked. If the provider in use cannot answer, for
+    example because its credentials have expired, a Ready node counts as known to it.
+
+    Args:
+        new: the new provider, open.
+        old: client for the provider in use.
+        nodes: nodes of the cluster.
+        node_selector: value of `--node-selector`.
 
     Raises:
-        CloudError: the new provider knows none of the nodes, or does not answer.
+        CloudError: the new provider knows none of the nodes, or a call to it failed.
     """
     before = NodeOwnership.for_cloud(old.cloud, node_selector)
     after = NodeOwnership.for_cloud(new, node_selector)
     ours = [node for node in nodes if node.provider_id or node.uid in old.confirmed]
     ours = [node for node in ours if not before.is_foreign(node)]
-    # Ready nodes first: they certainly have an instance.
+    # Ready nodes first, because their instances certainly exist.
     sampled = sorted(random.sample(ours, len(ours)), key=lambda node: not _is_ready(node))[
         :NODE_SAMPLE_SIZE
     ]
     asked_new, asked_old = InstanceLookup(CloudClient(new)), InstanceLookup(old)
     with suppress(Unimplemented):
         for node in sampled:
-            # A node of another cloud is unknown to the new provider without a call.
+            # A node of another cloud needs no call: the new provider does not know it.
             if not after.is_foreign(node) and (await asked_new.state(node)).exists:
                 return
         for node in sampled:
@@ -326,14 +351,25 @@ def _is_ready(node: Node) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenProvider:
-    """An open provider, the task that owns it, and the event that makes this task close it."""
+    """An open provider.
+
+    Attributes:
+        cloud: the provider.
+        task: task that opened the provider and will close it.
+        release: event that makes the task close the provider.
+    """
 
     cloud: Cloud
     task: asyncio.Task[None]
     release: asyncio.Event
 
     async def close(self) -> None:
-        """Close the provider; raises its error, or TimeoutError after `CLOSE_S`."""
+        """Close the provider.
+
+        Raises:
+            TimeoutError: the provider did not close within `CLOSE_S`; its task was cancelled.
+            Exception: the error of the provider.
+        """
         self.release.set()
         try:
             ended, _ = await asyncio.wait({self.task}, timeout=CLOSE_S)
@@ -353,11 +389,11 @@ class _OpenProvider:
 
 
 class ProviderHolder:
-    """Holder of the provider in use, and of the handle that all controllers share.
+    """Holder of the provider in use, and of the client for cloud calls that controllers share.
 
     Args:
-        make: makes the handle to the first provider.
-        on_exchanged: callback after another provider has replaced the old one.
+        make: creates the client for cloud calls, from the first provider.
+        on_exchanged: called after a new provider has replaced the old one.
     """
 
     def __init__(
@@ -376,22 +412,31 @@ class ProviderHolder:
 
     @property
     def handle(self) -> CloudClient:
-        """The handle, which survives an exchange of the provider; call `open` first."""
+        """The client for cloud calls; stays the same when the provider is replaced.
+
+        Available after `open`.
+        """
         assert self._handle is not None
         return self._handle
 
     async def open(self, opening: ProviderFactory) -> CloudClient:
-        """Open the first provider; raises the error of opening."""
+        """Open the first provider, and return the client for cloud calls.
+
+        Raises:
+            Exception: the error of `opening`.
+        """
         self._use(await _open(opening))
         return self.handle
 
     async def exchange(
         self, opening: ProviderFactory, accept: Callable[[Cloud], Awaitable[None]]
     ) -> None:
-        """Open another provider, and use it if `accept` does not raise.
+        """Open a new provider, and replace the old one unless `accept` raises.
+
+        The old provider is closed in the background, after its in-flight calls.
 
         Raises:
-            Exception: the error of opening or accepting; the old provider stays in use.
+            Exception: the error of `opening` or `accept`; the old provider stays in use.
         """
         old, new = self._current, await _open(opening)
         try:
@@ -414,11 +459,11 @@ class ProviderHolder:
         Raises:
             ProviderCrashed: the task has ended.
         """
-        # Shielded: a cancelled waiter must not cancel the shared future.
+        # The shield keeps the cancellation of a waiter from cancelling the shared future.
         raise (await asyncio.shield(self._crashed)).crash_error()
 
     async def close(self) -> None:
-        """Close the provider in use, and replaced ones that still drain."""
+        """Close the provider in use, and replaced providers, without waiting for their calls."""
         current, self._current = self._current, None
         retiring = dict(self._retiring)
         try:
@@ -432,7 +477,7 @@ class ProviderHolder:
 
     def _use(self, provider: _OpenProvider) -> None:
         def ended(_task: asyncio.Task[None]) -> None:
-            # The end of a replaced provider is expected; only that of the current one is a crash.
+            # A replaced provider ends as expected; the end of the current one is a crash.
             if provider is self._current and not self._crashed.done():
                 self._crashed.set_result(provider)
 
@@ -450,7 +495,7 @@ class ProviderHolder:
         await self._close(old)
 
     async def _close(self, provider: _OpenProvider) -> None:
-        """Close a provider that is not in use; log an error of it."""
+        """Close a provider that is not in use; log its error instead of raising it."""
         try:
             await provider.close()
         except Exception as error:  # noqa: BLE001 - a provider may fail in any way
@@ -468,7 +513,7 @@ async def _open(opening: ProviderFactory) -> _OpenProvider:
         await cancel_and_join(task)
         raise
     if not ready.done():
-        task.result()  # the task ended before it was ready: raise its error
+        task.result()  # the task ended before the provider was open: raise its error
     return _OpenProvider(cloud=ready.result(), task=task, release=release)
 
 

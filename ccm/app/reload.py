@@ -1,9 +1,10 @@
-"""Watches files while the process runs: new content is tested before it replaces the old.
+"""Reloads files that change while the process runs; new content is tested before it is applied.
 
-Each file has a source that tests and applies its new content, and that may name further files
-which the content depends on. Unusable content changes nothing. It is reported once, as an event,
-a metric and a log line. It is retried at once when a file changes again. It is also retried every
-`RETRY_S` if the cloud or the API server may have been the cause.
+Each file has a `ReloadSource`, which tests and applies the file's new content. It may also name
+further files that the content depends on. Rejected content is reported once, as an event and a log
+line, and counted in a metric; the previous content stays in use. The file is read again when it
+changes. If the cloud or the API server may have caused the failure, the same content is also
+retried every `RETRY_S`.
 """
 
 from __future__ import annotations
@@ -30,19 +31,23 @@ from ccm.kube.client import Client
 from ccm.kube.transport import Transport
 
 CHECK_S = 1.0
-"""Interval between checks of the files; two must agree, or a half-written file could be read."""
+"""Seconds between checks of the files.
+
+A file is read only if two checks agree; otherwise it might be half-written.
+"""
 
 RETRY_S = 30.0
-"""Interval between retries of the same content."""
+"""Seconds between retries of the same content."""
 
 MISSING_FILE_CHECKS = 30
-"""Checks in a row with a missing file, as during a replacement, until that is an error."""
+"""Consecutive checks after which a missing file is an error; files may be missing briefly while
+they are replaced."""
 
 LIVE_SETTINGS = frozenset({"v", "vmodule"})
-"""Settings of the configuration file that apply without a restart."""
+"""Settings of the `--config` file whose changes apply without a restart."""
 
 Signatures = Mapping[Path, Signature]
-"""Files, and their signatures before they were last read."""
+"""Signatures of files, each taken before the file was last read."""
 
 NO_FILES: Signatures = MappingProxyType({})
 
@@ -57,7 +62,7 @@ class ContentRejected(Exception):
     """The new content is unusable.
 
     Attributes:
-        final: whether a retry with the same content would fail too.
+        is_permanent: whether a retry with the same content would fail too.
     """
 
     def __init__(self, message: str, *, final: bool = True) -> None:
@@ -66,18 +71,18 @@ class ContentRejected(Exception):
 
 
 class ReloadSource(Protocol):
-    """A watched file."""
+    """A watched file, and the test and use of its content."""
 
     name: str
-    """Label value in metrics, such as `cloud-config`."""
+    """Label value in metrics and `setting` in log lines, such as `cloud-config`."""
 
     path: Path
     """Path of the file."""
 
     @property
     def dependencies(self) -> Signatures:
-        """Further files that the content in use depends on, with their signatures before the
-        last read.
+        """Signatures of further files that the content in use depends on, each taken before the
+        file was last read.
         """
         ...
 
@@ -85,13 +90,13 @@ class ReloadSource(Protocol):
         """Test and apply the current content; return a description of the change.
 
         Raises:
-            ContentRejected: the content is unusable; the old one stays in use.
+            ContentRejected: the content is unusable; the previous content stays in use.
         """
         ...
 
 
 RecordEvent = Callable[[str, str, str], None]
-"""Callback that records an event: (type, reason, message)."""
+"""Function that records an event about the daemon: (type, reason, message)."""
 
 
 class Reloader:
@@ -99,8 +104,8 @@ class Reloader:
 
     Args:
         sources: the watched files.
-        record_event: records events.
-        since: signatures of the files before their content was first read.
+        record_event: records an event for each applied or newly rejected content.
+        since: signatures of the files, taken before the files were first read.
     """
 
     def __init__(
@@ -144,11 +149,11 @@ class Reloader:
                 retry = await self._reload(source, is_retry=seen == used)
                 retry_at = clock.monotonic() + RETRY_S if retry else None
                 used = {source.path: seen[source.path], **source.dependencies}
-                # Keep signatures from before the read: a change during the read counts as new.
+                # Signatures from before the read, so that a change during the read is noticed.
                 seen = {**used, **{path: seen[path] for path in used if path in seen}}
 
     async def _reload(self, source: ReloadSource, *, is_retry: bool) -> bool:
-        """Apply the content; return whether the same content is worth a retry."""
+        """Reload a source, and report the result; return whether to retry the same content."""
         facts = {"file": str(source.path), "setting": source.name}
         try:
             changed = await source.reload()
@@ -185,13 +190,13 @@ def _read_signatures(paths: Iterable[Path]) -> dict[Path, Signature]:
 
 
 class CloudConfigSource:
-    """Source for the provider's configuration; a change opens the provider anew.
+    """Source for the provider's configuration; after a change, a new provider replaces the old.
 
-    Files that the provider watches count as part of the configuration. Without `--cloud-config`
-    they are the whole source.
+    Files that the provider asks to watch count as part of the configuration. Without
+    `--cloud-config`, only these files are watched.
 
     Args:
-        file: path of the configuration; empty if the provider has none.
+        file: value of `--cloud-config`; may be empty.
         configured: opens a provider with the current content.
         holder: holder of the provider in use.
         accept: checks a new provider; raises to reject it.
@@ -213,13 +218,13 @@ class CloudConfigSource:
         self._accept = accept
 
     async def reload(self) -> str:
-        """Exchange the provider. Raises ContentRejected."""
+        """Replace the provider. Raises ContentRejected."""
         before = dict(self.dependencies)
         self.dependencies.clear()
         try:
             await self._holder.exchange(self._opening, self._accept)
         except Exception as error:
-            # The old provider stays. Keep its files watched too: a missing one may appear.
+            # The old provider stays in use. Watch its files too: a missing file may reappear.
             self.dependencies.update({**before, **self.dependencies})
             config_error = find_misconfigured(error)
             raise ContentRejected(
@@ -229,18 +234,18 @@ class CloudConfigSource:
 
 
 class KubeconfigSource:
-    """Source for the API server's credentials; a change replaces them in the transport.
+    """Source for credentials of an API server; a change replaces them in the transport.
 
-    Files that the kubeconfig names count as part of it. Inside a cluster the files of the service
-    account are the whole source.
+    Files that the kubeconfig names count as part of it. With the in-cluster configuration, only
+    the files of the service account are watched.
 
     Args:
-        file: path of the kubeconfig; empty inside a cluster.
-        transport: transport in use.
-        environ: environment for exec plugins.
+        file: path of the kubeconfig; empty means the in-cluster configuration.
+        transport: the transport that gets the new credentials.
+        environ: environment variables, for the in-cluster configuration and for exec plugins.
         master: value of `--master`.
-        on_adopted: callback after the transport has new credentials.
-        name: label value; empty means `kubeconfig` or `service-account`.
+        on_adopted: called after the transport has got new credentials.
+        name: label value in metrics; empty means `kubeconfig` or `service-account`.
     """
 
     def __init__(
@@ -262,7 +267,7 @@ class KubeconfigSource:
         self._on_adopted = on_adopted
 
     async def reload(self) -> str:
-        """Test the new credentials, then adopt them. Raises ContentRejected."""
+        """Test the new credentials with a request, then use them. Raises ContentRejected."""
         try:
             new_config = await asyncio.to_thread(self._read)
         except kube_config.ClusterConfigError as error:
@@ -274,7 +279,7 @@ class KubeconfigSource:
             )
         try:
             async with Transport(new_config, user_agent=self._transport.user_agent) as wire:
-                # Forbidden is a success: the server has authenticated the caller.
+                # Forbidden proves that the server has authenticated the caller.
                 with suppress(kube_errors.Forbidden):
                     await Client(wire).raw("GET", "/api/v1", retry=False)
         except kube_errors.KubeError as error:
@@ -288,7 +293,7 @@ class DaemonConfigSource:
     """Source for the daemon's configuration file; only log levels change without a restart.
 
     Args:
-        given: the settings in force; those of the command line have precedence.
+        given: the settings in effect; settings of the command line have precedence over the file.
     """
 
     name = "config"
@@ -300,7 +305,7 @@ class DaemonConfigSource:
         self._current = given
 
     async def reload(self) -> str:
-        """Read the file and apply its log levels. Raises ContentRejected."""
+        """Read the file, check it, and apply its log levels. Raises ContentRejected."""
         try:
             settings = await asyncio.to_thread(config.reread, self._given)
             options.check(settings)

@@ -1,6 +1,6 @@
 """Signals, the grace period, and the end of the process.
 
-After the first signal the daemon begins no new work and cancels reads; in-flight changes may run
+After the first signal, the daemon starts no new work and cancels reads. In-flight changes may run
 until the grace period is over. A second signal ends the process at once.
 """
 
@@ -26,20 +26,23 @@ EXIT_FORCED = 1
 EXIT_DEFECT = 255
 
 MARGIN_S = 8.0
-"""Time for the shutdown after the grace period. With the default grace period of 20 s the process
-ends before the kubelet kills the Pod after 30 s."""
+"""Seconds for the shutdown after the grace period.
+
+With the default grace period of 20 s, the process ends before the kubelet kills the Pod at 30 s.
+"""
 
 ABANDONED_LIMIT_S = 0.5
-"""Time that abandoned threads and tasks may delay the end of the process."""
+"""Seconds for which hanging threads and tasks may delay the end of the process."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
 def exit_on_signal() -> Iterator[None]:
-    """Let a signal end the process at once, until `signals` takes over: no work has begun yet.
+    """Let a signal end the process at once, with `EXIT_OK`, until `signals` installs its handlers.
 
-    A handler is needed because PID 1 of a container ignores signals without one.
+    No work has begun by then. A handler is needed because PID 1 of a container ignores signals
+    that have none.
     """
 
     def on_signal(*_: object) -> None:
@@ -55,11 +58,11 @@ def exit_on_signal() -> Iterator[None]:
 
 @contextmanager
 def bounded_exit() -> Iterator[Callable[[int], int]]:
-    """Yield a function that takes and returns the exit code, and from then on limits the block.
+    """Yield a function to call with the exit code at the end of the block; it returns the code.
 
-    If the block has not ended `ABANDONED_LIMIT_S` after that call, the process ends with this code.
-    Closing an event loop waits for all threads and tasks, including hanging ones of a vendor
-    library.
+    If the block has not ended `ABANDONED_LIMIT_S` seconds after the call, the process ends with
+    that code. Otherwise, closing the event loop would wait for all its threads and tasks, even if
+    a call of a vendor library hangs.
     """
     ended = threading.Event()
 
@@ -102,13 +105,13 @@ def signals() -> Iterator[asyncio.Event]:
 async def wind_down(
     work: asyncio.Task[Any], *, drain: Drain, grace_s: float, watchdog: Watchdog
 ) -> None:
-    """Begin no new work, and wait for in-flight changes until the grace period is over.
+    """Start no new work, and wait for in-flight changes until the grace period is over.
 
     Args:
-        work: task of the daemon; waiting stops if it ends meanwhile.
-        drain: drain that governs the work.
+        work: task of the daemon; waiting ends early if the task ends.
+        drain: drain of the daemon's units of work.
         grace_s: grace period in seconds.
-        watchdog: watchdog, armed here so that the process ends even if the shutdown hangs.
+        watchdog: armed here, so that the process ends even if the shutdown hangs.
     """
     watchdog.arm("stop", grace_s + MARGIN_S)
     drained = spawn(drain.drain(grace_s), name="drain")

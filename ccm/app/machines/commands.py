@@ -1,8 +1,8 @@
-"""The two machine commands: controllers, flags, and their translation to the daemon's settings.
+"""The two machine commands: controllers, flags, and translation of flags to daemon settings.
 
-A command has the flags of its controllers and the shared ones from the daemon's option table, plus
-those of `CommandFlags`. Names and defaults are those of Gardener's machine-controller-manager, so
-that its command lines work unchanged.
+The flags of a command are those of its controllers, the `SHARED` flags of the daemon, and
+`CommandFlags`. Names and defaults are the same as in Gardener's machine-controller-manager, so that
+command lines for it work unchanged.
 """
 # ruff: noqa: RUF009 - `FlagSection.flag` is `dataclasses.field` with the table's columns
 
@@ -46,7 +46,7 @@ SHARED = (
     *("leader-elect-retry-period", "leader-elect-resource-lock"),
     *("logging-format", "log-flush-frequency", "v", "vmodule", "help", "version"),
 )
-"""Flags of the daemon that both commands take over unchanged."""
+"""Flags of the daemon that both commands have, with the same meaning and default."""
 
 NO_EFFECT: Mapping[str, bool] = MappingProxyType(
     {
@@ -66,22 +66,24 @@ NO_EFFECT: Mapping[str, bool] = MappingProxyType(
         ),
     }
 )
-"""Flags of the Go programs without effect -> whether they take a value; see
-`MachineCommand.no_effect`."""
+"""Flags of the Go programs that have no effect here -> whether they take a value.
+
+`MachineCommand.no_effect` adds more.
+"""
 
 _VM_CONTROLLERS = ("machineclass", "machine", "machinesafety")
 _SET_CONTROLLERS = ("machineset", "machinedeployment", "machineovershoot")
-"""Aliases of the controllers of each command."""
+"""Aliases of the controllers of machine-controller and of machine-controller-manager."""
 
 _SYNCS = "concurrent-syncs"
-"""Suffix of the daemon's flags for the number of workers of one controller."""
+"""Flag for the number of workers; the daemon's flag for one controller has it as suffix."""
 
 _HIGHEST_PORT = 65535
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandFlags:
-    """Flags of both commands that the daemon lacks or defines differently."""
+    """Flags of both commands that the daemon lacks, or has with another default or meaning."""
 
     control_kubeconfig: str = CLUSTERS.flag(
         "",
@@ -137,7 +139,7 @@ class CommandFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandOptions(CommandFlags, Options):
-    """The daemon's settings, made from the flags of one command.
+    """The daemon's settings, derived from the flags of one command.
 
     Attributes:
         command_flags: flags of the command, by name.
@@ -155,11 +157,11 @@ class MachineCommand:
     """A machine command.
 
     Attributes:
-        name: name of the command and of its lease.
-        introduction: first lines of its help.
-        aliases: aliases of its controllers; ones unknown to this version are ignored.
-        defaults: defaults of its flags that differ from the daemon's or from `CommandFlags`.
-        has_cloud: whether it creates VMs.
+        name: name of the command; also the default name of the lease.
+        introduction: first lines of the command's help.
+        aliases: aliases of the command's controllers; unknown aliases are ignored.
+        defaults: defaults that differ from those of the daemon or of `CommandFlags`, by flag name.
+        has_cloud: whether the command creates VMs, and so needs a provider.
     """
 
     name: str
@@ -170,7 +172,7 @@ class MachineCommand:
 
     @property
     def controllers(self) -> tuple[str, ...]:
-        """Canonical names of its controllers."""
+        """Canonical names of the command's controllers."""
         return tuple(ALIASES[alias] for alias in self.aliases if alias in ALIASES)
 
     @property
@@ -180,7 +182,7 @@ class MachineCommand:
 
     @cached_property
     def flags(self) -> Mapping[str, Flag]:
-        """Flags of the command by name, sorted."""
+        """Flags of the command, sorted by name."""
         names = [*_controller_flags(self.aliases), *SHARED]
         flags = {name: FLAGS[name] for name in names if not name.endswith(f"-{_SYNCS}")}
         flags |= flags_of(CommandFlags)
@@ -191,7 +193,10 @@ class MachineCommand:
 
     @property
     def no_effect(self) -> Mapping[str, bool]:
-        """Flags accepted without effect, including those of the other command."""
+        """Flags that have no effect -> whether they take a value.
+
+        They include the flags of the other machine command.
+        """
         others = {
             name: FLAGS[name].kind.bare_value is None
             for name in (
@@ -206,7 +211,7 @@ class MachineCommand:
         """Return the settings of a command line, or the text of `--help` or `--version`.
 
         Raises:
-            UsageError: the command line is invalid; the error lists every fault.
+            UsageError: the command line is invalid; lists every fault.
         """
         parsed = argv.parse(self.flags, words, self.no_effect)
         given = {name: flag.default for name, flag in self.flags.items()} | dict(parsed.values)
@@ -236,7 +241,7 @@ class MachineCommand:
             **given,
             **dict.fromkeys(syncs, given[_SYNCS]),
             "controllers": self.controllers,
-            # The daemon's cluster is the control cluster: it has the Lease.
+            # The control cluster becomes the daemon's cluster, which has the Lease.
             "kubeconfig": "" if control == IN_CLUSTER else control,
             "control-kubeconfig": control,
             "target-kubeconfig": target,
@@ -262,7 +267,7 @@ class MachineCommand:
         for manifest in MANIFESTS:
             if manifest.name in options.controllers:
                 yield from manifest.faults(options)
-        # A value derived from another flag is not reported as a fault of this one.
+        # Report no fault of the lease namespace if its value was derived from `--namespace`.
         implied = {"leader-elect-resource-namespace"} - options.explicit
         elections = generic.election_faults(options)
         yield from (fault for fault in elections if fault[0] not in implied)
@@ -307,4 +312,4 @@ a new template within their limits. Needs no cloud: machine-controller creates t
     has_cloud=False,
 )
 COMMANDS = {command.name: command for command in (MACHINE_CONTROLLER, MACHINE_CONTROLLER_MANAGER)}
-"""The commands by name."""
+"""The machine commands by name."""

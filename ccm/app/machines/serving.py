@@ -1,6 +1,6 @@
 """The HTTP server of the machine commands: no TLS and no authentication, as in the Go programs.
 
-The server offers health, metrics and settings, read-only. `--address` restricts where it listens.
+The server offers health, metrics and settings, read-only. `--address` sets the listen address.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ccm.serving.health import HealthEndpoint, Slis
 
 @asynccontextmanager
 async def serving(context: ServerContext) -> AsyncIterator[asyncio.Task[None]]:
-    """Serve HTTP inside the block; the task ends only with an exception.
+    """Serve HTTP inside the block; the yielded task ends only with an exception.
 
     Raises:
         Misconfigured: the port cannot be opened.
@@ -66,11 +66,11 @@ async def _serve(context: ServerContext, port: socket.socket) -> None:
 
 
 def pages(context: ServerContext, checks: Checks) -> dict[str, http.Handler]:
-    """Return the handlers by path; a path that ends with a slash covers all paths below it."""
+    """Return the handlers by path; a path with a trailing slash stands for all paths below it."""
     slis = Slis()
 
     async def healthz(request: http.Request) -> http.Response:
-        # Texts of the reference; unlike /livez it fails once the process is stopping.
+        # Response bodies as in Gardener's MCM. Unlike /livez, this fails once the process stops.
         answer = await alive.all(request)
         is_well = answer.status == 200 and not context.vitals.stopping()
         return http.text("OK") if is_well else http.text("Unhealthy", 500)

@@ -1,8 +1,13 @@
-"""Command lines: their syntax, and the help of the flags in an option table.
+"""Parser for command lines, and the help text for the flags of an option table.
 
-`--name=value` and `--name value`; a boolean takes its value after `=` only; `-v4`, `-v=4` and
-`-v 4` mean the same; `_` in a name means `-`; `--` ends the flags. Unlike argparse, this parser
-reports all faults together, and accepts values that begin with a dash.
+The syntax is that of Go's pflag:
+
+* `--name=value` and `--name value` mean the same, but a boolean takes its value only after `=`.
+* `-v4`, `-v=4` and `-v 4` mean the same.
+* `_` in a name means `-`.
+* `--` ends the flags.
+
+Unlike argparse, this parser reports all faults together, and accepts values that begin with a dash.
 """
 
 from __future__ import annotations
@@ -36,10 +41,10 @@ class ParsedArguments:
     """A parsed command line.
 
     Attributes:
-        values: flag name -> value, for the given flags.
-        arguments: words that belong to no flag, without empty ones.
-        no_effect: names of the given flags without effect.
-        aliases: deprecated aliases that were given.
+        values: flag name -> value, for the flags on the command line.
+        arguments: words that belong to no flag; empty words are dropped.
+        no_effect: names of the flags on the command line that have no effect.
+        aliases: deprecated aliases on the command line.
     """
 
     values: Mapping[str, Any]
@@ -97,7 +102,11 @@ def parse(
 
 
 def _split(flags: Mapping[str, Flag], word: str) -> tuple[str, str | None]:
-    """Return the flag name and the value in the same word; None without a value."""
+    """Return the flag name in a word, and the value in the same word; None means no value there.
+
+    Raises:
+        ValueError: bad syntax, or an unknown short flag.
+    """
     if not word.startswith("--"):
         name = next((flag.name for flag in flags.values() if flag.short == word[1]), None)
         if name is None:
@@ -137,9 +146,9 @@ def quote(text: str) -> str:
 
 
 def explain(flags: Mapping[str, Flag], sections: Iterable[FlagSection]) -> str:
-    """Return the help of all flags by section, then of deprecated aliases, within 100 columns.
+    """Return the help of all flags by section, then of deprecated aliases.
 
-    Other deprecated flags are left out.
+    Lines have at most 100 columns. Deprecated flags that are no aliases are left out.
     """
     texts = []
     for section in sections:

@@ -1,9 +1,9 @@
-"""The configuration file: `CloudControllerManagerConfiguration` v1alpha1, read and written.
+"""Reader and writer of the configuration file, a `CloudControllerManagerConfiguration` v1alpha1.
 
-The file sets the same values as flags, under the field names of the reference's API. The command
-line has precedence. As everywhere in Kubernetes, a zero value means the default. Our extension
-`Flags` maps flag names to values. It holds settings without a field in the API, and explicit
-zeros.
+The file sets the same values as flags, under the field names of the Kubernetes API type. The
+command line has precedence. As everywhere in Kubernetes, a zero value means the default. Our
+extension `Flags` maps flag names to values. It is for settings without a field in the API, and for
+explicit zeros.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KIND = "CloudControllerManagerConfiguration"
 FIELDS: Mapping[str, str] = MappingProxyType(
     dict(sorted((flag.path, name) for name, flag in FLAGS.items() if flag.path))
 )
-"""Path of a field in the document -> name of its flag."""
+"""Path of a field in the document -> name of the flag with the same meaning."""
 
 UNUSED = (
     "Generic.Address",
@@ -62,7 +62,7 @@ _ONLY_FLAGS = frozenset({"config", "write-config-to", "help", "version"})
 
 
 def with_config_file(given: Options) -> Options:
-    """Return the settings of the command line, completed by its `--config` file.
+    """Return the settings of the command line, completed by the file that `--config` names.
 
     Raises:
         UsageError: the file is invalid.
@@ -75,7 +75,11 @@ def with_config_file(given: Options) -> Options:
 def reread(current: Options) -> Options:
     """Return the settings with the current content of the file; the command line has precedence.
 
-    `current` is the result of `with_config_file` or of an earlier call. Raises UsageError.
+    Args:
+        current: result of `with_config_file` or of an earlier call.
+
+    Raises:
+        UsageError: the file is invalid.
     """
     command_line = current.explicit - current.from_file
     defaults = fields({name: FLAGS[name].default for name in current.from_file})
@@ -98,7 +102,8 @@ def _merged(given: Options, explicit: frozenset[str]) -> Options:
 def load(file: str) -> dict[str, Any]:
     """Return the settings of a file: flag name -> value.
 
-    `leader-migration` has the plan, and `aliases` the deprecated names.
+    Two keys are no flags: `leader-migration` has the plan as value, if the file has one. `aliases`
+    has the deprecated aliases that the file uses.
 
     Raises:
         DocumentError: the file is invalid; lists every fault with its path.
@@ -107,7 +112,7 @@ def load(file: str) -> dict[str, Any]:
 
 
 def write(options: Options) -> str:
-    """Return the YAML document that reproduces exactly these settings."""
+    """Return the configuration file, in YAML, that yields exactly these settings."""
     document: dict[str, Any] = {"apiVersion": GROUP_VERSION, "kind": KIND}
     extra = {}
     for flag in sorted(FLAGS.values(), key=lambda flag: flag.path):
@@ -147,7 +152,7 @@ def _take(top: documents.DocumentSection) -> dict[str, Any]:
 def _section(
     sections: dict[str, documents.DocumentSection], path: str
 ) -> tuple[documents.DocumentSection, str]:
-    """Return the section of a field, cached in `sections`, and the last part of its path."""
+    """Return the section that contains a field, cached in `sections`, and the field's name."""
     parent, _, name = path.rpartition(".")
     if parent not in sections:
         above, last = _section(sections, parent)
@@ -180,7 +185,10 @@ def _read(
     *,
     zero_counts: bool = False,
 ) -> dict[str, Any]:
-    """Return {flag: value}; empty if the field is invalid, or zero, which means the default."""
+    """Return {flag name: value}; empty if the field is invalid or means the default.
+
+    A zero means the default unless `zero_counts`.
+    """
     try:
         parsed = _value(flag.kind, value, lenient=zero_counts)
     except (TypeError, ValueError):
@@ -193,9 +201,12 @@ def _read(
 
 
 def _value(kind: FlagKind[Any], value: Any, *, lenient: bool) -> Any:
-    """Parse the value of a flag; TypeError or ValueError if it is invalid.
+    """Parse the YAML value of a flag.
 
     `lenient` also accepts command-line text in place of a YAML list or mapping.
+
+    Raises:
+        TypeError, ValueError: the value is invalid.
     """
     if kind.merge is not None:
         if isinstance(value, list) and kind is not GATES:
@@ -219,18 +230,18 @@ _TYPES: Mapping[FlagKind[Any], tuple[type, ...]] = {
     FLOAT: (int, float),
     **dict.fromkeys((INT, INT32, LEVEL, QUANTITY, NUMBERS), (int,)),
 }
-"""YAML types of a kind of flag; text for all other kinds."""
+"""Accepted YAML types by kind of flag; other kinds accept text only."""
 
 
 def _text(kind: FlagKind[Any], value: Any) -> str:
-    """Return the value as command-line text; TypeError for a wrong type."""
+    """Return a YAML value as command-line text; raise TypeError for a wrong type."""
     if type(value) not in _TYPES.get(kind, (str,)):
         raise TypeError
     return value if isinstance(value, str) else str(value).lower()
 
 
 def _plain(flag: Flag, value: Any) -> Any:
-    """Return the value as YAML data."""
+    """Return the value of a flag as YAML data."""
     if flag.kind is CERTIFICATES:
         return [flag.kind.write((entry,))[1:-1] for entry in value]
     if isinstance(value, tuple) and flag.kind.merge is not None:
@@ -245,7 +256,7 @@ def _is_zero(value: Any) -> bool:
 
 
 def put(document: dict[str, Any], path: str, value: Any) -> None:
-    """Set the field at a path; create the sections that contain it."""
+    """Set the field at a path such as `Generic.Port`; create the mappings that contain it."""
     *parents, name = path.split(".")
     for parent in parents:
         document = document.setdefault(parent, {})

@@ -1,10 +1,11 @@
-"""The controllers and webhooks of the daemon, and the meaning of lists of their names.
+"""The controllers and webhooks of the daemon, and the evaluation of `--controllers`.
 
-To add a controller, add a folder in `ccm.controllers`, and here an import and a base of
-`ControllerFlags`. The bases are listed by hand so that the type checker knows all flags.
+To add a controller, add a folder in `ccm.controllers`. In this module, import the class of its
+flags, and add it to the bases of `ControllerFlags`. The bases are listed by hand so that the type
+checker knows all flags.
 
-An alias or a former name is accepted wherever a controller is named. A client name is no alias:
-it is the service account that the API server's built-in roles refer to.
+Settings that name a controller also accept its alias and its former name. They do not accept the
+name of its client, which is the service account in the API server's built-in roles.
 """
 
 from __future__ import annotations
@@ -50,18 +51,21 @@ MANIFESTS: tuple[Manifest[Any], ...] = tuple(
     MACHINES.get(base) or sys.modules[base.__module__].MANIFEST
     for base in ControllerFlags.__bases__
 )
-"""Manifests in start order. Those not in `MACHINES` are in the module of their flags."""
+"""Manifests in start order.
+
+A manifest that is not in `MACHINES` is in the module that declares the controller's flags.
+"""
 
 FLAGS_OF: Mapping[str, type] = {
     manifest.alias: base
     for manifest, base in zip(MANIFESTS, ControllerFlags.__bases__, strict=True)
 }
-"""Alias of a controller -> the class of its flags."""
+"""Alias of a controller -> class that declares its flags."""
 
 ALIASES: Mapping[str, str] = {manifest.alias: manifest.name for manifest in MANIFESTS} | {
     manifest.former_name: manifest.name for manifest in MANIFESTS if manifest.former_name
 }
-"""Alias or former name -> canonical name."""
+"""Alias or former name of a controller -> its canonical name."""
 
 ALL = "*"
 
@@ -69,16 +73,16 @@ SERVICE_ANNOTATIONS = "service-annotations"
 """The webhook that checks the annotations of Services."""
 
 WEBHOOKS = (SERVICE_ANNOTATIONS,)
-"""Names that `--webhooks` accepts. Never change one: it is part of a registered URL."""
+"""Names that `--webhooks` accepts. Never change a name: registered webhook URLs contain it."""
 
 
 def canonical(name: str) -> str:
-    """Return the canonical name for any name of a controller."""
+    """Return the canonical name for an alias or former name; other names are returned unchanged."""
     return ALIASES.get(name, name)
 
 
 def resolve(requested: Iterable[str]) -> tuple[str, ...]:
-    """Replace every alias of a list, also after `-`, with its canonical name."""
+    """Return a value of `--controllers` with canonical names, also in entries such as `-ALIAS`."""
     return tuple(
         f"-{canonical(entry[1:])}" if entry.startswith("-") else canonical(entry)
         for entry in requested
@@ -88,10 +92,10 @@ def resolve(requested: Iterable[str]) -> tuple[str, ...]:
 def is_enabled(
     name: str, requested: Iterable[str], *, off_by_default: Collection[str] = ()
 ) -> bool:
-    """Return whether a resolved list enables a controller.
+    """Return whether a list of canonical names enables a controller or webhook.
 
-    The first entry with its name decides. Without one, `*` anywhere in the list enables it unless
-    it is off by default. So a list without `*` disables every controller that it omits.
+    The first entry with its name decides. Without such an entry, `*` anywhere in the list enables
+    it unless it is off by default. So a list without `*` disables every controller that it omits.
     """
     entries = list(requested)
     for entry in entries:
@@ -103,18 +107,21 @@ def is_enabled(
 
 
 def unknown_names(requested: Iterable[str], known: Collection[str]) -> list[str]:
-    """Return the entries, without their `-`, that are neither `*` nor a known name."""
+    """Return the entries that are neither `*` nor a known name, without a leading `-`."""
     bare = (entry.removeprefix("-") for entry in requested if entry != ALL)
     return [name for name in bare if name not in known]
 
 
 def known_names() -> list[str]:
-    """Return all names that `--controllers` accepts besides `*`: canonical ones, then aliases."""
+    """Return all names that `--controllers` accepts besides `*`, canonical names first."""
     return [manifest.name for manifest in MANIFESTS] + list(ALIASES)
 
 
 def enabled(requested: Iterable[str]) -> tuple[Manifest[Any], ...]:
-    """Return the controllers that a value of `--controllers` enables, in start order."""
+    """Return the manifests of the controllers that a value of `--controllers` enables.
+
+    They are in start order.
+    """
     resolved = resolve(requested)
     off = {manifest.name for manifest in MANIFESTS if manifest.off_by_default}
     return tuple(
@@ -125,7 +132,12 @@ def enabled(requested: Iterable[str]) -> tuple[Manifest[Any], ...]:
 
 
 def known_names_check(kind: str, known: Collection[str]) -> Callable[[Iterable[str]], str]:
-    """Return the check of a flag whose value lists names; `kind` appears in its message."""
+    """Return the check function of a flag whose value lists names.
+
+    Args:
+        kind: plural noun for the names in the message, such as `webhooks`.
+        known: accepted names.
+    """
 
     def check(requested: Iterable[str]) -> str:
         listed = ", ".join(f'"{name}"' for name in unknown_names(requested, known))

@@ -1,7 +1,7 @@
-"""Strict reader of configuration documents in YAML or JSON; every fault has its path.
+"""Strict reader of configuration documents in YAML or JSON; every fault names the field's path.
 
-Like Kubernetes, it rejects unknown fields and duplicate fields, including two spellings that differ
-only in case. Errors about the type of a value never quote it: it may be a misplaced secret.
+Like Kubernetes, it rejects unknown fields and duplicate fields, including fields that differ only
+in case. Errors about the type of a value never quote the value, which may be a misplaced secret.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class DocumentError(Exception):
 
 
 class DocumentSection:
-    """A mapping in the document, which returns its fields and collects faults.
+    """A mapping in the document; records which fields were read, and collects faults.
 
     Args:
         values: the mapping.
         path: path of the mapping in the document; empty at the top.
-        faults: receives the faults; shared by the whole document.
+        faults: list to which faults are added; all sections of the document share it.
     """
 
     def __init__(self, values: Mapping[Any, Any], path: str, faults: list[str]) -> None:
@@ -42,11 +42,14 @@ class DocumentSection:
         self.faults = faults
 
     def where(self, name: str) -> str:
-        """Return the path of a field."""
+        """Return the path of a field in the document."""
         return f"{self._path}.{name}" if self._path else name
 
     def take(self, name: str) -> Any:
-        """Return the value of a field, ignoring case; None if it is missing. Marks it as known."""
+        """Return the value of a field, and mark the field as known; None if it is missing.
+
+        The case of the name is ignored.
+        """
         self._taken[name.lower()] = name
         return self._values.get(name.lower())
 
@@ -55,7 +58,10 @@ class DocumentSection:
         self.faults.append(f"{self.where(name)} {words}")
 
     def section(self, name: str) -> DocumentSection:
-        """Return a mapping field as a section; an empty one if it is missing or of another type."""
+        """Return a field with a mapping as a section.
+
+        The section is empty if the field is missing or has another type, which is a fault.
+        """
         value = self.take(name)
         if value is not None and not isinstance(value, dict):
             self.add_fault(name, f"must be a mapping, not {_kind_of(value)}")
@@ -63,7 +69,7 @@ class DocumentSection:
         return DocumentSection(values, self.where(name), self.faults)
 
     def sections(self, name: str) -> Iterator[DocumentSection]:
-        """Yield a section for each item of a field that is a list of mappings."""
+        """Yield a section for each item of a list of mappings; other types are faults."""
         value = self.take(name)
         if value is not None and not isinstance(value, list):
             self.add_fault(name, f"must be a list, not {_kind_of(value)}")
@@ -75,19 +81,19 @@ class DocumentSection:
                 self.add_fault(f"{name}[{number}]", f"must be a mapping, not {_kind_of(entry)}")
 
     def text(self, name: str) -> str:
-        """Return a text field; empty if it is missing or of another type."""
+        """Return the value of a text field; empty if missing or of another type (a fault)."""
         value = self.take(name)
         if value is not None and not isinstance(value, str):
             self.add_fault(name, f"must be text, not {_kind_of(value)}")
         return value if isinstance(value, str) else ""
 
     def all_fields(self) -> Mapping[str, Any]:
-        """Return all fields by name, for a mapping with arbitrary names; marks all as known."""
+        """Return all fields by name, and mark all as known; for a mapping with arbitrary names."""
         self._taken.update(self._names)
         return {self._names[key]: value for key, value in self._values.items()}
 
     def reject_unknown(self) -> None:
-        """Add a fault for each field that was not read."""
+        """Add a fault for each field that is not marked as known."""
         for key, name in self._names.items():
             if key not in self._taken:
                 self.add_fault(name, f"is unknown{_hint(key, self._taken)}")
@@ -104,7 +110,7 @@ def load(
     kind: str,
     versions: Collection[str],
 ) -> T:
-    """Return the result of `take` for a document of one kind.
+    """Read a document, and return the result of `parse`.
 
     Args:
         file: path of the document.
@@ -114,8 +120,8 @@ def load(
         versions: accepted values of `apiVersion`.
 
     Raises:
-        DocumentError: the file is unreadable, no mapping, or of another kind or version; or
-            `take` added faults.
+        DocumentError: the file is unreadable, larger than 1 MiB, no mapping, or has another kind or
+            version; or `parse` added faults, or did not read a field.
     """
     source = f"{flag}={file}"
     faults: list[str] = []
@@ -162,7 +168,7 @@ def _parse(data: bytes, source: str) -> dict[Any, Any]:
 
 
 def _kind_of(value: object) -> str:
-    """Return the type of a value in words."""
+    """Return the type of a YAML value in words, such as `a list`."""
     words = {dict: "a mapping", list: "a list", str: "text", bool: "true or false"}
     if value is None:
         return "empty"

@@ -1,8 +1,8 @@
 """The feature gates of the daemon: the names that `--feature-gates` accepts.
 
-Names, stages and defaults, except those of the routes' gate, are those of the Go reference
-between Kubernetes 1.36 and 1.37, as far as they concern a cloud-controller-manager. Most have
-no effect and exist for compatibility with the reference's command lines; `notices` reports them.
+Names, stages and defaults are the same as in the Go cloud-controller-manager between Kubernetes
+1.36 and 1.37, except for the gate of the route controller. Gates without effect exist so that
+command lines for the Go program work; `notices` reports them.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _GROUPS = frozenset({"AllAlpha", "AllBeta"})
 
 
 def values(settings: Mapping[str, bool]) -> dict[str, bool]:
-    """Return the value of every gate for a setting of `--feature-gates`.
+    """Return the value of every gate for a value of `--feature-gates`.
 
-    An invalid setting enables every gate, so that it causes no further faults.
+    An invalid value enables every gate, so that no other flag has a fault because of a gate.
     """
     try:
         return flags.gate_values(KNOWN, settings)
@@ -56,7 +56,7 @@ def values(settings: Mapping[str, bool]) -> dict[str, bool]:
 
 
 def fault(settings: Mapping[str, bool]) -> str:
-    """Return why a setting of `--feature-gates` is invalid; empty if it is valid."""
+    """Return why a value of `--feature-gates` is invalid; empty if it is valid."""
     try:
         flags.gate_values(KNOWN, settings)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The flags of the whole daemon: generic ones, leader election, logging."""
+"""The flags that belong to no controller: generic flags, leader election, logging."""
 # ruff: noqa: RUF009 - `FlagSection.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
@@ -35,17 +35,25 @@ FILE = FlagSection("configuration file", ours=True)
 GLOBAL = FlagSection("global")
 
 _CLIENT_GO_RATE = (5.0, 10)
-"""Requests per second and burst for a flag of 0; from client-go's REST client."""
+"""Requests per second and burst if --kube-api-qps or --kube-api-burst is 0.
+
+Source: client-go's REST client.
+"""
 
 LEASE = "cloud-controller-manager"
 """Default name of the lease."""
 
 GUARDED_FRACTION = 0.95
-"""Fraction of the lease duration that a leader relies on. The rest allows for clock drift and for
-requests in flight."""
+"""Fraction of the lease duration for which a leader works without a renewal.
+
+The rest allows for clock drift and for requests in flight.
+"""
 
 _RENEW_FACTOR = 1.2
-"""The renew deadline must leave room for a jittered retry; from client-go's leader election."""
+"""Minimum ratio of renew deadline to retry period, which leaves room for a retry with jitter.
+
+Source: client-go's leader election.
+"""
 
 
 def _finite(value: float) -> str:
@@ -201,7 +209,7 @@ class GenericFlags:
 
     @property
     def api_rate(self) -> tuple[float, int] | None:
-        """Requests per second and burst of one API client; None means no limit."""
+        """Rate limit of one API client: requests per second, and burst; None means no limit."""
         if self.kube_api_qps < 0:
             return None
         qps, burst = _CLIENT_GO_RATE
@@ -209,7 +217,7 @@ class GenericFlags:
 
     @property
     def cloud_rate(self) -> tuple[float, int] | None:
-        """Calls per second and burst of the cloud's rate limiter; None means no limit."""
+        """Rate limit of cloud calls: calls per second, and burst; None means no limit."""
         if self.cloud_api_qps == 0:
             return None
         return self.cloud_api_qps, self.cloud_api_burst or math.ceil(self.cloud_api_qps)
@@ -254,7 +262,7 @@ class ElectionFlags:
 
 
 def election_faults(flags: ElectionFlags) -> Iterator[FlagViolation]:
-    """Yield the faults of the election flags; none if the election is off."""
+    """Yield the faults of the election flags; none if --leader-elect is false."""
     if not flags.leader_elect:
         return
     if flags.leader_elect_resource_lock != "leases":
@@ -283,7 +291,7 @@ def _duration_faults(flags: ElectionFlags) -> Iterator[FlagViolation]:
         why = "because a lease counts whole seconds"
         yield "leader-elect-lease-duration", f"must be 1s or longer, {why}"
     if GUARDED_FRACTION * lease <= renew:
-        # The watchdog would end the leader before it gives up renewing.
+        # The watchdog would end the process before the leader gives up renewing.
         right = f"must be longer than --leader-elect-renew-deadline={renew:g}s / {GUARDED_FRACTION}"
         yield "leader-elect-lease-duration", f"{right}, that is {renew / GUARDED_FRACTION:g}s"
     if renew <= _RENEW_FACTOR * retry:

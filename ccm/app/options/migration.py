@@ -1,12 +1,13 @@
 """Leader migration: which controllers run under the second lease, and which do not run here.
 
-While a cluster moves controllers from one manager to another, both managers read the same plan:
+While controllers are moved from one controller manager to another, both read the same plan:
 
 * A controller that the plan does not mention runs under the manager's own lease.
-* A controller of this program or of any (`*`) runs under the lease that the managers share.
-* A controller of another program does not run here.
+* A controller that the plan assigns to this program or to any program (`*`) runs under the second
+  lease, which the managers share.
+* A controller that the plan assigns to another program does not run in this one.
 
-Names from before the split of the managers, such as `route-controller`, are accepted too.
+Older controller names, such as `route-controller`, are accepted too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LEASES = "leases"
 
 
 class LeaseAssignment(enum.Enum):
-    """Lease under which a controller runs, if it runs in this program."""
+    """Lease under which a controller runs; `ELSEWHERE` means that it runs in another program."""
 
     MAIN = "under our own lease"
     MIGRATED = "under the shared lease"
@@ -40,8 +41,9 @@ class ControllerLeader:
     """An entry of the plan.
 
     Attributes:
-        name: name of a controller, canonical or not.
-        component: program that runs the controller; `*` means any, under the shared lease.
+        name: canonical name, alias or former name of a controller.
+        component: program that runs the controller; `*` means any program that has the shared
+            lease.
     """
 
     name: str
@@ -54,14 +56,14 @@ class LeaderMigration:
 
     Attributes:
         leader_name: name of the shared lease.
-        leaders: the entries; the first one for a controller wins.
+        leaders: the entries; the first entry for a controller counts.
     """
 
     leader_name: str
     leaders: tuple[ControllerLeader, ...] = ()
 
     def assignment(self, controller: str) -> LeaseAssignment:
-        """Return where a controller runs; `controller` is its canonical name."""
+        """Return the lease under which the controller with this canonical name runs."""
         for leader in self.leaders:
             if controllers.canonical(leader.name) == controller:
                 ours = leader.component in (COMPONENT, controllers.ALL)
@@ -76,11 +78,11 @@ DEFAULT = LeaderMigration(
         for name in ("route-controller", "service-controller", "cloud-node-lifecycle-controller")
     ),
 )
-"""The default configuration (Kubernetes, controller-manager configuration)."""
+"""The default plan (from Kubernetes, k8s.io/controller-manager, leader migration)."""
 
 
 def load(file: str) -> LeaderMigration:
-    """Read the plan from a file in any of the three API versions.
+    """Read the plan from a file of API version v1alpha1, v1beta1 or v1.
 
     Raises:
         DocumentError: the file is invalid; lists every fault with its path.
@@ -98,8 +100,8 @@ def parse(section: documents.DocumentSection, *, with_lock: bool = True) -> Lead
     """Read the plan from a section, and add faults to the section.
 
     Args:
-        section: mapping with `leaderName`, `controllerLeaders` and so on.
-        with_lock: whether the version has the field `resourceLock`, which is then required.
+        section: mapping with `leaderName` and `controllerLeaders`.
+        with_lock: whether the API version has the field `resourceLock`, which is then required.
     """
     lease = section.text("leaderName")
     if not lease:
@@ -107,7 +109,7 @@ def parse(section: documents.DocumentSection, *, with_lock: bool = True) -> Lead
     if with_lock:
         lock = section.text("resourceLock")
         if lock != _LEASES:
-            # Deviation: the reference accepts `endpoints` here and crashes later.
+            # Deviation: the Go program accepts `endpoints` here and crashes later.
             section.add_fault("resourceLock", f"is {lock!r}; must be {_LEASES!r}")
     return LeaderMigration(
         leader_name=lease,
@@ -116,7 +118,7 @@ def parse(section: documents.DocumentSection, *, with_lock: bool = True) -> Lead
 
 
 def write(plan: LeaderMigration) -> dict[str, Any]:
-    """Return the plan as data that `take` can read."""
+    """Return the plan as data that `parse` can read."""
     return {
         "leaderName": plan.leader_name,
         "resourceLock": _LEASES,

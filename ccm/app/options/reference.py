@@ -1,7 +1,7 @@
 """Reference of all flags, generated from their declarations.
 
-`python -m ccm.app.options.reference` prints the content of `FLAGS.md`, beside this package; a test
-compares the two.
+`python -m ccm.app.options.reference` prints the content of `ccm/app/FLAGS.md`. A test compares the
+output with the file.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ AUTHENTICATION = FlagSection("authentication")
 AUTHORIZATION = FlagSection("authorization")
 
 PREFIXES = ("", "webhook-")
-"""Prefixes of the flags of the two servers."""
+"""Prefixes of the TLS flags of the HTTPS server and of the webhook server."""
 
 _ANY = IPv4Address("0.0.0.0")  # noqa: S104 - the reference's default
 _CACHE = timedelta(seconds=10)
@@ -62,7 +62,7 @@ def _unknown(read: Callable[[], object]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingFlags:
-    """Ports, certificates, authentication and authorization of the servers."""
+    """Ports, certificates, authentication and authorization of the HTTPS servers."""
 
     webhooks: tuple[str, ...] = WEBHOOK.flag(
         (),
@@ -237,7 +237,10 @@ class ServingFlags:
 
 
 def faults(flags: ServingFlags, *, uid_headers: bool) -> Iterator[FlagViolation]:
-    """Yield the faults of the flags; `uid_headers`: whether the gate for UID headers is on."""
+    """Yield the faults of combinations of these flags.
+
+    `uid_headers`: whether the feature gate RemoteRequestHeaderUID is on.
+    """
     if flags.webhook_secure_port == flags.secure_port != 0:
         right = "--webhook-secure-port cannot be the same value as --secure-port"
         yield "webhook-secure-port", right
@@ -252,7 +255,7 @@ def faults(flags: ServingFlags, *, uid_headers: bool) -> Iterator[FlagViolation]
 
 
 def notices(flags: ServingFlags) -> Iterator[str]:
-    """Yield notices for the start about TLS settings that have no effect."""
+    """Yield messages, to log at start, about TLS settings that have no effect."""
     for prefix in PREFIXES:
         name = f"{prefix}tls".replace("-", "_")
         suites = getattr(flags, f"{name}_cipher_suites")

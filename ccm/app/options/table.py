@@ -1,8 +1,9 @@
 """The daemon's settings, the table of its flags, and its command line.
 
-Each base of `Options` declares flags as its fields, with section, kind, default, meaning and
-check. A field has the name of its flag. Names and defaults are those of the Go reference, so that
-its command lines work unchanged. The help marks additional flags and different defaults.
+Each base class of `Options` declares flags as fields, with section, kind, default, meaning and
+check. A field has the name of its flag. Names and defaults are the same as in the Go
+cloud-controller-manager, so that command lines for it work unchanged. `FLAGS.md` marks flags that
+the Go program lacks.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ SECTIONS = (
     MISC,
     GLOBAL,
 )
-"""The sections in the order of `--help`."""
+"""The sections of flags, in the order of `--help`."""
 
 NO_EFFECT: Mapping[str, bool] = MappingProxyType(
     {
@@ -71,7 +72,7 @@ NO_EFFECT: Mapping[str, bool] = MappingProxyType(
         "webhook-disable-http2-serving": False,
     }
 )
-"""Flags of the Go reference without effect -> whether they take a value."""
+"""Flags of the Go program that have no effect here -> whether they take a value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +80,12 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
     """All settings of the daemon; `Options()` has every default.
 
     Attributes:
-        explicit: names of flags set on the command line or in the configuration file, even to
-            their default.
-        from_file: names in `explicit` that only the file sets.
-        no_effect: names of flags without effect on the command line.
+        explicit: names of flags that the command line or the configuration file sets, even if to
+            the default.
+        from_file: names in `explicit` that only the configuration file sets.
+        no_effect: names of flags on the command line that have no effect.
         aliases: deprecated aliases on the command line or in the configuration file.
-        leader_migration: plan in the configuration file; None if it has none.
+        leader_migration: plan in the configuration file; None if the file has no plan.
         program: name of the program in user agents, events and metrics.
     """
 
@@ -97,7 +98,7 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], parsed: argv.ParsedArguments) -> Options:
-        """Return the settings for values of a parsed command line."""
+        """Return the settings with these flag values, by flag name; `parsed` adds the rest."""
         return cls(
             **fields(values),
             explicit=frozenset(values),
@@ -106,7 +107,7 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
         )
 
     def deprecations(self) -> list[str]:
-        """Return messages about deprecated flags and names."""
+        """Return a message for each deprecated flag or alias that is set."""
         return [
             f"--{flag.name} is deprecated: {flag.deprecated}"
             for flag in (*FLAGS.values(), *ALIASES.values())
@@ -126,7 +127,7 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
         return [*lines, *gates.notices(self.feature_gates), *serving.notices(self)]
 
     def flag_lines(self) -> list[str]:
-        """Return `FLAG: --name="value"` for every flag, for the log at verbosity 1."""
+        """Return the line `FLAG: --name="value"` for every flag; logged at verbosity 1."""
         return [f"FLAG: --{name}={argv.quote(text)}" for name, text in self.written().items()]
 
     def written(self) -> dict[str, str]:
@@ -134,17 +135,17 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
         return {name: flag.kind.write(self.get(name)) for name, flag in FLAGS.items()}
 
     def get(self, name: str) -> object:
-        """Return the value of a flag by its name with dashes."""
+        """Return the value of a flag; its name has dashes."""
         return getattr(self, name.replace("-", "_"))
 
 
 def fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return flag values by field of `Options` instead of by flag name."""
+    """Return flag values by field name of `Options` instead of by flag name."""
     return {name.replace("-", "_"): value for name, value in values.items()}
 
 
 FLAGS: Mapping[str, Flag] = MappingProxyType(flags_of(Options))
-"""Every flag by its name, sorted."""
+"""All flags, sorted by name."""
 
 ALIASES: Mapping[str, Flag] = MappingProxyType(aliases(FLAGS))
 """Deprecated aliases of flags by name."""
@@ -164,13 +165,13 @@ def parse(words: Sequence[str]) -> Options:
 
 
 def arguments_fault(program: str, arguments: Sequence[str]) -> str:
-    """Return the fault of a command line with arguments."""
+    """Return the error message for a command line with arguments that belong to no flag."""
     listed = " ".join(map(argv.quote, arguments))
     return f'"{program}" does not take any arguments, got [{listed}]'
 
 
 def help_or_version(options: Options) -> str | None:
-    """Return the text of `--help` or `--version`, to print before exit 0; None without both."""
+    """Return the text to print for `--help` or `--version`; None if neither flag is set."""
     if options.help:
         return f"{_INTRODUCTION}\n{argv.explain(FLAGS, SECTIONS)}"
     if options.version == "true":
@@ -188,16 +189,16 @@ def check(options: Options) -> None:
     """Reject invalid settings.
 
     Raises:
-        UsageError: has one message for each fault.
+        UsageError: a setting is invalid; has one message for each fault.
     """
     if messages := faults(options):
         raise argv.UsageError(messages)
 
 
 def faults(options: Options) -> list[str]:
-    """Return one message for each invalid setting: flag, value, and accepted values.
+    """Return a message for each invalid setting, with flag, value and accepted values.
 
-    Unparsable values are rejected earlier, by `argv`.
+    `argv.parse` has already rejected values that cannot be parsed.
     """
     messages = [
         FLAGS[name].error_message(options.get(name), right) for name, right in _faults(options)
