@@ -1,9 +1,9 @@
 """Route calls: one task per creation or deletion, and the node conditions that follow.
 
-A failed call is not retried: its route gets a delay, and the comparison after the delay plans
-again. So every call rests on a recent listing. A listing from before the end of a call is not
-reliable about that call's range. So changes that overlap a call in flight are skipped, and a
-comparison is scheduled for the end of the call.
+A failed call is not repeated: its route gets a delay, and the first comparison after the delay
+plans the route again. So every call follows from a recent listing. A listing that began before the
+end of a call is not reliable about the range of the call. So the plan's changes that overlap a call
+in flight are skipped, and a comparison is scheduled for the end of the call.
 """
 
 from __future__ import annotations
@@ -32,18 +32,20 @@ from ccm.runtime.controller import DONE, Controller, ReconcileResult
 from ccm.runtime.writer import ObjectWriter, PatchClient, PatchStep, Recorder
 
 BACKOFF = ExponentialBackoff(base_s=1.0, cap_s=300.0, jitter=0.1)
-"""Delays of a failed route: an error that lasts must not use up the rate limit of the cloud. The
-end of an outage ends the delays."""
+"""Delays after a failed call for a route.
+
+A lasting error must not use up the rate limit of the cloud. The delays end early when an outage
+ends."""
 
 CONDITION_WORKERS = 10
-"""Number of conditions written concurrently."""
+"""Maximum number of node conditions written concurrently."""
 
 
 PlannedCall = plan.RouteDeletion | plan.RouteCreation
 
 
 class CallInFlight(NamedTuple):
-    """Call in flight: creates or deletes the route of a node's range."""
+    """Call that creates or deletes the route to a Pod range of a node."""
 
     node: str
     network: Network
@@ -54,10 +56,10 @@ class QueuedCall(NamedTuple):
     """Call that waits for a free slot.
 
     Attributes:
-        change: the call.
-        todo: the part of the plan that the call executes.
-        position: key of the call in `tasks`.
-        tasks: started calls of the same plan; deletions have their positions in the plan as keys.
+        change: identity of the call once it is in flight.
+        todo: the deletion or creation of the plan that the call executes.
+        position: position in the plan, where the creations follow the deletions.
+        tasks: tasks of the started calls of this plan, by position.
     """
 
     change: CallInFlight
@@ -72,13 +74,14 @@ class RouteCalls:
 
     Attributes:
         handle: cloud client.
-        nodes: cached nodes, which a call checks right before it is sent.
-        conditions: updated when routes are created.
+        nodes: the shared informer of nodes; its cache is checked right before each call.
+        conditions: writer of node conditions, which follow the creations of routes.
         events: event recorder.
         concurrency: maximum number of concurrent calls and tasks.
-        schedule: schedules a comparison after a failed call, and after one that blocked changes.
-        backoff: delays of failed routes.
-        ownership: which nodes belong to this daemon; routes of others stay untouched.
+        schedule: schedules a comparison after a failed call, and after a call that overlapped
+            planned changes.
+        backoff: delays after failed calls.
+        ownership: which nodes belong to this daemon; routes to other nodes stay untouched.
     """
 
     handle: CloudClient
@@ -106,9 +109,10 @@ class RouteCalls:
                 self._queue.clear()
 
     def begin_listing(self) -> Sequence[CallInFlight]:
-        """Prepare for a listing; return the calls in flight, about which it is not reliable.
+        """Prepare for a listing; return the calls in flight.
 
-        Queued calls are dropped: the comparison plans them again.
+        The listing is not reliable about the ranges of these calls. Queued calls are dropped: the
+        comparison plans them again.
         """
         for queued in self._queue:
             if queued.change.creates:
@@ -120,13 +124,15 @@ class RouteCalls:
     async def start(
         self, planned: plan.RoutePlan, in_flight: Sequence[CallInFlight], provider_session: int
     ) -> None:
-        """Start the planned calls, except during a delay or an overlap with a call in flight.
+        """Start or queue the planned calls.
+
+        Calls of delayed routes are skipped, as are calls that overlap a call in flight.
 
         Args:
             planned: the plan.
-            in_flight: calls that were in flight during the listing.
-            provider_session: provider session of the listing; another session gets none of the
-                calls.
+            in_flight: calls that were in flight when the listing began.
+            provider_session: provider session of the listing; if the provider is reopened, the
+                calls are not sent.
         """
         now, self._provider_session = clock.monotonic(), provider_session
         busy = plan.NetworkIndex(change.network for change in in_flight)
@@ -149,7 +155,7 @@ class RouteCalls:
                 change = CallInFlight(todo.node.name, todo.network, creates=True)
                 self.conditions.creation_started(change.node)
             else:
-                # An overlapping deletion is skipped or delayed, so the creation has to wait too.
+                # A deletion that must come first is skipped, so the creation is skipped too.
                 continue
             coming.add(position)
             self._queue.append(QueuedCall(change, todo, position, tasks))
@@ -158,9 +164,13 @@ class RouteCalls:
         self._start_queued()
 
     def recheck(self, in_flight: Sequence[CallInFlight]) -> None:
-        """Handle calls of the listing's time whose opposite is wanted by now.
+        """Schedule a comparison if a call in flight does the opposite of what its node needs now.
 
-        A comparison is scheduled, and nothing is written about nodes whose route may be deleted.
+        If such a call deletes a route, the condition of the node is not written until the next
+        comparison.
+
+        Args:
+            in_flight: calls that were in flight when the listing began.
         """
         for change in in_flight:
             node = self.nodes.store.get(change.node)
@@ -172,7 +182,7 @@ class RouteCalls:
                 self.conditions.forget(change.node)
         still = {change.network for change in self._in_flight}
         if self._retry_blocked and any(change.network not in still for change in in_flight):
-            # A call ended during the listing, so `_finish` did not schedule the comparison.
+            # The call ended before `_retry_blocked` was set, so `_finish` scheduled no comparison.
             self.schedule.request(clock.monotonic())
 
     def _start_queued(self) -> None:
@@ -186,7 +196,7 @@ class RouteCalls:
             queued.tasks[queued.position] = self._group.start(self._execute(queued), name=name)
 
     async def _execute(self, queued: QueuedCall) -> bool:
-        """Create or delete a route; return whether that was done."""
+        """Create or delete a route; return False if that failed or is no longer wanted."""
         change, todo, _, tasks = queued
         started = clock.monotonic()
         try:
@@ -194,7 +204,7 @@ class RouteCalls:
                 done = await self._delete(todo)
             else:
                 for position in todo.after:
-                    # Deletions come first in the queue, so the blocking ones have started.
+                    # Deletions come first in the queue, so all of `todo.after` have started.
                     if not await tasks[position]:
                         return False
                 started = clock.monotonic()
@@ -212,7 +222,7 @@ class RouteCalls:
             self._finish(change)
 
     def _finish(self, change: CallInFlight) -> None:
-        """Free the slot of a call, and schedule a comparison if calls blocked changes."""
+        """Free the slot of a call; schedule a comparison if planned changes were skipped."""
         self._in_flight[change] -= 1
         if not self._in_flight[change]:
             del self._in_flight[change]
@@ -223,7 +233,7 @@ class RouteCalls:
         self._start_queued()
 
     async def _delete(self, deletion: plan.RouteDeletion) -> bool:
-        """Delete the route unless its node changed while the call was queued."""
+        """Delete the route; return False if the plan no longer applies to the node or session."""
         route, node = deletion.route, self.nodes.store.get(deletion.route.target_node)
         if self.handle.provider_session != self._provider_session:
             return False
@@ -239,7 +249,7 @@ class RouteCalls:
         return True
 
     async def _create(self, creation: plan.RouteCreation) -> bool:
-        """Create the route unless the node changed while the call was queued."""
+        """Create the route; return False if the plan no longer applies to the node or session."""
         node = self.nodes.store.get(creation.node.name)
         if self.handle.provider_session != self._provider_session:
             return False
@@ -286,16 +296,16 @@ def _facts(todo: PlannedCall) -> dict[str, str]:
 
 
 class RouteConditions:
-    """Writer of the NetworkUnavailable conditions: whether all routes of a node exist.
+    """Writer of the NetworkUnavailable conditions: False if all routes of a node exist, else True.
 
-    The value follows from the last comparison, plus the routes created since. Nothing is written
-    while a call is creating a route of the node.
+    The value follows from the last comparison and the routes created since. The condition of a node
+    is not written while a call for the node is queued or in flight that creates a route.
 
     Args:
         nodes: the shared informer of nodes.
-        api: node requests under the controller's account.
+        api: client for nodes with the controller's service account.
         keep_foreign_reason: see `RouteSettings`.
-        ownership: which nodes belong to this daemon; nothing is written about others.
+        ownership: which nodes belong to this daemon; conditions of other nodes are not written.
     """
 
     def __init__(
@@ -323,11 +333,11 @@ class RouteConditions:
         )
 
     def begin_listing(self) -> None:
-        """Prepare for a listing: routes created from now on may be missing in it."""
+        """Prepare for a listing, in which routes created from now on may be missing."""
         self._created_lately.clear()
 
     def set_plan(self, planned: plan.RoutePlan) -> None:
-        """Take the missing routes of a new plan."""
+        """Use a new plan's missing routes, without the routes created since the listing began."""
         self._cut_off = planned.cut_off
         self._missing = {name: set(networks) for name, networks in planned.missing.items()}
         for name, network in self._created_lately:
@@ -342,28 +352,28 @@ class RouteConditions:
                 self.controller.queue.add(node.name)
 
     def creation_started(self, name: str) -> None:
-        """Count a call that creates a route of the node."""
+        """Count a queued call that creates a route to the node."""
         self._creating[name] += 1
 
     def created(self, name: str, network: Network) -> None:
-        """Record a created route of the node."""
+        """Record that a route to the node was created."""
         self._missing.get(name, set()).discard(network)
         self._created_lately.add((name, network))
 
     def creation_ended(self, name: str) -> None:
-        """End a counted call, with any outcome."""
+        """Uncount an ended call, with any outcome; after the node's last call, queue the node."""
         self.creation_dropped(name)
         if not self._creating[name]:
             self.controller.queue.add(name)
 
     def creation_dropped(self, name: str) -> None:
-        """Uncount a call that is left to the next comparison, without a write."""
+        """Uncount a dropped call; the node is not queued, as a comparison follows."""
         self._creating[name] -= 1
         if not self._creating[name]:
             del self._creating[name]
 
     def forget(self, name: str) -> None:
-        """Write nothing about the node until the next comparison."""
+        """Do not write the node's condition until the next comparison."""
         self._missing.pop(name, None)
 
     async def _write(self, name: str) -> ReconcileResult:

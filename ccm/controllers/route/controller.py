@@ -2,12 +2,13 @@
 
 A comparison lists the cloud's routes, plans over the cached nodes and starts the calls without
 waiting for them. The next comparison skips ranges with a call in flight, so a hanging call delays
-neither other routes nor the conditions of other nodes. A failed call is not retried by itself: its
-route gets a delay, and the comparison after the delay plans again. So every call rests on a recent
-listing. A deletion also checks the cached node right before the call.
+neither other routes nor the conditions of other nodes. A failed call is not repeated: its route
+gets a delay, and the first comparison after the delay plans the route again. So every call follows
+from a recent listing. Right before each call the controller also checks the cached node.
 
-Changes of nodes cause comparisons, at most one per `interval_s`; without changes there is one per
-`safety_s`. With a `period_s` there is exactly one per period, as is the Go reference's default.
+Changes of nodes trigger comparisons, at most one per `interval_s`. Without changes there is one
+comparison per `safety_s`, plus jitter. If `period_s` is set, there is one comparison per period, as
+by default in the Go controller.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ from ccm.runtime.deletions import ALLOW_HINT, DeletionBlocks, DeletionRecord, ma
 from ccm.runtime.writer import PatchClient, Recorder
 
 QUEUE_KEY = "routes"
-"""The one key of the queue (Go reference)."""
+"""The only key of the queue (Go controller)."""
 
 LISTING_BACKOFF = ExponentialBackoff(base_s=1.0, cap_s=60.0, jitter=0.1)
-"""Delays between failed listings, which spare a failing cloud. At most a minute, because no route
-can change without a listing."""
+"""Delays after failed listings, which reduce the load on a failing cloud.
+
+At most a minute, because no route can change without a listing."""
 
 SAFETY_JITTER = 0.5
 """Jitter of `safety_s`, as a fraction."""
@@ -51,14 +53,15 @@ class RouteController:
 
     Args:
         nodes: the shared informer of nodes.
-        api: node requests under this controller's account.
+        api: client for nodes with this controller's service account.
         handle: cloud client.
         ranges: the cluster's Pod ranges, see `ccm.model.cidr.parse_ranges`.
-        ownership: which nodes belong to this daemon; others are ignored, and so are routes to them.
+        ownership: which nodes belong to this daemon; other nodes and routes to them are ignored.
         events: event recorder.
         settings: numbers and periods.
-        record: record of blocked deletions, whose annotation allows them; None = none.
-        rng: jitter.
+        record: deletion record; the annotation on its ConfigMap allows mass deletions. None =
+            blocked deletions are not recorded.
+        rng: source of jitter.
     """
 
     def __init__(
@@ -135,7 +138,10 @@ class RouteController:
         self._released: set[plan.NodeRange] = set()
 
     def pause_s(self, node: Node) -> float | None:
-        """Return the seconds until a failed route of the node is retried; None: none failed."""
+        """Return the seconds until a failed creation of a route to the node is retried.
+
+        None: no creation failed.
+        """
         ends = [
             end
             for network in plan.pod_networks(node)
@@ -171,7 +177,7 @@ class RouteController:
             self._calls.backoff.end_outage(clock.monotonic())
         self._unlisted.record_success()
         self._listing.forget(QUEUE_KEY)
-        # The comparison includes changes of nodes during the listing.
+        # The comparison covers node changes that occurred during the listing.
         self._schedule.due = math.inf
         await self._execute(routes, before, session)
         graces = [
@@ -218,12 +224,12 @@ class RouteController:
     def _drop_guarded(
         self, planned: plan.RoutePlan, released: Collection[plan.NodeRange]
     ) -> plan.RoutePlan:
-        """Drop deletions because of missing nodes, if too many nodes are missing.
+        """Drop the deletions caused by missing nodes, and report them, if the guard blocks them.
 
         Args:
             planned: the plan.
-            released: (node, range) pairs whose deletion the watch reported before the plan was
-                made.
+            released: (node, range) pairs for which the watch had reported the deletion of the node
+                when the comparison began.
         """
         doomed = plan.unexplained_deletions(planned, self._nodes.store.get, self._released)
         strays = plan.stray_ranges(planned)
@@ -231,7 +237,7 @@ class RouteController:
         wait_s = self._guard.wait_s(len(doomed), settled, now)
         held = doomed if wait_s else []
         self._guard_due = now + wait_s if held else math.inf
-        # A reported deletion is remembered until its route is gone.
+        # A pair stays released until its route is gone.
         self._released -= frozenset(released) - strays
         shown = held if self._guard.is_blocking else []
         message = (
@@ -249,7 +255,7 @@ class RouteController:
         return plan.drop_deletions(planned, held)
 
     def _reset_delays(self) -> None:
-        """End all delays: their cause may be gone."""
+        """End all delays and schedule a comparison: the cause of the failures may be gone."""
         self._calls.backoff.end_all()
         self._listing.end_all()
         self._schedule.force(clock.monotonic())
@@ -257,7 +263,7 @@ class RouteController:
     # --- the cache ----------------------------------------------------------------------------
 
     def _changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:
-        # A node that becomes foreign counts as removed, one that ceases to be as new.
+        # A node that becomes foreign counts as removed; a node that ceases to be foreign, as new.
         old, new = self._unless_foreign(old), self._unless_foreign(new)
         if old is not None and (new is None or old.uid != new.uid):
             self._without_cidrs_since.pop(old.name, None)
@@ -272,7 +278,7 @@ class RouteController:
                 self._without_cidrs_since.pop(new.name, None)
         if plan.affects_routes(old, new, targets=self._targets) and not initial:
             if new is not None:
-                # The cloud may have refused the old state of the node, so end its delays.
+                # The cloud may accept the new state of the node, so end the delays of its routes.
                 for network in plan.pod_networks(new):
                     self._calls.backoff.forget(plan.creation_key(new.name, network))
             self._schedule.request(clock.monotonic())
@@ -286,7 +292,7 @@ class RouteController:
 
 
 async def _run_in_slices(steps: Generator[None, None, plan.RoutePlan]) -> plan.RoutePlan:
-    """Run a comparison, with other tasks between its stages, and return its plan."""
+    """Run a comparison and return its plan; other tasks run after each chunk (`plan.CHUNK`)."""
     while True:
         try:
             next(steps)

@@ -25,7 +25,7 @@ _ROUTES = FlagSection("routes", ours=True)
 
 WATCH_ROUTES = FeatureGate(
     name="CloudControllerManagerWatchBasedRoutesReconciliation",
-    # Deviation: alpha and off in the Go reference, which repeats no failed call then.
+    # Deviation: alpha and off in Go, where a failed call is not retried if the gate is on.
     default=True,
     stage="BETA",
     help="Compare routes when a node changes, instead of every --route-reconciliation-period.",
@@ -34,7 +34,10 @@ _NEEDS_GATE = f"Ignored if {WATCH_ROUTES.name} is off."
 
 
 def _ranges(value: str) -> str:
-    """Return the fault of the ranges: a typing mistake must not disable routes silently."""
+    """Return the fault of the Pod ranges; empty = valid.
+
+    An invalid value must not disable routes silently.
+    """
     from ccm.model.cidr import parse_ranges
 
     try:
@@ -165,7 +168,7 @@ MANIFEST: Manifest[RouteFlags] = Manifest(
     alias="route",
     client="route-controller",
     metric="route",
-    # Deviation: the reference refuses the former names.
+    # Deviation: the Go cloud-controller-manager refuses its former controller names.
     former_name="route-controller",
     permissions=(("patch", "nodes/status"),),
     gates=(WATCH_ROUTES,),

@@ -1,4 +1,4 @@
-"""Metrics of the route controller; the first has the Go reference's name."""
+"""Metrics of the route controller; the first has the name of the Go controller's metric."""
 
 from __future__ import annotations
 

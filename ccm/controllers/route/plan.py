@@ -1,8 +1,9 @@
-"""Plan of route changes: missing routes, superfluous routes, and their order. Pure.
+"""Plan of route changes: missing routes, superfluous routes, and their order. No I/O.
 
-`compare` is the one place where the deletion of a route is decided. Only routes within the
-cluster's Pod ranges are deleted, and only if no node wants them or they do not serve the node that
-does. Ranges are compared as networks, never as text.
+Only `compare` decides whether to delete a route. It deletes only routes within the cluster's Pod
+ranges. Such a route is superfluous if its target node lacks the Pod range, or if it does not work
+for the node (no target, wrong addresses), or if it is a duplicate. Ranges are compared as networks,
+never as text.
 """
 
 from __future__ import annotations
@@ -21,32 +22,33 @@ from ccm.model.patches import Patch, uid_precondition
 
 CREATED_MESSAGE = "RouteController created a route"
 NOT_CREATED_MESSAGE = "RouteController failed to create a route"
-"""Messages of the node condition (Go cloud-provider, route controller)."""
+"""Messages of the condition NetworkUnavailable (Go cloud-provider, route controller)."""
 
 CHUNK = 500
 """Routes or nodes processed before other tasks can run: a few milliseconds of work."""
 
 CallKey = tuple[str, ...]
-"""Identifier of a call in the back-off: operation, node, range, name."""
+"""Identifier of a call in the back-off: operation, node, range, and for a deletion the route's
+name."""
 
 NodeRange = tuple[str, Network]
-"""Name of a node, and a range for which it wants a route."""
+"""Name of a node, and a Pod range of the node."""
 
 _parsed = lru_cache(maxsize=1 << 16)(parse_cidr)
 """Cached, since ranges rarely change and each is parsed several times per comparison."""
 
 
 class DeletionReason(Enum):
-    """Reason of a deletion; the values appear in logs and metrics."""
+    """Reason for the deletion of a route; the values appear in logs and metrics."""
 
     STRAY = "stray"
-    """No node wants it."""
+    """The target node is gone or does not have the range."""
     BLACKHOLE = "blackhole"
-    """It has no target."""
+    """The target instance is gone, and no node with the range has the target address."""
     DUPLICATE = "duplicate"
-    """Another route serves the same range of the same node."""
+    """Another route leads to the same range of the same node."""
     STALE = "stale"
-    """Its target addresses are no longer those of its node."""
+    """The target addresses of the route differ from the addresses of the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +56,9 @@ class RouteDeletion:
     """Superfluous route.
 
     Attributes:
-        route: as the cloud listed it.
-        network: parsed destination range.
-        reason: why it is deleted.
+        route: the listed route.
+        network: destination range of the route, parsed.
+        reason: reason for the deletion.
     """
 
     route: Route
@@ -70,7 +72,7 @@ class RouteDeletion:
 
     @property
     def node_range(self) -> NodeRange:
-        """The node and range that the route serves or served."""
+        """Target node and destination range of the route."""
         return (self.route.target_node, self.network)
 
 
@@ -80,10 +82,10 @@ class RouteCreation:
 
     Attributes:
         node: target of the route.
-        cidr: destination range in the node's spelling.
-        network: the range, parsed.
+        cidr: destination range as written in the node's spec.
+        network: destination range, parsed.
         after: positions in `RoutePlan.deletions` of overlapping routes, which have to be deleted
-            first.
+            before the creation.
     """
 
     node: Node
@@ -104,11 +106,13 @@ class RoutePlan:
     Attributes:
         deletions: superfluous routes.
         creations: missing routes that can be created.
-        kept: number of wanted routes that exist.
-        missing: name of each node with Pod ranges -> ranges without a route; those that cannot be
-            parsed as text.
-        cut_off: names of nodes without Pod ranges that are the target of a route.
-        undecidable: number of routes kept because their node may be one that cannot be decoded.
+        kept: number of (node, range) pairs that have a route.
+        missing: name of each node with Pod ranges -> its ranges without a route; invalid ranges as
+            text.
+        cut_off: names of nodes that have no Pod ranges, not even recently, but are the target of a
+            route.
+        undecidable: number of superfluous routes that are kept because their node may be one that
+            cannot be decoded.
     """
 
     deletions: Sequence[RouteDeletion] = ()
@@ -120,12 +124,12 @@ class RoutePlan:
 
 
 def creation_key(node: str, network: Network) -> CallKey:
-    """Return the key of a `RouteCreation`."""
+    """Return the identifier in the back-off of a route's creation."""
     return ("create", node, str(network))
 
 
 class NetworkIndex:
-    """Index of networks by position, for fast overlap queries.
+    """Index that finds the positions of overlapping networks in a list.
 
     Two CIDRs overlap only if one contains the other.
     """
@@ -139,7 +143,7 @@ class NetworkIndex:
         self._places = [sort_key(network) for network in self._ordered]
 
     def overlapping(self, network: Network) -> Sequence[int]:
-        """Return the sorted positions of the networks that overlap this one."""
+        """Return the sorted positions of the networks that overlap `network`."""
         positions: list[int] = []
         for version, length in self._lengths:
             if version == network.version and length < network.prefixlen:
@@ -154,15 +158,19 @@ class NetworkIndex:
 
 
 def sort_key(network: Network) -> tuple[int, int, int]:
-    """Return the sort key of a network: family, address and length."""
+    """Return the sort key of a network: IP version, address and prefix length."""
     return (network.version, int(network.network_address), network.prefixlen)
 
 
 def is_managed(network: Network, ranges: Iterable[Network]) -> bool:
-    """Return whether the controller manages routes of this range: it has only Pod addresses.
+    """Return whether the controller manages routes to `network`: a cluster Pod range contains it.
 
-    A range that is wider than the cluster's is not managed, even if it begins or ends with it:
-    networks have routes for other purposes and other clusters.
+    A network wider than the Pod range is not managed, because cloud networks also have routes for
+    other purposes and other clusters.
+
+    Args:
+        network: destination range of a route.
+        ranges: the cluster's Pod ranges.
     """
     return any(
         network.version == whole.version
@@ -173,7 +181,7 @@ def is_managed(network: Network, ranges: Iterable[Network]) -> bool:
 
 
 def pod_networks(node: Node) -> Mapping[Network, str]:
-    """Return the node's distinct Pod ranges in its spelling, without invalid ones."""
+    """Return the node's valid, distinct Pod ranges: parsed range -> text in the node's spec."""
     networks: dict[Network, str] = {}
     for cidr in node.spec.pod_cidrs or ():
         network = _parsed(cidr)
@@ -183,7 +191,7 @@ def pod_networks(node: Node) -> Mapping[Network, str]:
 
 
 def has_no_pod_cidrs(node: Node) -> bool:
-    """Return whether the node has no Pod ranges, perhaps not yet."""
+    """Return whether the node has no Pod ranges: they may not be allocated yet."""
     return not node.spec.pod_cidrs
 
 
@@ -194,13 +202,13 @@ def _may_have_routes(node: Node) -> bool:
 def affects_routes(old: Node | None, new: Node | None, *, targets: Collection[str]) -> bool:
     """Return whether a change of a node may change its routes.
 
-    A new node causes no comparison before it has an address. Otherwise the change that adds the
-    address would have to wait for the minimum interval.
+    A new node triggers no comparison before it has an address. Otherwise the change that adds the
+    address would have to wait until the end of the minimum interval.
 
     Args:
-        old: the node before; None = it did not exist.
-        new: the node now; None = it is gone.
-        targets: names of the nodes that routes of the cloud lead to.
+        old: the node before the change; None = it did not exist.
+        new: the node after the change; None = it is gone.
+        targets: names of the target nodes of the listed routes.
     """
     if old is None or new is None:
         node = new or old
@@ -222,14 +230,14 @@ def drop_foreign(
     """Drop foreign nodes and the routes to them.
 
     Args:
-        nodes: all nodes of a complete cache.
+        nodes: all nodes of a synced cache.
         routes: all routes of the cloud.
-        is_foreign: whether a node belongs to another manager.
+        is_foreign: whether a node belongs to another cloud or manager.
     """
     known = list(nodes)
     foreign = {node.name: node for node in known if is_foreign(node)}
     own = [node for node in known if node.name not in foreign]
-    # A blackhole names no node: it belongs to the node with its target address.
+    # A blackhole names no node, so its target address shows which node it belongs to.
     claimed = {entry.address for node in foreign.values() for entry in node.addresses}
     claimed -= {entry.address for node in own for entry in node.addresses}
 
@@ -249,18 +257,19 @@ def compare(
     held: Collection[str] = (),
     undecodable: Collection[str] = (),
 ) -> Generator[None, None, RoutePlan]:
-    """Return a plan from the nodes and the cloud's routes; yield after each chunk.
+    """Return a plan from the nodes and the cloud's routes; yield after each chunk (`CHUNK`).
 
     With 5,000 nodes the comparison takes 0.1 to 0.5 s, too long to block the event loop.
 
     Args:
-        nodes: all nodes of a complete cache.
+        nodes: all nodes of a synced cache.
         routes: all routes of the cloud.
         ranges: the cluster's Pod ranges.
-        held: names of nodes that lost their Pod ranges recently: their routes stay, unless another
-            node wants an overlapping range.
-        undecodable: names of nodes whose newest state cannot be decoded; an empty name stands for a
-            node whose name cannot be decoded either. Routes that may be theirs are not deleted.
+        held: names of nodes that recently lost their Pod ranges. Routes to these nodes stay, unless
+            a missing route of another node overlaps.
+        undecodable: names of nodes whose newest object cannot be decoded; an empty name stands for
+            a node whose name cannot be decoded either. Routes that may lead to such a node are not
+            deleted.
     """
     by_name = {node.name: node for node in nodes}
     holders = _address_holders(by_name.values())
@@ -282,7 +291,7 @@ def compare(
     yield
     lacking = [key for key in wanted if key not in satisfied]
     lacking.sort(key=lambda key: (key[0], sort_key(key[1])))
-    # A route to an address that a newer node holds would lead to that node, and be deleted again.
+    # If a newer node has the address, the route would lead to the newer node and be deleted again.
     # A node without an address cannot be a target yet.
     creatable = [
         (name, network)
@@ -322,7 +331,7 @@ def compare(
             )
         )
     yield
-    # An invalid range can never have a route, so it stays missing.
+    # An invalid range never gets a route, so it is always missing.
     missing: dict[str, set[Network | str]] = {
         name: {cidr for cidr in node.spec.pod_cidrs or () if _parsed(cidr) is None}
         for name, node in by_name.items()
@@ -356,7 +365,7 @@ def may_be_undecodable(
 
 
 def is_wanted(route: Route, node: Node | None) -> bool:
-    """Return whether the target node wants the route's range."""
+    """Return whether the node has the destination range of the route; None = the node is gone."""
     return node is not None and _parsed(route.destination_cidr) in pod_networks(node)
 
 
@@ -372,12 +381,14 @@ def stray_ranges(planned: RoutePlan) -> set[NodeRange]:
 def unexplained_deletions(
     planned: RoutePlan, node_of: Callable[[str], Node | None], released: Collection[NodeRange]
 ) -> list[RouteDeletion]:
-    """Return the STRAY deletions whose only cause is a missing node, or one without ranges.
+    """Return the STRAY deletions of routes to nodes that are missing or have no Pod ranges.
+
+    Deletions in `released` are not returned.
 
     Args:
         planned: the plan.
-        node_of: returns the named node, or None.
-        released: (node, range) pairs whose deletion the watch reported.
+        node_of: returns the named node, or None if it is missing.
+        released: (node, range) pairs for which the watch reported the deletion of the node.
     """
 
     def is_unexplained(deletion: RouteDeletion) -> bool:
@@ -416,13 +427,14 @@ def drop_deletions(planned: RoutePlan, held: Collection[RouteDeletion]) -> Route
 def condition_patch(
     node: Node, *, created: bool, now: str, keep_foreign_reason: bool = False
 ) -> Patch | None:
-    """Return the status patch for NetworkUnavailable; None when the condition is right.
+    """Return the status patch for NetworkUnavailable; None if the condition needs no change.
 
     Args:
         node: current node.
-        created: whether every route of the node exists.
-        now: the time to write, RFC 3339.
-        keep_foreign_reason: do not overwrite the reason if the status is right.
+        created: whether all routes of the node exist.
+        now: the time to write, in RFC 3339 format.
+        keep_foreign_reason: do not overwrite a reason set by another client if the status is
+            correct.
     """
     status = names.STATUS_FALSE if created else names.STATUS_TRUE
     reason = names.REASON_ROUTE_CREATED if created else names.REASON_NO_ROUTE_CREATED
@@ -450,7 +462,17 @@ def _classify_routes(
     holders: Mapping[str, Node],
     ranges: Sequence[Network],
 ) -> Generator[None, None, tuple[Mapping[NodeRange, list[Route]], list[RouteDeletion]]]:
-    """Return the routes that may serve a wanted range, and deletions of other managed ones."""
+    """Sort the routes by their use.
+
+    Args:
+        routes: all routes of the cloud.
+        wanted: (node, range) pairs of all nodes.
+        holders: see `_address_holders`.
+        ranges: the cluster's Pod ranges.
+
+    Returns:
+        The routes of each wanted pair, and the deletions of all other managed routes.
+    """
     serving: dict[NodeRange, list[Route]] = {}
     others: list[RouteDeletion] = []
     for number, route in enumerate(routes):
@@ -459,8 +481,8 @@ def _classify_routes(
         network = _parsed(route.destination_cidr)
         if network is None:
             continue
-        # A blackhole to an address that a node still claims is kept. The VM is gone before its
-        # node, so a new route would be a blackhole too.
+        # A blackhole to the address of a node counts as a route to that node. The VM is deleted
+        # before its Node, so a new route would be a blackhole too.
         target = "" if route.blackhole else route.target_node
         ends = (holders.get(end) for end in _blackhole_targets(route))
         key = (next(("" if node is None else node.name for node in ends), target), network)
@@ -473,7 +495,7 @@ def _classify_routes(
 
 
 def _address_holders(nodes: Iterable[Node]) -> Mapping[str, Node]:
-    """Return the node that holds each address: the newest of those that claim it."""
+    """Return the newest node that has each address, by address."""
     holders: dict[str, Node] = {}
     for node in nodes:
         for entry in node.addresses:
@@ -487,11 +509,16 @@ def _is_newer(node: Node, other: Node) -> bool:
 
 
 def _is_displaced(node: Node, network: Network, holders: Mapping[str, Node]) -> bool:
-    """Return whether newer nodes hold the addresses that lead to a node's range.
+    """Return whether newer nodes have all internal addresses of a node in the IP family of a range.
 
-    Then the VM of the older node is gone, though its node may be deleted much later. Only internal
-    addresses count, and only if all are taken: nodes may share an external address, or that of a
-    bridge.
+    If so, the VM of the older node is gone, though its Node may be deleted much later. External
+    addresses and a part of the internal addresses do not count: nodes may share an external
+    address, or the address of a bridge.
+
+    Args:
+        node: the older node.
+        network: Pod range of the node.
+        holders: see `_address_holders`.
     """
     internal = [
         entry.address
@@ -503,14 +530,18 @@ def _is_displaced(node: Node, network: Network, holders: Mapping[str, Node]) -> 
 
 
 def _blackhole_targets(route: Route) -> Sequence[str]:
-    """Return the target addresses of a blackhole, which names no node."""
+    """Return the target addresses of a blackhole; empty for any other route."""
     return [entry.address for entry in route.target_addresses] if route.blackhole else ()
 
 
 def _choose(
     node: Node, network: Network, candidates: Sequence[Route]
 ) -> tuple[Route | None, list[RouteDeletion]]:
-    """Choose the route to keep for a node's range, and delete the others."""
+    """Choose the route to keep for a node's range.
+
+    Returns:
+        The route to keep, None if all routes are stale; and the deletions of the other routes.
+    """
     fitting = [route for route in candidates if _has_addresses_of(route, node)]
     best = min(fitting, key=lambda route: (route.blackhole, route.name), default=None)
     unwanted: list[RouteDeletion] = []
@@ -518,14 +549,14 @@ def _choose(
         if route is best:
             continue
         reason = DeletionReason.STALE if best is None else DeletionReason.DUPLICATE
-        # Calls identify routes by name: deleting a second one of that name deletes the first.
+        # Calls identify routes by name: deleting a route with the name of `best` deletes `best`.
         if best is None or route.name != best.name:
             unwanted.append(RouteDeletion(route=route, network=network, reason=reason))
     return best, unwanted
 
 
 def _has_addresses_of(route: Route, node: Node) -> bool:
-    # A node without addresses does not make its route stale: it could not be created again.
+    # Keep the route of a node without addresses: the route could not be created again.
     if not route.enable_node_addresses or not node.addresses:
         return True
     listed = [(entry.type, entry.address) for entry in route.target_addresses]
@@ -538,14 +569,15 @@ class RouteSettings:
     """Settings of the route controller.
 
     Attributes:
-        period_s: seconds between the starts of two comparisons; None = when nodes change.
+        period_s: seconds between the starts of two comparisons; None = compare when nodes change.
         interval_s: minimum seconds between two comparisons triggered by node changes.
-        settle_s: minimum seconds from a node change to the comparison; covers further changes.
+        settle_s: minimum seconds from a node change to the comparison, which covers all changes in
+            this time.
         safety_s: maximum seconds between two comparisons, plus jitter.
         concurrency: maximum concurrent calls that create or delete routes.
         grace_s: seconds for which a node without Pod ranges keeps its routes.
-        keep_foreign_reason: do not overwrite another writer's reason in a NetworkUnavailable
-            condition whose status is right.
+        keep_foreign_reason: do not overwrite the reason that another client set in a
+            NetworkUnavailable condition with the correct status.
         allow_mass_deletion: delete routes regardless of the number of missing nodes.
     """
 
@@ -562,12 +594,12 @@ class RouteSettings:
 class Schedule:
     """Time of the next comparison; all times are monotonic seconds.
 
-    There is one due time, and each request can only bring it forward. With a fixed period (the Go
-    reference's default) only the period counts.
+    There is one due time, and a request can only make it earlier. With a fixed period (default of
+    the Go controller), node changes and failed calls do not change the due time.
 
     Args:
         settings: intervals.
-        wake: called with the due time whenever it may have changed.
+        wake: called with the due time whenever the due time may have changed.
     """
 
     def __init__(self, settings: RouteSettings, wake: Callable[[float], object]) -> None:
@@ -578,9 +610,9 @@ class Schedule:
         """Due time of the next comparison; infinity if none is requested."""
 
     def begin(self, now: float) -> bool:
-        """Begin a comparison if one is due; return whether it is."""
+        """Begin a comparison if it is due; return whether it is due."""
         if now < self.due:
-            # An earlier comparison served this wake-up, so only set the next one.
+            # An earlier comparison served this wake-up, so only schedule the next wake-up.
             self.force(self.due)
             return False
         self._compared_at = now
@@ -593,11 +625,12 @@ class Schedule:
         self.force(now + pause_s if period_s is None else self._compared_at + period_s)
 
     def finished(self, due_times: Iterable[float], *, safety_s: float) -> None:
-        """End a comparison; the next comes at the earliest of some times.
+        """End a comparison; schedule the next for the earliest due time, or the end of the period.
 
         Args:
-            due_times: times at which a comparison may find work; past ones are ignored.
-            safety_s: maximum seconds since the start of the comparison that ends.
+            due_times: times at which a comparison may find work. Times before the start of the
+                ended comparison are ignored.
+            safety_s: maximum seconds from the start of the ended comparison to the next comparison.
         """
         began, period_s = self._compared_at, self._settings.period_s
         if period_s is None:
@@ -605,7 +638,7 @@ class Schedule:
         self.force(began + period_s)
 
     def request(self, now: float) -> None:
-        """Schedule a comparison after a change has settled, but not too often."""
+        """Schedule a comparison in `settle_s`, at least `interval_s` after the last one's start."""
         self._request_at(
             max(now + self._settings.settle_s, self._compared_at + self._settings.interval_s)
         )
@@ -616,7 +649,7 @@ class Schedule:
         self._request_at(max(now + pause_s, self._compared_at + spacing_s))
 
     def force(self, due: float) -> None:
-        """Schedule a comparison at that time at the latest, even with a fixed period."""
+        """Schedule a comparison for `due` or earlier, even with a fixed period."""
         self.due = min(self.due, due)
         if self.due < math.inf:
             self._wake(self.due)
