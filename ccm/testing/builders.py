@@ -45,7 +45,7 @@ def node(  # noqa: PLR0913 - a builder names every field
 
     Args:
         provider_id: `spec.providerID`; empty = not initialised yet.
-        taints: `spec.taints`; empty = omitted, as the API server does.
+        taints: `spec.taints`; empty = the field is null, as the API server omits an empty list.
         addresses: `status.addresses`.
         pod_cidrs: `spec.podCIDRs`.
         ready: status of the Ready condition, `True`, `False` or `Unknown`; None = no condition.
@@ -106,7 +106,7 @@ def service(
 
 
 def uninitialized_taint(*, value: str = "true", effect: str = names.EFFECT_NO_SCHEDULE) -> Taint:
-    """Return the taint that the kubelet sets on a node until the cloud provider initialises it."""
+    """Return the taint of a new node: set by the kubelet, removed by the node controller."""
     return Taint(key=names.TAINT_UNINITIALIZED, value=value, effect=effect)
 
 

@@ -2,17 +2,17 @@
 
 A program full of waits then finishes without waiting in real time, `asyncio.timeout` included.
 `ccm.base.clock` shows the loop's time while the loop runs. Time does not move while a callback
-is ready, so all work of one moment completes before the next. Functions in the loop's threads
-stop the clock; sockets and processes do not. A test with real input and output must use the
-real loop.
+is ready, so all work of one moment completes before the next. Virtual time stands still while
+`run_in_executor` runs a function in a thread, but not while a socket or process is waited for. A
+test with real input and output must use the real loop.
 
-With pytest-asyncio a provider's `conftest.py` gives its tests the loop:
+With pytest-asyncio, a hook in a provider's `conftest.py` selects the loop:
 
     def pytest_asyncio_loop_factories(item):
         real = item.get_closest_marker("sockets")
         return {"loop": asyncio.new_event_loop if real else VirtualTimeLoop}
 
-Elsewhere there is `asyncio.Runner(loop_factory=VirtualTimeLoop)`.
+Without pytest-asyncio, use `asyncio.Runner(loop_factory=VirtualTimeLoop)`.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 """Wall-clock time of a new virtual loop."""
 
 START_S = 1000.0
-"""Monotonic time of a new loop. Not zero, so that zero can stand for "never"."""
+"""Monotonic time of a new loop, in seconds. Not zero, so that zero can stand for "never"."""
 
 _SETTLE_LIMIT = 100_000
-"""Iterations of a busy loop after which `settle` fails: tasks spin."""
+"""Iterations after which `settle` fails, because tasks spin: callbacks were ready in each."""
 
 _JUMP_LIMIT = 200_000
-"""Jumps after which the loop raises an error: a timer ticks without end."""
+"""Jumps after which the loop raises RuntimeError: probably a periodic timer runs without end."""
 
 _RESOLUTION_S = 2e-9
-"""Minimum delay of a timer. asyncio fires timers up to 1 ns early. A timer that its callback sets
-again at once would otherwise keep time from moving.
+"""Minimum delay of a timer. asyncio fires timers up to 1 ns early: a periodic timer with a shorter
+interval would fire without end at one virtual time.
 """
 
 
@@ -63,11 +63,11 @@ class SkippingLoop(asyncio.SelectorEventLoop):
     is_thread_local = False
 
     def now(self) -> datetime:
-        """Return the wall-clock time."""
+        """Return the wall-clock time of the loop."""
         raise NotImplementedError
 
     def add_external_operations(self, count: int) -> None:
-        """Add `count` to the number of external operations; a negative number ends them."""
+        """Add `count` to the number of external operations; negative when operations end."""
         self.external_operations += count
 
     def run_forever(self) -> None:
@@ -142,7 +142,10 @@ class _Jumping(selectors.DefaultSelector):
         return ready
 
     def _settle(self, timeout: float | None) -> list[Any] | None:
-        """Complete the `settle` waits of an idle loop; return None while callbacks are ready."""
+        """Complete the `settle` waits of an idle loop; return the selector's ready events.
+
+        None: callbacks are still ready, so the waits continue.
+        """
         waits = self._loop.settle_waiters
         if timeout is not None and timeout <= 0:
             self._spins += 1
@@ -164,7 +167,7 @@ class _Jumping(selectors.DefaultSelector):
     def _jump(self, timeout: float) -> None:
         self._jumps += 1
         if self._jumps > _JUMP_LIMIT:
-            self._jumps = 0  # the test still has to end its tasks
+            self._jumps = 0  # the cleanup of the test still needs timers
             raise RuntimeError(
                 f"{_JUMP_LIMIT} timers in one loop; the test may wait for an event that never "
                 "comes while a periodic timer runs"
@@ -198,7 +201,10 @@ async def advance(seconds: float) -> None:
 
 
 def jump(seconds: float) -> None:
-    """Advance virtual time at once without running timers in between, like a suspended machine."""
+    """Advance virtual time at once, without running timers in between.
+
+    Tasks see this as if the machine had been suspended.
+    """
     _loop().virtual_s += seconds
 
 

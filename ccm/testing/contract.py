@@ -1,4 +1,4 @@
-"""The provider contract: a test class that checks what the daemon relies on.
+"""The provider contract: a test class that checks the behaviour on which the daemon relies.
 
 Install `kube-ccm[testing]`. Write a `Harness` for your cloud and a subclass with a `harness`
 fixture. pytest then collects every case below, once for each interface your cloud offers
@@ -47,15 +47,15 @@ class TestAcme(ProviderContract):
 ```
 
 A cloud with load balancers or routes also runs the cases of `contract_balancers` and
-`contract_routes`; override the hooks about them. `lose_answer` matters most: it drops the response
-to one write. `shrink_pages` matters to every cloud that lists: a provider that reads only the
-first page works until the cloud grows.
+`contract_routes`; override the hooks about load balancers or routes. `lose_answer` matters most:
+it drops the response to one write. `shrink_pages` matters for every API with paged listings: a
+provider that reads only the first page works until the cloud grows.
 
 `MachineContract` of `contract_machines` tests a machine driver, with the same harness. A package
 with nothing but a machine driver needs no subclass of `ProviderContract`.
 
 Override no case. Declare each permitted deviation of your cloud, with a reason for the report:
-`opt_outs = {"free_writes": "a PUT of what is there costs nothing"}` (`OPT_OUTS` lists all).
+`opt_outs = {"free_writes": "a PUT without a change costs nothing"}` (`OPT_OUTS` lists all).
 
 The cases call the provider in the daemon's order, but without deadlines and without error
 normalisation, so that they see the errors the provider itself raises. A fake may run in the
@@ -91,7 +91,7 @@ from ccm.testing.harness import HANG, OPT_OUTS, PROMISED, Harness, HeldBalancer,
 from ccm.testing.probes import CLUSTER, InstanceLookups, OpeningCases, by_id, by_name, outcome, same
 
 PAGE, PAGED = 2, 5
-"""Items on a page, and objects of each kind: more than two pages."""
+"""Page size, and number of objects in the cases about pages: more than two pages."""
 
 
 @pytest.mark.asyncio
@@ -101,7 +101,7 @@ class ListingCases:
     async def test_listing_agrees_with_single_questions(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """The inventory has each instance once and agrees with single calls about it."""
+        """The inventory has each instance once, with the values that single calls return."""
         inventory = probes.inventory_of(cloud)
         face = InstanceLookups(cloud, old=cloud.instances is None)
         instances = [await harness.create() for _ in range(3)]
@@ -190,7 +190,7 @@ class ListingCases:
     async def test_every_page_of_routes_is_listed(self, cloud: Cloud, harness: Harness) -> None:
         """The listing has the routes of every page.
 
-        The route controller would create a missing route again, and mark its node
+        The route controller would create an unlisted route again, and set the node's condition
         NetworkUnavailable.
         """
         routes = probes.routes_of(cloud)
@@ -218,7 +218,10 @@ class ListingCases:
     async def test_digests_tell_whether_ensure_is_needed(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """Digests are equal after an ensure and differ when either side changes."""
+        """After an ensure, the digest of the Service equals the listed digest.
+
+        They differ after a change of the Service, of its nodes, or of the load balancer.
+        """
         balancer = probes.digests_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 3)
         await ensured(balancer, service, nodes)
@@ -245,7 +248,10 @@ class ListingCases:
     async def test_a_digest_tells_apart_what_ensure_tells_apart(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """Every change that ensure makes in the cloud changes the digest and the listed digest."""
+        """If a change of the Service makes ensure write, both digests change.
+
+        These are the digest of the Service and the listed digest of the load balancer.
+        """
         balancer = probes.digests_of(cloud)
         plain, nodes = build_service(), await probes.nodes(cloud, harness, 2)
         name = balancer.get_load_balancer_name(CLUSTER, plain)
@@ -273,7 +279,10 @@ async def _listed(balancer: LoadBalancerDigests) -> dict[str, str]:
 
 
 async def _made(harness: Harness) -> object:
-    """Return a value that differs after any change of load balancers or any write that costs."""
+    """Return a value that differs after any change of load balancers or any write.
+
+    Writes do not count for a cloud with the opt-out `free_writes`.
+    """
     free = probes.is_opted_out(harness, "free_writes")
     return set(await harness.load_balancers()), 0 if free else await harness.writes()
 
@@ -301,7 +310,7 @@ __all__ = [
 ]
 
 AT_ONCE = 4
-"""Calls that must reach the cloud at the same time."""
+"""Number of calls that must reach the cloud at the same time."""
 
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 """Valid label values in Kubernetes."""
@@ -322,7 +331,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
     @pytest.fixture(params=["InstancesV2", "Instances"])
     def face(self, request: pytest.FixtureRequest, cloud: Cloud) -> InstanceLookups:
-        """Return one way to look up instances; each case runs for every way the cloud offers."""
+        """Return lookups through one interface; each case runs for each offered interface."""
         return InstanceLookups(cloud, old=request.param == "Instances")
 
     async def test_running_instance_exists(self, face: InstanceLookups, harness: Harness) -> None:
@@ -345,7 +354,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
     async def test_instance_on_its_way_is_not_shut_down(
         self, face: InstanceLookups, harness: Harness
     ) -> None:
-        """An instance counts as shut down only when it is known to be switched off."""
+        """An instance in a transitional state is not shut down: only switched off counts."""
         instance = await harness.create()
 
         await harness.transition(instance)
@@ -364,7 +373,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
     async def test_absence_elsewhere_is_not_found(
         self, face: InstanceLookups, harness: Harness
     ) -> None:
-        """Every other call about an absent instance raises NotFound itself."""
+        """All calls about an absent instance raise NotFound, except for the existence calls."""
         instance = await harness.create()
 
         await harness.delete(instance)
@@ -374,7 +383,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
                 await probes.must_raise(name, ask, (errors.NotFound,), "for an absent instance")
 
     async def test_lookup_by_name(self, face: InstanceLookups, harness: Harness) -> None:
-        """A lookup by name finds a node without provider ID until its instance is deleted."""
+        """A lookup by name finds the instance of a node without provider ID until its deletion."""
         instance, other = await harness.create(), await harness.create()
         try:
             same(await face.state(by_name(instance)), RUNNING, "an instance looked up by name")
@@ -409,7 +418,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
     async def test_foreign_provider_id_is_refused(
         self, face: InstanceLookups, harness: Harness, provider_id: str
     ) -> None:
-        """A malformed or foreign provider ID raises InvalidArgument and is never an absence."""
+        """A malformed or foreign provider ID raises InvalidArgument; it never reads as absence."""
         instance = await harness.create()
         scheme = instance.provider_id.partition("://")[0]
 
@@ -453,7 +462,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
             same(addresses, list(instance.addresses), "addresses")
 
     async def test_same_question_same_answer(self, face: InstanceLookups, harness: Harness) -> None:
-        """Repeated and concurrent calls return equal results, addresses in one order."""
+        """Concurrent repetitions of a call return equal results, with addresses in one order."""
         instance = await harness.create()
 
         for name, ask in face.questions(instance).items():
@@ -483,7 +492,10 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
     async def test_fault_arrives_as_promised(
         self, face: InstanceLookups, harness: Harness, fault: str
     ) -> None:
-        """A fault raises a promised class or the right result hides it; afterwards calls work."""
+        """During a fault a call raises a promised error or still returns the right result.
+
+        Afterwards all calls work.
+        """
         how = probes.fault_argument(harness, fault)
         instance = await harness.create()
         questions = face.questions(instance)
@@ -542,7 +554,10 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         same(await face.metadata(by_id(instance)), before, "metadata with unknown fields")
 
     async def test_rotated_credentials(self, face: InstanceLookups, harness: Harness) -> None:
-        """Old credentials give the right result or an authentication error; a new opening works."""
+        """After a rotation, calls return the right result or raise an authentication error.
+
+        A provider opened afterwards works.
+        """
         instance = await harness.create()
         questions = face.questions(instance)
         healthy = {name: await outcome(ask) for name, ask in questions.items()}
@@ -582,13 +597,13 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
     async def test_calls_reach_the_cloud_side_by_side(
         self, face: InstanceLookups, harness: Harness
     ) -> None:
-        """A hanging call delays no other call, as a pool of one connection would."""
+        """A hanging call delays no other call. With a pool of one connection, it would."""
         how = probes.fault_argument(harness, HANG)
         instances = [await harness.create() for _ in range(AT_ONCE)]
         asks = [partial(face.state, by_id(instance)) for instance in instances]
         before = await harness.requests()
         await asyncio.gather(*(outcome(ask) for ask in asks))
-        # Fewer where one request serves several calls.
+        # Fewer than the calls where one request serves several calls.
         due = min(AT_ONCE, await harness.requests() - before)
 
         arrived = await probes.concurrent_requests(harness, asks, hang=how)

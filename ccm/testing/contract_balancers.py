@@ -25,13 +25,16 @@ from ccm.testing.probes import CLUSTER, outcome, retry_after_hints, same
 
 HTTPS = ServicePort(name="https", port=443, target_port=8443, node_port=30443)
 UDP = ServicePort(name="mdns", protocol="UDP", port=5353, target_port=5353, node_port=30953)
-"""Comes after the plain port in every order: only the protocol distinguishes it from TCP."""
+"""A UDP port that sorts after `DEFAULT_PORT` by name, port and node port.
+
+The changes `tcp_twice` and `both_protocols` therefore differ in the protocol only.
+"""
 
 SCTP = ServicePort(name="signal", protocol="SCTP", port=2905, target_port=2905, node_port=30290)
 """A port with a protocol that few clouds support on load balancers."""
 
 MOST_WRITES = 12
-"""Maximum number of writes after which a crash is tried."""
+"""Crashes are simulated at each write up to this number."""
 
 CHANGES: dict[str, dict[str, Any]] = {
     "port_added": {"ports": [DEFAULT_PORT, HTTPS]},
@@ -49,7 +52,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "local_traffic": {"external_traffic_policy": "Local", "health_check_node_port": 31000},
     "no_node_ports": {"allocate_load_balancer_node_ports": False},
 }
-"""Changes of a Service: fields of its spec that differ from the plain Service."""
+"""Name of a change -> spec fields of the changed Service that differ from `build_service()`."""
 
 
 @pytest.mark.asyncio
@@ -105,7 +108,7 @@ class BalancerCases:
             await _check_ensure_is_idempotent(harness, balancer, service, nodes, status)
 
     async def test_source_ranges_limit_who_is_let_in(self, cloud: Cloud, harness: Harness) -> None:
-        """Source ranges are added and removed with the Service's, or refused; never ignored."""
+        """Ensure adds and removes source ranges with the Service, or refuses them."""
         balancer = probes.balancer_of(cloud)
         probes.skip_if_opted_out(harness, "no_source_ranges")
         nodes = await probes.nodes(cloud, harness, 1)
@@ -159,7 +162,7 @@ class BalancerCases:
             pytest.skip("the cloud supports SCTP: ensure refuses nothing")
 
     async def test_a_refused_node_keeps_out_no_other(self, cloud: Cloud, harness: Harness) -> None:
-        """A node without an instance is refused or a member; all other nodes become members."""
+        """A node without an instance causes an error or is a member; all others become members."""
         balancer = probes.balancer_of(cloud)
         service, instance = build_service(), await harness.create()
         stale = await probes.node_of(cloud, instance)
@@ -194,7 +197,7 @@ class BalancerCases:
         assert nodes[0].name in held.members, f"{nodes[0].name} is not a member: {held}"
 
     async def test_services_do_not_share(self, cloud: Cloud, harness: Harness) -> None:
-        """Two Services over the same nodes have two load balancers; deleting one leaves one."""
+        """Two Services with the same nodes have two load balancers, deleted independently."""
         balancer = probes.balancer_of(cloud)
         nodes = await probes.nodes(cloud, harness, 2)
         first, second = build_service("one"), build_service("other")
@@ -230,9 +233,10 @@ class BalancerCases:
     async def test_one_that_was_there_before_is_not_deleted(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """A load balancer with the right name but no mark is never deleted.
+        """A load balancer with the right name, but without marks of an owner, is never deleted.
 
-        Ensure refuses it, or adopts it; deleting the Service then releases it.
+        Ensure refuses or adopts it. The deletion of the Service removes only the listeners of an
+        adopted load balancer.
         """
         balancer = probes.balancer_of(cloud)
         probes.skip_if_opted_out(harness, "names_are_marks")
@@ -289,7 +293,7 @@ class BalancerCases:
         same(list(await harness.load_balancers()), [], "load balancers after the deletion")
 
     async def test_a_slow_cloud_is_not_waited_for(self, cloud: Cloud, harness: Harness) -> None:
-        """While the cloud works, ensure raises RetryAfter and does not start the work twice."""
+        """During a slow creation, ensure raises RetryAfter and creates no second load balancer."""
         balancer = probes.balancer_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
         await harness.slow_load_balancers(slow=True)
@@ -361,7 +365,7 @@ class BalancerCases:
     async def test_balancer_fault_arrives_as_promised(
         self, cloud: Cloud, harness: Harness, fault: str
     ) -> None:
-        """No fault reads as absence or success; afterwards all calls work."""
+        """Every call during a fault raises a promised error; afterwards ensure works."""
         balancer = probes.balancer_of(cloud)
         how = probes.fault_argument(harness, fault)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 2)
@@ -451,7 +455,10 @@ async def _check_ensure_is_idempotent(
     nodes: Sequence[Node],
     status: Status,
 ) -> None:
-    """Fail unless a second ensure returns the same status and makes no write that costs."""
+    """Fail unless a second ensure returns the same status and makes no write.
+
+    Writes do not count for a cloud with the opt-out `free_writes`.
+    """
     free = probes.is_opted_out(harness, "free_writes")
     before = 0 if free else await harness.writes()
 
@@ -468,7 +475,7 @@ async def _check_members_except(
     nodes: Sequence[Node],
     other: Node,
 ) -> None:
-    """Fail unless exactly these nodes are members, apart from `other`, which may be one."""
+    """Fail unless the members are exactly `nodes`, with or without `other`."""
     held = await probes.find_balancer(harness, balancer, service)
     # A cloud whose members are addresses may know a deleted node by its address only.
     beside = {other.name, *(address.address for address in other.addresses)}
@@ -480,7 +487,7 @@ async def _check_balancers(
     balancer: LoadBalancer,
     expected: Sequence[tuple[Service, Sequence[Node]]],
 ) -> None:
-    """Fail unless the cloud holds exactly these load balancers; source ranges are not compared."""
+    """Fail unless the cloud has exactly these load balancers; source ranges are not compared."""
     held = [replace(lb, source_ranges=None) for lb in await harness.load_balancers()]
     actual = sorted(held, key=lambda lb: lb.name)
     wanted = sorted(

@@ -12,8 +12,8 @@ class TestAcmeMachines(MachineContract):
             yield AcmeHarness(fake)
 ```
 
-Like the daemon, every case stores the last known state from answers and errors, and repeats calls
-that raise `RetryAfter`.
+Like the daemon, every case stores `last_known_state` from the driver's answers and errors, and
+repeats calls that raise `RetryAfter`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from ccm.testing.probes import (
 )
 
 WRITES = 4
-"""Maximum number of writes per creation or deletion whose answer is lost."""
+"""The cases drop the answer of each write of a creation or deletion, up to this number."""
 
 
 REFUSED = (*PROMISED["denied"], errors.InvalidArgument)
@@ -70,7 +70,10 @@ class MachineFaultCases:
         caplog: pytest.LogCaptureFixture,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        """No fault reads as absence or success or leaks a secret; afterwards calls work."""
+        """Every call during a fault raises a promised error, without secrets in error or log.
+
+        Afterwards the status is available.
+        """
         how = probes.fault_argument(harness, fault)
         caplog.set_level(logging.DEBUG)
         identity, new = machines.identity(), machines.identity()
@@ -99,7 +102,7 @@ class MachineFaultCases:
     async def test_a_lost_answer_is_mended(
         self, machines: Machines, harness: Harness, what: str, number: int
     ) -> None:
-        """Whichever write loses its answer, the next call ends with one VM, or with none."""
+        """After a lost answer, a repeated creation ends with one VM, a repeated deletion with 0."""
         identity = machines.identity()
         provider_id = ""
         if what == "delete":
@@ -192,7 +195,8 @@ class MachineFaultCases:
     async def test_each_request_has_its_own_credentials(self, machines: Machines) -> None:
         """Credentials of one request are never used for another request.
 
-        If no key name sounds secret, at least one of the values must be required.
+        The case makes the values of keys with secret names invalid. Without such keys, it makes one
+        value after the other invalid: the driver must refuse at least one of these attempts.
         """
         identity = machines.identity()
         vm = await machines.create(identity)
@@ -217,7 +221,7 @@ class MachineFaultCases:
         )
 
     async def test_rotated_machine_credentials(self, machines: Machines, harness: Harness) -> None:
-        """Old credentials give the right answer or are rejected; new ones work at once."""
+        """Old credentials give the right answer or are rejected; new credentials work at once."""
         identity = machines.identity()
         vm = await machines.create(identity)
         old = dict(harness.machine_credentials())
@@ -235,7 +239,7 @@ class MachineFaultCases:
         same(status.provider_id, vm.provider_id, "status with new credentials")
 
     async def test_it_opens_without_a_cloud_config(self, harness: Harness) -> None:
-        """The driver opens without a cloud config, also twice; closing one keeps the other."""
+        """The driver opens without a cloud config, also twice; closing one keeps the other open."""
         async with harness.open_machines() as first:
             async with harness.open_machines():
                 pass
@@ -256,7 +260,7 @@ class MachineFaultCases:
 
 
 STEP_S = 1.0
-"""Maximum duration of a call without faults: a call never waits for the cloud's work."""
+"""Maximum duration of a creation with one deletion call: they never wait for the cloud's work."""
 
 FOREIGN_VOLUMES: Sequence[Mapping[str, Any]] = (
     {"csi": {"driver": "csi.of-some-other-cloud", "volumeHandle": "v-1"}},
@@ -280,13 +284,13 @@ class MachineContract(OpeningCases, MachineFaultCases):
 
     @pytest.fixture
     def machines(self, cloud: Cloud, harness: Harness) -> Machines:
-        """Return the machines of our cluster."""
+        """Return the driver's caller for the machines of our cluster."""
         return machine_probes.machines_of(cloud, harness)
 
     # --- one VM ---------------------------------------------------------------------------------
 
     async def test_create_twice_is_one_vm(self, machines: Machines) -> None:
-        """Repeating a creation finds the VM; another machine gets another VM."""
+        """A repeated creation returns the existing VM; another machine gets another VM."""
         identity, other = machines.identity(), machines.identity()
 
         first, again = await machines.create(identity), await machines.create(identity)
@@ -312,7 +316,10 @@ class MachineContract(OpeningCases, MachineFaultCases):
         )
 
     async def test_a_vm_is_found_when_it_was_made(self, machines: Machines) -> None:
-        """The status is NotFound before the creation; afterwards ID and identity find the VM."""
+        """The status call raises NotFound before the creation.
+
+        Afterwards it finds the VM by provider ID and by identity.
+        """
         identity = machines.identity()
         ask = partial(machines.status, identity)
         probes.check_error(await outcome(ask), (errors.NotFound,), "status before the creation")
@@ -327,7 +334,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
     async def test_a_vm_deleted_by_somebody_is_not_found(
         self, machines: Machines, harness: Harness
     ) -> None:
-        """A VM that was deleted outside the driver is NotFound, and its deletion succeeds."""
+        """For a VM deleted outside the driver, status raises NotFound and deletion succeeds."""
         identity = machines.identity()
         vm = await machines.create(identity)
 
@@ -341,7 +348,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
     async def test_a_deleted_vm_is_gone(
         self, machines: Machines, harness: Harness, by: str
     ) -> None:
-        """A deletion removes all of a VM and nothing of others; deleting again succeeds."""
+        """A deletion removes a VM with all its resources, and nothing else; it can be repeated."""
         identity, other = machines.identity(), machines.identity()
         vm, kept = await machines.create(identity), await machines.create(other)
         beside = len(await harness.beside_vms())
@@ -364,7 +371,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
         same(await machines.vm_provider_ids(), [vm.provider_id], "VMs in the cloud")
 
     async def test_initialising_is_repeated_without_harm(self, machines: Machines) -> None:
-        """Initialising twice does no harm; afterwards the VM counts as initialised."""
+        """Initialising twice does no harm; status and listing show the VM as initialised."""
         identity = machines.identity()
         vm = await machines.create(identity)
 
@@ -383,7 +390,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
         same(await machines.vm_provider_ids(), [vm.provider_id], "VMs in the cloud")
 
     async def test_nothing_waits_in_a_call(self, machines: Machines, harness: Harness) -> None:
-        """A call starts long work of the cloud and returns; later calls check it."""
+        """A call starts a long operation of the cloud and returns; later calls see its end."""
         await harness.slow_vms(slow=True)
         identity = machines.identity()
 
@@ -407,7 +414,10 @@ class MachineContract(OpeningCases, MachineFaultCases):
     async def test_a_vm_that_only_has_the_name_is_left_alone(
         self, machines: Machines, whose: str
     ) -> None:
-        """A foreign VM with the right name is not adopted, deleted, listed as ours or doubled."""
+        """A foreign VM with the machine's name is not adopted, deleted or listed as ours.
+
+        The creation raises AlreadyExists instead of creating a second VM of that name.
+        """
         identity = machines.identity(f"{POOL}-taken")
         theirs = await machine_probes.create_foreign_vm(
             machines, identity.name, whose, uid=identity.uid
@@ -426,9 +436,9 @@ class MachineContract(OpeningCases, MachineFaultCases):
     async def test_a_vm_without_a_namespace_is_still_its_machines(
         self, machines: Machines, harness: Harness
     ) -> None:
-        """A VM without a namespace mark, from an older version, is found by cluster and UID.
+        """A VM that an older version created without a namespace mark is found by cluster and UID.
 
-        The listing has an empty namespace for it.
+        In the listing, its identity has an empty namespace.
         """
         probes.skip_if_opted_out(harness, "no_machine_marks")
         identity = machines.identity()
@@ -473,7 +483,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
     async def test_the_vm_of_a_restored_machine_is_its_own(
         self, machines: Machines, harness: Harness
     ) -> None:
-        """A Machine restored from a backup still owns its VM, whose mark has another UID."""
+        """A Machine restored from a backup, with a new UID, still owns the VM with the old UID."""
         probes.skip_if_opted_out(harness, "no_machine_marks")
         identity = machines.identity()
         vm = await machines.create(identity)
@@ -503,7 +513,8 @@ class MachineContract(OpeningCases, MachineFaultCases):
     ) -> None:
         """A malformed or foreign provider ID raises InvalidArgument.
 
-        "Absent" would make the controller create another VM, "deleted" would lose one.
+        If status raised NotFound, the controller would create a second VM. If the deletion
+        succeeded, the VM would be lost.
         """
         identity = machines.identity()
         vm = await machines.create(identity)
@@ -519,7 +530,10 @@ class MachineContract(OpeningCases, MachineFaultCases):
     async def test_a_listing_has_every_vm_of_its_pool_and_says_whose_it_is(
         self, machines: Machines, harness: Harness
     ) -> None:
-        """The listing has each VM of its pool once, no other VM, and no foreign VM as ours."""
+        """The listing has each VM of its pool once, and none of another pool of the cluster.
+
+        A foreign VM is not listed as ours.
+        """
         identities = [machines.identity() for _ in range(5)]
         identities_by_id = {
             (await machines.create(identity)).provider_id: identity for identity in identities
@@ -551,7 +565,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
     async def test_the_provider_id_is_the_one_of_the_node(
         self, cloud: Cloud, machines: Machines, harness: Harness
     ) -> None:
-        """The instances interface and the machine driver have the same provider ID for a VM."""
+        """The instances interface and the machine driver return the same provider ID for a VM."""
         probes.require_capability(cloud.instances, "instances", "an InstancesV2")
         vm = await machines.create(machines.identity())
 
@@ -596,7 +610,10 @@ class MachineContract(OpeningCases, MachineFaultCases):
     async def test_metric_labels_have_a_size_and_cost_nothing(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """Metric labels are text, need no request, and exist for an invalid spec, too."""
+        """Metric labels are strings, contain `size`, and need no cloud request.
+
+        An invalid spec has them, too.
+        """
         labels: object = cloud.machines
         if not isinstance(labels, MachineMetrics):
             pytest.skip("not offered; implement machine_metrics_labels")

@@ -65,7 +65,7 @@ class RouteCases:
     async def test_a_range_of_another_node_is_not_taken_over(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """A range of one node raises AlreadyExists for another node, or both routes are listed.
+        """A second route to a CIDR, via another node, raises AlreadyExists, or both are listed.
 
         A false success would make the other node look reachable.
         """
@@ -116,7 +116,7 @@ class RouteCases:
         same(list(await routes.list_routes(CLUSTER)), [], "routes after the deletion")
 
     async def test_foreign_routes_are_out_of_reach(self, cloud: Cloud, harness: Harness) -> None:
-        """Routes of others are neither listed nor changed."""
+        """Routes of other owners are neither listed nor changed."""
         routes = probes.routes_of(cloud)
         probes.skip_if_opted_out(harness, "no_cluster_marks")
         (node,) = await probes.nodes(cloud, harness, 1)
@@ -133,9 +133,9 @@ class RouteCases:
     async def test_a_route_to_a_deleted_instance_leads_to_no_node(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """The route of a deleted instance is a blackhole, names no node or is absent.
+        """The route of a deleted instance is listed as a blackhole, without node, or not at all.
 
-        It can be deleted.
+        A listed route can be deleted.
         """
         routes = probes.routes_of(cloud)
         instance = await harness.create()
@@ -154,7 +154,7 @@ class RouteCases:
     async def test_a_crash_after_a_route_write_is_mended(
         self, cloud: Cloud, harness: Harness, what: str
     ) -> None:
-        """Repeating a write whose answer was lost does no harm."""
+        """A write whose answer was lost succeeds when it is repeated, with the right routes."""
         routes = probes.routes_of(cloud)
         (node,) = await probes.nodes(cloud, harness, 1)
         if what == "delete":
@@ -178,7 +178,7 @@ class RouteCases:
     async def test_route_fault_arrives_as_promised(
         self, cloud: Cloud, harness: Harness, fault: str
     ) -> None:
-        """During a fault no call succeeds or returns an empty list; afterwards all succeed."""
+        """Every call during a fault raises a promised error; afterwards the route is listed."""
         routes = probes.routes_of(cloud)
         how = probes.fault_argument(harness, fault)
         (node,) = await probes.nodes(cloud, harness, 1)

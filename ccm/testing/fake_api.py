@@ -1,14 +1,14 @@
 """Base of the fakes of cloud JSON APIs over HTTP.
 
 A call is counted, then admitted (token, rate limit), then matched against the fault script, then
-delayed. Only then does the operation run, in one step without waiting. The witness receives each
-call with its answer and checks the wire format. A disconnecting client cancels its call: an
-operation that still waits does not run.
+delayed. Only then does the operation run, in one step without waiting. The `witness`, a callback of
+the tests, receives each call that the API itself answered, to check the wire format. When a client
+disconnects, its call is cancelled: an operation that has not run yet does not run.
 
 A script is a list of faults in the order in which they were added. For every call, each matching
 `latency` fault adds its delay, and the first other matching fault decides the outcome. With
-`applied` the operation takes effect and only the answer is lost: the crash point that makes clients
-create resources twice.
+`applied` the operation takes effect and only the answer is lost: a client that repeats such a call
+carelessly creates a resource twice.
 
 The module needs no test framework, so that a fake can run as a program.
 """
@@ -36,13 +36,13 @@ from aiohttp import hdrs, web
 from ccm.base import clock, tasks
 
 HANG_S = 600.0
-"""Duration of a `hang` without `delay_s`."""
+"""Duration of a `hang` without `delay_s`, in seconds."""
 
 LOG_LENGTH = 100_000
 """Number of calls that a log keeps; the counts are not limited."""
 
 SHUTDOWN_S = 1.0
-"""How long a closing server waits for in-flight calls before it cancels them."""
+"""Seconds for which a closing server waits for in-flight calls before it cancels them."""
 
 
 FaultKind = Literal[
@@ -64,23 +64,24 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         kind: `error`: an error of the API. `rate_limit`: status 429 with `retry_after_s`.
-            `garbage`: `body` as the answer. `empty`: an empty answer. `hang`: no answer for
-            `delay_s`. `drop`: a cut connection. `novelty`: an answer with unknown fields and
-            states. `latency`: the answer `delay_s` later. Only in the simulated cloud: `deaf`, an
-            instance that never becomes a node, and `doomed`, an instance in an error state.
-        operation: pattern of the calls, such as `POST /servers*`.
-        instance: pattern of the ID or name of the resource that a call is about.
+            `garbage`: `body` as the answer. `empty`: an empty answer. `hang`: no answer; the
+            connection is cut after `delay_s`. `drop`: the connection is cut at once. `novelty`: an
+            answer with unknown fields and states. `latency`: the answer `delay_s` later. Only in
+            the simulated cloud: `deaf`, an instance that never becomes a node, and `doomed`, an
+            instance in an error state.
+        operation: glob pattern of the calls, such as `POST /servers*`.
+        instance: glob pattern of the ID or name of the resource that a call is about.
         skip: number of matching calls that succeed first.
-        count: number of calls that fail after that; None or 0 = all.
-        start_s: delay until the fault begins.
-        for_s: duration; None = without end.
+        count: number of matching calls that fail after the skipped ones; None or 0 = all.
+        start_s: seconds until the fault begins.
+        for_s: duration in seconds; None = without end.
         applied: whether the call takes effect before its answer is lost.
         status: HTTP status of the answer; 0 = the status of `code`.
-        code: the API's error code, where it has codes.
-        message: the API's error message.
-        retry_after_s: Retry-After of the answer.
+        code: error code, for an API with error codes.
+        message: error message of the API.
+        retry_after_s: seconds in the Retry-After header of the answer.
         delay_s: seconds until the answer.
-        body: body of the answer.
+        body: body of the answer of kind `garbage`.
     """
 
     kind: FaultKind = "error"
@@ -119,7 +120,7 @@ class _ActiveFault:
 
 
 class FaultScript:
-    """The active faults, in order."""
+    """The active faults, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._armed: list[_ActiveFault] = []
@@ -133,7 +134,7 @@ class FaultScript:
         self._armed.clear()
 
     def match(self, operation: str, names: Sequence[str] = ()) -> tuple[float, Fault | None]:
-        """Count a call; return its delay in seconds and its fault, if any."""
+        """Return the delay of a call in seconds, and its fault or None; count it for the faults."""
         now, delay_s = clock.monotonic(), 0.0
         for armed in self._armed:
             if not armed.matches(operation, names, now):
@@ -145,11 +146,11 @@ class FaultScript:
 
 
 def with_unknown_fields(answer: Any, *, of_server: str, status: str) -> Any:
-    """Return the answer with unknown fields, and with an unknown state on each server.
+    """Return the answer with unknown fields, and with an unknown status of each server.
 
     Args:
         of_server: a field that only servers have.
-        status: the state to set on servers.
+        status: the status to set on servers.
     """
     if isinstance(answer, list):
         return [with_unknown_fields(item, of_server=of_server, status=status) for item in answer]
@@ -186,7 +187,7 @@ class CallLog(Counter[str]):
         self.entries: deque[LoggedCall] = deque(maxlen=LOG_LENGTH)
 
     def open(self, operation: str, path: str) -> LoggedCall:
-        """Record an arrived call; the caller sets the status later."""
+        """Record an arrived call; set `status` of the returned entry when the call is answered."""
         self._sequence += 1
         now = clock.now().isoformat(timespec="milliseconds")
         entry = LoggedCall(sequence=self._sequence, operation=operation, path=path, time=now)
@@ -201,7 +202,7 @@ class CallLog(Counter[str]):
 
 
 class ErrorResponse(Exception):
-    """A call that the API answers with an error.
+    """An error answer of the API to a call.
 
     Attributes:
         status: HTTP status of the answer.
@@ -216,7 +217,7 @@ class ErrorResponse(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A call and its answer as sent over the wire; `path` has no prefix."""
+    """A call and its answer as sent over the wire; `path` is without the endpoint's prefix."""
 
     operation: str
     method: str
@@ -237,12 +238,13 @@ class Endpoint:
 
     Attributes:
         path: path in the vendor's documentation, without the prefix.
-        prefix: prefix of the path, such as `/v1`: the part that the documented base URL has.
+        prefix: path of the base URL in the vendor's documentation, such as `/v1`.
         handle: function from request and decoded body to status and answer; it may raise
             `ErrorResponse`.
         pattern: regular expression for the parameters in braces in the path.
         operation: name of the operation; empty = method and path.
-        is_admin: whether the endpoint controls the fake: never counted, delayed or failed.
+        is_admin: whether the endpoint controls the fake. Its calls are never counted, delayed or
+            failed.
     """
 
     method: str
@@ -260,7 +262,7 @@ class Endpoint:
 
 
 class FakeApi:
-    """A fake API of one project over HTTP; subclasses add the rest of the cloud.
+    """A fake API of one project over HTTP; subclasses add credentials, errors and state of a cloud.
 
     Args:
         rows: the endpoints.
@@ -301,7 +303,11 @@ class FakeApi:
         return ()
 
     def read(self, request: web.Request, body: bytes) -> Any:
-        """Return the body in the form that handlers expect: decoded if it is JSON."""
+        """Return the body in the form that handlers expect: decoded if it is JSON.
+
+        Raises:
+            ErrorResponse: the body is not valid JSON.
+        """
         if not body or request.content_type != "application/json":
             return body
         try:
@@ -316,14 +322,14 @@ class FakeApi:
 
     @property
     def latency_s(self) -> float:
-        """Delay before each answer."""
+        """Delay before each answer, in seconds."""
         return 0.0
 
     # --- common to all fakes --------------------------------------------------------------------
 
     @property
     def writes(self) -> int:
-        """Number of calls that changed something or tried to."""
+        """Number of write calls, failed ones included: all operations but `GET`."""
         return sum(number for name, number in self.calls.items() if not name.startswith("GET"))
 
     def heal(self) -> None:
@@ -472,7 +478,9 @@ def parser(prog: str, description: str, *, prints: str) -> argparse.ArgumentPars
 
 
 async def run_until_signal(files: Mapping[Path | None, str], ready_line: Mapping[str, Any]) -> None:
-    """Write the requested files, print the ready line, and wait for a signal."""
+    """Write the files (path -> text; a None path is skipped), print the ready line as JSON, and
+    wait for SIGTERM or SIGINT.
+    """
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)

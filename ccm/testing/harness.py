@@ -60,7 +60,7 @@ OPT_OUTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """An instance that the harness created, and the expected values of the provider.
+    """An instance that the harness created, and the values that the provider must return for it.
 
     Attributes:
         name: name of its node.
@@ -83,13 +83,13 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBalancer:
-    """A load balancer in the cloud, in the cluster's terms.
+    """A load balancer that exists in the cloud, described in Kubernetes terms.
 
     Attributes:
-        name: its name in the cloud.
+        name: name of the load balancer in the cloud.
         ports: (protocol, port, node port) of each listener.
         members: names of the nodes that get traffic.
-        source_ranges: CIDRs with access; empty = all; None = the harness cannot tell.
+        source_ranges: CIDRs that may connect; empty = all; None = the harness cannot tell.
     """
 
     name: str
@@ -100,7 +100,7 @@ class HeldBalancer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldVM:
-    """A VM in the cloud, whatever its owner."""
+    """A VM that exists in the cloud, of any owner."""
 
     name: str
     provider_id: str
@@ -110,11 +110,12 @@ class Harness:
     """Controls one cloud: a fake, a simulator, or a real account.
 
     Attributes:
-        faults: names out of `PROMISED` and `hang` -> argument for `fail`.
-        opt_outs: names out of `OPT_OUTS` -> reason, for the report. Declare a deviation here
-            instead of overriding a case.
-        patience_s: maximum duration of one call during a fault; must exceed the time of the
-            provider's own retries.
+        faults: name of a fault, a key of `PROMISED` or `hang` -> argument for `fail`. The cases of
+            other faults are skipped.
+        opt_outs: key of `OPT_OUTS` -> reason, which the test report shows. Declare a deviation
+            here instead of overriding a case.
+        patience_s: maximum duration of one call during a fault, in seconds. It must exceed the
+            time that the provider's own retries take.
     """
 
     faults: Mapping[str, Any] = {}
@@ -122,7 +123,7 @@ class Harness:
     patience_s: float = 10.0
 
     def open(self) -> AbstractAsyncContextManager[Cloud]:
-        """Return the provider, not entered yet; called anew for each opening."""
+        """Return a new context manager of the provider, not entered; called for each opening."""
         raise NotImplementedError("override Harness.open: return open_cloud(Context(config=...))")
 
     async def create(self) -> Made:
@@ -141,13 +142,10 @@ class Harness:
         """Put an instance into a transitional state, such as `stopping`."""
 
     async def surprise(self, made: Made) -> None:
-        """Add unknown fields and an unknown instance state to every later response.
-
-        The state is that of the given instance.
-        """
+        """Add unknown fields to every later response, and show the instance in an unknown state."""
 
     async def fail(self, how: Any) -> None:
-        """Make every cloud request fail from now on, as this value of `faults` says."""
+        """Make every later cloud request fail; `how` is the value of the fault in `faults`."""
 
     async def heal(self) -> None:
         """End the fault; release hanging requests."""
@@ -156,13 +154,13 @@ class Harness:
         """Revoke the old credentials, and store new ones where `open` finds them."""
 
     async def shrink_pages(self, size: int) -> None:
-        """Limit the pages of every later listing to this number of items."""
+        """Limit the pages of every later listing to `size` items."""
 
     def is_task_of_fake(self, task: asyncio.Task[Any]) -> bool:
         """Return whether your fake started this task during a call to the provider.
 
-        Needed only for a fake that the provider calls in Python. The contract recognises the tasks
-        of a fake behind a socket itself.
+        Needed only for a fake that the provider calls as a Python object. Tasks of a fake behind a
+        socket never count as tasks of the provider.
         """
         return False
 
@@ -177,14 +175,14 @@ class Harness:
     async def lose_answer(self, number: int) -> None:
         """Execute the write request of this number (1 = the next), but drop its answer.
 
-        One request only. `heal` disarms it.
+        Other requests are not affected. `heal` cancels this for a request that did not come yet.
         """
 
     async def load_balancers(self) -> Sequence[HeldBalancer]:
-        """Return all load balancers of the cloud, of all owners, also incomplete ones."""
+        """Return all load balancers in the cloud, of all owners, including incomplete ones."""
 
     async def slow_load_balancers(self, *, slow: bool) -> None:
-        """Make the creation of load balancers slow, or complete all of them."""
+        """Keep new load balancers in creation; with `slow=False`, complete all of them."""
 
     async def break_load_balancer(self, name: str, reason: str) -> None:
         """Put a load balancer into a failed state with a reason."""
@@ -193,21 +191,24 @@ class Harness:
         """Change a load balancer outside the provider, for example remove a member."""
 
     async def protect(self, name: str, *, protected: bool) -> None:
-        """Make the cloud refuse to delete a load balancer, or stop refusing."""
+        """Make the cloud refuse to delete a load balancer, or allow its deletion again."""
 
     async def unmarked_load_balancer(self, name: str) -> None:
-        """Create a load balancer of this name without marks of a Service or cluster."""
+        """Create a load balancer of this name without marks (labels or tags) of an owner."""
 
     async def routes(self) -> Sequence[str]:
-        """Return the ranges of all routes in the cloud, of all owners."""
+        """Return the destination CIDRs of all routes in the cloud, of all owners."""
 
     async def foreign_route(self, cidr: str) -> None:
-        """Create a route of another owner."""
+        """Create a route to a CIDR for another owner than this cluster."""
 
     # --- machines ---------------------------------------------------------------------------
 
     def open_machines(self) -> AbstractAsyncContextManager[Cloud]:
-        """Return the provider for its machine driver only, without a cloud config; not entered."""
+        """Return a new context manager of the provider without a cloud config, not entered.
+
+        The cases use only its machine driver.
+        """
 
     def machine_credentials(self) -> Mapping[str, bytes]:
         """Return the data of a Secret with valid credentials; `rotate` changes it."""
@@ -222,13 +223,14 @@ class Harness:
         """Return all existing VMs in the cloud, of all owners."""
 
     async def beside_vms(self) -> Sequence[str]:
-        """Return all existing resources that were created with VMs: volumes, keys, ports."""
+        """Return IDs of all existing resources that were created with VMs: volumes, keys, ports."""
         return ()
 
     async def foreign_vm(self, name: str, identity: Identity | None) -> HeldVM:
-        """Create a VM outside the driver, with the marks of an identity or without marks.
+        """Create a VM outside the driver, with the marks (labels or tags) of an identity.
 
-        A VM without marks is in no pool, unless the cloud identifies pools in another way.
+        Without an identity, the VM has no marks. It is then in no pool, unless the cloud identifies
+        pools in another way.
         """
 
     async def slow_vms(self, *, slow: bool) -> None:

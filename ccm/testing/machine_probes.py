@@ -1,4 +1,4 @@
-"""How the contract calls a machine driver: like the daemon, which stores the last known state."""
+"""Calls of the contract to a machine driver, storing its last known state as the daemon does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ccm.testing.probes import retry_after_hints
 T = TypeVar("T")
 
 CLUSTER = "5f6d1f3e-contract"
-"""Cluster mark of our VMs."""
+"""Cluster in the marks (labels or tags) of our VMs."""
 
 NAMESPACE = "contract-namespace"
 """Namespace of our machines."""
@@ -47,11 +47,11 @@ USER_DATA = b"#!/bin/sh\njoin --token 07401b.f395accd246ae52d\n"
 
 @dataclass(kw_only=True)
 class Machines:
-    """Machines of one cluster.
+    """Caller of a machine driver, for the machines of one cluster.
 
     Attributes:
         states: machine UID -> last known state.
-        started: UIDs of the machines whose creation is recorded.
+        started: UIDs of the machines whose creation was recorded as started.
     """
 
     driver: MachineDriver
@@ -80,11 +80,11 @@ class Machines:
         )
 
     async def create(self, identity: Identity) -> MachineInfo:
-        """Create the VM of a machine; return when it exists."""
+        """Create the VM of a machine; call again as long as the driver raises `RetryAfter`."""
         return await retry_after_hints(partial(self.create_once, identity))
 
     async def create_once(self, identity: Identity, **other: Any) -> MachineInfo:
-        """Call the driver once, after recording the creation as the controller does.
+        """Call the driver once, after recording the creation as started, as the controller does.
 
         Raises:
             AlreadyExists: the driver finds VMs by name, and the name is taken.
@@ -112,7 +112,7 @@ class Machines:
         raise errors.AlreadyExists(f"name {identity.name} is taken by another VM")
 
     async def initialize(self, identity: Identity, provider_id: str) -> None:
-        """Initialise a VM; does nothing with drivers that do not implement it."""
+        """Initialise a VM, unless the driver does not implement this."""
         ask = partial(self.request, identity, provider_id)
         with suppress(errors.Unimplemented):
             await retry_after_hints(
@@ -122,7 +122,10 @@ class Machines:
             )
 
     async def delete(self, identity: Identity, provider_id: str = "", **other: Any) -> None:
-        """Delete the VM of a machine; return when it is gone."""
+        """Delete the VM of a machine; call again as long as the driver raises `RetryAfter`.
+
+        NotFound counts as success.
+        """
         ask = partial(self.request, identity, provider_id, **other)
 
         async def once() -> None:
@@ -132,7 +135,7 @@ class Machines:
         await retry_after_hints(once)
 
     async def status(self, identity: Identity, provider_id: str = "", **other: Any) -> MachineInfo:
-        """Return the status of a VM, initialised or not; skip drivers that do not implement it."""
+        """Return the status of a VM, initialised or not; skip the test if it is not implemented."""
         try:
             answer = await self.driver.get_machine_status(
                 self.request(identity, provider_id, **other)
@@ -197,13 +200,19 @@ class Machines:
 
 
 def machines_of(cloud: Cloud, harness: Harness) -> Machines:
-    """Return the machines; skip the test if the cloud has no machine driver."""
+    """Return the caller of the machine driver; skip the test if the cloud has no driver."""
     driver = probes.require_capability(cloud.machines, "machines", "a MachineDriver")
     return Machines(driver=driver, harness=harness)
 
 
 async def create_foreign_vm(machines: Machines, name: str, owner: str, *, uid: str = "") -> HeldVM:
-    """Create a VM of another owner. `a_twin` is a copy of our cluster with the same UIDs."""
+    """Create a VM of another owner.
+
+    Args:
+        owner: `another_cluster`, `another_machine` of our cluster, `a_twin` (another cluster, a
+            copy of ours with the same machine UIDs), or `nobody` (no marks).
+        uid: UID of our machine, for `a_twin`.
+    """
     ours = owner == "another_machine"
     cluster = machines.cluster if ours else "some-other-cluster"
     own = uid if owner == "a_twin" else "uid-of-another"
@@ -214,7 +223,7 @@ async def create_foreign_vm(machines: Machines, name: str, owner: str, *, uid: s
 def cloud_calls(
     machines: Machines, identity: Identity, info: MachineInfo, new: Identity
 ) -> Mapping[str, probes.Call]:
-    """Return all calls that must reach the cloud: about an existing VM and about a new one."""
+    """Return all calls that must reach the cloud: creation of `new`, calls about the VM of `info`."""
     driver, there = machines.driver, machines.request(identity, info.provider_id)
     machines.started.add(new.uid)
     create = machines.request(new, user_data=USER_DATA)

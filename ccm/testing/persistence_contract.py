@@ -1,4 +1,4 @@
-"""The persistence contract: a test class that checks what the daemon relies on.
+"""The persistence contract: a test class that checks the behaviour on which the daemon relies.
 
 ```python
 class TestAcme(PersistenceContract):
@@ -9,8 +9,8 @@ class TestAcme(PersistenceContract):
 ```
 
 Fill the hooks of `PersistenceHarness`. Declare each statement that cannot hold:
-`exempt = {"PS-23": "it is gone with the process"}`; the report shows the reason. The docstring of
-a case starts with the statements that it checks.
+`exempt = {"PS-23": "objects end with the process"}`; the report shows the reason. The docstring of
+a case starts with the numbers of the statements that it checks.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class TrustCases:
     async def test_readers_see_old_or_new(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """PS-24: Readers see the old or the new object, complete, also in another process."""
+        """PS-24: Readers, also in another process, see the complete old or complete new object."""
         reader = harness.make() if harness.several else provider
         await reader.initialize(HERE)
         key = await provider.put_object(first, thing(a=0, b="0" * 9000))
@@ -224,7 +224,7 @@ class TrustCases:
     async def test_failed_put_leaves_old_or_new(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """PS-25, PS-26: A failed put leaves the old or new object complete; retries are safe."""
+        """PS-25, PS-26: After a failed put, the object is entirely old or new; retries are safe."""
         key = await provider.put_object(first, thing(size=1))
         await harness.fail(first)
         with pytest.raises(errors.BackendUnavailable):
@@ -404,7 +404,7 @@ class TrustCases:
     async def test_many_at_once_do_not_block(self, provider: Any, first: str) -> None:
         """PS-36: A hundred concurrent writes, some of them large, do not block the event loop.
 
-        Blocking code stalls the loop in every attempt, a busy machine only in some.
+        Blocking code stalls the loop in every attempt; a busy machine stalls it in some attempts.
         """
         large, stalls_s = "x" * 300_000, list[float]()
         for _ in range(10):
@@ -605,7 +605,7 @@ class PersistenceContract(ObjectCases, TrustCases):
     async def test_mean_latency(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """PS-12: The mean latency covers successful writes and deletes, with their waiting time."""
+        """PS-12: The mean latency covers successful writes and deletes, including time in hangs."""
 
         async def mean() -> float:
             status = await provider.instance_status(first)

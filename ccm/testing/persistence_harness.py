@@ -1,4 +1,4 @@
-"""Hooks that the persistence contract needs beside the backend's interface, such as faults."""
+"""Hooks through which the persistence contract controls a storage, such as injected faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ HERE = MachineId(cluster_uid="3f2c9a56-0000-4000-8000-000000000001", name="one")
 LOOK_S = 0.005
 
 PATIENCE_S = 60.0
-"""Time limit for answers that take no time without a fault; generous for a busy machine."""
+"""Time limit in seconds for calls that return at once without a fault; allows for a busy machine.
+"""
 LOUDEST = 10
 """Verbosity at which everything is logged."""
 
@@ -35,7 +36,8 @@ class PersistenceHarness(ABC):
     """One kind of storage with two instances, and ways to inject faults.
 
     Attributes:
-        exempt: number of a statement -> why it cannot hold here; the report shows it.
+        exempt: statement, such as `PS-23` -> why the storage cannot fulfil it. The test report
+            shows the reason.
         capabilities: capabilities that the storage must have.
         shares: whether clusters share storage; False = storage belongs to one cluster.
         several: whether two providers can open the same storage.
@@ -50,7 +52,12 @@ class PersistenceHarness(ABC):
 
     @abstractmethod
     def make(self, *, epoch: int = 0) -> Any:
-        """Return a new provider over the same storage, as another process would make it."""
+        """Return a new provider over the same storage, as in another process.
+
+        Args:
+            epoch: number of leader transitions of the Lease; storage with fencing refuses writes
+                of older epochs.
+        """
 
     @abstractmethod
     async def exposed(self) -> Any:
@@ -65,7 +72,7 @@ class PersistenceHarness(ABC):
 
     @abstractmethod
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
-        """Change a stored byte of an object without the provider."""
+        """Change a stored byte of an object, bypassing the provider."""
 
     @abstractmethod
     async def fail(self, instance: str) -> None:
@@ -85,7 +92,7 @@ FAULTY_METHODS = ("open", "probe", "read", "write", "remove")
 
 
 class InstanceFaults:
-    """Faults of an instance."""
+    """Faults of an instance: calls fail while `fails` is true, and hang while `well` is not set."""
 
     def __init__(self) -> None:
         self.fails = False
@@ -121,10 +128,7 @@ class FaultyStore:
 
 
 class StoreHarness(PersistenceHarness):
-    """Harness for storage that implements `Store`: it wraps the stores with faults.
-
-    `stores` returns new stores over the same storage, by instance name.
-    """
+    """Harness for storage that implements `Store`; wraps each store to inject faults."""
 
     backend: ClassVar[str]
     provider: type[StoreProvider] = StoreProvider
@@ -134,7 +138,7 @@ class StoreHarness(PersistenceHarness):
 
     @abstractmethod
     def stores(self) -> Mapping[str, Store]:
-        """Return two stores by instance name."""
+        """Return two new stores over the same storage, by instance name."""
 
     def make(self, *, epoch: int = 0) -> StoreProvider:
         stores = {

@@ -1,4 +1,4 @@
-"""How the provider contract calls each interface, and checks of tasks and resources left behind."""
+"""Calls of the provider contract to each interface, and checks for leaked tasks and resources."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ Args = TypeVarTuple("Args")
 Call = Callable[[], Awaitable[object]]
 
 GRACE_S = 1.0
-"""Maximum time for a call to obey a cancellation, and to reach the cloud."""
+"""Maximum time in seconds for a call to end after a cancellation, and to reach the cloud."""
 
 EXISTENCE = ("instance_exists", "instance_state", "instance_exists_by_provider_id")
 """The methods that report absence with a return value."""
@@ -123,14 +123,14 @@ EXISTENCE = ("instance_exists", "instance_state", "instance_exists_by_provider_i
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """A call that raised an error; equal to another of the same class."""
+    """Outcome of a call that raised an error; equal to any other with the same error class."""
 
     kind: type[Exception]
     error: Exception = field(compare=False)
 
 
 class InstanceLookups:
-    """One cloud, called through one interface, in the daemon's order and with its fallbacks.
+    """Lookups in one cloud through one interface, with the daemon's order of calls and fallbacks.
 
     Args:
         cloud: the opened cloud; the test is skipped if it lacks the interface.
@@ -149,7 +149,10 @@ class InstanceLookups:
         self._lookup = InstanceLookup(self._caller)
 
     async def state(self, node: Node) -> InstanceState:
-        """Return the state for the node lifecycle controller; all state methods must agree."""
+        """Return the state that the node lifecycle controller sees.
+
+        Fail if `instance_state` disagrees with `instance_exists` or `instance_shutdown`.
+        """
         state = await self._lookup.state(node)
         if self._caller.offers(InstanceStates):
             exists = await self._caller.call(InstancesV2.instance_exists, node)
@@ -235,7 +238,7 @@ def plain(metadata: InstanceMetadata) -> InstanceMetadata:
 
 
 def check_own_id(cloud: Cloud, provider_id: str) -> None:
-    """Fail unless the schemes and foreign prefixes of the provider mark the ID as its own."""
+    """Fail unless the ID has a scheme of the provider and none of its foreign prefixes."""
     schemes, others = cloud.provider_schemes, cloud.foreign_ids
     is_list = not isinstance(others, str) and all(others)
     assert is_list, f"foreign_ids is {others!r}; must be a list of prefixes that are not empty"
@@ -262,13 +265,13 @@ def inventory_of(cloud: Cloud) -> Inventory:
 
 
 def is_opted_out(harness: Harness, name: str) -> bool:
-    """Return whether the cloud declares this deviation."""
+    """Return whether `Harness.opt_outs` declares this deviation."""
     assert name in OPT_OUTS
     return name in harness.opt_outs
 
 
 def skip_if_opted_out(harness: Harness, name: str) -> None:
-    """Skip the test for a cloud that declares this deviation."""
+    """Skip the test if `Harness.opt_outs` declares this deviation."""
     if is_opted_out(harness, name):
         pytest.skip(f"opted out: {name}: {harness.opt_outs[name]}")
 
@@ -281,7 +284,7 @@ def fault_argument(harness: Harness, fault: str) -> object:
 
 
 async def outcome(ask: Call) -> object:
-    """Return the answer, or `Raised`."""
+    """Return the answer of a call, or `Raised` with its error."""
     try:
         return await by_provider(ask)
     except Exception as error:  # noqa: BLE001 - the contract checks errors of any class
@@ -319,7 +322,10 @@ async def outcome_within_patience(harness: Harness, name: str, ask: Call) -> obj
 
 
 async def after_fault(harness: Harness, ask: Call, healthy: object) -> object:
-    """Return the outcome after a fault; wait up to `patience_s` for the healthy one."""
+    """Repeat a call after a fault, for up to `patience_s`, until its outcome equals `healthy`.
+
+    Returns the last outcome.
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + harness.patience_s
     result = await outcome(ask)
@@ -332,7 +338,11 @@ async def after_fault(harness: Harness, ask: Call, healthy: object) -> object:
 async def check_cancellation(
     name: str, ask: Call, healthy: object, *, steps: int = 0, after_s: float = 0.0
 ) -> None:
-    """Cancel a call after some steps of the event loop and then `after_s`."""
+    """Cancel a call after some steps of the event loop and then `after_s` seconds.
+
+    Fail unless it ends in time, cancelled or with the outcome `healthy`. A CloudError is allowed
+    if the call ended before the cancellation.
+    """
     task = await _begun(ask, steps)
     if after_s:
         await asyncio.sleep(after_s)
@@ -362,7 +372,7 @@ async def concurrent_requests(harness: Harness, asks: Sequence[Call], *, hang: A
 
 
 async def must_end(task: asyncio.Future[Any], name: str) -> None:
-    """Cancel a call; fail unless it ends within `GRACE_S`, with whatever outcome."""
+    """Cancel a call; fail unless it ends within `GRACE_S`, with any outcome."""
     task.cancel()
     done, _ = await asyncio.wait([task], timeout=GRACE_S)
     assert done, f"{name}: still runs {GRACE_S:g} s after cancellation"
@@ -370,7 +380,10 @@ async def must_end(task: asyncio.Future[Any], name: str) -> None:
 
 @asynccontextmanager
 async def in_one_task(context: AbstractAsyncContextManager[Cloud]) -> AsyncIterator[Cloud]:
-    """Enter and exit the context in one task, as the daemon does; a fixture uses two."""
+    """Enter and exit the context in one task, as the daemon does.
+
+    pytest may set up and tear down a fixture in two different tasks.
+    """
     opened: asyncio.Future[Cloud] = asyncio.get_running_loop().create_future()
     closing = asyncio.Event()
 
@@ -398,21 +411,21 @@ PAUSE_S = 0.02
 """Retries after `RetryAfter`: maximum number, and maximum pause in seconds."""
 
 CANCEL_AFTER = (*range(8), 10, 15, 20, 30, 40)
-"""Numbers of event-loop steps after which a call is cancelled, one case each."""
+"""Numbers of event-loop steps after which a call is cancelled, one attempt for each number."""
 
 
 @runtime_checkable
 class DigestingBalancer(LoadBalancer, LoadBalancerDigests, Protocol):
-    """Both interfaces on one object."""
+    """A load balancer interface that also offers digests."""
 
 
 def balancer_of(cloud: Cloud) -> LoadBalancer:
-    """Return the load balancers; skip the test if the cloud has none."""
+    """Return the load balancer interface; skip the test if the cloud has none."""
     return require_capability(cloud.load_balancer, "load_balancer", "a LoadBalancer")
 
 
 def digests_of(cloud: Cloud) -> DigestingBalancer:
-    """Return the load balancers; skip the test if they have no digests."""
+    """Return the load balancer interface; skip the test if it offers no digests."""
     balancer = balancer_of(cloud)
     if not isinstance(balancer, DigestingBalancer):
         pytest.skip("not offered; implement list_load_balancers and load_balancer_digest")
@@ -420,7 +433,7 @@ def digests_of(cloud: Cloud) -> DigestingBalancer:
 
 
 def routes_of(cloud: Cloud) -> Routes:
-    """Return the routes; skip the test if the cloud has none."""
+    """Return the routes interface; skip the test if the cloud has none."""
     return require_capability(cloud.routes, "routes", "a Routes")
 
 
@@ -466,7 +479,11 @@ async def retry_after_hints(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def retry_within_patience(harness: Harness, ask: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a call until it succeeds; a provider may still back off after a fault."""
+    """Repeat a call until it succeeds, because a provider may still back off after a fault.
+
+    Raises:
+        CloudError: the call still fails after `patience_s`.
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + harness.patience_s
     while True:
@@ -479,7 +496,7 @@ async def retry_within_patience(harness: Harness, ask: Callable[[], Awaitable[T]
 
 
 async def cancel_after(ask: Callable[[], Awaitable[object]], *, steps: int) -> None:
-    """Cancel a call after some steps of the event loop; fail unless it ends soon."""
+    """Cancel a call after some steps of the event loop; fail unless it ends within `GRACE_S`."""
     await must_end(await _begun(ask, steps), "a call")
 
 

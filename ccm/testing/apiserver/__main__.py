@@ -1,8 +1,9 @@
 """`python -m ccm.testing.apiserver`: the in-memory API server as a separate process.
 
-Prints one line of JSON when ready: `url`, `kubeconfig` (path), `token`, and `ca_file` (path of its
-CA certificate); null without a token or TLS. Stops on SIGTERM and SIGINT. A new process with the
-same data directory and port serves the same objects, also after the old process was killed.
+Prints one line of JSON when ready: `url`, `kubeconfig` (path), `token` (null without a token file)
+and `ca_file` (path of its CA certificate, null without TLS). Stops on SIGTERM and SIGINT. A new
+process with the same data directory and port serves the same objects, also after the old process
+was killed.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class ApiRequest:
         """Return the decoded body.
 
         Raises:
-            ApiError: the body does not match its content type.
+            StatusError: the body does not match its content type.
         """
         try:
             if self.content_type == protobuf.CONTENT_TYPE:
@@ -79,10 +79,10 @@ class ApiRequest:
 
 
 def parse_options(wanted: type[_Options], query: Mapping[str, str]) -> _Options:
-    """Convert query parameters to options of a type.
+    """Convert query parameters to options of the type `wanted`.
 
     Raises:
-        ApiError: a parameter is malformed.
+        StatusError: a parameter is malformed.
     """
     # Fields of `ListOptions` that no query parameter may set.
     params = {key: text for key, text in query.items() if text and key not in ("selector", "page")}
@@ -102,7 +102,11 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOptions:
-    """Preconditions of a deletion; empty ones always hold. `grace_s` applies to Pods only."""
+    """Options of a deletion.
+
+    `uid` and `resource_version` are preconditions, which hold if empty. `grace_s`, in seconds,
+    applies to Pods only.
+    """
 
     uid: str = ""
     resource_version: str = ""
@@ -191,7 +195,7 @@ class Api:
         """Return an object, or its scale.
 
         Raises:
-            ApiError: 404, the object does not exist.
+            StatusError: 404, the object does not exist.
         """
         entry = self.store.get(target.kind, target.key)
         if entry is None:
@@ -199,10 +203,10 @@ class Api:
         return _as_scale(target.kind, entry) if target.subresource == "scale" else entry
 
     def create(self, target: RequestTarget, request: ApiRequest) -> WriteResult:
-        """Store a new object.
+        """Store a new object; a review, such as a TokenReview, is answered and not stored.
 
         Raises:
-            ApiError: the object is invalid or exists.
+            StatusError: the object is invalid or already exists.
         """
         kind, options = target.kind, parse_options(WriteOptions, request.query)
         given = new_object(kind, request.decoded(), options)
@@ -227,7 +231,7 @@ class Api:
         """Replace an object, its status or its scale.
 
         Raises:
-            ApiError: the object is invalid or absent, or its resource version is outdated.
+            StatusError: the object is invalid or absent, or its resource version is outdated.
         """
         decoded, options = request.decoded(), parse_options(WriteOptions, request.query)
         if target.subresource == "scale":
@@ -252,7 +256,7 @@ class Api:
         conflicts of owners, and leaving a field out does not remove it.
 
         Raises:
-            ApiError: the patch or the patched object is invalid, or the object is absent.
+            StatusError: the patch or the patched object is invalid, or the object is absent.
         """
         kind, content_type = target.kind, request.content_type
         if content_type not in PATCH_TYPES or (kind.is_custom and content_type == STRATEGIC_PATCH):
@@ -278,10 +282,10 @@ class Api:
         return self._store_update(target, given, old, options)
 
     def delete(self, target: RequestTarget, options: DeleteOptions) -> WriteResult:
-        """Delete an object; one with finalizers is only marked as being deleted.
+        """Delete an object; with finalizers or a grace period, only set its deletionTimestamp.
 
         Raises:
-            ApiError: the object does not exist, or a precondition does not hold.
+            StatusError: the object does not exist, or a precondition does not hold.
         """
         old = self.get(target)
         body = old.body()
@@ -312,7 +316,7 @@ class Api:
         """Delete a Pod if its disruption budget allows it.
 
         Raises:
-            ApiError: the budget does not allow it, or the Pod does not exist.
+            StatusError: the budget does not allow the eviction, or the Pod does not exist.
         """
         eviction = request.decoded()
         if (eviction.get("metadata") or {}).get("name") != target.name:
@@ -436,7 +440,7 @@ class Api:
             self.store.remove(owner, name, body)
 
     def _inside(self, owner: kinds.ServedKind, name: str) -> Iterator[RequestTarget]:
-        """Yield the collections that are deleted with their owner."""
+        """Yield the collections that are deleted with a namespace or a definition."""
         for kind in self.store.kinds:
             if owner is kinds.NAMESPACES and kind.namespaced:
                 yield RequestTarget(kind=kind, namespace=name)
@@ -525,10 +529,10 @@ class Api:
 
 
 def new_object(kind: kinds.ServedKind, body: Any, options: WriteOptions) -> CheckedObject:
-    """Return the whole object of a create or update, cleaned, and its warnings.
+    """Return the object of a create or update in stored form, and its warnings.
 
     Raises:
-        ApiError: the body is no object of this kind.
+        StatusError: the body is not an object of this kind.
     """
     if not isinstance(body, dict):
         raise errors.bad_request(f"the object provided is not a {kind.kind}")
@@ -549,7 +553,7 @@ def check_object(
     """Return the object in stored form, and the warnings about unknown fields.
 
     Raises:
-        ApiError: a value has a wrong type, or there is an unknown field and the request
+        StatusError: a value has a wrong type, or there is an unknown field and the request
             wants strict validation. `refuse` creates the error.
     """
     unknown: list[str] = []
@@ -567,7 +571,7 @@ def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
     """Return the options of a deletion, from its decoded body and its query parameters.
 
     Raises:
-        ApiError: the body is not a DeleteOptions object.
+        StatusError: the body is not a DeleteOptions object.
     """
     try:
         body = schema.clean(schema.kubernetes()["DeleteOptions"], body, [])

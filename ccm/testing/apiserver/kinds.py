@@ -140,7 +140,7 @@ def kind_of_definition(definition: Mapping[str, Any]) -> ServedKind:
     """Return the kind that a CustomResourceDefinition describes.
 
     Raises:
-        ApiError: 422, the definition is incomplete or invalid.
+        StatusError: 422, the definition is incomplete or invalid.
     """
     spec = definition["spec"]
     try:

@@ -27,7 +27,7 @@ from ccm.testing.apiserver import api, errors, kinds
 from ccm.testing.apiserver import store as stores
 
 BOOKMARK_INTERVAL_S = 60.0
-"""Interval of bookmarks, for watchers that request them (kube-apiserver)."""
+"""Seconds between bookmarks, for watchers that request them (kube-apiserver)."""
 
 _MIN_TIMEOUT_S = 1800.0
 _CHUNK_FRAMES = 256
@@ -38,7 +38,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """A namespace, and requirements on labels and fields; an empty one matches everything."""
+    """A namespace, and requirements on labels and fields; an empty selector matches everything."""
 
     namespace: str = ""
     labels: tuple[Requirement, ...] = ()
@@ -78,7 +78,7 @@ def list_options(kind: kinds.ServedKind, namespace: str, query: Mapping[str, str
     """Return the options of a list or watch; an empty namespace means all namespaces.
 
     Raises:
-        ApiError: a parameter is malformed.
+        StatusError: a parameter is malformed.
     """
     try:
         labels = parse_labels(query.get("labelSelector", ""))
@@ -129,8 +129,8 @@ def page(
 ) -> tuple[list[stores.StoredObject], ListResponseMeta]:
     """Return the selected objects of a kind, or a page of them.
 
-    A later page shows the current objects at the revision of the first page: a client that watches
-    from that revision gets every change.
+    A later page has current objects, but the revision of the first page: a client that afterwards
+    watches from that revision gets every change.
 
     Raises:
         HistoryExpiredError: the revision of the first page has expired.
@@ -155,7 +155,7 @@ def page(
 
 
 class ObjectRenderer:
-    """Renders objects as stored; the items of a list lack kind and version."""
+    """Renders objects as stored; the items of a list lack `kind` and `apiVersion`."""
 
     def __init__(self, kind: kinds.ServedKind) -> None:
         head = f'"kind":"{kind.kind}List","apiVersion":"{kind.api_version}"'
@@ -207,7 +207,7 @@ def renderer(kind: kinds.ServedKind, accept: str = "", include: str = "") -> Obj
     """Return the renderer for the first supported media type of an Accept header.
 
     Raises:
-        ApiError: 406, no media type is supported.
+        StatusError: 406, no media type is supported.
     """
     for part in (accept or "*/*").split(","):
         media, *rest = (piece.strip() for piece in part.split(";"))

@@ -45,7 +45,7 @@ def merge(current: Any, patch: Any) -> Any:
 
 
 def strategic(shape: schema.Type, current: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """Apply a strategic merge patch to an object of that type.
+    """Apply a strategic merge patch to an object of type `shape`.
 
     Raises:
         BadPatchError: a directive is malformed.
@@ -123,7 +123,7 @@ def _merge_list(field: schema.Field, current: list[Any], patch: list[Any]) -> li
 
 
 def _ordered(items: list[Any], order: Sequence[Any], key: str) -> list[Any]:
-    """Return the items; those that `order` names take its order, the others keep their places."""
+    """Return the items: those that occur in `order` in that order, the others in their places."""
     known = [item.get(key) if key else item for item in items]
     wanted = [item.get(key) if key else item for item in order]
     places = [place for place, identity in enumerate(known) if identity in wanted]

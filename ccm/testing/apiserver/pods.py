@@ -1,4 +1,4 @@
-"""Ends of Pods: grace periods, and evictions within the limits of disruption budgets."""
+"""Deletions of Pods: grace periods, and evictions within the limits of disruption budgets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ccm.testing.apiserver import store as stores
 
 BUDGET_CAUSE = "DisruptionBudget"
 NOT_SEEN_YET_S = 10
-"""Retry-After of an eviction whose budget has not yet been processed by its controller."""
+"""Retry-After, in seconds, of an eviction while the budget's controller has not processed it."""
 
 _TOO_MANY_BUDGETS = (
     "This pod has more than one PodDisruptionBudget, which the eviction subresource does not "
@@ -29,7 +29,10 @@ _TOO_MANY_BUDGETS = (
 def begin_grace(pod: dict[str, Any], stated: int | None) -> bool:
     """Start or shorten the grace period of a Pod; return whether anything changed.
 
-    A Pod without a node, or a finished one, has no grace period and is removed at once.
+    A Pod without a node and a finished Pod get no grace period: the caller removes them at once.
+
+    Args:
+        stated: requested grace period in seconds; None = that of the Pod's spec.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     if not spec.get("nodeName") or pod["status"].get("phase") in ("Failed", "Succeeded"):
@@ -47,7 +50,7 @@ def begin_grace(pod: dict[str, Any], stated: int | None) -> bool:
 
 
 def has_grace(pod: Mapping[str, Any], grace_s: int | None) -> bool:
-    """Return whether a grace period runs that a deletion with `grace_s` does not end sooner."""
+    """Return whether a grace period runs, and a deletion with `grace_s` does not end it at once."""
     return bool(pod["metadata"].get("deletionGracePeriodSeconds")) and grace_s != 0
 
 
@@ -58,7 +61,7 @@ def count_eviction(store: stores.ObjectStore, pod: dict[str, Any]) -> None:
     records the Pod, so that the next eviction does not count that Pod as healthy.
 
     Raises:
-        ApiError: the budget does not allow it now, or the Pod has several budgets.
+        StatusError: the budget does not allow the eviction now, or the Pod has several budgets.
     """
     metadata = pod["metadata"]
     if "deletionTimestamp" in metadata or pod["status"]["phase"] not in ("Running", "Unknown"):
@@ -92,7 +95,7 @@ def _is_ready(condition: Mapping[str, Any]) -> bool:
 
 
 def _may_go_unready(budget: Mapping[str, Any]) -> bool:
-    """Return whether a Pod that is not ready may be evicted without counting."""
+    """Return whether evicting a Pod that is not ready leaves the budget's count unchanged."""
     status = budget["status"]
     is_healthy = 0 < status.get("desiredHealthy", 0) <= status.get("currentHealthy", 0)
     return bool(is_healthy or budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow")

@@ -24,7 +24,7 @@ _FIXED = {1: 8, 5: 4}
 
 
 def decode(types: Mapping[str, schema.Type], body: bytes) -> dict[str, Any]:
-    """Return the object in an enveloped body, with its kind and version.
+    """Decode a body with envelope; return the object with `kind` and `apiVersion`.
 
     Raises:
         ValueError: the body is malformed, or its kind is unknown.
@@ -65,7 +65,7 @@ def _value(shape: schema.ValueType, value: Any) -> Any:
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
     stream = io.BytesIO(data)
     while (tag := _varint(stream)) is not None:
-        # A number's value, or the length of bytes.
+        # The value of a number, or the length of a field of bytes.
         size: Any = _FIXED.get(tag & 7) or _varint(stream)
         value = size if tag & 7 == _VARINT else stream.read(size)
         if tag & 7 != _VARINT and len(value) < size:

@@ -1,6 +1,6 @@
-"""Requests and responses without a wire: paths, verbs, discovery.
+"""Requests and responses, independent of their transport: paths, verbs, discovery.
 
-`server` passes requests from HTTP, `transport` those of clients in the same process.
+`server` passes requests from HTTP, `transport` passes requests of clients in the same process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHECKED = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ApiResponse:
-    """A JSON response that is no stream."""
+    """A JSON response to a request other than a watch."""
 
     body: bytes
     status: int = 200
@@ -45,10 +45,10 @@ class RequestHandler:
         self.verbs = verbs
 
     def watch(self, request: api.ApiRequest) -> AsyncIterator[bytes] | None:
-        """Return the stream of a watch; None if the request is no watch.
+        """Return the stream of a watch; None if the request is not a watch.
 
         Raises:
-            ApiError: the request is refused.
+            StatusError: the request is refused.
         """
         target = parse(self.verbs.store.kinds, request.path)
         if target is None or _verb(target, request) != "watch":
@@ -61,7 +61,7 @@ class RequestHandler:
         """Process a request other than a watch.
 
         Raises:
-            ApiError: the request is refused.
+            StatusError: the request is refused.
         """
         served = self.verbs.store.kinds
         target = parse(served, request.path)
@@ -142,7 +142,7 @@ def parse(served: kinds.Registry, path: str) -> api.RequestTarget | None:
     """Return the target of an API path; None if the path is not below a served group version.
 
     Raises:
-        ApiError: 404, the group version has no such resource.
+        StatusError: 404, the group version has no such resource.
     """
     root, *steps = path.strip("/").split("/")
     group = steps.pop(0) if root == "apis" and steps else ""

@@ -274,7 +274,7 @@ def _value_faults(shape: ValueType, value: Any, path: str) -> Iterator[errors.St
 
 @functools.cache
 def kubernetes() -> dict[str, Type]:
-    """Return the types of all tables by name."""
+    """Return all types of `types.txt` by name."""
     types: dict[str, Type] = {}
     for table in re.split(r"\n\n(?=\[)", _TABLE.read_text())[1:]:
         package, _, text = table.partition("]\n")
@@ -283,7 +283,7 @@ def kubernetes() -> dict[str, Type]:
 
 
 def parse(text: str, package: str, known: Mapping[str, Type]) -> dict[str, Type]:
-    """Return the types of one table, which may refer to each other and to `known` ones.
+    """Return the types of one table; they may refer to each other and to types in `known`.
 
     Raises:
         ValueError: an entry does not follow the notation.

@@ -1,8 +1,9 @@
 """Services: defaults that depend on other fields, cluster IPs and node ports.
 
-The store is the source of allocations: `Numbers` records every written or removed Service, so that
-no explicit release is needed. As in kube-apiserver, allocation is random and starts in the upper
-part of a range; the lower part is left to clients that request a certain address or port.
+Allocations follow from the stored Services: `Numbers` is updated with every written or removed
+Service, so that no explicit release is needed. As in kube-apiserver, allocation is random and
+starts in the upper part of a range; the lower part is left to clients that request a certain
+address or port.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _is_headless(spec: Spec) -> bool:
 
 
 def numbers(spec: Spec) -> Iterator[Number]:
-    """Yield every node port and cluster IP that a Service holds."""
+    """Yield every node port and cluster IP in the spec of a Service."""
     yield from (address for address in spec.get("clusterIPs") or () if address != _NONE)
     yield from (
         address["nodePort"] for address in spec.get("ports") or () if address.get("nodePort")
@@ -60,7 +61,7 @@ def numbers(spec: Spec) -> Iterator[Number]:
 
 
 def complete(body: dict[str, Any], old: Mapping[str, Any] | None) -> None:
-    """Set defaults, keep cluster IPs and node ports, and drop fields that the type lacks."""
+    """Set defaults; in an update, keep IPs and node ports, and drop fields of the old type."""
     spec = body["spec"]
     if old is not None:
         _keep_numbers(spec, old["spec"])
@@ -86,7 +87,7 @@ def complete(body: dict[str, Any], old: Mapping[str, Any] | None) -> None:
 
 
 def _keep_numbers(spec: Spec, before: Spec) -> None:
-    """Keep cluster IPs and node ports if a client omits fields that it does not know."""
+    """Copy cluster IPs and node ports that the client omitted, such as an older client."""
     if _EXTERNAL_NAME not in (spec["type"], before["type"]):
         for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
             spec[key] = spec.get(key) or before[key]
@@ -105,7 +106,7 @@ def _keep_numbers(spec: Spec, before: Spec) -> None:
 
 
 def _drop_lost_fields(body: dict[str, Any], before: Spec) -> None:
-    """Drop fields that the new type does not have, unless the client changed them too."""
+    """Drop fields that the new type does not have, unless the client changed their values."""
     spec = body["spec"]
     lost: list[str] = []
     if before["type"] != _EXTERNAL_NAME == spec["type"]:
@@ -195,7 +196,7 @@ class RefusedError(Exception):
 
 
 class Numbers:
-    """Cluster IPs and node ports that stored Services hold.
+    """Cluster IPs and node ports allocated to stored Services.
 
     Args:
         ranges: ranges of cluster IPs, one or two of different families; the first is the default.
@@ -207,7 +208,7 @@ class Numbers:
         self._held: dict[str, frozenset[Number]] = {}
 
     def set_allocated(self, key: str, held: Iterable[Number]) -> None:
-        """Set the cluster IPs and node ports that a Service holds, by its key."""
+        """Replace the cluster IPs and node ports recorded for the Service `key`."""
         self.taken -= self._held.pop(key, frozenset())
         self._held[key] = frozenset(held)
         self.taken |= self._held[key]
@@ -218,7 +219,7 @@ class _Draft:
 
     def __init__(self, held: Numbers, own: set[Number]) -> None:
         self._ranges = held.ranges
-        self._own = own  # held by this Service before, or allocated in this request
+        self._own = own  # allocated to this Service before, or in this request
         self._taken = held.taken - own
 
     def port(self, requested: int) -> int:

@@ -5,8 +5,8 @@ Every write takes the next revision of one store-wide counter, which becomes the
 those bytes. The decoded form is not kept: each change starts from a fresh copy, so that callers
 cannot damage a stored object.
 
-A collection keeps its latest changes for watches. A slow watcher delays nothing; it falls behind
-until its revision has expired.
+A collection keeps its latest changes for watches. A slow watcher delays neither writes nor other
+watchers; it falls behind until its revision has expired.
 
 The store belongs to one event loop; no call blocks except for a short file write.
 """
@@ -35,7 +35,7 @@ ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 
 class HistoryExpiredError(errors.StatusError):
-    """A revision older than the history."""
+    """A revision that is older than the kept history (status 410)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class StoredChange:
 class Collection:
     """All objects of one kind, sorted by key, with their latest changes.
 
-    Changes at or below `floor` are not available.
+    Changes at revisions up to `floor` are not available.
     """
 
     def __init__(self, *, history: int) -> None:
@@ -103,7 +103,7 @@ class Collection:
         return self._changes[start:]
 
     async def wait_for_change(self) -> None:
-        """Wait for the next change; then call `changes`."""
+        """Wait for the next change, or for `wake`; the caller then calls `changes`."""
         await self._next.wait()
 
     def wake(self) -> None:
@@ -152,7 +152,7 @@ class _Record(msgspec.Struct, frozen=True):
 class ObjectStore:
     """The collections and the registry of all kinds, and their common revision counter.
 
-    A stored CustomResourceDefinition is served from its own revision on.
+    The kind of a stored CustomResourceDefinition is served from the definition's revision on.
 
     Args:
         history: number of changes kept per kind for watches.
@@ -206,7 +206,7 @@ class ObjectStore:
         return self._record(kind, "DELETED", key, body)
 
     def restore(self, kind: kinds.ServedKind, key: str, body: dict[str, Any]) -> None:
-        """Store an object of another store with its resource version, without history.
+        """Store an object of another store with its resource version; add no change to the history.
 
         Watches cannot start before the highest restored version.
         """

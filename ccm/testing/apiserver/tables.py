@@ -1,7 +1,9 @@
 """Cells of the tables of `kubectl get`, and the JSON paths of their values.
 
-.status.phase   .spec.ports[0].port   .spec.ports[*].port   .metadata.labels['a.b/c']
-.status.conditions[?(@.type=="Ready")].status
+Examples of supported paths::
+
+    .status.phase   .spec.ports[0].port   .spec.ports[*].port   .metadata.labels['a.b/c']
+    .status.conditions[?(@.type=="Ready")].status
 
 Columns, their order and priorities (1 = only with `-o wide`), and the texts of cells are those of
 kube-apiserver. A cell is read from a path in the object or computed by a function.
@@ -29,7 +31,7 @@ def find(body: Any, path: str) -> list[Any]:
     """Return every value at a path; none if a step has no value.
 
     Raises:
-        ValueError: the text is no supported JSON path.
+        ValueError: the text is not a supported JSON path.
     """
     values = [body]
     place = 0
@@ -80,7 +82,7 @@ _AGES = (
     (63_072_000, "d"), (252_288_000, "yd"), (math.inf, "y"),
 )  # fmt: skip
 PLAIN_TEXT = "Name .metadata.name; Age ~.metadata.creationTimestamp"
-"""Default columns."""
+"""Default columns, as text for `parse`."""
 
 _UNKNOWN = "<unknown>"
 _NONE = "<none>"
@@ -136,7 +138,7 @@ def _since(moment: str | None) -> str:
 
 
 def _first(text: str) -> Cell:
-    """Return a cell for paths and literals joined by `|`; the first with a value is shown.
+    """Return a cell function for paths and literals joined by `|`: it shows the first value.
 
     A leading `~` shows the age of the value.
     """
@@ -253,10 +255,10 @@ _SHOWN: dict[str, Cell] = {
 
 
 def parse(text: str) -> tuple[Column, ...]:
-    """Parse the columns of `kinds.toml`, joined by `;`: `Name cell`.
+    """Parse columns as in `kinds.toml`: a name and a cell each, joined by `;`.
 
-    A cell names one of the functions above, or has paths: see `_first`. Columns with `*` before the
-    name appear only with `-o wide`.
+    A cell is a key of `_SHOWN`, or has paths as in `_first`. A column with `*` before its name
+    appears only with `-o wide`.
     """
     words = (part.rpartition(" ") for part in re.split(r";\s*", text))
     return tuple(

@@ -1,4 +1,4 @@
-"""A transport to a store in the same process: `ccm.kube.client` needs no wire, and time can be
+"""A transport to a store in the same process: `ccm.kube.client` needs no network, and time can be
 virtual.
 """
 
