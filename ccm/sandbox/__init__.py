@@ -42,11 +42,11 @@ class SandboxProvider:
 
     Attributes:
         name: name of the provider.
-        config: its cloud config; None = it needs no file.
-        routes: whether its cloud gets routes to the Pods of the nodes.
-        instances: whether it has instances, so that nodes wait for initialisation.
+        config: cloud config of the provider; None = the provider needs no file.
+        routes: whether the cloud gets routes to the Pods of the nodes.
+        instances: whether the provider offers instances, so that nodes wait for initialisation.
         machine_class: the MachineClass of the Machines, and its Secrets.
-        fake: module of its fake, which replaces its cloud; empty = the real cloud.
+        fake: module of the fake that replaces the cloud; empty = the real cloud.
     """
 
     name: str

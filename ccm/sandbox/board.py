@@ -1,7 +1,8 @@
 """Nodes, Services and Machines as shown by the sandbox, updated from watches and events.
 
-No I/O and no clock: each update has its time (monotonic seconds). A row has the state of one
-object; the groups determine whether the sandbox has converged.
+No I/O and no clock: each update gets its time (monotonic seconds) as an argument. A row has the
+state of one object. An object is settled once it is initialised (a node), served (a Service) or
+running (a Machine). The sandbox has converged when every expected object has settled.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ SIM_LABELS = (
 """Labels that every node of the simulated cloud gets."""
 
 LAGGARDS = 5
-"""Maximum number of objects of each kind that are named at the end."""
+"""Maximum number of unsettled objects of each kind that are named when the sandbox ends."""
 
 RECENT = 200
 """Number of log entries that are kept."""
 
 _HOUSEKEEPING = "-repair-controller"
-"""Suffix of kube-apiserver's own controllers, whose warnings do not concern the daemon."""
+"""Suffix of kube-apiserver's own controllers: their Warning events do not concern the daemon."""
 
 _USUAL = frozenset(
     {
@@ -59,15 +60,16 @@ class ObjectRow:
         key: name, or namespace and name.
         name: name; Services outside the default namespace have the namespace as prefix.
         uid: UID of the object.
-        seen_at: time of the first observation.
-        changed_at: time of the last change of its cells.
+        seen_at: time of the first observation, in monotonic seconds.
+        changed_at: time of the last change of the row, in monotonic seconds.
         cells: column -> text.
-        state: a state that takes precedence over waiting and settled; empty = none.
+        state: state that is shown in place of "waiting" or the time to settle; empty = none.
         is_good: whether the object works, once it is settled.
-        settled_after: seconds until it was initialised, served or running.
+        settled_after: seconds from `seen_at` until the object was initialised, served or running;
+            None = not settled yet.
         is_deleted: whether the object was deleted.
         last_event: reason and message of the last event.
-        has_route: whether the cloud routes the Pod range of the node to it.
+        has_route: whether the node has a route for its Pods: NetworkUnavailable is False.
         balancer: name of the Service's load balancer.
         members: number of nodes behind the load balancer; None = unknown.
     """
@@ -118,7 +120,7 @@ class RowGroup:
         return len(self.expected - self.rows.keys())
 
     def row(self, key: str, name: str, uid: str, now: float) -> tuple[ObjectRow, bool]:
-        """Return the row of an object, and whether it is new."""
+        """Return the row of an object, and whether the row is new, as for a recreated object."""
         row = self.rows.get(key)
         if row is not None and not row.is_deleted and row.uid == uid:
             return row, False
@@ -154,23 +156,23 @@ class HappeningLog:
 
 
 class Board:
-    """All rows.
+    """The rows of all nodes, Services and Machines, and the objects that are expected to settle.
 
     Args:
         expected: names of the nodes that are to be initialised.
-        labels: labels that an initialised node must have; with labels it also needs addresses of
-            its cloud. Empty = a provider ID and no taint are enough.
+        labels: labels that an initialised node must have, beside an address from its cloud.
+            Empty = a provider ID, and no uninitialized taint, are enough.
         routes: whether nodes are to have routes.
         services: namespace and name of the Services that are to be served.
-        machines: number of Machines that are to run: the first that appear, and a later one for
-            each that is deleted before it runs.
+        machines: number of Machines that are to run: the first that appear, and a later Machine in
+            place of each that is deleted before it runs.
         machines_join: whether each Machine becomes an expected node of the same name.
         has_members: whether `members_seen` will be called. A Service then counts as served when
             its load balancer has every expected node, not as soon as it has an address.
 
     Attributes:
         awaited: number of expected Machines that do not exist yet.
-        unrouted: expected nodes that had no route yet.
+        unrouted: names of the expected nodes that have never had a route.
         deployments: key -> progress of each MachineDeployment, as text.
         warnings: number of Warning events and of warnings and errors in the daemon's log.
         cloud_calls: number of calls that the cloud has counted; None = unknown.
@@ -213,7 +215,7 @@ class Board:
 
     @property
     def nodes_awaited(self) -> int:
-        """Number of nodes of Machines that do not exist yet."""
+        """Number of expected nodes whose Machines do not exist yet."""
         return self.awaited if self._machines_join else 0
 
     @property
@@ -232,7 +234,7 @@ class Board:
             await self._next_change()
 
     def node_seen(self, node: Node, now: float) -> None:
-        """Update a new or changed node."""
+        """Update the row of a new or changed node."""
         row, is_new = self.nodes.row(node.name, node.name, node.uid, now)
         if is_new and node.name not in self.nodes.missing:
             self.happenings.add(f"{node.name}: registered", now)
@@ -267,7 +269,7 @@ class Board:
         self._mark_deleted(self.nodes, name, now)
 
     def service_seen(self, service: Service, now: float) -> None:
-        """Update a new or changed Service."""
+        """Update the row of a new or changed Service."""
         name = service.name if service.namespace == "default" else service.key
         row, is_new = self.services.row(service.key, name, service.uid, now)
         if is_new:
@@ -289,7 +291,7 @@ class Board:
         self._mark_deleted(self.services, key, now, kind="Service ")
 
     def machine_seen(self, machine: Machine, now: float) -> None:
-        """Update a new or changed Machine."""
+        """Update the row of a new or changed Machine."""
         row, is_new = self.machines.row(machine.key, machine.name, machine.uid, now)
         before = machine.phase.value if is_new else row.cells["PHASE"]
         cells = {
@@ -316,7 +318,7 @@ class Board:
             self._await_replacement(self.machines.rows[key])
 
     def members_seen(self, members: Mapping[str, int], now: float) -> None:
-        """Update the number of members by name of load balancer."""
+        """Update the rows of Services from load balancer name -> number of members."""
         for row in self.services.rows.values():
             count = members.get(row.balancer)
             if count != row.members:
@@ -325,7 +327,7 @@ class Board:
                 self._update_served(row, now)
 
     def event_seen(self, event: Event, now: float) -> None:
-        """Record an event about a node or a Service; repeated counts are recognised."""
+        """Record an event about a node or a Service."""
         involved = event.involved_object
         if involved.kind == "Node":
             row, shown = self.nodes.rows.get(involved.name), involved.name
@@ -343,7 +345,7 @@ class Board:
             self.happenings.add(f"{shown}: {text}", now, is_warning=event.type == names.WARNING)
 
     def count_warnings(self, event: Event) -> None:
-        """Count the occurrences of a Warning event; idempotent."""
+        """Add the occurrences of a Warning event that were not counted before to `warnings`."""
         if event.type == names.WARNING and not event.source.component.endswith(_HOUSEKEEPING):
             times = max(1, event.count)
             self.warnings += times - self._warned.get(event.key, 0)
@@ -369,7 +371,7 @@ class Board:
         return is_expected
 
     def _update_served(self, row: ObjectRow, now: float) -> None:
-        """Update whether a Service is served."""
+        """Mark a Service as settled if it is served."""
         address = row.cells["ADDRESS"]
         if row.settled_after is not None or not address:
             return
@@ -381,7 +383,7 @@ class Board:
             self.happenings.add(f"Service {row.name}: reachable at {address}", now)
 
     def _add_expected_machine(self, row: ObjectRow) -> None:
-        """Add a Machine to the expected ones if some are still awaited."""
+        """Expect a Machine to run if expected Machines are still missing."""
         is_going = row.is_deleted or row.state
         if not self.awaited or row.key in self.machines.expected or is_going:
             return
@@ -399,7 +401,7 @@ class Board:
         self._changed.set()
 
     def _await_replacement(self, row: ObjectRow) -> None:
-        """Expect another Machine for one that was deleted before it ran."""
+        """Expect another Machine in place of a Machine that was deleted before it ran."""
         self.awaited += 1
         self.machines.missing.remove(row.key)
         self.machines.expected.remove(row.key)
@@ -495,7 +497,7 @@ def last_line(
 
 
 def achieved(board: Board) -> list[str]:
-    """Return the settled part of each expected kind, as texts."""
+    """Return a text such as `3 of 5 nodes initialised` for each expected kind."""
     parts = []
     if machines := len(board.machines.expected) + board.awaited:
         parts.append(f"{_part(board.machines.done, machines)} machines run")

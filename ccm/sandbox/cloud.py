@@ -3,8 +3,9 @@
 All requests use the administrator's paths (`/admin`), which are not counted as cloud calls and have
 no latency and no faults.
 
-A running sandbox has a file in its folder with the endpoint of its cloud, and keeps it locked. A
-lock ends with its process in every case, so that no stale file counts as a running sandbox.
+A running sandbox has a file in its folder with the endpoint of its cloud, and keeps the file
+locked. The kernel releases the lock when the process ends, however it ends, so that no stale file
+counts as a running sandbox.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ T = TypeVar("T")
 TYPES = ("small", "medium", "large")
 ZONES = ("sim-1a", "sim-1b", "sim-1c")
 REGION = "sim-1"
-"""Types, zones and region of instances, which take types and zones in turn."""
+"""Types, zones and region of instances; consecutive instances get the next type and zone."""
 
 RUNNING = "running"
 DELETED = "deleted"
@@ -116,7 +117,7 @@ class Admin:
         return placed.instances[0]
 
     async def act(self, instance: str, action: str) -> None:
-        """`stop` or `start` an instance; idempotent."""
+        """Run the action `stop` or `start` on an instance; a repetition changes nothing."""
         await self._call("POST", f"/admin/instances/{instance}/actions", {"action": action})
 
     async def delete(self, instance: str) -> None:
@@ -134,7 +135,7 @@ class Admin:
             path = f"/admin/balancers?cursor={page.next_cursor}"
 
     async def call_count(self) -> int:
-        """Return how many calls the cloud has counted, without those of the administrator."""
+        """Return how many calls the cloud has counted; the administrator's calls do not count."""
         # A position beyond the log's end returns the total without entries.
         return (await self._ask("GET", f"/admin/calls?after={2**53}", _Calls)).total
 
@@ -181,11 +182,11 @@ class CloudEndpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextlib.contextmanager
 def announce(folder: Path, endpoint: CloudEndpoint) -> Iterator[None]:
-    """Make a sandbox discoverable while the block runs."""
+    """Let `find_sandbox` find a sandbox while the block runs."""
     path = folder / _FILE
     files.write_private(path, "")
     with path.open("r+b") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # waits for `find_sandbox`, which holds it briefly
+        fcntl.flock(held, fcntl.LOCK_EX)  # waits for `find_sandbox`, which locks it briefly
         held.write(msgspec.json.encode(endpoint))
         held.flush()
         yield
@@ -194,12 +195,12 @@ def announce(folder: Path, endpoint: CloudEndpoint) -> Iterator[None]:
 def find_sandbox(
     folder: Path | None, kubeconfig: str, *, home: Path | None = None
 ) -> CloudEndpoint:
-    """Return the selected sandbox.
+    """Return the cloud endpoint of the selected sandbox, or of the only one that runs.
 
     Args:
-        folder: its folder; None = not given.
+        folder: folder of the sandbox; None = not given.
         kubeconfig: $KUBECONFIG; a file in a sandbox's folder selects that sandbox.
-        home: parent of the folders; None = the folder for temporary files.
+        home: parent of the sandboxes' folders; None = the folder for temporary files.
 
     Raises:
         ActionError: the sandbox does not run, or the choice is ambiguous.
@@ -251,7 +252,8 @@ async def run_action(action: str, node: str, endpoint: CloudEndpoint) -> str:
     """Run an action on the machine of a node; return a message about the result.
 
     Raises:
-        ActionError: the node has no machine there, or already has one.
+        ActionError: the cloud has no machine for the node (`add`: already has one), or is the
+            user's own.
         AdminError: the cloud refused or did not answer.
     """
     if not endpoint.url:

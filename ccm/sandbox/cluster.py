@@ -8,11 +8,11 @@ Processes use this interpreter, isolated from the current folder and Python's en
 so that no file there is imported as a module. Secrets are passed in files, because every user of
 the machine can read command lines.
 
-The cloud is the simulated one, the fake of a provider's cloud, or the user's own. A provider with a
-fake has a program `<its package>.testing`. With `--config FILE` it writes a cloud config, with
-`--machine-class FILE` a MachineClass and its Secret; its other arguments are the names of existing
-instances. When it serves, it prints one line of JSON: `url` or `endpoint`, and optionally in
-`environment` the variables that the daemon needs.
+The cloud is the simulated cloud, the fake of a provider's cloud, or the user's own cloud. The fake
+of a provider is the program `<package of the provider>.testing`. With `--config FILE` it writes a
+cloud config, with `--machine-class FILE` a MachineClass and its Secret; its other arguments are the
+names of existing instances. When it serves, it prints one line of JSON: `url` or `endpoint`, and
+optionally in `environment` the variables that the daemon needs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ from ccm.sandbox import (
 
 API_QPS = 10_000
 API_BURST = 20_000
-"""API rate limits of the daemon in a sandbox. With its defaults, 500 nodes would take 50 s."""
+"""API rate limits of the daemon in a sandbox. With the default limits, 500 nodes would take 50 s.
+"""
 
 NODE_SYNCS = 64
 STATUS_UPDATES = 16
@@ -63,10 +64,10 @@ MACHINE_CONTROLLERS = (
 """`--controllers` in a sandbox with Machines, whose controllers are off by default."""
 
 START_DEADLINE_S = 60.0
-"""Time limit for a process to become ready."""
+"""Time limit for a process to become ready, in seconds."""
 
 GRACE_S = 10.0
-"""Grace period between SIGTERM and SIGKILL."""
+"""Grace period between SIGTERM and SIGKILL, in seconds."""
 
 _POLL_S = 0.05
 _WARNINGS = frozenset({"warning", "error", "critical"})
@@ -86,7 +87,7 @@ class ApiServer:
         ca_file: CA certificates of the server; None = plain HTTP.
         kubeconfig: kubeconfig for kubectl and daemons.
         kind: description for the screen.
-        is_running: returns whether its process runs.
+        is_running: function that returns whether the server's process runs.
         log: log file.
     """
 
@@ -109,7 +110,7 @@ class SandboxCloud:
         token: administrator's token of the simulated cloud.
         admin: administrator's client; None = not the simulated cloud.
         variables: environment variables that clients of this cloud need.
-        environment: environment of the daemon; None = ours.
+        environment: environment of the daemon; None = that of this process.
         child: process of the cloud; None = the user's own cloud.
     """
 
@@ -123,7 +124,10 @@ class SandboxCloud:
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the daemon's log, partially decoded. Only the last line has the figures."""
+    """A line of the daemon's log, partially decoded.
+
+    Only the last line has `node_writes`, `service_writes` and `cloud_calls`.
+    """
 
     msg: str = ""
     level: str = "info"
@@ -141,7 +145,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def writes(self) -> int | None:
-        """Writes of nodes and Services; None in all lines but the last."""
+        """Number of writes of nodes and Services; None in all lines but the last."""
         return None if self.node_writes is None else self.node_writes + self.service_writes
 
     def __str__(self) -> str:
@@ -155,7 +159,7 @@ class DaemonLog:
     """Reads the daemon's log incrementally.
 
     Attributes:
-        last: last line of the daemon; None while it runs, or if it crashed.
+        last: the line "stopped", the daemon's last; None while it runs, or if it crashed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -181,7 +185,7 @@ class DaemonLog:
 
 @contextlib.asynccontextmanager
 async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator[ApiServer]:
-    """Start an API server; the real one if `assets` has its programs.
+    """Start an API server: kube-apiserver if `assets` has its programs, else the in-memory one.
 
     Raises:
         StartError: the server did not become ready.
@@ -292,9 +296,9 @@ def fake_module(opener: registry.Opener) -> str:
 
 
 def clean_environment(name: str, config: type[msgspec.Struct] | None) -> Mapping[str, str]:
-    """Return our environment without variables that may belong to a real account.
+    """Return this process's environment without variables that may belong to a real account.
 
-    Dropped are variables with the provider's name as prefix, and declared settings.
+    These are variables with the provider's name as prefix, and the provider's declared settings.
     """
     prefix = f"{name.upper().replace('-', '_')}_"
     declared = {setting.name for setting in cloud_settings.table(config)} if config else set()
@@ -338,7 +342,7 @@ def daemon_flags(
 
 
 def log_tail_message(what: str, log: Path) -> str:
-    """Return the end of a log with an introduction."""
+    """Return `what` with the last 4000 characters of a log."""
     text = log.read_text(errors="replace")[-4000:].strip() if log.exists() else ""
     return f"{what}; the end of {log.name}:\n{text or '(empty)'}"
 
@@ -363,7 +367,7 @@ async def until_ready(child: process.Child, within_s: float = START_DEADLINE_S) 
     """
     deadline = time.monotonic() + within_s
     while True:
-        # Before the log is read: a process that has ended has written all of its output.
+        # Checked before the log is read: a process that has ended has written all of its output.
         ended = child.exit_code is not None
         for line in child.log.read_text(errors="replace").splitlines(keepends=True):
             if line.startswith("{") and line.endswith("}\n"):

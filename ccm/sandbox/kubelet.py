@@ -2,17 +2,18 @@
 
 The reconcile of a node is level-triggered. A running machine that has not registered since its boot
 gets its node. The Ready condition follows the state of the machine. The module also does three
-tasks of kube-controller-manager: Ready becomes Unknown for a silent kubelet (at once, not after
-40 s), a ready node loses the not-ready taint, and each node gets a Pod range if the cloud has
-routes.
+tasks of kube-controller-manager. It sets Ready to Unknown for a silent kubelet (at once, not after
+40 s), removes the not-ready taint of a ready node, and allocates a Pod range for each node if the
+cloud has routes.
 
-A new node looks as registered for an external cloud provider: tainted as uninitialized, with a
-Hostname address, and not ready. If the provider has no instances, the node is as without a cloud
-provider: with the provider ID from its kubelet, and without the taint.
+A new node looks as registered by a kubelet with an external cloud provider: tainted as
+uninitialized, with a Hostname address, and not ready. If the provider has no instances, the node
+looks as registered by a kubelet without cloud provider: with a provider ID, and without the taint.
 
-Nothing runs in Pods: they run as soon as they have a node, and end after their grace period. The
-module also does the parts of kube-controller-manager that delete Pods of deleted nodes and that
-compute the status of disruption budgets. Pods of a node that is not ready do not change.
+Pods have no containers: they become Running as soon as they have a node, and are removed after
+their grace period. The module also does the parts of kube-controller-manager that delete Pods of
+deleted nodes and that compute the status of disruption budgets. Pods of a node that is not ready do
+not change.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from ccm.model.times import format_time, parse_time
 from ccm.runtime.controller import DONE, IDLE, Controller, ReconcileResult, Watch
 
 HEARTBEAT_S = 300.0
-"""Interval of status reports for an unchanged node (kubelet, nodeStatusReportFrequency)."""
+"""Seconds between status reports of an unchanged node (kubelet, nodeStatusReportFrequency)."""
 
 VERSION = "v1.36.3"
 """Kubelet version in the status of nodes."""
 
 WORKERS = 16
-"""Maximum number of concurrent requests."""
+"""Number of nodes that are reconciled concurrently."""
 
 _IDLE_S = 1.0
 
@@ -56,11 +57,12 @@ _READY = {
 
 
 POD_RANGE = "100.64.0.0/10"
-"""Range of all Pods: enough for every sandbox, disjoint from the simulated cloud's addresses.
+"""CIDR of all Pods: large enough for every sandbox, and disjoint from the simulated cloud's
+addresses.
 """
 
 _PREFIX_BITS = 24
-"""Prefix length of a node's range (kube-controller-manager, --node-cidr-mask-size)."""
+"""Prefix length of a node's Pod CIDR (kube-controller-manager, --node-cidr-mask-size)."""
 
 
 class Kubelets:
@@ -157,7 +159,7 @@ class Kubelets:
         self._registered.add(name)
 
     async def _report(self) -> None:
-        """Send heartbeats one by one, spread evenly over the interval."""
+        """Send the heartbeats of all nodes one by one, spread evenly over `HEARTBEAT_S`."""
 
         def is_reporting(node: Node | None) -> bool:
             if node is None or node.ready != names.STATUS_TRUE:
@@ -189,7 +191,7 @@ def new_node(name: str, moment: str, *, provider_id: str = "") -> dict[str, Any]
 
     Args:
         name: name of the node, also its host name.
-        moment: current time in Kubernetes' format.
+        moment: current time, RFC 3339.
         provider_id: provider ID given to the kubelet; empty = the node waits for an external cloud
             provider.
     """
@@ -286,10 +288,11 @@ class PodRanges:
 # --- Pods -----------------------------------------------------------------------------------------
 
 SILENT_S = 1.0
-"""Requeue delay of a Pod whose node is not ready."""
+"""Requeue delay of a Pod whose node is not ready, in seconds."""
 
 CONFIRM_S = 120.0
-"""How long an evicted Pod that is not deleted counts as disrupted (disruption controller)."""
+"""Seconds for which an evicted Pod that is not deleted counts as disrupted (disruption controller).
+"""
 
 
 class PodCondition(Wire, frozen=True, kw_only=True):
@@ -382,7 +385,7 @@ class PodLifecycle:
         return new is not None
 
     async def sync(self, key: str) -> ReconcileResult:
-        """Take the next step in the life of a Pod.
+        """Set a pending Pod with a node to Running, or remove a deleted Pod after its grace period.
 
         Raises:
             KubeError: a request failed.
@@ -459,7 +462,7 @@ class DisruptionController:
 
 
 def budget_status(budget: Budget, pods: Sequence[LivePod], now_s: float) -> dict[str, Any]:
-    """Return the status of a budget over these Pods, whose number is the expected one."""
+    """Return the status of a budget that covers these Pods; `now_s` is the Unix time."""
     expected, spec = len(pods), budget.spec
     is_least = spec.max_unavailable is None
     stated = (spec.min_available if is_least else spec.max_unavailable) or 0

@@ -1,7 +1,7 @@
 """Objects of a sandbox: its Services, and Machines with their CRDs and classes.
 
-Only `create` decides from which objects Machines come. Names of nodes come from the status of
-Machines; in the simulated cloud a VM has the name of its Machine.
+Machines come from the MachineDeployment that `create` creates. Names of nodes come from the status
+of Machines; in the simulated cloud a VM has the name of its Machine.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ SURGE, UNAVAILABLE = 1, 1
 """`maxSurge` and `maxUnavailable` of the MachineDeployment."""
 
 SERVED_S = 30.0
-"""Time limit for an API server to serve new CRDs."""
+"""Time limit for an API server to serve new CRDs, in seconds."""
 
 GONE_S = 120.0
-"""Time limit for VMs in the user's cloud to disappear at the end."""
+"""Time limit for VMs in the user's cloud to disappear when the sandbox ends, in seconds."""
 
 USER_DATA = "#cloud-config\nhostname: <<MACHINE_NAME>>\n# joins with <<BOOTSTRAP_TOKEN>>\n"
 """User data as an example; VMs of the simulated cloud do not read it."""
@@ -73,11 +73,11 @@ async def create_crds(client: Client) -> None:
 
 
 async def create(client: Client, count: int, class_objects: Sequence[Mapping[str, Any]]) -> None:
-    """Create the classes, and a MachineDeployment of the first class.
+    """Create the MachineClasses, and a MachineDeployment that uses the first class.
 
     Args:
         count: number of Machines.
-        class_objects: the classes, and their Secrets.
+        class_objects: the MachineClasses, and their Secrets.
 
     Raises:
         KubeError: a request failed.
@@ -97,7 +97,7 @@ async def remove(client: Client) -> Sequence[str]:
     """Delete all Machines and their owners, and wait for the VMs to disappear.
 
     Returns:
-        Names of the objects that remain, Machines if there are any.
+        Names of the Machines that remain; if there are none, of the owners that remain.
 
     Raises:
         KubeError: a request failed.
@@ -138,7 +138,8 @@ def read_machine_class(text: bytes) -> tuple[Mapping[str, Any], ...]:
     """Parse a file with one MachineClass and its Secrets.
 
     Raises:
-        ValueError: the file has not exactly one class, or another object.
+        ValueError: the file is malformed, does not have exactly one class, or has an object of
+            another kind, without name or in another namespace than `NAMESPACE`.
     """
     try:
         documents = [document for document in strict_yaml.load_all(text) if document is not None]
@@ -164,7 +165,7 @@ def read_machine_class(text: bytes) -> tuple[Mapping[str, Any], ...]:
 
 
 def provider_ids_by_node(machines: Iterable[Machine]) -> Mapping[str, str]:
-    """Return node name -> provider ID of all Machines with a VM."""
+    """Return node name -> provider ID of all Machines that have both in their status or spec."""
     return {
         machine.node_name: machine.provider_id
         for machine in machines
@@ -199,7 +200,8 @@ def deployment(count: int, class_name: str) -> Mapping[str, Any]:
 async def _delete_all(client: Client) -> Sequence[str]:
     """Delete all remaining objects, owners first; return names of Machines, or of their owners.
 
-    Called repeatedly: a set may create a Machine just before it sees its own deletion.
+    Called repeatedly: a MachineSet may get a new Machine just before its controller sees the set's
+    deletion.
     """
     left: list[str] = []
     for kind in _OWNERS_FIRST:
@@ -214,7 +216,7 @@ async def _delete_all(client: Client) -> Sequence[str]:
 
 
 async def _is_served(client: Client, kind: ResourceKind[Any]) -> bool:
-    """Return whether a kind is served: just after the CRD's creation it may be missing."""
+    """Return whether the API server serves a kind, which takes a while after the CRD's creation."""
     try:
         await client.resource(kind).list_page(namespace=NAMESPACE, limit=1)
     except (NotFound, ServerError, TooManyRequests):

@@ -5,8 +5,8 @@ register and Machines get their MachineDeployment, so that the screen shows the 
 the first node on. Services are created when all nodes are initialised, including those of Machines.
 End, in every case: kubelets and informers, daemon, last line, cloud, API server, folder.
 
-A signal ends the sandbox at any time, also during the start. A process that exits early ends it,
-too, and the end of its log is shown.
+A signal ends the sandbox at any time, also during the start. If a process exits early, the sandbox
+shows the end of its log and ends, too.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def _run(settings: SandboxSettings, shown: screen.Screen) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Environment:
-    """The environment of the daemon, and its HTTPS port."""
+    """API server and cloud of the daemon, an API client, and the daemon's HTTPS port."""
 
     server: cluster.ApiServer
     cloud: cluster.SandboxCloud
@@ -148,7 +148,7 @@ class Sandbox:
         running = cloud.CloudEndpoint(url=url, token=opened_cloud.token)
         stack.enter_context(cloud.announce(self._folder, running))
         say(f"export KUBECONFIG={server.kubeconfig}")
-        # Equal to the kubeconfig; reading that would take longer.
+        # The content of the kubeconfig; parsing the file would take longer.
         authorities = server.ca_file.read_bytes() if server.ca_file else None
         config = ClusterConfig(
             server=server.url,
@@ -296,7 +296,7 @@ class Sandbox:
         await self._stop.wait()
 
     def _hints(self, stage: _Environment) -> Iterator[str]:
-        """Yield commands for another terminal; later ones need the variables of earlier ones."""
+        """Yield commands for another terminal; they need the `export` commands before them."""
         node = next(iter((*self._settings.node_names, *sorted(self._board.nodes.rows))), "NODE")
         machine = min(self._board.machines.rows, default="")
         has_kubectl = shutil.which("kubectl") is not None
@@ -400,7 +400,7 @@ class Sandbox:
 
 @contextlib.contextmanager
 def _state_folder(shown: screen.Screen, *, keep: bool) -> Iterator[Path]:
-    """Yield a new folder with our own log; delete it at the end unless `keep` is set."""
+    """Yield a new folder with the sandbox's own log; delete it at the end unless `keep` is set."""
     folder = Path(tempfile.mkdtemp(prefix=cloud.PREFIX))
     shown.say(f"starting; state and logs: {folder}{' (kept at the end)' if keep else ''}")
     try:

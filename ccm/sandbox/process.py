@@ -1,13 +1,13 @@
 """Child processes that log to a file and never outlive this process.
 
 A child uses `subprocess.Popen` and polling instead of asyncio's processes. One event loop can then
-start it and another stop it, as servers shared by many tests need. Output goes to a file, so that
-no full pipe can block the child.
+start the child and another can stop it, as servers shared by many tests need. Output goes to a
+file, so that no full pipe can block the child.
 
 A restarted server needs its old port. The kernel may use ports from 32768 on (Linux) for outgoing
-connections in the meantime, so that ours are below. A server listens some time after its port was
-picked. Each process therefore picks ports in sequence from a random start, and picks no port twice
-in that time.
+connections in the meantime, so that servers get lower ports. A server listens only some time after
+its port was picked. Each process therefore picks ports in sequence from a random start, so that it
+does not pick the same port again in the meantime.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Child:
     Args:
         argv: the program (absolute path) and its arguments.
         log: file to which standard output and error are appended.
-        env: the whole environment; None = ours.
+        env: the whole environment of the child; None = that of this process.
 
     Raises:
         OSError: the program cannot be started.
@@ -98,7 +98,7 @@ class Child:
         return self._process.poll()
 
     def log_tail(self) -> str:
-        """Return the end of the log."""
+        """Return the last 4000 bytes of the log."""
         with self.log.open("rb") as source:
             source.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
             return source.read().decode(errors="replace")
@@ -113,7 +113,7 @@ class Child:
         """Send SIGKILL, wait for the exit and return the exit status.
 
         Raises:
-            TimeoutError: the process still runs after the time limit.
+            TimeoutError: the process still runs 30 s later.
         """
         self._signal(signal.SIGKILL)
         code = await self._wait_for_exit(within_s=_KILL_DEADLINE_S)

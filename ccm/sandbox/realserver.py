@@ -38,7 +38,7 @@ ADMIN_GROUP = "system:masters"
 """Group whose members have every permission, whatever RBAC says (kube-apiserver)."""
 
 START_DEADLINE_S = 120.0
-"""Time limit for both processes together to become ready."""
+"""Time limit for both processes together to become ready, in seconds."""
 
 _POLL_S = 0.05
 _STOP_GRACE_S = 15.0
@@ -258,7 +258,11 @@ async def open_real_apiserver(
 
 
 async def _pause(child: process.Child, deadline: float) -> None:
-    """Wait before the next readiness check; raise ServerStartError if `child` ended or is late."""
+    """Wait before the next readiness check.
+
+    Raises:
+        ServerStartError: `child` exited, or the deadline has passed.
+    """
     if child.exit_code is not None:
         trouble = f"exited with status {child.exit_code}"
     elif time.monotonic() > deadline:

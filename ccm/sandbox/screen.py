@@ -1,9 +1,9 @@
 """The screen of the sandbox: a live picture on a terminal, or lines in a pipe.
 
-Both take permanent lines (`say`) and the state of the board (`show`, called repeatedly). The
-terminal keeps one picture below the permanent lines. No line of the picture wraps: lines are
-truncated at the terminal's width, and columns that do not fit are left out. If not all objects fit,
-existing objects with the latest changes are shown.
+`Picture` and `Lines` both take permanent lines (`say`) and the state of the board (`show`, called
+repeatedly). A terminal shows one picture below the permanent lines. No line of the picture wraps:
+lines are truncated at the terminal's width, and columns that do not fit are left out. If not all
+objects fit, existing objects with the latest changes are shown.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SPARED = (_LAST_COLUMN, "TYPE", "ZONE", "PORTS", "READY", "PROVIDER ID", "NODE"
 """Columns that are dropped if the terminal is too narrow, in this order."""
 
 _SHARE = 3
-"""Services and Machines each get at most a third of the picture if nodes need the space."""
+"""Services and Machines each get at most a third of the lines of the picture."""
 
 _WIDEST = 40
 _GAP = 2
@@ -48,7 +48,7 @@ _EVENT_WIDTH = 20
 """Minimum width of the event column; the terminal truncates longer events."""
 
 _WEB_FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
-"""Fonts of an SVG that a reader's program would download."""
+"""Font rules in an SVG, for which a viewer would download fonts."""
 
 
 def open_screen(out: TextIO) -> Lines | Picture:
@@ -58,7 +58,7 @@ def open_screen(out: TextIO) -> Lines | Picture:
 
 
 class Lines:
-    """Plain lines, each flushed: progress, and after convergence also log entries."""
+    """Plain lines, each flushed: progress and warnings, and after convergence all log entries."""
 
     period_s = 1.0
     """Interval between calls of `show`, in seconds."""
@@ -75,7 +75,10 @@ class Lines:
         print(text, file=self._out, flush=True)
 
     def show(self, board: Board, *, now: float) -> None:
-        """Write the summary if it changed; after convergence also log entries and rollouts."""
+        """Write new warnings, and the summary if it changed.
+
+        After convergence also write all new log entries and the changed progress of rollouts.
+        """
         if self._started is None:
             self._started = now
         happenings = board.happenings.since(self._shown_count)
