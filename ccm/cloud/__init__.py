@@ -2,15 +2,15 @@
 
 A provider may import this package, `ccm.model` and `ccm.base`, and nothing else of the
 daemon. The daemon's wrappers around every provider (`calls`, `lookup`) live here too but are not
-public. This package calls the API server only in `Context.whole`. Importing it loads no HTTP
-library; `ccm.cloud.rest` does.
+public. This package calls the API server only in `Context.whole`. Importing `ccm.cloud` loads no
+HTTP library; only `ccm.cloud.rest` does.
 
 A Node or Service is a frozen `msgspec.Struct`, in tests too: `Service(metadata=ObjectMeta(
 name="web"), spec=ServiceSpec(...))`. `msgspec.json.encode(service)` and `msgspec.to_builtins`
-write it with the API's names (`loadBalancerSourceRanges`). Both omit every field that has its
-default: an absent list equals `null`, but an empty list is written. The model holds only some
-fields of the API object; `Context.whole` reads all of them. Compute a digest from selected fields:
-`resourceVersion` and status change while the load balancer does not.
+encode it with the API's names (`loadBalancerSourceRanges`). Both omit every field that has its
+default: an absent list equals `null`, but an empty list is written. The model has only some fields
+of the API object; `Context.whole` reads all of them. Compute a digest from selected fields, because
+`resourceVersion` and status also change while the load balancer stays the same.
 """
 
 from types import ModuleType as _Module

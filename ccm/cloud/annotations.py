@@ -2,7 +2,7 @@
 
 A provider declares each annotation with `ServiceAnnotation`, reads it with `read`, and lists
 all of them as `Cloud.service_annotation_schema`. The admission webhook of the daemon then rejects a
-Service with an invalid value. Its message is the one that `read` raises during a reconcile.
+Service with an invalid value, with the message of the error that `read` raises in a reconcile.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ T = TypeVar("T")
 _MAX_SHOWN = 80
 
 _PARSE_ERRORS = (ValueError, ArithmeticError)
-"""Errors `parse` may raise. `timedelta` and `Decimal` raise ArithmeticError for a number out of
-range."""
+"""Errors that `parse` may raise; `timedelta` and `Decimal` raise ArithmeticError for a number out
+of range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class ServiceAnnotation(Generic[T]):
         shown: the default in the annotation's own syntax; empty if there is none to show.
         help: the effect of the annotation, one sentence.
         parse: converts text without surrounding white space to the value; raises ValueError for
-            invalid text. Pure: it must not block or make calls.
+            invalid text. It must not block or do I/O.
     """
 
     name: str
@@ -87,7 +87,12 @@ def truth(text: str) -> bool:
 
 
 def markdown(schema: Iterable[ServiceAnnotation[Any]], *, without: str = "") -> str:
-    """Return the annotations as a Markdown table; `without` is shown where `shown` is empty."""
+    """Return the annotations as a Markdown table.
+
+    Args:
+        schema: declarations of the annotations.
+        without: text of the default column for an annotation whose `shown` is empty.
+    """
     rows = ["| annotation | values | default | effect |", "| --- | --- | --- | --- |"]
     for annotation in schema:
         default = f"`{annotation.shown}`" if annotation.shown else without

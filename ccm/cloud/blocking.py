@@ -23,15 +23,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_THREADS = 32
-"""Maximum concurrent calls of one operation; further calls wait for a thread. Twice the number
-that hung objects of one controller can occupy, so that other objects are still served."""
+"""Maximum concurrent calls of one operation; further calls wait for a thread. Twice the number of
+threads that hanging calls of one controller can occupy, so that other objects are still served."""
 
 OPERATION: contextvars.ContextVar[str] = contextvars.ContextVar("kind", default="other")
 """Operation of the current call. The daemon sets it for each call to a provider."""
 
 WAIT_FOR_THREAD: contextvars.ContextVar[bool] = contextvars.ContextVar("outlasted", default=False)
-"""Whether a cancelled caller waits for its thread to end. True in the daemon's calls to a
-provider: their own caller stops waiting at the deadline (see `ccm.cloud.calls.inflight`)."""
+"""Whether a cancelled `blocking` waits for its thread to end. True in the daemon's calls to a
+provider, because `ccm.cloud.calls.inflight` stops waiting for such a call after its deadline."""
 
 
 @functools.cache
@@ -72,7 +72,10 @@ _pools: dict[str, _OperationPool] = {}
 
 
 def exhausted_pools() -> Mapping[str, float]:
-    """Return each operation whose pool is exhausted, with the seconds since its last progress."""
+    """Return each operation without a free thread, and the seconds since a call last ended.
+
+    If no call has ended since the pool became exhausted, the seconds count from that time.
+    """
     now = clock.monotonic()
     return {
         kind: now - pool.last_progress_at
@@ -87,7 +90,10 @@ async def blocking(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwarg
     A thread cannot be interrupted: when the call is cancelled, for example by its
     deadline, the function runs on in the background and its result is dropped. Further calls
     about the same Service or route are rejected until the function returns. So give the vendor's
-    client its own timeout. Once the leader lease may have expired, no function is started.
+    client its own timeout.
+
+    Raises:
+        LeaseExpired: the leader lease may have expired, so `function` was not called.
     """
     call = functools.partial(
         contextvars.copy_context().run, _run_checked, function, *args, **kwargs
@@ -110,7 +116,7 @@ def _run_checked(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs)
 
 
 async def _wait_for(running: Future[Any]) -> None:
-    """Wait until the function has returned, ignoring further cancellations."""
+    """Wait until the function has returned; ignore further cancellations of the caller."""
     if running.cancelled():
         return
     ended = asyncio.wrap_future(running)

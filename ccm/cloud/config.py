@@ -1,8 +1,7 @@
 """Input of a provider when it is opened: its configuration and access to the cluster.
 
 The daemon passes the bytes of the `--cloud-config` file unchanged. `Context` parses the usual
-formats into a Struct or into fields (`settings.Fields`), so that one message reports every
-fault of a file.
+formats into a Struct or into `settings.Fields`, so that one message reports every fault of a file.
 """
 
 from __future__ import annotations
@@ -71,10 +70,10 @@ class Context:
         clients: factory of API clients; None without a cluster, as in contract tests.
         environ: the environment variables of the process, for a provider whose reference
             implementation reads them; empty in contract tests, unless a test sets them.
-        pod_ranges: the Pod ranges that need routes: `--cluster-cidr`; empty with
+        pod_ranges: the ranges of `--cluster-cidr`, whose Pods need routes; empty with
             `--configure-cloud-routes=false`.
         events: recorder for `warn`; None without a cluster, as in contract tests.
-        followed: the files passed to `follow`, with their signatures at that time.
+        followed: the files passed to `follow`, with their signatures at the time of the call.
     """
 
     config: bytes = b""
@@ -97,7 +96,8 @@ class Context:
 
         Args:
             about: `node.reference` or `service.reference`.
-            reason: in CamelCase; most providers use that of the vendor's own controller manager.
+            reason: reason in CamelCase; most providers use a reason of the vendor's own
+                cloud-controller-manager.
             message: the cause, and what users can do about it.
         """
         if self.events is not None:
@@ -106,8 +106,8 @@ class Context:
     async def whole(self, obj: Node | Service) -> Mapping[str, Any]:
         """Read an object from the API server, with all its fields.
 
-        `ccm.model` holds only the fields that the daemon uses. Each call sends one request, within
-        the rate limit `--kube-api-qps`. Do not use it for digests, which must be pure.
+        `ccm.model` has only the fields that the daemon uses. Each call sends one request, within
+        the rate limit `--kube-api-qps`. Do not call it to compute a digest, which must do no I/O.
 
         Raises:
             Aborted: the object is gone, or its name now belongs to another object.
@@ -131,11 +131,12 @@ class Context:
         return whole_object
 
     def follow(self, file: str | Path) -> Path:
-        """Watch a file: a change reopens the provider, as a change of the cloud-config does.
+        """Watch a file and return its path; a change reopens the provider.
 
-        For credentials and certificates that the cloud-config names. Call it before reading the
-        file, so that no change is missed. The reopened provider replaces the old one only after a
-        successful test call, so a broken file changes nothing.
+        For credentials and certificates that the cloud-config names; the cloud-config itself is
+        always watched. Call this method before reading the file, so that no change is missed. The
+        reopened provider replaces the old one only after a successful test call, so the old one
+        stays in use while the file is broken.
         """
         path = Path(file)
         self.followed[path] = files.signature(path)
@@ -144,7 +145,7 @@ class Context:
     def secret_file(self, file: str | Path) -> str:
         """Follow a file that holds a secret, and return its text without surrounding white space.
 
-        The text is masked in the log.
+        The text is masked in all output from then on.
 
         Raises:
             ConfigError: the file is unreadable, empty or too long for a credential.

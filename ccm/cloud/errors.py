@@ -1,4 +1,4 @@
-"""Errors that a provider may raise, and the reaction of the daemon to each.
+"""Errors that a provider may raise, and how the daemon reacts to each.
 
 ```text
 CloudError
@@ -23,8 +23,8 @@ Go cloud-provider library (its "instance not found" is `NotFound`). `CODES` hold
 numbers and wire names. Controllers receive any other exception of a provider as `Internal`, with
 the original as its cause.
 
-Raise `NotFound` itself. An error that merely has a `NotFound` among its causes does not mean
-absence, because an absence deletes objects.
+To report absence, raise `NotFound` itself. The daemon deletes objects whose absence is reported, so
+an error that merely has a `NotFound` among its causes does not count as absence.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class CloudError(Exception):
     An empty message is replaced by the class name.
 
     Attributes:
-        partial: the result known in spite of the error, where the method documents one;
-            None = no result. An error raised from this one does not inherit it.
-        refusal: the response that caused the error, such as a `ccm.cloud.rest.Refusal`; None
-            without one. The daemon never reads it.
+        partial: partial result, for methods that document one; None = no result. An error raised
+            `from` this error does not inherit the result.
+        refusal: the response that caused the error, such as a `ccm.cloud.rest.Refusal`; None =
+            no response. The daemon never reads it.
     """
 
     partial: object = None
@@ -85,7 +85,7 @@ class OutOfRange(CloudError):
 
 
 class FailedPrecondition(CloudError):
-    """The cloud rejects the request until its state is changed; an early retry is useless."""
+    """The state of the cloud's resources does not allow the request; an early retry is useless."""
 
 
 class NotOwned(FailedPrecondition):
@@ -131,8 +131,9 @@ class ImplementedElsewhere(CloudError):
 class RetryAfter(CloudError):
     """The operation is still in progress; the daemon requeues the object after `seconds`.
 
-    The error counts as no failure and causes no event, unless it lasts (see `Retry.AFTER`). A
-    negative time counts as 0. The constructor raises ValueError for NaN and infinity.
+    The error does not count as a failure and causes no event in the first minute (see
+    `Retry.AFTER`). Negative `seconds` count as 0. The constructor raises ValueError for NaN and
+    infinity.
     """
 
     def __init__(self, message: str, *, seconds: float) -> None:
@@ -170,7 +171,7 @@ class Retry(Enum):
     AFTER = "after"
     """After the error's own delay, longer if repeated; with an event after one minute."""
     NEVER = "never"
-    """No retry and no event: the error is a result."""
+    """No retry and no event: another controller is responsible for the object."""
 
     @property
     def event(self) -> bool:
@@ -200,7 +201,7 @@ POLICY: dict[type[CloudError], Retry] = {
     Canceled: Retry.BACK_OFF,
     Unknown: Retry.BACK_OFF,
 }
-"""Class -> default retry policy; a subclass inherits that of its base."""
+"""Class -> default retry policy; a subclass inherits the policy of its base."""
 
 
 def policy_for(error: CloudError) -> Retry:
@@ -211,15 +212,16 @@ def policy_for(error: CloudError) -> Retry:
 def normalize(error: BaseException) -> CloudError:
     """Convert any exception of a provider to a `CloudError`.
 
-    A `RetryAfter`, `Unimplemented` or `ImplementedElsewhere` among the causes is returned
-    instead of the error, because these classes only make the daemon do less. A `NotFound` among
-    the causes is ignored. Any other `CloudError` is returned unchanged. A bare `TimeoutError`
-    becomes `DeadlineExceeded`, and everything else becomes `Internal`.
+    If a cause of the error is a `RetryAfter`, `Unimplemented` or `ImplementedElsewhere`, that cause
+    is returned, because these classes only make the daemon do less. Otherwise a `CloudError` is
+    returned unchanged, a `TimeoutError` becomes `DeadlineExceeded`, and any other exception becomes
+    `Internal`. A `NotFound` among the causes is ignored.
 
     An exception group, as raised by a task group, becomes one error with the messages of all
-    members. Its class is theirs if all agree, otherwise `Internal`, because parts of the work
-    failed differently. A group of `NotFound` becomes `Internal` too, and a group of `RetryAfter`
-    has the longest delay. The error carries the first partial result among its members.
+    members. If all members have the same class, the error has it too; otherwise it is `Internal`,
+    because parts of the work failed differently. A group of `NotFound` also becomes `Internal`, and
+    a group of `RetryAfter` has the longest delay. The error carries the first partial result among
+    its members.
     """
     if isinstance(error, BaseExceptionGroup):
         return _normalize_group(error)
@@ -274,7 +276,8 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 class Code(NamedTuple):
-    """Machine code: its number, and its name in texts and in `status.lastOperation.errorCode`."""
+    """Error code of Gardener's driver interface: number, and name as in
+    `status.lastOperation.errorCode`."""
 
     number: int
     name: str
@@ -311,7 +314,8 @@ CODES: Mapping[type[CloudError], Code] = MappingProxyType(
         ImplementedElsewhere: Code(12, "Unimplemented"),
     }
 )
-"""Class -> code; a subclass inherits that of its base. A code is read as the first class listed."""
+"""Class -> code; a subclass inherits the code of its base. If several classes have one code,
+`class_of` returns the first."""
 
 _CLASSES: dict[int | str, type[CloudError]] = {}
 for _kind, _code in CODES.items():
@@ -346,8 +350,8 @@ def format_error(error: CloudError) -> str:
 def parse_error(text: str) -> CloudError | None:
     """Parse an error in wire format; None for any other text.
 
-    `PREFIX` is followed by two groups in square brackets, which may contain nested groups: code
-    and message. An unknown code becomes `Unknown`, and so does OK, which is no error.
+    `PREFIX` is followed by two groups in square brackets, code and message, which may contain
+    nested groups. An unknown code becomes `Unknown`, and so does OK, which is not an error code.
     """
     match [*_bracket_groups(text.partition(PREFIX)[2])]:
         case [name, message]:

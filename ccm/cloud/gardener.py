@@ -12,12 +12,12 @@
 * The class of an error follows from its `code` (number or name), or from Gardener's error text.
   Any other error is normalized (`ccm.cloud.errors.normalize`).
 
-Ownership: such a driver finds VMs by name and sets no marks. A VM with the machine's name counts
-as the machine's only while the Machine records a started creation (`creation_started`). The
-controller calls `get_machine_status` first, and records the creation only if the name is free.
-Without the record, a lookup by name raises `NotFound` and a deletion by name does nothing. While
-a creation is recorded, a VM that another cluster creates under that name would be adopted. So
-give each cluster its own project.
+Ownership: such a driver finds VMs by name, without labels or tags that name the owner. A VM with
+the Machine's name counts as its VM only while the Machine records a started creation
+(`creation_started`). The controller calls `get_machine_status` first, and records the creation only
+if no VM has the name. Without a recorded creation, a lookup by name raises `NotFound` and a
+deletion by name does nothing. While a creation is recorded, a VM that another cluster creates under
+that name would be adopted. So give each cluster its own cloud project.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ccm.cloud.machines import (
 from ccm.model import NodeAddress
 
 USER_DATA = "userData"
-"""Key of the user data in the secret that such drivers receive."""
+"""Key of the user data in the Secret that a driver with Gardener's signatures receives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class GardenerSecret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GardenerRequest:
-    """Argument of such a driver's methods; `machine` is None for a listing."""
+    """Argument of most methods of the adapted driver; `machine` is None in `list_machines`."""
 
     machine_class: GardenerMachineClass
     secret: GardenerSecret
@@ -107,7 +107,7 @@ class GardenerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GardenerVolumeRequest:
-    """Argument of such a driver's `get_volume_ids`."""
+    """Argument of the adapted driver's `get_volume_ids`."""
 
     pv_specs: Sequence[Mapping[str, Any]]
 
@@ -116,14 +116,18 @@ def from_gardener(driver: Any, *, provider_names: Collection[str] = ()) -> FromG
     """Adapt a driver with Gardener's method signatures.
 
     Args:
-        driver: the object; it holds its own session (Gardener's `NewProvider(spi)`).
+        driver: object with Gardener's methods; it has its own session, as from Gardener's
+            `NewProvider(spi)`.
         provider_names: see `Driver.provider_names`.
     """
     return FromGardener(driver, provider_names=provider_names)
 
 
 class FromGardener(Driver[Any]):
-    """`MachineDriver` that delegates to a driver with Gardener's signatures; see the module."""
+    """`MachineDriver` that delegates to a driver with Gardener's method signatures.
+
+    See the module for its rules of ownership.
+    """
 
     finds_by_name = True
 
@@ -148,7 +152,8 @@ class FromGardener(Driver[Any]):
         """Return the VM of the provider ID, or of the name if a creation is recorded.
 
         Raises:
-            NotFound: neither provider ID nor creation is recorded, or there is no such VM.
+            NotFound: the Machine has neither a provider ID nor a recorded creation, or there is no
+                such VM.
         """
         if not req.provider_id and not req.creation_started:
             raise errors.NotFound(f"no creation of a VM for {req.identity.name} is recorded")

@@ -1,7 +1,7 @@
-"""Helpers for providers: properties of a Service, provider IDs, label values. Pure.
+"""Helpers for providers: properties of a Service, provider IDs, label values. No I/O.
 
-Helpers for Services return the same results as the Go library. A provider ID is `<scheme>://<id>`,
-where the scheme is the name of the provider.
+Helpers for Services return the same results as the Go cloud-provider library. A provider ID is
+`<scheme>://<id>`, where the scheme is usually the name of the provider.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _NAME_LENGTH = 32
 
 
 def load_balancer_name(uid: str) -> str:
-    """Return `a` and a Service's UID without dashes, cut to 32 characters for most clouds."""
+    """Return `a` and a Service's UID without dashes, cut to 32 characters, which most clouds
+    accept."""
     return ("a" + uid.replace("-", ""))[:_NAME_LENGTH]
 
 
@@ -41,9 +42,10 @@ def has_load_balancer_finalizer(service: Service) -> bool:
 
 
 def load_balancer_source_ranges(service: Service) -> frozenset[Network]:
-    """Return the client ranges that may use the load balancer, deduplicated, host bits cleared.
+    """Return the CIDRs of allowed clients, without duplicates and with host bits cleared.
 
-    The field of the spec wins over the annotation. Without both, every IPv4 client is allowed.
+    `spec.loadBalancerSourceRanges` wins over the annotation. Without either, every IPv4 client is
+    allowed.
 
     Raises:
         InvalidArgument: an entry is no CIDR; the message names the field or annotation.
@@ -93,7 +95,10 @@ def load_balancer_status(service: Service) -> Status:
 
 
 def load_balancer_status_equal(one: Status, other: Status) -> bool:
-    """Return whether two statuses are equal, order included; an unset IP mode is not `VIP`."""
+    """Return whether two statuses are equal in content and order.
+
+    An unset IP mode differs from `VIP`.
+    """
     return _comparable(one) == _comparable(other)
 
 
@@ -143,8 +148,8 @@ def parse_provider_id(provider_id: str, scheme: str) -> str:
 def is_foreign(provider_id: str, schemes: Collection[str], others: Collection[str] = ()) -> bool:
     """Return whether a node's provider ID belongs to another cloud or controller.
 
-    An empty ID and an ID without a scheme are not foreign: their owner is unknown, so
-    the provider decides.
+    An empty ID and an ID without a scheme are not foreign: their owner is unknown, so the
+    provider must decide.
 
     Args:
         provider_id: the node's provider ID.

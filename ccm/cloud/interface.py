@@ -1,16 +1,17 @@
 """The provider interfaces: the capabilities of a cloud, as protocols.
 
-A provider is one async context manager that yields a `Cloud`. Each capability is a field of
-`Cloud`; None means not offered. A provider needs to implement nothing else.
+A provider is one async context manager that yields a `Cloud`, and nothing else is required. Each
+capability is a field of `Cloud`; None means not offered.
 
 Rules for every method:
 
 * Arguments are read-only.
 * Every method must be idempotent: it may be called again while an earlier call still runs, and
   after a call whose response was lost.
-* The daemon gives every call a deadline, and cancels it on lost leadership. A cancelled call has
+* The daemon cancels a call at its deadline and when it loses leadership. A cancelled call has
   one second to clean up, and must leave only resources that the next call can adopt. A call that
-  continues is abandoned; its Service or route gets no further calls until it ends.
+  runs longer is abandoned: until it ends, the daemon makes no further call about its Service or
+  route.
 * Raise the classes of `ccm.cloud.errors`. Any other exception counts as `Internal`
   and is retried with back-off.
 * `operation` declares the deadline of each async method, and whether it changes cloud resources.
@@ -65,10 +66,10 @@ def _destination_subject(route: Route, **_: object) -> str:
 class InstancesV2(Protocol):
     """Instances looked up by Node: the interface for a new provider.
 
-    Look up an instance by `node.provider_id`. Where that is empty, use other properties, usually
-    the name. Raise `InvalidArgument` for a provider ID of another scheme; it never means absence.
-    Only `instance_exists` reports absence as a result; the other two methods raise `NotFound`. If
-    a cloud offers this interface, the daemon calls neither `Instances` nor `Zones`.
+    Look up an instance by `node.provider_id`. If the ID is empty, use other properties, usually the
+    name. Raise `InvalidArgument` for a provider ID of another scheme; such an ID never means
+    absence. Only `instance_exists` reports absence as a result; the other two methods raise
+    `NotFound`. If a cloud offers this interface, the daemon calls neither `Instances` nor `Zones`.
     """
 
     @operation()
@@ -99,8 +100,8 @@ class InstancesV2(Protocol):
 
         Called once to initialise a node. For each initialised node, called once per
         `--node-status-update-frequency` to update its addresses. None means that the metadata is
-        not available yet: the node keeps its taint and is retried later. An error also keeps the
-        taint, is retried according to its class, and causes a Warning event.
+        not available yet: the node keeps the taint `uninitialized` and is retried later. An error
+        also keeps the taint, is retried according to its class, and causes a Warning event.
 
         Raises:
             NotFound: there is no such instance.
@@ -109,14 +110,14 @@ class InstancesV2(Protocol):
 
 @runtime_checkable
 class InstanceStates(Protocol):
-    """Optional on the same object as `InstancesV2`: existence and power in one cloud request."""
+    """Optional interface of the `InstancesV2` object: existence and power in one cloud request."""
 
     @operation()
     async def instance_state(self, node: Node) -> InstanceState:
         """Return the results of `instance_exists` and `instance_shutdown` at once.
 
-        The node lifecycle controller calls it instead of them. Errors have the same effect as
-        those of `instance_exists`.
+        The node lifecycle controller calls this method instead of those two. An error keeps the
+        node and is retried with back-off, as with `instance_exists`.
         """
 
 
@@ -125,14 +126,14 @@ class Instances(Protocol):
 
     For providers ported from an older code base. Only the methods that the node controllers call
     are required. Where there are two methods for one property, the controllers look up by
-    provider ID first, and by name after any error; the second error counts. An error during the
-    initialisation of a node keeps its taint, causes a Warning event and is retried according to
-    its class.
+    provider ID first, and by name after any error; if both fail, the class of the second error
+    counts. An error during the initialisation of a node keeps the taint `uninitialized`, causes a
+    Warning event and is retried according to its class.
     """
 
     @operation()
     async def node_addresses(self, node_name: str) -> Sequence[NodeAddress]:
-        """Return the addresses by node name.
+        """Return the addresses of the instance with this node name.
 
         Called after any error of `node_addresses_by_provider_id`. An empty result leaves the
         addresses of the node unchanged. An error in the periodic address update is logged; the
@@ -141,7 +142,7 @@ class Instances(Protocol):
 
     @operation()
     async def node_addresses_by_provider_id(self, provider_id: str) -> Sequence[NodeAddress]:
-        """Return the addresses by provider ID.
+        """Return the addresses of the instance with this provider ID.
 
         Called once to initialise a node, and for each initialised node once per
         `--node-status-update-frequency`. After any error the daemon calls `node_addresses`.
@@ -151,8 +152,8 @@ class Instances(Protocol):
     async def instance_id(self, node_name: str) -> str:
         """Return the cloud's instance ID, without scheme, for a node without provider ID.
 
-        Called once to initialise such a node. The lifecycle controller calls it whenever it
-        checks such a node that is not Ready.
+        Called once to initialise a node without provider ID, and whenever the node lifecycle
+        controller checks such a node because it is not Ready.
 
         Raises:
             NotFound: no such instance, not even a stopped one; the lifecycle controller
@@ -162,14 +163,14 @@ class Instances(Protocol):
 
     @operation()
     async def instance_type(self, node_name: str) -> str:
-        """Return the instance type by node name; empty = no label.
+        """Return the type of the instance with this node name; empty = no label.
 
         Called after any error of `instance_type_by_provider_id`.
         """
 
     @operation()
     async def instance_type_by_provider_id(self, provider_id: str) -> str:
-        """Return the instance type by provider ID; empty = no label.
+        """Return the type of the instance with this provider ID; empty = no label.
 
         Called once to initialise a node. After any error the daemon calls `instance_type`.
         """
@@ -184,9 +185,8 @@ class Instances(Protocol):
     async def instance_exists_by_provider_id(self, provider_id: str) -> bool:
         """Return whether the instance exists; True for a stopped one.
 
-        Called like `InstancesV2.instance_exists`; False deletes the Node in the same way. Any
-        error keeps the node and is retried with back-off, even `NotFound`, which does not mean
-        absence here.
+        Called like `InstancesV2.instance_exists`, and False deletes the Node too. Any error keeps
+        the node and is retried with back-off, even `NotFound`: here only False means absence.
         """
 
     @operation()
@@ -206,33 +206,40 @@ class Zones(Protocol):
     """Zones for the old `Instances` interface.
 
     Called once to initialise a node, after its addresses and type are known. An empty field of
-    the result sets no label. An error of the lookup by name keeps the node's taint, causes a
-    Warning event and is retried according to its class.
+    the result sets no label. An error of the lookup by name keeps the taint `uninitialized`, causes
+    a Warning event and is retried according to its class.
     """
 
     async def get_zone(self) -> Zone:
-        """Return the zone of the machine that the daemon runs on. The daemon never calls it."""
+        """Return the zone of the node on which the daemon runs. The daemon never calls it."""
 
     @operation()
     async def get_zone_by_provider_id(self, provider_id: str) -> Zone:
-        """Return the zone by provider ID. After any error: `get_zone_by_node_name`."""
+        """Return the zone of the instance with this provider ID.
+
+        After any error the daemon calls `get_zone_by_node_name`.
+        """
 
     @operation()
     async def get_zone_by_node_name(self, node_name: str) -> Zone:
-        """Return the zone by node name. Called after any error of `get_zone_by_provider_id`."""
+        """Return the zone of the instance with this node name.
+
+        Called after any error of `get_zone_by_provider_id`.
+        """
 
 
 class Inventory(Protocol):
     """Optional bulk listing, which saves cloud requests in large clusters.
 
     The daemon shares one listing between initialisation, address updates and lifecycle checks, but
-    uses it only if that takes fewer cloud requests than single calls. An instance missing
-    from a listing is always looked up by a single call before the daemon acts on its absence.
+    makes it only if it takes fewer cloud requests than single calls. An instance missing from a
+    listing is always looked up by a single call before the daemon acts on its absence.
     """
 
     @operation(deadline_s=LISTING_S)
     async def list_instances(self) -> InstanceListing:
-        """Return every instance with power state and complete metadata, and the request count.
+        """Return every instance with its power state and complete metadata, and the number of cloud
+        requests.
 
         Called at most once per `--inventory-max-age`, never concurrently. On an error the
         daemon falls back to single calls.
@@ -251,11 +258,11 @@ class LoadBalancer(Protocol):
     If the cloud rejects a node as a member (unknown, or in another network), add all other
     nodes. Then raise an error that names the rejected nodes, usually `Aborted`. An error of
     `ensure_load_balancer` should carry the Status of the load balancer
-    (`error.carrying(status)`), so that the Service is served meanwhile.
+    (`error.carrying(status)`), so that clients can use the load balancer meanwhile.
 
     `RetryAfter` requeues the Service after the given delay, without an event in the first minute.
-    The delay grows the longer it lasts, up to 5 min. `ImplementedElsewhere` leaves the Service to
-    another controller. Any other error causes a Warning event about the Service and is
+    If it is raised repeatedly, the delay grows up to 5 min. `ImplementedElsewhere` leaves the
+    Service to another controller. Any other error causes a Warning event about the Service and is
     retried according to its class:
 
     * errors with back-off: after 5 s, 10 s, ... 5 min;
@@ -272,19 +279,19 @@ class LoadBalancer(Protocol):
         Called after a failed `update_load_balancer`. Unless `Cloud.always_ensure_deleted`, also
         called before the deletion of a load balancer that this process ensured or found up to date.
 
-        Before a deletion, None ends it without a further call, so return None only if the cloud
-        confirms the absence. Never raise `NotFound` instead: an error keeps the Service and is
-        retried. After a failed update, None means that there was nothing to update, so the update
-        did not fail. An error then counts as "exists".
+        Before a deletion, None means that nothing is left to delete, so return None only if the
+        cloud confirms the absence. Never raise `NotFound` instead: an error keeps the Service and
+        is retried. After a failed update, None means that there was nothing to update, so the
+        update counts as successful; an error counts as "the load balancer exists".
         """
 
     def get_load_balancer_name(self, cluster_name: str, service: Service) -> str:
-        """Return the name of the load balancer in the cloud; pure, no call.
+        """Return the name of the load balancer in the cloud; no I/O.
 
         Called to find a Service's load balancer in a listing of `LoadBalancerDigests`. The name
         must be unique for each Service, even if a Service is deleted and recreated under its old
-        name; `default_load_balancer_name` is. After an error the daemon calls
-        `ensure_load_balancer`, as for a different digest.
+        name; `default_load_balancer_name` returns such a name. If this method raises an error, the
+        daemon calls `ensure_load_balancer`.
         """
 
     @operation(deadline_s=BALANCER_S, change=True, subject=_service_uid)
@@ -295,29 +302,31 @@ class LoadBalancer(Protocol):
 
         Called when a Service appears or changes, after a failed update of the members, and
         once per Service after a start (see `LoadBalancerDigests`). It must be idempotent: without
-        a change of the Service or nodes, it changes nothing. `nodes` may be empty. The result
-        is written to the Service's status. The Service gets our finalizer before the first call,
-        so that the load balancer is always removed with it.
+        a change of the Service or nodes, it changes nothing. `nodes` may be empty. The daemon
+        writes the result to the Service's status. Before the first call it adds the finalizer
+        `service.kubernetes.io/load-balancer-cleanup` to the Service, so that the load balancer is
+        always removed with the Service.
 
         Raises:
             Aborted: the cloud rejected some nodes as members; everything else is done. Any error
                 but RetryAfter may carry the Status of a working load balancer (`carrying`):
-                that Status is written to the Service, and the call is retried.
+                the daemon writes that Status to the Service, and retries the call.
             RetryAfter: the cloud operation is in progress; the call is repeated after the delay.
             InvalidArgument, FailedPrecondition: the cloud cannot fulfil the Service's spec.
-            ImplementedElsewhere: not ours; the finalizer stays, the status is not changed.
+            ImplementedElsewhere: another controller is responsible; the finalizer stays, and the
+                status is not changed.
         """
 
     @operation(deadline_s=BALANCER_S, change=True, subject=_service_uid)
     async def update_load_balancer(
         self, cluster_name: str, service: Service, nodes: Sequence[Node]
     ) -> None:
-        """Make exactly these nodes the members; change nothing else.
+        """Make exactly these nodes the members of the load balancer; change nothing else.
 
         Called once per Service for each burst of node changes, also while
-        `ensure_load_balancer` fails for the Service. So read only those fields that members need:
-        an invalid annotation or port must not keep deleted nodes as members. An error is retried
-        according to its class. From the third consecutive error on, the daemon retries with
+        `ensure_load_balancer` fails for the Service. So read only the Service fields that members
+        need: an invalid annotation or port must not keep deleted nodes as members. An error is
+        retried according to its class. From the third consecutive error on, the daemon retries with
         `ensure_load_balancer`. The Warning event names the nodes.
 
         Raises:
@@ -328,12 +337,12 @@ class LoadBalancer(Protocol):
 
     @operation(deadline_s=BALANCER_S, change=True, subject=_service_uid)
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: Service) -> None:
-        """Delete the load balancer and all its parts, also of a partial one; succeed if absent.
+        """Delete the load balancer with all its parts, even an incomplete one; succeed if absent.
 
         Never delete a resource that was not created for the Service. If `ensure_load_balancer`
-        uses an existing load balancer without marks of an owner, mark it as adopted. Release it
-        here: remove the Service's listeners and marks. `LoadBalancerRecord.adopted` reports it to
-        `kube-ccm plan`.
+        uses an existing load balancer without labels or tags of an owner, it must label the load
+        balancer as adopted. Do not delete such a load balancer here: remove only the Service's
+        listeners and labels. `LoadBalancerRecord.adopted` reports the adoption to `kube-ccm plan`.
 
         Called when a Service is deleted or no longer needs a load balancer. Return only when
         nothing is left: the daemon then removes the finalizer and makes no further call. Any error
@@ -348,17 +357,17 @@ class LoadBalancer(Protocol):
 
 @runtime_checkable
 class LoadBalancerDigests(Protocol):
-    """Optional on the same object as `LoadBalancer`: a start without needless calls.
+    """Optional interface of the `LoadBalancer` object: a start without needless calls.
 
-    After a start every Service must be reconciled once. With this capability the daemon
+    After a start every Service must be reconciled once. With this interface the daemon
     makes one listing, computes the wanted digest of each Service, and calls
     `ensure_load_balancer` only where the digests differ or the load balancer is missing.
 
-    A digest is any text that is equal exactly if `ensure_load_balancer` would change
-    nothing: a hash over listeners, health checks, source ranges, members and all other properties
-    that the provider sets. Write one function that computes a digest from these properties. Apply
-    it to the wanted and to the actual properties. Never compute the actual digest from a record of
-    the wanted state (a tag, a description): that would hide every change made outside the daemon.
+    A digest is a text such as a hash over listeners, health checks, source ranges, members and all
+    other properties that the provider sets. The wanted and the actual digest must be equal exactly
+    if `ensure_load_balancer` would change nothing. Write one function that computes a digest, and
+    apply it to the wanted and to the actual properties. Never store the wanted digest in the cloud
+    (a tag, a description) as the actual one: that would hide every change made outside the daemon.
     """
 
     @operation(deadline_s=LISTING_S)
@@ -372,7 +381,7 @@ class LoadBalancerDigests(Protocol):
     def load_balancer_digest(
         self, cluster_name: str, service: Service, nodes: Sequence[Node]
     ) -> str:
-        """Return the wanted digest for a Service and its nodes; pure, no call.
+        """Return the wanted digest for a Service and its nodes; no I/O.
 
         Raise any `CloudError` if the Service cannot be served: the daemon then calls
         `ensure_load_balancer`, which reports the error.
@@ -381,16 +390,16 @@ class LoadBalancerDigests(Protocol):
 
 @runtime_checkable
 class LoadBalancerRemoval(Protocol):
-    """Optional on the same object as `LoadBalancer`: removal of orphaned load balancers.
+    """Optional interface of the `LoadBalancer` object: removal of orphaned load balancers.
 
-    The daemon never calls it; `kube-ccm orphans --delete=NAME` does.
+    Only `kube-ccm orphans --delete=NAME` calls it; the daemon never does.
     """
 
     @operation(deadline_s=BALANCER_S, change=True, subject=_name_subject)
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
         """Delete a load balancer listed by `list_load_balancers`, with all its parts.
 
-        Succeed if it is gone. Never touch a load balancer of another cluster.
+        Succeed if it is gone. Never change a load balancer of another cluster.
 
         Raises:
             RetryAfter: the cloud operation is in progress.
@@ -405,10 +414,10 @@ class Routes(Protocol):
     change, and periodically. At most `Limits.concurrent_routes` changes run concurrently, never two
     about overlapping ranges.
 
-    `RetryAfter` postpones the next call, without an event in the first minute. Repeated answers
-    lengthen the delay, up to 5 min. Any other error delays only its route, according to the error
-    class: 1 s, 2 s, ... 5 min with back-off. After the delay, a comparison with a new listing
-    decides whether the call is repeated.
+    `RetryAfter` postpones the next call, without an event in the first minute. If it is raised
+    repeatedly, the delay grows up to 5 min. Any other error delays only its route, according to the
+    error class: 1 s, 2 s, ... 5 min for errors with back-off. After the delay, a comparison with a
+    new listing decides whether the call is repeated.
     """
 
     @operation(deadline_s=LISTING_S)
@@ -416,9 +425,9 @@ class Routes(Protocol):
         """Return all routes that the cloud manages for this cluster, including blackholes.
 
         Called for each comparison. Never return a partial listing: missing routes are created, and
-        a node without a route for any of its ranges gets the condition NetworkUnavailable. On an
-        error nothing is created, deleted or marked, and the listing is retried after at most
-        one minute. Routes outside `--cluster-cidr` are left alone.
+        a node without a route for any of its ranges gets the condition NetworkUnavailable. After an
+        error the controller changes neither routes nor conditions, and retries the listing after at
+        most one minute. It never changes routes outside `--cluster-cidr`.
         """
 
     @operation(deadline_s=ROUTE_S, change=True, subject=_destination_subject)
@@ -431,8 +440,8 @@ class Routes(Protocol):
         node's NetworkUnavailable condition.
 
         Raises:
-            AlreadyExists: the range has a route to another target, and the cloud allows one
-                per range. The existing route is never changed.
+            AlreadyExists: the range has a route to another target, and the cloud allows only one
+                route per range. Never change the existing route.
             FailedPrecondition: none of the node's addresses is routable yet.
             ResourceExhausted: the route table is full.
         """
@@ -441,9 +450,9 @@ class Routes(Protocol):
     async def delete_route(self, cluster_name: str, route: Route) -> None:
         """Delete a route as returned by `list_routes`; succeed if it is gone.
 
-        Called for a route whose node is gone or has other ranges, for a duplicate and for
-        a blackhole. The controller checks the cached node again right before the call. A new route
-        for the range is created only after this method has returned.
+        Called for a route whose node is gone or has other Pod ranges, for a duplicate and for a
+        blackhole. The controller checks the cached node again right before the call. It creates a
+        new route for the range only after this method has returned.
         """
 
 
@@ -497,23 +506,23 @@ class Cloud:
         set_informers: called once, before the caches start.
         inventory: bulk listing.
         machines: machine driver, for a machine controller; the node controllers never call it.
-        has_cluster_id: True if the cloud's objects carry a mark of this cluster, or if the
+        has_cluster_id: True if the cloud's objects have a label or tag of this cluster, or if the
             credentials see objects of this cluster only. Otherwise the daemon refuses to
             start without `--allow-untagged-cloud`.
         schemes: provider ID schemes of this cloud, including old spellings. Empty = `name`.
             A node with another scheme is never changed.
-        foreign_ids: prefixes of provider IDs that have one of these schemes but belong to another
-            controller, such as that of another product of the vendor.
+        foreign_ids: prefixes of provider IDs that have one of these schemes but belong to the
+            controller of another product, for example of the same vendor.
         limits: deadlines and rate limit of calls to this provider.
         service_annotations: prefixes of the Service annotations that the load balancers read; a
             change of any other annotation causes no call. None = every annotation counts.
-        service_annotation_schema: declarations of those annotations. If the admission webhook is
-            enabled, it rejects a Service with an invalid value, and warns about an undeclared
-            annotation with one of the prefixes. Empty = no validation.
+        service_annotation_schema: declarations of the annotations with these prefixes. If the
+            admission webhook is enabled, it rejects a Service with an invalid value, and warns
+            about an undeclared annotation with one of the prefixes. Empty = no validation.
         always_ensure_deleted: True = a deletion calls `ensure_load_balancer_deleted` at once,
             which saves a call and also removes parts that `get_load_balancer` does not report.
             False = `get_load_balancer` is called first if this process confirmed the load balancer
-            and has not changed it since; the Go reference always calls it first.
+            and has not changed it since. The Go cloud-controller-manager always calls it first.
         load_balancers_check_health: False = the load balancers send traffic to every member,
             healthy or not. The daemon then makes only Ready nodes members.
     """
@@ -557,7 +566,7 @@ class Cloud:
 
 
 def check_fields(names: Collection[str], *, where: str) -> None:
-    """Raise ProviderError for a name that is no field of `Cloud`; `where` is its origin."""
+    """Raise ProviderError for a name that is not a field of `Cloud`; `where` begins the message."""
     known = Cloud.__dataclass_fields__
     for name in names:
         if name not in known:
@@ -567,14 +576,18 @@ def check_fields(names: Collection[str], *, where: str) -> None:
 
 
 class InstancesByPower(ABC):
-    """Base class: `InstanceStates`, and `InstancesV2` without `instance_metadata`."""
+    """Base class that implements `InstanceStates` and most of `InstancesV2`.
+
+    A subclass provides `instance_power` and `instance_metadata`.
+    """
 
     @abstractmethod
     async def instance_power(self, node: Node) -> Power:
         """Return the power state; RUNNING for a state that the provider does not know.
 
         Raises:
-            NotFound: the cloud confirms that there is no such instance; the Node is deleted.
+            NotFound: the cloud confirms that there is no such instance; the daemon then deletes
+                the Node.
         """
 
     async def instance_exists(self, node: Node) -> bool:

@@ -1,16 +1,16 @@
-"""Lookup of instances: the nodes of our cloud, and the cloud's data about them.
+"""Lookup of instances: which nodes are ours, and the cloud's data about their instances.
 
 `InstancesV2` takes precedence. Otherwise `Instances` with `Zones` is used, with the order of calls
-and the fallbacks of the Go reference. If the provider has an inventory, all controllers share one
-bulk listing, used only where it saves cloud requests.
+and the fallbacks of the Go cloud-controller-manager. If the provider has an inventory, all
+controllers share one bulk listing, made only if it saves cloud requests.
 
 A listing saves requests if more single requests are waiting than the last listing took. A listing
-proves presence only: an instance missing from it is looked up by a single call. After a failed
-listing, or one that served fewer lookups than it took requests, bulk listing is paused.
+proves presence only: an instance missing from it is looked up by a single call. Bulk listing pauses
+after a listing that failed or that served fewer lookups than it took requests.
 
-The data of a listing may be as old as its start, so its age counts from there. A node without
-provider ID is looked up by its name, which another machine may have had before. So it needs a
-listing that started after the node was first seen.
+The data of a listing may be as old as its start, so the age of a listing counts from its start. A
+node without provider ID is looked up by its name, which another machine may have had before. So the
+lookup needs a listing that started after the node was first seen.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from ccm.model.selectors import Requirement, parse_labels
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOwnership:
-    """Rules for the nodes that belong to us. Others are neither looked up nor changed.
+    """Rules that tell which nodes are ours; other nodes are neither looked up nor changed.
 
     Attributes:
         schemes: provider ID schemes of our cloud.
         foreign_prefixes: prefixes of provider IDs with these schemes that belong to another
             controller.
-        selector: label selector of our nodes; empty = any node may be ours.
+        selector: label selector of our nodes; empty = every node matches.
     """
 
     schemes: Collection[str]
@@ -82,7 +82,8 @@ class NodeOwnership:
     def may_change(self, node: Node, *, is_confirmed: bool) -> bool:
         """Return whether a node may be changed without a lookup in the cloud.
 
-        The owner of a node is unknown if it has neither provider ID nor uninitialized taint.
+        A node with neither provider ID nor uninitialized taint has an unknown owner. It may be
+        changed only if a selector is configured or `is_confirmed`.
 
         Args:
             node: the node.
@@ -100,15 +101,15 @@ ASSUMED_PAGE_SIZE = 50
 """Instances per cloud request, assumed before the first listing; a small common page size."""
 
 LISTING_WAIT_S = 60.0
-"""Maximum wait for a listing, then a single call follows. So a hanging listing delays a node no
-longer than a hanging call."""
+"""Maximum seconds that a lookup waits for a listing; a single call follows. So a hanging listing
+delays a node no longer than a hanging single call."""
 
 LISTING_INTERVAL_S = 1.0
-"""Minimum time between the starts of two listings. New nodes appear one after another; those that
-appear in this time share the next listing, which reads all instances again."""
+"""Minimum seconds between the starts of two listings, because a listing reads all instances. Nodes
+that appear in this time share the next listing."""
 
 LISTING_PAUSE_S = 60.0
-"""Pause of bulk listing after a listing that failed or saved no requests."""
+"""Seconds without bulk listing after a listing that failed or saved no requests."""
 
 _LISTINGS = metrics.counter(
     "ccm_cloud_inventory_listings",
@@ -127,9 +128,10 @@ class SharedInventory:
 
     Args:
         fetch: makes a listing; never called concurrently.
-        population: number of nodes in the cluster, to estimate the requests of the first listing.
-        max_age_s: seconds after the start of a listing for which it may be used. Lookups that
-            waited for it use it regardless of its duration.
+        population: returns the number of nodes in the cluster, from which the requests of the first
+            listing are estimated.
+        max_age_s: seconds after the start of a listing for which new lookups may use it. Lookups
+            that waited for a listing use it, however long it took.
     """
 
     def __init__(
@@ -151,7 +153,7 @@ class SharedInventory:
         self._without_id_since: dict[str, float] = {}
 
     def on_node_event(self, old: Node | None, new: Node | None) -> None:
-        """Handle a node event: record since when a node without provider ID is known.
+        """Handle a node event: record when a node without provider ID was first seen.
 
         Args:
             old: the former node; None for a new one.
@@ -168,7 +170,7 @@ class SharedInventory:
         """Return a node's instance from a listing; None = a single call is needed.
 
         Args:
-            node: looked up by its provider ID, or by its name if it has none.
+            node: the node, looked up by its provider ID, or by its name if it has none.
             single_requests: requests that single calls would take for all waiting lookups,
                 including this one.
         """
@@ -190,7 +192,8 @@ class SharedInventory:
         self._listing_task = None
 
     def _is_fresh(self, began: float, since: float) -> bool:
-        """Return whether a listing that started at `began` is valid for a node seen at `since`."""
+        """Return whether a listing that started at `began` is valid for a node first seen at
+        `since`."""
         return began >= since and monotonic() < began + self._max_age_s
 
     async def _valid_index(self, since: float, single_requests: int) -> _Index | None:
@@ -207,8 +210,8 @@ class SharedInventory:
     async def _await_listing(self, since: float, single_requests: int) -> _Index | None:
         while not self._is_outdated:
             serves = self._listing_task is not None and self._is_fresh(self._started_at, since)
-            # A lookup that the listing in flight cannot serve shares the next one, unless the
-            # one in flight is slow: then a single call is faster.
+            # If the listing in flight cannot serve this lookup, wait for the next listing. But if
+            # the listing in flight is slow, a single call is faster.
             is_slow = (
                 self._listing_task is not None
                 and monotonic() >= self._started_at + LISTING_INTERVAL_S
@@ -230,8 +233,8 @@ class SharedInventory:
     def _saves_requests(self, single_requests: int) -> bool:
         now = monotonic()
         last = self._index
-        # A listing is judged only once it has expired: one that is merely too old for a new node
-        # may still serve more lookups.
+        # Judge a listing only after its expiry. Before, it may be too old for a new node and still
+        # serve other lookups.
         if last is not None and not last.is_judged and now >= last.started_at + self._max_age_s:
             last.is_judged = True
             if last.hits < last.requests:
@@ -265,7 +268,7 @@ class SharedInventory:
 
 
 class _Index:
-    """Index of a listing by provider ID and by name. A duplicate key has no match."""
+    """Index of a listing by provider ID and by name; an ambiguous ID or name is not found."""
 
     def __init__(self, listing: InstanceListing, began: float) -> None:
         self.started_at = began
@@ -315,11 +318,12 @@ class InstanceLookup:
         return self._client.provider_session
 
     def confirmed(self, node: Node) -> bool:
-        """Return whether this provider session confirmed the instance of a node without ID."""
+        """Return whether this provider session confirmed the instance of a node without provider
+        ID."""
         return node.uid in self._client.confirmed
 
     def forget(self, node: Node) -> None:
-        """Drop the state of a deleted node."""
+        """Drop the confirmation of a deleted node."""
         self._client.confirmed.discard(node.uid)
 
     async def metadata(self, node: Node, *, waiting: int = 1) -> InstanceMetadata | None:
@@ -338,7 +342,7 @@ class InstanceLookup:
         return instance
 
     async def addresses(self, node: Node, *, waiting: int = 1) -> Sequence[NodeAddress] | None:
-        """Return the current addresses; None = not available yet. Raises CloudError."""
+        """Return the current addresses of a node; None = not available yet. Raises CloudError."""
         if self.uses_v2:
             metadata = await self.metadata(node, waiting=waiting)
             return None if metadata is None else metadata.addresses
@@ -390,7 +394,7 @@ class InstanceLookup:
         return await self._client.call(InstancesV2.instance_metadata, node)
 
     def _record_confirmation(self, node: Node, provider_session: int, *, exists: bool) -> None:
-        """Record that the cloud confirmed a node without provider ID, unless it was replaced."""
+        """Record that a node without provider ID has an instance; ignore a former session."""
         if exists and not node.provider_id and self.provider_session == provider_session:
             self._client.confirmed.add(node.uid)
 
@@ -474,7 +478,7 @@ class InstanceLookup:
 
 
 async def _power_state(is_off: Awaitable[bool]) -> InstanceState:
-    """Return the state of an existing instance; RUNNING if the cloud reports no power state."""
+    """Return the state of an existing instance; RUNNING if the provider reports no power state."""
     try:
         return SHUTDOWN if await is_off else RUNNING
     except Unimplemented:
@@ -482,7 +486,7 @@ async def _power_state(is_off: Awaitable[bool]) -> InstanceState:
 
 
 def _with_message(error: CloudError, text: str) -> CloudError:
-    """Copy an error with another text; class and attributes, and so the retry policy, stay.
+    """Return a copy of an error with another text; class and attributes stay the same.
 
     The original must not change, because a provider may raise one error object repeatedly.
     """

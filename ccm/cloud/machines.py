@@ -6,25 +6,27 @@ API, so one driver serves every kind of Machine object.
 Rules in addition to those of `ccm.cloud.interface`:
 
 * A call is one short step and never waits. If the cloud needs time, start the operation and
-  raise `RetryAfter(seconds)`; the same call is repeated after that delay.
-* Every VM and every resource created with it carries the complete `Identity`. Look up a VM by
-  cluster and UID, because a copy of a cluster has the same UIDs. A VM with our name but
-  another identity, or none, is never adopted, changed or deleted; raise `AlreadyExists` for it.
-* A provider ID is no proof of ownership: users who may edit Machines can set it to that of any
+  raise `RetryAfter(seconds)`; the daemon repeats the call after that delay.
+* Every VM and every resource created with it carries the complete `Identity` in its labels, tags
+  or metadata: its *marks*. Look up a VM by cluster and UID, because a copy of a cluster has the
+  same UIDs. Never adopt, change or delete a VM that has the machine's name but another identity or
+  none; raise `AlreadyExists` for it.
+* A provider ID is no proof of ownership: users who may edit Machines can set it to the ID of any
   server in the project. Before describing, changing or deleting a VM by provider ID, the driver
-  reads its marks and calls `check_owner`.
+  reads the VM's marks and calls `check_owner`.
 * Each request carries credentials, which may differ between requests. A driver opens without
   credentials, and keeps one client for each `Credentials.digest`.
 * An invalid provider spec stops creation and initialisation, never a lookup or a deletion: VMs
   created with an older spec must still be found and removed.
-* An error of a creation, whatever its class, means "unknown": the VM may exist. The controller
-  records a creation on the Machine before it calls `create_machine`. To delete a machine with a
+* After an error of `create_machine`, whatever its class, the VM may exist. The controller
+  records a creation on the Machine before it calls `create_machine`. To delete a Machine with a
   recorded creation, the controller always calls `delete_machine`.
 * An error can carry a partial result: `raise Uninitialized("…").carrying(info)`.
-  From errors other than `Uninitialized`, only `last_known_state` is kept, before the next call.
+  If the error is not `Uninitialized`, the controller stores only `last_known_state` of the result,
+  before the next call.
 
-`ccm.cloud.sessions` manages the clients per credentials. `ccm.cloud.gardener` adapts a driver with
-Gardener's method signatures.
+`ccm.cloud.sessions` manages one client per set of credentials. `ccm.cloud.gardener` adapts a driver
+with Gardener's method signatures.
 """
 
 from __future__ import annotations
@@ -48,17 +50,18 @@ CHANGE_S = 300.0
 """Deadline of a call that creates or deletes a VM: a few requests, never the boot of the VM."""
 
 IMPORT_ANNOTATION = "kube-ccm/import-vms"
-"""Annotation of a MachineClass: comma-separated provider IDs of VMs that its Machines may own
-although the VMs have other marks or none."""
+"""Annotation of a MachineClass: comma-separated provider IDs of VMs that its Machines may own, even
+if the labels or tags of the VMs name another owner or none."""
 
 CORRECT_OWNER = (
     "correct spec.providerID, or list the VM in the annotation "
     f"{IMPORT_ANNOTATION} of MachineClass {{}}"
 )
-"""Advice in the message of `NotOwned`."""
+"""Advice in the message of `NotOwned`; `{}` stands for the name of the MachineClass."""
 
 SPEC_USER_DATA = "userData"
-"""Field of a provider spec with user data; its placeholders are replaced as in the Secret."""
+"""Field of a provider spec that may contain user data; placeholders in it are replaced, as in the
+user data of the Secret."""
 
 S = TypeVar("S")
 
@@ -92,7 +95,7 @@ class Credentials(Mapping[str, bytes]):
         """Short hash of the data: 32 hexadecimal digits."""
         sha = sha256()
         for key, value in sorted(self._data.items()):
-            # With lengths, so that data with other boundaries has another hash.
+            # With lengths: otherwise `ab`, `c` and `a`, `bc` would have the same hash.
             sha.update(b"%d:%b%d:%b" % (len(key.encode()), key.encode(), len(value), value))
         return sha.hexdigest()[:32]
 
@@ -119,7 +122,7 @@ class Identity:
     Attributes:
         cluster: identifier of the cluster, the same for all its machines.
         namespace: namespace of the machine object; at most 63 letters a-z, digits and `-`. Empty
-            in a listing for a VM that was created before drivers set this mark.
+            in a listing for a VM that was created before drivers wrote the namespace.
         pool: name of the MachineClass.
         name: name of the machine and of the VM, unique in its cluster at any time.
         uid: UID of the machine, never reused.
@@ -134,7 +137,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """Names of the labels, tags or metadata keys that store the fields of an `Identity`."""
+    """Keys of the labels, tags or metadata that store the fields of an `Identity` on a VM."""
 
     cluster: str
     namespace: str
@@ -149,7 +152,10 @@ class Marks:
         }
 
     def to_identity(self, labels: Mapping[str, Any] | None, vm_name: str) -> Identity:
-        """Return the identity in a VM's labels; without a name mark, the name is the VM's own."""
+        """Return the identity in a VM's labels; if they contain no name, it is `vm_name`.
+
+        Other absent fields are empty.
+        """
         values = {
             field_name: (labels or {}).get(getattr(self, field_name))
             for field_name in self.__slots__
@@ -160,7 +166,7 @@ class Marks:
         return Identity(**{**texts, "name": texts["name"] or vm_name})
 
     def match(self, labels: Mapping[str, Any] | None, owner: Identity) -> bool:
-        """Return whether labels have cluster and UID of an identity; both marks must be set."""
+        """Return whether a VM's labels have the cluster and the UID of `owner`, both not empty."""
         identity = self.to_identity(labels, "")
         is_marked = bool(identity.cluster and identity.uid)
         return is_marked and (identity.cluster, identity.uid) == (owner.cluster, owner.uid)
@@ -186,15 +192,16 @@ class MachineRequest:
         identity: owner of the VM.
         provider_spec: desired properties of the VM, in the driver's own schema; read-only.
         credentials: credentials for the cloud.
-        user_data: boot data with placeholders already replaced; empty except for a creation.
+        user_data: boot data with placeholders already replaced; empty except in `create_machine`.
         provider_id: provider ID of the VM; empty until it is stored with the machine.
         last_known_state: the driver's last `MachineInfo.last_known_state`.
-        creation_started: whether the Machine records that its creation was started. Only then does
+        creation_started: whether the Machine records that its creation was started. Only then may
             a driver that finds VMs by name treat a VM with the machine's name as the machine's.
-            Drivers that mark VMs ignore it.
+            Drivers that store an `Identity` on their VMs ignore this field.
         is_imported: whether the MachineClass lists `provider_id` among the VMs to import, so that
-            `check_owner` accepts any marks.
-        adopts_unmarked: whether `check_owner` accepts a VM with the machine's name and no marks.
+            `check_owner` accepts any owner in the VM's labels or tags.
+        adopts_unmarked: whether `check_owner` accepts a VM with the machine's name and no owner in
+            its labels or tags.
     """
 
     identity: Identity
@@ -213,8 +220,8 @@ class MachineInfo:
     """The cloud's data about one VM.
 
     Attributes:
-        provider_id: the `spec.providerID` of the VM's node; never empty in the result of a
-            creation.
+        provider_id: the `spec.providerID` of the VM's node; never empty in the result of
+            `create_machine`.
         node_name: name under which the VM's kubelet registers.
         addresses: node addresses, in order.
         phase: state of the VM.
@@ -236,7 +243,7 @@ class MachineRecord:
     """One VM in a listing.
 
     Attributes:
-        identity: identity from the VM's marks; a missing mark is empty.
+        identity: identity in the VM's labels or tags; an absent field is empty.
         info: the result that `get_machine_status` would return.
         initialized: False where `get_machine_status` would raise `Uninitialized`.
         created: creation time of the VM; None if the cloud does not report it.
@@ -250,7 +257,7 @@ class MachineRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListMachinesRequest:
-    """Request for the VMs of a pool, regardless of the cluster in their marks."""
+    """Request for all VMs of a pool, whichever cluster their labels or tags name."""
 
     cluster: str
     pool: str
@@ -315,8 +322,8 @@ class MachineDriver(Protocol):
 
         Called for a machine without provider ID, after a lookup by identity found no VM. It must be
         idempotent: repeated calls result in one VM. A result means that the VM exists, not that it
-        runs. An error leaves the machine without a VM, is shown in its status, and is retried
-        according to its class.
+        runs. After an error the machine has no provider ID; the error is shown in the machine's
+        status, and the call is retried according to the error's class.
 
         Raises:
             AlreadyExists: a VM of this name belongs to another owner; no VM was created.
@@ -327,7 +334,7 @@ class MachineDriver(Protocol):
 
     @operation(deadline_s=CHANGE_S, change=True, subject=_machine_subject)
     async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
-        """Set up properties that need an existing VM: network settings, volumes.
+        """Set the properties that need an existing VM, such as network settings and volumes.
 
         Called once after the provider ID was stored, again after every error, and whenever
         `get_machine_status` raises `Uninitialized`. It must be idempotent.
@@ -344,14 +351,14 @@ class MachineDriver(Protocol):
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
         """Delete the VM and all resources created with it; succeed if nothing exists.
 
-        With a provider ID, delete only that VM, and only if `check_owner` accepts its marks.
-        Without one, delete every resource with this identity; an interrupted creation may have
-        left resources without a VM. Return only when all resources are gone.
+        With a provider ID, delete only that VM, and only if `check_owner` accepts its labels or
+        tags. Without a provider ID, delete every resource with this identity; an interrupted
+        creation may have left resources without a VM. Return only when all resources are gone.
 
-        With a provider ID, a successful call is the last one. Without a provider ID, if a creation
-        was started, the call is repeated some seconds later, because a cloud listing may be stale.
-        Search in the project and region of the VM; a driver whose provider IDs contain neither
-        stores both in `last_known_state`.
+        With a provider ID, the controller does not repeat a successful call. Without a provider ID,
+        if a creation was started, it repeats the call some seconds later, because a cloud listing
+        may be stale. Search in the project and region of the VM; a driver whose provider IDs
+        contain neither stores both in `last_known_state`.
 
         Raises:
             NotOwned: the VM of the provider ID does not belong to this machine; nothing was
@@ -378,13 +385,13 @@ class MachineDriver(Protocol):
 
         Return each VM once, with its provider ID; VMs being deleted may be omitted. The daemon uses
         one listing for the lookup before a creation, for the states of many VMs, and for the search
-        for orphaned VMs. The caller decides ownership by the identity: it changes only VMs that
-        carry the request's cluster marker or whose provider ID is stored in a machine.
+        for orphaned VMs. The caller decides ownership: it changes only VMs whose identity has the
+        request's cluster, or whose provider ID is stored in a machine.
         """
 
     @operation()
     async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:
-        """Return the volume IDs that nodes report for this cloud's volumes; omit all others.
+        """Return the IDs under which nodes report this cloud's volumes; omit other volumes.
 
         Raises:
             Unimplemented: volume IDs are unknown; a drain then does not wait for detachments.
@@ -396,7 +403,7 @@ class MachineDriver(Protocol):
 
 @runtime_checkable
 class SpecValidation(Protocol):
-    """Optional on the same object as `MachineDriver`: validation of provider specs."""
+    """Optional interface of the `MachineDriver` object: validation of provider specs."""
 
     @operation()
     async def validate_spec(
@@ -411,10 +418,10 @@ class SpecValidation(Protocol):
 
 @runtime_checkable
 class MachineMetrics(Protocol):
-    """Optional on the same object as `MachineDriver`: metric labels. No metric uses them yet."""
+    """Optional interface of the `MachineDriver` object: metric labels. No metric uses them yet."""
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return metric labels for machines of a spec, including `size`; pure, no call.
+        """Return metric labels for machines of a spec, including `size`; no I/O.
 
         Never raise an error: for an unreadable spec, `size` is empty.
         """
@@ -428,9 +435,9 @@ class Driver(Generic[S]):
 
     Attributes:
         csi_driver: name of the CSI driver of this cloud's volumes; empty = none.
-        finds_by_name: whether VMs carry no marks and can only be found by name. The
-            controller then calls `get_machine_status` before each creation, and records the
-            creation only if the name is free.
+        finds_by_name: whether VMs have no owner in labels or tags and can only be found by name.
+            The controller then calls `get_machine_status` before each creation, and records the
+            creation only if no VM has the name.
         provider_names: values of `MachineClass.provider` for which this driver creates VMs,
             case-insensitive. Empty = the provider's name, `Cloud.name`. A class with
             another value gets no VMs; a class without a value belongs to every driver. Deletions
@@ -463,7 +470,7 @@ class Driver(Generic[S]):
 
 
 def partial_info(error: CloudError) -> MachineInfo:
-    """Return the partial result of a driver's error as `MachineInfo`; empty if there is none."""
+    """Return the partial result of a driver's error; an empty `MachineInfo` if it has none."""
     match error.partial:
         case MachineInfo() as info:
             return info
@@ -476,7 +483,7 @@ def partial_info(error: CloudError) -> MachineInfo:
 def find_record(records: Iterable[MachineRecord], identity: Identity) -> MachineRecord | None:
     """Return the VM of an identity in a listing; None if there is none.
 
-    Only cluster and UID are compared: names are reused, and older VMs have no namespace mark.
+    Only cluster and UID are compared: names are reused, and older VMs have no namespace label.
     """
     for record in records:
         if (record.identity.cluster, record.identity.uid) == (identity.cluster, identity.uid):
@@ -485,11 +492,16 @@ def find_record(records: Iterable[MachineRecord], identity: Identity) -> Machine
 
 
 def is_owner(identity: Identity, marks: Identity) -> bool:
-    """Return whether a VM with these marks belongs to a machine.
+    """Return whether a VM belongs to a machine.
 
-    Cluster and UID must agree. A restored Machine has another UID than its VM's mark, but owns the
-    VM if cluster, namespace, pool and name agree, because Machine names are unique in a namespace.
-    Without a UID mark, all fields must be equal. An identity without a cluster owns nothing.
+    Cluster and UID must be equal. A Machine restored from a backup has a new UID; it still owns the
+    VM if cluster, namespace, pool and name are equal, because Machine names are unique in a
+    namespace. If the VM has no UID, all fields must be equal. An identity without a cluster owns
+    no VM.
+
+    Args:
+        identity: identity of the machine.
+        marks: identity in the VM's labels or tags.
     """
     if not identity.cluster or identity.cluster != marks.cluster or not marks.uid:
         return bool(identity.cluster) and identity == marks
@@ -502,14 +514,15 @@ def check_owner(req: MachineRequest, marks: Identity) -> Identity:
 
     Args:
         req: the request.
-        marks: identity from the VM's marks, as in a listing: without a name mark, the VM's name.
+        marks: identity in the VM's labels or tags; if they contain no name, the name of the VM.
 
     Returns:
-        The identity in the marks of the resources created with the VM.
+        The identity by which to find the resources created with the VM.
 
     Raises:
-        NotOwned: the VM belongs to another machine, or has no marks. The daemon then neither
-            drains nor deletes it, and reports the error in the Machine's status.
+        NotOwned: the VM belongs to another machine, or its labels and tags name no owner. The
+            daemon then neither drains nor deletes the VM, and reports the error in the Machine's
+            status.
     """
     identity = req.identity
     is_unmarked = not (marks.cluster or marks.uid)
@@ -526,7 +539,8 @@ def check_owner(req: MachineRequest, marks: Identity) -> Identity:
 
 
 MAX_DEPTH = 32
-"""Maximum nesting of lists and mappings in a field; bounds recursion, no cloud needs more."""
+"""Maximum nesting of lists and mappings in a field of a spec: bounds the recursion, and no cloud
+needs more levels."""
 
 
 def without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -537,7 +551,7 @@ def without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
 def convert_spec(
     given: Mapping[str, Any], declared: type[msgspec.Struct], *, reject_unknown: bool = True
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """Convert the fields of a spec; return the values by field name of the spec, and the errors.
+    """Convert the fields of a spec; return the values by the spec's field names, and the errors.
 
     Args:
         given: the spec.

@@ -1,7 +1,7 @@
-"""Declarations of the interface methods: deadline, subject and kind of each operation.
+"""Declarations of the interface methods: deadline, subject, and whether they change resources.
 
-Every async method that the daemon calls is decorated with `@operation(...)`. The handle cannot call
-a method without it, so no declaration can be forgotten.
+Every async method that the daemon calls is decorated with `@operation(...)`. A `ProviderClient`
+cannot call an undecorated method, so no declaration can be forgotten.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class OperationDeclaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderCall:
-    """One call, as a value.
+    """One call to a provider: its method, arguments and limits.
 
     Attributes:
         verb: name of the method.
         subject: identifier of the object that the call is about, such as the UID of a Service. No
-            call starts while an abandoned call about its subject runs. Empty = no such limit.
+            call starts while an abandoned call with the same subject runs. Empty = always start.
         arguments: arguments by parameter name.
         deadline_s: deadline of the call in seconds.
         change: whether the call changes cloud resources.
@@ -91,8 +91,9 @@ def operation(
     change: bool = False,
     subject: Callable[..., str] = lambda **_: "",
 ) -> Callable[[M], M]:
-    """Declare a method of an interface; see `OperationDeclaration`. `subject` gets keyword
-    arguments.
+    """Declare a method of an interface; see `OperationDeclaration`.
+
+    `subject` is called with the arguments of the method as keyword arguments.
 
     Raises:
         ValueError: a method of that name has another declaration; names must be unambiguous,

@@ -45,7 +45,7 @@ _MIGRATION_STEPS = {
     "distribution kube-ccm, formerly ccm; in the contract suite declare Harness.opt_outs instead "
     "of overriding cases"
 }
-"""Major version -> changes that a provider written for it needs for the next one."""
+"""Major version of the SDK -> changes that a provider for it needs for the next major version."""
 
 Opener = Callable[[Context], AbstractAsyncContextManager[Cloud]]
 
@@ -69,14 +69,14 @@ class provider:  # noqa: N801 - a decorator
             a bare `asynccontextmanager`, counts as written for 1.0, which is rejected.
         config: Struct with the settings of the cloud config; see `ccm.cloud.settings`.
         form: file format of the cloud config.
-        offers: names of the capabilities of its `Cloud`; None = not declared.
+        offers: names of the `Cloud` fields that the provider sets; None = not declared.
         service_annotations: as in `Cloud`.
         service_annotation_schema: as in `Cloud`.
-        machines: opener of a `Cloud` for the machine driver only, without a cloud config:
-            credentials of machines come with each request. None = the provider itself is opened.
+        machines: opener of a `Cloud` for the machine driver only, without a cloud config, because
+            each request to the driver carries credentials. None = the provider itself is opened.
 
     Raises:
-        ProviderError: the function returns instead of yielding.
+        ProviderError: the decorated function returns a `Cloud` instead of yielding it.
     """
 
     sdk: str
@@ -88,7 +88,7 @@ class provider:  # noqa: N801 - a decorator
     machines: Opener | None = None
 
     def __call__(self, function: Callable[[Context], AsyncIterator[Cloud]]) -> Opener:
-        """Convert the function to an opener with this declaration."""
+        """Convert the function to an opener, an async context manager with this declaration."""
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
             raise _not_a_generator(function)
 
@@ -114,7 +114,7 @@ def _not_a_generator(function: Callable[..., object]) -> ProviderError:
 
 
 def declaration_of(opener: Opener) -> provider:
-    """Return the declaration of a provider; for SDK 1.0 where it has none."""
+    """Return the declaration of a provider; without one, a declaration for SDK 1.0."""
     declaration: provider = getattr(opener, "declared", provider(sdk=_UNDECLARED_VERSION))
     return declaration
 

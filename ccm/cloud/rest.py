@@ -1,12 +1,13 @@
 """HTTP client for providers whose cloud has a JSON API; it follows the daemon's rules for errors.
 
-Every response becomes a value or a class of `ccm.cloud.errors`; exceptions of the
-HTTP library never leave this module. `NotFound` is raised only if both the status and the error
-code of the cloud say so, because an absence deletes nodes. A 404 of a proxy and an empty or
-malformed body are ordinary errors. The client does not retry, because the daemon schedules
-retries; only aiohttp repeats an idempotent request once if a reused connection breaks.
+Every response becomes a value or an error of `ccm.cloud.errors`; exceptions of the HTTP library
+never leave this module. The client raises `NotFound` only if both the HTTP status is 404 and the
+cloud's error code means absence, because the daemon deletes nodes whose instance is absent. A 404
+of a proxy and an empty or malformed body are ordinary errors. The client does not retry, because
+the daemon schedules retries; only aiohttp repeats an idempotent request once if a reused connection
+breaks.
 
-Import it where it is used: `ccm.cloud` itself loads no HTTP library.
+Importing `ccm.cloud` loads no HTTP library, so import this module explicitly.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ JSON = "application/json"
 SUCCESS: Mapping[str, Statuses] = MappingProxyType(
     {"GET": 200, "POST": 201, "PUT": 200, "PATCH": 200, "DELETE": 204}
 )
-"""Method -> default status of success.
+"""Method -> default statuses of success.
 
-If a method has several, a response must have a body unless its status is 204.
+If a method has several statuses, a response must have a body unless its status is 204.
 """
 
 
@@ -124,7 +125,7 @@ class Authorizer(Protocol):
 class QuotaLimiter:
     """Rate limiter of at most `calls` in any `period_s` seconds, in FIFO order.
 
-    For a quota of the form "N calls per period"; it allows no bursts beyond that. Raises ValueError
+    For a quota of the form "N calls per period"; bursts beyond the quota wait. Raises ValueError
     for a quota that allows no calls.
     """
 
@@ -150,8 +151,8 @@ class RestClient:
 
     Every method raises only classes of `ccm.cloud.errors`:
 
-    * the class of the cloud's error code or of the status (`codes`, `statuses`), with a `Refusal`
-      as `refusal`;
+    * for an unsuccessful response, the class of the cloud's error code (`codes`) or else of the
+      status (`statuses`), with a `Refusal` as its `refusal`;
     * `DeadlineExceeded` after a time-out, `Unavailable` if the cloud is unreachable, and `Unknown`
       for a malformed response.
     """
@@ -255,7 +256,8 @@ class RestClient:
     async def _authorize(self, headers: dict[str, str]) -> str:
         """Add the current credentials to the headers of a request, and return them.
 
-        Session headers must not contain credentials, because a proxy receives those too.
+        Session headers must not contain credentials, because aiohttp sends session headers to a
+        proxy too.
         """
         authorization = self.authorization
         if self.authorizer is not None:
@@ -305,7 +307,7 @@ class RestClient:
         return response, body
 
     async def _read(self, what: str, response: aiohttp.ClientResponse) -> bytes:
-        """Return the body, decompressed. Raises Unknown beyond the limit."""
+        """Return the decompressed body. Raises Unknown if it exceeds `answer_limit`."""
         body = bytearray()
         # In pieces, because `response.read()` would decompress all received data before a check.
         async for piece in response.content.iter_chunked(_CHUNK_BYTES):
@@ -363,30 +365,30 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
 ) -> AsyncIterator[RestClient]:
     """Open a client with its own connection pool; the context closes it.
 
-    Requests use the proxy of HTTPS_PROXY or HTTP_PROXY, except for hosts in NO_PROXY,
+    Requests use the proxy of HTTPS_PROXY or HTTP_PROXY, except for hosts in NO_PROXY and
     loopback, link-local and metadata addresses.
 
     Args:
         url: base URL of all paths.
         refusal: parses the body of an error; it may raise the errors of msgspec.
-        codes: error code of the cloud -> error class; takes precedence over `statuses`. `NotFound`
-            is accepted with status 404 only. `RetryAfter` takes its delay from the headers.
+        codes: error code of the cloud -> error class; takes precedence over `statuses`, except over
+            `RetryAfter`. `NotFound` counts only with status 404. The delay of a `RetryAfter` is
+            that of the `Retry-After` header.
         authorization: the `Authorization` header, a scheme and a secret, or an `Authorizer` that
             returns it for each request. Errors never contain it.
-        timeout_s: limit of one request, from connecting to the last byte; keep it below the
-            deadline of the calls.
-        connect_timeout_s: limit for obtaining a connection.
+        timeout_s: limit of one request in seconds, from connecting to the last byte; keep it below
+            the deadlines of the provider's calls.
+        connect_timeout_s: limit for obtaining a connection, in seconds.
         connections: maximum number of connections.
-        quota: rate limiter of the requests.
-        statuses: HTTP status -> error class where the cloud's error code has none.
-        success: method -> the status of success, or several. Any other status is an error, even
-            200.
+        quota: rate limiter of the requests; None = no limit.
+        statuses: HTTP status -> error class, for a response whose error code is not in `codes`.
+        success: method -> its success status or statuses. Any other status is an error, even 200.
         answer_limit: maximum bytes of one response after decompression; a larger one raises
             `Unknown`.
 
     Raises:
-        ConfigError: the URL contains credentials as well, a variable does not name an HTTP proxy,
-            or the authorization is invalid in a header.
+        ConfigError: both the URL and `authorization` contain credentials, a proxy variable is not
+            the URL of an HTTP proxy, or the authorization is invalid in a header.
     """
     if authorization and "@" in urlsplit(url).netloc:
         raise ConfigError(
@@ -457,7 +459,7 @@ def _limited_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _check_header(authorization: str) -> str:
-    """Return the header value. Raises ValueError if it is invalid in a header."""
+    """Return the `Authorization` header unchanged. Raises ValueError if it is invalid."""
     for part in authorization.partition(" "):
         credentials.check_header_value(part)
     return authorization

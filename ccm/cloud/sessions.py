@@ -1,4 +1,4 @@
-"""Pool of clients for a machine driver, one client for each endpoint and credentials.
+"""Pool of clients for a machine driver: one client for each pair of endpoint and credentials.
 
 Each request carries credentials, which may differ between requests, so a driver cannot open one
 client at its start. A client per request would neither keep connections nor have a rate limit.
@@ -26,8 +26,8 @@ from ccm.cloud.machines import Credentials
 T = TypeVar("T")
 
 IDLE_S = 1800.0
-"""Seconds without a call after which a client is closed: three passes of the search for orphaned
-VMs, which lists every pool (Gardener's period is ten minutes)."""
+"""Seconds without a call after which a client is closed: three periods of the search for orphaned
+VMs, which lists every pool, at Gardener's period of ten minutes."""
 
 MAX_SESSIONS = 64
 """Maximum number of open clients."""
@@ -52,7 +52,7 @@ class Sessions(Generic[T]):
         opener: function from endpoint and credentials to the client's context manager, which may be
             entered in one task and exited in another.
         idle_s: seconds without a call after which a client is closed.
-        most: maximum number of open clients.
+        most: maximum number of open clients; beyond it, idle clients are closed first.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Sessions(Generic[T]):
         self._is_closed = False
 
     def __len__(self) -> int:
-        """Return the number of clients."""
+        """Return the number of open clients."""
         return len(self._sessions)
 
     async def __aenter__(self) -> Self:
@@ -91,13 +91,14 @@ class Sessions(Generic[T]):
     async def of(
         self, credentials: Credentials, *, endpoint: str = "", pool: str = ""
     ) -> AsyncIterator[T]:
-        """Lend the client for credentials for the duration of one call.
+        """Yield the client for an endpoint and credentials, for the duration of one call.
 
         Args:
             credentials: credentials of the request.
             endpoint: endpoint of the cloud, if it is not part of the credentials.
-            pool: user of the client, such as `Identity.pool`. When a pool changes its credentials
-                and no other pool uses the old ones, their client is closed as soon as it is free.
+            pool: name of the machine pool, such as `Identity.pool`. When a pool changes its
+                credentials and no other pool uses the old credentials, the old client is closed as
+                soon as no call uses it. Empty = only idle clients are closed.
 
         Raises:
             RetryAfter: the maximum number of clients is open, and all are in use.

@@ -2,11 +2,11 @@
 
 ```python
 class Config(cloud.Settings, frozen=True, kw_only=True):
-    url: Annotated[str, cloud.setting("Where the API is.")]
-    token: Annotated[str, cloud.setting("For the API.", secret=True, file="token_file")]
-    timeout: Annotated[timedelta, cloud.setting("Of one request.")] = timedelta(seconds=30)
-    retries: Annotated[int, cloud.setting("How often a request is repeated.", least=0)] = 3
-    labels: Annotated[dict[str, str], cloud.setting("Set on all that is made.")] = {}
+    url: Annotated[str, cloud.setting("URL of the API.")]
+    token: Annotated[str, cloud.setting("API token.", secret=True, file="token_file")]
+    timeout: Annotated[timedelta, cloud.setting("Limit of one request.")] = timedelta(seconds=30)
+    retries: Annotated[int, cloud.setting("Maximum repetitions of a request.", least=0)] = 3
+    labels: Annotated[dict[str, str], cloud.setting("Labels of each created resource.")] = {}
 ```
 
 A field without a default is required. Field types are text, numbers, booleans, durations,
@@ -54,7 +54,7 @@ class Fields:
     """Reader of typed values from a mapping; it collects all faults.
 
     Read all fields, then call `done()`, which raises one `ConfigError` with every fault,
-    including unknown names. Until then, an invalid field has its default.
+    including unknown names. Until then, the methods return the default of an invalid field.
     """
 
     def __init__(
@@ -146,9 +146,9 @@ class Fields:
         return default if converted is None else converted
 
     def _raw_value(self, name: str, file_name: str, *, required: bool) -> object:
-        """Return the raw value, or the content of the file given instead; None if both are unset.
+        """Return the raw value, or the content of the file given instead.
 
-        A fault also returns None.
+        None = neither is set, or there was a fault, which is added to `faults`.
         """
         self._seen.add(name)
         value = self._values.get(name)
@@ -223,7 +223,7 @@ def fields_of(declared: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
 def from_environment(
     declared: type[msgspec.Struct], environ: Mapping[str, str]
 ) -> Mapping[str, Any]:
-    """Return the values of environment variables that have names of settings.
+    """Return the values of the environment variables that are named like settings.
 
     An empty variable counts as unset. Booleans accept all spellings of Go (`1`, `T`).
     """
@@ -357,10 +357,10 @@ _CONVERTERS: Mapping[type[inspect.Type], Callable[[Any, Any], Any]] = {
 
 
 def _format_invalid(kind: inspect.Type, value: Any, *, is_hidden: bool) -> str:
-    """Return an invalid value for an error message, without anything that may be a secret.
+    """Return an invalid value for an error message, or only its type if it may be secret.
 
-    A number where text is expected may be a secret without its quotes. A collection may contain
-    a secret.
+    A number where text is expected may be an unquoted secret, and a collection may contain a
+    secret.
     """
     wants_text = isinstance(kind, inspect.StrType | inspect.CustomType)
     if not isinstance(value, str if wants_text else str | int | float):
@@ -373,7 +373,9 @@ class Settings(msgspec.Struct, frozen=True):
 
     @classmethod
     def contradictions(cls, values: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
-        """Return faults in the combination of settings, one sentence each; override it.
+        """Return faults in the combination of settings, one sentence each; none by default.
+
+        A subclass may override this method.
 
         Args:
             values: field -> value; None for a field that is unset or invalid.
@@ -404,8 +406,9 @@ def setting(
         secret: whether the value is masked everywhere. A field whose name has the suffix of a
             secret (password, token, secret, api key) is always masked.
         least: minimum of a number.
-        file: name of an alternative setting, which holds the path of a file with the value. The
-            provider is reopened when the file changes. The value then counts as a secret.
+        file: name of an alternative setting, which is the path of a file with the value; empty =
+            none. The provider is reopened when the file changes. With `file`, the value always
+            counts as a secret.
         parse: converts text to the value; raises ValueError for invalid text.
         expects: the valid values, phrased to follow "it must".
     """
@@ -422,7 +425,7 @@ class Setting:
             a key of a mapping.
         kind: description of the values.
         default: default in the syntax of the config; empty if there is none.
-        required: whether the provider fails to open without the setting.
+        required: whether opening the provider fails without the setting.
         help: description of the setting; empty if none is declared.
     """
 
@@ -434,7 +437,7 @@ class Setting:
 
 
 def table(declared: type[msgspec.Struct]) -> list[Setting]:
-    """Return all settings of a Struct, in the order of their declaration."""
+    """Return all settings of a Struct, including nested Structs, in order of declaration."""
     return list(_rows(declared, ""))
 
 
@@ -469,7 +472,10 @@ def _rows(declared: type[msgspec.Struct], where: str) -> Iterator[Setting]:
 
 
 def _section(kind: inspect.Type) -> tuple[inspect.StructType | None, str]:
-    """Return the Struct in a type, also within lists and mappings, and the suffix of its name."""
+    """Return the Struct in a type and the suffix for its name: `[]` in a list, `.*` in a mapping.
+
+    A type without a Struct returns None.
+    """
     kind, _ = unwrap(kind)
     if isinstance(kind, inspect.StructType):
         return kind, ""

@@ -26,12 +26,12 @@ class InstanceMetadata:
     """The cloud's data about one instance.
 
     Attributes:
-        provider_id: `<scheme>://<id>`, written once to `spec.providerID` of a node that has
-            none. Never change the format. Empty is allowed only for a node that already has a
-            provider ID.
+        provider_id: `<scheme>://<id>`, written once to `spec.providerID` of a node without a
+            provider ID. Never change the format. Empty is allowed only for a node that already has
+            a provider ID.
         instance_type: value of both instance-type labels at initialisation; empty = no change.
         addresses: `status.addresses`, in this order; empty = no change. Without a Hostname here,
-            the one that the kubelet reported is kept.
+            the Hostname that the kubelet reported is kept.
         zone: value of both zone labels at initialisation; empty = no change.
         region: value of both region labels at initialisation; empty = no change.
         additional_labels: further labels at initialisation. Keys below `kubernetes.io/` and
@@ -102,7 +102,7 @@ class Zone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortStatus:
-    """State of one port of a load balancer; `error` is empty when the port works."""
+    """State of one port of a load balancer; `error` is empty if the port works."""
 
     port: int
     protocol: str = "TCP"
@@ -167,12 +167,13 @@ class LoadBalancerRecord:
 
     Attributes:
         name: the result of `get_load_balancer_name` for its Service.
-        digest: digest of the actual state, comparable with `load_balancer_digest`; empty =
-            incomplete or damaged, which never equals a wanted digest.
+        digest: digest of the actual state, comparable with `load_balancer_digest`. Empty = the load
+            balancer is incomplete or damaged; an empty digest never equals a wanted digest.
         status: the result that `get_load_balancer` would return. An empty status never replaces
-            that of a Service; a Service without a status is ensured.
-        adopted: whether the load balancer existed before its Service; it is released with the
-            Service, not deleted.
+            the status of a Service. For a Service without a status, the daemon calls
+            `ensure_load_balancer`.
+        adopted: whether the load balancer existed before its Service, so that deleting the Service
+            releases the load balancer and does not delete it.
     """
 
     name: str
@@ -189,10 +190,11 @@ class Route:
         destination_cidr: Pod range.
         target_node: name of the Node.
         name: name in the cloud; ignored when a route is created.
-        enable_node_addresses: True on listed routes opts in to comparing `target_addresses`.
+        enable_node_addresses: on a listed route, whether the controller compares
+            `target_addresses` with the addresses of the Node.
         target_addresses: addresses of the target node; for a blackhole, its configured target.
-        blackhole: True for a route without a reachable target. One in the managed range is
-            deleted, unless its target is an address of a Node that needs the route.
+        blackhole: True for a route without a reachable target. The controller deletes a blackhole
+            in a managed range, unless its target is an address of a Node that needs the route.
     """
 
     destination_cidr: str
@@ -219,7 +221,8 @@ class Limits:
         deadlines_s: operation (name of an interface method) -> deadline in seconds; overrides the
             default of the method.
         rate: rate limit of all calls; None = no limit.
-        concurrent_routes: maximum concurrent route changes (200 is fixed in the Go reference).
+        concurrent_routes: maximum concurrent route changes; the default is the fixed limit of the
+            Go cloud-controller-manager.
 
     Raises:
         ValueError: an operation is unknown, or a deadline is not positive and finite.
@@ -244,7 +247,7 @@ class Limits:
 def add_to_node_addresses(
     existing: Sequence[NodeAddress], *added: NodeAddress
 ) -> list[NodeAddress]:
-    """Return a copy with the added addresses, without duplicates (same type and address)."""
+    """Return a copy with the added addresses, except those with the same type and address."""
     result = list(existing)
     for entry in added:
         if entry not in result:

@@ -75,7 +75,7 @@ class CallFailures:
 
     Attributes:
         calls: consecutive failed calls.
-        error: the error of the last one.
+        error: the error of the last failed call.
     """
 
     calls: int
@@ -84,7 +84,7 @@ class CallFailures:
 
 @dataclass(slots=True, kw_only=True)
 class _SharedState:
-    """State that all views of a handle share."""
+    """State that all views of a `CloudClient` share; see `CloudClient.with_observer`."""
 
     cloud: Cloud
     limiter: Limiter
@@ -100,8 +100,9 @@ class CloudClient:
     Args:
         cloud: the object that the provider yielded.
         cluster_name: passed to `LoadBalancer` and `Routes`.
-        deadline_s: deadline of every call; overrides those of the provider and of `operation`.
-        limiter: overrides the rate that the provider declares.
+        deadline_s: deadline of every call in seconds; None = that of the provider, or else of
+            `operation`.
+        limiter: rate limiter of all calls; None = that for the provider's `Limits.rate`.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class CloudClient:
 
     @property
     def cloud(self) -> Cloud:
-        """The current provider object. Read names and settings from it; never call its methods."""
+        """The current provider object, only for its names and settings; never call its methods."""
         return self._provider.cloud
 
     @property
@@ -130,9 +131,9 @@ class CloudClient:
 
     @property
     def call_failures(self) -> CallFailures | None:
-        """The current series of failed calls; None after any other outcome.
+        """The current series of failed calls; None if the last call had another outcome.
 
-        Calls with their own credentials (machines) are not counted.
+        Calls to the machine driver are not counted, because they carry their own credentials.
         """
         return self._provider.call_failures
 
@@ -140,7 +141,7 @@ class CloudClient:
     def provider_session(self) -> int:
         """Number of the provider session; changes with each `swap`.
 
-        Two sessions may use two accounts, so their answers must not be combined.
+        Two sessions may use different cloud accounts, so their responses must not be combined.
         """
         return self._provider.provider_session
 
@@ -160,7 +161,7 @@ class CloudClient:
         return self._provider.calls.abandoned_changes
 
     async def wait_for_calls(self, cloud: Cloud) -> None:
-        """Wait until every call to a provider object has ended; it may be a replaced one."""
+        """Wait until every call to a provider object, current or replaced, has ended."""
         await self._provider.calls.wait_for_calls(cloud)
 
     def offers(self, interface: type) -> bool:
@@ -168,20 +169,20 @@ class CloudClient:
         return implementation_of(self.cloud, interface) is not None
 
     def swap(self, cloud: Cloud) -> None:
-        """Replace the provider object for all later calls; calls in flight finish on the old."""
+        """Replace the provider object for later calls; calls in flight finish on the old object."""
         self._provider.cloud = cloud
         self._provider.limiter = self._limiter_for(cloud)
         self._provider.provider_session += 1
         self._provider.confirmed.clear()
 
     def with_observer(self, observer: Observer) -> CloudClient:
-        """Return a view of this handle that also reports each call made through it."""
+        """Return a view of this client that reports each call made through it to `observer`."""
         view = copy.copy(self)
         vars(view)["_observers"] = (*self._observers, observer)
         return view
 
     def compute(self, method: Callable[[Any, *Args], T], *args: *Args) -> T:
-        """Call a synchronous, pure method. Raises CloudError for any exception."""
+        """Call a synchronous method that does no I/O. Raises CloudError for any exception."""
         try:
             return cast("T", bind_method(self.cloud, method)(*args))
         except Exception as error:  # noqa: BLE001 - a provider may raise anything
@@ -196,6 +197,7 @@ class CloudClient:
 
         Raises:
             RetryAfter: the provider was replaced before a change started.
+            Aborted, Unavailable: abandoned calls block this one; see `InflightCalls.admit`.
             CloudError: the normalized error of the provider; Unimplemented if it lacks the
                 interface, Internal if the response has the wrong type, DeadlineExceeded after
                 the deadline.
@@ -207,7 +209,7 @@ class CloudClient:
         # The wait for the rate limiter counts neither towards the deadline nor as a change.
         _WAIT.labels(name, operation.verb).observe(await provider.limiter.acquire())
         if operation.change and provider.provider_session != opening:
-            # The decision was made from the old session's data, perhaps of another account.
+            # The caller decided on data of the old session, perhaps of another cloud account.
             text = f"{operation.verb}: the provider was replaced before the call"
             raise errors.RetryAfter(text, seconds=0)
         cloud, started, outcome = provider.cloud, monotonic(), "canceled"

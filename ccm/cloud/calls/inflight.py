@@ -37,14 +37,14 @@ from ccm.cloud.operation import ProviderCall
 T = TypeVar("T")
 
 GRACE_S = 1.0
-"""Seconds a cancelled call may take to clean up before it is abandoned. A lost lease and
-a shutdown wait as long, so it is well below the time until a new leader takes over."""
+"""Seconds a cancelled call may take to clean up before it is abandoned. The daemon also waits that
+long at shutdown and after the loss of its lease: much shorter than until a new leader starts."""
 
 MAX_ABANDONED = MAX_THREADS
-"""Abandoned calls of one operation from which on further calls of it are rejected."""
+"""Number of running abandoned calls of one operation at which its further calls are rejected."""
 
 SLOW_CALL_S = 30.0
-"""Seconds after which a call in flight is logged: it occupies a worker of its controller."""
+"""Seconds after which a call in flight is logged, because it occupies a controller's worker."""
 
 _UNDER_WAY = metrics.gauge(
     "ccm_cloud_calls_under_way",
@@ -71,7 +71,7 @@ class _Raised:
 
 
 class InflightCalls:
-    """Registry of all calls to the cloud that have not ended."""
+    """Registry of the calls to a provider that have not ended."""
 
     def __init__(self) -> None:
         self._running: dict[int, set[asyncio.Task[Any]]] = {}
@@ -129,7 +129,7 @@ class InflightCalls:
             await self._end(operation, cloud, task)
             raise
         if not task.done():
-            # A response after the cancellation is not trusted: a false "gone" would delete a node.
+            # Ignore a response after the cancellation: a false "gone" would delete a node.
             await self._end(operation, cloud, task)
             text = f"{operation.verb} took longer than {operation.deadline_s:g} s"
             raise errors.DeadlineExceeded(text) from _exception_of(task, operation)
@@ -208,9 +208,9 @@ class InflightCalls:
 
 
 async def _outcome(verb: str, make: Callable[[], Awaitable[T]]) -> T | _Raised:
-    """Make the call and return any exception as a value, because vendor SDKs raise SystemExit.
+    """Make the call; return its result, or any exception as a value.
 
-    In a task, asyncio would re-raise SystemExit out of the event loop.
+    Some vendor SDKs raise SystemExit. Raised in a task, it would end the event loop.
     """
     WAIT_FOR_THREAD.set(True)
     OPERATION.set(verb)
@@ -223,7 +223,7 @@ async def _outcome(verb: str, make: Callable[[], Awaitable[T]]) -> T | _Raised:
 
 
 def _exception_of(task: asyncio.Task[T | _Raised], operation: ProviderCall) -> BaseException | None:
-    """Return the exception of an ended call; None if it has none or its text quotes user data."""
+    """Return the exception of a call; None without one, or if its text quotes user data."""
     if not task.done() or task.cancelled() or task.exception() is not None:
         return None
     outcome = task.result()
@@ -236,26 +236,29 @@ def _exception_of(task: asyncio.Task[T | _Raised], operation: ProviderCall) -> B
 def _normalize(verb: str, fault: BaseException) -> errors.CloudError:
     if not isinstance(fault, asyncio.CancelledError):
         return errors.normalize(fault)
-    # A task inside the provider was cancelled; a CancelledError here would end our worker.
+    # A task inside the provider was cancelled. Raised here, CancelledError would end our worker.
     normalized = errors.Canceled(f"{verb} was cancelled inside the provider")
     normalized.__cause__ = fault
     return normalized
 
 
 MIN_QUOTATION = 16
-"""Minimum length of a common substring that counts as a quotation."""
+"""Minimum characters of a common substring that counts as a quotation."""
 
 _GRAM_LENGTH = 8
-"""Length of the indexed substrings (grams), taken at multiples of it. A quotation of
-`MIN_QUOTATION`
-characters or more always contains one of them in full."""
+"""Characters of an indexed substring (gram). Each gram begins at a multiple of this length, so a
+quotation of `MIN_QUOTATION` characters or more always contains a whole gram."""
 
 _MAX_POSITIONS = 8
-"""Maximum positions compared per gram: hostile user data could repeat one gram everywhere."""
+"""Maximum positions compared per gram, because hostile user data could repeat one gram."""
 
 
 def mask_user_data(error: CloudError, operation: ProviderCall) -> bool:
-    """Mask quotations of user data in an error; return whether it or one of its causes had any."""
+    """Mask quotations of user data in an error's message.
+
+    Returns:
+        Whether the error or one of its causes quotes user data; the causes are not masked.
+    """
     requests = [
         argument
         for argument in operation.arguments.values()
@@ -304,9 +307,9 @@ def _user_data_forms(request: MachineRequest) -> Iterator[str]:
             identity.cluster,
             identity.uid,
         ):
-            # Names of the machine are not secret, and error messages need them.
+            # Do not mask the names of the machine: they are not secret, and errors need them.
             text = text.replace(name, "\0") if len(name) >= _GRAM_LENGTH else text
-        # Plain text first: masking another form first would leave short lines unmasked.
+        # Plain text first: masking JSON or base64 first would leave short lines unmasked.
         yield from (text, json.dumps(text, ensure_ascii=False)[1:-1])
         yield from {digits, digits.replace("+", "-").replace("/", "_")}
 

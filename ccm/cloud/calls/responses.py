@@ -1,8 +1,8 @@
-"""Checks of a provider against the interfaces: its methods and its responses. Pure.
+"""Checks of a provider's methods and responses against the interfaces. No I/O.
 
 Python does not enforce type hints, so this module checks every response, field by field. A
-response of the wrong type is an error of the provider. Otherwise a forgotten `return` could mean
-"gone" or "no addresses", or become a provider ID.
+response of the wrong type is an error of the provider. Without the check, the None of a forgotten
+`return` could mean "gone" or "no addresses", or become a provider ID.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PLAIN = {bool: "True or False", str: "text", int: "a number"}
 
 
 class InvalidResponse(Exception):
-    """A response of the wrong type; the message contains the value and the expected type."""
+    """Wrong type of a response; the message contains the value and the expected type."""
 
     def __init__(self, response: object, place: str, expected: str) -> None:
         shown = reprlib.repr(response) + (f" as {place}" if place else "")
@@ -60,7 +60,7 @@ def verify(method: Callable[..., Any], response: Any) -> None:
     """
     promised = _return_type(method)
     try:
-        if promised is not NoneType:  # the result of a method without one is ignored
+        if promised is not NoneType:  # a method that returns None may return anything
             _check(promised, response, "")
         if method is MachineDriver.create_machine:
             _check_provider_id(response)
@@ -94,7 +94,7 @@ def _analyze_hint(
 
 
 def _check(hint: Any, response: Any, place: str) -> None:
-    """Raise InvalidResponse where a value has another type; `place` is its field name."""
+    """Raise InvalidResponse if a value does not fit its type hint; `place` is its field name."""
     is_optional, kind, origin, inner, fields = _analyze_hint(hint)
     if is_optional and response is None:
         return
@@ -165,7 +165,7 @@ _OPTIONAL_INTERFACES = (
     SpecValidation,
     MachineMetrics,
 )
-"""Optional interfaces, implemented by the object of another interface."""
+"""Optional interfaces; the object of a required interface may implement them too."""
 
 _INTERFACE_OF: Mapping[Callable[..., Any], type] = {
     method: face
@@ -177,12 +177,15 @@ _NAMES = {method.__name__ for method in _INTERFACE_OF}
 
 
 def carries_credentials(method: Callable[..., Any]) -> bool:
-    """Return whether each call of a method carries credentials, instead of the provider's own."""
+    """Return whether a method belongs to the machine driver, whose calls carry credentials.
+
+    Other calls use the provider's own credentials.
+    """
     return CAPABILITIES[_INTERFACE_OF[method]][0] == "machines"
 
 
 def implementation_of(cloud: Cloud, interface: type) -> object | None:
-    """Return the provider's object that implements an interface; None where it has none."""
+    """Return the provider's object that implements an interface; None = not implemented."""
     implementation: object | None = getattr(cloud, CAPABILITIES[interface][0])
     return (
         None
@@ -192,7 +195,7 @@ def implementation_of(cloud: Cloud, interface: type) -> object | None:
 
 
 def bind_method(cloud: Cloud, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the provider's method for a method of an interface. Raises Unimplemented."""
+    """Return the provider's implementation of an interface method. Raises Unimplemented."""
     face = _INTERFACE_OF[method]
     implementation = implementation_of(cloud, face)
     if implementation is None:
@@ -204,7 +207,7 @@ def bind_method(cloud: Cloud, method: Callable[..., Any]) -> Callable[..., Any]:
 def find_interface_errors(cloud: Cloud) -> Sequence[str]:
     """Return a message for each interface method that is missing or has a wrong signature.
 
-    An optional interface is checked once the object has at least one of its methods.
+    An optional interface is checked only if the object has at least one of its methods.
     """
     return [fault for face in CAPABILITIES for fault in _interface_errors(cloud, face)]
 
