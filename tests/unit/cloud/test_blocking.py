@@ -18,7 +18,7 @@ async def until(happened: threading.Event) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_threads_are_bounded() -> None:
+async def test_blocking_threads_are_limited() -> None:
     running, most = 0, 0
     lock, release = threading.Lock(), threading.Event()
     full = threading.Semaphore(0)
@@ -44,8 +44,8 @@ async def test_threads_are_bounded() -> None:
     assert running == 0
 
 
-async def test_in_a_call_of_the_daemon_the_thread_is_outlasted() -> None:
-    """However often it is cancelled, the call is not over before its thread is."""
+async def test_cancelled_blocking_call_waits_for_its_thread() -> None:
+    """Even after several cancellations, the call ends only after its thread."""
     started, release = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -66,7 +66,7 @@ async def test_in_a_call_of_the_daemon_the_thread_is_outlasted() -> None:
         await call
 
 
-async def test_what_waited_for_a_thread_until_the_lease_ran_out_is_not_begun() -> None:
+async def test_blocking_call_that_got_its_thread_after_lease_expiry_is_refused() -> None:
     lease = LeaseGuard()
     lease.extend(clock.monotonic() + 60)
     lease.activate()

@@ -31,23 +31,23 @@ CLASSES = sorted(
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_every_class_is_documented_and_in_the_tree(kind: type[CloudError]) -> None:
+def test_every_error_class_is_documented_and_in_the_class_tree(kind: type[CloudError]) -> None:
     assert kind.__doc__
     assert kind.__name__ in (errors.__doc__ or "")
 
 
-def test_every_class_has_a_policy_and_nothing_else_has() -> None:
+def test_every_error_class_has_a_retry_policy() -> None:
     assert set(POLICY) == set(CLASSES) - {DiskNotFound}
 
 
-def test_a_direct_subclass_of_the_base_counts_as_unknown() -> None:
+def test_direct_subclass_of_cloud_error_has_the_policy_of_unknown() -> None:
     class Odd(CloudError):
-        """A provider's own."""
+        """Error class of a provider."""
 
     assert policy_for(Odd("x")) is POLICY[errors.Unknown]
 
 
-def test_an_error_that_was_handled_before_is_no_cause() -> None:
+def test_exception_context_is_not_used_as_the_cause() -> None:
     error = ValueError("v")
     error.__context__ = Unimplemented("handled before")
 
@@ -68,7 +68,7 @@ class Mute(Exception):
         (Mute(), Internal, "Mute"),
     ],
 )
-def test_a_foreign_error_is_told_by_its_class_and_kept_as_the_cause(
+def test_foreign_exception_is_normalized_and_kept_as_the_cause(
     error: Exception, kind: type[CloudError], text: str
 ) -> None:
     found = normalize(error)
@@ -78,13 +78,13 @@ def test_a_foreign_error_is_told_by_its_class_and_kept_as_the_cause(
 
 
 @pytest.mark.parametrize("given", [float("nan"), float("inf"), float("-inf")])
-def test_retry_after_is_a_time(given: float) -> None:
+def test_retry_after_must_be_finite(given: float) -> None:
     with pytest.raises(ValueError, match="number of seconds"):
         RetryAfter("wait", seconds=given)
 
 
 @pytest.mark.parametrize(("given", "kept"), [(3, 3), (0.5, 0.5), (0, 0), (-7, 0)])
-def test_retry_after_is_never_in_the_past(given: float, kept: float) -> None:
+def test_negative_retry_after_becomes_zero(given: float, kept: float) -> None:
     assert RetryAfter("wait", seconds=given).seconds == kept
 
 
@@ -103,14 +103,14 @@ def test_retry_after_is_never_in_the_past(given: float, kept: float) -> None:
         ([DiskNotFound("a")], Internal),
     ],
 )
-def test_a_group_is_of_the_class_its_members_agree_on(
+def test_exception_group_takes_the_common_class_of_its_members(
     members: list[Exception], kind: type[CloudError]
 ) -> None:
-    """Never an absence, and never "leave it alone" while something else failed."""
+    """A group never becomes NotFound, nor ImplementedElsewhere beside another failure."""
     assert type(normalize(ExceptionGroup("g", members))) is kind
 
 
-def test_a_group_that_asks_for_time_gets_the_longest() -> None:
+def test_exception_group_takes_the_longest_retry_after() -> None:
     group = ExceptionGroup("g", [RetryAfter("a", seconds=3), RetryAfter("b", seconds=7)])
 
     found = normalize(group)
@@ -119,7 +119,7 @@ def test_a_group_that_asks_for_time_gets_the_longest() -> None:
     assert found.seconds == 7
 
 
-def test_every_class_has_a_code() -> None:
+def test_every_error_class_has_a_machine_code() -> None:
     without = [kind for kind in errors.POLICY if kind not in errors.CODES]
 
     assert without == []
@@ -135,14 +135,14 @@ def test_every_class_has_a_code() -> None:
     ],
     ids=repr,
 )
-def test_classes_without_a_code_of_their_own_have_a_sensible_one(
+def test_error_class_without_an_own_code_uses_a_related_code(
     error: errors.CloudError, name: str
 ) -> None:
     assert errors.code_of(error).name == name
 
 
 @pytest.mark.parametrize("said", ["a ] b", "a [ b", "a] [b", "]["])
-def test_brackets_that_do_not_match_keep_the_text_readable(said: str) -> None:
+def test_unbalanced_brackets_survive_formatting_and_parsing(said: str) -> None:
     found = errors.parse_error(errors.format_error(errors.NotFound(said)))
 
     assert type(found) is errors.NotFound
@@ -150,7 +150,7 @@ def test_brackets_that_do_not_match_keep_the_text_readable(said: str) -> None:
 
 
 def raised(error: Exception, *causes: BaseException) -> Exception:
-    """The error as it is caught after `raise error from cause`, cause from the next one."""
+    """Return the first error with the others chained as its causes."""
     current: BaseException = error
     for cause in causes:
         current.__cause__ = cause
@@ -162,20 +162,20 @@ def raised(error: Exception, *causes: BaseException) -> Exception:
     "inner", [RetryAfter("w", seconds=7), Unimplemented("u"), ImplementedElsewhere("e")]
 )
 @pytest.mark.parametrize("outer", [ValueError("v"), Unavailable("o"), NotFound("n")])
-def test_answers_that_only_do_less_are_found_among_causes(
+def test_retry_and_unimplemented_errors_are_found_among_causes(
     inner: CloudError, outer: Exception
 ) -> None:
     assert normalize(raised(outer, RuntimeError("between"), inner)) is inner
 
 
-def test_not_found_is_never_dug_out() -> None:
+def test_not_found_is_never_taken_from_a_cause() -> None:
     wrapped = Unavailable("the proxy says 404")
 
     assert normalize(raised(wrapped, NotFound("gone"))) is wrapped
     assert type(normalize(raised(ValueError("v"), NotFound("gone")))) is Internal
 
 
-def test_a_loop_of_causes_ends() -> None:
+def test_cyclic_causes_terminate() -> None:
     first, second = ValueError("1"), ValueError("2")
     first.__cause__, second.__cause__ = second, first
 
@@ -195,7 +195,9 @@ def test_a_loop_of_causes_ends() -> None:
         ("", None),
     ],
 )
-def test_texts_are_read_by_their_groups(text: str, kind: type[errors.CloudError] | None) -> None:
+def test_machine_code_texts_are_parsed_by_their_brackets(
+    text: str, kind: type[errors.CloudError] | None
+) -> None:
     found = errors.parse_error(text)
 
     assert (found and type(found)) == kind

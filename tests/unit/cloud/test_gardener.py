@@ -1,4 +1,4 @@
-"""Drivers of the origin's shape, put behind ours: what they are handed, and what is made of it."""
+"""Adapter for drivers with Gardener's interface: requests, responses and errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OriginError(Exception):
 
 
 class Origin:
-    """A cloud of the origin's shape, half of it synchronous; VMs are known by name alone."""
+    """Driver with Gardener's interface, partly synchronous; VMs are identified by name only."""
 
     def __init__(self) -> None:
         self.vms: dict[str, str] = {}
@@ -88,7 +88,7 @@ class Origin:
         }
 
 
-async def test_a_vm_whose_creation_was_not_answered_is_found() -> None:
+async def test_vm_of_an_unanswered_creation_is_found_by_name() -> None:
     origin = Origin()
     driver = from_gardener(origin)
     await driver.create_machine(STARTED)
@@ -99,8 +99,8 @@ async def test_a_vm_whose_creation_was_not_answered_is_found() -> None:
     assert origin.vms == {}
 
 
-async def test_without_a_recorded_creation_a_name_says_nothing() -> None:
-    """A VM of that name is another's, whatever the driver would do with it."""
+async def test_vm_of_the_same_name_is_ignored_without_a_recorded_creation() -> None:
+    """A VM with that name belongs to another owner; the driver is not even called."""
     origin = Origin()
     origin.vms["m-1"] = "acme://theirs"
     driver, req = from_gardener(origin), asking(last_known_state="step 1")
@@ -114,7 +114,7 @@ async def test_without_a_recorded_creation_a_name_says_nothing() -> None:
     assert (origin.vms, origin.asked) == ({"m-1": "acme://theirs"}, [])
 
 
-async def test_volumes_are_named() -> None:
+async def test_volume_ids_are_returned() -> None:
     specs = [{"csi": {"volumeHandle": "v-1"}}]
 
     found = await from_gardener(Origin()).get_volume_ids(GetVolumeIDsRequest(pv_specs=specs))
@@ -122,7 +122,7 @@ async def test_volumes_are_named() -> None:
     assert found == ["v-1"]
 
 
-async def test_a_listing_that_is_none_is_a_fault() -> None:
+async def test_listing_of_a_wrong_type_is_an_internal_error() -> None:
     broken: Any = SimpleNamespace(list_machines=lambda _: ["m-1"])
 
     with pytest.raises(errors.Internal, match="returned list, not a mapping"):
@@ -131,7 +131,7 @@ async def test_a_listing_that_is_none_is_a_fault() -> None:
         )
 
 
-async def test_a_migration_is_the_drivers_own() -> None:
+async def test_migration_is_delegated_to_the_driver() -> None:
     asked = MigrationRequest(provider_specific_machine_class={}, machine_class={}, class_spec={})
 
     def migrate(req: MigrationRequest) -> None:
@@ -167,7 +167,7 @@ ANSWERED = {"provider_id": "a://1", "node_name": "m-1"}
     ],
     ids=repr,
 )
-async def test_errors_are_understood(
+async def test_errors_of_gardener_drivers_are_translated(
     error: Exception, kind: type[errors.CloudError], text: str, state: str | None
 ) -> None:
     def fail(_: object) -> None:
@@ -182,7 +182,9 @@ async def test_errors_are_understood(
 
 
 @pytest.mark.parametrize("wrap", [lambda found: found, lambda found: {"machine_list": found}])
-async def test_no_listed_vm_is_anybodys(wrap: Callable[[Any], Any]) -> None:
+async def test_listed_vm_without_owner_labels_matches_no_machine(
+    wrap: Callable[[Any], Any],
+) -> None:
     listed: Any = SimpleNamespace(list_machines=lambda _: wrap({"acme://0": "m-1"}))
 
     records = await from_gardener(listed).list_machines(

@@ -1,4 +1,4 @@
-"""What the node controllers ask: call orders and fallbacks of both interfaces."""
+"""Instance lookups of the node controllers: call order and fallbacks of both interfaces."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def lookup(fake: FakeCloud) -> InstanceLookup:
 
 
 class Stubborn(FakeCloud):
-    """Refuses every question by provider ID."""
+    """Cloud that refuses every query by provider ID."""
 
     async def node_addresses_by_provider_id(self, provider_id: str):  # type: ignore[no-untyped-def]
         await super().node_addresses_by_provider_id(provider_id)
@@ -65,7 +65,7 @@ class Stubborn(FakeCloud):
         raise ValueError("no zone by ID")
 
 
-async def test_old_interface_falls_back_to_names_for_each_question() -> None:
+async def test_old_interface_falls_back_to_node_names_for_each_query() -> None:
     fake = Stubborn(
         v2=False, addresses=A3, instance_types={"node0": "small"}, zone=Zone(region="r")
     )
@@ -88,7 +88,9 @@ async def test_old_interface_falls_back_to_names_for_each_question() -> None:
 @pytest.mark.parametrize(
     "ask", [InstanceLookup.addresses, InstanceLookup.state, InstanceLookup.metadata]
 )
-async def test_a_cloud_without_instances_says_so(ask: Callable[..., Awaitable[object]]) -> None:
+async def test_cloud_without_instances_raises_unimplemented(
+    ask: Callable[..., Awaitable[object]],
+) -> None:
     with pytest.raises(Unimplemented):
         await ask(InstanceLookup(CloudClient(Cloud(name="bare"))), WITH_ID)
 
@@ -108,7 +110,7 @@ def known(name: str) -> Node:
 
 
 class Listings:
-    """A fetch that hands out listings, and waits while it is held."""
+    """Fetch function that returns listings, and blocks on request."""
 
     def __init__(self, names: Iterable[str] = ("a", "b"), *, requests: int = 1) -> None:
         self.records = [record(name) for name in names]
@@ -131,14 +133,14 @@ def shared(fetch: Listings, *, population: int = 2) -> SharedInventory:
 
 
 async def waiting(inventory: SharedInventory, listings: Listings) -> asyncio.Task[object]:
-    """Somebody who waits for a listing that is held."""
+    """Start a lookup that waits for a blocked listing."""
     listings.free.clear()
     asked = asyncio.ensure_future(inventory.find(known("a"), single_requests=5))
     await settle()
     return asked
 
 
-async def test_a_name_needs_a_listing_begun_after_its_node_was_first_seen() -> None:
+async def test_node_without_provider_id_needs_a_listing_newer_than_the_node() -> None:
     listings = Listings(["a", "b", "c"])
     inventory = shared(listings)
     inventory.on_node_event(None, node("a"))
@@ -155,7 +157,7 @@ async def test_a_name_needs_a_listing_begun_after_its_node_was_first_seen() -> N
     assert listings.fetched == 2
 
 
-async def test_a_listing_that_did_not_pay_off_pauses_bulk_listing() -> None:
+async def test_inefficient_listing_pauses_bulk_listing() -> None:
     listings = Listings(requests=3)
     inventory = shared(listings)
     await inventory.find(known("a"), single_requests=9)
@@ -172,7 +174,7 @@ async def test_a_listing_that_did_not_pay_off_pauses_bulk_listing() -> None:
 
 
 def listing(size: int, *, requests: int = 1, kind: type[FakeCloud] = FakeStateCloud) -> FakeCloud:
-    """A cloud of that many instances, which its listing tells with so many requests."""
+    """Return a cloud with this many instances; its listing takes this many requests."""
     records = [record(str(number)) for number in range(size)]
     told = InstanceListing(instances=records, requests=requests)
     return kind(exists=True, listing=told, v1=False)
@@ -188,7 +190,7 @@ def lookup_of(cloud: FakeCloud, *, population: int) -> InstanceLookup:
     return InstanceLookup(handle, inventory)
 
 
-async def test_an_absence_in_a_listing_is_asked_for_and_never_believed() -> None:
+async def test_absence_in_a_listing_is_verified_by_a_single_query() -> None:
     cloud = listing(10)
     lookup = lookup_of(cloud, population=10)
 
@@ -220,10 +222,10 @@ UNCLEAR = [
 
 @pytest.mark.parametrize("ask", [InstanceLookup.state, InstanceLookup.confirmed_gone])
 @pytest.mark.parametrize("error", [*UNCLEAR, NotFound("gone"), TimeoutError()], ids=repr)
-async def test_an_error_about_existence_is_never_an_absence(
+async def test_existence_error_is_never_treated_as_not_found(
     ask: Callable[..., Awaitable[object]], error: Exception
 ) -> None:
-    """Nor does it reach the caller as NotFound through the old interface."""
+    """Through the old interface, the caller does not get NotFound either."""
     with pytest.raises(CloudError) as caught:
         await ask(lookup(old(exists_error=error)), WITH_ID)
 
@@ -233,8 +235,8 @@ async def test_an_error_about_existence_is_never_an_absence(
         assert str(caught.value) == "existence of fake://12345 is unclear: gone"
 
 
-async def test_the_age_counts_from_the_beginning_of_the_listing() -> None:
-    """Who asked before it began gets its answer; a later question needs a younger one."""
+async def test_age_of_a_listing_counts_from_its_start() -> None:
+    """Earlier callers get its result; a later query needs a newer listing."""
     listings = Listings()
     inventory = shared(listings)
     asked = await waiting(inventory, listings)
@@ -248,13 +250,13 @@ async def test_the_age_counts_from_the_beginning_of_the_listing() -> None:
     assert listings.fetched == 2
 
 
-async def test_a_name_does_not_stand_in_for_an_unknown_provider_id() -> None:
+async def test_unknown_provider_id_is_not_matched_by_name() -> None:
     inventory = shared(Listings())
 
     assert await inventory.find(node("a", provider_id="fake://x"), single_requests=5) is None
 
 
-async def test_the_last_question_before_a_deletion_never_uses_a_listing() -> None:
+async def test_final_check_before_a_deletion_never_uses_a_listing() -> None:
     cloud = listing(10)
     lookup = lookup_of(cloud, population=10)
     assert await lookup.state(known("3"), waiting=10) == RUNNING
@@ -266,7 +268,7 @@ async def test_the_last_question_before_a_deletion_never_uses_a_listing() -> Non
 
 
 @pytest.mark.parametrize("asked", [known("a"), node("a")], ids=["by_id", "by_name"])
-async def test_what_is_listed_twice_proves_nothing(asked: Node) -> None:
+async def test_instance_listed_twice_is_not_used(asked: Node) -> None:
     inventory = shared(Listings(["a", "b", "a"]))
     inventory.on_node_event(None, asked)
 
@@ -274,8 +276,8 @@ async def test_what_is_listed_twice_proves_nothing(asked: Node) -> None:
     assert await inventory.find(known("b"), single_requests=100) is not None
 
 
-async def test_a_listing_that_hangs_holds_nobody_up_for_ever() -> None:
-    """After a while a waiter asks for its own node, and the listing goes on for the others."""
+async def test_waiter_gives_up_on_a_hanging_listing() -> None:
+    """After a timeout the caller queries its own node; the listing continues for the others."""
     listings = Listings()
     inventory = shared(listings)
 
@@ -285,7 +287,7 @@ async def test_a_listing_that_hangs_holds_nobody_up_for_ever() -> None:
     await inventory.close()
 
 
-async def test_a_listing_is_used_until_it_is_too_old() -> None:
+async def test_listing_is_reused_until_its_maximum_age() -> None:
     listings = Listings()
     inventory = shared(listings)
 
@@ -299,7 +301,7 @@ async def test_a_listing_is_used_until_it_is_too_old() -> None:
     assert listings.fetched == 2
 
 
-async def test_later_listings_are_judged_by_what_the_last_one_took() -> None:
+async def test_next_listing_must_save_requests_compared_with_the_last_one() -> None:
     listings = Listings(requests=3)
     inventory = shared(listings)
     for name in ("a", "b", "a"):
@@ -312,7 +314,7 @@ async def test_later_listings_are_judged_by_what_the_last_one_took() -> None:
     assert listings.fetched == 2
 
 
-async def test_a_failed_listing_falls_back_and_pauses() -> None:
+async def test_failed_listing_falls_back_to_single_queries_and_pauses() -> None:
     listings = Listings()
     inventory = shared(listings)
     listings.error = Unavailable("down")
@@ -332,7 +334,7 @@ async def test_a_failed_listing_falls_back_and_pauses() -> None:
 
 @pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
 @pytest.mark.parametrize("question", ["metadata", "addresses", "state"])
-async def test_what_an_opening_confirmed_of_a_node_without_id_is_remembered(
+async def test_node_without_provider_id_is_confirmed_per_opened_provider(
     v2: bool, question: str
 ) -> None:
     fake = FakeCloud(v2=v2, exists=True, addresses=[address("InternalIP", "10.0.0.1")])
@@ -350,7 +352,7 @@ async def test_what_an_opening_confirmed_of_a_node_without_id_is_remembered(
     assert not lookup.confirmed(bare)
 
 
-async def test_a_cancelled_waiter_does_not_take_the_listing_from_the_others() -> None:
+async def test_cancelled_waiter_does_not_cancel_the_listing_of_others() -> None:
     listings = Listings()
     inventory = shared(listings)
     first, second = [await waiting(inventory, listings) for _ in range(2)]
@@ -364,8 +366,8 @@ async def test_a_cancelled_waiter_does_not_take_the_listing_from_the_others() ->
     assert listings.fetched == 1
 
 
-async def test_in_a_wave_of_new_nodes_one_listing_is_begun_in_a_while() -> None:
-    """A node comes every 10 ms and is asked about at once; each waits for a shared listing."""
+async def test_wave_of_new_nodes_shares_a_few_listings() -> None:
+    """A node joins every 10 ms and is looked up at once; each lookup waits for a shared listing."""
     fresh = [node(str(number)) for number in range(300)]
     listings = Listings((each.name for each in fresh), requests=2)
     inventory = shared(listings)
@@ -384,15 +386,15 @@ async def test_in_a_wave_of_new_nodes_one_listing_is_begun_in_a_while() -> None:
 
 @pytest.mark.parametrize("ask", [InstanceLookup.state, InstanceLookup.confirmed_gone])
 @pytest.mark.parametrize("error", UNCLEAR, ids=repr)
-async def test_an_error_about_the_id_of_a_name_is_never_an_absence(
+async def test_instance_id_error_is_never_treated_as_not_found(
     ask: Callable[..., Awaitable[object]], error: Exception
 ) -> None:
     with pytest.raises(CloudError):
         await ask(lookup(old(external_id_errors={"a": error})), node("a"))
 
 
-async def test_what_another_provider_said_confirms_nothing() -> None:
-    """It was exchanged while it was asked, for one thing or for a listing."""
+async def test_answer_of_an_exchanged_provider_confirms_nothing() -> None:
+    """The provider is exchanged during a single query, and during a listing."""
     handle = CloudClient(FakeCloud(exists=True).cloud())
 
     class Exchanged(FakeCloud):

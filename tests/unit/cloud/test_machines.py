@@ -1,4 +1,4 @@
-"""Values between controllers and machine drivers, and what the base of a driver answers."""
+"""Values between controllers and machine drivers, and defaults of the driver base class."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def request(who: Identity = WHO, **fields: Any) -> MachineRequest:
     return MachineRequest(identity=who, provider_spec={}, credentials=secret, **fields)
 
 
-def test_credentials_are_their_content() -> None:
+def test_credentials_are_equal_by_content() -> None:
     one, same = Credentials({"a": b"1", "b": b"2"}), Credentials({"b": b"2", "a": b"1"})
 
     assert one == same
@@ -45,7 +45,7 @@ def test_credentials_are_their_content() -> None:
 @pytest.mark.parametrize(
     "other", [{"a": b"1"}, {"a": b"12", "b": b""}, {"a": b"", "b": b"12"}, {"a1": b"", "b": b"2"}]
 )
-def test_other_credentials_have_another_digest(other: dict[str, bytes]) -> None:
+def test_different_credentials_have_different_digests(other: dict[str, bytes]) -> None:
     one = Credentials({"a": b"1", "b": b"2"})
 
     assert Credentials(other) != one
@@ -65,8 +65,8 @@ NAMED = Identity(cluster="", pool="", name="m-1", uid="")
     ],
     ids=["new machine", "machine with a VM", "VM without a machine", "name only"],
 )
-def test_changes_of_one_vm_exclude_each_other(asked: MachineRequest, subject: str) -> None:
-    """Calls with the same subject never overlap; an empty one would exclude nothing."""
+def test_changes_of_one_vm_share_a_subject(asked: MachineRequest, subject: str) -> None:
+    """Calls with the same subject never overlap; an empty subject would exclude nothing."""
     changes = ("create_machine", "initialize_machine", "delete_machine")
 
     assert {DECLARATIONS[change].subject(req=asked) for change in changes} == {subject}
@@ -81,13 +81,13 @@ def test_changes_of_one_vm_exclude_each_other(asked: MachineRequest, subject: st
         (DeleteMachineResponse(last_known_state="s"), MachineInfo(last_known_state="s")),
     ],
 )
-def test_what_an_error_carries_is_read_whatever_it_is(
+def test_partial_info_of_an_error_is_read_from_any_carried_value(
     carried: object, expected: MachineInfo
 ) -> None:
     assert partial_info(errors.Unavailable("x").carrying(carried)) == expected
 
 
-async def test_what_a_driver_need_not_have_is_unimplemented() -> None:
+async def test_optional_driver_methods_raise_unimplemented() -> None:
     session = object()
     driver = Driver(session)
     calls = [
@@ -126,7 +126,7 @@ UNMARKED = Identity(cluster="", pool="", name="m-1", uid="")
         ({"uid": ""}, False),
     ],
 )
-def test_marks_say_whose_a_vm_is(marks: dict[str, str], owned: bool) -> None:
+def test_owner_labels_decide_who_owns_a_vm(marks: dict[str, str], owned: bool) -> None:
     assert is_owner(OWN, replace(OWN, **marks)) is owned
 
 
@@ -142,7 +142,9 @@ def test_marks_say_whose_a_vm_is(marks: dict[str, str], owned: bool) -> None:
         ),
     ],
 )
-def test_a_vm_of_another_is_refused(marks: Identity, fields: dict[str, bool], told: str) -> None:
+def test_vm_of_another_owner_is_refused(
+    marks: Identity, fields: dict[str, bool], told: str
+) -> None:
     with pytest.raises(errors.NotOwned) as caught:
         check_owner(request(OWN, provider_id="a://1", **fields), marks)
 
@@ -161,7 +163,7 @@ def test_a_vm_of_another_is_refused(marks: Identity, fields: dict[str, bool], to
         (replace(OWN, cluster="c2"), {"is_imported": True}, replace(OWN, cluster="c2")),
     ],
 )
-def test_a_vm_that_may_be_touched(
+def test_owned_adoptable_and_imported_vms_are_accepted(
     marks: Identity, fields: dict[str, bool], beside: Identity
 ) -> None:
     assert check_owner(request(OWN, provider_id="a://1", **fields), marks) == beside
@@ -175,7 +177,7 @@ def test_a_vm_that_may_be_touched(
         Identity(cluster="", pool="workers", name="m-1", uid=""),
     ],
 )
-def test_a_vm_is_found_by_cluster_and_uid_alone(other: Identity) -> None:
+def test_vm_is_found_by_cluster_and_uid_only(other: Identity) -> None:
     info = MachineInfo(provider_id="a://1")
     ours = MachineRecord(identity=WHO, info=info)
     moved = Identity(cluster="c1", namespace="other", pool="other", name="renamed", uid="u-1")

@@ -51,7 +51,9 @@ async def open_cloud(ctx):
         ),
     ],
 )
-def test_an_unknown_name_gets_the_list_and_maybe_a_hint(site: Site, name: str, hint: str) -> None:
+def test_unknown_provider_error_lists_the_installed_ones_and_a_hint(
+    site: Site, name: str, hint: str
+) -> None:
     site.install("ccm-acme", "acme-cloud", "acme_a:x")
     site.install("ccm-zeta", "zeta", "acme_z:x")
 
@@ -65,7 +67,7 @@ def test_an_unknown_name_gets_the_list_and_maybe_a_hint(site: Site, name: str, h
     assert way.startswith("To use another one, install its Python package in the environment or")
 
 
-def test_one_name_from_two_distributions_is_fatal_and_names_both(site: Site) -> None:
+def test_provider_name_of_two_distributions_is_an_error_naming_both(site: Site) -> None:
     site.install("ccm-acme", "acme", "acme_one:x")
     site.install("other-acme", "acme", "acme_two:x", v="2.5")
 
@@ -74,10 +76,10 @@ def test_one_name_from_two_distributions_is_fatal_and_names_both(site: Site) -> 
         registry.installed_providers()
 
 
-def test_one_distribution_found_twice_is_no_conflict(
+def test_distribution_found_twice_is_no_conflict(
     site: Site, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a wheel is installed beside an editable checkout of itself."""
+    """For example, a wheel is installed beside its own editable checkout."""
     again = tmp_path_factory.mktemp("again")
     monkeypatch.syspath_prepend(str(again))
     for each in (site, Site(again)):
@@ -98,7 +100,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("code", UNUSABLE)
-def test_what_is_no_provider_is_refused_with_the_cause(site: Site, code: str) -> None:
+def test_unimportable_provider_is_refused_with_the_cause(site: Site, code: str) -> None:
     site.install("ccm-acme", "acme", f"unusable{list(UNUSABLE).index(code)}:open_cloud", code)
 
     with pytest.raises(ProviderError) as caught:
@@ -122,7 +124,7 @@ MISWRITTEN = {
 
 
 @pytest.mark.parametrize("what", MISWRITTEN)
-def test_a_miswritten_provider_is_refused_with_the_cause(site: Site, what: str) -> None:
+def test_malformed_provider_is_refused_with_the_cause(site: Site, what: str) -> None:
     code, told = MISWRITTEN[what]
     site.install("ccm-acme", "acme", f"miswritten_{what.replace(' ', '_')}:open_cloud", code)
 
@@ -133,7 +135,7 @@ def test_a_miswritten_provider_is_refused_with_the_cause(site: Site, what: str) 
 
 
 @pytest.mark.parametrize("sdk", ["3.0", "2.1", "0.9", "one", "2", "2.0.0", ""])
-def test_another_sdk_version_is_refused_by_name(site: Site, sdk: str) -> None:
+def test_other_sdk_version_is_refused_with_both_versions(site: Site, sdk: str) -> None:
     module = f"acme_sdk_{sdk.replace('.', '_')}"
     site.install("ccm-acme", "acme", f"{module}:open_cloud", GOOD.replace('"2.0"', f'"{sdk}"'))
     is_version = sdk in ("3.0", "2.1", "0.9")
@@ -153,7 +155,7 @@ BARE = GOOD.replace("from ccm import cloud", "from contextlib import asynccontex
     [("acme_bare", BARE), ("acme_for_one", GOOD.replace("2.0", "1.0"))],
     ids=["unmarked", "marked"],
 )
-def test_a_provider_made_for_one_is_told_what_to_change(site: Site, module: str, code: str) -> None:
+def test_provider_for_sdk_1_gets_the_migration_steps(site: Site, module: str, code: str) -> None:
     site.install("ccm-acme", "acme", f"{module}:open_cloud", code)
 
     with pytest.raises(ProviderError) as caught:

@@ -1,4 +1,4 @@
-"""The HTTP client for providers, beside what the simulated cloud's client shows of it."""
+"""The HTTP client for providers, beyond the tests of the simulated cloud's client."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def opened(url: str, **settings: Any) -> Any:
     return rest.open_client(f"{url}/api", refusal=refusal, codes=CODES, **settings)
 
 
-async def test_an_error_keeps_few_headers(server: proxy.Server, client: RestClient) -> None:
+async def test_error_keeps_a_limited_size_of_headers(
+    server: proxy.Server, client: RestClient
+) -> None:
     many = {f"X_{number}": "v" * 1000 for number in range(40)}
     server.will(proxy.says(["full", "why"], status=403, **many))
 
@@ -77,7 +79,7 @@ async def test_an_error_keeps_few_headers(server: proxy.Server, client: RestClie
     assert sum(map(len, caught.value.refusal.headers.values())) <= rest.REFUSAL_LIMIT
 
 
-async def test_a_provider_may_raise_the_limit_and_an_answer_may_reach_it(
+async def test_response_limit_of_the_provider_is_enforced_inclusively(
     server: proxy.Server,
 ) -> None:
     body = msgspec.json.encode(Item("a" * 100))
@@ -96,7 +98,7 @@ async def test_a_provider_may_raise_the_limit_and_an_answer_may_reach_it(
 @pytest.mark.parametrize(
     "token", ["x" * 300_000, "hunter2\nX-Admin: 1"], ids=lambda value: repr(value)[:24]
 )
-async def test_an_authorization_that_no_header_can_carry_is_refused(
+async def test_authorization_that_is_no_valid_header_value_is_refused(
     server: proxy.Server, token: str
 ) -> None:
     class Renewing:
@@ -117,17 +119,17 @@ async def test_an_authorization_that_no_header_can_carry_is_refused(
     assert server.seen == []
 
 
-async def test_credentials_in_a_url_beside_others_are_refused_and_not_shown() -> None:
+async def test_credentials_in_the_url_are_refused_and_not_shown() -> None:
     with pytest.raises(ConfigError, match="a user or a password; remove them") as caught:
         async with opened("http://u:hunter2@127.0.0.1:1"):
             raise AssertionError
     assert "hunter2" not in str(caught.value)
 
 
-async def test_nothing_is_sent_without_a_lease_that_holds(
+async def test_no_request_is_sent_without_a_valid_lease(
     server: proxy.Server, client: RestClient
 ) -> None:
-    """One call is many requests: each looks for itself."""
+    """One call may send several requests; each of them checks the Lease."""
     LeaseGuard().activate()
 
     with pytest.raises(errors.DeadlineExceeded):
@@ -137,7 +139,7 @@ async def test_nothing_is_sent_without_a_lease_that_holds(
 
 
 @pytest.mark.virtual_time
-async def test_a_quota_never_lets_more_through_in_any_period(
+async def test_quota_limiter_never_exceeds_its_quota_in_any_period(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("asyncio_throttle.throttler.time", clock)
@@ -155,12 +157,12 @@ async def test_a_quota_never_lets_more_through_in_any_period(
 
 
 @pytest.mark.parametrize(("calls", "period_s"), [(0, 1.0), (1, 0.0)])
-def test_a_quota_without_room_is_refused(calls: int, period_s: float) -> None:
+def test_quota_limiter_refuses_a_zero_quota_or_period(calls: int, period_s: float) -> None:
     with pytest.raises(ValueError, match="quota"):
         QuotaLimiter(calls=calls, period_s=period_s)
 
 
-async def test_success_may_have_several_statuses(server: proxy.Server) -> None:
+async def test_several_statuses_may_be_declared_as_success(server: proxy.Server) -> None:
     server.will(
         proxy.sends(b"{}"),
         proxy.sends(b"", status=204),
@@ -183,7 +185,7 @@ async def forward(server: proxy.Server) -> AsyncIterator[forwardproxy.ForwardPro
 
 
 @pytest.mark.parametrize("given", ["Bearer hunter2", "an authorizer"])
-async def test_https_goes_through_a_tunnel_that_sees_no_credentials(
+async def test_https_proxy_tunnel_sees_no_credentials(
     given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = pki.Authority(tmp_path, "machine")
@@ -208,7 +210,7 @@ async def test_https_goes_through_a_tunnel_that_sees_no_credentials(
 
 
 @pytest.mark.parametrize("gone", [False, True])
-async def test_a_proxy_that_does_not_help_is_named(
+async def test_failing_proxy_is_named_in_the_error(
     forward: forwardproxy.ForwardProxy, gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forward.refusal = "407 Proxy Authentication Required"
@@ -223,7 +225,7 @@ async def test_a_proxy_that_does_not_help_is_named(
     assert str(caught.value) == f"GET /items: {told}"
 
 
-async def test_a_proxy_that_is_none_is_a_fault_of_the_settings(
+async def test_unsupported_proxy_is_a_configuration_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "socks5://us:hunter3@proxy.test")
@@ -235,7 +237,7 @@ async def test_a_proxy_that_is_none_is_a_fault_of_the_settings(
 
 
 class Renewing:
-    """An authorizer with a new secret after each refusal, as long as it has any."""
+    """Authorizer that switches to its next secret after each rejection."""
 
     def __init__(self, *secrets: str) -> None:
         self.secrets = list(secrets)
@@ -252,7 +254,7 @@ class Renewing:
         return False
 
 
-async def test_a_refused_request_is_made_once_more_with_other_credentials(
+async def test_rejected_request_is_repeated_once_with_renewed_credentials(
     server: proxy.Server,
 ) -> None:
     given = Renewing("first-one", "second-one", "third-one")
@@ -260,7 +262,7 @@ async def test_a_refused_request_is_made_once_more_with_other_credentials(
     server.will(no, proxy.says({"name": "a"}), no, no, proxy.says({"name": "b"}))
     async with opened(server.url, authorization=given) as client:
         assert await client.send("PUT", "/items", Item("a"), Item) == Item("a")
-        with pytest.raises(errors.Unauthenticated) as caught:  # twice is enough
+        with pytest.raises(errors.Unauthenticated) as caught:  # one repetition is enough
             await client.get("/items", Item)
         assert await client.get("/items", Item) == Item("b")
 
@@ -293,7 +295,7 @@ async def test_a_refused_request_is_made_once_more_with_other_credentials(
         (302, "absent", errors.Unknown),
     ],
 )
-async def test_status_and_words_make_the_class(
+async def test_http_status_and_error_code_select_the_error_class(
     server: proxy.Server, client: RestClient, status: int, code: str, kind: type[errors.CloudError]
 ) -> None:
     server.will(proxy.says([code, "why"], status=status))
@@ -325,7 +327,7 @@ async def test_status_and_words_make_the_class(
         *("no zone", "odd", "none"),
     ],
 )
-async def test_a_rate_limit_says_when_to_come_back(
+async def test_retry_after_header_sets_the_delay_within_a_limit(
     server: proxy.Server, client: RestClient, told: str | timedelta, seconds: float
 ) -> None:
     text = told if isinstance(told, str) else format_datetime(clock.now() + told)
@@ -337,9 +339,7 @@ async def test_a_rate_limit_says_when_to_come_back(
     assert caught.value.seconds == pytest.approx(seconds, abs=30)
 
 
-async def test_what_a_cloud_quotes_is_shown_without_secrets(
-    server: proxy.Server, client: RestClient
-) -> None:
+async def test_error_text_of_the_cloud_is_masked(server: proxy.Server, client: RestClient) -> None:
     server.will(proxy.says(["bad", "'hunter2' and password=swordfish are refused"], status=401))
 
     with pytest.raises(errors.Unauthenticated) as caught:
@@ -349,7 +349,7 @@ async def test_what_a_cloud_quotes_is_shown_without_secrets(
     assert str(caught.value) == f"GET /items: HTTP 401 {text}"
 
 
-async def test_a_listing_that_goes_in_circles_is_refused(
+async def test_listing_with_repeating_page_tokens_is_refused(
     server: proxy.Server, client: RestClient
 ) -> None:
     server.will(*(proxy.says({"names": [], "next": one}) for one in ("2", "3", "2")))
@@ -358,7 +358,7 @@ async def test_a_listing_that_goes_in_circles_is_refused(
         await client.pages("/items", Page, {}, after=after)
 
 
-async def test_a_cloud_that_is_slow_or_away_is_told_apart(server: proxy.Server) -> None:
+async def test_timeout_and_unreachable_cloud_raise_different_errors(server: proxy.Server) -> None:
     async def hang(_: object) -> Any:
         await asyncio.sleep(60)
 
@@ -372,7 +372,7 @@ async def test_a_cloud_that_is_slow_or_away_is_told_apart(server: proxy.Server) 
             await client.request("GET", "/items")
 
 
-async def test_requests_go_through_the_proxy_of_the_environment(
+async def test_requests_use_the_proxy_of_the_environment(
     server: proxy.Server, forward: forwardproxy.ForwardProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", f"http://us:hunter3@127.0.0.1:{forward.port}")
@@ -391,7 +391,7 @@ async def test_requests_go_through_the_proxy_of_the_environment(
 
 
 class Listener:
-    """A quota that lets all through, and keeps what it hears."""
+    """Limiter that admits every request, and records the responses."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[int, str]] = []
@@ -403,7 +403,7 @@ class Listener:
         self.heard.append((status, headers.get("RateLimit-Remaining", "")))
 
 
-async def test_a_quota_hears_every_answer(server: proxy.Server) -> None:
+async def test_quota_limiter_sees_the_headers_of_every_response(server: proxy.Server) -> None:
     server.will(
         proxy.says({}, RateLimit_Remaining="7"),
         proxy.says({}, status=429, RateLimit_Remaining="0"),
@@ -417,8 +417,8 @@ async def test_a_quota_hears_every_answer(server: proxy.Server) -> None:
     assert quota.heard == [(200, "7"), (429, "0")]
 
 
-async def test_a_redirect_is_not_followed(server: proxy.Server, client: RestClient) -> None:
+async def test_redirect_is_not_followed(server: proxy.Server, client: RestClient) -> None:
     server.will(proxy.says({}, status=307, Location=f"{server.url}/elsewhere"))
     with pytest.raises(errors.Unknown, match="HTTP 307"):
         await client.request("GET", "/items")
-    assert len(server.seen) == 1, "our credentials stay where they belong"
+    assert len(server.seen) == 1, "the credentials are not sent to another host"

@@ -1,4 +1,4 @@
-"""What providers ask about a Service: the answers of the Go library."""
+"""Service helpers for providers; results match those of the Go library."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REFUSED = [
 
 @pytest.mark.row("service-helpers-01")
 @pytest.mark.parametrize("text", REFUSED)
-def test_source_ranges_that_are_none(text: str) -> None:
+def test_invalid_source_ranges_are_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"annotation .*load-balancer-source-ranges.*10\.0"):
         load_balancer_source_ranges(annotated(text))
     with pytest.raises(InvalidArgument, match=r"spec\.loadBalancerSourceRanges.*10\.0"):
@@ -64,14 +64,16 @@ def test_source_ranges_that_are_none(text: str) -> None:
         (["2001:db8::1/64"], {"2001:db8::/64"}),
     ],
 )
-def test_source_ranges(entries: Sequence[str], found: set[str]) -> None:
+def test_source_ranges_are_normalized_and_deduplicated(
+    entries: Sequence[str], found: set[str]
+) -> None:
     for given in (annotated(",".join(entries)), ranges(*entries)):
         assert {str(each) for each in load_balancer_source_ranges(given)} == found
 
 
 @pytest.mark.row("service-helpers-02")
 @pytest.mark.parametrize("given", [service(), annotated(""), annotated("  "), ranges()])
-def test_without_source_ranges_every_ipv4_client_is_let_in(given: Service) -> None:
+def test_missing_source_ranges_allow_every_ipv4_client(given: Service) -> None:
     found = load_balancer_source_ranges(given)
 
     assert {str(each) for each in found} == {"0.0.0.0/0"}
@@ -79,7 +81,7 @@ def test_without_source_ranges_every_ipv4_client_is_let_in(given: Service) -> No
 
 
 @pytest.mark.row("service-helpers-02")
-def test_the_field_wins_over_the_annotation() -> None:
+def test_source_ranges_field_overrides_the_annotation() -> None:
     given = service(
         annotations={names.ANNOTATION_SOURCE_RANGES: "nonsense"},
         load_balancer_source_ranges=["10.0.0.0/8"],
@@ -101,7 +103,7 @@ def test_the_field_wins_over_the_annotation() -> None:
         (["192.168.0.1/32", "0.0.0.0/0"], True),
     ],
 )
-def test_allow_all(entries: Sequence[str], all_: bool) -> None:
+def test_allow_all_needs_a_range_of_all_ipv4_addresses(entries: Sequence[str], all_: bool) -> None:
     assert is_allow_all(load_balancer_source_ranges(ranges(*entries))) is all_
 
 
@@ -118,7 +120,9 @@ def test_allow_all(entries: Sequence[str], all_: bool) -> None:
         ("LoadBalancer", "Local", True, True),
     ],
 )
-def test_local_traffic_and_health_checks(type_: str, policy: str, local: bool, check: bool) -> None:
+def test_external_traffic_policy_decides_local_traffic_and_health_checks(
+    type_: str, policy: str, local: bool, check: bool
+) -> None:
     given = service(type=type_, external_traffic_policy=policy, health_check_node_port=30000)
 
     assert requests_only_local_traffic(given) is local
@@ -127,7 +131,7 @@ def test_local_traffic_and_health_checks(type_: str, policy: str, local: bool, c
 
 
 @pytest.mark.row("service-helpers-04")
-def test_a_health_check_without_a_port_is_none() -> None:
+def test_health_check_without_a_node_port_has_no_path() -> None:
     given = service(type="LoadBalancer", external_traffic_policy="Local")
 
     assert needs_health_check(given)
@@ -139,7 +143,7 @@ def test_a_health_check_without_a_port_is_none() -> None:
     ("finalizers", "found"),
     [(None, False), ([], False), (["foo"], False), ([F], True), (["foo", F, "bar"], True)],
 )
-def test_the_finalizer(finalizers: list[str] | None, found: bool) -> None:
+def test_load_balancer_finalizer_is_detected(finalizers: list[str] | None, found: bool) -> None:
     assert has_load_balancer_finalizer(service(finalizers=finalizers or ())) is found
 
 
@@ -169,12 +173,14 @@ UDP = PortStatus(port=80, protocol="UDP")
         (of(ip="1.2.3.4", ports=[TCP]), of(ip="1.2.3.4"), False),
     ],
 )
-def test_equality_of_statuses(one: Status, other: Status, equal: bool) -> None:
+def test_load_balancer_statuses_are_compared_by_value(
+    one: Status, other: Status, equal: bool
+) -> None:
     assert load_balancer_status_equal(one, other) is equal
     assert load_balancer_status_equal(other, one) is equal
 
 
-def test_the_status_in_the_words_of_the_sdk() -> None:
+def test_service_status_converts_to_the_sdk_type() -> None:
     port = {"port": 80, "protocol": "TCP", "error": "Busy"}
     given = [
         {"ip": "1.2.3.4", "ipMode": "Proxy"},
@@ -192,7 +198,7 @@ def test_the_status_in_the_words_of_the_sdk() -> None:
     )
 
 
-def test_a_status_of_what_a_cloud_says() -> None:
+def test_status_is_built_from_addresses_and_hostnames() -> None:
     proxied = Ingress(ip="192.0.2.2", ip_mode="Proxy")
 
     assert Status.from_ingress(["192.0.2.1", "2001:db8::1", "lb.example", proxied]) == Status(

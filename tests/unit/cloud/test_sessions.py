@@ -1,4 +1,4 @@
-"""Clients by credentials: one for each, no longer than it is needed."""
+"""Cache of clients: one for each set of credentials, closed when idle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def secret(word: str) -> Credentials:
 
 
 class Clients:
-    """Notes which clients are open."""
+    """Factory that tracks which clients are open."""
 
     def __init__(self, *, opening_s: float = 0.0) -> None:
         self.open: list[str] = []
@@ -46,7 +46,7 @@ async def ask(sessions: Sessions[str], word: str, *, endpoint: str = "", pool: s
         return client
 
 
-async def test_equal_credentials_share_a_client_and_all_are_closed_in_the_end() -> None:
+async def test_equal_credentials_share_a_client_that_is_closed_at_the_end() -> None:
     clients = Clients()
 
     async with Sessions(clients) as sessions:
@@ -62,7 +62,7 @@ async def test_equal_credentials_share_a_client_and_all_are_closed_in_the_end() 
         await ask(sessions, "a")
 
 
-async def test_what_was_not_used_for_long_is_closed() -> None:
+async def test_idle_client_is_closed() -> None:
     clients = Clients()
 
     async with Sessions(clients) as sessions:
@@ -76,14 +76,14 @@ async def test_what_was_not_used_for_long_is_closed() -> None:
         assert clients.open == ["b"]
 
 
-async def test_their_number_is_bounded() -> None:
+async def test_number_of_clients_is_limited() -> None:
     clients = Clients()
 
     async with Sessions(clients, most=2) as sessions:
         async with sessions.of(secret("a")):
             await ask(sessions, "b")
             await ask(sessions, "c")
-            assert sorted(clients.open) == ["a", "c"], "the one that nobody used went"
+            assert sorted(clients.open) == ["a", "c"], "the unused client was closed"
             async with sessions.of(secret("c")):
                 with pytest.raises(RetryAfter, match="2 clients"):
                     await ask(sessions, "d")

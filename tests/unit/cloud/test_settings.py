@@ -113,7 +113,7 @@ def faults(text: bytes | str) -> tuple[str, ...]:
     return caught.value.faults
 
 
-def test_every_fault_comes_in_one_message() -> None:
+def test_all_invalid_settings_are_reported_in_one_error() -> None:
     told = faults(
         """
         url: ""
@@ -143,13 +143,13 @@ def test_every_fault_comes_in_one_message() -> None:
     assert told[-1].endswith(f"did you mean timeout? known are {KNOWN}")
 
 
-def test_a_rule_about_several_settings_is_the_structs_own() -> None:
+def test_rule_about_several_settings_is_checked_by_the_struct() -> None:
     assert faults("url: http://x\napiToken: t\nverify: false") == (
         "retries and verify: false exclude each other",
     )
 
 
-def test_no_secret_is_shown_or_logged() -> None:
+def test_secret_settings_are_masked_in_logs_and_repr() -> None:
     found = read(GOOD)
 
     for secret in ("some-token", "first-pin", "second-pin", "third-pin"):
@@ -167,11 +167,11 @@ def test_no_secret_is_shown_or_logged() -> None:
         ("tokenFile: 3", "tokenFile is of type int; it must be text in quotes"),
     ],
 )
-def test_a_secret_is_given_once_and_readable(text: str, fault: str) -> None:
+def test_secret_must_be_given_once_and_be_readable(text: str, fault: str) -> None:
     assert faults(f"url: http://x\n{text}")[0].startswith(fault)
 
 
-def test_what_msgspec_has_and_a_file_has_not_is_a_mistake_of_the_author() -> None:
+def test_setting_of_an_unsupported_type_is_a_programming_error() -> None:
     class Odd(msgspec.Struct):
         data: bytes
 
@@ -190,7 +190,7 @@ def test_what_msgspec_has_and_a_file_has_not_is_a_mistake_of_the_author() -> Non
         ),
     )
 )
-def test_no_value_ends_in_a_traceback(values: dict[str, object]) -> None:
+def test_arbitrary_values_raise_only_config_errors(values: dict[str, object]) -> None:
     with contextlib.suppress(cloud.ConfigError):
         assert isinstance(read(msgspec.json.encode(values), "JSON"), Config)
 
@@ -199,7 +199,7 @@ def test_no_value_ends_in_a_traceback(values: dict[str, object]) -> None:
     ("declared", "kind", "default"),
     [(tuple[str, ...], "list of text", "a, b"), (dict[str, int], "names with whole number", "")],
 )
-def test_collections_are_told_in_words(
+def test_collection_types_are_described_in_words(
     declared: Callable[..., Any], kind: str, default: str
 ) -> None:
     value: Any = ("a", "b") if default else msgspec.field(default_factory=dict)
@@ -219,7 +219,7 @@ class Outer(cloud.Settings, frozen=True, kw_only=True):
 
 
 @pytest.mark.parametrize("text", ["", "inner: {}", "inner:"])
-def test_of_a_section_that_is_missing_each_setting_is_named(text: str) -> None:
+def test_missing_section_reports_each_required_setting(text: str) -> None:
     with pytest.raises(cloud.ConfigError) as caught:
         cloud.Context(config=text.encode()).settings(Outer)
 
@@ -249,7 +249,7 @@ def parsed(form: str, config: bytes) -> Fields:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_each_format_gives_the_same_values(form: str) -> None:
+def test_yaml_json_toml_and_ini_give_the_same_values(form: str) -> None:
     fields = parsed(form, IN_EACH_FORM[form])
 
     assert fields.text("url", required=True) == "http://x"
@@ -289,7 +289,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("form", "config", "place"), BAD, ids=lambda each: str(each)[:20])
-def test_bad_input_is_told_by_its_place(form: str, config: bytes, place: str | None) -> None:
+def test_syntax_error_names_its_position(form: str, config: bytes, place: str | None) -> None:
     context = Context(config=config, source="/etc/acme.conf")
 
     with pytest.raises(ConfigError) as caught:
@@ -303,7 +303,7 @@ def test_bad_input_is_told_by_its_place(form: str, config: bytes, place: str | N
 
 @pytest.mark.parametrize("form", FORMATS)
 @given(config=st.one_of(st.binary(max_size=60), st.text(max_size=60).map(str.encode)))
-def test_no_bytes_end_in_a_traceback(form: str, config: bytes) -> None:
+def test_arbitrary_bytes_raise_only_config_errors(form: str, config: bytes) -> None:
     try:
         found = FORMATS[form](Context(config=config))
     except ConfigError:
@@ -316,7 +316,7 @@ def test_no_bytes_end_in_a_traceback(form: str, config: bytes) -> None:
         fields.duration("d", SECOND)
 
 
-def test_the_log_never_shows_what_was_read_as_a_secret() -> None:
+def test_values_read_as_secrets_are_masked_in_logs() -> None:
     fields = Fields({"apiToken": "qwertz-1", "pin": "qwertz-2", "region": "qwertz-3"})
     values = [fields.text("apiToken"), fields.secret("pin"), fields.text("region")]
 
@@ -324,7 +324,7 @@ def test_the_log_never_shows_what_was_read_as_a_secret() -> None:
     assert [redact.mask_text(value) == value for value in values] == [False, False, True]
 
 
-def test_a_secret_that_is_longer_than_any_credential_is_refused() -> None:
+def test_too_long_secret_setting_is_refused() -> None:
     fields = Fields({"apiToken": "x" * 300_000})
     fields.text("apiToken")
 
@@ -342,7 +342,7 @@ def test_a_secret_that_is_longer_than_any_credential_is_refused() -> None:
     ],
     ids=lambda value: repr(value)[:24],
 )
-def test_a_secret_file_that_cannot_be_used_is_followed_too(
+def test_unusable_secret_file_is_watched_too(
     tmp_path: Path, content: bytes | None, words: str
 ) -> None:
     file = tmp_path / "token"
@@ -357,7 +357,7 @@ def test_a_secret_file_that_cannot_be_used_is_followed_too(
 
 
 class Refused(Exception):
-    """What an API client raises: its own class, with the status of the answer."""
+    """Error of an API client: an own class with the HTTP status."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"refused ({status})")
@@ -365,7 +365,7 @@ class Refused(Exception):
 
 
 class Api:
-    """An API server of some objects; `clients` counts the clients that were made."""
+    """API server with some objects; `clients` counts the created clients."""
 
     def __init__(self, **objects: object) -> None:
         self.objects = {path.replace("__", "/"): body for path, body in objects.items()}
@@ -393,7 +393,7 @@ class Api:
     ],
     ids=["no cluster", "gone", "trouble", "another one", "no object"],
 )
-async def test_an_object_that_cannot_be_read_is_no_absence(
+async def test_unreadable_cluster_object_is_never_reported_as_not_found(
     clients: Api | None, error: type[CloudError]
 ) -> None:
     with pytest.raises(error):
@@ -402,7 +402,7 @@ async def test_an_object_that_cannot_be_read_is_no_absence(
 
 @pytest.mark.parametrize("form", ["YAML", "JSON"])
 @pytest.mark.parametrize("config", [b"[1]", b"3", b'"x"'])
-def test_what_is_no_mapping_is_refused(form: str, config: bytes) -> None:
+def test_cloud_config_that_is_no_mapping_is_refused(form: str, config: bytes) -> None:
     with pytest.raises(ConfigError, match="cloud config must be a mapping of names to values"):
         FORMATS[form](Context(config=config))
 
@@ -421,7 +421,7 @@ def test_what_is_no_mapping_is_refused(form: str, config: bytes) -> None:
         ("INI", b"[acme\nhunter2\n"),
     ],
 )
-def test_a_secret_on_a_bad_line_is_not_shown(form: str, config: bytes) -> None:
+def test_syntax_error_does_not_show_secrets(form: str, config: bytes) -> None:
     with pytest.raises(ConfigError) as caught:
         FORMATS[form](Context(config=config))
 
@@ -442,7 +442,9 @@ WRONG: list[tuple[Any, object, str, list[object]]] = [
     [(*one, value) for *one, values in WRONG for value in values],
     ids=lambda each: getattr(each, "__name__", str(each)[:20]),
 )
-def test_what_is_none_is_a_fault(read: Any, default: object, wanted: str, value: object) -> None:
+def test_value_of_a_wrong_form_is_reported_and_replaced_by_the_default(
+    read: Any, default: object, wanted: str, value: object
+) -> None:
     fields = Fields({"n": value})
 
     assert read(fields, "n", default) == default
@@ -450,7 +452,7 @@ def test_what_is_none_is_a_fault(read: Any, default: object, wanted: str, value:
         fields.done()
 
 
-def test_a_secret_of_the_wrong_kind_is_not_shown() -> None:
+def test_secret_of_a_wrong_type_is_not_shown() -> None:
     told = " ".join(faults("url: http://x\napiToken: 8421709\npins: hunter-222"))
 
     assert "8421709" not in told

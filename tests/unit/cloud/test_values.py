@@ -1,4 +1,4 @@
-"""The public face of the SDK and its small values: names, addresses, provider IDs, owners."""
+"""Public names of the SDK and its values: names, addresses, provider IDs, owners."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ccm.runtime import object_status
 from ccm.testing.builders import node
 
 
-def test_a_deadline_of_no_operation_is_refused_with_those_there_are() -> None:
+def test_deadline_for_an_unknown_operation_lists_the_known_ones() -> None:
     with pytest.raises(
         ValueError, match=r"unknown operation ensure, list; known are .*list_routes"
     ):
@@ -24,7 +24,7 @@ def test_a_deadline_of_no_operation_is_refused_with_those_there_are() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, math.inf, math.nan])
-def test_a_deadline_is_a_time(seconds: float) -> None:
+def test_deadline_must_be_positive_and_finite(seconds: float) -> None:
     with pytest.raises(ValueError, match="must be above 0"):
         Limits(deadlines_s={"list_routes": seconds})
 
@@ -38,7 +38,7 @@ def test_a_deadline_is_a_time(seconds: float) -> None:
         ("other://bm-1", "belongs to another cloud (expected: fake://)"),
     ],
 )
-def test_another_manager_of_our_scheme_is_foreign(provider_id: str, said: str) -> None:
+def test_node_with_an_ignored_provider_id_prefix_is_foreign(provider_id: str, said: str) -> None:
     ownership = NodeOwnership.for_cloud(Cloud(name="fake", foreign_ids=("fake://bm-",)), "")
     found = node(provider_id=provider_id)
 
@@ -61,7 +61,7 @@ def test_another_manager_of_our_scheme_is_foreign(provider_id: str, said: str) -
         "://1",
     ],
 )
-def test_malformed_ids_are_refused_with_a_hint(provider_id: str) -> None:
+def test_malformed_provider_id_error_shows_the_expected_form(provider_id: str) -> None:
     with pytest.raises(InvalidArgument, match="expected acme://<id>") as caught:
         parse_provider_id(provider_id, "acme")
 
@@ -82,14 +82,16 @@ def test_malformed_ids_are_refused_with_a_hint(provider_id: str) -> None:
         ("cloud in (a,b),!cellar", node(labels={"cloud": "b", "cellar": ""}), True),
     ],
 )
-def test_who_is_foreign(selector: str, of: Node, foreign: bool) -> None:
+def test_provider_id_scheme_and_node_selector_decide_foreign_nodes(
+    selector: str, of: Node, foreign: bool
+) -> None:
     ownership = NodeOwnership.from_flag(("fake",), selector)
 
     assert ownership.is_foreign(of) is foreign
     assert ownership.has_selector is bool(selector)
 
 
-def test_all_equals_what_can_be_imported() -> None:
+def test_sdk_all_lists_every_public_name() -> None:
     found = {
         name
         for name, value in vars(cloud).items()
@@ -100,7 +102,7 @@ def test_all_equals_what_can_be_imported() -> None:
     assert len(set(cloud.__all__)) == len(cloud.__all__)
 
 
-def test_every_field_of_a_value_is_documented() -> None:
+def test_every_field_of_the_sdk_values_is_documented() -> None:
     from dataclasses import fields
 
     kinds = (cloud.Cloud, cloud.InstanceMetadata, cloud.InstanceRecord, cloud.Limits)
@@ -110,7 +112,7 @@ def test_every_field_of_a_value_is_documented() -> None:
         assert [f.name for f in fields(kind) if f"{f.name}: " not in doc] == [], kind
 
 
-def test_objects_are_written_with_the_names_of_the_api_and_without_defaults() -> None:
+def test_sdk_objects_encode_with_api_names_and_without_defaults() -> None:
     spec = cloud.ServiceSpec(load_balancer_source_ranges=[], ip_families=None)
     service = cloud.Service(metadata=cloud.ObjectMeta(name="web", labels={"a": "b"}), spec=spec)
     addressed = msgspec.structs.replace(

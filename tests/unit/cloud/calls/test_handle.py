@@ -1,4 +1,4 @@
-"""The handle: deadlines, leases, and calls that do not end when they should."""
+"""The cloud client: deadlines, leases, and abandoned calls."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def hang() -> None:
 
 
 async def call(handle: CloudClient, method: Callable[..., Any]) -> object:
-    """Any method, with arguments of no meaning."""
+    """Call a method with arbitrary arguments."""
     given: dict[str, object] = {"node": NODE, "service": NODE, "route": ROUTE, "req": MACHINE}
     names = DECLARATIONS[method.__name__].parameters
     return await handle.call(method, *(given.get(name, "x") for name in names))
@@ -104,8 +104,8 @@ def count(provider: str, operation: str, outcome: str) -> float:
     return metrics.REGISTRY.get_sample_value("ccm_cloud_calls_total", labels) or 0.0
 
 
-def test_every_method_that_is_waited_for_is_declared() -> None:
-    """One that is not cannot be called at all."""
+def test_every_async_provider_method_is_declared_as_an_operation() -> None:
+    """The client cannot call an undeclared method."""
     methods = {
         name
         for face in responses.CAPABILITIES
@@ -117,7 +117,7 @@ def test_every_method_that_is_waited_for_is_declared() -> None:
 
 @pytest.mark.parametrize("method", OPERATIONS, ids=lambda one: str(one.__name__))
 @pytest.mark.parametrize(("forced_s", "own_s"), [(None, None), (None, 7.5), (3.0, 700.0)])
-async def test_deadlines_of_the_daemon_win_and_then_those_of_the_provider(
+async def test_call_timeout_flag_overrides_the_provider_which_overrides_defaults(
     method: Callable[..., Any], forced_s: float | None, own_s: float | None
 ) -> None:
     name = method.__name__
@@ -130,7 +130,9 @@ async def test_deadlines_of_the_daemon_win_and_then_those_of_the_provider(
     assert elapsed_s() == pytest.approx(expected)
 
 
-def test_one_name_is_declared_in_one_way_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operation_with_a_conflicting_declaration_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(DECLARATIONS, "delete_route", DECLARATIONS["delete_route"])  # put back
 
     async def delete_route(self: object, name: str) -> None: ...
@@ -140,7 +142,7 @@ def test_one_name_is_declared_in_one_way_only(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def swallow() -> bool:
-    """Catches everything, its own cancellation included."""
+    """Catch every exception, including the own cancellation."""
     try:
         await asyncio.sleep(1e6)
     except BaseException:  # noqa: BLE001 - the point
@@ -149,7 +151,7 @@ async def swallow() -> bool:
 
 
 async def translate() -> bool:
-    """Makes an absence of every trouble, its own cancellation included."""
+    """Turn every exception into NotFound, including the own cancellation."""
     try:
         await asyncio.sleep(1e6)
     except BaseException as error:
@@ -158,8 +160,10 @@ async def translate() -> bool:
 
 
 @pytest.mark.parametrize("act", [hang, swallow, translate])
-async def test_a_cancelled_call_has_no_answer(act: Callable[[], Awaitable[Any]]) -> None:
-    """Whatever the provider makes of the cancellation, such as an absence."""
+async def test_cancelled_call_raises_even_when_the_provider_returns(
+    act: Callable[[], Awaitable[Any]],
+) -> None:
+    """The provider may swallow the cancellation or translate it, for example to NotFound."""
     seen: list[tuple[str, str]] = []
     name = f"cancelled-{act.__name__}"
     handle = CloudClient(cloud(name, act)).with_observer(lambda *call: seen.append(call))
@@ -174,20 +178,20 @@ async def test_a_cancelled_call_has_no_answer(act: Callable[[], Awaitable[Any]])
 
 
 @pytest.mark.parametrize("act", [swallow, translate])
-async def test_what_comes_after_the_deadline_is_no_answer(
+async def test_answer_after_the_deadline_is_discarded(
     act: Callable[[], Awaitable[bool]],
 ) -> None:
-    """Else a cloud that hangs would read as "gone"."""
+    """Otherwise a hanging cloud would count as NotFound."""
 
     with pytest.raises(errors.DeadlineExceeded, match="longer than 60 s"):
         await CloudClient(cloud("late", act)).call(EXISTS, NODE)
 
 
 @pytest.mark.parametrize("method", OPERATIONS, ids=lambda one: str(one.__name__))
-async def test_nothing_is_asked_or_changed_without_a_lease_that_holds(
+async def test_calls_are_refused_without_a_valid_lease(
     method: Callable[..., Any],
 ) -> None:
-    """The last look is after the wait for the rate, in which it may run out."""
+    """The Lease is checked after the wait for the rate limiter, during which it may expire."""
     lease = LeaseGuard()
     lease.extend(clock.monotonic() + 5)
     lease.activate()
@@ -204,8 +208,8 @@ async def test_nothing_is_asked_or_changed_without_a_lease_that_holds(
     assert provider.asked == [method.__name__]
 
 
-async def test_what_a_secret_of_somebodys_opens_says_nothing_of_our_credentials() -> None:
-    """One wrong Secret of a pool must not make the whole daemon unready, nor a right one ready."""
+async def test_calls_with_credentials_of_a_secret_do_not_affect_readiness() -> None:
+    """A wrong Secret of a pool must not make the daemon unready, nor a valid one ready."""
     refused: list[Exception] = []
 
     async def act() -> bool:
@@ -232,7 +236,7 @@ def web(uid: str) -> Service:
 
 
 class Stubborn:
-    """A provider whose calls swallow every cancellation until they are let go."""
+    """Provider whose calls swallow every cancellation until they are released."""
 
     made: ClassVar[list[Stubborn]] = []
 
@@ -255,7 +259,7 @@ class Stubborn:
 
 @pytest_asyncio.fixture(autouse=True)
 async def _nobody_outlives_a_test() -> AsyncIterator[None]:
-    """Else a test that fails would never end."""
+    """Release hanging calls; otherwise a failed test would never end."""
     yield
     while Stubborn.made:
         Stubborn.made.pop().leave.set()
@@ -265,7 +269,7 @@ async def fine() -> Status:
     return Status()
 
 
-async def test_those_that_may_still_change_something_are_told_apart() -> None:
+async def test_abandoned_changes_are_counted_apart_from_abandoned_reads() -> None:
     question, change = Stubborn(), Stubborn()
     provider = Provider(question)
     handle = CloudClient(provider.cloud("s6"), deadline_s=5)
@@ -283,7 +287,7 @@ async def test_those_that_may_still_change_something_are_told_apart() -> None:
     assert (handle.abandoned_calls, handle.abandoned_changes) == (1, 0)
 
 
-async def test_only_so_many_calls_of_an_operation_are_abandoned() -> None:
+async def test_abandoned_calls_of_an_operation_are_limited() -> None:
     stubborn = Stubborn()
     provider = Provider(stubborn)
     handle = CloudClient(provider.cloud("s9"), deadline_s=5)
@@ -301,8 +305,8 @@ async def test_only_so_many_calls_of_an_operation_are_abandoned() -> None:
     assert await ensure(handle, "another") == Status()
 
 
-async def test_nothing_else_is_done_about_the_subject_meanwhile() -> None:
-    """Calls about one Service never overlap, not even with one that was given up."""
+async def test_subject_of_an_abandoned_change_refuses_further_calls() -> None:
+    """Calls about one Service never overlap, not even with an abandoned one."""
     stubborn = Stubborn()
     provider = Provider(stubborn)
     handle = CloudClient(provider.cloud("s7"), deadline_s=5)
@@ -348,7 +352,9 @@ def measured(name: str, provider: str, operation: str, what: str) -> float:
     ],
     ids=repr,
 )
-async def test_each_outcome_is_counted_and_told(error: Exception, outcome: str) -> None:
+async def test_call_outcome_is_counted_and_passed_to_the_observer(
+    error: Exception, outcome: str
+) -> None:
     seen: list[tuple[str, str]] = []
     before = count("counted", "instance_exists", outcome)
     handle = CloudClient(cloud("counted", raising(error)))
@@ -363,7 +369,7 @@ async def test_each_outcome_is_counted_and_told(error: Exception, outcome: str) 
 
 
 @pytest.mark.parametrize("method", OPERATIONS, ids=lambda one: str(one.__name__))
-async def test_what_changes_something_is_waited_for(method: Callable[..., Any]) -> None:
+async def test_drain_waits_only_for_calls_that_change_something(method: Callable[..., Any]) -> None:
     stopping = Drain()
     stopping.activate()
     waited_for = []
@@ -379,20 +385,20 @@ async def test_what_changes_something_is_waited_for(method: Callable[..., Any]) 
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("g", [SystemExit(3)])])
-async def test_a_provider_cannot_end_the_daemon(error: BaseException) -> None:
+async def test_system_exit_of_a_provider_becomes_an_internal_error(error: BaseException) -> None:
     with pytest.raises(errors.Internal) as caught:
         await CloudClient(cloud("fatal", raising(error))).call(EXISTS, NODE)
 
     assert caught.value.__cause__ is error
 
 
-async def test_a_cancellation_inside_the_provider_does_not_end_the_caller() -> None:
-    """Something of the provider's own was cancelled, not us."""
+async def test_cancellation_inside_the_provider_does_not_cancel_the_caller() -> None:
+    """The provider cancelled a task of its own; the caller was not cancelled."""
     with pytest.raises(errors.Canceled, match="was cancelled inside the provider"):
         await CloudClient(cloud("inside", raising(asyncio.CancelledError()))).call(EXISTS, NODE)
 
 
-async def test_calls_keep_to_the_rate_the_provider_declares() -> None:
+async def test_calls_respect_the_rate_limit_of_the_provider() -> None:
     handle = CloudClient(cloud("rated", yes, limits=Limits(rate=Rate(qps=2, burst=3))))
     moments = []
 
@@ -413,7 +419,7 @@ def sample(name: str, provider: str, operation: str = ENSURE.__name__) -> float:
     return metrics.REGISTRY.get_sample_value(f"ccm_cloud_{name}", labels) or 0.0
 
 
-async def test_the_caller_goes_on_a_grace_after_the_deadline() -> None:
+async def test_caller_abandons_a_call_one_grace_period_after_the_deadline() -> None:
     provider = Stubborn()
     handle = CloudClient(cloud("s1", provider))
 
@@ -439,7 +445,7 @@ async def test_the_caller_goes_on_a_grace_after_the_deadline() -> None:
     assert sample("abandoned_calls_total", "s1") == 1
 
 
-async def test_a_refused_call_neither_counts_nor_costs_a_turn() -> None:
+async def test_refused_call_is_not_counted_and_takes_no_rate_limiter_token() -> None:
     limiter, seen = Mock(acquire=AsyncMock(return_value=0.0)), []
     provider = Stubborn()
     handle = CloudClient(cloud("s8", provider), deadline_s=5, limiter=limiter)
@@ -452,8 +458,8 @@ async def test_a_refused_call_neither_counts_nor_costs_a_turn() -> None:
     assert (limiter.acquire.await_count, seen) == (1, [])
 
 
-async def test_a_change_decided_on_with_another_provider_is_not_made() -> None:
-    """A question is put to the new one."""
+async def test_change_is_refused_when_the_provider_was_exchanged_before_the_call() -> None:
+    """A read goes to the new provider."""
     old, new = Provider(yes), Provider(yes)
 
     class Exchanges:
@@ -470,7 +476,7 @@ async def test_a_change_decided_on_with_another_provider_is_not_made() -> None:
     assert (old.asked, new.asked) == ([], [EXISTS.__name__])
 
 
-async def test_a_cancelled_caller_leaves_what_does_not_end_among_the_abandoned() -> None:
+async def test_cancelled_caller_leaves_a_hanging_call_as_abandoned() -> None:
     handle = CloudClient(cloud("left", Stubborn()))
     task = spawn(ensure(handle), name="ensure")
     await settle()
@@ -490,7 +496,9 @@ async def test_a_cancelled_caller_leaves_what_does_not_end_among_the_abandoned()
         errors.PermissionDenied,
     ],
 )
-async def test_a_trouble_is_told_until_the_cloud_answers(kind: type[errors.CloudError]) -> None:
+async def test_call_failures_are_reported_until_the_cloud_answers(
+    kind: type[errors.CloudError],
+) -> None:
     provider = Provider(raising(kind("x")))
     handle = CloudClient(provider.cloud("trouble"))
     for calls in (1, 2):

@@ -1,4 +1,4 @@
-"""Answers of providers: their types, quotes of secrets, and offered capabilities."""
+"""Responses of providers: their types, quoted secrets, and offered capabilities."""
 
 from __future__ import annotations
 
@@ -149,12 +149,14 @@ BAD: list[tuple[Callable[..., object], object, str]] = [
 
 
 @pytest.mark.parametrize(("method", "answer"), GOOD)
-def test_right_answers_pass(method: Callable[..., object], answer: object) -> None:
+def test_valid_responses_pass_verification(method: Callable[..., object], answer: object) -> None:
     responses.verify(method, answer)
 
 
 @pytest.mark.parametrize(("method", "answer", "told"), BAD, ids=[told for _, _, told in BAD])
-def test_wrong_answers_are_told(method: Callable[..., object], answer: object, told: str) -> None:
+def test_invalid_response_error_describes_the_value(
+    method: Callable[..., object], answer: object, told: str
+) -> None:
     with pytest.raises(Internal) as caught:
         responses.verify(method, answer)
 
@@ -194,7 +196,7 @@ def shown(text: str, req: MachineRequest) -> str:
 
 
 @given(st.text(min_size=60), st.integers(0, 40), st.integers(inflight.MIN_QUOTATION, 60), st.text())
-def test_every_piece_is_found_wherever_it_is_cut(
+def test_every_fragment_of_user_data_is_masked(
     data: str, start: int, size: int, around: str
 ) -> None:
     piece = data[start : start + size]
@@ -232,7 +234,7 @@ class Balancers:
 
 
 def of(field: str, base: type, **methods: object) -> Cloud:
-    """A cloud with one object, of a class that has these methods too."""
+    """Return a cloud with one capability, whose class also has these methods."""
     fields: dict[str, Any] = {field: type("Acme", (base,), methods)()}
     return Cloud(name="acme", **fields)
 
@@ -262,7 +264,7 @@ class Unensured(Balancers):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_missing_or_of_another_form_is_named(cloud: Cloud, fault: str) -> None:
+def test_interface_errors_name_missing_and_malformed_methods(cloud: Cloud, fault: str) -> None:
     assert [told for told in find_interface_errors(cloud) if fault in told]
 
 
@@ -280,7 +282,7 @@ QUOTATIONS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("where", ["user_data", "userData"])
 @pytest.mark.parametrize("form", QUOTATIONS)
-def test_a_quotation_is_masked(form: str, where: str) -> None:
+def test_quoted_user_data_is_masked_in_errors(form: str, where: str) -> None:
     quoted = QUOTATIONS[form](DATA)
     req = request() if where == "user_data" else request(b"", userData=DATA)
 
@@ -297,7 +299,7 @@ def test_a_quotation_is_masked(form: str, where: str) -> None:
 
 
 @pytest.mark.parametrize("in_cause", [False, True])
-async def test_neither_the_error_nor_its_causes_quote_user_data(in_cause: bool) -> None:
+async def test_create_error_and_its_causes_never_quote_user_data(in_cause: bool) -> None:
     class Quoting(Driver[None]):
         async def create_machine(self, req: MachineRequest) -> Any:
             error = RuntimeError(f"rejected: {req.user_data.decode()}")
