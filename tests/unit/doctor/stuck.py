@@ -1,4 +1,4 @@
-"""A daemon over an API server in memory, and what `kube-ccm explain` says of its objects."""
+"""A daemon with an in-memory API server, and the output of `kube-ccm explain` for its objects."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class Instances(FakeCloud):
 
 
 class Stuck(Sets):
-    """A daemon with its controllers, made as the daemon makes them, over an API server in memory.
+    """A daemon with its real controllers and an in-memory API server.
 
-    The daemon's answer goes through the wire's form before it is judged.
+    The daemon's response is encoded and decoded before it is evaluated.
     """
 
     def __init__(self, server: MemoryServer | None = None) -> None:
@@ -83,7 +83,7 @@ class Stuck(Sets):
 
     @contextlib.asynccontextmanager
     async def leading(self, *flags: str, controllers: str = ALL) -> AsyncIterator[None]:
-        """The controllers at work."""
+        """Run the controllers."""
         given = ("--cloud-provider=fake", "--cluster-cidr=10.120.0.0/16", "--cluster-name=c1")
         chosen = (f"--cluster-id={CLUSTER}", f"--controllers={controllers}")
         self.chosen = options.parse([*given, *chosen, *flags])
@@ -126,7 +126,7 @@ class Stuck(Sets):
                 await cancel_and_join(*running)
 
     def add(self, *objects: Any) -> None:
-        """Nodes and Services of the cluster."""
+        """Add Nodes and Services to the cluster."""
         for one in objects:
             body = msgspec.to_builtins(one)
             body["metadata"] = {"name": one.name, "labels": dict(one.labels)}
@@ -137,7 +137,7 @@ class Stuck(Sets):
                 self.server.patch(f"{where}/{one.name}/status", {"status": body["status"]})
 
     async def subject(self, kind: str, name: str) -> ObjectFacts:
-        """The object, and the daemon's answer."""
+        """Return the object with the daemon's response."""
         told = daemon.explain_object(kind, name, self.chosen, self.vitals)
         answer = msgspec.json.decode(msgspec.json.encode(told), type=ExplainResponse)
         kinds = (NODES, SERVICES, MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
@@ -150,7 +150,7 @@ class Stuck(Sets):
         return ObjectFacts(kind=kind, name=name, obj=found, answer=answer)
 
     async def says(self, kind: str, name: str) -> str:
-        """Return the cause and the advice; print the rest for the reader of a failure."""
+        """Return the cause and the advice; print the rest for the report of a failed test."""
         subject = await self.subject(kind, name)
         verdict = find_cause(subject)
         print(*lines(subject, verdict), sep="\n")

@@ -1,4 +1,4 @@
-"""Checks of the doctor, their order, and what starting the daemon would delete."""
+"""Checks of the doctor, their order, and the deletions that a start would cause."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ABSENT = errors.NotFound(status=404, reason="NotFound", message="no")
 
 
 class Answering:
-    """Answers each GET from a table of the ends of paths; other objects are not there."""
+    """Client that answers GETs from a table of path suffixes; other objects do not exist."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = answers
@@ -86,7 +86,7 @@ OTHER = {"webhooks": [{"name": "x", "clientConfig": {"url": "https://h/validate"
 
 
 def registration(policy: str = "Ignore", **client: Any) -> dict[str, Any]:
-    """The shipped one, perhaps with another policy or way to the webhook."""
+    """Return the shipped registration, optionally with another policy or URL."""
     found = shipped.only(
         shipped.objects(shipped.MANIFESTS / "webhook.yaml"), "ValidatingWebhookConfiguration"
     )
@@ -126,7 +126,7 @@ URL = registration("Fail", url="https://daemon:10260/service-annotations")
         ([OTHER], [], SERVED, Severity.WARN, "service-annotations: served, but in no Validating"),
     ],
 )
-async def test_webhooks(
+async def test_webhook_registrations_are_compared_with_served_webhooks(
     registered: Any, ready: list[Any], flags: tuple[str, ...], verdict: Severity, found: str
 ) -> None:
     answers: dict[str, Any] = {
@@ -179,7 +179,7 @@ KEY = "cloud-controller-manager.Node.held"
     ],
     ids=["no-record", "of-another", "held", "garbled", "allowed"],
 )
-async def test_deletions_that_are_held(
+async def test_blocked_deletions_are_reported(
     data: Any, annotations: Any, verdict: Severity, found: str, details: tuple[str, ...]
 ) -> None:
     record = {"metadata": {"annotations": annotations}, "data": data}
@@ -210,7 +210,7 @@ async def stored(folder: Path, text: str, uid: str = "u-1") -> CheckFinding:
     return await cluster.persistence(case(answers, *flags))
 
 
-async def test_storage(tmp_path: Path) -> None:
+async def test_storage_check_reports_owner_latency_and_faults(tmp_path: Path) -> None:
     found = await stored(tmp_path, TWO)
 
     assert (found.severity, found.message) == (
@@ -231,7 +231,9 @@ async def test_storage(tmp_path: Path) -> None:
     ("folder", "verdict", "end"),
     [("v", Severity.OK, ": up, for secrets"), ("new", Severity.WARN, ": down, for secrets")],
 )
-async def test_storage_of_secrets(folder: str, verdict: Severity, end: str, tmp_path: Path) -> None:
+async def test_secret_storage_is_checked(
+    folder: str, verdict: Severity, end: str, tmp_path: Path
+) -> None:
     for name in ("new", "old"):
         (tmp_path / name).write_bytes(name[:1].encode() * 32)
         (tmp_path / name).chmod(0o400)
@@ -286,7 +288,9 @@ RESTARTED = "2 restarts, the last with exit code 137 (OOMKilled)"
         ({"phase": "Pending"}, []),
     ],
 )
-def test_a_failing_pod_says_why(given: dict[str, Any], troubles: list[tuple[str, str]]) -> None:
+def test_failing_pod_is_reported_with_its_reason(
+    given: dict[str, Any], troubles: list[tuple[str, str]]
+) -> None:
     pod = {"metadata": {"name": "p"}, "status": given}
     going = {**pod, "metadata": {"name": "p", "deletionTimestamp": LATELY}}
 
@@ -295,7 +299,7 @@ def test_a_failing_pod_says_why(given: dict[str, Any], troubles: list[tuple[str,
 
 
 def deployed(volumes: Any = (), **given: Any) -> dict[str, Any]:
-    """A Deployment with a side-car before the daemon."""
+    """Return a Deployment with a sidecar before the daemon's container."""
     flags = ["--cloud-provider=x", "--cloud-config=/etc/ccm/c.yaml"]
     containers = [{"name": "proxy"}, {"name": "main", "args": flags, **given}]
     spec = {"template": {"spec": {"containers": containers, "volumes": list(volumes)}}}
@@ -325,7 +329,9 @@ ENV_FROM = [{"secretRef": {"name": "all"}}, {"secretRef": {"name": "may", "optio
         ({"name": "config", "mountPath": "/certs"}, {"secretName": "s"}, None),
     ],
 )
-async def test_secrets_that_the_pods_need(mount: Any, secret: Any, lacks: str | None) -> None:
+async def test_missing_secrets_of_the_deployment_are_reported(
+    mount: Any, secret: Any, lacks: str | None
+) -> None:
     volume = {"name": "config", **({"secret": secret} if secret else {})}
     answers = {
         "/deployments": {"items": [{"metadata": {}}, deployed([volume], volumeMounts=[mount])]},
@@ -339,7 +345,7 @@ async def test_secrets_that_the_pods_need(mount: Any, secret: Any, lacks: str | 
     assert found.message.endswith(end)
 
 
-def test_variables_come_from_secrets_too() -> None:
+def test_secrets_of_environment_variables_are_needed_too() -> None:
     body = deployed(env=ENV, envFrom=ENV_FROM)
     container = body["spec"]["template"]["spec"]["containers"][1]
     needed = daemons.needed_secrets(daemons.Deployment(body, container))
@@ -373,7 +379,9 @@ CCM = "cloud-controller-manager"
         (pod(CCM, "--cloud-provider=x", phase="Succeeded"), None),
     ],
 )
-def test_a_manager_is_known_by_name_or_flag(given: Any, manager: tuple[str, str] | None) -> None:
+def test_cloud_controller_manager_pod_is_recognized_by_name_or_flag(
+    given: Any, manager: tuple[str, str] | None
+) -> None:
     found = [(one.host, one.provider) for one in daemons.in_pods([given])]
 
     assert found == ([manager] if manager else [])
@@ -393,7 +401,7 @@ def listing(**ids: str) -> InstanceListing:
     )
 
 
-def test_a_provider_id_counts_before_the_name() -> None:
+def test_instances_are_matched_by_provider_id_before_name() -> None:
     known = [
         builders.node("a"),
         builders.node("b", provider_id="x://9"),
@@ -408,7 +416,7 @@ def test_a_provider_id_counts_before_the_name() -> None:
     assert nodes.match_instances(None, known) == (known, ())
 
 
-def test_names_that_look_alike_are_offered() -> None:
+def test_similar_instance_names_are_suggested() -> None:
     lost = ["web-1.example.com", "DB-1", "zebra"]
 
     assert list(nodes.guesses(lost, ["web-1", "db1", "other"])) == [
@@ -439,7 +447,7 @@ def tls(reason: str = "", verify_message: str = "") -> ssl.SSLError:
 
 
 @pytest.mark.parametrize("answer", [[], "ok", 0])
-async def test_an_answer_that_is_no_object_is_of_no_api_server(answer: Any) -> None:
+async def test_non_object_response_is_not_accepted_as_an_api_server(answer: Any) -> None:
     asked = case({"/version": answer, "/deployments": answer})
     asked.cluster = SimpleNamespace(server="https://x")  # type: ignore[assignment]
 
@@ -449,7 +457,7 @@ async def test_an_answer_that_is_no_object_is_of_no_api_server(answer: Any) -> N
 
 
 @pytest.mark.parametrize("kind", get_args(errors.FailureKind))
-async def test_every_trouble_has_words_and_advice(kind: errors.FailureKind) -> None:
+async def test_every_connection_failure_has_a_message_and_advice(kind: errors.FailureKind) -> None:
     found = reach._unreachable("https://x", unreachable(kind))
 
     assert (found.severity, found.details) == (Severity.FAIL, ("GET /version: why",))
@@ -465,11 +473,13 @@ async def test_every_trouble_has_words_and_advice(kind: errors.FailureKind) -> N
         ((OSError("x"),), "no TLS connection: the handshake failed"),
     ],
 )
-def test_the_reason_of_the_tls_library_is_told(causes: tuple[Exception, ...], end: str) -> None:
+def test_tls_failure_shows_the_reason_of_the_tls_library(
+    causes: tuple[Exception, ...], end: str
+) -> None:
     assert reach._unreachable("https://x", unreachable("tls", *causes)).message.endswith(end)
 
 
-async def test_where_nothing_may_be_written_nothing_is_sent(tmp_path: Path) -> None:
+async def test_read_only_case_sends_no_writes(tmp_path: Path) -> None:
     file = tmp_path / "kubeconfig"
     realserver.write_kubeconfig(file, url="http://127.0.0.1:1", token="x")
     flags = options.parse([f"--kubeconfig={file}"])
@@ -504,7 +514,7 @@ def check(name: str, outcome: CheckFinding | BaseException, *needs: str) -> Doct
     return DoctorCheck(name=name, title=name, run=make, needs=needs)
 
 
-def test_every_check_builds_on_checks_before_it() -> None:
+def test_every_check_depends_only_on_earlier_checks() -> None:
     known: set[str] = set()
     for each in examination.CHECKS:
         assert set(each.needs) <= known, each.name
@@ -512,7 +522,7 @@ def test_every_check_builds_on_checks_before_it() -> None:
     assert len(known) == len(examination.CHECKS)
 
 
-async def test_a_broken_check_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_check_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     found = await run(
         monkeypatch,
         check("a", ZeroDivisionError("by zero")),
@@ -536,7 +546,7 @@ async def test_a_broken_check_does_not_end_the_others(monkeypatch: pytest.Monkey
         assert found[index].finding.message.endswith(end)
     last = found[-1].finding
     assert last.message.endswith("skipped: b, f")
-    # What our user may not look at is told once, at the end.
+    # Missing permissions of the user are reported once, at the end.
     assert list(words.text(found[1])) == []
     assert list(words.text(found[-1]))[1:] == [
         "      b: no nodes for you (403 Forbidden)",
@@ -544,7 +554,7 @@ async def test_a_broken_check_does_not_end_the_others(monkeypatch: pytest.Monkey
     ]
 
 
-async def test_the_end_of_what_was_opened_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_on_close_is_reported_as_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     @asynccontextmanager
     async def thing() -> AsyncIterator[None]:
         yield
@@ -568,7 +578,7 @@ Make = Callable[..., Awaitable[Case]]
 
 @pytest_asyncio.fixture
 async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
-    """Makes a case with an open provider that offers what it is told to."""
+    """Return a function that builds a case with an open provider of these capabilities."""
     cases: list[Case] = []
 
     async def made(*words: str, fault: Exception | None = None, **offered: Any) -> Case:
@@ -594,12 +604,12 @@ async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
 
 
 def having(case: Case, *names: str) -> None:
-    """The cluster's nodes are these."""
+    """Set the nodes of the cluster."""
     case.findings["identity"] = ok("somebody")
     case._nodes = [builders.node(name) for name in names]
 
 
-async def test_objects_without_a_mark_are_a_failure_unless_allowed(make: Make) -> None:
+async def test_missing_cluster_id_fails_unless_untagged_clouds_are_allowed(make: Make) -> None:
     strict = await make()
     allowed = await make("--allow-untagged-cloud")
     marked = await make(has_cluster_id=True)
@@ -609,7 +619,7 @@ async def test_objects_without_a_mark_are_a_failure_unless_allowed(make: Make) -
     assert found == ["fail", "warn", "ok"]
 
 
-async def test_a_provider_that_lists_nothing_is_asked_about_nodes(make: Make) -> None:
+async def test_provider_without_a_listing_is_queried_node_by_node(make: Make) -> None:
     api = MemoryApi()
     api.create("a")
     case = await make(instances=MemoryProvider(api))
@@ -624,7 +634,7 @@ async def test_a_provider_that_lists_nothing_is_asked_about_nodes(make: Make) ->
     assert missing.message == "1 of 2 nodes has no instance: b"
 
 
-async def test_credentials_of_such_a_provider_are_tried_too(make: Make) -> None:
+async def test_credentials_of_a_provider_without_a_listing_are_tested_too(make: Make) -> None:
     api = MemoryApi()
     case = await make(instances=MemoryProvider(api))
     having(case, "a")
@@ -645,14 +655,16 @@ async def test_credentials_of_such_a_provider_are_tried_too(make: Make) -> None:
         (cloud.ConfigError("one is wrong", "two too"), "no --cloud-config: one is wrong"),
     ],
 )
-async def test_a_provider_that_does_not_open(make: Make, fault: Exception, found: str) -> None:
+async def test_provider_that_fails_to_open_is_reported_with_advice(
+    make: Make, fault: Exception, found: str
+) -> None:
     case = await make(fault=fault)
 
     assert case.findings["open"].message == found
     assert case.findings["open"].advice != ()
 
 
-async def test_what_is_left_out_is_said(make: Make) -> None:
+async def test_disabled_controllers_are_reported_with_the_reason(make: Make) -> None:
     none = await provider.controllers(await make("--cluster-cidr=10.0.0.0/8"))
     assert none.message == "no controller can run with these flags"
     assert "cloud-node-controller is disabled: the provider offers no instances" in none.details
@@ -667,11 +679,11 @@ async def test_what_is_left_out_is_said(make: Make) -> None:
     )
 
 
-async def test_a_provider_may_read_the_cluster_and_not_write_it() -> None:
+async def test_provider_clients_of_the_doctor_refuse_writes() -> None:
     sent: list[str] = []
 
     class Wire(Client):
-        """Answers everything."""
+        """Client that accepts every request."""
 
         def __init__(self) -> None:
             self.name = ""
@@ -737,7 +749,7 @@ async def found(
     return await start_forecast.deletions_at_start(case_of_outlook)
 
 
-def test_it_is_the_first_that_is_looked_at() -> None:
+def test_deletions_at_start_are_checked_first() -> None:
     assert CHECKS[0].run is start_forecast.deletions_at_start
 
 
@@ -768,7 +780,7 @@ UNKNOWN = "the deletions at a start are unknown: "
     ],
     ids=["deletions", "nothing", "no way", "no answer"],
 )
-async def test_the_finding(
+async def test_planned_deletions_at_start_are_reported(
     case_of_outlook: Case,
     monkeypatch: pytest.MonkeyPatch,
     answer: Any,
@@ -796,7 +808,7 @@ async def test_the_finding(
     ],
     ids=["server", "identity", "rights", "provider"],
 )
-async def test_an_error_of_reading_is_left_to_the_check_that_tells_of_it(
+async def test_forecast_error_refers_to_the_responsible_check(
     case_of_outlook: Case, monkeypatch: pytest.MonkeyPatch, error: Exception, check: str, text: str
 ) -> None:
     async def opened(_: Case) -> None:
@@ -809,7 +821,7 @@ async def test_an_error_of_reading_is_left_to_the_check_that_tells_of_it(
     assert refused.value.check == check
 
 
-async def test_a_provider_that_does_not_close_well_takes_no_plan_away(
+async def test_forecast_survives_a_provider_that_fails_to_close(
     case_of_outlook: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def opened(case_of_outlook: Case) -> None:
@@ -825,7 +837,7 @@ async def test_a_provider_that_does_not_close_well_takes_no_plan_away(
     assert (await start_forecast.forecast_of(case_of_outlook.options, {})).blocked == OUTLOOK_HELD
 
 
-async def test_a_defect_of_ours_is_not_hidden(
+async def test_unexpected_exception_of_the_forecast_is_raised(
     case_of_outlook: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def opened(_: Case) -> None:

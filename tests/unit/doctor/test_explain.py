@@ -1,4 +1,4 @@
-"""What `kube-ccm explain` takes for the cause, and which daemon it asks."""
+"""Causes that `kube-ccm explain` finds, and the daemon that it queries."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def of_n1(answer: ExplainResponse, found: Node | None = WAITS) -> ObjectFacts:
     ],
     ids=["not open", "standby", "fenced", "deaf", "lacking"],
 )
-def test_a_daemon_that_cannot_work_is_the_cause(answer: Mapping[str, Any], cause: str) -> None:
+def test_cause_is_a_daemon_that_cannot_work(answer: Mapping[str, Any], cause: str) -> None:
     found = find_cause(of_n1(answering(**answer)))
 
     assert cause in found.cause
@@ -70,7 +70,7 @@ def test_a_daemon_that_cannot_work_is_the_cause(answer: Mapping[str, Any], cause
     assert found.advice
 
 
-def test_a_silent_daemon_is_told_apart_from_none() -> None:
+def test_unanswering_leader_is_distinguished_from_no_leader() -> None:
     silence = NoAnswer(why="403", advice="do it")
     subject = ObjectFacts(kind="node", name="n1", obj=WAITS, no_answer=silence)
     leaderless = replace(subject, no_answer=replace(silence, is_leaderless=True))
@@ -109,7 +109,9 @@ def test_a_silent_daemon_is_told_apart_from_none() -> None:
     ],
     ids=["not yet", "given up", "in work", "planned"],
 )
-def test_controllers_tell_the_cause(account: Mapping[str, Any], cause: str, then: str) -> None:
+def test_cause_is_taken_from_the_controller_status(
+    account: Mapping[str, Any], cause: str, then: str
+) -> None:
     works = msgspec.structs.replace(WORKS, **account)
 
     said = find_cause(of_n1(answering(leads=True, accounts=[works]))).cause
@@ -139,18 +141,20 @@ def test_controllers_tell_the_cause(account: Mapping[str, Any], cause: str, then
         ),
     ],
 )
-def test_an_object_that_does_not_exist_any_more(answer: Mapping[str, Any], cause: str) -> None:
+def test_deleted_object_is_explained_by_its_remaining_work(
+    answer: Mapping[str, Any], cause: str
+) -> None:
     subject = of_n1(answering(leads=True, **answer), None)
 
     assert cause in "\n".join(lines(subject, find_cause(subject)))
 
 
-def test_the_text_of_an_error_is_one_line() -> None:
+def test_error_text_is_one_short_line() -> None:
     assert error_text(errors.Unavailable("<html>\n\tBad\x1b[31m")) == "<html> Bad?[31m"
     assert len(error_text(errors.Unavailable("x" * 1000))) == 300
 
 
-def test_the_table_has_the_last_look_and_the_newest_warning() -> None:
+def test_explain_table_shows_the_last_reconcile_and_newest_warning() -> None:
     answer = answering(
         leads=True,
         accounts=[msgspec.structs.replace(WORKS, last=LastReconcile(ago_s=0.5))],
@@ -183,7 +187,7 @@ SILENT = warn("held by a_1, not renewed for 40 s", "look at its log")
 
 @dataclass
 class Leaders:
-    """The holder of the Lease, the Pods, and what they answer; `asked` are those asked."""
+    """The Lease holder, the Pods and their responses; `asked` records the queried Pod."""
 
     holder: str = "a_1"
     lease: CheckFinding = HELD
@@ -228,7 +232,7 @@ FREE = ok("kube-system/ccm has no holder")
     ("leaders", "asked", "why", "is_leaderless"),
     [
         (Leaders(), "ccm-a", "", False),
-        # Without a leader any Pod may say what keeps it.
+        # Without a leader, any Pod can report why it does not lead.
         (Leaders("", FREE, answer=answering(opening="401")), "ccm-b", "", False),
         (Leaders("", SILENT, answer=answering()), "ccm-b", SILENT.message, True),
         (Leaders("", FREE, None), "", FREE.message, True),
@@ -241,7 +245,7 @@ FREE = ok("kube-system/ccm has no holder")
     ],
     ids=["leader", "any", "standby", "no Pods", "no Pod of it"],
 )
-async def test_the_daemon_that_leads_is_asked(
+async def test_explain_queries_the_leader_or_any_pod_without_one(
     leaders: Leaders,
     asked: str,
     why: str,
@@ -281,7 +285,7 @@ async def test_the_daemon_that_leads_is_asked(
     ids=["401", "403", "404", "unreachable"],
 )
 @pytest.mark.parametrize("address", ["", "far:1"])
-async def test_a_refusal_says_what_to_do(
+async def test_refused_query_gives_advice(
     address: str, error: Exception, why: str, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = await Leaders(answer=error).ask(monkeypatch, address)
@@ -296,14 +300,14 @@ async def test_a_refusal_says_what_to_do(
 
 
 def routed(name: str, **more: Any) -> Node:
-    """A node that a route can lead to."""
+    """Return a node that can be the target of a route."""
     given: dict[str, Any] = {"ready": "True", "pod_cidrs": ["10.120.1.0/24"], **more}
     addresses = [address("InternalIP", "10.0.0.1")]
     return node(name, provider_id=f"fake://{name}", addresses=addresses, **given)
 
 
 def five(stuck: Stuck) -> None:
-    """Five nodes, one of which is silent and has no instance."""
+    """Add five nodes, one of them unreachable and without an instance."""
     for number in range(5):
         cidr = f"10.120.{number}.0/24"
         ready = "Unknown" if number == 0 else "True"
@@ -441,8 +445,10 @@ def fleet(stuck: Stuck) -> None:
         (fleet, "5 machinedeployment default/web", "0 of 2 new machines are available"),
     ],
 )
-async def test_the_cause_is_told(arrange: Any, asked: str, cause: str) -> None:
-    """Asked after so many seconds about an object, under flags."""
+async def test_explain_finds_the_cause_of_a_stuck_object(
+    arrange: Any, asked: str, cause: str
+) -> None:
+    """`asked` has the seconds to wait, the object, and the flags."""
     after_s, kind, name, *flags = asked.split()
     stuck = Stuck()
     arrange(stuck)
@@ -453,7 +459,7 @@ async def test_the_cause_is_told(arrange: Any, asked: str, cause: str) -> None:
 
 
 @pytest.mark.virtual_time
-async def test_a_deletion_fails() -> None:
+async def test_explain_shows_a_failing_load_balancer_deletion() -> None:
     stuck = Stuck()
     stuck.add(service("web"))
     async with stuck.leading():
@@ -467,7 +473,7 @@ async def test_a_deletion_fails() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_many_services_are_missing_from_a_new_list() -> None:
+async def test_explain_shows_a_deletion_blocked_by_many_missing_services() -> None:
     server = FragileServer()
     stuck = Stuck(server)
     shops = [f"shop-{number}" for number in range(9)]
@@ -488,7 +494,7 @@ async def test_many_services_are_missing_from_a_new_list() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_all_is_well() -> None:
+async def test_explain_reports_healthy_objects() -> None:
     stuck = Stuck()
     stuck.add(routed("n1", taints=[uninitialized_taint()]), service("web"))
     stuck.add(service("inner", type="ClusterIP"))
@@ -523,7 +529,7 @@ SETS = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/default/machinesets"
         (reasons.CONDITION_REPLICA_FAILURE, "correct"),
     ],
 )
-async def test_a_condition_keeps_a_set_from_its_work(condition: str, advice: str) -> None:
+async def test_condition_of_a_machine_set_is_the_cause(condition: str, advice: str) -> None:
     stuck = Stuck()
     told = {"type": condition, "status": "True", "message": "9 are there"}
     stuck.set(replicas=1)

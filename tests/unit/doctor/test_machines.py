@@ -1,4 +1,4 @@
-"""What the doctor says of Machines, their classes, and the VMs behind them."""
+"""Checks of the doctor for Machines, their classes and VMs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def case(world: World, *flags: str) -> Case:
 
 
 def settled(world: World, name: str = "m0", *, phase: str = "Running") -> None:
-    """A Machine that has its VM."""
+    """Add a Machine with its VM."""
     world.machine(
         name,
         metadata={"labels": {"node": name}, "finalizers": [names.FINALIZER]},
@@ -57,7 +57,9 @@ async def each(world: World, *flags: str) -> list[CheckFinding]:
     return found
 
 
-async def test_classes_need_rights_on_tokens(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_machine_classes_need_permissions_for_bootstrap_tokens(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.secret("plain", userData="nothing")
     world.machine_class("plain")
     asked: list[str] = []
@@ -77,7 +79,7 @@ async def test_classes_need_rights_on_tokens(world: World, monkeypatch: pytest.M
     assert none.severity is Severity.OK
 
 
-async def test_nobody_wants_machines(world: World) -> None:
+async def test_machine_checks_pass_when_the_controller_is_disabled(world: World) -> None:
     for one in await each(world, "--controllers=*"):
         assert (one.severity, one.message) == (
             Severity.OK,
@@ -86,7 +88,7 @@ async def test_nobody_wants_machines(world: World) -> None:
     assert world.driver.calls.total() == 0
 
 
-async def test_a_crd_that_is_being_deleted(world: World) -> None:
+async def test_crd_that_is_being_deleted_is_a_failure(world: World) -> None:
     settled(world)
     world.server.drop(CRD)
 
@@ -109,7 +111,9 @@ async def test_a_crd_that_is_being_deleted(world: World) -> None:
         ({"labels": {"app.kubernetes.io/managed-by": "Helm"}}, "helm uninstall would delete all"),
     ],
 )
-async def test_a_crd_that_can_take_vms(world: World, metadata: dict[str, Any], told: str) -> None:
+async def test_crd_whose_deletion_would_delete_vms_is_a_warning(
+    world: World, metadata: dict[str, Any], told: str
+) -> None:
     world.server.patch(CRD, {"metadata": metadata})
 
     found = await machines.crds(case(world))
@@ -117,7 +121,7 @@ async def test_a_crd_that_can_take_vms(world: World, metadata: dict[str, Any], t
     assert (found.severity, told in found.message) == (Severity.WARN, True)
 
 
-async def test_the_definitions_are_missing() -> None:
+async def test_missing_machine_crds_are_a_failure() -> None:
     world = World()
     for name in ("machines", "machineclasses", "machinesets", "machinedeployments"):
         world.server.drop(f"{DEFINITIONS}/{name}.{names.GROUP}")
@@ -130,7 +134,7 @@ async def test_the_definitions_are_missing() -> None:
     )
 
 
-async def test_a_deletion_that_fails(world: World) -> None:
+async def test_failing_machine_deletion_is_a_warning(world: World) -> None:
     settled(world)
     world.server.drop(f"{BASE}/machines/m0")
     status = {"lastOperation": {"state": "Failed", "description": "protected"}}
@@ -139,7 +143,9 @@ async def test_a_deletion_that_fails(world: World) -> None:
     assert (await machines.machines(case(world))).severity is Severity.WARN
 
 
-async def test_a_class_of_another_provider(world: World) -> None:
+async def test_machine_class_of_another_provider_is_a_failure_without_driver_call(
+    world: World,
+) -> None:
     world.server.patch(f"{BASE}/machineclasses/small", {"provider": "other"})
     settled(world)
 
@@ -151,7 +157,7 @@ async def test_a_class_of_another_provider(world: World) -> None:
     assert world.driver.calls.total() == 0
 
 
-async def test_a_machine_whose_vm_is_gone(world: World) -> None:
+async def test_machine_without_its_vm_is_a_failure(world: World) -> None:
     settled(world)
     world.driver.vms.clear()
 
@@ -178,7 +184,7 @@ async def test_a_machine_whose_vm_is_gone(world: World) -> None:
         ),
     ],
 )
-async def test_a_vm_by_its_namespace(
+async def test_vm_without_a_machine_is_judged_by_its_namespace(
     world: World, namespace: str, refused: bool, owned: bool, said: str
 ) -> None:
     world.driver.add(
@@ -198,7 +204,7 @@ async def test_a_vm_by_its_namespace(
     assert not said or found.message == said
 
 
-async def test_a_class_that_cannot_be_listed(world: World) -> None:
+async def test_machine_class_whose_vms_cannot_be_listed_is_a_failure(world: World) -> None:
     settled(world)
     world.driver.faults["list_machines"] = errors.Unauthenticated("401 token=hunter2 expired")
 
@@ -213,7 +219,9 @@ async def test_a_class_that_cannot_be_listed(world: World) -> None:
     ("target", "namespace"),
     [("own", "kube-system"), ("theirs", "kube-system"), ("none", "default")],
 )
-async def test_the_joined_cluster_has_the_marker(world: World, target: str, namespace: str) -> None:
+async def test_cluster_id_is_that_of_the_target_cluster(
+    world: World, target: str, namespace: str
+) -> None:
     other = World()
     where = other.server if target == "theirs" else world.server
     namespaces = {one["metadata"]["name"]: one for one in where.list("/api/v1/namespaces")}
@@ -228,7 +236,7 @@ async def test_the_joined_cluster_has_the_marker(world: World, target: str, name
     assert "1 VM of this cluster without Machine" in found.message
 
 
-async def test_the_machines_of_another_cluster(world: World) -> None:
+async def test_machines_are_read_from_the_control_cluster(world: World) -> None:
     other = World()
     other.machine("m1")
     files = ["--kubeconfig=own", "--control-kubeconfig=theirs", "--target-kubeconfig=own"]
@@ -238,7 +246,9 @@ async def test_the_machines_of_another_cluster(world: World) -> None:
     assert (await machines.machines(examined)).message == "1 Machine, none is unhealthy"
 
 
-async def test_a_kubeconfig_that_is_not_there(world: World, tmp_path: Path) -> None:
+async def test_missing_control_kubeconfig_error_names_the_flag(
+    world: World, tmp_path: Path
+) -> None:
     file = tmp_path / "none.yaml"
     examined = case(world, CONTROLLERS, f"--control-kubeconfig={file}", "--target-kubeconfig=own")
     with pytest.raises(KubeError, match=r"--control-kubeconfig=.*none\.yaml"):

@@ -1,4 +1,4 @@
-"""What the daemon needs is what the shipped RBAC grants, no more and no less."""
+"""The shipped RBAC grants exactly the permissions that the daemon needs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def granted(*path: str) -> set[Rule]:
     }
 
 
-def test_the_shipped_rules_are_what_is_needed() -> None:
+def test_shipped_rbac_grants_exactly_the_needed_permissions() -> None:
     wanted = needed_permissions(given(), migrated=migration.DEFAULT.leader_name, reviews=True)
     shipped = documents("rbac.yaml")
     own = {one["metadata"]["name"] for one in shipped if one["kind"] in ("ClusterRole", "Role")}
@@ -85,7 +85,7 @@ def test_the_shipped_rules_are_what_is_needed() -> None:
         (["--leader-elect=false"], "leases", "update"),
     ],
 )
-def test_what_is_turned_off_needs_nothing(flags: list[str], resource: str, verb: str) -> None:
+def test_disabled_features_need_no_permissions(flags: list[str], resource: str, verb: str) -> None:
     def asked(found: list[Permission]) -> bool:
         return any((need.resource, need.verb) == (resource, verb) for need in found)
 
@@ -93,7 +93,7 @@ def test_what_is_turned_off_needs_nothing(flags: list[str], resource: str, verb:
     assert not asked(needed_permissions(given(*flags)))
 
 
-def test_the_names_of_lease_and_record_follow_the_flags() -> None:
+def test_lease_and_configmap_permissions_follow_the_flags() -> None:
     flags = ("--leader-elect-resource-name=l", "--leader-elect-resource-namespace=ns")
     wanted = needed_permissions(given(*flags, OWN_ACCOUNTS), migrated="second")
 
@@ -110,7 +110,7 @@ def test_the_names_of_lease_and_record_follow_the_flags() -> None:
     assert {need.account for need in found} == {""}
 
 
-def test_without_endpoints_no_right_to_review_callers_is_needed() -> None:
+def test_disabled_secure_port_needs_no_review_permissions() -> None:
     assert needed_permissions(given("--secure-port=0"), reviews=True) == needed_permissions(
         given("--secure-port=0")
     )
@@ -122,13 +122,13 @@ def test_without_endpoints_no_right_to_review_callers_is_needed() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_the_files_are_what_is_needed(command: MachineCommand) -> None:
-    """If not: `python -m ccm.doctor.rbac`."""
+def test_rbac_files_of_machine_commands_are_up_to_date(command: MachineCommand) -> None:
+    """Run `python -m ccm.doctor.rbac` to update them."""
     for path, text in rbac.files(command).items():
         assert path.read_text() == text, path
 
 
-def test_every_controller_of_machines_knows_that_there_may_be_two_clusters() -> None:
+def test_every_machine_controller_declares_cluster_roles() -> None:
     theirs = [one for one in CONTROLLERS if GROUP in one.groups.values()]
 
     assert len(theirs) == len(MACHINES.split(","))
@@ -153,7 +153,7 @@ async def told(
     flags: tuple[str, ...] = (),
     refusal: Exception | None = None,
 ) -> CheckFinding:
-    """The finding where these objects are there; `refusal` answers questions about policies."""
+    """Return the finding for these objects; `refusal` is the error of reading policies."""
     by_plural = {"roles": "Role", "rolebindings": "RoleBinding"}
     by_plural |= {"validatingadmissionpolicies": shipped.POLICY}
     by_plural |= {"validatingadmissionpolicybindings": f"{shipped.POLICY}Binding"}
@@ -201,7 +201,7 @@ def with_rule(**rule: Any) -> dict[str, Any]:
         (with_rule(resources=["pods"]), BINDING),
     ],
 )
-async def test_a_role_without_its_policy_is_cluster_admin(
+async def test_token_role_without_its_admission_policy_is_a_warning(
     objects: tuple[dict[str, Any], ...],
 ) -> None:
     found = await told(*RBAC, *objects)
@@ -229,7 +229,7 @@ def about(field: str, value: list[str]) -> list[dict[str, Any]]:
         ([*RBAC, POLICY, BINDING], {}, Severity.OK),
         ([*RBAC, POLICY, BINDING], {"user": ACCOUNT}, Severity.OK),
         ([], {}, Severity.OK),
-        # The daemon's own account asks for itself: it needs no right to read roles.
+        # The daemon's own account needs no permission to read roles: it reviews its own access.
         ([], {"user": ACCOUNT}, Severity.WARN),
         ([], {"user": ACCOUNT, "allowed": False}, Severity.OK),
         (about("resources", ["configmaps"]), {}, Severity.OK),
@@ -250,26 +250,26 @@ def about(field: str, value: list[str]) -> list[dict[str, Any]]:
         ),
     ],
 )
-async def test_the_right_counts_where_an_account_of_ours_has_it(
+async def test_token_permission_counts_only_for_accounts_of_the_daemon(
     objects: list[dict[str, Any]], how: dict[str, Any], verdict: Severity
 ) -> None:
     assert (await told(*objects, **how)).severity is verdict
 
 
-async def test_an_account_of_its_own_for_machines_counts() -> None:
+async def test_separate_machine_controller_account_is_checked() -> None:
     policy = changed(POLICY, matchConditions=[{"expression": f"'{ACCOUNT}'"}])
     found = await told(*RBAC, policy, BINDING, user=ACCOUNT, flags=(OWN_ACCOUNTS,))
 
     assert "system:serviceaccount:kube-system:machine-controller may create" in found.message
 
 
-async def test_a_user_who_may_not_read_policies_gets_no_answer() -> None:
-    """The examination makes an honest skip of it."""
+async def test_forbidden_policies_raise_forbidden() -> None:
+    """The examination reports the check as skipped."""
     with pytest.raises(Forbidden):
         await told(*RBAC, refusal=FORBIDDEN)
 
 
-def test_the_control_cluster_is_asked_for_nothing_outside_of_one_namespace() -> None:
+def test_control_cluster_permissions_stay_in_one_namespace() -> None:
     found = rbac.needed(MACHINE_CONTROLLER)
     control, target = (
         {need.resource for need in found[role]} for role in (gardener.CONTROL, gardener.TARGET)
@@ -285,7 +285,7 @@ def test_the_control_cluster_is_asked_for_nothing_outside_of_one_namespace() -> 
     assert tokens == {(verb, "secrets", "kube-system") for verb in ("create", "patch", "delete")}
 
 
-def test_for_machines_a_component_grants_the_rest() -> None:
+def test_machines_component_grants_the_additional_permissions() -> None:
     wanted = needed_permissions(given(f"--controllers=*,{MACHINES}"))
     tokens = granted("components", "bootstrap-tokens", "rbac.yaml")
 
@@ -294,7 +294,7 @@ def test_for_machines_a_component_grants_the_rest() -> None:
     assert tokens == rules(need for need in wanted if need.optional)
 
 
-def test_with_accounts_of_their_own_the_component_grants_the_rest() -> None:
+def test_component_for_separate_accounts_grants_the_additional_permissions() -> None:
     wanted = needed_permissions(given(OWN_ACCOUNTS))
     component = ("components", "service-account-credentials", "rbac.yaml")
 
