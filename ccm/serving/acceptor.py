@@ -1,20 +1,22 @@
-"""Opens a port, accepts connections, and limits them so that no client can crowd out others.
+"""Opens a port, and accepts and limits connections, so that no client can block other clients.
 
-A connection is a bare socket until its first byte, which costs a few hundred bytes of memory. Then
-it gets TLS and HTTP. asyncio's TLS is used on every event loop, with a buffer of one TLS record.
-asyncio's default is 256 KiB for each connection, and uvloop's TLS has no setting for it.
+Until its first byte arrives, a connection is only a socket, which costs a few hundred bytes of
+memory. Then TLS and HTTP are set up. asyncio's TLS is used with every event loop, with a read
+buffer of one TLS record. asyncio's default is 256 KiB per connection; uvloop's TLS has no setting
+for the size.
 
-The stage of a connection decides which one is closed under load: silent, request begun, request
-sent, caller authenticated. Silent connections are cheap and have a limit of their own. It is so
-large that a flood does not displace an honest client before its first byte is read.
+A connection has one of four stages: silent, request begun, request sent, caller authenticated.
+Silent connections are cheap and have a limit of their own. That limit is so large that a flood of
+connections does not displace an honest client before the client's first byte is read.
 
-The other three stages share one limit. Each is guaranteed a third of it, and may use free slots of
-the others. When all slots are taken, the first stage above its share loses a connection: the least
-recently used one of the origin with the most. So a flood of one stage or from one address
-cannot take the slots of others.
+The other three stages share a second limit. Each stage is guaranteed a third of the slots, and may
+use free slots of other stages. When all slots are taken, a connection is closed in the earliest
+stage that has more than its third. Of the origin with most connections in that stage, the least
+recently used connection is closed. So a flood of one stage or from one address cannot take all
+slots.
 
-`FairLimiter` shares scarce work among origins. Each origin has a maximum, and free slots go to the
-waiting origins round-robin.
+`FairLimiter` distributes slots for expensive work among origins. Each origin has a maximum, and
+waiting origins get free slots round-robin.
 """
 
 from __future__ import annotations
@@ -38,8 +40,7 @@ from ccm.base.log import Outage
 from ccm.base.tasks import cancel_and_join, spawn
 
 MAX_CONNECTIONS = 256
-"""Maximum non-silent connections of a port. An abusive client can make each one cost about
-200 KiB."""
+"""Maximum non-silent connections of a port; a malicious client can make each cost about 200 KiB."""
 
 MAX_SILENT = 2048
 """Maximum silent connections; each costs a file descriptor and about 2 KiB."""
@@ -59,7 +60,10 @@ CROWDED, LATE, GREEDY = _REASONS = ("crowded", "late", "greedy")
 
 
 class ConnectionStage(enum.IntEnum):
-    """Progress of a connection; under load the earliest stages lose connections first."""
+    """Stage of a connection; under load, connections of earlier stages are closed first.
+
+    The stages are: nothing received, request incomplete, request complete, caller authenticated.
+    """
 
     SILENT = 0
     UNFINISHED = 1
@@ -71,10 +75,10 @@ class ConnectionSlot:
     """Slot of one connection.
 
     Attributes:
-        stage: progress of the connection.
-        origin: origin of its address, see `origin_of`.
+        stage: stage of the connection.
+        origin: origin of the client's address; see `origin_of`.
         abort: closes the connection at once; set by the owner of the socket.
-        deadline: timer that closes the connection unless a request arrives first.
+        deadline: timer that closes the connection unless a complete request arrives first.
     """
 
     __slots__ = ("_connections", "abort", "deadline", "origin", "stage")
@@ -91,7 +95,7 @@ class ConnectionSlot:
         return self in self._connections.by_stage[self.stage]
 
     def advance(self, stage: ConnectionStage) -> None:
-        """Mark the connection as used and advance it to a stage; it never goes back."""
+        """Mark the connection as just used, and move it to `stage` unless it is in a later one."""
         if self.is_held():
             self._connections.by_stage[self.stage].discard(self)
             self.stage = max(self.stage, stage)
@@ -108,7 +112,7 @@ class ConnectionSlot:
             self._connections.drained.set()
 
     def evict(self, reason: str) -> None:
-        """Close the connection, and count the reason."""
+        """Close the connection if it still has the slot, and count the reason."""
         if self.is_held():
             self._connections.count_refused(reason)
             self.release()
@@ -121,7 +125,7 @@ class ConnectionSlot:
 
 
 class StageConnections:
-    """Connections of one stage by origin, least recently used first."""
+    """Connections of one stage, by origin; the least recently used connection is first."""
 
     def __init__(self) -> None:
         self._size = 0
@@ -153,7 +157,7 @@ class StageConnections:
                 del self._origins[seat.origin]
 
     def next_victim(self) -> ConnectionSlot:
-        """Return the least recently used connection of the largest origin."""
+        """Return the least recently used connection of the origin with most connections."""
         largest = max(self._origins.values(), key=len)
         return next(iter(largest))
 
@@ -164,7 +168,7 @@ class ConnectionLimiter:
     Args:
         server: name of the port in metrics.
         max_connections: maximum non-silent connections.
-        max_silent: maximum silent connections; at most an eighth of the limit of open files.
+        max_silent: maximum silent connections; reduced to an eighth of the open-file limit.
     """
 
     def __init__(
@@ -188,7 +192,7 @@ class ConnectionLimiter:
         return sum(map(len, self.by_stage.values()))
 
     def admit(self, origin: str = "") -> ConnectionSlot:
-        """Return a slot for a new connection; another connection may be closed for it."""
+        """Return a slot for a new connection; above a limit, another connection is closed."""
         seat = ConnectionSlot(self, origin)
         self.by_stage[seat.stage].add(seat)
         self.drained.clear()
@@ -217,11 +221,14 @@ class ConnectionLimiter:
 
 
 _IPV6_BITS = 64
-"""Prefix length of an IPv6 origin: a client can choose the remaining bits per connection."""
+"""Prefix length of an IPv6 origin; a client can use any address with its prefix."""
 
 
 def origin_of(host: str) -> str:
-    """Return the origin of an address: IPv4 address or IPv6 /64; other text unchanged."""
+    """Return the part of a client's address by which limits are shared.
+
+    It is the IPv4 address or the IPv6 /64 network. Other text is returned unchanged.
+    """
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -238,7 +245,7 @@ class FairLimiter:
 
     Args:
         slots: number of slots.
-        per_origin: maximum slots of one origin.
+        per_origin: maximum number of slots of one origin.
     """
 
     def __init__(self, slots: int, *, per_origin: int) -> None:
@@ -257,7 +264,7 @@ class FairLimiter:
             await turn
             yield
         finally:
-            # A slot may have been granted in the same iteration in which the wait was cancelled.
+            # A slot may have been granted in the iteration in which the wait was cancelled.
             if turn.done() and not turn.cancelled():
                 self._taken[origin] -= 1
                 if not self._taken[origin]:
@@ -273,7 +280,7 @@ class FairLimiter:
             turn = next(iter(self._waiting[origin]))
             self._waiting.move_to_end(origin)
             self._leave(origin, turn)
-            if turn.done():  # cancelled, but its waiter has not run since
+            if turn.done():  # cancelled, but the waiter has not run yet
                 continue
             self._taken[origin] += 1
             self._free -= 1
@@ -290,21 +297,24 @@ class FairLimiter:
 
 
 BACKLOG = 1024
-"""Listen backlog of the kernel; beyond it a client's connect is retried after a second."""
+"""Maximum connections in the kernel's backlog; above it, the client retries after a second."""
 
 CHUNK = 16 << 10
-"""Bytes per read under TLS: one record."""
+"""Bytes per read with TLS: one TLS record."""
 
 HANDSHAKE_S = 10
-"""Time-out of the TLS handshake (Go, net/http)."""
+"""Timeout of the TLS handshake in seconds (from Go's net/http)."""
 
 CLOSE_S = 2
-"""Time-out for closing connections in good order."""
+"""Timeout for an orderly close of connections, in seconds."""
 
 PACE_S = 0.01
 MAX_HANDSHAKES, MAX_HANDSHAKES_PER_ORIGIN = 8, 2
-"""Maximum TLS handshakes that begin within `PACE_S`: in all, and for one origin. A handshake takes
-a millisecond or more of CPU, and clients that reconnect all the time must not take all of it."""
+"""Maximum TLS handshakes that begin within `PACE_S` seconds: in total, and for one origin.
+
+A handshake takes a millisecond or more of CPU time, and clients that reconnect continually must
+not use all of it.
+"""
 
 _MAX_ACCEPTS = 64
 """Maximum connections accepted before the event loop runs other work."""
@@ -313,11 +323,14 @@ _PAUSE_S = 1.0
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 ProtocolFactory = Callable[[ConnectionSlot], asyncio.Protocol]
-"""Factory of a connection's protocol, which has to leave the seat when the connection ends."""
+"""Function that creates the protocol of a connection.
+
+The protocol must release the slot when the connection ends.
+"""
 
 
 class ListenError(OSError):
-    """The port cannot be opened; the message has address and cause."""
+    """The port cannot be opened; the message contains address and cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,8 +338,8 @@ class Endpoint:
     """Address and port of a server.
 
     Attributes:
-        address: IP address; `::` means all addresses of both families.
-        port: TCP port; 0 means any free one.
+        address: IP address to listen on; `::` means all addresses of both IP families.
+        port: TCP port; 0 means any free port.
         share_port: allow other processes to listen on the port too (SO_REUSEPORT).
     """
 
@@ -351,7 +364,7 @@ def bind(endpoint: Endpoint) -> socket.socket:
     except OSError as error:
         raise ListenError(f"cannot listen on {endpoint}: {error.strerror}") from error
     try:
-        # As in Go: without it a restarted process cannot bind while old connections linger.
+        # As in Go. Otherwise a restarted process could not bind while old connections linger.
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if endpoint.share_port:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -372,10 +385,10 @@ class Acceptor:
     """Acceptor of one port.
 
     Args:
-        protocol_factory: makes the protocol of a connection.
-        connections: slots of the port.
+        protocol_factory: creates the protocol of a connection.
+        connections: limits the connections of the port.
         context: TLS context; None means plain HTTP.
-        header_s: time-out for the first request of a connection.
+        header_s: timeout in seconds for the first request header of a connection.
     """
 
     def __init__(
@@ -401,12 +414,12 @@ class Acceptor:
         )
 
     def start(self, listener: socket.socket) -> None:
-        """Accept connections on the port; `close` closes it."""
+        """Accept connections on a listening socket, which `close` closes."""
         self._listener = listener
         self._accepting = spawn(self._accept(listener), name="accept")
 
     async def close(self) -> None:
-        """Stop accepting, and close connections that have not sent a request."""
+        """Stop accepting, and close connections without a complete request."""
         if self._accepting is not None and self._listener is not None:
             await cancel_and_join(self._accepting)
             self._listener.close()
@@ -419,13 +432,13 @@ class Acceptor:
             callers, pause_s = [], 0.0
             try:
                 callers.append(await loop.sock_accept(listener))
-                # uvloop would accept one connection per iteration: too few in a flood.
+                # `sock_accept` accepts one connection per iteration: too few in a flood.
                 while len(callers) < _MAX_ACCEPTS:
                     callers.append(listener.accept())
-            except BlockingIOError:  # no more connections wait
+            except BlockingIOError:  # no more connections are waiting
                 self._shortage.record_success()
             except OSError as error:
-                # The listener stays readable, so without a pause this loop would spin.
+                # The listener stays readable, so this loop would spin without a pause.
                 is_short = error.errno in _SHORTAGES
                 if is_short:
                     self._shortage.record_failure(error=error.strerror)
@@ -450,7 +463,7 @@ class Acceptor:
         loop.add_reader(caller, self._on_readable, caller, seat)
 
     def _on_readable(self, caller: socket.socket, seat: ConnectionSlot) -> None:
-        """Handle the first bytes or the end of a silent connection."""
+        """Handle the first byte or the end of a silent connection."""
         try:
             gone = not caller.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -467,7 +480,7 @@ class Acceptor:
         task.add_done_callback(self._opening.discard)
 
         def hang_up() -> None:
-            # A connection that lost its slot must not wait for a handshake.
+            # A connection that has lost its slot must not wait for a handshake.
             task.cancel()
             caller.close()
 
@@ -475,7 +488,10 @@ class Acceptor:
         seat.advance(ConnectionStage.UNFINISHED)
 
     async def _handshake(self, caller: socket.socket, seat: ConnectionSlot) -> None:
-        """Open the connection; under TLS wait for a handshake slot, and hold it `PACE_S` longer."""
+        """Open the connection; with TLS, first wait for a handshake slot.
+
+        The slot is kept for `PACE_S` seconds after the handshake.
+        """
         if self._context is None:
             await self._open(caller, seat)
             return
@@ -486,14 +502,14 @@ class Acceptor:
     async def _open(self, caller: socket.socket, seat: ConnectionSlot) -> None:
         if not seat.is_held():
             return
-        seat.abort = lambda: None  # nothing to close yet; aborted below once it is open
+        seat.abort = lambda: None  # no transport yet; a connection without slot is aborted below
         loop = asyncio.get_running_loop()
         try:
             transport, _ = await loop.connect_accepted_socket(lambda: self._protocol(seat), caller)
         except BaseException as error:
             seat.release()
             caller.close()
-            if isinstance(error, OSError):  # the client disconnected meanwhile
+            if isinstance(error, OSError):  # the client has disconnected
                 return
             raise
         if seat.is_held():
@@ -507,7 +523,7 @@ class Acceptor:
 
 
 class _TlsProtocol(SSLProtocol):
-    """TLS of one connection, with a small read buffer."""
+    """TLS protocol of one connection, with a small read buffer."""
 
     max_size = CHUNK
 
@@ -526,6 +542,6 @@ class _TlsProtocol(SSLProtocol):
         self.seat = seat
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Leave the seat; before the end of the handshake the HTTP protocol is not called."""
+        """Release the slot, because the HTTP protocol is not called before the handshake ends."""
         self.seat.release()
         super().connection_lost(exc)

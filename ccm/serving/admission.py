@@ -1,8 +1,8 @@
-"""Validating admission webhooks: the `admission.k8s.io/v1` format, the server side, one webhook.
+"""Validating admission webhooks: the `admission.k8s.io/v1` format, an HTTP handler, and a webhook.
 
-A webhook is a name and an async function from a `Request` to an `AdmissionResponse`. `Webhooks`
-serves them over HTTP and does not know their rules. `ServiceAnnotations` checks the annotations of
-Services.
+A webhook is a name and a coroutine function from an `AdmissionRequest` to an `AdmissionResponse`.
+`Webhooks` serves webhooks over HTTP. `ServiceAnnotations` is a webhook that checks the annotations
+of Services.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ UPDATE = "UPDATE"
 """Values of `AdmissionRequest.operation`; others are DELETE and CONNECT."""
 
 FORBIDDEN = 403
-"""Default status code of a denial."""
+"""HTTP status code of a denied write, unless the webhook sets another."""
 
 _REASONS = {400: "BadRequest", 403: "Forbidden", 409: "Conflict", 422: "Invalid"}
 _NULL = msgspec.Raw(b"null")
 
 
 class InvalidReview(Exception):
-    """The body is not a valid admission review; the message is the cause."""
+    """The body of a request is no valid AdmissionReview; the message is the cause."""
 
 
 class GroupVersionKind(Wire, frozen=True, kw_only=True):
-    """Group, version and kind of an object; the core group is empty."""
+    """Group, version and kind of an object; an empty group means the core group."""
 
     group: str = ""
     version: str = ""
@@ -51,9 +51,11 @@ class GroupVersionKind(Wire, frozen=True, kw_only=True):
 
 
 class AdmissionRequest(Wire, frozen=True, kw_only=True):
-    """Admission request of an API server for one write.
+    """Request of an API server to admit one write.
 
-    `object` is the new object and `old_object` the stored one, both as JSON; `null` if missing.
+    Attributes:
+        object: the new object, JSON; `null` for DELETE.
+        old_object: the stored object, JSON; `null` for CREATE.
     """
 
     uid: str
@@ -70,10 +72,10 @@ class AdmissionResponse:
 
     Attributes:
         allowed: whether the write is allowed.
-        message: reason of a denial, shown to the client.
-        code: HTTP status of a denial for the client.
-        warnings: warnings for the client, with or without a denial; an API server truncates
-            long ones.
+        message: why the write is denied, shown to the client.
+        code: HTTP status for the client if the write is denied.
+        warnings: warnings for the client, also for an allowed write; an API server truncates long
+            warnings.
     """
 
     allowed: bool
@@ -85,8 +87,10 @@ class AdmissionResponse:
 ALLOWED = AdmissionResponse(allowed=True)
 
 Handler = Callable[[AdmissionRequest], Awaitable[AdmissionResponse]]
-"""Decides about one write. Calls are concurrent. An exception becomes a 500, for which the
-`failurePolicy` applies."""
+"""Coroutine function that decides about one write; it may be called concurrently.
+
+After an exception the response is 500, so the API server applies the `failurePolicy`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,10 +140,10 @@ _REVIEW = msgspec.json.Decoder(_AdmissionReview)
 
 
 def decode(body: bytes) -> AdmissionRequest:
-    """Decode the request of an admission review.
+    """Decode the request in an AdmissionReview.
 
     Raises:
-        InvalidReview: the body is no admission review, or has no request.
+        InvalidReview: the body is no AdmissionReview, or has no request.
     """
     try:
         review = _REVIEW.decode(body)
@@ -154,7 +158,7 @@ def decode(body: bytes) -> AdmissionRequest:
 
 
 def encode(request: AdmissionRequest, answer: AdmissionResponse) -> bytes:
-    """Encode the admission review for an answer; secrets in its messages are redacted."""
+    """Encode the AdmissionReview with a response; redact secrets in message and warnings."""
     status = None
     if not answer.allowed:
         reason = _REASONS.get(answer.code, "")
@@ -176,11 +180,13 @@ def encode(request: AdmissionRequest, answer: AdmissionResponse) -> bytes:
 
 
 MAX_WARNINGS = 10
-"""Maximum warnings in one answer; an API server drops those beyond 4 KiB anyway."""
+"""Maximum number of warnings in a response; an API server drops warnings beyond 4 KiB anyway."""
 
 _MAX_COMPARED = 63
-"""Characters of an unknown name that are compared with known ones. A valid name has at most 63
-after its slash, and this one is not validated yet."""
+"""Maximum characters of an unknown annotation name that are compared with known names.
+
+A valid name has at most 63 characters after its slash, but the name is not validated yet.
+"""
 
 _SERVICE = GroupVersionKind(version="v1", kind="Service")
 _DECODER = msgspec.json.Decoder(Service | None)
@@ -195,7 +201,7 @@ class AnnotationRule(Protocol):
         ...
 
     def fault(self, text: str) -> str:
-        """Return why a value is invalid, in one sentence; empty if it is valid."""
+        """Return why a value of the annotation is invalid, in one sentence; empty if valid."""
         ...
 
 
@@ -205,8 +211,8 @@ class AnnotationSchema:
 
     Attributes:
         rules: rules for annotation values.
-        prefixes: prefixes of annotation names that belong to the provider. A name that equals
-            a prefix is known without a rule.
+        prefixes: prefixes of annotation names that belong to the provider. A name that equals a
+            prefix is accepted even without a rule.
     """
 
     rules: Sequence[AnnotationRule] = ()
@@ -217,7 +223,7 @@ class ServiceAnnotations:
     """Webhook that validates the annotations of Services.
 
     Args:
-        schema: returns the current schema; it may change while the process runs.
+        schema: returns the current schema, which may change while the process runs.
         is_relevant: returns whether the daemon reads the annotations of a Service.
     """
 
@@ -228,7 +234,11 @@ class ServiceAnnotations:
         self._is_relevant = is_relevant
 
     async def __call__(self, request: AdmissionRequest) -> AdmissionResponse:
-        """Deny changed invalid values; raises `msgspec.DecodeError` if the object is no Service."""
+        """Deny the creation or update of a Service whose changed annotations have invalid values.
+
+        Raises:
+            msgspec.DecodeError: the object is no Service.
+        """
         if request.kind != _SERVICE or request.sub_resource:
             return ALLOWED
         if request.operation not in (CREATE, UPDATE):
@@ -237,7 +247,7 @@ class ServiceAnnotations:
         if service is None or service.is_deleting or not self._is_relevant(service):
             return ALLOWED
         old = _DECODER.decode(request.old_object)
-        # Annotations of a Service that did not matter before count as changed.
+        # All annotations count as changed if the old Service was not relevant.
         before = old.annotations if old is not None and self._is_relevant(old) else {}
         return validate_change(self._schema(), before, service.annotations)
 
@@ -245,7 +255,10 @@ class ServiceAnnotations:
 def validate_change(
     schema: AnnotationSchema, before: Mapping[str, str], after: Mapping[str, str]
 ) -> AdmissionResponse:
-    """Deny invalid values that changed; warn about unknown names and unchanged invalid values."""
+    """Deny a write with changed invalid values.
+
+    Warn about changed annotations with unknown names, and about invalid values that did not change.
+    """
     changed = {name for name, text in after.items() if before.get(name) != text}
     rules = {rule.name: rule for rule in schema.rules}
     prefixes = tuple(schema.prefixes)
@@ -267,7 +280,7 @@ def validate_change(
 
 def _unknown(name: str, rules: Mapping[str, AnnotationRule], prefixes: Sequence[str]) -> str:
     prefix = max((candidate for candidate in prefixes if name.startswith(candidate)), key=len)
-    # Compare without the common prefix, or all names would be similar.
+    # Names are compared without the prefix; with the prefix, all names would be similar.
     ends = {rule.removeprefix(prefix): rule for rule in rules}
     close = difflib.get_close_matches(name.removeprefix(prefix)[:_MAX_COMPARED], ends, n=1)
     hint = f"did you mean {ends[close[0]]}?" if close else f"known: {', '.join(sorted(rules))}"
@@ -275,11 +288,14 @@ def _unknown(name: str, rules: Mapping[str, AnnotationRule], prefixes: Sequence[
 
 
 BODY_LIMITS = http.BodyLimits(max_body=7 << 20, max_total=24 << 20, timeout_s=2.0)
-"""Body limits of reviews. A review has an object twice, each up to 3 MiB. A slow sender is no API
-server: those send from memory."""
+"""Limits for the bodies of AdmissionReviews.
+
+A review contains the old and the new object, each up to 3 MiB. The timeout is short because API
+servers send bodies from memory.
+"""
 
 _BUCKETS = (0.25, 0.5, 0.7, 1, 1.5, 3, 5, 10)
-"""Histogram buckets in seconds, as in the Go reference."""
+"""Histogram buckets in seconds (from Go's k8s.io/cloud-provider)."""
 
 _REQUESTS = metrics.counter(
     "cloud_provider_webhook_request_total",
@@ -301,9 +317,9 @@ class WebhookLimits:
     """Limits of the webhook server.
 
     Attributes:
-        timeout_s: deadline of one request; an API server's default time-out.
-        max_concurrent: maximum concurrent decisions; further requests wait, with their bodies in
-            memory.
+        timeout_s: timeout of one request in seconds; the default is an API server's default.
+        max_concurrent: maximum concurrent calls of webhooks; further requests wait, with their
+            bodies in memory.
     """
 
     timeout_s: float = 10.0
@@ -311,7 +327,7 @@ class WebhookLimits:
 
 
 class _Refusal(Exception):
-    """HTTP error response in place of a review."""
+    """The response is an HTTP error instead of an AdmissionReview."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -346,7 +362,7 @@ class Webhooks:
             return http.text("use POST\n", 405, ("Allow", "POST"))
         since = clock.monotonic()
         response = await self._answer(webhook, request)
-        # Deviation: the reference counts only 400 and 500.
+        # Deviation: Go's k8s.io/cloud-provider counts only responses with 400 and 500.
         labels = (str(response.status), webhook.name)
         _REQUESTS.labels(*labels).inc()
         _DURATION.labels(*labels).observe(clock.monotonic() - since)
@@ -354,7 +370,7 @@ class Webhooks:
 
     async def _answer(self, webhook: Webhook, request: http.Request) -> http.Response:
         try:
-            # The caller's time-out, up to the limit of the server.
+            # The API server's timeout, at most `timeout_s`.
             asked_s = parse_duration(request.query.get("timeout", "")).total_seconds()
         except ValueError:
             asked_s = math.inf
@@ -368,18 +384,18 @@ class Webhooks:
     async def _review(
         self, webhook: Webhook, request: http.Request, deadline: asyncio.Timeout
     ) -> bytes:
-        # `late` is the response if the deadline expires during the current step.
+        # `late` is the response if the timeout expires during the current step.
         late = _Refusal(408, "request body not received in time")
         try:
             async with deadline:
-                # Read the body before taking a slot: a slow sender must not block others.
+                # Read the body before taking a slot: a slow sender must not occupy a slot.
                 body = await _body(request)
                 late = _Refusal(503, "too many concurrent requests")
                 async with self._slots:
                     late = _Refusal(500, f"webhook {webhook.name} timed out")
                     return await self._decide(webhook, _decode_review(body))
         except TimeoutError:
-            # Rate limited: any caller can cause these lines.
+            # Log lines are rate limited, because any caller can cause them.
             if late.status >= 500 and (left_out := self._rates.admit("slow")) is not None:
                 facts = {"webhook": webhook.name, "error": str(late), **left_out}
                 self._log.warning("webhook request timed out", **facts)

@@ -1,11 +1,11 @@
 """Authenticates callers by a front proxy's headers, a client certificate, or a bearer token.
 
-Each method returns a user, no opinion, or an error. The first user wins. Without a user, an error
-leads to 401, and no opinion at all makes the caller anonymous.
-Counterpart: k8s.io/apiserver, authentication.
+The methods are tried in this order until one returns a user. If none does, the response is 401 if
+any method found invalid credentials; otherwise the caller is anonymous. Counterpart:
+k8s.io/apiserver, authentication.
 
-Deviation: a certificate of an unknown CA fails the TLS handshake, where the Go reference
-answers 401 [conformance serving-tls-05].
+Deviation: with a certificate of an unknown CA the TLS handshake fails, while the Go
+cloud-controller-manager responds with 401 [conformance serving-tls-05].
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class UserInfo:
 
     Attributes:
         name: user name.
-        uid: distinguishes users of one name; often empty.
-        groups: groups in their order.
-        extra: additional (key, values) pairs.
+        uid: distinguishes users with the same name; often empty.
+        groups: groups of the user.
+        extra: further attributes as (key, values) pairs.
     """
 
     name: str
@@ -52,7 +52,11 @@ class UserInfo:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def authenticated(self) -> UserInfo:
-        """Return the user with the group `system:authenticated`; an anonymous one unchanged."""
+        """Return the user with the group `system:authenticated` added.
+
+        An anonymous user, and one with that group or `system:unauthenticated`, is returned
+        unchanged.
+        """
         if self.name == ANONYMOUS_NAME or {AUTHENTICATED, UNAUTHENTICATED} & {*self.groups}:
             return self
         return UserInfo(
@@ -69,11 +73,11 @@ ANONYMOUS = UserInfo(name=ANONYMOUS_NAME, groups=(UNAUTHENTICATED,))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CABundle:
-    """CA bundle for one purpose; an empty one trusts no certificate.
+    """CA bundle; an empty bundle trusts no certificate.
 
     Attributes:
-        pem: the bundle.
-        members: its certificates in DER.
+        pem: the bundle in PEM.
+        members: the certificates of the bundle in DER.
     """
 
     pem: bytes = b""
@@ -84,7 +88,7 @@ class CABundle:
         """Parse a PEM bundle.
 
         Raises:
-            ValueError: the bundle has no certificate, or a broken one.
+            ValueError: the bundle has no certificate, or an invalid certificate.
         """
         certificates = frozenset(_certificates(pem))
         if not certificates:
@@ -106,7 +110,10 @@ def _certificates(pem: bytes) -> Iterable[bytes]:
 
 
 def user_of(certificate: Mapping[str, object]) -> UserInfo | None:
-    """Return the user of a certificate (`getpeercert` format); None without a common name."""
+    """Return the user that a certificate names; None if it has no common name.
+
+    `certificate` has the format of `ssl.SSLSocket.getpeercert`.
+    """
     facts = _subject(certificate)
     name = common_name(certificate)
     if not name:
@@ -124,7 +131,7 @@ def common_name(certificate: Mapping[str, object]) -> str:
 
 
 def has_expired(certificate: Mapping[str, object], now: datetime) -> bool:
-    """Return whether a certificate has expired; TLS checks that only during the handshake."""
+    """Return whether a certificate has expired; TLS checks the expiry only in the handshake."""
     end = certificate.get("notAfter")
     return isinstance(end, str) and ssl.cert_time_to_seconds(end) < now.timestamp()
 
@@ -158,22 +165,29 @@ _duration = metrics.histogram(
 _KNOWN_NAMES = frozenset(
     {"admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default"}
 )
-"""User names with a label value of their own (k8s.io/apiserver, endpoints/filters)."""
+"""User names that appear in metrics; others count as "other" or "email_id".
+
+Source: k8s.io/apiserver, endpoints/filters.
+"""
 
 MAX_NEW_TOKEN_REVIEWS = 32
-"""Maximum concurrent reviews of tokens that were never valid. A flood of them must not delay the
-reviews of known valid tokens."""
+"""Maximum concurrent TokenReviews for tokens that are not known to have been valid.
+
+A flood of invalid tokens must not delay the reviews of tokens that were valid before.
+"""
 
 MAX_NEW_TOKEN_REVIEWS_PER_ORIGIN = 8
-"""Maximum of these reviews for one origin. A flood from one address must not block a new valid
-token from another."""
+"""Maximum concurrent TokenReviews, for tokens that were never valid, of one origin.
+
+A flood from one address must not block a new valid token from another address.
+"""
 
 MAX_VALID_TOKENS = 256
-"""Maximum number of remembered digests of valid tokens."""
+"""Maximum number of valid tokens whose digests are kept."""
 
 
 class ReviewFailed(Exception):
-    """The API server did not answer a review; the message is the cause."""
+    """A TokenReview or SubjectAccessReview failed; the message is the cause."""
 
 
 class InvalidCredentials(Exception):
@@ -181,19 +195,22 @@ class InvalidCredentials(Exception):
 
 
 TokenReview = Callable[[str], Awaitable[UserInfo | None]]
-"""Returns the user of a token, None for an invalid one; raises ReviewFailed."""
+"""Function that returns the user of a token, or None for an invalid token.
+
+It raises ReviewFailed.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontProxies:
-    """Front proxies that may pass the user of a request in headers.
+    """Front proxies that may name the user of a request in headers.
 
     Attributes:
         authorities: CAs of the proxies' client certificates.
-        names: allowed common names; empty allows every certified proxy.
-        user_headers: headers for the user name; the first one present counts.
-        uid_headers: headers for the UID; the first one present counts.
-        group_headers: headers for groups; all of them count.
+        names: accepted common names of these certificates; empty accepts every name.
+        user_headers: headers for the user name; the first header that is not empty counts.
+        uid_headers: headers for the UID; the first header that is not empty counts.
+        group_headers: headers for groups; all headers count.
         extra_prefixes: prefixes of headers for `UserInfo.extra`.
     """
 
@@ -219,7 +236,7 @@ class Trust:
 
     @property
     def pem(self) -> bytes | None:
-        """All CAs together, for TLS; None without any."""
+        """All CAs of client certificates, for TLS; None if there are no CAs."""
         both = (self.clients.pem, self.proxies.authorities.pem)
         return b"\n".join(pem for pem in both if pem) or None
 
@@ -228,9 +245,9 @@ class Authenticator:
     """Authenticator of requests.
 
     Args:
-        review: sends a TokenReview; None rejects every token.
-        token_ttl_s: time to live of an answer in the cache.
-        store: storage of the answers; None means a store of its own.
+        review: sends a TokenReview; None means that every token is rejected.
+        token_ttl_s: seconds for which the result of a TokenReview is cached.
+        store: storage of the results; None means a store of its own.
     """
 
     def __init__(
@@ -253,7 +270,7 @@ class Authenticator:
         """Return the user of a request.
 
         Raises:
-            Unauthorized: its credentials are invalid.
+            InvalidCredentials: the credentials are invalid.
         """
         started = clock.monotonic()
         result = "error"
@@ -268,7 +285,7 @@ class Authenticator:
         return user
 
     async def close(self) -> None:
-        """Cancel running reviews."""
+        """Cancel running TokenReviews."""
         await self._tokens.close()
 
     async def _identify(self, request: Request) -> UserInfo:
@@ -315,7 +332,7 @@ class Authenticator:
         if scheme.lower() != "bearer" or not token:
             return None
         try:
-            # Keep only a salted digest: the token itself must not stay in memory.
+            # The keys are salted digests, so that no token stays in memory.
             key = hmac.digest(self._salt, token.encode(), hashlib.sha256)
         except UnicodeEncodeError:
             raise InvalidCredentials("the token is not valid UTF-8") from None

@@ -1,10 +1,9 @@
-"""Handler chain of a request: authentication, authorization, then the page.
+"""Handler chain of a request: authentication, authorization, then the handler of the path.
 
-Members of `system:masters` may access all paths, and some paths are open to all callers. For the
-rest a SubjectAccessReview decides, and its answer is cached. Responses are marked as not cacheable.
-Errors 401 and 403 are Status objects, as from the API server. Configured paths match exactly; those
-with a trailing slash match all paths below them.
-Counterparts: k8s.io/apiserver, authorization and the filters of a controller manager's server.
+Members of `system:masters` may access all paths, and some paths are open to all callers. Otherwise
+a SubjectAccessReview decides, whose result is cached. Every response forbids caching. The body of a
+401 or 403 is a Status object, as from the API server. Counterparts: k8s.io/apiserver,
+authorization, and the filters of a controller manager's server.
 """
 
 from __future__ import annotations
@@ -43,13 +42,15 @@ _duration = metrics.histogram(
 )
 
 MAX_ANONYMOUS_REVIEWS = 32
-"""Maximum concurrent reviews of anonymous callers. Many of them must not delay the reviews of
-authenticated callers."""
+"""Maximum concurrent SubjectAccessReviews for anonymous callers.
+
+Many anonymous requests must not delay the reviews for authenticated callers.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessAttributes:
-    """Question of an authorization: may this user access that path?
+    """The request to authorize: a user, a verb and a path.
 
     Attributes:
         user: the caller.
@@ -64,22 +65,27 @@ class AccessAttributes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessDecision:
-    """Result of an authorization; `reason` is a message for the caller and may be empty."""
+    """Result of an authorization.
+
+    Attributes:
+        allowed: whether the user may access the path.
+        reason: explanation for the caller; may be empty.
+    """
 
     allowed: bool
     reason: str = ""
 
 
 AccessReview = Callable[[AccessAttributes], Awaitable[AccessDecision]]
-"""Authorizes a caller; raises ReviewFailed if the API server gives no answer."""
+"""Function that sends a SubjectAccessReview; raises ReviewFailed if the review failed."""
 
 
 class PathSet:
     """Paths that are open to all callers.
 
     Args:
-        patterns: paths; a `*` at the end matches every path with that prefix. The first slash is
-            optional. A path without `*` does not cover paths below it.
+        patterns: paths that match exactly, or prefixes that end with `*`. The leading slash is
+            optional.
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
@@ -93,13 +99,14 @@ class PathSet:
 
 
 class DelegatingAuthorizer:
-    """Authorizer with a cache.
+    """Authorizer that sends SubjectAccessReviews and caches their results.
 
     Args:
-        review: sends a SubjectAccessReview; None forbids everything that needs one.
-        paths: paths open to all callers.
-        allowed_ttl_s: time to live of a positive answer in the cache.
-        denied_ttl_s: time to live of a negative answer in the cache.
+        review: sends a SubjectAccessReview; None means that requests which need a review are
+            forbidden.
+        paths: paths that are open to all callers.
+        allowed_ttl_s: seconds for which a positive result is cached.
+        denied_ttl_s: seconds for which a negative result is cached.
         store: storage of the answers; None means a store of its own.
     """
 
@@ -125,7 +132,7 @@ class DelegatingAuthorizer:
         """Return the decision, from the cache if possible.
 
         Raises:
-            ReviewFailed: the API server gave no answer.
+            ReviewFailed: the SubjectAccessReview failed.
         """
         started = clock.monotonic()
         result = "error"
@@ -138,7 +145,7 @@ class DelegatingAuthorizer:
             _duration.labels(result).observe(clock.monotonic() - started)
 
     async def close(self) -> None:
-        """Cancel running reviews."""
+        """Cancel running SubjectAccessReviews."""
         await self._decisions.close()
 
     async def _allow_or_review(self, question: AccessAttributes) -> AccessDecision:
@@ -163,7 +170,8 @@ class HandlerChain:
     """Handler of all requests of a server.
 
     Args:
-        pages: path -> handler; a path with a slash at the end covers all paths below it.
+        pages: handlers by path; a path that ends with a slash stands for all paths below it, and
+            other paths match exactly.
         authenticator: identifies the caller.
         authorizer: decides whether the caller may access the path.
     """
@@ -186,7 +194,7 @@ class HandlerChain:
         return replace(answer, headers=(*answer.headers, _NEVER_CACHE))
 
     async def close(self) -> None:
-        """Cancel running reviews of tokens and rights."""
+        """Cancel running TokenReviews and SubjectAccessReviews."""
         await self._authenticator.close()
         await self._authorizer.close()
 
@@ -216,13 +224,13 @@ class HandlerChain:
 
 
 def forbidden_message(user: UserInfo, question: AccessAttributes, reason: str) -> str:
-    """Return the message of a 403, in the words of the API server."""
+    """Return the message of a 403, worded as by the API server."""
     message = f'forbidden: User "{user.name}" cannot {question.verb} path "{question.path}"'
     return f"{message}: {reason}" if reason else message
 
 
 def status_response(code: int, reason: str, message: str) -> Response:
-    """Return an error response with a Status object, as from the API server."""
+    """Return an error response whose body is a Status object, as from the API server."""
     body = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -248,20 +256,26 @@ MAX_LOGGED_CHARS = 256
 """Maximum characters of a user name, verb or path in the log."""
 
 PRIVILEGED_PREFIXES = ("/configz", "/explain")
-"""Prefixes of sensitive paths. `/metrics` is missing: it is scraped every few seconds."""
+"""Prefixes of sensitive paths, whose requests are logged.
+
+`/metrics` is not included, because monitoring requests it every few seconds.
+"""
 
 _HARMLESS = ("GET", "HEAD")
 
 
 class LogRateLimits:
-    """Rate limits for log lines that callers can cause, by kind of line."""
+    """Rate limits for log lines that any caller can cause; each kind of line has its own."""
 
     def __init__(self) -> None:
         self._buckets = defaultdict[str, Bucket](lambda: Bucket(qps=LINES_PER_S, burst=BURST))
         self._left_out = Counter[str]()
 
     def admit(self, kind: str) -> dict[str, Any] | None:
-        """Return additional keys for a line of this kind; None means: do not log it."""
+        """Return additional keys for a log line of this kind; None means that it is not logged.
+
+        The key `left_out` has the number of lines of this kind that were not logged before.
+        """
         if not self._buckets[kind].take(clock.monotonic()):
             self._left_out[kind] += 1
             return None
@@ -270,7 +284,7 @@ class LogRateLimits:
 
 
 class AccessLog:
-    """Access log of one server, rate limited by kind of line."""
+    """Access log of one server; each kind of line has its own rate limit."""
 
     def __init__(self) -> None:
         self._log = log.logger("serving")
@@ -288,20 +302,20 @@ class AccessLog:
             self._log.v(1).info("request forbidden", status=403, **facts)
 
     def review_failed(self, request: Request, error: Exception) -> None:
-        """Log a 500 as a warning: the API server gave no answer."""
+        """Log a 500 as a warning: the SubjectAccessReview failed."""
         if facts := self._line("unanswered", request):
             self._log.warning(
                 "authorization check failed, returning status 500", **facts, error=str(error)
             )
 
     def allowed(self, request: Request) -> None:
-        """Log an allowed request, if it is privileged or may change something."""
+        """Log an allowed request if its path is sensitive or its method is not read-only."""
         is_rare = request.method not in _HARMLESS or request.path.startswith(PRIVILEGED_PREFIXES)
         if is_rare and (facts := self._line("privileged", request)):
             self._log.v(1).info("privileged request", **facts)
 
     def _line(self, kind: str, request: Request) -> dict[str, Any] | None:
-        """Return the keys of a line; None above the rate limit."""
+        """Return the keys of a log line; None if the rate limit forbids the line."""
         if (left_out := self._rates.admit(kind)) is None:
             return None
         facts = {

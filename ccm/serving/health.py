@@ -1,10 +1,11 @@
-"""Health over HTTP: `/healthz`, `/livez`, `/readyz`, and each check below them.
+"""Health over HTTP: `/healthz`, `/livez`, `/readyz`, and a path below them for each check.
 
-The response is 200 `ok`, or 500 with all checks and the causes of failed ones. `?verbose` lists
-all checks, and `?exclude=name` skips one. Texts are those of k8s.io/apiserver, server/healthz.
+The response is 200 `ok`, or 500 with all checks and the causes of failures. `?verbose` lists all
+checks, and `?exclude=NAME` skips a check. The texts are the same as in k8s.io/apiserver,
+server/healthz.
 
-Deviation: the reference has no `/livez`, no `/readyz` and no single checks, and it withholds
-the causes [conformance serving-health-01].
+Deviation: the Go cloud-controller-manager has no `/livez`, no `/readyz` and no paths of single
+checks, and does not report the causes [conformance serving-health-01].
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ccm.serving.http import Handler, Request, Response, text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """Result of a check; `detail` is the cause of a failure, or a remark."""
+    """Result of a health check; `detail` is the cause of a failure, or a remark."""
 
     ok: bool = True
     detail: str = ""
@@ -34,7 +35,7 @@ def failed(detail: str) -> CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCheck:
-    """A named health check; `probe` may be a function or a coroutine function."""
+    """A health check; `probe` is a function or coroutine function that returns the result."""
 
     name: str
     probe: Callable[[], CheckResult | Awaitable[CheckResult]]
@@ -46,14 +47,14 @@ class HealthCheck:
 
 
 PING = HealthCheck(name="ping", probe=lambda: PASSED)
-"""Check that always passes; the default where there are no others."""
+"""Check that always passes; an endpoint without other checks runs it."""
 
 
 class Slis:
     """Metrics of the health checks, served at `/metrics/slis` from a registry of their own.
 
-    The endpoint is small, so that it can be scraped often; a DELETE resets it. Names and labels
-    are those of k8s.io/component-base, metrics/prometheus/slis.
+    The response is small, so that it can be scraped often. A DELETE request resets the metrics.
+    Names and labels are those of k8s.io/component-base, metrics/prometheus/slis.
     """
 
     def __init__(self) -> None:
@@ -72,12 +73,12 @@ class Slis:
         )
 
     def count(self, name: str, kind: str, *, ok: bool) -> None:
-        """Record a result of a check; `kind` is the name of its health path."""
+        """Count a result of a check; `kind` is the name of the endpoint, such as `livez`."""
         self._last.labels(name, kind).set(ok)
         self._all.labels(name, "success" if ok else "error", kind).inc()
 
     async def page(self, request: Request) -> Response:
-        """Return the metrics, or reset them for a DELETE."""
+        """Serve the metrics, or reset them for a DELETE request."""
         if request.method == "DELETE":
             self._last.clear()
             self._all.clear()
@@ -86,11 +87,11 @@ class Slis:
 
 
 class HealthEndpoint:
-    """Handlers of one health path.
+    """Handlers of one health path and of the paths below it.
 
     Args:
         name: `healthz`, `livez` or `readyz`.
-        checks: returns the current checks; they may change while the process runs.
+        checks: returns the current checks, which may change while the process runs.
         slis: counts the results.
     """
 
@@ -126,7 +127,7 @@ class HealthEndpoint:
                 lines.append(f"[-]{check.name} failed{detail}")
                 failing.append(check.name)
         if "exclude" not in request.query:
-            # Otherwise any caller could exclude a failing check and so flood the log.
+            # Not logged with `?exclude`: a caller who alternates requests would flood the log.
             self._note(failing)
         if failing:
             return text("\n".join([*lines, f"{self._name} check failed\n"]), 500)
@@ -151,7 +152,7 @@ class HealthEndpoint:
     async def _run_check(self, check: HealthCheck) -> CheckResult:
         finding = await check.run()
         self._slis.count(check.name, self._name, ok=finding.ok)
-        # The path is public, and messages of a cloud may be long or contain secrets.
+        # The path is public, and error messages of a cloud may be long or contain secrets.
         return CheckResult(
             ok=finding.ok, detail=redact.mask_for_api(" ".join(finding.detail.split()))
         )

@@ -1,8 +1,7 @@
 """HTTP/1.1 server on top of aiohttp; the only module of the package that imports aiohttp.
 
-A `Server` passes each request to one coroutine. It limits the resources of callers: number of
-connections, size of the header, time until the header is complete, size of the body, and idle time
-of a connection.
+A `Server` passes each request to one coroutine function. It limits the number of connections, the
+size of header and body, the time until the header is complete, and the idle time of a connection.
 """
 
 from __future__ import annotations
@@ -37,32 +36,32 @@ from ccm.serving.acceptor import (
 )
 
 MAX_HEADER = 64 << 10
-"""Maximum bytes of a request's header; Go accepts 1 MiB, from any number of callers."""
+"""Maximum bytes of a request's header. Go's limit is 1 MiB, without a limit of connections."""
 
 MAX_FIELDS = 256
-"""Maximum fields of a request's header; a field takes more memory than its bytes."""
+"""Maximum number of fields in a request's header; a field takes more memory than its bytes."""
 
 MAX_PATH = 1 << 10
-"""Maximum bytes of a request's path; it is part of reviews and of their cache keys."""
+"""Maximum bytes of a request's path; the path is sent in SubjectAccessReviews."""
 
 MAX_QUERY = 16 << 10
 """Maximum bytes of a request's query; parsing it blocks the event loop."""
 
 IDLE_S = 90.0
-"""Idle time-out of a connection (k8s.io/apiserver, secure serving)."""
+"""Seconds after which an idle connection is closed (k8s.io/apiserver, secure serving)."""
 
 HEADER_S = 32.0
-"""Time-out for the first header of a connection (the same source)."""
+"""Timeout in seconds for the first header of a connection (k8s.io/apiserver, secure serving)."""
 
 _SLACK = 4 * CHUNK
-"""Bytes that may arrive beyond the limit: a piece of the next request or of a rejected one."""
+"""Bytes that may arrive above the limit: the start of the next request, or of a rejected body."""
 
 _PLAIN_SPARE = 512 << 10
-"""The same without TLS, where event loops read larger pieces."""
+"""Bytes that may arrive above the limit without TLS: event loops then read larger chunks."""
 
 _CHAINS_KEPT = 256
 _NAME = "ccm"
-"""`Server` header; aiohttp's default reveals its version and Python's."""
+"""Value of the header `Server`; aiohttp's default reveals the versions of aiohttp and Python."""
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -73,11 +72,11 @@ class Caller:
     """The peer of a connection.
 
     Attributes:
-        address: `host:port`.
-        origin: the part of the address that identifies a client, see `acceptor.origin_of`.
-        certificate: verified client certificate, in the form of `ssl.SSLSocket.getpeercert`;
-            None without one.
-        chain: verified chain in DER, the caller's own certificate first.
+        address: address of the peer, `host:port`.
+        origin: part of the address by which limits are shared; see `acceptor.origin_of`.
+        certificate: verified client certificate, as `ssl.SSLSocket.getpeercert` returns it; None
+            if the caller sent no certificate.
+        chain: verified certificate chain in DER, the caller's own certificate first.
     """
 
     address: str = ""
@@ -93,13 +92,13 @@ class Request:
     Attributes:
         method: HTTP method.
         path: decoded path, without the query.
-        query: parameters in their order.
-        headers: headers by case-insensitive name.
+        query: query parameters, in the order of the URL.
+        headers: headers; names are case-insensitive.
         caller: peer of the connection.
         user: name of the authenticated user; empty before authentication.
-        read: reads the whole body; raises BodyError.
-        mark_authenticated: marks the caller as authenticated, so that its connection is among the
-            last to be closed under load.
+        read: reads and returns the whole body; raises BodyError.
+        mark_authenticated: marks the connection as that of an authenticated caller; under load,
+            the server closes such connections last.
     """
 
     method: str
@@ -123,7 +122,7 @@ class Response:
 
 
 def text(body: str, status: int = 200, *headers: tuple[str, str]) -> Response:
-    """Return a plain-text response that browsers do not interpret as another type."""
+    """Return a plain-text response; a header keeps browsers from guessing another type."""
     return Response(
         status=status,
         body=body.encode(),
@@ -135,7 +134,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def find_page(pages: Mapping[str, Handler], path: str) -> Handler | None:
-    """Return the handler of a path; a path that ends with a slash covers all paths below it."""
+    """Return the handler of a path; None if there is none.
+
+    A key of `pages` that ends with a slash stands for all paths below it.
+    """
     folders = [prefix for prefix in pages if prefix.endswith("/") and path.startswith(prefix)]
     return pages.get(path) or (pages[max(folders, key=len)] if folders else None)
 
@@ -144,12 +146,12 @@ class Server:
     """HTTP server on one port.
 
     Args:
-        handler: answers a request; an exception becomes a 500 without details.
-        name: name of the port in metrics.
+        handler: handles a request; after an exception the response is 500, without details.
+        name: name of the server in metrics.
         context: TLS context; None means plain HTTP.
-        bodies: limits for request bodies.
-        header_s: time-out for the first header of a connection.
-        idle_s: idle time-out of a connection.
+        bodies: limits for request bodies; None means the defaults.
+        header_s: timeout in seconds for the first header of a connection.
+        idle_s: seconds after which an idle connection is closed.
     """
 
     def __init__(
@@ -178,7 +180,7 @@ class Server:
             "max_headers": MAX_FIELDS,
             "read_bufsize": CHUNK,
             "lingering_time": 0.0,
-            # Never decompress, like Go: a small body could become very large.
+            # Like Go, never decompress a body: a small body could become very large.
             "auto_decompress": False,
             "access_log": None,
             "logger": _AIOHTTP_LOGGER,
@@ -186,13 +188,13 @@ class Server:
         self._chains = _VerifiedChains()
 
     async def start(self, listener: socket.socket) -> None:
-        """Serve on an open port; `close` closes it."""
-        # Cancel the handler when its caller disconnects: the response has no reader.
+        """Serve on a listening socket, which `close` closes."""
+        # Cancel the handler when the caller disconnects, because the response has no recipient.
         self._http = _Server(self._handle, handler_cancellation=True)
         self._acceptor.start(listener)
 
     async def close(self) -> None:
-        """Stop accepting, wait for in-flight requests up to `CLOSE_S`, close all connections."""
+        """Stop accepting, wait at most `CLOSE_S` for in-flight requests, close all connections."""
         await self._acceptor.close()
         if self._http is not None:
             self._http.pre_shutdown()
@@ -201,7 +203,7 @@ class Server:
             async with asyncio.timeout(CLOSE_S):
                 await self._connections.drained.wait()
         self._connections.abort_stages(*ConnectionStage)
-        for _ in range(3):  # let transport, TLS and HTTP each process the close
+        for _ in range(3):  # one iteration each for transport, TLS and HTTP to process the close
             await asyncio.sleep(0)
 
     def _make_protocol(self, seat: ConnectionSlot) -> RequestHandler:
@@ -269,7 +271,7 @@ class Server:
 
 
 def _too_large(request: BaseRequest) -> Response | None:
-    """Return an error for an oversized request, before any parsing, review or caching."""
+    """Return the error response for an oversized header, path or query; None if they fit."""
     fields = sum(len(name) + len(value) for name, value in request.raw_headers)
     if fields + len(request.raw_path) > MAX_HEADER:
         return text("header too large\n", 431)
@@ -280,10 +282,10 @@ def _too_large(request: BaseRequest) -> Response | None:
 
 
 class _Connection(RequestHandler):
-    """HTTP connection that is closed when the caller sends more than any request needs.
+    """HTTP connection; the server closes it if the caller sends more bytes than a request needs.
 
-    The parser limits only single header fields, so it would store a thousand large ones. A caller
-    could also pipeline many requests while the first is processed.
+    The parser limits only the size of each header field, so it would accept many large fields. A
+    caller could also pipeline many requests while the first is processed.
     """
 
     __slots__ = ("_left", "_spare", "seat")
@@ -295,18 +297,18 @@ class _Connection(RequestHandler):
         self.expect(MAX_HEADER)
 
     def expect(self, size: int) -> None:
-        """Allow `size` more bytes from now on."""
+        """Allow the caller to send `size` more bytes from now on."""
         self._left = size + self._spare
 
     def connection_made(self, transport: Any) -> None:
-        """Limit the TLS buffers: asyncio would use 256 KiB for reading and 512 KiB for writing."""
+        """Limit the TLS buffers; asyncio's defaults are 256 KiB (reading) and 512 KiB (writing)."""
         if transport.get_extra_info("ssl_object") is not None:
             transport.set_read_buffer_limits(high=2 * CHUNK)
             transport.set_write_buffer_limits(high=4 * CHUNK)
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Count the bytes, and close the connection above the limit."""
+        """Count the received bytes, and close the connection if they exceed the limit."""
         self._left -= len(data)
         if self._left < 0:
             self.seat.evict(GREEDY)
@@ -322,16 +324,19 @@ class _Connection(RequestHandler):
 class _VerifiedChains:
     """Cache of verified certificate chains, by client certificate.
 
-    A resumed session of TLS 1.2 has the client certificate but not its verified chain, and Python
-    cannot disable resumption. A cached chain is safe: only the context that verified it resumes
-    the session.
+    In a resumed session of TLS 1.2, Python knows the client certificate but not the verified
+    chain, and Python cannot disable resumption. Using a cached chain is safe: only the TLS context
+    that verified the chain can resume the session.
     """
 
     def __init__(self) -> None:
         self._by_leaf: OrderedDict[bytes, tuple[bytes, ...]] = OrderedDict()
 
     def of(self, secured: ssl.SSLObject) -> tuple[bytes, ...]:
-        """Return the verified chain of a connection, or else the cached one; empty without both."""
+        """Return the verified chain of a connection in DER, its leaf first.
+
+        In a resumed session, return the cached chain; empty if it is not cached.
+        """
         leaf = secured.getpeercert(binary_form=True) or b""
         chain = _verified_chain(secured)
         if chain:
@@ -343,7 +348,10 @@ class _VerifiedChains:
 
 
 def _verified_chain(secured: ssl.SSLObject) -> tuple[bytes, ...]:
-    """Return the chain of a full handshake. The method is public from Python 3.13 on."""
+    """Return the verified chain in DER; empty in a resumed session.
+
+    `SSLObject.get_verified_chain` is public from Python 3.13 on.
+    """
     public = getattr(secured, "get_verified_chain", None)
     if public is not None:
         return tuple(public())
@@ -353,7 +361,7 @@ def _verified_chain(secured: ssl.SSLObject) -> tuple[bytes, ...]:
 
 
 _AIOHTTP_LOGGER = logging.getLogger("ccm.serving.http")
-"""Logger of aiohttp, muted: broken requests of callers are no concern of the operator."""
+"""Logger for aiohttp, muted: it would log each invalid request of a caller."""
 _AIOHTTP_LOGGER.addHandler(logging.NullHandler())
 _AIOHTTP_LOGGER.propagate = False
 
@@ -368,8 +376,8 @@ class BodyLimits:
 
     Attributes:
         max_body: maximum bytes of one body.
-        max_total: maximum bytes of all bodies in memory.
-        timeout_s: time-out for receiving one body.
+        max_total: maximum bytes of all bodies in memory together.
+        timeout_s: timeout in seconds for receiving one body.
     """
 
     max_body: int = MAX_BODY
@@ -378,7 +386,7 @@ class BodyLimits:
 
 
 class BodyError(Exception):
-    """The body of a request is unavailable; `status` is the HTTP status of the response."""
+    """The body of a request cannot be read; `status` is the HTTP status for the response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -386,18 +394,18 @@ class BodyError(Exception):
 
 
 class BodyMemory:
-    """All request bodies of one server that are in memory."""
+    """The request bodies in the memory of one server."""
 
     def __init__(self, limits: BodyLimits) -> None:
         self.limits = limits
         self.size = 0
-        """Bytes of all bodies in memory."""
+        """Bytes of all bodies in memory together."""
         self.reading: set[Body] = set()
-        """Incomplete bodies."""
+        """Bodies that are still being received."""
 
     @contextmanager
     def of(self, chunks: AsyncIterable[bytes]) -> Iterator[Body]:
-        """Yield the body of one request; drop its bytes at the end of the block."""
+        """Yield the body of one request; free its memory at the end of the block."""
         body = Body(self, chunks)
         try:
             yield body
@@ -405,7 +413,7 @@ class BodyMemory:
             body.drop()
 
     def make_room(self) -> None:
-        """Abort the largest incomplete bodies until the rest fits the limit."""
+        """Abort the largest incomplete bodies until all bodies fit the limit."""
         while self.size > self.limits.max_total and self.reading:
             max(self.reading, key=lambda body: body.size).abort()
 
@@ -414,7 +422,7 @@ class Body:
     """Body of one request.
 
     Attributes:
-        size: bytes received.
+        size: number of received bytes in memory.
     """
 
     def __init__(self, bodies: BodyMemory, chunks: AsyncIterable[bytes]) -> None:
@@ -428,7 +436,8 @@ class Body:
         """Receive and return the whole body; call it once.
 
         Raises:
-            BodyError: the body is too large, too slow or broken, or memory for bodies is short.
+            BodyError: the body is too large, arrives too slowly or cannot be read, or all bodies
+                together exceed the memory limit.
         """
         self._bodies.reading.add(self)
         self._timeout = asyncio.timeout(self._bodies.limits.timeout_s)
@@ -448,14 +457,14 @@ class Body:
         return content
 
     def abort(self) -> None:
-        """Drop the bytes, and let `read` fail at once."""
+        """Free the memory of the body, and make `read` fail at once."""
         self.drop()
-        # The time-out may have expired in this very iteration of the event loop.
+        # asyncio forbids rescheduling a timeout that has expired.
         if not self._timeout.expired():
             self._timeout.reschedule(0)
 
     def drop(self) -> None:
-        """Free the bytes."""
+        """Free the memory of the body."""
         self._bodies.reading.discard(self)
         self._bodies.size -= self.size
         self.size = 0
@@ -469,7 +478,7 @@ class Body:
             raise BodyError(413, "request body too large")
         self._buffer += chunk
         self._bodies.make_room()
-        self._check()  # this body may have been aborted for the others
+        self._check()  # make_room may have aborted this body
 
     def _check(self) -> None:
         if self not in self._bodies.reading:

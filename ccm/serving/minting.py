@@ -1,7 +1,7 @@
-"""Makes certificates and reads names in them; only this module of `serving` uses `cryptography`.
+"""Creates certificates and reads the names in them, with the package `cryptography`.
 
-It runs in a process of its own, `python -m ccm.serving.minting`. The daemon needs the package only
-at its start, but would keep its 14 MiB of memory for ever.
+The module runs in a child process, `python -m ccm.serving.minting`. The daemon needs
+`cryptography` only now and then, but an import would cost 14 MiB of memory for ever.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _BACKDATED = datetime.timedelta(hours=1)
-"""Start of validity before now: a peer's clock may be behind (client-go, util/cert)."""
+"""How long before its creation a certificate becomes valid: a peer's clock may be behind.
+
+Source: client-go, util/cert.
+"""
 
 
 def self_signed(
     now: datetime.datetime, lifetime: datetime.timedelta, hosts: Sequence[str]
 ) -> bytes:
-    """Return a self-signed certificate, followed by its key; both PEM.
+    """Return a self-signed certificate, followed by its private key, both in PEM.
 
     Args:
         now: the current time, UTC.
-        lifetime: validity from now on.
-        hosts: DNS names and IP addresses; the common name is made of the first.
+        lifetime: how long the certificate is valid from now on.
+        hosts: DNS names and IP addresses; the common name contains the first of them.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    # Random: two certificates with one name must differ for a peer that stores them.
+    # The random serial number distinguishes two certificates with one name.
     serial = x509.random_serial_number()
     common = f"{hosts[0]}@{int(now.timestamp())}"
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
@@ -55,7 +58,7 @@ def self_signed(
         .not_valid_before(now - _BACKDATED)
         .not_valid_after(now + lifetime)
         .add_extension(x509.SubjectAlternativeName(map(_alternative, hosts)), critical=False)
-        # A CA of its own, so that a caller can use this file as its trust bundle.
+        # The certificate is its own CA, so that a client can use the file as CA bundle.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -79,7 +82,7 @@ def _alternative(host: str) -> x509.GeneralName:
 def names(chain: bytes) -> list[str]:
     """Return the subject alternative names of the first certificate in a PEM chain.
 
-    Without that extension, return the common name.
+    Without subject alternative names, return the common names.
 
     Raises:
         ValueError: the chain has no valid certificate.
@@ -97,7 +100,7 @@ def names(chain: bytes) -> list[str]:
 
 
 def main(task: str, *words: str) -> None:
-    """Run `mint NOW LIFETIME_S HOST...`, or `names` with a PEM chain on standard input."""
+    """Run the command line: `mint NOW LIFETIME_S HOST...`, or `names` with a PEM chain on stdin."""
     if task == "mint":
         now, lifetime_s, *hosts = words
         lifetime = datetime.timedelta(seconds=float(lifetime_s))

@@ -1,4 +1,4 @@
-"""TLS policy of a server: accepted versions, cipher suites and key exchange groups. Pure."""
+"""TLS policy of a server: accepted versions, cipher suites and key exchange groups. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSIONS = {
 SUITES_TLS13 = frozenset(
     {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
 )
-"""Suites of TLS 1.3; accepted in settings, but always enabled, as in Go."""
+"""Cipher suites of TLS 1.3: settings may name them, but all are always enabled, as in Go."""
 
 SUITES = {
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
@@ -39,9 +39,9 @@ SUITES = {
     "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
     "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
 }
-"""Suites up to TLS 1.2: name of IANA and Go -> OpenSSL's name (RFC 5246, 5289, 7905).
+"""Cipher suites up to TLS 1.2: name in IANA's registry and in Go -> OpenSSL's name.
 
-Go also has suites with 3DES and RC4, which OpenSSL 3 removed.
+Sources: RFC 5246, 5289, 7905. Go also has suites with 3DES and RC4, which OpenSSL 3 removed.
 """
 
 GROUPS = {
@@ -54,7 +54,7 @@ GROUPS = {
 
 
 class TlsError(ValueError):
-    """A setting has an unknown name; the message lists the known ones."""
+    """A TLS version, cipher suite or group is unknown; the message lists all known values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +62,8 @@ class TlsPolicy:
     """TLS policy of a server.
 
     Attributes:
-        minimum: minimum version.
-        suites: OpenSSL's names of suites up to TLS 1.2; empty means Python's defaults.
+        minimum: minimum TLS version.
+        suites: OpenSSL's names of cipher suites up to TLS 1.2; empty means Python's defaults.
         groups: OpenSSL's names of key exchange groups; empty means OpenSSL's defaults.
     """
 
@@ -73,7 +73,9 @@ class TlsPolicy:
 
 
 def parse_policy(minimum: str, suites: Sequence[str], groups: Sequence[int] = ()) -> TlsPolicy:
-    """Translate settings in the spelling of Go's components; empty ones mean the defaults.
+    """Return the policy for settings with the names of Go's components.
+
+    Empty settings mean the defaults.
 
     Raises:
         TlsError: a version, suite or group is unknown.
@@ -91,7 +93,7 @@ def parse_policy(minimum: str, suites: Sequence[str], groups: Sequence[int] = ()
     old = tuple(dict.fromkeys(SUITES[name] for name in suites if name in SUITES))
     lowest = VERSIONS[minimum] if minimum else ssl.TLSVersion.TLSv1_2
     if suites and not old:
-        # Only suites of TLS 1.3 were named, so no earlier version has a suite left.
+        # All named suites are of TLS 1.3, so earlier versions have no suites.
         lowest = ssl.TLSVersion.TLSv1_3
     return TlsPolicy(
         minimum=lowest,

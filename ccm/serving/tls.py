@@ -1,7 +1,7 @@
-"""TLS of a server: sources of certificates, and the context made of them and a policy.
+"""TLS of a server: sources of certificates, and TLS contexts built from them.
 
-`CertReloader` owns the context of a running server. It reads certificates and CAs periodically, and
-every new connection uses the last valid ones.
+`CertReloader` owns the TLS context of a running server. It reads certificates and CAs periodically.
+Every new connection uses the last valid certificates and CAs.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ LIFETIME = timedelta(days=365)
 """Validity of a self-signed certificate (client-go, util/cert)."""
 
 RENEW_BEFORE = timedelta(days=30)
-"""Time before expiry at which a certificate in memory is replaced."""
+"""How long before its expiry a certificate in memory is replaced."""
 
 _CHILD_TIMEOUT_S = 60.0
 
 
 class CertificateError(Exception):
-    """A certificate or key is unusable; the message has its name and the cause."""
+    """A certificate, key or CA bundle is unusable; the message says which, and why."""
 
 
 LOCAL = ("localhost", "127.0.0.1")
@@ -42,43 +42,48 @@ LOCAL = ("localhost", "127.0.0.1")
 
 
 def hosts_of(address: IPv4Address | IPv6Address) -> tuple[str, ...]:
-    """Return the hosts of a server: the local ones, and the address unless it is unspecified."""
+    """Return the hosts for the certificate of a server that listens on an address.
+
+    They are the `LOCAL` hosts, and the address unless it means all interfaces.
+    """
     if address.is_unspecified:
         return (*LOCAL, "::1") if address.version == 6 else LOCAL
     return tuple(dict.fromkeys([*LOCAL, str(address)]))
 
 
 KeyPairSource = Callable[[], Awaitable[KeyPair]]
-"""Reads the current certificate and key; raises CertificateError."""
+"""Function that reads and returns the current certificate and key; raises CertificateError."""
 
 
 def files(
     chain: Path, key: Path, *, labels: tuple[str, str] = ("certificate ", "key ")
 ) -> KeyPairSource:
-    """Return the source of a pair in two files.
+    """Return a source that reads certificate and key from two files.
 
     Args:
         chain: path of the PEM chain, the server's own certificate first.
-        key: path of its PEM key.
+        key: path of the private key, PEM.
         labels: prefix of each path in messages, such as `--tls-cert-file=`.
     """
     return partial(asyncio.to_thread, _read, chain, key, labels)
 
 
 def directory(folder: Path, name: str, hosts: Sequence[str]) -> KeyPairSource:
-    """Return the source of a pair in a directory; it creates the pair if it cannot be read.
+    """Return a source that reads certificate and key from a directory.
+
+    If a file cannot be read, the source creates a self-signed certificate and stores both files.
 
     Args:
         folder: the directory; created if it is missing.
         name: base name of the files `<name>.crt` and `<name>.key`.
-        hosts: host names and addresses of a new certificate.
+        hosts: host names and addresses for a new certificate.
     """
     chain, key = folder / f"{name}.crt", folder / f"{name}.key"
 
     def write(pair: KeyPair) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # Key first: once the chain's file has changed, a reader finds both.
+            # The key first: once the chain file has changed, both files are complete.
             _replace(key, pair.key, 0o600)
             _replace(chain, pair.chain, 0o644)
         except OSError as error:
@@ -98,7 +103,10 @@ def directory(folder: Path, name: str, hosts: Sequence[str]) -> KeyPairSource:
 
 
 def memory(hosts: Sequence[str]) -> KeyPairSource:
-    """Return the source of a self-signed pair in memory, renewed before it expires."""
+    """Return a source with a self-signed certificate in memory.
+
+    The source replaces the certificate 30 days (`RENEW_BEFORE`) before it expires.
+    """
     current: tuple[KeyPair, datetime] | None = None
 
     async def read() -> KeyPair:
@@ -115,8 +123,9 @@ class SniCertificate(NamedTuple):
     """A certificate for some host names only (SNI).
 
     Attributes:
-        source: source of the certificate.
-        names: host names, `*.` prefixes allowed; empty means the names in the certificate.
+        source: source of the certificate and key.
+        names: host names; `*.` means one arbitrary first label. Empty means the names in the
+            certificate.
     """
 
     source: KeyPairSource
@@ -128,15 +137,18 @@ class LoadedCertificates:
     """The loaded certificates of a server.
 
     Attributes:
-        main: default certificate.
-        named: (host names, pair) in order of preference.
+        main: default certificate and key.
+        named: (host names, certificate and key), in order of preference.
     """
 
     main: KeyPair
     named: tuple[tuple[tuple[str, ...], KeyPair], ...] = ()
 
     def for_name(self, name: str) -> KeyPair:
-        """Return the pair for a requested host name; an exact name beats a wildcard."""
+        """Return certificate and key for a requested host name.
+
+        An exact name has precedence over a wildcard. Without a match, return the default.
+        """
         wanted = name.lower().rstrip(".")
         parent = "*." + wanted.partition(".")[2]
         for candidate in (wanted, parent):
@@ -160,7 +172,7 @@ class CertificateSources:
         self._carried: dict[bytes, tuple[str, ...]] = {}
 
     async def read(self) -> LoadedCertificates:
-        """Read all certificates; raises CertificateError if one is unreadable."""
+        """Read all certificates. Raises CertificateError."""
         named = []
         for entry in self._named:
             pair = await entry.source()
@@ -194,7 +206,7 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
 
 
 async def mint(hosts: Sequence[str], *, now: datetime) -> KeyPair:
-    """Create a self-signed pair; takes a fraction of a second.
+    """Create a self-signed certificate and its key, in a child process.
 
     Raises:
         CertificateError: the child process failed.
@@ -206,7 +218,7 @@ async def mint(hosts: Sequence[str], *, now: datetime) -> KeyPair:
 
 
 async def names_in(pair: KeyPair) -> tuple[str, ...]:
-    """Return the host names and addresses in a certificate.
+    """Return the host names and addresses in a certificate, read by a child process.
 
     Raises:
         CertificateError: the chain has no valid certificate.
@@ -215,7 +227,7 @@ async def names_in(pair: KeyPair) -> tuple[str, ...]:
 
 
 def _run_minting(*words: str, data: bytes = b"") -> str:
-    """Run `minting` in a child process and return its output; blocking."""
+    """Run `minting` in a child process, and return its output; blocks. Raises CertificateError."""
     command = interpreter.command("ccm.serving.minting", *words)
     try:
         process = subprocess.run(  # noqa: S603 - our own module
@@ -230,7 +242,7 @@ def _run_minting(*words: str, data: bytes = b"") -> str:
 
 
 CHECK_S = 60.0
-"""Interval between reads of the files (k8s.io/apiserver, dynamic certificates)."""
+"""Seconds between reads of the files (k8s.io/apiserver, dynamic certificates)."""
 
 
 def build_context(
@@ -240,27 +252,29 @@ def build_context(
     *,
     require_certificate: bool = False,
 ) -> ssl.SSLContext:
-    """Return the TLS context of a server; blocking for some milliseconds.
+    """Return the TLS context of a server; blocks for some milliseconds.
 
     Args:
         rules: TLS policy of the server.
         pair: certificate and key of the server.
-        authorities: client CAs, PEM; client certificates are then optional. None requests none.
-        require_certificate: reject clients without a certificate of these CAs.
+        authorities: client CAs, PEM. None means that the server requests no client certificate.
+        require_certificate: whether clients must send a certificate of these CAs; otherwise
+            client certificates are optional.
 
     Raises:
         CertificateError: the certificate, key or CAs are unusable.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _apply_policy(context, rules)
-    # A resumed session would restore a caller whose CA is no longer trusted.
+    # No session tickets: a resumed session could have a client certificate whose CA is no longer
+    # trusted.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
     if rules.groups and hasattr(context, "set_groups"):
         context.set_groups(":".join(rules.groups))
     elif rules.groups:
-        # Before Python 3.15 only one group can be set, so the first one of the list is.
+        # Before Python 3.15, only one group can be set: the first of the list.
         context.set_ecdh_curve(rules.groups[0])
     if authorities is not None:
         context.verify_mode = ssl.CERT_REQUIRED if require_certificate else ssl.CERT_OPTIONAL
@@ -280,7 +294,7 @@ def build_context(
 def _apply_policy(context: ssl.SSLContext, rules: TlsPolicy) -> None:
     outdated = rules.minimum < ssl.TLSVersion.TLSv1_2
     with warnings.catch_warnings():
-        # The operator asked for the deprecated version explicitly.
+        # The administrator has configured a deprecated version explicitly.
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = rules.minimum
     if rules.suites or outdated:
@@ -289,7 +303,11 @@ def _apply_policy(context: ssl.SSLContext, rules: TlsPolicy) -> None:
 
 
 class _DelegatingContext(ssl.SSLContext):
-    """Context that delegates every new connection to the newest context."""
+    """TLS context that creates each new connection with the newest context.
+
+    Attributes:
+        newest: returns the newest context.
+    """
 
     newest: Callable[[], ssl.SSLContext]
 
@@ -309,9 +327,9 @@ class CertReloader:
 
     Args:
         rules: TLS policy of the server.
-        certificates: sources of its certificates.
-        client_ca_file: PEM file of the CAs of which every caller must have a certificate; watched
-            like the certificates. None: `trust` sets the CAs.
+        certificates: sources of the server's certificates.
+        client_ca_file: PEM file of CAs, reloaded like the certificates; every caller must then
+            have a certificate of these CAs. None means that `trust` sets the CAs.
     """
 
     def __init__(
@@ -331,7 +349,10 @@ class CertReloader:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """Context for the listener, which follows every change; call `start` first."""
+        """TLS context for the server; new connections use the newest certificates and CAs.
+
+        Call `start` before the first connection.
+        """
 
         def newest() -> ssl.SSLContext:
             assert self._newest is not None
@@ -342,18 +363,20 @@ class CertReloader:
         return standing
 
     async def start(self) -> None:
-        """Read the certificates for the first time.
+        """Read certificates and CAs for the first time.
 
         Raises:
-            CertificateError: a certificate is unusable.
+            CertificateError: a certificate or CA file is unusable.
         """
         self._adopt(await self._certificates.read(), await self._required_cas())
 
     def trust(self, authorities: bytes | None) -> None:
-        """Accept client certificates of these CAs (PEM) only; None requests no certificates.
+        """Set the CAs (PEM) of accepted client certificates.
+
+        None means that the server requests no client certificates.
 
         Raises:
-            CertificateError: the CAs are unusable; the old ones stay in use.
+            CertificateError: the CAs are unusable; the previous CAs stay in use.
         """
         if authorities == self._authorities and self._newest is not None:
             return
@@ -367,8 +390,8 @@ class CertReloader:
             raise
 
     async def run(self) -> None:
-        """Watch the certificates until cancelled; log each different error once."""
-        logged = ""  # not an Outage: a different error must be logged too
+        """Reload certificates and CAs periodically until cancelled; log each new error once."""
+        logged = ""  # no `Outage`, which would log only the first of different errors
         while True:
             await asyncio.sleep(CHECK_S)
             try:
@@ -383,10 +406,11 @@ class CertReloader:
                 logged = ""
 
     async def check(self) -> None:
-        """Read the certificates, and apply them if they changed.
+        """Read certificates and CAs, and apply them if they changed.
 
         Raises:
-            CertificateError: a certificate is unusable; the old ones stay in use.
+            CertificateError: a certificate or CA file is unusable; the previous certificates and
+                CAs stay in use.
         """
         certificates, authorities = await self._certificates.read(), await self._required_cas()
         if (certificates, authorities) != (self._loaded, self._authorities):
@@ -394,7 +418,7 @@ class CertReloader:
             self._log.info("changed certificate applied")
 
     async def _required_cas(self) -> bytes | None:
-        """Read the required client CAs; without a file return the current ones."""
+        """Read the file of client CAs; without a file, return the CAs that `trust` has set."""
         if self._client_ca_file is None:
             return self._authorities
         try:

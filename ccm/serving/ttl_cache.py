@@ -1,8 +1,11 @@
-"""TTL cache for lookups. Concurrent callers share one lookup, which is cancelled once all left.
+"""TTL cache for lookups.
 
-Any client can cause lookups, in any number. So keys are short (digests), expired answers are
-removed, and all caches on one `LRUStore` share a limit in bytes. A cache that clients cannot fill
-needs no shared `LRUStore`.
+Concurrent callers with one key share one lookup, which is cancelled once all of them are
+cancelled.
+
+Any HTTP client can cause any number of lookups. Therefore keys are short (digests), expired
+answers are removed, and all caches that use one `LRUStore` share its limit in bytes. A cache that
+HTTP clients cannot fill may have an `LRUStore` of its own.
 """
 
 from __future__ import annotations
@@ -23,10 +26,10 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 ENTRY_OVERHEAD = 1 << 10
-"""Approximate bytes of an entry in addition to its answer."""
+"""Approximate bytes of an entry, without its answer."""
 
 SWEEP_S = 10.0
-"""Interval between removals of expired answers, while there are entries."""
+"""Seconds between removals of expired answers, while the store has entries."""
 
 _BYTES = metrics.gauge(
     "ccm_serving_cache_bytes",
@@ -36,12 +39,12 @@ _BYTES = metrics.gauge(
 
 
 def digest(question: object) -> bytes:
-    """Return a short key for a question of any size."""
+    """Return a key of 32 bytes for a question of any size."""
     return hashlib.sha256(repr(question).encode()).digest()
 
 
 class LRUStore:
-    """LRU storage that several caches share.
+    """Storage with LRU eviction that several caches may share.
 
     Args:
         max_bytes: approximate maximum bytes of all answers.
@@ -54,7 +57,7 @@ class LRUStore:
         self._sweep: asyncio.TimerHandle | None = None
 
     def get(self, cache: str, key: Hashable) -> tuple[Any] | None:
-        """Return a valid answer in a 1-tuple, because an answer may be None; None if missing."""
+        """Return a 1-tuple with the answer, which may be None; None if missing or expired."""
         entry = self._entries.get((cache, key))
         if entry is None or entry[0] <= clock.monotonic():
             return None
@@ -62,7 +65,10 @@ class LRUStore:
         return (entry[1],)
 
     def put(self, cache: str, key: Hashable, answer: Any, keep_s: float) -> None:
-        """Store an answer for `keep_s` seconds; when full, evict least recently used answers."""
+        """Store an answer for `keep_s` seconds.
+
+        Above `max_bytes`, the least recently used answers are evicted.
+        """
         self._remove((cache, key))
         size = ENTRY_OVERHEAD + len(msgspec.json.encode(answer))
         self._entries[cache, key] = (clock.monotonic() + keep_s, answer, size)
@@ -74,14 +80,14 @@ class LRUStore:
             self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._remove_expired)
 
     def close(self) -> None:
-        """Remove all answers and stop the removal timer."""
+        """Remove all answers, and stop the timer that removes expired answers."""
         for entry_key in list(self._entries):
             self._remove(entry_key)
         if self._sweep is not None:
             self._sweep.cancel()
 
     def _remove_expired(self) -> None:
-        """Remove expired answers, and set the timer again if any are left."""
+        """Remove expired answers, and restart the timer if answers are left."""
         now = clock.monotonic()
         for entry_key in [
             entry_key for entry_key, entry in self._entries.items() if entry[0] <= now
@@ -111,7 +117,7 @@ class TTLCache(Generic[K, V]):
     """Cache in front of a lookup.
 
     Args:
-        keep_s: returns the time to live of an answer in seconds; 0 means that it is not cached.
+        keep_s: returns how many seconds to cache an answer; 0 means that it is not cached.
         name: name of the cache in metrics; unique in its store.
         store: storage of the answers; None means a store of its own.
     """
@@ -126,12 +132,12 @@ class TTLCache(Generic[K, V]):
         self._tasks: set[asyncio.Task[V]] = set()
 
     async def get(self, key: K, lookup: Callable[[], Awaitable[V]]) -> V:
-        """Return the cached answer, or else the result of `ask`.
+        """Return the cached answer, or the result of `lookup` if none is cached.
 
         Args:
             key: key of the question.
-            lookup: looks the answer up. Its exceptions reach the callers and are not cached. It is
-                cancelled when its last waiting caller is cancelled.
+            lookup: looks the answer up. An exception of `lookup` is raised to all waiting callers
+                and not cached. `lookup` is cancelled when the last waiting caller is cancelled.
         """
         cached = self._store.get(self._name, key)
         if cached is not None:
@@ -143,18 +149,18 @@ class TTLCache(Generic[K, V]):
         task = question.task
         question.waiting += 1
         try:
-            # Shielded: the cancellation of one caller must not cancel the lookup for the others.
+            # The shield keeps one caller's cancellation from cancelling the lookup for the others.
             return await asyncio.shield(task)
         finally:
             question.waiting -= 1
             if not question.waiting:
-                # The next caller must not join a lookup that is being cancelled.
+                # The next caller must not wait for a lookup that is being cancelled.
                 if self._lookups.get(key) is question:
                     del self._lookups[key]
                 task.cancel()
 
     async def close(self) -> None:
-        """Cancel running lookups and remove all answers."""
+        """Cancel running lookups, and remove all answers from the store, also of other caches."""
         await cancel_and_join(*self._tasks)
         self._store.close()
 
