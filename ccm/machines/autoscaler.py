@@ -1,8 +1,8 @@
-"""Interaction of a deployment and the cluster autoscaler. Pure.
+"""Interaction of a deployment and the cluster autoscaler. No I/O.
 
-The autoscaler names in an annotation the machines to delete, and then lowers the replicas; those
-machines get the lowest priority. During a rollout, annotations keep the autoscaler from scaling
-down the nodes, and a taint keeps Pods off old nodes where possible.
+The autoscaler lists the machines to delete in an annotation, and then lowers the replicas; the
+listed machines get the lowest priority. During a rollout, annotations keep the autoscaler from
+scaling down the nodes, and a `PreferNoSchedule` taint keeps Pods off old nodes.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class DeletionMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMark:
-    """Desired taint and annotation of a node in a rollout; None = unchanged.
+    """Desired taint and annotations of a node in a rollout; None = unchanged.
 
     Attributes:
         node: the node.
-        is_old: whether its machine will be replaced, so that Pods prefer other nodes.
-        disables_scale_down: whether the autoscaler must not scale it down.
+        is_old: whether the node has the taint of an old set, so that Pods prefer other nodes.
+        disables_scale_down: whether annotations keep the autoscaler from scaling down the node.
     """
 
     node: Node
@@ -55,10 +55,19 @@ class NodeMark:
 def parse_trigger(
     text: str, members: Sequence[Member], now: datetime, names: Names
 ) -> tuple[Sequence[DeletionMark], str]:
-    """Return the machines that need the lowest priority, and the remaining value of the annotation.
+    """Parse the autoscaler's `trigger` annotation.
 
-    Entries for missing, deleted or failed machines are dropped, and so are malformed ones. An entry
-    without a time, as older autoscalers write it, counts as written now.
+    Entries of missing, deleted or failed machines are dropped, and so are malformed entries. An
+    entry without a time, as older autoscalers write it, counts as written now.
+
+    Args:
+        text: value of the annotation.
+        members: machines of the deployment.
+        now: the time.
+        names: names of the API group.
+
+    Returns:
+        Machines that do not have the lowest priority yet, and the annotation's remaining value.
     """
     by_name = {member.name: member for member in members}
     marks, remaining = list[DeletionMark](), list[str]()
@@ -93,7 +102,7 @@ def node_marks(
         olds: the other sets.
         settings: names and settings.
         is_rolling: whether a rolling update is running.
-        updates: whether an in-place update is running; `in_place_update` marks old nodes then.
+        updates: whether an in-place update is running; then `in_place_update` taints old nodes.
     """
     holds = is_rolling or updates
     for old in olds:
@@ -105,14 +114,17 @@ def node_marks(
 
 
 def scale_down_annotations(names: Names) -> Mapping[str, str]:
-    """Return the annotations that keep the autoscaler off a node, and mark that as ours."""
+    """Return annotations that keep the autoscaler from scaling down a node, marked as ours."""
     return {names.hold: "true", names.hold_is_ours: "true"}
 
 
 def old_set_annotation(
     machine_set: PopulatedSet, names: Names, *, rolls: bool, is_new: bool
 ) -> dict[str, Any]:
-    """Return the annotation by which a set records that its nodes were marked as old."""
+    """Return the annotation that records that the nodes of a set have the taint of an old set.
+
+    Value None = remove the annotation; empty = no change.
+    """
     if is_new:
         return {names.old_taint: None} if names.old_taint in machine_set.annotations else {}
     return (
@@ -147,7 +159,10 @@ def _marks(
 
 
 def _disables_scale_down(member: Member, settings: MachineSettings, *, holds: bool) -> bool | None:
-    """Return `NodeMark.disables_scale_down` for a machine's node; a preserved one is unchanged."""
+    """Return `NodeMark.disables_scale_down` for a machine's node.
+
+    After a rollout, the node of a preserved machine stays unchanged.
+    """
     if holds:
         return True if settings.disables_scale_down else None
     return None if member.preserved_until is not None else False

@@ -1,7 +1,7 @@
 """Caches that the machine controllers of one daemon share.
 
-No controller starts before the API server serves the objects and the marker of the cluster is
-known.
+No controller starts before the API server serves the machine objects, and the marker of the
+cluster's VMs is known.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from ccm.model.meta import KubeObject
 from ccm.runtime.writer import ObjectWriter
 
 SYSTEM_NAMESPACE = "kube-system"
-"""Namespace of the target cluster whose UID is the default marker: it lives as long as the cluster.
-The control cluster has no such marker, because many clusters may share it."""
+"""Namespace of the target cluster whose UID is the default marker of the cluster's VMs, because it
+exists as long as the cluster. In the control cluster its UID is no marker: machines of many target
+clusters may share a control cluster."""
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -44,17 +45,17 @@ missing CRDs were applied."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetCluster:
-    """The cluster that machines join, if it is not the cluster of the machine objects."""
+    """The cluster that machines join, if it differs from the cluster with the machine objects."""
 
     informers: SharedInformers
     client: Client
 
 
 class InitialMetadata:
-    """Metadata that machines and nodes get when they are created or join, to save a second write.
+    """Metadata that machines get when they are created, and nodes when they join.
 
-    This is only an optimisation: a controller that runs alone in its daemon, or after a restart,
-    writes missing metadata later.
+    This saves a second write, but is only an optimisation: a controller that runs alone in its
+    daemon, or has been restarted, writes missing metadata later.
 
     Attributes:
         claim: returns the initial metadata of a machine that is about to be created; set by the
@@ -69,12 +70,12 @@ class InitialMetadata:
     def set_rollout_annotations(
         self, owner: str, sets: Collection[str], notes: Mapping[str, str]
     ) -> None:
-        """Set the initial annotations of nodes of a deployment's sets during a rollout.
+        """Set the annotations that nodes of a deployment's sets get when they join in a rollout.
 
         Args:
             owner: UID of the deployment.
             sets: UIDs of its sets; empty = there is no rollout.
-            notes: annotations of each of their nodes.
+            notes: the annotations.
         """
         for set_uid in self._sets.pop(owner, ()):
             self._notes.pop(set_uid, None)
@@ -83,7 +84,7 @@ class InitialMetadata:
             self._notes |= dict.fromkeys(sets, notes)
 
     def annotations_for(self, owner: str) -> Mapping[str, str]:
-        """Return the annotations of a node that joins now; `owner` is the UID of its set."""
+        """Return the annotations of a node that joins now; `owner` = UID of its machine set."""
         return self._notes.get(owner, {})
 
 
@@ -92,18 +93,18 @@ class Caches:
 
     Args:
         codec: codec of the machines' API group.
-        informers: informers of the cluster that has the machines.
-        client: client of that cluster.
-        namespace: namespace of the objects.
-        settings: settings from flags; without a marker, the UID of the target cluster's
-            `kube-system` is used, or without a target that of the namespace.
+        informers: informers of the control cluster, which stores the machines.
+        client: client of the control cluster.
+        namespace: namespace of the machine objects.
+        settings: settings from flags. If `cluster` is empty, it becomes the UID of the target
+            cluster's namespace `kube-system`; without a target, the UID of `namespace`.
         providers: returns the values of `provider` that the driver accepts.
-        target: the cluster that machines join; None = the same.
+        target: the cluster that machines join; None = the control cluster.
 
     Attributes:
-        client: client of the cluster that has the machines.
+        client: client of the control cluster.
         target: the cluster that machines join.
-        ages: ages of all machines.
+        ages: ages of the machines.
         initial_metadata: initial metadata that the controllers prepare for each other.
     """
 
@@ -186,22 +187,22 @@ class Caches:
         return ObjectWriter(self.client.resource(kind), cache=cache, strategic=False, rng=rng)
 
     def now(self) -> datetime:
-        """Return the time of the API server that has the machines, the base of all ages."""
+        """Return the time of the control cluster's API server, on which all ages are based."""
         return self.client.server_time()
 
     def now_since(self, uid: str, moment: datetime | None) -> datetime:
         """Return the time to compare with a timestamp on a machine.
 
-        Jumps of clocks never make the returned time too late.
+        A jump of a clock never makes the returned time too late, so that no timeout ends early.
 
         Args:
             uid: UID of the machine.
-            moment: the timestamp; None = it is about to be set.
+            moment: the timestamp; None = not set yet: return `now()`.
         """
         return self.now() if moment is None else self.ages.now(uid, moment)
 
     async def ready(self, *kinds: ResourceKind[Any]) -> None:
-        """Wait until the API server serves the objects, and the marker is known.
+        """Wait until the API server serves machines and classes, and the marker is known.
 
         Args:
             kinds: further kinds that have to be served.
@@ -240,7 +241,7 @@ class Caches:
         self._settings, self._is_ready = replace(self._settings, cluster=cluster), True
 
     async def _check_served(self, *kinds: ResourceKind[Any]) -> None:
-        """Raise KubeError if the API server does not serve these kinds yet."""
+        """Raise `ResourcesNotServed` if the API server does not serve these kinds yet."""
         group = self.codec.machines.api_version
         known = await discovery.fetch_plurals(self.client, group)
         missing = [kind for kind in kinds if kind.plural not in known]
@@ -251,7 +252,7 @@ class Caches:
     # --- classes ------------------------------------------------------------------------------
 
     def class_of(self, machine: Machine) -> ResolvedClass:
-        """Return the machine's class; one with a fault if it is missing."""
+        """Return the machine's class; if it is missing, a substitute with a fault."""
         if machine.own_class is not None:
             return self.resolve(machine.own_class)
         namespace, name = machine.namespace, machine.class_name
@@ -264,7 +265,10 @@ class Caches:
         return resolved
 
     def class_to_delete_with(self, machine: Machine) -> ResolvedClass:
-        """Return the machine's class; the last usable one if it or its Secret is gone."""
+        """Return the class for a machine's deletion.
+
+        If the class or its Secret is missing, return the last usable version of the class.
+        """
         present = self.class_of(machine)
         key = f"{machine.namespace}/{machine.class_name}"
         return self._usable.get(key, present) if present.access_faults else present
@@ -286,11 +290,11 @@ class Caches:
         )
 
     def forget(self, uid: str) -> None:
-        """Forget a deleted machine, and each deleted class that no machine uses any more."""
+        """Forget a deleted machine, and the credentials of deleted classes that no machine uses."""
         self.ages.forget(uid)
         gone = [key for key in self._usable if self.classes.store.get(key) is None]
         if gone:
-            # Credentials of deleted classes are kept only while machines need them for deletion.
+            # Credentials of a deleted class are kept only while machines need them for deletion.
             machines = self.machines.store.list()
             wanted = {f"{machine.namespace}/{machine.class_name}" for machine in machines}
             for key in set(gone) - wanted:
@@ -298,15 +302,15 @@ class Caches:
 
 
 async def marker(control: Client, target: Client | None, namespace: str) -> str:
-    """Return the default marker of a cluster.
+    """Return the default marker of a cluster's VMs: the UID of a namespace.
 
     Args:
-        control: the cluster that has the machines.
-        target: the cluster that they join; None = there is none.
+        control: client of the control cluster, which stores the machines.
+        target: client of the target cluster, which machines join; None = no target cluster.
         namespace: namespace of the machines.
 
     Raises:
-        KubeError: the marker cannot be read.
+        KubeError: the namespace could not be read.
     """
     client, where = (target, SYSTEM_NAMESPACE) if target is not None else (control, namespace)
     system: Namespace = await client.resource(NAMESPACES).get(where)
@@ -314,7 +318,7 @@ async def marker(control: Client, target: Client | None, namespace: str) -> str:
 
 
 class ResourcesNotServed(KubeError):
-    """The API server lacks the definitions of the objects."""
+    """The API server does not serve the objects, because their CRDs are missing."""
 
 
 # --- ages -----------------------------------------------------------------------------------------
@@ -322,18 +326,19 @@ class ResourcesNotServed(KubeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sight:
-    """Time of the first query for a timestamp, on the monotonic clock, and its age then."""
+    """First query for a timestamp: the monotonic time, and the timestamp's age at that time."""
 
     at: float
     age_s: float
 
 
 class Ages:
-    """Ages of machines, and of other timestamps on them.
+    """Ages of machines, and of other timestamps on machines.
 
-    Timestamps are the API server's, so they are compared with its clock. From the first query for a
-    timestamp, a monotonic clock counts too. The lower age is used, so that no jump of a clock ends
-    a machine: too low an age costs minutes, too high an age costs the VM.
+    Timestamps are set by the API server, so they are compared with its clock. From the first query
+    for a timestamp on, its age is also measured with a monotonic clock. The lower age is used, so
+    that no jump of a clock causes a timeout: too low an age costs minutes, too high an age costs
+    the VM.
 
     Args:
         server_time: returns the time of the API server.
@@ -359,7 +364,7 @@ class Ages:
         return moment + timedelta(seconds=self.since(uid, moment))
 
     def with_local_creation(self, now: datetime, machine: Machine) -> Machine:
-        """Return the machine with its creation time on another clock, which shows `now`."""
+        """Return the machine with its creation time converted to a clock that shows `now`."""
         return structs.replace(machine, created=now - timedelta(seconds=self.of(machine)))
 
     def forget(self, uid: str) -> None:

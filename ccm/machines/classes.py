@@ -1,4 +1,4 @@
-"""Machine classes with the contents of their Secrets. Pure."""
+"""Machine classes with the contents of their Secrets. No I/O."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class ResolvedClass(MachineClass, frozen=True, kw_only=True):
     Attributes:
         credentials: credentials for the driver.
         user_data: user data of the VMs, with placeholders.
-        faults: reasons why no VM can be created; the status of machines shows them.
-        access_faults: those of the faults that also prevent every other call to the cloud.
-        origin: short hash of credentials and region: VMs of another origin may be in another
-            project.
+        faults: reasons why no VM can be created; the status of the machines shows them.
+        access_faults: the faults that also prevent every other call to the cloud.
+        origin: short hash of credentials and region. A VM created with another origin may be in
+            another project of the cloud.
         version: value that changes with UID, provider spec, Secret data, imports or faults.
     """
 
@@ -81,7 +81,7 @@ def resolve(
                 if key != USER_DATA and len(value) > MAX_BYTES
             )
     faults = (*_provider_faults(obj, providers), *obj.gaps, *lacking)
-    # With the user data, as in machine-controller-manager.
+    # The credentials include the user data, as in Gardener's machine-controller-manager.
     credentials = Credentials(data)
     spec = _ORDERED.encode(obj.provider_spec).decode()
     return ResolvedClass(
@@ -97,7 +97,7 @@ def resolve(
 
 
 def missing_class(name: str, namespace: str) -> ResolvedClass:
-    """Return a class that stands for a missing one, with the fault that says so."""
+    """Return a substitute for a missing class, with a fault that says that it is missing."""
     fault = f"MachineClass {namespace}/{name} does not exist; create it, or correct spec.class.name"
     if not name:
         fault = "spec.class must have the kind MachineClass and a name"
@@ -110,7 +110,7 @@ def missing_class(name: str, namespace: str) -> ResolvedClass:
 
 
 def driver_faults(obj: MachineClass) -> list[str]:
-    """Return the driver's faults of a class, from its condition."""
+    """Return the faults that the driver found in a class, from the condition `SpecValid`."""
     return [
         condition.message
         for condition in obj.conditions

@@ -1,8 +1,8 @@
-"""Codec of an API group of machines: all that the controllers need to know of the group.
+"""Codec of an API group of machines: the only code that depends on the group.
 
 A codec decodes the group's documents to hub types (`ccm.model.machines`), once for each version of
-an object, and makes the patches that controllers write. The names of features that the group lacks
-are empty. A second API group needs only another codec.
+an object, and makes the patches that controllers write. Names of features that the group lacks are
+empty strings. To support another API group, add another codec.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ class Codec(abc.ABC):
 
     Attributes:
         names: names of labels, annotations, finalizers, taints and conditions.
-        machines: kind of machines.
-        machine_sets: kind of sets.
-        machine_deployments: kind of deployments.
-        machine_classes: kind of classes; None = a machine contains its class (`own_class`).
+        machines: resource kind of machines.
+        machine_sets: resource kind of sets.
+        machine_deployments: resource kind of deployments.
+        machine_classes: resource kind of classes; None = each machine contains its class
+            (`own_class`).
     """
 
     names: Names
@@ -50,8 +51,13 @@ class Codec(abc.ABC):
     def new_status(self, obj: Machine, planned_for: Machine, wanted: MachineStatus) -> Patch:
         """Return the patch that writes a status planned for an earlier version of the object.
 
+        Args:
+            obj: the newest version.
+            planned_for: the earlier version.
+            wanted: the status.
+
         Raises:
-            StaleObject: the phase changed meanwhile, or a deletion was requested.
+            StaleObject: between the versions the phase changed, or a deletion was requested.
         """
         if obj.phase is not planned_for.phase or obj.is_deleting != planned_for.is_deleting:
             raise StaleObject
@@ -60,8 +66,13 @@ class Codec(abc.ABC):
     def preserved(self, obj: Machine, planned_for: Machine, until: datetime | None) -> Patch | None:
         """Return the patch of the time until which a machine is preserved; None = up to date.
 
+        Args:
+            obj: the newest version.
+            planned_for: version for which the preservation was planned.
+            until: end of the preservation; None = not preserved.
+
         Raises:
-            StaleObject: the phase changed meanwhile.
+            StaleObject: the phase changed between the versions.
         """
         if obj.phase is not planned_for.phase:
             raise StaleObject
@@ -72,10 +83,13 @@ class Codec(abc.ABC):
     def identity(
         self, obj: Machine, vm: MachineInfo, *, has_target: bool, origin: str = ""
     ) -> Patch | None:
-        """Return the patch that stores the machine's VM; None = up to date.
+        """Return the patch that stores provider ID and node name of the machine's VM.
+
+        None = up to date. Without a target cluster (`has_target` False), the node name is not
+        stored. `origin` is the `ResolvedClass.origin` with which the cloud showed the VM.
 
         Raises:
-            StaleObject: another VM was stored meanwhile.
+            StaleObject: the object already stores another provider ID.
         """
         if obj.provider_id not in ("", vm.provider_id):
             raise StaleObject
@@ -92,13 +106,16 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def known_state_patch(self, obj: Machine, state: str) -> Patch:
-        """Return the patch that stores the driver's state."""
+        """Return the patch that stores the state which the driver keeps between calls."""
 
     @abc.abstractmethod
     def identity_patch(
         self, obj: Machine, *, provider_id: str, node_name: str, origin: str
     ) -> Patch:
-        """Return the patch that stores the VM and the node of a machine."""
+        """Return the patch that stores a machine's VM: provider ID, node name and origin.
+
+        An empty node name or origin is not written.
+        """
 
     @abc.abstractmethod
     def machine_body(self, owner: MachineSet, reference: OwnerReference, name: str) -> Patch:
@@ -108,7 +125,7 @@ class Codec(abc.ABC):
     def push_patch(self, obj: Machine, owner: MachineSet) -> Patch | None:
         """Return the patch that applies template changes to a machine; None = no changes.
 
-        Only changes that need no new VM.
+        The patch contains only changes that need no new VM.
         """
 
     @abc.abstractmethod

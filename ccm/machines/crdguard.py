@@ -1,7 +1,7 @@
 """Blocks deletions that result from the deletion of a CustomResourceDefinition (CRD).
 
-Deleting a CRD sets its deletionTimestamp. Then the API server deletes all objects of the CRD, as if
-a user had deleted each of them. Without the guard, uninstalling a chart would delete all VMs.
+When a user deletes a CRD, the API server deletes all its objects, as if the user had deleted each
+object. Without the guard, uninstalling a chart would delete all VMs.
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ from ccm.runtime.object_status import ControllerFacts
 from ccm.runtime.writer import Recorder
 
 SKEW = timedelta(seconds=2)
-"""Minimum time between the deletion of an object and that of its CRD for the object to count as
-deleted before. Two API servers may write the timestamps, in whole seconds; etcd warns where
+"""An object counts as deleted before its CRD only if its deletionTimestamp is at least this much
+earlier. Timestamps have whole seconds, and may come from two API servers; etcd warns if their
 clocks differ by more than one second."""
 
 GATHER_TURNS = 10
-"""Turns of the event loop before a read, so that it serves all deletions that arrive together."""
+"""Iterations of the event loop before a read of the CRD, so that one read serves all deletions that
+arrive together."""
 
 INTERVAL_S = 0.05
-"""Minimum time between two reads of a CRD: its deletion brings thousands of deletions, and each of
-them needs a read that began afterwards."""
+"""Minimum seconds between two reads of a CRD. Its deletion causes thousands of object deletions,
+and each of them needs a read that began after it."""
 
 CONFIRM_S = 5.0
-"""Time between the two refusals that prove that we lack the permission to read a CRD. An API server
-that starts refuses every request until it has read the roles."""
+"""Seconds between two Forbidden responses that prove that we lack the permission to read a CRD. A
+starting API server refuses every request until it has read the roles."""
 
 BLOCKED_S = 10.0
-"""Time for which a blocking answer is reused: a CRD in deletion stays so, except for its
-annotation."""
+"""Seconds for which a CRD that blocks deletions is not read again. A deletion of a CRD cannot be
+undone, but a user may add the annotation that allows the deletions."""
 
 RECHECK = ReconcileResult(after_s=2 * BLOCKED_S, idle=True)
 """Result of a reconcile whose deletion is blocked."""
 
 REASON = "crd_deleted"
-"""Reason in the metric of blocked deletions."""
+"""Value of the label `reason` in the metric of blocked deletions."""
 
 _log = log.logger("machines")
 
@@ -59,7 +60,7 @@ def crd_name(kind: ResourceKind[Any]) -> str:
 
 
 def was_deleted_with(obj: KubeObject, crd: CustomResourceDefinition) -> bool:
-    """Return whether the deletion of an object may result from that of its CRD."""
+    """Return whether the deletion of an object may result from the deletion of its CRD."""
     deleted = parse_optional_time(obj.metadata.deletion_timestamp)
     if deleted is None:
         return crd.is_deleting
@@ -67,7 +68,8 @@ def was_deleted_with(obj: KubeObject, crd: CustomResourceDefinition) -> bool:
         parse_optional_time(item.metadata.creation_timestamp) for item in (obj, crd)
     )
     if created and crd_created and created < crd_created - SKEW and deleted < crd_created + SKEW:
-        # The object is older than the CRD: a former CRD of that name may have been deleted.
+        # The object is older than the CRD: the deletion of a former CRD of the same name may have
+        # deleted the object.
         return True
     crd_deleted = parse_optional_time(crd.metadata.deletion_timestamp)
     if crd_deleted is None:
@@ -76,13 +78,13 @@ def was_deleted_with(obj: KubeObject, crd: CustomResourceDefinition) -> bool:
 
 
 class CRDGuard:
-    """Blocks deletions of objects of one kind.
+    """Guard that blocks deletions of objects of one kind while their CRD is being deleted.
 
     Args:
         kind: kind of the objects.
-        crds: reads CRDs, past any cache.
+        crds: client for live reads of CRDs.
         events: recorder of the event about the CRD.
-        record: blocked deletions that `kube-ccm doctor` shows; None = none.
+        record: list of blocked deletions that `kube-ccm doctor` shows; None = do not list them.
     """
 
     def __init__(
@@ -97,11 +99,11 @@ class CRDGuard:
         self._events = events
         self._holds = DeletionBlocks(kind.kind, events, record)
         self._confirmed: set[str] = set()
-        """UIDs of objects that were deleted before their CRD, or without it."""
+        """UIDs of deleted objects whose deletion did not result from the CRD's, or is allowed."""
         self._blocked: dict[str, ObjectReference] = {}
         """UID -> reference of an object whose deletion is blocked."""
         self._lock = asyncio.Lock()
-        """Held during a read: the next read serves all deletions that wait for the lock."""
+        """Held during a read of the CRD: one read serves all deletions that wait for the lock."""
         self._reads = 0
         """Number of reads so far."""
         self._read_at = -math.inf
@@ -109,7 +111,7 @@ class CRDGuard:
         self._had_right = self._lacks_right = False
 
     def facts(self, obj: KubeObject | None, key: str, *, namespace: str) -> ControllerFacts:
-        """Return whether an object is in a foreign namespace, or its deletion is blocked."""
+        """Return facts for the object's status: a foreign namespace, or a blocked deletion."""
         its_namespace = key.partition("/")[0]
         if its_namespace != namespace:
             return ControllerFacts(
@@ -119,7 +121,9 @@ class CRDGuard:
         return ControllerFacts(blocked=cause(self._kind) if is_blocked else "")
 
     async def blocks(self, obj: KubeObject) -> bool:
-        """Return whether nothing may be deleted because of the deletion of this object.
+        """Return whether the deletion of this object is blocked: the controller deletes nothing.
+
+        Without permission to read the CRD, no deletion is blocked.
 
         Raises:
             KubeError: the CRD cannot be read.
@@ -143,7 +147,10 @@ class CRDGuard:
         self._release(uid)
 
     def _recent_blocking(self, obj: KubeObject) -> CustomResourceDefinition | Forbidden | None:
-        """Return a recent answer that still holds; None = a new read is necessary."""
+        """Return the result of the last read if it is recent and decides; None = read again.
+
+        A CRD decides only if it blocks the deletion; Forbidden, only if the permission is lacking.
+        """
         if asyncio.get_running_loop().time() - self._read_at >= BLOCKED_S:
             return None
         match self._answer:
@@ -154,16 +161,17 @@ class CRDGuard:
         return None
 
     async def _read(self) -> CustomResourceDefinition | Forbidden:
-        """Return the CRD as of a new read; Forbidden = we lack the permission.
+        """Read the CRD; Forbidden = we lack the permission.
 
-        An earlier read proves nothing: the CRD may have been deleted between that and the object.
+        A read from before the object's deletion proves nothing: the CRD may have been deleted
+        after that read.
 
         Raises:
             KubeError: the CRD cannot be read.
         """
         time, before = asyncio.get_running_loop().time, self._reads
         async with self._lock:
-            # Otherwise a read began while this call waited for the lock, and serves it, too.
+            # Otherwise another call has read the CRD since this call began: reuse its result.
             if self._reads == before:
                 await asyncio.sleep(max(0, self._read_at + INTERVAL_S - time()))
                 for _ in range(GATHER_TURNS):
@@ -176,7 +184,8 @@ class CRDGuard:
             case Forbidden() if self._lacks_right:
                 return self._answer
             case KubeError():
-                # Also if the permission was revoked: it may have been deleted with the CRD.
+                # Forbidden, too, if we had the permission before: it may have been deleted together
+                # with the CRD.
                 raise self._answer.with_traceback(None)
         raise AssertionError
 
@@ -218,7 +227,7 @@ class CRDGuard:
 
 
 def cause(kind: ResourceKind[Any]) -> str:
-    """Return why deletions are blocked."""
+    """Return the reason of blocked deletions, for users."""
     return (
         f"{kind.kind} objects were deleted together with their CustomResourceDefinition; their "
         "nodes and VMs are kept"
@@ -226,7 +235,7 @@ def cause(kind: ResourceKind[Any]) -> str:
 
 
 def advice(kind: ResourceKind[Any]) -> str:
-    """Return the advice about blocked deletions."""
+    """Return the advice to users about blocked deletions."""
     return (
         'recover the objects as "A deleted CustomResourceDefinition" in manifests/README.md says; '
         f"or, to delete their VMs: kubectl annotate crd {crd_name(kind)} "

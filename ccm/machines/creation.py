@@ -1,14 +1,14 @@
-"""Creation of a machine's VM: what each step needs, and how a pass ends. Pure.
+"""Creation of a machine's VM: decisions of each step, and results of a pass. No I/O.
 
 A pass runs steps until one has to wait: claim the object, look for a VM, record that the creation
 started, create the VM, store its provider ID, initialise the VM, write the status.
 
-The record makes sure that no VM is forgotten. The object carries it from before the first
-`create_machine` until the provider ID is stored. After an error, a crash or a lost write in
-between, the next pass looks for the VM again, and a deletion asks the cloud. VMs are found by the
-UID in their marks. With a driver that knows names only, VMs are found by the machine's name, and a
-creation is recorded only after the name was seen to be free. Once a provider ID is stored, no VM is
-ever created again for the machine.
+The record of the started creation makes sure that no VM is forgotten. An annotation of the object
+contains it from before the first `create_machine` until the provider ID is stored. After an error,
+a crash or a lost write in between, the next pass looks for the VM again, and a deletion asks the
+cloud. VMs are found by the UID in their labels. With a driver that finds VMs by name only, the
+creation is recorded only after the cloud showed no VM with the machine's name. Once a provider ID
+is stored, no VM is ever created again for the machine.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from ccm.model.patches import (
 from ccm.model.times import parse_time
 
 SHORT_S, MEDIUM_S = 5.0, 180.0
-"""Retry delays of a failed step, for transient and for other errors (reference)."""
+"""Retry delays of a failed step, for transient and for other errors (Gardener's MCM)."""
 
 CREATING_TEXT = "Creating machine on cloud provider"
 CREATED_TEXT = "Created machine on cloud provider"
 OLD_NODE_TEXT = "VM using old node obj"
-"""Descriptions that other programs match."""
+"""Status descriptions that other programs match."""
 
 _TRANSIENT = (errors.Unknown, errors.DeadlineExceeded, errors.Aborted, errors.Unavailable)
 
@@ -65,10 +65,10 @@ class PassResult:
         status: status to write; None = nothing changed.
         after_s: delay of the requeue, in seconds; None = only a change requeues the machine.
         is_exact: whether the delay is exact, as for a timeout; other delays may get jitter.
-        joined: whether the node has just become ready for use, so that the bootstrap token is
-            obsolete.
-        busy: error of a cloud that still works on the machine; its delay is `after_s`.
-        is_invalid: whether the machine or its class makes every creation fail; an event says so.
+        joined: whether the node has just become ready for use, so that the bootstrap token can be
+            deleted.
+        busy: `RetryAfter` of a cloud that is still working on the VM; its delay is `after_s`.
+        is_invalid: whether the class makes every creation fail; the controller records an event.
     """
 
     status: MachineStatus | None = None
@@ -80,7 +80,7 @@ class PassResult:
 
 
 def is_claimed(machine: Machine, machine_class: ResolvedClass, settings: MachineSettings) -> bool:
-    """Return whether the object carries all metadata that its VM creation requires."""
+    """Return whether the object has all metadata that the creation of its VM requires."""
     return (
         settings.names.finalizer in (machine.metadata.finalizers or ())
         and bool(machine.annotation(settings.names.priority))
@@ -92,20 +92,23 @@ def is_claimed(machine: Machine, machine_class: ResolvedClass, settings: Machine
 
 
 def needs_token(machine_class: ResolvedClass, settings: MachineSettings) -> bool:
-    """Return whether the VMs of a class boot with a bootstrap token."""
+    """Return whether the user data of a class contain the placeholder of a bootstrap token.
+
+    False without a target cluster.
+    """
     user_data = (machine_class.user_data, machine_class.spec_user_data)
     return settings.has_target and any(has_placeholder(data, TOKEN) for data in user_data)
 
 
 def is_stored(machine: Machine, settings: MachineSettings) -> bool:
-    """Return whether the object stores the VM, and its node if there is a target cluster."""
+    """Return whether the object stores the provider ID, and with a target cluster the node name."""
     return bool(machine.provider_id) and (bool(machine.node_name) or not settings.has_target)
 
 
 def success_result(
     machine: Machine, vm: MachineInfo, now: datetime, settings: MachineSettings, *, is_new: bool
 ) -> PassResult:
-    """Return the outcome of a pass without an error.
+    """Return the result of a pass without an error.
 
     Args:
         machine: the machine.
@@ -148,7 +151,7 @@ def success_result(
 
 
 def discarded_vm_result(machine: Machine, now: datetime) -> PassResult:
-    """Return the outcome of a pass that deleted the new VM because its node name is taken."""
+    """Return the result of a pass that deleted the new VM because its node name is taken."""
     return _result_if_changed(
         machine, _failure(machine, OLD_NODE_TEXT, Phase.FAILED, now), MEDIUM_S
     )
@@ -162,11 +165,11 @@ def failure_result(
     *,
     initializing: bool = False,
 ) -> PassResult:
-    """Return the outcome of a pass in which a call to the cloud failed.
+    """Return the result of a pass in which a call to the cloud failed.
 
     A `RetryAfter` is no failure: only the driver's state is written. The machine is marked Failed,
-    to be replaced, once its creation timeout has passed, or if its stored VM failed during
-    initialisation.
+    to be replaced, once its creation timeout has passed, or if the cloud reports that its VM failed
+    during initialisation.
     """
     info = partial_info(error)
     known_state = info.last_known_state
@@ -195,9 +198,9 @@ def failure_result(
 
 
 def unusable_class_result(machine: Machine, faults: Iterable[str], now: datetime) -> PassResult:
-    """Return the outcome of a pass that cannot call the cloud, because the class is unusable.
+    """Return the result of a pass that cannot call the cloud, because the class is unusable.
 
-    Neither this machine nor a replacement can cure that, so the machine is never marked Failed.
+    A replacement would have the same class, so the machine is never marked Failed for this reason.
     """
     text = "; ".join(faults)
     status = replace(
@@ -221,14 +224,13 @@ def is_transient(error: errors.CloudError) -> bool:
 def match_marked(
     records: Iterable[MachineRecord], identity: Identity, *, adopt_unmarked: bool
 ) -> tuple[MachineRecord | None, str]:
-    """Find the machine's VM in a listing of a driver that marks VMs.
+    """Find the machine's VM in a listing, for a driver that labels VMs.
 
-    A VM with another marker or another UID is never the machine's. A VM of the machine's name
-    without any marker is adopted if the settings allow it.
+    A VM with the marker of another cluster or another UID never belongs to the machine. A VM that
+    has the machine's name and no labels of a machine is adopted if the settings allow it.
 
     Returns:
-        The machine's VM, if there is one; the reason why another VM prevents a creation, else
-        empty.
+        The machine's VM, or None; and the reason why another VM prevents a creation, or empty.
     """
     listed = list(records)
     own = find_record(listed, identity)
@@ -255,23 +257,23 @@ def match_named(
     *,
     adopt_unmarked: bool,
 ) -> tuple[MachineRecord | None, str]:
-    """Find the machine's VM by name, for a driver that keeps no marks.
+    """Find the machine's VM by name, for a driver that finds VMs by name only.
 
-    A VM of the machine's name is the machine's if the creation was recorded, because the name was
-    free before that. Without the record the VM has another owner, unless it is the only one of the
-    name and the settings adopt such VMs.
+    If the start of the creation is recorded, a VM of the machine's name belongs to the machine,
+    because the name was free before the record. Without the record the VM has another owner, unless
+    it is the only VM of the name and the settings adopt VMs without labels.
 
     Args:
-        records: listing of the machine's class, begun after the last creation ended.
+        records: listing of the machine's class that began after the last creation ended.
         status: VM that the driver returns for the name; None = no VM has the name.
         machine: the machine; its provider ID is not stored.
-        adopt_unmarked: whether VMs without marks are adopted.
+        adopt_unmarked: whether to adopt VMs without labels.
 
     Returns:
-        As `match_marked`.
+        As for `match_marked`.
 
     Raises:
-        Unavailable: listing and status contradict each other; one of them lags behind.
+        Unavailable: listing and status contradict each other, because one of them lags behind.
     """
     listed = {record.info.provider_id for record in records if record.identity.name == machine.name}
     if status is None and not listed:
@@ -280,14 +282,14 @@ def match_named(
     if not machine.creation_started and not adopt_unmarked:
         return None, _unmarked(f"VM {provider_id or min(listed, default=machine.name)}")
     if not machine.creation_started and len(listed) > 1:
-        # The VMs that are not adopted would later count as left behind by the machine.
+        # After an adoption, the other VMs of that name would count as orphans of the machine.
         return None, (
             f"VMs {', '.join(sorted(listed))} have the name of this machine and no marker of any "
             "cluster; delete or rename all but one"
         )
     if status is None or (listed and provider_id not in listed):
-        # Creating another VM, or taking the wrong one of two, would leak a VM. The next listing
-        # and status decide.
+        # Creating another VM, or choosing the wrong one of two VMs, would leak a VM. The next pass
+        # queries again.
         raise errors.Unavailable(
             f"the cloud lists {', '.join(sorted(listed))} under the name {machine.name}, but "
             f"returns {provider_id or 'none'} for that name"
@@ -303,7 +305,10 @@ def _unmarked(where: str) -> str:
 
 
 def merge_vm(machine: Machine, vm: MachineInfo | None) -> MachineInfo | None:
-    """Return the machine's VM, where the stored identity wins over the cloud's; None = no VM."""
+    """Return the machine's VM; stored provider ID and node name override the cloud's.
+
+    None = no VM is stored or known.
+    """
     if not machine.provider_id:
         return vm
     stored = MachineInfo(provider_id=machine.provider_id, node_name=machine.node_name)
@@ -316,11 +321,14 @@ def merge_vm(machine: Machine, vm: MachineInfo | None) -> MachineInfo | None:
 def is_name_taken(
     machine: Machine, vm: MachineInfo, node: Node | None, settings: MachineSettings
 ) -> bool:
-    """Return whether a node of the VM's name is older than the machine, so not the machine's."""
+    """Return whether a node that is older than the machine has the VM's node name.
+
+    False for a node with the VM's provider ID, or with the machine's name.
+    """
     if not settings.has_target or node is None or node.name == machine.name:
         return False
     if node.provider_id and is_same_instance(node.provider_id, vm.provider_id):
-        # The provider ID proves it; the clocks of two clusters prove nothing.
+        # The provider ID proves that the node is the VM's, whatever the clocks of two clusters say.
         return False
     created = node.metadata.creation_timestamp
     return created is not None and parse_time(created) < machine.created
@@ -364,9 +372,9 @@ def _result_if_changed(
 # --- patches of a machine -----------------------------------------------------------------------
 
 _MAX_ORIGINS = 4
-"""Maximum number of origins recorded for a VM. After a rotation that showed only some VMs of a
-project, former origins still relate its VMs to each other. With more origins, a match by chance
-becomes likelier."""
+"""Maximum number of origins recorded for a VM. If new credentials were recorded on only some VMs of
+a project, a common former origin still shows that the VMs are in one project. With more origins, a
+match by chance becomes likelier."""
 
 
 def claim_patch(obj: Machine, names: Names, token_id: str, *, records: bool) -> Patch | None:
@@ -375,9 +383,9 @@ def claim_patch(obj: Machine, names: Names, token_id: str, *, records: bool) -> 
     Args:
         obj: the object as stored, or as about to be created.
         names: names of the API group.
-        token_id: ID of the bootstrap token; empty = no token needed, or the object keeps its own.
+        token_id: ID of the bootstrap token; empty = write none.
         records: whether the patch also records that the creation started. Only for drivers that
-            mark VMs; with the others the machine's name has to be seen free first.
+            label VMs; other drivers must first find no VM with the machine's name.
 
     Raises:
         StaleObject: the object is being deleted.
@@ -402,9 +410,9 @@ def claim_patch(obj: Machine, names: Names, token_id: str, *, records: bool) -> 
 
 
 def creation_record(obj: Machine) -> str:
-    """Return the value that records a started creation.
+    """Return the value that records a started creation: the UID of the object.
 
-    That is the UID of the object, or, for an object about to be created, that of its controller.
+    For an object that is about to be created: the UID of its controller.
     """
     return obj.uid or controller_uid(obj)
 
@@ -426,9 +434,10 @@ def creation_record_patch(obj: Machine, names: Names) -> Patch | None:
 
 
 def origin_patch(obj: Machine, mark: str, names: Names) -> Patch | None:
-    """Return the patch that records another origin that shows the VM; None = nothing to record.
+    """Return the patch that records another origin with which the cloud shows the VM.
 
-    Without a recorded origin the VM's project is unknown, and one more origin would not reveal it.
+    None = recorded already, or no origin is recorded: then the VM's project is unknown, and another
+    origin would not reveal it.
     """
     before = obj.origins
     if not before or mark in before:
@@ -439,13 +448,14 @@ def origin_patch(obj: Machine, mark: str, names: Names) -> Patch | None:
 # --- statuses -------------------------------------------------------------------------------------
 
 STALE_S = 1800.0
-"""Age after which a status is written again although it did not change (reference)."""
+"""Age in seconds after which an unchanged status is written again (Gardener's MCM)."""
 
 MIN_SIMILARITY = 0.75
-"""Similarity above which two texts count as equal: they may differ in a request ID."""
+"""Similarity, 0 to 1, above which two texts count as equal: they may differ in a request ID."""
 
 _MOST = 512
-"""Number of characters compared. The cost of a distance grows with its square."""
+"""Maximum number of characters compared. The cost of a Levenshtein distance grows with its square.
+"""
 
 
 def is_unchanged(old: MachineStatus, new: MachineStatus) -> bool:
@@ -470,7 +480,7 @@ def is_similar(text: str, other: str) -> bool:
     end = _common(text[::-1], other[::-1])
     text, other = text[: len(text) - end], other[: len(other) - end]
     rest = max(len(text), len(other))
-    # The part beyond the limit is assumed to differ at the same rate.
+    # The characters beyond `_MOST` are assumed to differ at the same rate.
     scale = max(1.0, rest / _MOST)
     return 1 - _distance(text[:_MOST], other[:_MOST]) * scale / longest > MIN_SIMILARITY
 

@@ -1,9 +1,10 @@
-"""Deletion of a machine: a table of stages, and the consequences of each event. Pure.
+"""Deletion of a machine: a table of stages, and the transition for each outcome. No I/O.
 
 A pass runs stages until one has to wait. The status description then contains the marker text of
-that stage. The reference uses the same markers, so either program can continue the other's
-deletion. Every stage is idempotent. An annotation holds further progress, also when another text
-replaced the description. The further stage of the two counts: a deletion never goes back.
+that stage. Gardener's MCM uses the same markers, so either program can continue a deletion that the
+other program started. Every stage is idempotent. An annotation also stores the stage, because
+another text may replace the description. If annotation and description differ, the later stage
+counts: a deletion never goes back.
 """
 
 from __future__ import annotations
@@ -27,27 +28,28 @@ from ccm.model.machines import Machine, MachineStatus, OperationState, Operation
 from ccm.model.times import format_time, parse_optional_time
 
 LONG_S = 600.0
-"""Retry delay after an error that is not transient (reference)."""
+"""Retry delay after an error that is not transient (Gardener's MCM)."""
 
 NOT_VISIBLE_S = 600.0
-"""Time for which a deletion waits while the new credentials of a class do not show the VM: time to
-restore a Secret that was replaced by mistake. Without a limit, a rollout would never end after a
-VM was lost."""
+"""Seconds for which a deletion waits if the cloud does not show the VM to new credentials of the
+class: time to restore a Secret that was replaced by mistake. Without a limit, a rollout would never
+end after a VM was lost."""
 
 QUICK_S = 5.0
-"""Longest first wait at a stage whose status is not written: the next pass will write more."""
+"""Longest first wait at a stage, in seconds, that writes no status: the next pass will write it."""
 
 DENIAL_S = 3.0
-"""Time between two lookups that find no VM, if its creation was started and its provider ID is not
-stored. Listings of clouds lag behind creations by about a second."""
+"""Minimum seconds between the two queries that must find no VM before a machine is deleted whose
+creation was started and whose provider ID is not stored. Listings of clouds lag behind creations by
+about a second."""
 
 PROGRESS_S = 30.0
-"""Minimum time between two descriptions of one drain: each Pod changes the description, and each
-description costs a write."""
+"""Minimum seconds between two status writes about the progress of a drain: each Pod changes the
+description."""
 
 
 class DeletionStage(Enum):
-    """Progress of a deletion. The values are stored in annotations, and never change."""
+    """Stage of a deletion. The values are stored in annotations, so never change them."""
 
     STATUS = "status"
     """Find the machine's node."""
@@ -70,8 +72,8 @@ MARKERS: Mapping[DeletionStage, str] = MappingProxyType(
         DeletionStage.FINALIZER: "Initiate machine object finalizer removal",
     }
 )
-"""Text that the description contains while a deletion is at a stage; the first match counts
-(reference)."""
+"""Text that the status description contains while a deletion is at a stage (Gardener's MCM). If a
+description contains several markers, the first stage in this order counts."""
 
 _RANKS = {stage: rank for rank, stage in enumerate(DeletionStage)}
 
@@ -102,12 +104,12 @@ class StageOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StageTransition:
-    """Transition of a deletion, and the description written then.
+    """Transition of a deletion, and the status to write.
 
     Attributes:
-        to: next stage; the same one = the pass ends and waits.
-        text: description; `{detail}`, `{node}` and `{machine}` are filled in.
-        state: state of the operation.
+        to: next stage; if it is the current stage, the pass ends and the deletion waits.
+        text: description in the status, with the placeholders `{detail}`, `{node}` and `{machine}`.
+        state: state of the operation in the status.
     """
 
     to: DeletionStage
@@ -192,10 +194,11 @@ class StageResult:
         outcome: the outcome.
         text: text for `{detail}` in the description.
         after_s: delay of the requeue, in seconds; None = only a change requeues the machine.
-        code: code of the cloud's error.
+        code: code of the cloud's error; empty = no error.
         known_state: state that the driver wants stored; None = unchanged.
-        eager: whether the machine may be requeued earlier: another pass is cheap.
-        busy: error of a cloud that still works on the VM; its delay is `after_s`.
+        eager: whether every change may requeue the machine before `after_s`, because a pass is
+            cheap.
+        busy: `RetryAfter` of a cloud that is still working on the VM; its delay is `after_s`.
     """
 
     outcome: StageOutcome
@@ -211,13 +214,13 @@ class DeletionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Progress of a deletion; JSON in an annotation of its machine.
 
     Attributes:
-        uid: UID of the machine: a copy of the object must not inherit the progress.
+        uid: UID of the machine: a restored copy of the object must not continue the deletion.
         stage: current stage.
         forced: whether the drain used force.
-        since: time since which the deletion has waited for volumes.
-        not_visible: time since which credentials do not show the VM, which may belong to another
-            project.
-        not_visible_origin: `ResolvedClass.origin` of those credentials.
+        since: time since which the deletion has waited for volumes; empty = it has not.
+        not_visible: time since which the cloud has not shown the VM to the class's credentials,
+            which may belong to another project; empty = the deletion does not wait for that.
+        not_visible_origin: `ResolvedClass.origin` of the credentials of `not_visible`.
     """
 
     uid: str
@@ -233,9 +236,9 @@ class DeletionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def deletion_state(machine: Machine, settings: MachineSettings) -> DeletionState:
-    """Return the progress of a machine's deletion, from the annotation and the description.
+    """Return the progress of a machine's deletion, from annotation and status description.
 
-    An annotation that cannot be read, or has another UID, is ignored.
+    An annotation that cannot be decoded, or contains another UID, is ignored.
     """
     text = machine.annotation(settings.names.deletion)
     try:
@@ -251,23 +254,29 @@ def deletion_state(machine: Machine, settings: MachineSettings) -> DeletionState
 
 
 def further_state(first: DeletionState, second: DeletionState) -> DeletionState:
-    """Return the state with the later stage; the other one lags behind."""
+    """Return the state with the later stage; the earlier state is outdated."""
     return second if _RANKS[second.stage] > _RANKS[first.stage] else first
 
 
 def needs_annotation(seen: DeletionState) -> bool:
-    """Return whether the annotation is needed: the markers suffice up to the drain."""
+    """Return whether the annotation is needed: up to the drain, the description suffices."""
     return _RANKS[seen.stage] > _RANKS[DeletionStage.DRAIN]
 
 
 def current_transition(stage: DeletionStage, machine: Machine) -> StageTransition:
-    """Return the transition that stays at a stage; keep the description if it has that stage."""
+    """Return the transition that stays at a stage.
+
+    The description is kept if it contains the stage's marker; else it becomes the marker.
+    """
     text = machine.status.description if marked_stage(machine) is stage else MARKERS[stage]
     return StageTransition(stage, text)
 
 
 def marked_stage(machine: Machine) -> DeletionStage | None:
-    """Return the stage of the description's marker; None = no marker, or no deletion."""
+    """Return the stage whose marker the status description contains.
+
+    None = it contains no marker, or the phase is not Terminating.
+    """
     if machine.phase is not Phase.TERMINATING:
         return None
     text = machine.status.description
@@ -275,7 +284,7 @@ def marked_stage(machine: Machine) -> DeletionStage | None:
 
 
 def transition(stage: DeletionStage, event: StageResult, machine: Machine) -> StageTransition:
-    """Return the transition for an event, with the placeholders of its text filled in."""
+    """Return the transition for a stage's result, with the placeholders of its text filled in."""
     move = TABLE[stage, event.outcome]
     text = move.text.replace("{node}", machine.node_name).replace("{machine}", machine.name)
     # Last, so that braces in the text of an error are never taken for placeholders.
@@ -306,7 +315,7 @@ def needs_write(
         machine: the machine as stored.
         wanted: the status to write.
         move: the transition.
-        brief: whether this is a short first wait at the stage, see `is_brief`.
+        brief: whether this is a short first wait at the stage; see `is_brief`.
     """
     before = machine.status
     if before.phase is not Phase.TERMINATING or before.known_state != wanted.known_state:
@@ -323,7 +332,10 @@ def needs_write(
 
 
 def is_brief(move: StageTransition, event: StageResult, times: int) -> bool:
-    """Return whether this is the first wait at its stage, short, and needs no user."""
+    """Return whether a wait is the first at its stage, at most `QUICK_S` long, and no failure.
+
+    `times` is the number of waits at the stage so far.
+    """
     soon = event.after_s is not None and event.after_s <= QUICK_S
     return times == 1 and soon and move.state is OperationState.PROCESSING
 
@@ -339,12 +351,15 @@ def _is_young(machine: Machine, wanted: MachineStatus) -> bool:
 
 
 def requested_at(machine: Machine) -> datetime | None:
-    """Return the time at which the deletion was requested; None = it was not."""
+    """Return the time at which the deletion was requested; None = no deletion was requested."""
     return parse_optional_time(machine.metadata.deletion_timestamp)
 
 
 def ignores_drain_failure(machine: Machine, now: datetime, settings: MachineSettings) -> bool:
-    """Return whether the deletion ignores a failed drain: forced by a user, or timed out."""
+    """Return whether the deletion continues after a failed drain.
+
+    That is the case if a user forces the deletion, or after the drain timeout.
+    """
     limit = timedelta(seconds=settings.of(machine).drain_timeout_s)
     return machine.force_deletion or now > (requested_at(machine) or now) + limit
 
@@ -366,7 +381,7 @@ def deletion_drain_task(
 
 
 def drain_result(progress: DrainProgress, task: DrainTask, now: datetime) -> StageResult:
-    """Return the event for the progress of a drain."""
+    """Return the result of the drain stage, from the progress of the drain."""
     if progress.state is DrainState.RUNNING:
         # One second more: timestamps on objects have whole seconds.
         left_s = (task.deadline - now).total_seconds() + 1 if task.deadline is not None else 0
@@ -386,15 +401,16 @@ def drain_result(progress: DrainProgress, task: DrainTask, now: datetime) -> Sta
 def error_result(
     error: errors.CloudError, *, cause: StageOutcome = StageOutcome.REFUSED
 ) -> StageResult:
-    """Return the event for an error of the driver.
+    """Return the result of a stage in which a driver call failed.
 
     Args:
         error: the error.
-        cause: outcome that the error stands for.
+        cause: outcome of the stage. `REFUSED` becomes `DELETING` for a `RetryAfter`.
     """
     known_state = partial_info(error).last_known_state
     if isinstance(error, errors.RetryAfter):
-        # Only a busy deletion means that one is under way; other busy calls keep their cause.
+        # Only a busy `delete_machine` means that the deletion has begun; for other busy calls the
+        # cause stays.
         pending = StageOutcome.DELETING if cause is StageOutcome.REFUSED else cause
         return StageResult(
             outcome=pending,
@@ -415,16 +431,16 @@ def error_result(
 def unusable_class_result(
     faults: Iterable[str], *, cause: StageOutcome = StageOutcome.REFUSED
 ) -> StageResult:
-    """Return the event for a deletion that cannot call the cloud."""
+    """Return the result of a stage that cannot call the cloud, because the class is unusable."""
     return StageResult(
         outcome=cause, text="; ".join(faults), code=errors.FailedPrecondition.__name__
     )
 
 
 def mark_not_visible(seen: DeletionState, origin: str, now: datetime) -> DeletionState:
-    """Return the progress with the time since which the credentials hide the VM.
+    """Return the progress with the time since which the cloud has not shown the VM.
 
-    The time is counted anew for each origin.
+    For another origin of the credentials the time restarts at `now`.
     """
     if parse_optional_time(seen.not_visible) is not None and seen.not_visible_origin == origin:
         return seen
@@ -432,7 +448,13 @@ def mark_not_visible(seen: DeletionState, origin: str, now: datetime) -> Deletio
 
 
 def wait_for_credentials(machine: Machine, since: datetime, now: datetime) -> StageResult | None:
-    """Return the event of a wait for the former credentials; None = the wait has ended."""
+    """Return the result that waits for the former credentials; None = the wait has ended.
+
+    Args:
+        machine: the machine.
+        since: start of the wait.
+        now: the time.
+    """
     end = since + timedelta(seconds=NOT_VISIBLE_S)
     if now >= end:
         return None
@@ -449,21 +471,24 @@ def wait_for_credentials(machine: Machine, since: datetime, now: datetime) -> St
 
 
 def may_have_vm(machine: Machine) -> bool:
-    """Return whether the cloud has to be asked for a VM before the machine may be deleted."""
+    """Return whether the machine may have a VM, so that its deletion has to ask the cloud."""
     return bool(machine.provider_id) or machine.creation_started
 
 
 def may_be_other_project(machine: Machine, origin: str) -> bool:
-    """Return whether the credentials may belong to another project than the VM."""
+    """Return whether credentials with this origin may belong to another project than the VM.
+
+    False if a user forces the deletion, or if no origin of the VM is recorded.
+    """
     if machine.force_deletion or not machine.provider_id or not machine.origins:
         return False
     return origin not in machine.origins
 
 
 def same_project_vms(machine: Machine, others: Iterable[Machine]) -> frozenset[str]:
-    """Return the provider IDs of VMs in the same project as the machine's.
+    """Return the provider IDs of VMs in the same project as the machine's VM, itself included.
 
-    Credentials that show one of them would also show the machine's VM.
+    Credentials that show one of these VMs would also show the machine's VM.
     """
     known = set(machine.origins)
     provider_ids = {other.provider_id for other in others if not known.isdisjoint(other.origins)}
@@ -474,12 +499,15 @@ def same_project_vms(machine: Machine, others: Iterable[Machine]) -> frozenset[s
 
 
 def is_its_node(machine: Machine, node: Node) -> bool:
-    """Return whether a node of the machine's node name belongs to its VM."""
+    """Return whether a node with the machine's node name may belong to the machine's VM.
+
+    False if the node has another provider ID than the machine.
+    """
     return not node.provider_id or is_same_instance(node.provider_id, machine.provider_id)
 
 
 def node_name_by_label(machine: Machine, nodes: Sequence[Node], settings: MachineSettings) -> str:
-    """Return the name of the node whose label names the machine; empty = none."""
+    """Return the name of the node that has the machine's name in a label; empty = none."""
     for node in nodes:
         if node.labels.get(settings.names.machine_label) == machine.name and is_its_node(
             machine, node
@@ -495,5 +523,5 @@ def volume_wait_s(seen: DeletionState, now: datetime) -> float:
 
 
 def start_volume_wait(seen: DeletionState, now: datetime) -> DeletionState:
-    """Return the progress with the start of the wait for volumes: now, unless recorded before."""
+    """Return the progress with a start of the wait for volumes: `now`, unless already set."""
     return seen if seen.since else msgspec.structs.replace(seen, since=format_time(now))

@@ -1,4 +1,4 @@
-"""Resources of an API group that an API server serves."""
+"""Discovery of the resources of an API group that an API server serves."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ async def fetch_discovery(client: RawClient, api_version: str) -> bytes:
 
 
 def plurals_of(document: bytes) -> Collection[str]:
-    """Return the plurals in a discovery document; empty = the definitions are missing."""
+    """Return the plural resource names in a discovery document; empty = the CRDs are missing."""
     entries = msgspec.json.decode(document).get("resources", ())
     return frozenset(entry.get("name", "") for entry in entries)
 
 
 async def fetch_plurals(client: RawClient, api_version: str) -> Collection[str]:
-    """Return the plurals of an API group that an API server serves.
+    """Return the plural names of the resources of an API group that an API server serves.
 
     Raises:
         KubeError: the request failed.

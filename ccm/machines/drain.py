@@ -1,10 +1,10 @@
-"""Drain of a node: which Pods leave, their order and time limits, and the status texts. Pure.
+"""Drain of a node: Pods to evict, their order and time limits, and the status texts. No I/O.
 
-Pods without claims leave at once, all of them. Pods with claims leave one by one, the highest
-priority first. Each waits until the volumes of the previous Pod are attached elsewhere, so that no
-two Pods compete for the same attachment slot of another node. After the deadline the remaining Pods
-are removed by force. Unless stated otherwise, numbers and settings are those of Gardener's
-machine-controller-manager.
+All Pods without PersistentVolumeClaims are evicted at once. Meanwhile, Pods with claims are evicted
+one by one, the highest priority first. Each eviction waits until the volumes of the previous Pod
+are attached to another node, so that no two Pods compete for the same attachment slot. After the
+deadline the remaining Pods are deleted by force. Unless stated otherwise, numbers and settings are
+those of Gardener's machine-controller-manager (MCM).
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ class DrainTask:
     Attributes:
         machine: machine of the node; its UID identifies the drain.
         node_name: name of the node; never empty.
-        force: whether budgets, grace periods and volumes are ignored from the beginning.
-        deadline: time after which the remaining Pods are removed by force; None = never.
-        max_evict_retries: number of retries of a refused eviction before its Pod is removed by
-            force; None = as the settings say.
-        terminating: whether the node is deleted afterwards, which a condition on the node says.
-        cordon: whether to cordon the node; False = a taint keeps Pods from it.
-        left_s: seconds from the creation of the task to the deadline, whatever clocks say later;
-            None = as clocks say.
+        force: whether disruption budgets, grace periods and volumes are ignored from the beginning.
+        deadline: time after which the remaining Pods are deleted by force; None = never.
+        max_evict_retries: number of retries of a refused eviction before its Pod is deleted by
+            force; None = `DrainSettings.max_evict_retries`.
+        terminating: whether the node is deleted afterwards; then the drain sets the condition
+            `Terminating` on it.
+        cordon: whether to cordon the node; False = a taint keeps new Pods off already.
+        left_s: seconds from the creation of the task to the deadline, so that jumps of clocks do
+            not move the deadline; None = compute them from `deadline` when the drain starts.
     """
 
     machine: Machine
@@ -62,7 +63,7 @@ def drain_task(
     terminating: bool = False,
     cordon: bool = True,
 ) -> DrainTask:
-    """Return the task to drain a node, by force after its deadline or if a user requests that.
+    """Return the task to drain a node; it uses force if requested, or if the deadline has passed.
 
     Args:
         machine: the machine.
@@ -71,8 +72,8 @@ def drain_task(
         now: the time, by the clock of `since`.
         settings: names and settings.
         force: whether a user requests force.
-        terminating: see `DrainTask`.
-        cordon: see `DrainTask`.
+        terminating: as in `DrainTask`.
+        cordon: as in `DrainTask`.
     """
     deadline = since + timedelta(seconds=settings.of(machine).drain_timeout_s)
     return DrainTask(
@@ -92,7 +93,7 @@ class DrainState(Enum):
 
     RUNNING = "running"
     DONE = "done"
-    """No Pod that a drain removes is left on the node."""
+    """No Pod that the drain has to remove is left on the node."""
     FAILED = "failed"
     """The drain was aborted; another `start` begins anew."""
 
@@ -105,8 +106,8 @@ class DrainProgress:
         state: state of the drain.
         message: one line for users; after a failure the text that follows `Drain failed due to `
             (`- <error>`, or `failure in update of node conditions - <error>`).
-        forced: whether force was used, also because of the deadline. Volumes may still be attached
-            to the node then.
+        forced: whether force was used, by request or after the deadline; then volumes may still be
+            attached to the node.
     """
 
     state: DrainState
@@ -115,21 +116,22 @@ class DrainProgress:
 
 
 EVICT_RETRY_S = 20.0
-"""Time between two evictions of a refused Pod, unless its budget allows one earlier (reference)."""
+"""Seconds between two evictions of a refused Pod, unless its budget allows an eviction earlier
+(Gardener's MCM)."""
 
 MIN_EVICTIONS = 3
-"""Minimum number of evictions before a short drain timeout ends. The reference makes none below 20
-s."""
+"""Minimum number of eviction attempts for a Pod before a short drain timeout ends. With a timeout
+below 20 s, Gardener's MCM makes none."""
 
 END_BUFFER_S = 30.0
-"""Time that a Pod gets beyond its grace period (reference)."""
+"""Seconds that a Pod may take to terminate beyond its grace period (Gardener's MCM)."""
 
 UNHEALTHY_FORCE_S = 300.0
-"""Time after which Pods on an unhealthy node are removed by force: its kubelet no longer ends them
-(reference)."""
+"""Seconds after which Pods on an unhealthy node are deleted by force, because its kubelet no longer
+terminates them (Gardener's MCM)."""
 
 UNHEALTHY_CONDITIONS = {CONDITION_READY: STATUS_TRUE, "ReadonlyFilesystem": STATUS_FALSE}
-"""Conditions that make a node unhealthy, and their healthy statuses."""
+"""Condition types that show whether a node is unhealthy -> status of a healthy node."""
 
 _DAEMON = "DaemonSet"
 
@@ -140,8 +142,8 @@ class DrainSettings:
 
     Attributes:
         max_evict_retries: number of retries of a refused eviction.
-        detach_timeout_s: time for volumes to be detached, beyond the Pod's grace period.
-        reattach_timeout_s: time for volumes to be attached to another node.
+        detach_timeout_s: maximum wait for the detachment of volumes, beyond the Pod's grace period.
+        reattach_timeout_s: maximum wait for the attachment of volumes to another node.
     """
 
     max_evict_retries: int = 360
@@ -149,7 +151,10 @@ class DrainSettings:
     reattach_timeout_s: float = 90.0
 
     def max_refusal_s(self, own_retries: int | None) -> float:
-        """Return the seconds for which evictions of a Pod may be refused before force is used."""
+        """Return the seconds for which evictions of a Pod may be refused before force is used.
+
+        `own_retries` are the retries that the machine sets; None = those of the settings.
+        """
         retries = self.max_evict_retries if own_retries is None else own_retries
         return retries * EVICT_RETRY_S
 
@@ -160,7 +165,7 @@ def removable(pods: Iterable[Pod]) -> tuple[Pod, ...]:
 
 
 def split_pods(pods: Iterable[Pod]) -> tuple[Sequence[Pod], Sequence[Pod]]:
-    """Return the Pods that leave at once, and the Pods that leave one by one meanwhile."""
+    """Return the Pods to evict at once, and the Pods to evict one by one in this order."""
     leaving = removable(pods)
     serial = (pod for pod in leaving if pod.claims)
     parallel = [pod for pod in leaving if not pod.claims]
@@ -168,9 +173,10 @@ def split_pods(pods: Iterable[Pod]) -> tuple[Sequence[Pod], Sequence[Pod]]:
 
 
 def exclusive_claims(pods: Iterable[Pod]) -> Mapping[str, tuple[str, ...]]:
-    """Map the UID of each Pod to its claims that no other of these Pods uses.
+    """Map the UID of each Pod to its claims that none of the other Pods uses.
 
-    A drain waits only for those: the volume of a shared claim stays while another Pod uses it.
+    A drain waits only for the volumes of these claims. The volume of a shared claim stays attached
+    while another Pod on the node uses it.
     """
     leaving = removable(pods)
     users = Counter((pod.namespace, claim) for pod in leaving for claim in set(pod.claims))
@@ -181,7 +187,7 @@ def exclusive_claims(pods: Iterable[Pod]) -> Mapping[str, tuple[str, ...]]:
 
 
 def retry_s(left_s: float | None) -> float:
-    """Return the delay between two evictions of a refused Pod.
+    """Return the seconds between two evictions of a refused Pod.
 
     Args:
         left_s: seconds until the deadline; None = no deadline.
@@ -190,7 +196,12 @@ def retry_s(left_s: float | None) -> float:
 
 
 def end_limit_s(pod: Pod, left_s: float | None) -> float:
-    """Return the seconds that a Pod may take to end after its eviction."""
+    """Return the seconds that a Pod may take to terminate after its eviction.
+
+    Args:
+        pod: the Pod.
+        left_s: seconds until the deadline of the drain; None = no deadline.
+    """
     grace_s = float(pod.grace_s)
     return (grace_s if left_s is None else min(grace_s, max(0.0, left_s))) + END_BUFFER_S
 
@@ -207,7 +218,7 @@ def unhealthy_since(node: Node | None) -> datetime | None:
 
 
 def budgets_of(pod: Pod, budgets: Iterable[PodDisruptionBudget]) -> tuple[PodDisruptionBudget, ...]:
-    """Return the budgets that select a Pod."""
+    """Return the PodDisruptionBudgets that select a Pod."""
     return tuple(budget for budget in budgets if budget.covers(pod))
 
 
@@ -234,7 +245,12 @@ def eviction_fault(pod: Pod, budgets: Collection[PodDisruptionBudget]) -> str:
 
 
 def still_attached(ids: Iterable[str], attached: Collection[str]) -> list[str]:
-    """Return the volumes that a node still reports as attached, by names that contain their IDs."""
+    """Return the volume IDs that a node still reports as attached.
+
+    Args:
+        ids: IDs of volumes.
+        attached: names of attached volumes in the node's status, which contain the IDs.
+    """
     return [volume_id for volume_id in ids if any(volume_id in name for name in attached)]
 
 
@@ -261,7 +277,7 @@ def cordon_patch(node: Node) -> Patch | None:
 
 
 def condition_patch(node: Node, now: datetime) -> Patch | None:
-    """Return the patch of the condition that announces the end of a node; None = it is set."""
+    """Return the patch that sets the condition `Terminating` of a node; None = it is set."""
     if node.condition_status(CONDITION_TERMINATING) == STATUS_TRUE:
         return None
     reason = "ScaleDown" if node.ready == STATUS_TRUE else "Unhealthy"
@@ -280,9 +296,9 @@ class DrainCounters:
         total: number of Pods to remove.
         evicted: keys of Pods that were evicted or deleted.
         ended: keys of Pods that no longer exist.
-        blocked: Pod -> why it may not be evicted yet.
-        volumes: Pod -> what its volumes wait for.
-        overdue: Pods that exceeded their time limit.
+        blocked: key of a Pod -> why its last eviction failed.
+        volumes: key of a Pod -> what the drain waits for, such as the detachment of its volumes.
+        overdue: keys of Pods that did not terminate within their time limit.
         forced: whether force is used.
     """
 
@@ -295,7 +311,7 @@ class DrainCounters:
     forced: bool = False
 
     def summary(self) -> str:
-        """Return one line about the drain; of several Pods in one state the first is named."""
+        """Return one line about the drain; of several waiting Pods, it contains only the first."""
         if not self.total:
             return "no Pods to evict"
         verb = "deleted by force" if self.forced else "evicted"

@@ -1,4 +1,4 @@
-"""Calls to the driver, and the confirmed owners of VMs."""
+"""Calls to the driver, listings of VMs, and the confirmed owners of VMs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DriverCaller(ProviderClient, Protocol):
 
     @property
     def cloud(self) -> Cloud:
-        """Current cloud of the provider, for its attributes only; `call` calls its methods."""
+        """Current cloud of the provider. Only read its attributes; use `call` for its methods."""
         ...
 
 
@@ -68,11 +68,11 @@ class DriverClient:
 
     @property
     def finds_by_name(self) -> bool:
-        """Whether the driver finds VMs by name alone; see `ccm.cloud.machines.Driver`."""
+        """Whether the driver finds VMs by name only; see `ccm.cloud.machines.Driver`."""
         return bool(getattr(self.caller.cloud.machines, "finds_by_name", False))
 
     def request(self, machine: Machine, machine_class: ResolvedClass) -> MachineRequest:
-        """Return a request about a machine, without user data."""
+        """Return a driver request about a machine, without user data."""
         settings = self._caches.settings
         return MachineRequest(
             identity=settings.identity(machine),
@@ -112,10 +112,11 @@ class ConfirmedVMs:
         caches: caches of the machine controllers.
 
     Attributes:
-        listings: listings of VMs; each confirms the owners of its VMs.
-        new_origins: UID of a machine -> origin of credentials that showed its VM and are not
-            recorded on it yet. The machine controller records and removes them.
-        on_new_origins: callback that receives the keys of such machines.
+        listings: listings of VMs; each listing confirms the owners of its VMs.
+        new_origins: UID of a machine -> `ResolvedClass.origin` of credentials that showed its VM,
+            but are not recorded on the machine yet. The machine controller records it, and removes
+            the entry.
+        on_new_origins: callback that receives the keys of machines added to `new_origins`.
     """
 
     def __init__(self, driver: DriverClient, caches: Caches) -> None:
@@ -132,10 +133,10 @@ class ConfirmedVMs:
         return bool(provider_id) and self._confirmed.get(machine.uid) == provider_id
 
     def owns_node(self, machine: Machine, node: Node) -> bool:
-        """Return whether a node runs on the machine's VM.
+        """Return whether a node is confirmed to run on the machine's VM.
 
-        A label with the machine's name proves it: this controller sets the label on confirmed nodes
-        only.
+        A label with the machine's name confirms it: the machine controller sets that label only on
+        confirmed nodes.
         """
         if not deletion.is_its_node(machine, node):
             return False
@@ -143,10 +144,11 @@ class ConfirmedVMs:
         return name == machine.name or self.owns_vm(machine)
 
     async def confirm(self, machine: Machine, machine_class: ResolvedClass) -> bool:
-        """Ask the cloud whether the machine owns the VM of its provider ID, unless that is known.
+        """Confirm with the cloud, unless done before, that a machine owns its provider ID's VM.
 
         Returns:
-            Whether the machine owns it. False: the cloud shows no such VM, or cannot tell.
+            True: the machine owns the VM. False: there is no provider ID, the class is unusable,
+            or the cloud does not show the VM or cannot tell its owner.
 
         Raises:
             NotOwned: the VM has another owner.
@@ -168,7 +170,7 @@ class ConfirmedVMs:
         if self._driver.finds_by_name and not request.is_imported:
             if listed:
                 raise _wrong_owner_error(machine)
-            # A status by provider ID would only echo the ID; a status by name proves the owner.
+            # A query by provider ID would only echo the ID; a query by name proves the owner.
             request = replace(request, provider_id="", creation_started=True)
         try:
             info = await self._driver.call(MachineDriver.get_machine_status, request)
@@ -182,7 +184,7 @@ class ConfirmedVMs:
         return True
 
     def record(self, uid: str, provider_id: str) -> None:
-        """Record that the cloud confirmed the VM of a machine."""
+        """Record that the cloud confirmed a machine as the owner of a VM."""
         self._confirmed[uid] = provider_id
 
     def forget(self, uid: str) -> None:
@@ -234,9 +236,9 @@ class ConfirmedVMs:
             elif (by_name or marks.cluster) and (
                 machine.provider_id not in self._caches.class_of(machine).imports
             ):
-                # Missing marks deny nothing: some clouds show them late after a creation. Marks of
-                # another owner do, and so does another name if the driver knows names only. An
-                # imported VM may have either.
+                # Labels of another owner disprove the ownership; so does another name if the driver
+                # finds VMs by name only. Missing labels do not: some clouds show labels late after
+                # a creation. An imported VM may have any labels or name.
                 self._confirmed.pop(machine.uid, None)
 
 
@@ -270,25 +272,26 @@ def _wrong_owner_error(machine: Machine) -> NotOwned:
 # --- listings -------------------------------------------------------------------------------------
 
 MAX_AGE_S = 30.0
-"""Maximum age of a listing that is reused: each listing costs calls to the cloud, and many machines
-need one at about the same time. Callers that need a newer one pass `since`."""
+"""Maximum age in seconds of a listing that is reused: each listing costs calls to the cloud, and
+many machines need a listing at about the same time. Callers that need a newer listing pass `since`.
+"""
 
 Fetch = Callable[[ResolvedClass], Awaitable[Sequence[MachineRecord]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VMListing:
-    """All VMs of a class at some time after `began`, which is on the event loop's clock."""
+    """All VMs of a class, listed after `began` (seconds of the event loop's clock)."""
 
     began: float
     records: Sequence[MachineRecord]
 
 
 class VMListings:
-    """Listings of all classes; concurrent callers share one.
+    """VM listings of all classes; concurrent callers share a listing.
 
-    A VM created after a listing began may be missing from it. So each caller gives the time after
-    which the listing has to have begun.
+    A listing may lack VMs that were created after it began. So each caller passes the time after
+    which the listing must have begun.
 
     Args:
         fetch: lists the VMs of a class.
@@ -319,12 +322,12 @@ class VMListings:
                 pool.flight.add_done_callback(_retrieve_error)
             # Unlike await, wait() does not cancel the task if one waiter is cancelled.
             done, _ = await asyncio.wait({pool.flight})
-            # A listing that began too early is awaited, because only one per class is in flight.
+            # If that listing began too early, list again: at most one per class is in flight.
             if is_new_enough:
                 return done.pop().result()
 
     def drop(self) -> None:
-        """Drop all listings, because another cloud answers from now on."""
+        """Drop all listings, because the provider was replaced."""
         self._pools.clear()
 
     async def close(self) -> None:

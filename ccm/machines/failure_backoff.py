@@ -1,9 +1,9 @@
-"""Back-off of a set whose machines fail one after the other. Pure.
+"""Back-off of a set whose machines fail one after the other. No I/O.
 
 A machine that can never work costs a VM and the time until its timeout, and so does each of its
-replacements. After a few failures in a row the set pauses, each time longer, and then tries a
-single machine. A success resets the back-off. The pause ends early when its cause may be cured: the
-template, the class, its Secret or the error of the cloud changed.
+replacements. After a few failures in a row the set pauses its creations, each time longer, and then
+tries a single machine. A success resets the back-off. A pause ends early if the cause may be cured:
+the template, the class, its Secret or the error of the cloud changed, or a user requests machines.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class FailureBackoff:
         pauses: number of pauses so far; 0 = no back-off.
         paused_at: start of the last pause.
         error: reason of the last failure, for users.
-        code: code of the cloud's error for the last creation; empty = the VM was created.
-        ended_at: time at which the last pause was ended early; failures of older machines do not
-            count.
+        code: code of the cloud's error in the last failure; empty = the cloud reported no error.
+        ended_at: time at which the back-off was last ended early; failures of machines created
+            before that do not count.
     """
 
     failures: int = 0
@@ -52,17 +52,17 @@ NONE = FailureBackoff()
 def record_failure(
     before: FailureBackoff, *, created_at: datetime, now: datetime, text: str, code: str = ""
 ) -> FailureBackoff:
-    """Return the failure back-off after a machine failed.
+    """Return the back-off after a machine failed.
 
-    Machines created before the last pause count, but cause no further pause: they were created
-    together with those that caused it.
+    Failures of machines created before the last pause are counted, but start no further pause: the
+    machines were created together with those whose failures started that pause.
 
     Args:
         before: back-off before the failure.
         created_at: time of the creation, or of the failed attempt.
         now: the time.
         text: reason of the failure.
-        code: code of the cloud's error; empty = the VM was created.
+        code: code of the cloud's error; empty = the cloud reported no error.
     """
     if before.ended_at is not None and created_at < before.ended_at:
         return before
@@ -74,16 +74,18 @@ def record_failure(
 
 
 def end_backoff(now: datetime) -> FailureBackoff:
-    """Return the back-off of a set after the cause was cured, or a user requested machines."""
+    """Return the back-off after the cause may have been cured, or a user requested machines."""
     # Creation timestamps of machines have whole seconds.
     return FailureBackoff(ended_at=now.replace(microsecond=0))
 
 
 def is_different_result(backoff: FailureBackoff, *, code: str, text: str) -> bool:
-    """Return whether the result of a creation differs from the failure of a set.
+    """Return whether a creation's result differs from the last failed creation of a set.
+
+    False if that failure was no error of the cloud.
 
     Args:
-        backoff: back-off of a set of the same class.
+        backoff: back-off of the set; the created machine has the same class.
         code: code of the cloud's error; empty = the VM was created.
         text: text of the error.
     """
@@ -115,7 +117,10 @@ def remaining_pause_s(backoff: FailureBackoff, now: datetime) -> float:
 def allowed_creations(
     backoff: FailureBackoff, wanted: int, members: Iterable[Member], now: datetime
 ) -> int:
-    """Return how many of the wanted machines a set may create now."""
+    """Return how many of the wanted machines a set may create now.
+
+    After a pause that is a single machine, and none while that machine neither works nor fails.
+    """
     if backoff.paused_at is None:
         return wanted
     if remaining_pause_s(backoff, now) > 0 or any(
@@ -126,7 +131,7 @@ def allowed_creations(
 
 
 def _is_trial(member: Member, since: datetime) -> bool:
-    """Return whether a machine younger than the pause has neither worked nor failed yet."""
+    """Return whether a machine created after the pause began has neither worked nor failed yet."""
     machine = member.machine
     is_open = machine.phase in (Phase.NEW, Phase.PENDING, Phase.CRASH_LOOP)
     return is_open and not machine.is_terminating and machine.created >= since

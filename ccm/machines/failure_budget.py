@@ -1,15 +1,16 @@
-"""Limit of replacements of unhealthy machines: which one may be marked Failed now. Pure.
+"""Limit of replacements: decides which unhealthy machine may be marked Failed now. No I/O.
 
 A machine that is marked Failed is replaced, and its Pods move. If all unhealthy machines failed at
 once, a network outage would become an outage of the cluster. So a machine waits while another
-machine of its group is under way: being created, replaced or deleted. When most nodes are
-unhealthy, the nodes are probably not the cause. Then a machine also waits for the replacements of
-all other groups, but not for machines that other groups create or delete for other reasons.
+machine of its group is under way, that is, being created, replaced or deleted. When most nodes are
+unhealthy, the nodes are probably not the cause. Then a machine also waits for replacements of
+unhealthy machines in all other groups, but not for their other creations and deletions.
 
-No block outlasts the time limit: a machine may be stuck, for example because of a quota. A turn is
-acquired before the status is written, and ends when the cache shows the write, so that two machines
-never pass each other. After a restart, the phases and times on the objects restore the blocks. A
-machine that is being created may then be a replacement, and counts as one.
+A machine blocks others only until a time limit, because it may be stuck, for example on a quota.
+The controller acquires a turn for a machine before it writes the phase Failed. The turn ends when
+the cache shows the write, so that no two machines fail at the same time. After a restart, the
+blocks are restored from the phases and times on the objects. A machine that is being created then
+counts as a replacement of an unhealthy machine, because it may be one.
 """
 
 from __future__ import annotations
@@ -28,26 +29,27 @@ MELTDOWN_SHARE = 0.55
 (kube-controller-manager, the default of --unhealthy-zone-threshold)."""
 
 MELTDOWN_MIN_NODES = 3
-"""Minimum number of unhealthy nodes for that (kube-controller-manager: more than two)."""
+"""Minimum number of unhealthy nodes for `MELTDOWN_SHARE` to apply (kube-controller-manager: more
+than two)."""
 
 _JOINING = frozenset({Phase.NEW, Phase.CRASH_LOOP, Phase.PENDING, Phase.AVAILABLE})
-"""Phases of a machine that may be the replacement of another."""
+"""Phases of a machine that may be the replacement of another machine."""
 
 
 class ReplacementState(Enum):
-    """State of a machine with regard to other replacements in its group."""
+    """State of a machine with regard to replacements in its group."""
 
     HEALTHY = "well"
     UNHEALTHY = "sick"
     """The node is unhealthy; the machine needs a turn before it may be marked Failed."""
     UNDER_WAY = "under way"
-    """The machine is being created, replaced or deleted: others wait."""
+    """The machine is being created, replaced or deleted: other machines of the group wait."""
     PRESERVED = "aside"
     """The machine failed and is preserved: no other machine waits for it."""
 
 
 def replacement_state(machine: Machine) -> ReplacementState:
-    """Return the state of a machine with regard to others."""
+    """Return the state of a machine with regard to replacements in its group."""
     if machine.is_deleting or machine.phase is Phase.TERMINATING:
         return ReplacementState.UNDER_WAY
     if machine.phase is Phase.RUNNING:
@@ -63,7 +65,7 @@ def replacement_state(machine: Machine) -> ReplacementState:
 
 
 def under_way_since(machine: Machine) -> datetime:
-    """Return the time since which a machine has been under way, as far as its object says."""
+    """Return the time since which a machine has been under way, from timestamps on its object."""
     if deleted := parse_optional_time(machine.metadata.deletion_timestamp):
         return deleted
     if machine.phase in _JOINING or machine.status.since is None:
@@ -77,7 +79,7 @@ class Blocker:
 
     Attributes:
         why: the reason, as one clause.
-        wait_s: seconds after which the other machine no longer blocks.
+        wait_s: seconds after which the blocking machine no longer blocks.
     """
 
     why: str
@@ -86,13 +88,13 @@ class Blocker:
 
 @dataclass(slots=True, kw_only=True)
 class _Group:
-    """Machines of one group that block others; times are seconds of a monotonic clock.
+    """Machines of one group that block other machines; times are seconds of a monotonic clock.
 
     Attributes:
         replaced: key of a machine marked Failed for its health, or of a replacement -> start of the
             replacement.
-        others: keys of other machines under way.
-        others_since_s: time since which there has always been at least one of them.
+        others: keys of machines that are under way for other reasons.
+        others_since_s: time since which `others` has never been empty.
         last_failed_s: time at which a machine was last marked Failed for its health.
     """
 
@@ -105,8 +107,9 @@ class _Group:
 class FailureBudget:
     """Limit of machines that are marked Failed at the same time.
 
-    The caller reports every change of a machine to `note`. A machine acquires a turn before it is
-    marked Failed. An unused turn is released. A used turn ends when `note` sees the written phase.
+    The caller reports every change of a machine to `note`, acquires a turn before it marks a
+    machine Failed, and releases a turn that it does not use. A used turn ends when `note` gets the
+    machine with the phase Failed.
 
     Args:
         limit_s: seconds after which a machine under way no longer blocks others.
@@ -136,13 +139,14 @@ class FailureBudget:
         *,
         age_s: float | None = None,
     ) -> Collection[str]:
-        """Record a change of a machine; return the keys of machines that may acquire a turn now.
+        """Record a change of a machine; return the keys of waiting machines to try again.
 
         Args:
             key: key of the machine.
             machine: the machine as it is now; None = it was deleted.
             now_s: the time, in seconds of a monotonic clock.
-            age_s: seconds since `under_way_since`, for a machine older than this process.
+            age_s: seconds since `under_way_since`, if the machine existed before this process;
+                else None.
         """
         was_meltdown = self.is_meltdown
         before = self._known.pop(key, None)
@@ -170,7 +174,7 @@ class FailureBudget:
         return self._take_waiting() if freed else ()
 
     def acquire(self, machine: Machine, now_s: float) -> Blocker | None:
-        """Acquire a turn, and return None; or return why the machine has to wait."""
+        """Acquire a turn for a machine; return the reason to wait, or None = acquired."""
         key = machine.key
         for other, since_s in self._blocking(machine.group):
             wait_s = since_s + self._limit_s - now_s
@@ -183,18 +187,18 @@ class FailureBudget:
         self.waiting.discard(key)
         self._turns[key] = machine.group
         began_s = self._group(machine.group).replaced
-        # A repeated call, as after a refused write, does not extend the turn.
+        # A repeated call, as after a rejected write, does not extend the turn.
         if now_s - began_s.get(key, -math.inf) >= self._limit_s:
             began_s[key] = now_s
         return None
 
     def release(self, machine: Machine) -> Collection[str]:
-        """Release a turn; return the keys of machines that may acquire one now."""
+        """Release a machine's turn; return the keys of waiting machines to try again."""
         self.waiting.discard(machine.key)
         return self._take_waiting() if self._end_turn(machine.key) else ()
 
     def _blocking(self, group: str) -> Iterator[tuple[str, float]]:
-        """Yield the machines that block one of a group, and since when they count."""
+        """Yield the keys of machines that block a group, each with the start of its time limit."""
         own = self._groups.get(group) if group else None
         for blocking in self._groups.values() if self.is_meltdown else filter(None, [own]):
             yield from blocking.replaced.items()
@@ -206,7 +210,7 @@ class FailureBudget:
         return woken
 
     def _end_turn(self, key: str) -> bool:
-        """End a turn; return whether there was one."""
+        """End a machine's turn; return whether the machine had one."""
         group = self._turns.pop(key, None)
         if group is None:
             return False
@@ -236,7 +240,8 @@ class FailureBudget:
             and machine.phase in _JOINING
             and now_s - group.last_failed_s < self._limit_s
         ):
-            # Not from now: a replacement that cannot be created would renew the limit for ever.
+            # The limit counts from that failure: otherwise a replacement that cannot be created
+            # would renew the limit for ever.
             group.replaced[key] = group.last_failed_s
         else:
             group.others_since_s = min(at_s, group.others_since_s) if group.others else at_s

@@ -22,18 +22,19 @@ SECTION = FlagSection("machine-controller")
 OURS = FlagSection("machines", ours=True)
 
 CONTROL, TARGET = "control", "target"
-"""Roles of a cluster: it has the machine objects, or machines join it."""
+"""Roles of a cluster: the control cluster stores the machine objects, and machines join the target
+cluster."""
 
 NO_TARGET = "none"
 IN_CLUSTER = "inClusterConfig"
-"""Special values of the kubeconfig flags (reference)."""
+"""Special values of the kubeconfig flags (Gardener's MCM)."""
 
 ACCOUNT = "machine-controller"
 """Service account and user-agent suffix of all machine controllers."""
 
 
 def check_control_kubeconfig(kubeconfig: str) -> str:
-    """Check the kubeconfig flag of the control cluster."""
+    """Return the fault of --control-kubeconfig; empty = valid."""
     return "must name the cluster that stores the Machines" if kubeconfig == NO_TARGET else ""
 
 
@@ -245,7 +246,7 @@ class MachineOvershootFlags(SharedFlags):
 
 
 def machine_faults(flags: MachineFlags) -> Iterator[FlagViolation]:
-    """Yield inconsistent settings."""
+    """Yield flags that contradict each other."""
     period = flags.machine_safety_apiserver_statuscheck_period
     timeout = flags.machine_safety_apiserver_statuscheck_timeout
     if timedelta(0) < period < timeout:

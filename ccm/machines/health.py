@@ -1,9 +1,9 @@
-"""Health of a machine's node, and the phase that follows from it: a table. Pure.
+"""Health of a machine's node, and the resulting phase of the machine: a table. No I/O.
 
-Each observation of a node yields a cause or nothing. `TABLE` leads from the current phase and a
-cause to the next phase; without an entry the phase stays. The duration of a phase is measured by a
-monotonic clock. For a machine that is older than this process, the time that had passed before is
-taken from the wall clock when the machine is first seen.
+Each evaluation of a node's health returns a cause for a change of phase, or None. `TABLE` maps the
+current phase and a cause to the next phase; without an entry the phase stays. The duration of a
+phase is measured with a monotonic clock. If the phase is older than this process, the earlier part
+of its duration is computed from the wall clock when the process first sees the machine.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from ccm.model.machines import Machine, OperationState, OperationType, Phase
 from ccm.model.names import CONDITION_READY, STATUS_FALSE, STATUS_TRUE
 
 CONFIRM_S = 60.0
-"""Minimum time that this process observes a machine before a timeout takes effect. After an outage,
-nodes are reported as unhealthy that merely could not report, and a new process does not know
-that."""
+"""Minimum seconds for which this process observes a phase before its timeout takes effect. After an
+outage, nodes appear unhealthy that merely could not report, and a new process does not know about
+the outage."""
 
 STEADY_S = 30.0
-"""Time that a relapsed node has to be healthy without a break before it counts as recovered. A
-flapping node must not restart the health timeout at each short recovery."""
+"""Seconds for which a relapsed node has to be healthy without a break before it counts as
+recovered. A flapping node must not restart the health timeout at each short recovery."""
 
 RELAPSE_S = 600.0
-"""A node that becomes unhealthy this soon after its recovery has relapsed: it flaps, and has to
-meet `STEADY_S`."""
+"""A node that becomes unhealthy within this many seconds after its recovery has relapsed: it flaps,
+and must be healthy for `STEADY_S` to recover."""
 
 COPY_S = 30.0
-"""Minimum time between two writes of conditions that change nothing else: a condition that flaps
-would otherwise cost a write each time."""
+"""Minimum seconds between two status writes of a machine that only copy its node's conditions: a
+condition that flaps would otherwise cost a write each time."""
 
 _COPIED = frozenset({Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED, *in_place_update.UNDER_WAY})
-"""Phases in which such conditions are written. Not while a machine joins: the write of the next
-phase includes them."""
+"""Phases in which a status write may only copy the node's conditions. While a machine joins, the
+write of the next phase copies them."""
 
 _UNHEALTHY_PHASES = frozenset({Phase.UNKNOWN, Phase.FAILED})
 """Phases from which a node recovers."""
@@ -53,12 +53,12 @@ class PhaseTrigger(Enum):
     """The node is healthy and ready for use."""
     UNHEALTHY = "sick"
     NODE_MISSING = "gone"
-    """The node that the machine had is missing."""
+    """The node of a machine that had a node is missing."""
     TIMED_OUT = "late"
     """The phase timed out."""
     UPDATED = "updated"
     UPDATE_FAILED = "not updated"
-    """Result that the updater of the node reported."""
+    """The updater on the node reported a failed in-place update (`UPDATED`: a successful one)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ class PhaseTransition:
 
     Attributes:
         phase: next phase.
-        state: state of the operation then.
-        kind: type of the operation then; None = unchanged.
+        state: state of the last operation in the new status.
+        kind: type of the last operation in the new status; None = unchanged.
         timeout_active: whether a timeout runs in the next phase.
     """
 
@@ -118,8 +118,8 @@ TABLE: Mapping[tuple[Phase, PhaseTrigger], PhaseTransition] = {
     (Phase.UPDATE_FAILED, PhaseTrigger.UPDATED): _UPDATED,
     (Phase.UPDATE_FAILED, PhaseTrigger.TIMED_OUT): _FAILS,
 }
-"""Transitions; without an entry the phase stays. Phases that end in other ways (creation, deletion)
-have no entry. During an update in place the health of the node is ignored."""
+"""Phase transitions; without an entry the phase stays. Phases of creation and deletion, which other
+modules end, have no entry. During an in-place update the node's health is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +128,10 @@ class Timeout:
 
     Attributes:
         limit_s: returns the limit from a machine's settings, in seconds; None = no limit.
-        since_creation: whether the time counts from the creation of the machine, not from the start
-            of the phase.
-        needs_turn: whether the timeout needs a turn of `FailureBudget`, so that one machine of a
-            group fails at a time.
+        since_creation: whether the time counts from the creation of the machine instead of the
+            start of the phase.
+        needs_turn: whether the machine needs a turn of `FailureBudget` before it is marked Failed,
+            so that the machines of a group fail one at a time.
     """
 
     limit_s: Callable[[MachineSettings], float | None]
@@ -149,7 +149,7 @@ TIMEOUTS: Mapping[Phase, Timeout] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Point in time, on two clocks.
+    """Point in time on two clocks.
 
     Attributes:
         wall: wall-clock time, comparable with timestamps on objects; it may jump.
@@ -169,15 +169,15 @@ class PhaseHistory:
     Attributes:
         uid: UID of the machine.
         phase: the phase.
-        since: timestamp of the phase on the object.
+        since: start of the phase, from the object's status.
         known_s: time at which this process first saw the machine.
-        age_s: age of the machine at that time.
+        age_s: age of the machine at `known_s`.
         began_s: time at which this process first saw the machine in this phase.
-        carried_s: duration of the phase before that time.
-        recovered_s: time of the node's last recovery that this process observed.
-        relapsed: whether the node became unhealthy again soon after that.
-        healthy_s: time since which the node has been healthy without a break; None = it is not.
-        copied_s: time of the last write of conditions that changed nothing else.
+        carried_s: duration of the phase before `began_s`.
+        recovered_s: time of the node's last recovery that this process observed; None = none.
+        relapsed: whether the node became unhealthy within `RELAPSE_S` after `recovered_s`.
+        healthy_s: time since which the node has been healthy without a break; None = unhealthy.
+        copied_s: time of the last write that only copied conditions; None = none.
     """
 
     uid: str
@@ -193,7 +193,7 @@ class PhaseHistory:
     copied_s: float | None = None
 
     def elapsed_s(self, timeout: Timeout, now: Moment) -> float:
-        """Return the elapsed seconds of a timeout."""
+        """Return the seconds that have elapsed of a timeout."""
         if timeout.since_creation:
             return self.age_s + now.steady_s - self.known_s
         return self.carried_s + now.steady_s - self.began_s
@@ -205,7 +205,7 @@ class HealthCheckResult:
 
     Attributes:
         cause: reason for a change of phase; None = no change.
-        history: the updated observation.
+        history: the updated history of the phase.
         after_s: delay of the next evaluation, in seconds; None = only a change requires one.
     """
 
@@ -229,7 +229,7 @@ def unhealthy_conditions(node: Node, unhealthy_conditions: Sequence[str]) -> tup
 
 
 def is_critical(node: Node, settings: MachineSettings) -> bool:
-    """Return whether the node waits for components without which Pods may not run on it."""
+    """Return whether the node has the taint of critical components that are not ready."""
     return any(taint.key == settings.names.critical_taint for taint in node.taints)
 
 
@@ -237,7 +237,10 @@ def is_critical(node: Node, settings: MachineSettings) -> bool:
 
 
 def phase_history(machine: Machine, before: PhaseHistory | None, now: Moment) -> PhaseHistory:
-    """Return the observation of a machine's phase, continued from the previous one."""
+    """Return the history of a machine's phase, continued from the history `before`.
+
+    None as `before` = this process sees the machine for the first time.
+    """
     status = machine.status
     if before is None or before.uid != machine.uid:
         return PhaseHistory(
@@ -273,7 +276,10 @@ def phase_history(machine: Machine, before: PhaseHistory | None, now: Moment) ->
 
 
 def restart_history(before: PhaseHistory, at_s: float) -> PhaseHistory:
-    """Return the observation after an outage of node observations, which starts at its end."""
+    """Return the history after an outage of node observations: all timeouts restart at its end.
+
+    `at_s` is the end of the outage, in seconds of the monotonic clock.
+    """
     return replace(before, known_s=at_s, age_s=0.0, began_s=at_s, carried_s=0.0)
 
 
@@ -291,8 +297,8 @@ def evaluate_health(
 
     Args:
         machine: the machine.
-        node: its node; None = it has none.
-        history: observation of the phase, see `phase_history`.
+        node: its node; None = missing.
+        history: history of the phase, see `phase_history`.
         now: the time.
         settings: names and settings.
     """
@@ -318,9 +324,10 @@ def evaluate_health(
 def _evaluate_in_place(
     machine: Machine, node: Node | None, own: MachineSettings, seen: PhaseHistory, now: Moment
 ) -> HealthCheckResult:
-    """Evaluate a node that is updated in place, regardless of its health.
+    """Evaluate the in-place update of a node.
 
-    After a failed update, a healthy node restarts the timeout, so that a user may repair it.
+    After a failed update, the timeout restarts while the node is healthy, so that a user may repair
+    the node.
     """
     succeeded = None if node is None else in_place_update.update_succeeded(node, names=own.names)
     if succeeded is not None:
@@ -339,7 +346,7 @@ def _evaluate_unhealthy(
     machine: Machine, node: Node | None, own: MachineSettings, seen: PhaseHistory, now: Moment
 ) -> HealthCheckResult:
     cause = PhaseTrigger.UNHEALTHY if node is not None else PhaseTrigger.NODE_MISSING
-    # A machine without conditions never had a node that was observed.
+    # Without copied conditions, no node of the machine was ever observed: none can be missing.
     if (machine.phase, cause) in TABLE and (node is not None or machine.status.conditions):
         return HealthCheckResult(cause=cause, history=seen)
     return _evaluate_timeout(machine, own, seen, now)
@@ -353,7 +360,7 @@ def _evaluate_timeout(
     if timeout is None or limit_s is None:
         return HealthCheckResult(cause=None, history=seen)
     watched_s = now.steady_s - seen.began_s
-    # The timeout has to pass, and a minimum time of observation by this process.
+    # The timeout and the minimum observation by this process must both have passed.
     left_s = max(
         limit_s - seen.elapsed_s(timeout, now),
         min(CONFIRM_S, limit_s) - watched_s,
@@ -367,7 +374,7 @@ def _evaluate_timeout(
 def transition_result(
     machine: Machine, node: Node | None, cause: PhaseTrigger, now: Moment, settings: MachineSettings
 ) -> PassResult:
-    """Return the outcome that writes the next phase; phase and cause have to be in `TABLE`."""
+    """Return the result that writes the next phase; `TABLE` must contain phase and cause."""
     edge, status = TABLE[machine.phase, cause], machine.status
     joins = cause is PhaseTrigger.HEALTHY and _is_joining(machine)
     kind = OperationType.CREATE if joins else edge.kind
@@ -391,7 +398,7 @@ def condition_copy(
     now: Moment,
     settings: MachineSettings,
 ) -> tuple[PassResult, PhaseHistory]:
-    """Return the outcome that writes only conditions, and the new observation."""
+    """Return the result that only copies the node's conditions, if due, and the new history."""
     if node is None or machine.phase not in _COPIED:
         return PassResult(), history
     conditions = tuple(node.status.conditions or ())
@@ -406,7 +413,7 @@ def condition_copy(
 
 
 def _is_joining(machine: Machine) -> bool:
-    """Return whether the node is ready for use for the first time."""
+    """Return whether the machine has not joined before."""
     status = machine.status
     return (
         status.kind == OperationType.CREATE.value
@@ -457,11 +464,13 @@ def _since_s(moment: datetime, now: Moment) -> float:
 
 
 def condition_states(conditions: Sequence[NodeCondition], steps: str) -> dict[str, tuple[str, str]]:
-    """Return the contents of conditions, without heartbeats and messages.
+    """Return status and, for one type, the reason of each condition; for comparisons.
+
+    Heartbeats and messages are left out.
 
     Args:
         conditions: conditions of a node.
-        steps: type of the condition whose reason counts, too.
+        steps: type of the condition whose reason is included.
     """
     return {
         condition.type: (condition.status, condition.reason if condition.type == steps else "")
@@ -470,7 +479,7 @@ def condition_states(conditions: Sequence[NodeCondition], steps: str) -> dict[st
 
 
 def node_matters(old: Node | None, new: Node | None, names: Names) -> bool:
-    """Return whether a change of a node may matter to its machine; heartbeats do not."""
+    """Return whether a change of a node may affect its machine; heartbeats do not."""
     if old is None or new is None or old.uid != new.uid:
         return True
     before, after = (

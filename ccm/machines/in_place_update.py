@@ -1,9 +1,9 @@
-"""In-place updates: updated machines move from the old set to the new one. Pure.
+"""In-place updates: updated machines move from the old set to the new set. No I/O.
 
-Labels on the nodes show the state of an update: candidate, selected, and the result, which an
-updater on the node writes. An updated machine is moved to the new set. The sizes of the sets are
-derived from their machines afterwards, so that an interrupted pass loses nothing. Old sets create
-no machines meanwhile.
+Labels of a node hold the state of its update: candidate, selected, and the result, which an updater
+on the node writes. An updated machine is moved to the new set. After the move, the sizes of the
+sets are derived from their machines, so that an interrupted pass loses nothing. During an update,
+old sets create no machines.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _TAINTED = "True"
 
 
 class NodeStep(Enum):
-    """Change of a node."""
+    """Change of a node's labels and taints."""
 
     CANDIDATE = "candidate"
     SELECT = "select"
     RELEASE = "release"
-    """Withdraw the candidate: its set is the new one again."""
+    """Remove the candidate label: the node's set has the newest template again."""
     FINISH = "finish"
-    """Return an updated node to service; Pods wait until its critical components are ready."""
+    """Uncordon an updated node; a taint keeps Pods off until its critical components are ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,8 @@ class MachineMove:
 
     Attributes:
         piece: the machine.
-        old: the set that loses it.
-        new: the set that gets it.
+        old: set that loses the machine.
+        new: set that gets the machine.
     """
 
     piece: Member
@@ -65,7 +65,8 @@ class UpdateActions:
         sizes: new replicas of sets, by UID.
         moves: machines to move to the new set.
         nodes: changes of nodes.
-        moved_members: machines whose mark of a completed move is removed.
+        moved_members: moved machines whose `update_result` label is removed, as the move is
+            complete.
     """
 
     sizes: Sizes = field(default_factory=dict)
@@ -86,7 +87,7 @@ def plan_update(
     surge: int,
     is_manual: bool,
 ) -> UpdateActions:
-    """Return the next actions; sizes, moves and selections are never mixed in one pass.
+    """Return the next actions: in one pass either sizes, moves or selections of nodes.
 
     Args:
         new: the set of the newest template.
@@ -117,8 +118,8 @@ def stop_update(
 ) -> UpdateActions:
     """Return the actions after an update stopped: it was paused, or the strategy changed.
 
-    Moved machines are still counted in the set that they are in now. Otherwise the old set would
-    create replacements for them, and the new one could never shrink.
+    Completed moves still change the sizes of both sets. Otherwise the old set would create
+    replacements for the moved machines, and the new set could never shrink.
     """
     marks = tuple(_released_candidates(new, names))
     settled = _completed_moves(new, olds, names) if fleet.is_known else None
@@ -132,7 +133,7 @@ def stop_update(
 def _candidate_changes(
     new: PopulatedSet, olds: Sequence[PopulatedSet], names: Names
 ) -> Iterator[tuple[Node, NodeStep]]:
-    """Yield nodes that have to become candidates, and candidates that are none any more."""
+    """Yield nodes of old sets that need the candidate label, and nodes that have to lose it."""
     for old in olds:
         for node in _nodes(old):
             if names.candidate not in node.labels:
@@ -141,7 +142,7 @@ def _candidate_changes(
 
 
 def _released_candidates(new: PopulatedSet | None, names: Names) -> Iterator[tuple[Node, NodeStep]]:
-    """Yield candidates of the new set: there is nothing to update."""
+    """Yield candidates in the new set whose update has not begun: they need no update."""
     for node in _nodes(new) if new is not None else ():
         is_under_way = names.selected in node.labels or names.update_result in node.labels
         if names.candidate in node.labels and not is_under_way:
@@ -151,7 +152,7 @@ def _released_candidates(new: PopulatedSet | None, names: Names) -> Iterator[tup
 def _completed_moves(
     new: PopulatedSet | None, olds: Sequence[PopulatedSet], names: Names
 ) -> UpdateActions | None:
-    """Return the actions that complete moves; None = all are complete."""
+    """Return the actions that complete moves; None = no move is incomplete."""
     sets = olds if new is None else [*olds, new]
     sizes = {
         machine_set.uid: size
@@ -160,9 +161,9 @@ def _completed_moves(
     }
     if sizes:
         return UpdateActions(sizes=sizes)
-    # The replicas include them now, so that none is surplus once its mark is removed.
+    # The replicas include the moved machines now: without their label, they are no surplus.
     moved = [piece for machine_set in sets for piece in machine_set.live if piece.machine.was_moved]
-    # Results on other nodes of old sets belong to an earlier update, and do not count.
+    # A result on another node of an old set belongs to an earlier update, and is ignored.
     came = (piece.node for piece in moved if piece.node is not None)
     arrived = [*(_nodes(new) if new is not None else ()), *came]
     done = {
@@ -178,13 +179,14 @@ def _completed_moves(
 
 
 def _corrected_replicas(machine_set: PopulatedSet, names: Names) -> int:
-    """Return the replicas of a set, corrected for machines that moved to it or away from it."""
+    """Return the replicas of a set, corrected for machines that moved to or from the set."""
     moved = sum(piece.machine.was_moved for piece in machine_set.live)
     surplus = len(machine_set.live) - machine_set.replicas
     if min(moved, surplus) > 0:
         return machine_set.replicas + min(moved, surplus)
-    # A set without the label creates its missing machines. With it, missing machines have moved
-    # away. A set that is the new one again still has it, so that they are not created twice.
+    # A set without the label `scale_up_disabled` creates its missing machines. In a set with the
+    # label, missing machines have moved away. A set whose template became the newest again keeps
+    # the label until its replicas are corrected, so that it does not replace the moved machines.
     has_label = names.scale_up_disabled in (machine_set.metadata.labels or {})
     shrinks = has_label and not machine_set.is_deleting
     return len(machine_set.live) if shrinks and surplus < 0 else machine_set.replicas
@@ -193,9 +195,9 @@ def _corrected_replicas(machine_set: PopulatedSet, names: Names) -> int:
 def _grow(
     new: PopulatedSet, olds: Sequence[PopulatedSet], fleet: Fleet, names: Names, surge: int
 ) -> UpdateActions | None:
-    """Return the actions that enlarge the new set; None = no action.
+    """Return the actions that change the size of the new set; None = no action.
 
-    Missing machines are created first, then updated ones are moved, then additional ones are
+    Missing machines are created first, then updated machines are moved, then surge machines are
     created.
     """
     if new.replicas == fleet.replicas:
@@ -204,7 +206,7 @@ def _grow(
         return UpdateActions(sizes={new.uid: fleet.replicas})
     if sizes := shrunk_sizes(fleet, surge):
         return UpdateActions(sizes=sizes)
-    # Surplus machines of old sets take room until they are gone.
+    # Surplus machines of old sets count against the surge until they are deleted.
     room = min(fleet.replicas + surge - fleet.present, fleet.replicas - new.replicas)
     missing = fleet.replicas - new.replicas - sum(old.replicas for old in olds)
     if (more := min(missing, room)) > 0:
@@ -232,9 +234,12 @@ def _is_updated(piece: Member, names: Names) -> bool:
 def _select(
     new: PopulatedSet, olds: Sequence[PopulatedSet], fleet: Fleet, names: Names, *, is_manual: bool
 ) -> UpdateActions:
-    """Return the candidates to update next, or smaller old sets once the new set is complete."""
+    """Return the candidates to select for their update.
+
+    Once the new set has all replicas, return smaller sizes of old sets instead.
+    """
     if new.replicas >= fleet.replicas and fleet.new is not None:
-        # Old machines are surplus now, but are deleted only as new ones become available.
+        # Old machines are surplus now, but are deleted only as new machines become available.
         sizes = old_sizes(fleet, fleet.new)
         less = [sized for sized in fleet.old_active if sizes[sized.uid] < sized.replicas]
         return UpdateActions(sizes={sized.uid: sizes[sized.uid] for sized in less})
@@ -251,7 +256,7 @@ def _select(
     missing = new.replicas - (sized.available_at(new.replicas) if sized is not None else 0)
     if fleet.wanted - fleet.floor - missing - undergoing <= 0:
         return NOTHING
-    # Selected machines that are unavailable already are counted once, not twice.
+    # `available` excludes unavailable machines already: subtract only selected ready machines.
     leave = sum(piece.machine.counts_as_ready for piece in chosen)
     count = min(available - leave - fleet.floor, fleet.replicas - new.replicas)
     ready = [
@@ -279,8 +284,8 @@ def set_labels(
         machine_set: the set.
         names: names of the API group.
         is_old: whether the set must not create machines.
-        is_known: whether the sizes are up to date. Before that, a set that may create machines
-            again would replace those that moved away.
+        is_known: whether every set has observed its replicas. Before that, a set that may create
+            machines again would replace machines that moved away.
     """
     is_kept = names.scale_up_disabled in (machine_set.metadata.labels or {})
     if is_kept is is_old or not (is_old or is_known):
@@ -289,7 +294,7 @@ def set_labels(
 
 
 def node_patch(node: Node, step: NodeStep, names: Names) -> Patch | None:
-    """Return the patch of a step; None = it is done."""
+    """Return the patch that makes a step's change of a node; None = up to date."""
     labels: dict[str, str | None] = dict.fromkeys(
         (names.candidate, names.selected, names.update_result)
     )
@@ -313,7 +318,7 @@ def node_patch(node: Node, step: NodeStep, names: Names) -> Patch | None:
 
 
 def _taints_with(node: Node, wanted: Taint | None, names: Names) -> Sequence[Taint]:
-    """Return the node's taints without that of an old machine, with `wanted` added or replaced."""
+    """Return the node's taints without the `old_taint`, and with `wanted` added or replaced."""
     key = None if wanted is None else wanted.key
     taints = [taint for taint in node.taints if taint.key not in (names.old_taint, key)]
     return taints if wanted is None else [*taints, wanted]
@@ -321,27 +326,27 @@ def _taints_with(node: Node, wanted: Taint | None, names: Names) -> Sequence[Tai
 
 # --- steps of a node ------------------------------------------------------------------------------
 #
-# Labels of the node request the update and hold its result. A condition of the node reports each
-# step, and the updater acts only once the condition says that the node is ready. The phase of the
-# machine is written before that condition: from then on the node may vanish, and its health does
-# not count.
+# Labels of the node request the update and contain its result. A condition of the node reports each
+# step; the updater starts only once the condition has the reason `ReadyForUpdate`. The phase
+# InPlaceUpdating is written before that condition: during the update the node may disappear, and
+# its health is ignored.
 
 UNDER_WAY = frozenset({Phase.UPDATING, Phase.UPDATE_FAILED})
 """Phases of a machine whose update runs or has failed."""
 
 _DRAINABLE = frozenset({Phase.RUNNING, Phase.UNKNOWN})
-"""Phases in which a node is drained for its update; in others the node is missing, or comes or
-goes."""
+"""Phases in which a node is drained for its update. In other phases, the machine is joining, has
+failed, is being deleted, or is already in an update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateDecision:
-    """Action for a node.
+    """Next action for the in-place update of a node.
 
     Attributes:
-        step: step that the condition has to report; empty = unchanged.
+        step: step to write as reason of the node's condition; empty = unchanged.
         drains: whether to drain the node.
-        begins: whether the node is empty, so that its update may begin.
+        begins: whether the update may begin, because the node is drained.
     """
 
     step: str = ""
@@ -353,7 +358,7 @@ REST = UpdateDecision()
 
 
 def decide(machine: Machine, node: Node, settings: MachineSettings) -> UpdateDecision:
-    """Return the action for a machine's node."""
+    """Return the next action for the in-place update of a machine's node."""
     names = settings.names
     if not names.candidate or names.candidate not in node.labels or node.is_deleting:
         return REST
@@ -363,7 +368,7 @@ def decide(machine: Machine, node: Node, settings: MachineSettings) -> UpdateDec
     if names.selected not in node.labels:
         return REST
     if step == names.update_selected:
-        # Also while it is updating: an interrupted pass wrote the phase but not the condition.
+        # In the phase InPlaceUpdating, an interrupted pass wrote the phase but not the condition.
         return UpdateDecision(drains=machine.phase in _DRAINABLE or machine.phase is Phase.UPDATING)
     if step == names.update_drained:
         return UpdateDecision(begins=machine.phase in _DRAINABLE or machine.phase is Phase.UPDATING)
@@ -372,12 +377,12 @@ def decide(machine: Machine, node: Node, settings: MachineSettings) -> UpdateDec
 
 
 def _step_to_report(machine: Machine, node: Node, step: str, names: Names) -> str:
-    """Return the step that the condition has to report; empty = unchanged."""
+    """Return the step that the node's condition has to report; empty = unchanged."""
     is_selected, has_result = names.selected in node.labels, names.update_result in node.labels
     if not step or (step == names.update_succeeded and not has_result):
         return names.update_waiting
     if not is_selected and not has_result and machine.phase not in UNDER_WAY:
-        # Deselected, or the condition is left from an earlier update.
+        # The node was deselected, or the condition is left from an earlier update.
         return names.update_waiting
     if is_selected and step in (names.update_waiting, names.update_selected):
         return names.update_selected
@@ -393,13 +398,13 @@ def update_succeeded(node: Node, *, names: Names) -> bool | None:
 
 
 def failure_reason(node: Node | None, settings: MachineSettings) -> str:
-    """Return the updater's reason for a failure; empty = none."""
+    """Return the updater's reason for a failed update, from the node; empty = none."""
     reason = settings.names.update_failed_reason
     return "" if node is None else node.annotations.get(reason, "")
 
 
 def task(machine: Machine, node: Node, now: datetime, settings: MachineSettings) -> DrainTask:
-    """Return the task to drain a node that is kept, as its machine is."""
+    """Return the task to drain a node before its update; node and machine are kept."""
     condition = condition_of(node, settings.names.update_condition)
     since = parse_optional_time(condition.last_transition_time) if condition is not None else None
     force = machine.force_drain
@@ -417,7 +422,10 @@ def updating_status(machine: Machine, now: datetime) -> MachineStatus:
 
 
 def drain_failed_status(machine: Machine, why: str, now: datetime) -> MachineStatus:
-    """Return the status of a machine whose node could not be drained (texts: reference)."""
+    """Return the status of a machine whose node could not be drained.
+
+    The text is that of Gardener's machine-controller-manager.
+    """
     return replace(
         machine.status,
         description=f"Drain failed due to {why}. Will retry in next sync. Initiate node drain",
@@ -443,7 +451,7 @@ def step_patch(
 def ready_patch(
     machine: Machine, node: Node, now: datetime, settings: MachineSettings
 ) -> Patch | None:
-    """Return the patch of the condition that hands a node to its updater; None = no change."""
+    """Return the patch of the condition that lets the updater begin; None = no change."""
     names = settings.names
     wanted = msgspec.structs.replace(machine, status=replace(machine.status, phase=Phase.UPDATING))
     decision = decide(wanted, node, settings)
@@ -453,7 +461,7 @@ def ready_patch(
 
 
 def _condition_patch(node: Node, names: Names, reason: str, message: str, now: datetime) -> Patch:
-    # Without `since`: the transition time of this condition is the time of the step.
+    # `since` is not passed, so that the transition time of the condition is the time of the step.
     values = (STATUS_TRUE, reason, message)
     patch = node_condition_patch(node, names.update_condition, values, now)
     return {**patch, "metadata": uid_precondition(node) | version_precondition(node)}

@@ -1,6 +1,6 @@
 """Metrics of the machine controllers.
 
-Those with the prefix `mcm` have the names used by Gardener's machine-controller-manager.
+Metrics with the prefix `mcm` have the same names in Gardener's machine-controller-manager (MCM).
 """
 
 from __future__ import annotations
@@ -157,13 +157,13 @@ _FAILURE = [
 
 
 class _Family:
-    """Series of sets, or of deployments.
+    """Gauges of one kind, sets or deployments.
 
     Args:
         prefix: prefix of the metric names.
         kind_name: name of the kind in help texts.
-        info_labels: further labels of the info series.
-        numbers: suffix of a gauge's name -> its help text; each object has one number per gauge.
+        info_labels: further labels of the info gauge.
+        numbers: gauges with one series per object: suffix of the metric name -> help text.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ _DEPLOYMENTS = _Family(
 def observe_duration(
     step: str, machine: Machine, machine_class: ResolvedClass, seconds: float
 ) -> None:
-    """Record the duration of a step: in a gauge (the last one), for some also in a histogram."""
+    """Record the duration of a step in its gauge, and in its histogram if there is one."""
     DURATIONS[step].labels(*_labels_of(machine, machine_class)).set(seconds)
     if step in HISTOGRAMS:
         HISTOGRAMS[step].observe(seconds)
@@ -351,7 +351,7 @@ def _deployment_series(obj: MachineDeployment) -> Series:
 # --- series of an object --------------------------------------------------------------------------
 
 _CONDITIONS = {"True": 1, "False": 0, "Unknown": 2}
-"""Values of a condition's status (reference)."""
+"""Metric values of a condition's status (Gardener's MCM)."""
 
 
 def _update_series(old: T | None, new: T | None, series: Callable[[T], Series]) -> None:

@@ -1,7 +1,7 @@
-"""Node metadata: labels, annotations and taints of a machine's template on its node. Pure.
+"""Node metadata: labels, annotations and taints of a machine's template on its node. No I/O.
 
-An annotation of the node records what was applied before. Of that, everything that the template no
-longer has is removed. Metadata of other writers is kept.
+An annotation of the node records the metadata that was applied from the template. Recorded metadata
+that the template no longer contains is removed. Metadata of other writers is kept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Spec(Wire, frozen=True, kw_only=True):
 
 
 class AppliedMetadata(Wire, frozen=True, kw_only=True):
-    """Metadata that was applied to a node because of its machine."""
+    """Metadata that was applied to a node from its machine's template."""
 
     metadata: Metadata = Metadata()
     spec: Spec = Spec()
@@ -61,7 +61,8 @@ def patch(
         machine: the machine.
         node: its node.
         settings: names and settings.
-        join_annotations: annotations to set when the node joins, unless one of them exists already.
+        join_annotations: annotations to set when the node joins; none is set if the node, or this
+            patch, has one of them.
     """
     before, wanted = applied_metadata(node, settings), wanted_metadata(machine)
     labels = {**machine.node_labels, settings.names.machine_label: machine.name}
@@ -94,15 +95,15 @@ def patch(
         }
     if not metadata and not spec_patch:
         return None
-    # Taints are replaced as a list: the version protects concurrent changes of other writers. It
-    # also prevents us from claiming an annotation that a user sets at the same time. All other
-    # fields are merged, without a version: a concurrent kubelet update is no conflict.
+    # A patch replaces the whole list of taints: the resourceVersion precondition protects
+    # concurrent changes. With join annotations it protects one that a user sets at the same time.
+    # All other fields are merged without that precondition: kubelet updates cause no conflict.
     version = version_precondition(node) if spec_patch or initial else {}
     return {**spec_patch, "metadata": uid_precondition(node) | version | metadata}
 
 
 def wanted_metadata(machine: Machine) -> AppliedMetadata:
-    """Return the metadata that the machine's template wants on its node."""
+    """Return the metadata of the machine's template for its node."""
     return AppliedMetadata(
         metadata=Metadata(
             labels=dict(machine.node_labels) or None,
@@ -113,7 +114,7 @@ def wanted_metadata(machine: Machine) -> AppliedMetadata:
 
 
 def applied_metadata(node: Node, settings: MachineSettings) -> AppliedMetadata:
-    """Return the metadata that was applied before.
+    """Return the metadata that was applied before, from the node's annotation.
 
     An unreadable annotation counts as empty, so that nothing is removed.
     """
@@ -128,7 +129,10 @@ def applied_metadata(node: Node, settings: MachineSettings) -> AppliedMetadata:
 def capacity_patch(
     node: Node, wanted: Mapping[str, str], settings: MachineSettings
 ) -> Patch | None:
-    """Return the status patch that adds resources to the node's capacity; None = up to date."""
+    """Return the status patch that adds resources to the node's capacity; None = up to date.
+
+    Resources that were added before and are not wanted any more are removed.
+    """
     before = _amounts(node, settings)
     changes: dict[str, Any] = {key: None for key in before if key not in wanted}
     changes |= {key: value for key, value in wanted.items() if before.get(key) != value}
@@ -140,7 +144,7 @@ def capacity_patch(
 def capacity_record_patch(
     node: Node, wanted: Mapping[str, str], settings: MachineSettings
 ) -> Patch | None:
-    """Return the patch that records the added resources; None = up to date."""
+    """Return the patch of the annotation that records the added resources; None = up to date."""
     if _amounts(node, settings) == dict(wanted):
         return None
     text = _ORDERED.encode(wanted).decode() if wanted else None
@@ -149,7 +153,10 @@ def capacity_record_patch(
 
 
 def unmanaged_patch(node: Node, settings: MachineSettings) -> Patch | None:
-    """Return the patch of a node without a machine; None = up to date."""
+    """Return the patch that marks a node as without a machine, and removes our finalizer.
+
+    None = up to date.
+    """
     metadata: dict[str, Any] = {}
     if node.annotations.get(settings.names.unmanaged) != "1":
         metadata["annotations"] = {settings.names.unmanaged: "1"}
@@ -159,14 +166,14 @@ def unmanaged_patch(node: Node, settings: MachineSettings) -> Patch | None:
 
 
 def managed_patch(node: Node, settings: MachineSettings) -> Patch | None:
-    """Return the patch of a node that has a machine after all; None = up to date."""
+    """Return the patch that removes the mark of `unmanaged_patch`; None = up to date."""
     if settings.names.unmanaged not in node.annotations:
         return None
     return {"metadata": uid_precondition(node) | {"annotations": {settings.names.unmanaged: None}}}
 
 
 def release_patch(node: Node, settings: MachineSettings) -> Patch | None:
-    """Return the patch that removes our finalizer from a node; None = it has none."""
+    """Return the patch that removes our finalizer from a node; None = it does not have it."""
     return remove_finalizer_patch(node, settings.names.node_finalizer)
 
 
@@ -181,7 +188,7 @@ def _amounts(node: Node, settings: MachineSettings) -> dict[str, str]:
 def _changes(
     present: Mapping[str, str], wanted: Mapping[str, str], before: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """Return the values to set, and those to remove because we set them before."""
+    """Return the values to set, and None for each key to remove because we set it before."""
     gone: dict[str, str | None] = {
         key: None for key in before if key not in wanted and key in present
     }

@@ -1,20 +1,20 @@
-"""VMs without a machine: selection of those that may be deleted. Pure.
+"""Orphans: selects VMs without a machine that may be deleted. No I/O.
 
 Conditions for the deletion of a VM:
-- The VM carries the marker of our cluster and the namespace of our machines.
-- An earlier pass found the VM ownerless, too.
+- Its labels contain the marker of our cluster and the namespace of our machines.
+- No machine in the cache owns the VM, in this pass and in an earlier one.
 - The VM is more than an hour old.
-- A live list of machines has no owner either.
+- No machine in a live list owns the VM.
 
 The number of deletions in a pass is limited, because many ownerless VMs mean that machines are
 missing.
 
-A VM without a namespace was created by an earlier release, and may belong to a machine of another
-namespace. Such a VM is deleted only if a list of all namespaces shows no such machine.
+A VM whose labels lack a namespace was created by an earlier release, and may belong to a machine of
+another namespace. Such a VM is deleted only if a list of all namespaces contains no owner.
 
-With a driver that knows names only, a VM has no marks. A VM counts as ours if its name is that of a
-machine whose VM we created and whose deletion was observed (`DeletedMachines`). Any other VM is
-reported at most.
+With a driver that finds VMs by name only, VMs have no labels. Such a VM counts as ours if it has
+the name of a machine whose VM we created and whose deletion was observed (`DeletedMachines`). Any
+other VM is at most reported.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from ccm.cloud.machines import Identity, MachineRecord
 from ccm.model.machines import Machine
 
 MIN_AGE_S = 3600.0
-"""Minimum age of a VM to delete: a younger VM's machine may not be known everywhere yet."""
+"""Minimum age in seconds of a VM to delete: the caches may lack the machine of a younger VM."""
 
 SIGHTING_INTERVAL_S = 30.0
-"""Minimum time between two sightings of a VM that counts as ours by name. A listing may still show
-a VM that was deleted with its machine a moment ago."""
+"""Minimum time in seconds between the first sighting of a VM that counts as ours by name and its
+deletion. A listing may still show a VM that was deleted with its machine a moment ago."""
 
 SETTLE_S = 60.0
-"""A listing that begins this long after the deletion of a machine shows every VM that it left:
-listings lag behind creations."""
+"""A listing that begins this many seconds after the deletion of a machine shows every VM that the
+machine left; earlier listings may lag behind creations."""
 
 MAX_NAMES = 10_000
 """Maximum number of deleted machines that are remembered per class, to bound the memory while no
@@ -49,7 +49,7 @@ ownerless VMs mean that machines are missing."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """First sighting of an ownerless VM, and the number of passes that saw it."""
+    """Time of the first sighting of an ownerless VM, and number of passes that saw it."""
 
     since: datetime
     number: int
@@ -61,10 +61,10 @@ class OrphanCandidates:
 
     Attributes:
         owned_count: number of VMs that count as ours.
-        candidates: VMs that may be deleted, subject to `decide_deletions`.
+        candidates: ownerless VMs that may be deleted if `decide_deletions` agrees.
         waiting: ownerless VMs that are too young, or were not seen often enough.
-        strangers: VMs without our marks that no machine names.
-        sightings: sightings for the next pass.
+        strangers: VMs that neither count as ours nor have a machine.
+        sightings: sightings for the next pass, by provider ID or name and UID.
     """
 
     owned_count: int = 0
@@ -80,8 +80,8 @@ class OrphanDecision:
 
     Attributes:
         to_delete: VMs to delete.
-        over_limit: VMs beyond the limit of a pass.
-        unconfirmed: VMs without a namespace, while only one namespace could be listed.
+        over_limit: orphans that are kept, because they exceed the limit of a pass.
+        unconfirmed: VMs whose labels lack a namespace, if not all namespaces could be listed.
     """
 
     to_delete: Sequence[MachineRecord] = ()
@@ -106,9 +106,10 @@ def find_candidates(
         machines: all machines of our namespace.
         sightings: sightings of the previous pass.
         now: the time.
-        cluster: our marker.
+        cluster: marker of our cluster.
         namespace: namespace of our machines.
-        gone: names of deleted machines, for a driver that knows names only; see `DeletedMachines`.
+        gone: names of deleted machines, for a driver that finds VMs by name only; see
+            `DeletedMachines`.
     """
     unique = list({_key(record): record for record in records}.values())
     owned = Owners(machines)
@@ -145,14 +146,14 @@ def decide_deletions(
 
     Args:
         candidates: the candidates.
-        machines: a list that was read from the API server after the listing of the VMs.
-        all_namespaces: whether that list has the machines of all namespaces.
+        machines: list of machines that was read from the API server after the listing of the VMs.
+        all_namespaces: whether `machines` contains the machines of all namespaces.
     """
     owners = Owners(machines)
     ownerless = [record for record in candidates.candidates if not owners.may_own(record)]
     confirmed, unconfirmed = list[MachineRecord](), list[MachineRecord]()
     for record in ownerless:
-        # A VM without marks is a candidate only because `DeletedMachines` has its name.
+        # A VM without labels is a candidate only if `DeletedMachines` contains its name.
         is_located = _is_unmarked(record) or bool(record.identity.namespace)
         (confirmed if all_namespaces or is_located else unconfirmed).append(record)
     # VMs of another namespace must not raise the limit for ours.
@@ -177,11 +178,11 @@ class Owners:
         self._names = {machine.name for machine in known}
 
     def owns(self, record: MachineRecord) -> bool:
-        """Return whether a machine names the VM, or is being created and has the VM's UID."""
+        """Return whether a machine has the VM's provider ID, or is in creation and has its UID."""
         return record.info.provider_id in self._by_id or record.identity.uid in self._making
 
     def may_own(self, record: MachineRecord) -> bool:
-        """Return whether a machine owns the VM, or may own it: without marks the name decides."""
+        """Return whether a machine owns the VM, or has the name of a VM without labels."""
         by_name = _is_unmarked(record) and record.identity.name in self._names
         return by_name or self.owns(record)
 
@@ -191,7 +192,7 @@ class DeletedMachine:
     """Deleted machine that may have left a VM.
 
     Attributes:
-        identity: identity that its VM carries.
+        identity: identity in the labels that a VM of the machine has.
         origins: see `Machine.origins`.
         at: event loop time at which the deletion was observed.
     """
@@ -204,17 +205,17 @@ class DeletedMachine:
 class DeletedMachines:
     """Deleted machines that may have left a VM, by class and name.
 
-    Only a machine whose object recorded a creation counts, because its name was free then. A
-    machine is forgotten once a listing shows no VM of its name: a VM that takes the name later has
-    another owner. The machines are kept in memory: after a restart their VMs are reported, not
-    deleted.
+    Add only machines whose object recorded the start of a creation: at that time, no VM had the
+    name. A machine is forgotten once a listing shows no VM of its name, because a VM that gets the
+    name later has another owner. The machines are kept in memory only: after a restart, VMs of
+    machines deleted before are reported instead of deleted.
     """
 
     def __init__(self) -> None:
         self._classes: dict[str, dict[str, DeletedMachine]] = {}
 
     def add(self, machine: DeletedMachine) -> None:
-        """Remember a machine; beyond the limit the oldest of its class is forgotten."""
+        """Remember a machine; beyond `MAX_NAMES`, forget the oldest machine of its class."""
         known = self._classes.setdefault(machine.identity.pool, {})
         known.pop(machine.identity.name, None)
         known[machine.identity.name] = machine
@@ -222,25 +223,30 @@ class DeletedMachines:
             del known[next(iter(known))]
 
     def remove(self, name: str) -> None:
-        """Forget the machines of a name, because a new machine has it."""
+        """Forget the deleted machines of a name, because a new machine has that name."""
         for known in self._classes.values():
             known.pop(name, None)
 
     def of(self, pool: str, origin: str) -> Mapping[str, Identity]:
-        """Return, by name, the machines of a class whose VMs a listing with that origin shows."""
+        """Return, by name, the identities of machines whose VMs a listing would show.
+
+        Args:
+            pool: class of the listing.
+            origin: `ResolvedClass.origin` of the listing's credentials.
+        """
         known = self._classes.get(pool, {})
         return {name: gone.identity for name, gone in known.items() if origin in gone.origins}
 
     def settle(self, pool: str, listed: Collection[str], began: float) -> bool:
-        """Forget the machines that left no VM.
+        """Forget the machines that left no VM, according to a listing.
 
         Args:
-            pool: the class.
-            listed: names of the VMs of a listing.
+            pool: class of the listing.
+            listed: names of the listed VMs.
             began: event loop time at which the listing began.
 
         Returns:
-            Whether the listing came too early for some machine.
+            Whether the listing began less than `SETTLE_S` after the deletion of some machine.
         """
         known = self._classes.get(pool, {})
         early = {name for name, gone in known.items() if began <= gone.at + SETTLE_S}
@@ -256,9 +262,10 @@ class DeletedMachines:
 
 
 def may_leave_vm(machine: Machine) -> bool:
-    """Return whether the object records that we created the machine's VM, under a free name.
+    """Return whether the object records that we created, or tried to create, the machine's VM.
 
-    A provider ID alone is no such record: a user may have set it.
+    The record also proves that no other VM had the machine's name then. A provider ID alone proves
+    nothing: a user may have set it.
     """
     return machine.creation_started or bool(machine.origins)
 
@@ -278,8 +285,8 @@ def _key(record: MachineRecord) -> str:
 
 def _is_old_enough(record: MachineRecord, sighting: Sighting, now: datetime) -> bool:
     if _is_unmarked(record):
-        # No minimum age, which protects VMs whose machines are not known yet: this machine was
-        # known, and was seen to be deleted. The first sighting is 0 s old.
+        # The minimum age protects VMs whose machines are not in the cache yet. It is not needed
+        # here: this VM's machine was in the cache, and its deletion was observed.
         return (now - sighting.since).total_seconds() >= SIGHTING_INTERVAL_S
     # Without a creation time from the cloud, the age counts from the first sighting.
     since = record.created or sighting.since

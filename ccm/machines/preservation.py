@@ -1,10 +1,10 @@
-"""Preservation: a user or a set keeps a machine from being replaced for a time. Pure.
+"""Preservation: a user or a set keeps a machine from being replaced for a time. No I/O.
 
-A failed machine is kept so that a user can find the cause. Its Pods move, and no new ones are
-scheduled on its node. The write that marks the machine Failed also stores the end of the
-preservation, so that the machine cannot be replaced in between.
+A failed machine is kept so that a user can find the cause. Its Pods move to other nodes, and no new
+Pods are scheduled on its node. The write that marks the machine Failed also stores the end of the
+preservation, so that the machine set cannot replace the machine before that end is stored.
 
-While a node is preserved, an annotation keeps the autoscaler from deleting it.
+While a machine is preserved, an annotation keeps the autoscaler from deleting its node.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ from ccm.model.times import format_time
 
 NOW, WHEN_FAILED = Preserve.NOW.value, Preserve.WHEN_FAILED.value
 WHEN_FAILED_BY_SET, NEVER = Preserve.AUTO.value, Preserve.NO.value
-"""Values of the annotation: preserve now; when failed; when failed, set by a machine set; never."""
+"""Values of the annotation `preserve`: preserve now; preserve when failed; preserve when failed
+(written by a machine set); never preserve."""
 
 VALUES = frozenset({NOW, WHEN_FAILED, WHEN_FAILED_BY_SET, NEVER})
 
 DRAINED = "Preserved node drained successfully."
 NOT_DRAINED = "Preserved node could not be drained."
-"""Texts about the drain in the message of the node's condition (reference)."""
+"""Texts about the drain in the message of the condition `Preserved` (Gardener's MCM)."""
 
 
 class PreservationAction(Enum):
-    """Action for a machine."""
+    """Action on the preservation of a machine."""
 
     NOTHING = "nothing"
     PRESERVE = "preserve"
@@ -53,15 +54,15 @@ class PreservationAction(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreservationDecision:
-    """Decision about a machine.
+    """Decision about the preservation of a machine.
 
     Attributes:
         action: the action.
-        value: value of the annotation that counts.
-        until: end of the preservation.
-        removes_annotation: whether the annotation is removed, because it was fulfilled.
-        node_value: value to record as the node's; empty = none.
-        by_node: whether the node's annotation counts, so that the machine's own is removed.
+        value: value of the `preserve` annotation that applies, of the node or of the machine.
+        until: end of the preservation; None = none planned or stored.
+        removes_annotation: whether to remove the annotation, because the preservation has ended.
+        node_value: value of the node's annotation to record on the machine; empty = none.
+        by_node: whether the node's annotation applies, so that the machine's own is removed.
     """
 
     action: PreservationAction
@@ -78,7 +79,7 @@ NOTHING = PreservationDecision(action=PreservationAction.NOTHING)
 def decide(
     machine: Machine, node: Node | None, now: datetime, settings: MachineSettings
 ) -> PreservationDecision:
-    """Return the decision about a machine; `node` None = it has none."""
+    """Decide about the preservation of a machine; `node` None = the machine has no node."""
     names, until = settings.names, machine.status.preserve_until
     if not names.preserve:
         return NOTHING
@@ -91,7 +92,7 @@ def decide(
     by_node = bool(of_node or last)
     requested = of_node if by_node else own
     if node is None:
-        # The annotation of a node that is gone still counts for its machine.
+        # The recorded annotation of a node that no longer exists still applies to its machine.
         requested, by_node, of_node = last or own, bool(last), last
     action, forgets = _action(requested, machine.phase, is_over=until is not None and until <= now)
     if action is PreservationAction.PRESERVE and until is None:
@@ -107,7 +108,7 @@ def decide(
 
 
 def _action(requested: str, phase: Phase, *, is_over: bool) -> tuple[PreservationAction, bool]:
-    """Return the action, and whether the annotation is removed."""
+    """Return the action, and whether the annotation has to be removed."""
     if requested in ("", NEVER):
         return PreservationAction.STOP, False
     if is_over:
@@ -124,9 +125,9 @@ def with_preservation(
     now: datetime,
     settings: MachineSettings,
 ) -> MachineStatus:
-    """Return a status to write, with the end of a preservation that begins with it.
+    """Return a status to write; if it starts a preservation, with the end of the preservation.
 
-    The end of a preservation is removed from the status only once the node is cleaned up.
+    The end is removed from the status later, once the node is cleaned up.
     """
     decision = decide(msgspec.structs.replace(machine, status=status), node, now, settings)
     if decision.action is PreservationAction.PRESERVE:
@@ -137,7 +138,7 @@ def with_preservation(
 def wants_drain(
     machine: Machine, node: Node, decision: PreservationDecision, settings: MachineSettings
 ) -> bool:
-    """Return whether a preserved node still has Pods that should move."""
+    """Return whether the node of a failed, preserved machine has not been drained yet."""
     if decision.action is not PreservationAction.PRESERVE or machine.phase is not Phase.FAILED:
         return False
     condition = condition_of(node, settings.names.preserved_condition)
@@ -147,8 +148,8 @@ def wants_drain(
 def task(machine: Machine, node: Node, now: datetime, settings: MachineSettings) -> DrainTask:
     """Return the task to drain a preserved node.
 
-    The node stays, so no condition announces its end. The taint keeps Pods from it: a cordon would
-    look like a user's.
+    The node stays, so the Terminating condition is not set. A taint keeps new Pods from the node,
+    because a cordon would look like a user's.
     """
     since, force = machine.status.since or now, machine.force_drain
     return drain_task(
@@ -192,7 +193,7 @@ def condition_patch(
     *,
     drained: bool | None,
 ) -> Patch | None:
-    """Return the patch of the node's condition; None = up to date.
+    """Return the patch of the node's condition `Preserved`; None = up to date.
 
     Args:
         machine: the machine.
@@ -218,7 +219,7 @@ def condition_patch(
 def machine_patch(
     obj: KubeObject, decision: PreservationDecision, settings: MachineSettings
 ) -> Patch | None:
-    """Return the patch of the machine's annotations; None = up to date."""
+    """Return the patch of the preservation annotations of a machine; None = up to date."""
     names = settings.names
     if decision.action is PreservationAction.NOTHING:
         return None

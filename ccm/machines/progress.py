@@ -1,6 +1,6 @@
-"""Status of a deployment. Pure.
+"""Status of a deployment. No I/O.
 
-Conditions of other writers are kept.
+Conditions that other programs write are kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ccm.model.names import STATUS_FALSE, STATUS_TRUE, STATUS_UNKNOWN
 
 AVAILABLE, PROGRESSING, FAILURE = "Available", "Progressing", "ReplicaFailure"
 OWN = frozenset({AVAILABLE, PROGRESSING, FAILURE})
-"""Condition types written here (apps Deployment controller)."""
+"""Condition types that this module writes, as the Deployment controller of Kubernetes does."""
 
 ENOUGH, NOT_ENOUGH = "MinimumReplicasAvailable", "MinimumReplicasUnavailable"
 NEW_SET_CREATED, NEW_SET_FOUND = "NewMachineSetCreated", "FoundNewMachineSet"
@@ -28,10 +28,10 @@ SET_UPDATED, NEW_SET_AVAILABLE, DEADLINE_EXCEEDED = (
 PAUSED, RESUMED = "DeploymentPaused", "DeploymentResumed"
 SET_CREATE_ERROR = "MachineSetCreateError"
 INVALID = "InvalidDeployment"
-"""Reasons (reference); the last one is ours: the specification is invalid."""
+"""Reasons of conditions (Gardener's MCM). `InvalidDeployment` is ours: the spec is invalid."""
 
 _RESTARTING = frozenset({NEW_SET_AVAILABLE, INVALID, RESUMED, SET_CREATE_ERROR})
-"""Reasons after which a rollout begins or continues."""
+"""Reasons of Progressing that are replaced as soon as the rollout starts, or goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,9 @@ class RolloutState:
 
     Attributes:
         deployment: the deployment.
-        new: the set of its newest template; None = there is none yet.
+        new: the set of its newest template; None = not created yet.
         olds: the other sets.
-        new_set_name: name of the set that is created now; empty = none.
+        new_set_name: name of the set that this pass creates; empty = none.
         now: the time.
     """
 
@@ -82,14 +82,14 @@ def rollout_status(seen: RolloutState) -> DeploymentStatus:
 
 
 def invalid_status(deployment: MachineDeployment, now: datetime) -> DeploymentStatus:
-    """Return the status of an invalid deployment, without new counts."""
+    """Return the status of an invalid deployment; the counts stay unchanged."""
     return stopped_status(deployment, now, INVALID, " ".join(deployment.faults))
 
 
 def stopped_status(
     deployment: MachineDeployment, now: datetime, reason: str, text: str
 ) -> DeploymentStatus:
-    """Return the status of a deployment whose rollout is stopped, with the reason."""
+    """Return the status with Progressing False for a reason; everything else stays unchanged."""
     before = deployment.status
     wanted = Condition(type=PROGRESSING, status=STATUS_FALSE, reason=reason, message=text)
     others = [condition for condition in before.conditions if condition.type != PROGRESSING]
@@ -161,7 +161,7 @@ def _progress(seen: RolloutState, counted: DeploymentStatus) -> Condition | None
         and last.reason == NEW_SET_AVAILABLE
         and counted.replicas == counted.updated
     ):
-        # A complete rollout stays complete: machines that fail later do not restart it.
+        # A complete rollout stays complete, even if machines fail later.
         return last
     if last is None and seen.new is not None:
         return _progressing(NEW_SET_FOUND, f'Found new machine set "{seen.new.name}"', seen.now)
@@ -193,7 +193,7 @@ def _name(seen: RolloutState) -> str:
 
 
 def _has_moved(before: DeploymentStatus, counted: DeploymentStatus) -> bool:
-    """Return whether the rollout progressed since the status was written."""
+    """Return whether the rollout progressed since the status `before` was written."""
     return (
         counted.updated > before.updated
         or counted.replicas - counted.updated < before.replicas - before.updated
@@ -203,7 +203,7 @@ def _has_moved(before: DeploymentStatus, counted: DeploymentStatus) -> bool:
 
 
 def _deadline(deployment: MachineDeployment, last: Condition | None) -> datetime | None:
-    """Return the time limit for progress; None = there is none, or it has passed."""
+    """Return the time limit for progress; None = no limit applies, or it was exceeded before."""
     if deployment.deadline_s is None or last is None or last.updated is None:
         return None
     if last.reason in (NEW_SET_AVAILABLE, DEADLINE_EXCEEDED, PAUSED, INVALID, SET_CREATE_ERROR):
@@ -212,7 +212,7 @@ def _deadline(deployment: MachineDeployment, last: Condition | None) -> datetime
 
 
 def _failures(seen: RolloutState) -> Sequence[Condition]:
-    """Return the first failure of a set, that of the new set before those of old ones."""
+    """Return one true `ReplicaFailure` condition of a set; the new set's if it has one."""
     failures = [
         condition
         for machine_set in reversed(seen.sets)
@@ -223,7 +223,7 @@ def _failures(seen: RolloutState) -> Sequence[Condition]:
 
 
 def _stamped(before: Condition | None, wanted: Condition, now: datetime) -> Condition:
-    """Return a condition with its timestamps, which are kept if it did not change."""
+    """Return the condition `wanted` with timestamps; unchanged parts keep those of `before`."""
     if before is None or before.status != wanted.status:
         return replace(wanted, updated=now, since=now)
     same = (before.reason, before.message) == (wanted.reason, wanted.message)

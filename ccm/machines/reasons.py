@@ -1,6 +1,7 @@
 """Reasons of events, types of conditions, and event sources of the machine controllers.
 
-They are an API: none is changed or removed. Those without "Ours" are the reference's.
+They are a public API: do not change or remove any. "Ours" = Gardener's machine-controller-manager
+(MCM) lacks the name; all other names are MCM's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ REASON_UPDATE_DRAINED = "DrainSuccessful"
 REASON_UPDATE_READY = "ReadyForUpdate"
 REASON_UPDATE_SUCCESSFUL = "UpdateSuccessful"
 REASON_UPDATE_FAILED = "UpdateFailed"
-"""Reasons of the condition of a Node during an in-place update, in this order. The last three are
+"""Reasons of the condition `InPlaceUpdate` of a Node, in the order of an update. The last three are
 also reasons of events on its Machine."""
 
 EVENT_SCALING = "ScalingMachineSet"
@@ -28,7 +29,8 @@ UNHEALTHY_CONDITIONS = (
     "DiskPressure",
     "NetworkUnavailable",
 )
-"""Conditions that make a node unhealthy unless they are False or missing; default of the flag."""
+"""Conditions that make a node unhealthy unless they are False or missing; default of the flag
+`--node-conditions`."""
 
 CONDITION_SPEC_VALID = "SpecValid"
 """Condition type of a MachineClass: whether VMs can be created from it. Ours."""
@@ -39,30 +41,32 @@ why. Ours."""
 
 REASON_SPEC_VALID = "SpecAccepted"
 REASON_UNCHECKED = "NotChecked"
-"""Other reasons of that condition."""
+"""Reasons of the condition `SpecValid` if it is True: the driver accepted the spec, or does not
+validate specs. Ours."""
 
 REASON_ORPHAN_DELETED = "DeletedOrphanVM"
 REASON_ORPHAN_HELD = "OrphanVMsHeld"
 REASON_ORPHAN_UNCONFIRMED = "OrphanVMsUnconfirmed"
 REASON_STRANGER = "UnmarkedVM"
-"""Reasons of events on a MachineClass about VMs without a Machine: one was deleted; too many would
-be deleted; some carry no namespace and may have another owner; one has no marker and is ignored.
-Ours."""
+"""Reasons of events on a MachineClass about VMs without a Machine, in this order: a VM was deleted;
+VMs beyond the limit of a pass are kept; VMs whose labels have no namespace are kept, because they
+may have another owner; a VM without the marker of any cluster is ignored. Ours."""
 
 REASON_DRAINED = "NodeDrained"
 REASON_DRAIN_BLOCKED = "NodeDrainBlocked"
 REASON_DRAIN_FAILED = "NodeDrainFailed"
-"""Reasons of events on a Machine whose node is drained: the drain ended; it waits, for example for
-Pods to become ready elsewhere; it failed, and starts again. Ours."""
+"""Reasons of events on a Machine about the drain of its node: the drain is complete; it waits, for
+example for a disruption budget; it failed and will be started again. Ours."""
 
 REASON_VM_NOT_VISIBLE = "VMNotVisible"
 REASON_VM_PRESUMED_DELETED = "VMPresumedDeleted"
-"""Reasons of Warning events on a Machine that is being deleted: the new credentials of its class do
-not show its VM; the wait for the former ones has ended, so the VM counts as deleted. Ours."""
+"""Reasons of Warning events on a Machine that is being deleted: the cloud does not show its VM to
+the new credentials of its class; the wait for the former credentials has ended, so the VM counts as
+deleted. Ours."""
 
 REASON_VM_NOT_OWNED = "VMNotOwned"
-"""Reason of a Warning event on a Machine: the VM of its provider ID has another owner, so that
-neither the VM nor its node is touched. Ours."""
+"""Reason of a Warning event on a Machine: the VM of its provider ID has another owner, so that the
+controller changes neither the VM nor its node. Ours."""
 
 REASON_NODE_UNHEALTHY = "NodeUnhealthy"
 REASON_NODE_HEALTHY = "NodeHealthy"
@@ -70,16 +74,16 @@ REASON_MACHINE_FAILED = "MachineFailed"
 REASON_REPLACEMENT_BLOCKED = "ReplacementHeld"
 REASON_PRESERVED = "MachinePreserved"
 REASON_PRESERVED_ENDED = "PreservationEnded"
-"""Reasons of events on a Machine: its node is unhealthy, or healthy again; it has failed; its
-failure waits for other replacements; it is preserved, or no longer. Ours: the reference has no such
-events."""
+"""Reasons of events on a Machine: its node is unhealthy, or healthy again; the Machine was marked
+Failed; it will be marked Failed only after the replacement of other Machines; it is preserved, or
+no longer preserved. Ours."""
 
 COMPONENT = "machine-controller"
 """Event source component."""
 
 CONDITION_REPLICA_FAILURE = "ReplicaFailure"
 CONDITION_FROZEN = "Frozen"
-"""Condition types of a MachineSet; the second one of a MachineDeployment, too."""
+"""Condition types of a MachineSet; `Frozen` is also a condition type of a MachineDeployment."""
 
 CONDITION_SLOWED = "CreationSlowed"
 """Condition type of a MachineSet whose creations are delayed because its machines fail. Ours."""
@@ -87,21 +91,22 @@ CONDITION_SLOWED = "CreationSlowed"
 REASON_FAILED_CREATE = "FailedCreate"
 REASON_FAILED_DELETE = "FailedDelete"
 REASON_INVALID = "InvalidSpec"
-"""Reasons of `ReplicaFailure`. The last one is ours: the set is invalid. It is also the reason of a
-Warning event on that set, and on a Machine for which no VM can be created."""
+"""Reasons of `ReplicaFailure`. `InvalidSpec` is ours: the set is invalid. `InvalidSpec` is also the
+reason of a Warning event on an invalid set, and on a Machine for which no VM can be created."""
 
 REASON_REPEATED_FAILURES = "RepeatedFailures"
 """Reason of `CreationSlowed`. Ours."""
 
 REASON_CREATED = "SuccessfulCreate"
 REASON_DELETED = "SuccessfulDelete"
-"""Reasons of events on a MachineSet; failures have the reasons of the condition."""
+"""Reasons of events on a MachineSet; events about failures have the reasons of `ReplicaFailure`."""
 
 REASON_OVERSHOOT = "OverShootingReplicaCount"
 REASON_UNDERSHOOT = "UnderShootingReplicaCount"
 REASON_UNFREEZE = "UnfreezeAnnotation"
 REASON_STATE_SYNC = "MachineDeploymentStateSync"
-"""Reasons why a set is frozen or unfrozen; the last one is for deployments."""
+"""Reasons in the condition `Frozen`, and in the events about it; `MachineDeploymentStateSync` is
+used for deployments only."""
 
 REASON_FROZE_SET = "FrozeMachineSet"
 REASON_UNFROZE_SET = "UnfrozeMachineSet"
@@ -109,4 +114,5 @@ REASON_UNFROZE_SET = "UnfrozeMachineSet"
 
 COMPONENT_SETS = "machineset-controller"
 COMPONENT_MANAGER = "machine-controller-manager"
-"""Event source components: of creations and deletions of a set, and of freezing."""
+"""Components in the source of events: for creations and deletions of machines by a set, and for
+freezing."""

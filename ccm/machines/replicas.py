@@ -1,9 +1,9 @@
-"""Creations and deletions of a machine set, decided from its machines. Pure.
+"""Creations and deletions of machines by a machine set. No I/O.
 
-A set has as many machines as it wants, not counting those that are being deleted. Surplus machines
-are deleted in a fixed order, so that a repeated decision selects the same ones. Failed machines,
-and machines that the autoscaler chose, are always deleted. Preserved machines are deleted last or
-not at all.
+A set keeps as many machines as its replicas, not counting machines that are being deleted. Surplus
+machines are deleted in a fixed order, so that a repeated decision selects the same machines. Failed
+machines, and machines that the autoscaler chose, are always deleted. Preserved machines are deleted
+last if they are surplus, and otherwise kept even if they failed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ccm.model.machines import (
 )
 
 MAX_CHANGES_PER_PASS = 100
-"""Maximum number of creations, and of deletions, in one pass (reference)."""
+"""Maximum number of creations, and also of deletions, in one pass (Gardener's MCM)."""
 
 DEFAULT_PRIORITY = 3
-"""Priority of a machine whose annotation is missing or unreadable (reference)."""
+"""Priority of a machine whose annotation is missing or unreadable (Gardener's MCM)."""
 
 AUTOSCALER_PRIORITY = 1
-"""Priority of a machine that the autoscaler wants deleted (reference)."""
+"""Priority of a machine that the autoscaler wants deleted (Gardener's MCM)."""
 
 _ORDER = (
     {Phase.TERMINATING, Phase.NEW},
@@ -62,12 +62,12 @@ class Member:
 
     Attributes:
         machine: the machine.
-        node: its node; None = it has none, or none is known.
-        is_labeled: whether it has all labels of the template.
-        preserved_until: time until which it is preserved; None = it is not.
-        preserve: the annotation that counts, of the node or of the machine.
-        own_preserve: annotation of the machine.
-        uses_own_annotation: whether the annotation of the machine counts, not that of the node.
+        node: its node; None = not known, or missing.
+        is_labeled: whether the machine has all labels of the set's template.
+        preserved_until: time until which the machine is preserved; None = not preserved.
+        preserve: the `preserve` annotation that applies, of the node or of the machine.
+        own_preserve: the `preserve` annotation of the machine.
+        uses_own_annotation: whether the machine's annotation applies instead of the node's.
     """
 
     machine: Machine
@@ -103,7 +103,7 @@ class Member:
         return waits and self.machine.phase is Phase.FAILED
 
     def is_available(self, min_ready_s: float, now: datetime) -> bool:
-        """Return whether the machine has been ready for long enough."""
+        """Return whether the machine has been ready for `min_ready_s` seconds."""
         return self.machine.counts_as_ready and available_in_s(self.machine, min_ready_s, now) <= 0
 
 
@@ -114,13 +114,13 @@ def build_member(
 
     Args:
         machine: the machine.
-        node: its node; None = it has none, or none is known.
+        node: its node; None = not known, or missing.
         labels: labels of the set's template.
-        annotation: name of the node's annotation by which a machine is preserved.
+        annotation: name of the `preserve` annotation of nodes.
     """
     own = Preserve.of(machine.preserve)
     of_node = "" if node is None else node.annotations.get(annotation, "")
-    # An annotation that was removed from the node also cancels the preservation of the machine.
+    # After the node's annotation was removed, the machine's annotation does not apply either.
     is_its_own = node is None or not (of_node or machine.preserve_of_node)
     return Member(
         machine=machine,
@@ -137,7 +137,7 @@ class PopulatedSet(MachineSet, frozen=True, kw_only=True):
     """A machine set with the machines that it controls.
 
     Attributes:
-        members: all of its machines.
+        members: all machines of the set.
     """
 
     members: Sequence[Member] = ()
@@ -160,7 +160,7 @@ class Scaling:
     Attributes:
         create: number of machines to create.
         delete: machines to delete.
-        missing: number of missing machines, including those that must not be created.
+        missing: number of missing machines, even if the pass must not create them.
     """
 
     create: int = 0
@@ -187,7 +187,7 @@ def plan_scaling(wanted: MachineSet, members: Iterable[Member], now: datetime) -
 
 
 def _to_delete(wanted: MachineSet, live: Sequence[Member], now: datetime) -> Sequence[Member]:
-    # A moved machine brings its own replica, which the set may not have yet.
+    # The set's replicas may not include a machine yet that an in-place update moved to the set.
     countable = deletion_order(
         (member for member in live if not member.machine.was_moved), now, wanted.min_ready_s
     )
@@ -204,7 +204,10 @@ def _to_delete(wanted: MachineSet, live: Sequence[Member], now: datetime) -> Seq
 
 
 def is_chosen_by_autoscaler(machine: Machine, scaled: datetime | None) -> bool:
-    """Return whether the autoscaler chose the machine, and has lowered the replicas since."""
+    """Return whether the autoscaler chose the machine, and lowered the replicas afterwards.
+
+    `scaled` is the time of its last scaling; None = it has not scaled the set.
+    """
     if machine.priority != AUTOSCALER_PRIORITY or machine.marked is None or scaled is None:
         return False
     return machine.marked <= scaled
@@ -218,7 +221,10 @@ def _is_replaceable(member: Member, now: datetime) -> bool:
 def deletion_order(
     members: Iterable[Member], now: datetime, min_ready_s: float = 0.0
 ) -> Sequence[Member]:
-    """Return machines in the order of deletions; of two equal ones the unavailable one is first."""
+    """Return machines in the order of deletions.
+
+    Of machines with the same priority and phase, unavailable machines come first.
+    """
     return sorted(members, key=lambda member: _rank(member, now, min_ready_s))
 
 
@@ -226,7 +232,7 @@ def _rank(member: Member, now: datetime, min_ready_s: float) -> tuple[object, ..
     kept, machine = member.is_preserved(now), member.machine
     return (
         kept,
-        # Of preserved machines, those that the set chose go first, then those that expire sooner.
+        # Of preserved machines, first those that the set preserves, then those that expire sooner.
         kept and member.preserve is not Preserve.AUTO,
         (member.preserved_until or _FOREVER) if kept else _FOREVER,
         machine.priority,
@@ -241,13 +247,13 @@ def _rank(member: Member, now: datetime, min_ready_s: float) -> tuple[object, ..
 def plan_preservation(
     wanted: MachineSet, members: Iterable[Member]
 ) -> tuple[Sequence[Member], Sequence[Member]]:
-    """Return the machines that the set starts to preserve, and those it stops to preserve."""
+    """Return the machines that the set starts to preserve, and those that it stops preserving."""
     live = [member for member in members if not member.machine.is_terminating]
     own = [member for member in live if member.own_preserve is Preserve.AUTO]
     room = wanted.max_preserved - len(own)
     if room < 0:
         return (), sorted(own, key=_age)[:-room]
-    # Users decided about the others by annotation.
+    # For all other failed machines, a user decided by annotation.
     candidates = [
         member
         for member in live
@@ -262,7 +268,13 @@ def plan_preservation(
 def apply_preservation(
     members: Iterable[Member], keep: Collection[Member], drop: Collection[Member]
 ) -> Sequence[Member]:
-    """Return the machines as they are after these changes of their annotations."""
+    """Return the machines as they are after the set's `plan_preservation` was carried out.
+
+    Args:
+        members: all machines of the set.
+        keep: machines that the set starts to preserve.
+        drop: machines that the set stops preserving.
+    """
     kept, dropped = ({member.key for member in changed} for changed in (keep, drop))
     return [
         replace(member, own_preserve=Preserve.AUTO, preserve=Preserve.AUTO)
@@ -286,7 +298,10 @@ def _age(member: Member) -> tuple[datetime, str]:
 def count_status(
     wanted: MachineSet, members: Iterable[Member], now: datetime
 ) -> tuple[SetStatus, float | None]:
-    """Return the counts in a set's status, and the seconds until one changes by time alone."""
+    """Return the status of a set with new counts, and the seconds until time changes a count.
+
+    The seconds are None if no count changes by time alone.
+    """
     all_members = list(members)
     kept = [
         member
@@ -347,7 +362,7 @@ def _failed(machine: Machine, owner: str) -> FailedMachine:
 
 
 def available_in_s(machine: Machine, min_ready_s: float, now: datetime) -> float:
-    """Return the seconds until a ready machine counts as available."""
+    """Return the seconds until a ready machine counts as available; 0 or less = it does."""
     if not min_ready_s:
         return 0.0
     since = machine.status.since or machine.created
@@ -360,17 +375,17 @@ _PERCENT = re.compile(r"([0-9]{1,9})%")
 
 
 def is_amount(value: object) -> bool:
-    """Return whether a value is a number or a percentage."""
+    """Return whether a value is a number, 0 or more, or a percentage."""
     if isinstance(value, str):
         return _PERCENT.fullmatch(value) is not None
     return isinstance(value, int) and value >= 0
 
 
 def resolve_amount(value: int | str, of: int, *, up: bool) -> int:
-    """Return a number, or a percentage `of` something, rounded up or down.
+    """Return a number unchanged, or a percentage of the number `of`, rounded up or down.
 
     Raises:
-        ValueError: the value is neither.
+        ValueError: the value is neither a number nor a percentage.
     """
     if isinstance(value, int):
         return value
@@ -382,14 +397,14 @@ def resolve_amount(value: int | str, of: int, *, up: bool) -> int:
 
 
 def surge(deployment: MachineDeployment) -> int:
-    """Return the maximum number of machines above the replicas; 0 unless rolling."""
+    """Return the maximum number of machines above the replicas; 0 unless RollingUpdate."""
     if deployment.strategy is not Strategy.ROLLING:
         return 0
     return resolve_amount(deployment.max_surge, deployment.replicas, up=True)
 
 
 def max_machines(deployment: MachineDeployment) -> int:
-    """Return the maximum number of machines: the replicas and the surge."""
+    """Return the maximum number of machines: the sum of replicas and surge."""
     surges = deployment.strategy in (Strategy.ROLLING, Strategy.IN_PLACE)
     if not (surges and is_amount(deployment.max_surge)):
         return deployment.replicas
@@ -409,12 +424,12 @@ def unavailable(deployment: MachineDeployment) -> int:
 
 
 def new_size(deployment: MachineDeployment, *, present: int, new: int) -> int:
-    """Return the allowed size of the new set.
+    """Return the size to which the new set may grow.
 
     Args:
         deployment: the deployment.
-        present: machines that exist or may exist at any moment, in all sets.
-        new: replicas of the new set.
+        present: number of machines in all sets that exist, or are about to be created.
+        new: current replicas of the new set.
 
     Raises:
         ValueError: the strategy is unknown.

@@ -1,8 +1,8 @@
-"""Rollout of a deployment: from its sets, machines and nodes to the next writes. Pure.
+"""Rollout of a deployment: plans the next writes from its sets, machines and nodes. No I/O.
 
-The plan is level-triggered: the same state leads to the same plan, whatever happened before, also
-under another program. Once nothing is left to do, the plan is empty. `scaling` keeps the bounds,
-`autoscaler` handles the requests of the cluster autoscaler, `progress` the status.
+The plan is level-triggered: it depends only on the current state of the objects, even if another
+program wrote that state. Once the rollout is complete, the plan is empty. `scaling` keeps the
+bounds, `autoscaler` handles the requests of the cluster autoscaler, `progress` derives the status.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class SetCreation:
     """A set to create from the newest template.
 
     Attributes:
-        name: its name.
-        replicas: its initial replicas.
-        annotations: its annotations.
+        name: name of the set.
+        replicas: initial replicas.
+        annotations: annotations of the set.
     """
 
     name: SetName
@@ -43,9 +43,10 @@ class SetChange:
     Attributes:
         set: the set.
         replicas: new replicas; None = unchanged.
-        annotations: annotations to set; None as a value = to remove.
-        labels: labels to set or remove, likewise.
-        copies: whether the set gets the deployment's settings and the rest of its template.
+        annotations: annotations to set; value None = remove the annotation.
+        labels: labels to set; value None = remove the label.
+        copies: whether to copy the deployment's template spec, `minReadySeconds` and
+            `autoPreserveFailedMachineMax` to the set.
     """
 
     set: PopulatedSet
@@ -57,20 +58,21 @@ class SetChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutPlan:
-    """Writes of a pass, in this order.
+    """Writes of a pass, in the order of the attributes.
 
     Attributes:
-        revert: answer to a rollback request; then nothing else is done.
-        marks: machines that the autoscaler wants deleted; no set shrinks before they are marked.
-        annotations: annotations of the deployment to set or remove.
-        nodes: changes of nodes.
-        holds: whether nodes that join are protected from the autoscaler.
+        revert: result of a rollback request; if set, the pass writes nothing else.
+        marks: machines that the autoscaler wants deleted; if there are any, the pass changes no
+            set.
+        annotations: annotations of the deployment to set; an empty value = remove the annotation.
+        nodes: taints and annotations of nodes to change.
+        holds: whether nodes that join get annotations against a scale-down by the autoscaler.
         create: set to create.
         changes: changes of sets.
         update: actions for in-place updates; its `sizes` are contained in `changes`.
         delete: sets to delete.
-        status: the status.
-        after_s: delay after which time alone changes something, in seconds; None = never.
+        status: status of the deployment.
+        after_s: seconds until the plan or the status changes by time alone; None = never.
     """
 
     revert: Rollback | None = None
@@ -87,7 +89,7 @@ class RolloutPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing but the status may have to be written."""
+        """Whether there is nothing to write, except perhaps the status."""
         return not (
             self.revert
             or self.marks
@@ -115,7 +117,7 @@ def plan(
         sets: sets that it controls, with their machines and nodes.
         now: the time.
         settings: names and settings.
-        taken: names of other sets.
+        taken: names of all other sets, which a new set cannot have.
     """
     if deployment.faults:
         return RolloutPlan(status=progress.invalid_status(deployment, now))
@@ -144,7 +146,10 @@ def _autoscaler_marks(
     now: datetime,
     settings: MachineSettings,
 ) -> tuple[Sequence[DeletionMark], Mapping[str, str | None]]:
-    """Return the machines that the autoscaler wants deleted, and the change of its annotation."""
+    """Return the machines that the autoscaler wants deleted, and the new `trigger` annotation.
+
+    The annotation is missing in the result if it does not change.
+    """
     text = deployment.annotations.get(settings.names.trigger)
     if not text:
         return (), {}
@@ -173,13 +178,13 @@ class _Rollout:
             old.replicas or old.members or not (old.is_status_current or old.is_deleting)
             for old in seen.olds
         )
-        """Whether there are old machines, or may be."""
+        """Whether old sets have machines, or may have some that the caches do not show yet."""
 
     def _sized(self, machine_set: PopulatedSet) -> scaling.SetSize:
         return scaling.set_size(machine_set, self.deployment, self.seen.now, self.names)
 
     def planned(self, so_far: RolloutPlan, taken: Collection[str]) -> RolloutPlan:
-        """Return the plan with all changes of sets and nodes."""
+        """Return the plan `so_far` with all changes of sets and nodes added."""
         deployment, new, olds = self.deployment, self.new, self.olds
         update = self._update()
         sizes, first = self._sizes(update)
@@ -223,14 +228,14 @@ class _Rollout:
         )
 
     def _sizes(self, update: UpdateActions) -> tuple[scaling.Sizes, int]:
-        """Return the changed sizes by UID, and the initial size of a set that is to be created."""
+        """Return the changed sizes by UID of the set, and the initial size of a set to create."""
         deployment, fleet = self.deployment, self.fleet
         if update.sizes and (deployment.is_paused or not self.is_in_place):
             return update.sizes, 0
         if deployment.is_paused:
             sizes = scaling.paused_sizes(fleet)
             if self.is_in_place:
-                # Old sets create no machines: they would lose any growth again in the next pass.
+                # Old sets create no machines, so the next pass would shrink them again.
                 olds = {old.uid: old.replicas for old in self.olds}
                 sizes = {uid: size for uid, size in sizes.items() if size <= olds.get(uid, size)}
             return sizes, 0
@@ -270,7 +275,7 @@ class _Rollout:
         return changes
 
     def _set_annotations(self, machine_set: PopulatedSet, *, is_new: bool) -> Mapping[str, str]:
-        """Return the annotations that a set gets from its deployment, and its revision."""
+        """Return the annotations to set: those copied from the deployment, and the revision."""
         if is_new:
             revision = next_revision(machine_set, self.olds, self.names)
             return {
@@ -308,7 +313,7 @@ _SUFFIX = 5
 """Length of the suffix of a set's name."""
 
 _FNV_OFFSET, _FNV_PRIME = 0x811C9DC5, 0x01000193
-"""FNV-1a, 32 bits."""
+"""Constants of the hash FNV-1a with 32 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,8 +322,8 @@ class SetName:
 
     Attributes:
         name: name of the object.
-        hash: hash of the template as text, the value of a label.
-        collisions: number of names that were taken before this one was free.
+        hash: hash of the template as decimal text, for the template-hash label.
+        collisions: number of generated names that were taken; part of the hash.
     """
 
     name: str
@@ -328,13 +333,13 @@ class SetName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollback:
-    """Answer to a rollback request.
+    """Result of a rollback request.
 
     Attributes:
-        to: set whose template is restored; None = nothing changes.
+        to: set whose template is restored; None = the rollback is impossible or unnecessary.
         revision: requested revision.
-        error: reason why nothing changes.
-        is_same: whether the reason is that the template is already the current one.
+        error: reason why `to` is None.
+        is_same: whether the reason is that the deployment has the template of that revision.
     """
 
     to: PopulatedSet | None = None
@@ -359,7 +364,7 @@ def new_and_old(
 
 
 def choose_name(deployment: MachineDeployment, taken: Collection[str]) -> SetName:
-    """Return a free name for the set of the newest template."""
+    """Return a free name for the set of the newest template; `taken` are the other sets' names."""
     collisions = deployment.status.collisions or 0
     while True:
         digest = str(_fnv(f"{deployment.template.essence}{collisions or ''}"))
@@ -371,7 +376,7 @@ def choose_name(deployment: MachineDeployment, taken: Collection[str]) -> SetNam
 
 
 def revision_of(of: Mapping[str, str], names: Names) -> int:
-    """Return the revision in annotations; 0 = none."""
+    """Return the revision in the annotations `of` an object; 0 = none."""
     return parse_digits(of.get(names.revision, "")) or 0
 
 
@@ -383,7 +388,7 @@ def next_revision(new: PopulatedSet | None, olds: Sequence[PopulatedSet], names:
 
 
 def revision_annotations(new: PopulatedSet, revision: int, names: Names) -> Mapping[str, str]:
-    """Return the annotations that give a set its revision; empty = it has it."""
+    """Return the annotations that raise a set to a revision; empty = it has that revision."""
     before = revision_of(new.annotations, names)
     if before >= revision:
         return {}
@@ -408,7 +413,7 @@ def sets_to_clean_up(
 def resolve_rollback(
     deployment: MachineDeployment, sets: Sequence[PopulatedSet], names: Names
 ) -> Rollback:
-    """Return the answer to a rollback request."""
+    """Return the result of the rollback that a deployment requests."""
     requested = deployment.rollback_to or 0
     known = {
         revision_of(machine_set.annotations, names): machine_set

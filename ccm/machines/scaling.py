@@ -1,11 +1,12 @@
-"""Sizes of the sets of a deployment, chosen so that its bounds always hold. Pure.
+"""Sizes of the sets of a deployment, chosen so that its bounds always hold. No I/O.
 
-A set counts with its machines that are not being deleted or with its replicas, whichever is more,
-because it may be about to create machines. Machines count as available only if they remain once
-every set has shrunk to its replicas. The order of deletions in a set is known, so no size is chosen
-that deletes one available machine too many. The counts in a set's status lag behind, and are not
-used. Nothing is scaled until every set has observed its replicas: before that, it may have created
-or deleted machines that the caches do not show yet.
+The bounds are the maximum number of machines, and the minimum number of available machines. As the
+size of a set counts the larger of its replicas and its machines that are not being deleted, because
+the set may be about to create machines. A machine counts as available only if it remains after
+every set has shrunk to its replicas; the order of deletions in a set is known. The counts in the
+status of a set are not used, because they lag behind. Nothing is scaled until every set has
+observed its replicas: before that, a set may have created or deleted machines that the caches do
+not show yet.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class OrderedMachine:
     """A machine of a set, in the order of deletions.
 
     Attributes:
-        available: whether it has been ready for long enough.
-        is_chosen_by_autoscaler: whether it will be deleted whatever the size.
-        chosen: whether a user or the autoscaler wants it deleted before all others.
+        available: whether the machine has been ready for `minReadySeconds`.
+        is_chosen_by_autoscaler: whether the set deletes the machine at any size.
+        chosen: whether a user or the autoscaler gave the machine a lower priority than the default.
     """
 
     available: bool
@@ -53,9 +54,10 @@ class SetSize:
         uid: UID of the set.
         replicas: desired number of machines.
         machines: machines that are not being deleted, in the order of deletions.
-        most: replicas and surge of the deployment when it was last scaled; None = unknown.
+        most: sum of the deployment's replicas and surge when the set was last scaled; None =
+            unknown.
         is_deleting: whether the set itself is being deleted.
-        has_seen: whether the set has observed its replicas.
+        has_seen: whether the set's controller has observed its replicas.
     """
 
     uid: str
@@ -72,23 +74,23 @@ class SetSize:
 
     @property
     def chosen(self) -> int:
-        """Number of machines that a user or the autoscaler wants deleted before all others."""
+        """Number of machines that are deleted first (`OrderedMachine.chosen`)."""
         return sum(victim.chosen for victim in self.machines)
 
     @property
     def present(self) -> int:
-        """Number of machines that exist or may exist at any moment."""
+        """Number of machines that exist, or that the set may be about to create."""
         wanted = 0 if self.is_deleting else self.replicas
         return max(wanted, len(self.machines))
 
     def available_at(self, size: int) -> int:
-        """Return the number of available machines that remain at a size."""
+        """Return the number of available machines that remain when the set has shrunk to a size."""
         return sum(
             victim.available and not victim.is_chosen_by_autoscaler for victim in self._left(size)
         )
 
     def unchosen_available_at(self, size: int) -> int:
-        """Return the same number, without machines that are chosen for deletion."""
+        """Return `available_at` without machines that are chosen for deletion."""
         return sum(
             victim.available and not (victim.is_chosen_by_autoscaler or victim.chosen)
             for victim in self._left(size)
@@ -106,9 +108,9 @@ class Fleet:
 
     Attributes:
         replicas: desired number of machines.
-        surge: maximum number of machines above that.
+        surge: maximum number of machines above `replicas`.
         floor: minimum number of available machines.
-        new: the set of the newest template; None = there is none yet.
+        new: the set of the newest template; None = not created yet.
         olds: the other sets, the oldest first.
     """
 
@@ -130,12 +132,12 @@ class Fleet:
 
     @property
     def present(self) -> int:
-        """Number of machines that exist or may exist at any moment."""
+        """Number of machines that exist, or that a set may be about to create."""
         return sum(machine_set.present for machine_set in self.sets)
 
     @property
     def wanted(self) -> int:
-        """Sum of the replicas of all sets."""
+        """Sum of the replicas of all sets that are not being deleted."""
         return sum(machine_set.replicas for machine_set in self.sets if not machine_set.is_deleting)
 
     @property
@@ -153,7 +155,7 @@ def set_size(
     machine_set: PopulatedSet, deployment: MachineDeployment, now: datetime, names: Names
 ) -> SetSize:
     """Return the size and machines of a set."""
-    # The set gets the autoscaler's timestamp from the deployment soon, if it lacks it.
+    # The timestamp of the deployment is about to be copied to the set.
     scaled = [
         parse_optional_time(obj.annotations.get(names.scaler_time))
         for obj in (machine_set, deployment)
@@ -180,7 +182,7 @@ def set_size(
 
 
 def paused_sizes(fleet: Fleet) -> Sizes:
-    """Return the sizes while the rollout is paused: only the total is corrected."""
+    """Return the sizes while the rollout is paused: only their sum is adapted to the replicas."""
     active, new = [machine_set for machine_set in fleet.sets if machine_set.is_active], fleet.new
     if not fleet.is_known:
         return {}
@@ -207,7 +209,7 @@ def recreate_sizes(fleet: Fleet, *, waits: bool) -> tuple[Sizes, int]:
 
     Args:
         fleet: the sets.
-        waits: whether old machines exist, also machines that are being deleted.
+        waits: whether old machines exist or may exist, including machines that are being deleted.
     """
     if fleet.old_active:
         return {old.uid: 0 for old in fleet.old_active}, 0
@@ -238,7 +240,7 @@ def rolling_sizes(fleet: Fleet, deployment: MachineDeployment) -> tuple[Sizes, i
 def old_sizes(fleet: Fleet, new: SetSize) -> Sizes:
     """Return the sizes of old sets.
 
-    Unavailable machines are deleted first, then as many available ones as the bounds allow.
+    Unavailable machines are deleted first, then as many available machines as the bounds allow.
     """
     sizes = {old.uid: old.replicas for old in fleet.olds}
     missing = new.replicas - new.available_at(new.replicas)
@@ -259,7 +261,10 @@ def old_sizes(fleet: Fleet, new: SetSize) -> Sizes:
 
 
 def _lowered(old: SetSize, size: int, room: int, budget: int) -> tuple[int, int]:
-    """Return the smallest size that loses at most `budget` available machines, and the loss."""
+    """Return the smallest size, at most `room` less, and the number of available machines lost.
+
+    At most `budget` available machines are lost.
+    """
     lowest, lost = size, 0
     for less in range(size - 1, max(size - room, 0) - 1, -1):
         costs = old.available_at(size) - old.available_at(less)
@@ -276,9 +281,10 @@ def shrunk_sizes(fleet: Fleet, surge: int) -> Sizes:
 
 
 def _shrunk(fleet: Fleet, excess: int) -> Sizes:
-    """Return the sizes after the removal of `excess` machines.
+    """Return the sizes after up to `excess` machines were removed.
 
-    Chosen machines are removed first, then each set shrinks in proportion, then the largest sets.
+    First each set shrinks by its chosen machines, then in proportion to its size; then the largest
+    sets shrink first.
     """
     by_size = sorted(
         (machine_set for machine_set in fleet.sets if machine_set.is_active),
@@ -297,21 +303,21 @@ def _shrunk(fleet: Fleet, excess: int) -> Sizes:
 
 
 def _share(sized: SetSize, fleet: Fleet) -> int:
-    """Return the number of surplus machines that a set loses (apps Deployment controller)."""
+    """Return a set's share of the surplus machines, as Kubernetes' Deployment controller does."""
     former = sized.most or fleet.wanted
     kept = (2 * sized.replicas * fleet.most + former) // (2 * former)
     return max(0, sized.replicas - kept)
 
 
 def _shrink_set(fleet: Fleet, sizes: dict[str, int], sized: SetSize, count: int) -> int:
-    """Shrink a set by up to `count` machines, within the bounds; return the difference."""
+    """Shrink a set in `sizes` by up to `count` machines, within the bounds; return by how many."""
     before = sizes[sized.uid]
     sizes[sized.uid] = _smallest_allowed_size(fleet, sizes, sized, max(0, before - count))
     return before - sizes[sized.uid]
 
 
 def _only_size(fleet: Fleet, only: SetSize) -> int:
-    """Return the size of the only set that counts."""
+    """Return the size of a set that has to provide all replicas of the deployment."""
     if fleet.replicas >= only.replicas:
         return min(fleet.replicas, only.replicas + max(0, fleet.most - fleet.present))
     return _smallest_allowed_size(
@@ -323,9 +329,9 @@ def _only_size(fleet: Fleet, only: SetSize) -> int:
 
 
 def _smallest_allowed_size(fleet: Fleet, sizes: Sizes, shrinking: SetSize, wanted: int) -> int:
-    """Return the smallest size from `wanted` upwards that leaves enough machines available.
+    """Return the smallest size from `wanted` upwards that keeps enough machines available.
 
-    Machines that are chosen for deletion do not count.
+    Machines that are chosen for deletion do not count as available.
     """
     now = sum(machine_set.unchosen_available_at(machine_set.replicas) for machine_set in fleet.sets)
     others = sum(

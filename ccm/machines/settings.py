@@ -1,4 +1,4 @@
-"""Settings of the machine controllers, and their values for a single machine. Pure."""
+"""Settings of the machine controllers, and their values for a single machine. No I/O."""
 
 from __future__ import annotations
 
@@ -29,53 +29,56 @@ class Names:
         finalizer: finalizer of machines, sets, deployments and classes.
         secret_finalizer: finalizer of Secrets that classes refer to.
         priority: annotation of a machine: machines with a lower value are deleted first.
-        default_priority: its value on a new machine.
+        default_priority: value of `priority` on a new machine.
         marked: annotation of a machine: time at which the autoscaler chose it for deletion.
         token_id: annotation of a machine: ID of its bootstrap token.
-        origin: annotation of a machine: marks of the credentials that have shown its VM.
-        creation: annotation of a machine: records that its creation started.
+        origin: annotation of a machine: hashes of the credentials that have shown its VM.
+        creation: annotation of a machine: records that the creation of its VM started.
         deletion: annotation of a machine: progress of its deletion.
         node_finalizer: finalizer of a node that has a machine.
         machine_label: label of a node: name of its machine.
         applied: annotation of a node: labels, annotations and taints that its machine put on it.
         applied_capacity: annotation of a node: resources that were added to its capacity.
         unmanaged: annotation of a node that has no machine.
-        critical_taint: taint of a node whose machine does not run yet.
-        old_taint: taint of a node of an old set, and annotation of a set whose nodes have it.
+        critical_taint: taint of a node whose critical components are not ready; while it is set,
+            the machine does not become Running.
+        old_taint: taint of each node of an old set, and annotation of a set whose nodes have this
+            taint.
         preserve: annotation of machine and node: whether the machine is preserved when it fails.
-        preserve_of_node: annotation of a machine: the value of its node that was applied last.
+        preserve_of_node: annotation of a machine: value of its node's `preserve` annotation that
+            was applied last.
         preserved_taint: taint of the node of a failed machine that is preserved.
         preserved_condition: condition type of a node whose machine is preserved.
-        preserved_by_us: reason of that condition where a set preserves the machine.
-        preserved_by_user: its reason where a user does.
-        preservation_stopped: its reason after the preservation.
+        preserved_by_us: reason of `preserved_condition` if a set preserves the machine.
+        preserved_by_user: reason of `preserved_condition` if a user preserves the machine.
+        preservation_stopped: reason of `preserved_condition` after the preservation.
         candidate: label of a node whose machine is to be updated in place.
-        selected: label of a node whose machine is updated now.
-        update_result: label of a node: result of the update; and of a machine that was moved to its
-            new set.
-        update_successful: value of that label after an update that succeeded.
-        update_unsuccessful: its value after one that failed.
+        selected: label of a node whose machine is being updated in place.
+        update_result: label of a node: result of its in-place update; label of a machine that was
+            moved to its new set.
+        update_successful: value of `update_result` after a successful update.
+        update_unsuccessful: value of `update_result` after a failed update.
         update_failed_reason: annotation of a node: why the update failed.
-        update_condition: condition type of a node: step of the update, by its reason.
-        update_waiting: reason of that condition for a candidate.
-        update_selected: its reason while the node is drained.
-        update_drained: its reason after the drain.
-        update_ready: its reason when the update may begin.
-        update_succeeded: its reason after an update that succeeded.
-        update_failed: its reason after one that failed.
+        update_condition: condition type of a node; its reason is the step of the update.
+        update_waiting: reason of `update_condition` for a candidate.
+        update_selected: reason of `update_condition` while the node is drained.
+        update_drained: reason of `update_condition` after the drain.
+        update_ready: reason of `update_condition` when the update may begin.
+        update_succeeded: reason of `update_condition` after a successful update.
+        update_failed: reason of `update_condition` after a failed update.
         freeze: label of a set or deployment that creates no machines.
-        frozen: its value.
-        unfreeze: annotation of a set or deployment: a user wants machines created all the same.
-        scale_up_disabled: label of a set that creates no machines.
+        frozen: value of `freeze`.
+        unfreeze: annotation with which a user unfreezes a set or deployment.
+        scale_up_disabled: label of an old set during an in-place update: it creates no machines.
         trigger: annotation of a deployment: machines that the autoscaler wants deleted.
-        scaler_time: annotation of deployment and set: time at which the autoscaler scaled it.
-        revision: annotation of deployment and set: number of the template.
-        revision_history: annotation of a set: former numbers.
-        desired: annotation of a set: replicas of its deployment when it was scaled.
-        most: annotation of a set: those replicas and the surge.
-        not_copied: annotations of a deployment that its sets do not get.
-        hold: annotation of a node that the autoscaler does not scale down.
-        hold_is_ours: annotation of a node on which a machine controller set that one.
+        scaler_time: annotation of deployment and set: time of the last scaling by the autoscaler.
+        revision: annotation of deployment and set: revision of the template.
+        revision_history: annotation of a set: former revisions.
+        desired: annotation of a set: replicas of its deployment when the set was last scaled.
+        most: annotation of a set: replicas and surge of its deployment at that time.
+        not_copied: annotations of a deployment that are not copied to its sets.
+        hold: annotation that keeps the autoscaler from scaling down a node.
+        hold_is_ours: annotation of a node on which a machine controller has set `hold`.
     """
 
     finalizer: str
@@ -135,20 +138,23 @@ class MachineSettings:
 
     Attributes:
         names: names of the API group.
-        cluster: marker on every VM of this cluster.
-        has_target: whether there is a cluster to join.
+        cluster: marker of this cluster in the labels or tags of its VMs.
+        has_target: whether there is a target cluster, which machines join.
         unhealthy_conditions: condition types that make a node unhealthy unless they are False.
-        creation_timeout_s: time to join, after which a machine fails.
-        health_timeout_s: time with an unhealthy node, after which a machine fails; None =
-            never.
-        update_timeout_s: time for an update in place.
-        preserve_timeout_s: time for which a failed machine is preserved.
-        exhausted_retry_s: delay of a creation that exceeded a quota or the capacity.
-        drain_timeout_s: time after which a drain uses force.
-        detach_timeout_s: time for volumes to be detached that a drain by force left.
-        adopt_unmarked: whether a VM without marks that has the name of a machine is adopted.
-        token_groups: groups of a bootstrap token beside the standard one.
-        disables_scale_down: whether the autoscaler is kept from scaling down nodes of a rollout.
+        creation_timeout_s: seconds in which a machine must join, or it is marked Failed.
+        health_timeout_s: seconds for which a node may be unhealthy before its machine is marked
+            Failed; None = for ever.
+        update_timeout_s: maximum duration of an in-place update.
+        preserve_timeout_s: seconds for which a machine is preserved.
+        exhausted_retry_s: retry delay of a creation that exceeded a quota or the capacity.
+        drain_timeout_s: seconds after which a drain uses force.
+        detach_timeout_s: maximum wait for the detachment of volumes that a forced drain left.
+        adopt_unmarked: whether to adopt a VM that has a machine's name, but no labels or tags of a
+            machine.
+        token_groups: groups of a bootstrap token in addition to system:bootstrappers,
+            comma-separated.
+        disables_scale_down: whether the autoscaler is kept from scaling down nodes during a
+            rollout.
     """
 
     names: Names
@@ -167,7 +173,7 @@ class MachineSettings:
     disables_scale_down: bool = True
 
     def identity(self, machine: Machine) -> Identity:
-        """Return the identity that a machine's VM carries."""
+        """Return the identity that the labels or tags of a machine's VM contain."""
         return Identity(
             cluster=self.cluster,
             namespace=machine.namespace,
@@ -177,6 +183,6 @@ class MachineSettings:
         )
 
     def of(self, machine: Machine) -> MachineSettings:
-        """Return the settings of a machine: its own values, else these."""
+        """Return the settings of a machine: values that it sets itself override these."""
         own = {name: value for name in _OWN if (value := getattr(machine, name)) is not None}
         return replace(self, **own | ({"health_timeout_s": None} if machine.never_fails else {}))

@@ -1,8 +1,8 @@
-"""Bootstrap tokens, with which a kubelet authenticates its first registration. Pure.
+"""Bootstrap tokens, with which a kubelet authenticates its first registration. No I/O.
 
-The ID of a token is random, and is stored on the machine before the token is created, so that a
-token is never leaked. If the description of a Secret with that ID names another owner, another ID
-is chosen.
+The ID of a token is random. The machine controller stores the ID on the machine before it creates
+the token, so that no token is leaked. If a Secret with the ID belongs to another owner, according
+to its description, the controller chooses another ID.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _ID_LETTERS, _SECRET_LETTERS = 6, 16
 
 
 Choose = Callable[[Sequence[str]], str]
-"""Picks a random element, unpredictably: `secrets.choice`."""
+"""Function that picks an unpredictable random element: `secrets.choice`."""
 
 
 def new_id(choose: Choose) -> str:
-    """Return a random ID."""
+    """Return a random token ID."""
     return _text(choose, _ID_LETTERS)
 
 
 def new_secret(choose: Choose) -> str:
-    """Return a random secret with a digit before a letter, by which redaction recognises it."""
+    """Return a random token secret; a digit before a letter lets redaction recognise it."""
     while True:
         secret = _text(choose, _SECRET_LETTERS)
         if _DIGIT_BEFORE_LETTER.search(secret):
@@ -49,7 +49,7 @@ def new_secret(choose: Choose) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Return whether a text is a well-formed ID; users may write anything into the annotation."""
+    """Return whether a text is a well-formed token ID; users may change the ID's annotation."""
     return len(text) == _ID_LETTERS and all(letter in _LETTERS for letter in text)
 
 
@@ -68,7 +68,7 @@ def secret_data(
         token_id: ID of the token.
         secret: secret part of the token.
         expires: time at which the token expires.
-        groups: additional groups of the token, with commas; may be empty.
+        groups: additional groups of the token, comma-separated; may be empty.
     """
     data = {
         "description": description(machine),
@@ -82,17 +82,26 @@ def secret_data(
 
 
 def description(machine: str) -> str:
-    """Return the text that marks a token as the machine's; `machine` is `namespace/name`."""
+    """Return the description of a machine's token, which proves its owner.
+
+    Args:
+        machine: `namespace/name` of the machine.
+    """
     return f"A bootstrap token for the machine {machine}, made by its machine controller."
 
 
 def is_ours(data: Mapping[str, bytes], machine: str) -> bool:
-    """Return whether a Secret's data are a token of that machine."""
+    """Return whether a Secret's data are a token of a machine, by the description.
+
+    Args:
+        data: data of the Secret.
+        machine: `namespace/name` of the machine.
+    """
     return data.get("description", b"").decode(errors="replace") == description(machine)
 
 
 def expiration(now: datetime, timeout_s: float) -> datetime:
-    """Return when a token expires: at the end of its machine's creation timeout."""
+    """Return the time at which a token expires: `timeout_s`, the creation timeout, from now."""
     return now + timedelta(seconds=timeout_s)
 
 
@@ -104,7 +113,7 @@ def _text(choose: Choose, letters: int) -> str:
 
 TOKEN = "BOOTSTRAP_TOKEN"  # noqa: S105 - a placeholder
 NAME = "MACHINE_NAME"
-"""Placeholders of user data."""
+"""Names of the placeholders in user data, which are written `<<NAME>>`."""
 
 
 def has_placeholder(user_data: bytes, placeholder: str) -> bool:
@@ -115,8 +124,7 @@ def has_placeholder(user_data: bytes, placeholder: str) -> bool:
 def fill_placeholder(user_data: bytes, placeholder: str, value: str) -> bytes:
     """Return the user data with all occurrences of a placeholder replaced.
 
-    The URL-encoded form is replaced only if the plain one does not occur, and by the URL-encoded
-    value. Without a placeholder nothing changes.
+    If the plain form does not occur, the URL-encoded form is replaced by the URL-encoded value.
     """
     plain, encoded = _forms(placeholder)
     if plain in user_data:
