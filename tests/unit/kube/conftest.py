@@ -1,4 +1,4 @@
-"""What the tests of this room share: a server that answers as told, with a transport to it."""
+"""Shared fixture: a scripted server, with a transport to it."""
 
 from __future__ import annotations
 

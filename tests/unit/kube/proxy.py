@@ -1,4 +1,4 @@
-"""Helpers of these tests: a server that answers as told and remembers."""
+"""Helpers of these tests: a scripted server that records its requests."""
 
 from __future__ import annotations
 

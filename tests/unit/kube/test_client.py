@@ -34,14 +34,16 @@ def leases(client: Client) -> Resource[Lease]:
     return client.resource(LEASES)
 
 
-async def test_what_is_no_object_is_no_answer(server: Server, nodes: Resource[Node]) -> None:
+async def test_response_that_is_no_object_counts_as_no_answer(
+    server: Server, nodes: Resource[Node]
+) -> None:
     server.will(sends(b"<html>"))
 
     with no_answer("garbage"):
         await nodes.get("n1")
 
 
-async def test_pages_follow_the_token(server: Server, leases: Resource[Lease]) -> None:
+async def test_pages_follow_the_continue_token(server: Server, leases: Resource[Lease]) -> None:
     server.will(
         says({"metadata": {"resourceVersion": "9", "continue": "more"}, "items": [LEASE]}),
         says({"metadata": {"resourceVersion": "9"}, "items": None}),
@@ -61,7 +63,9 @@ async def test_pages_follow_the_token(server: Server, leases: Resource[Lease]) -
     ]
 
 
-async def test_a_complete_kind_is_replaced(server: Server, leases: Resource[Lease]) -> None:
+async def test_replace_sends_put_for_a_completely_modelled_kind(
+    server: Server, leases: Resource[Lease]
+) -> None:
     server.will(says(LEASE))
     meta = ObjectMeta(name="ccm", namespace="kube-system", resource_version="5")
 
@@ -75,14 +79,16 @@ async def test_a_complete_kind_is_replaced(server: Server, leases: Resource[Leas
     assert seen.json["metadata"]["resourceVersion"] == "5"
 
 
-async def test_a_narrow_kind_is_never_replaced(server: Server, nodes: Resource[Node]) -> None:
+async def test_replace_refuses_a_partially_modelled_kind(
+    server: Server, nodes: Resource[Node]
+) -> None:
     with pytest.raises(TypeError, match="patch"):
         await nodes.replace(Node(metadata=ObjectMeta(name="n1")))
 
     assert server.seen == []
 
 
-async def test_an_object_needs_its_namespace_and_its_name(
+async def test_request_requires_namespace_and_name_by_kind(
     nodes: Resource[Node], leases: Resource[Lease], server: Server
 ) -> None:
     with pytest.raises(ValueError, match="needs a namespace"):
@@ -99,7 +105,7 @@ def _line(event: str, body: Any) -> bytes:
     return json.dumps({"type": event, "object": body}).encode() + b"\n"
 
 
-async def test_an_error_event_ends_the_watch(server: Server, nodes: Resource[Node]) -> None:
+async def test_error_event_ends_the_watch(server: Server, nodes: Resource[Node]) -> None:
     server.will(streams(_line("ADDED", NODE), _line("ERROR", a_status(410, "Expired"))))
     async with nodes.watch(resource_version="1", timeout_s=60) as events:
         first = await anext(events)
@@ -120,12 +126,12 @@ async def test_an_error_event_ends_the_watch(server: Server, nodes: Resource[Nod
         b'{"metadata": {"resourceVersion": "\xff"}}',
     ],
 )
-def test_what_is_no_list_is_no_answer(body: bytes) -> None:
+def test_body_that_is_no_list_counts_as_no_answer(body: bytes) -> None:
     with no_answer("garbage"):
         decode.decode_page(NODES, body)
 
 
-def test_a_malformed_item_is_told_by_namespace_and_name() -> None:
+def test_malformed_list_item_is_reported_by_namespace_and_name() -> None:
     body = (
         b'{"items": [{"metadata": {"namespace": "blue", "name": "n", "labels": 5}},'
         b' {"metadata": {"namespace": "blue", "labels": 5}},'
@@ -150,7 +156,7 @@ def test_a_malformed_item_is_told_by_namespace_and_name() -> None:
         b'{"type": "\xff", "object": {}}',
     ],
 )
-def test_a_line_that_is_no_event_is_trouble_with_the_connection(line: bytes) -> None:
+def test_watch_line_that_is_no_event_is_a_connection_error(line: bytes) -> None:
     with no_answer("garbage"):
         decode.decode_event(NODES, line)
 
@@ -163,14 +169,14 @@ KINDS: list[ResourceKind[Any]] = [NODES, SERVICES, LEASES, EVENTS, CONFIG_MAPS]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
-def test_a_page_with_null_items_is_empty(kind: ResourceKind[Any]) -> None:
+def test_page_with_null_items_is_decoded(kind: ResourceKind[Any]) -> None:
     page = kind.page_decoder.decode(b'{"metadata": {"resourceVersion": "5"}, "items": null}')
 
     assert page.items is None
     assert page.metadata.resource_version == "5"
 
 
-def test_causes_and_wait_come_from_the_details() -> None:
+def test_causes_and_retry_after_are_read_from_status_details() -> None:
     status = a_status(504, "Timeout")
     status["details"] = {
         "retryAfterSeconds": 7,
@@ -187,7 +193,7 @@ def test_causes_and_wait_come_from_the_details() -> None:
     assert error.causes[0].field == "f"
 
 
-def test_a_plain_text_is_shown_short_and_on_one_line() -> None:
+def test_plain_text_error_is_shortened_to_one_line() -> None:
     body = b"Too many requests,\n\x1b[31m try later " + b"y" * 1000
 
     error = errors.from_response(429, {"Content-Type": "text/plain; charset=utf-8"}, body)
@@ -197,7 +203,7 @@ def test_a_plain_text_is_shown_short_and_on_one_line() -> None:
     assert len(error.message) < 300
 
 
-def test_half_a_character_is_mended() -> None:
+def test_lone_surrogate_is_replaced_in_requests() -> None:
     sent = encode({"status": {"conditions": [{"message": "no \udcff"}]}})
 
     assert json.loads(sent) == {"status": {"conditions": [{"message": "no ?"}]}}
@@ -205,8 +211,8 @@ def test_half_a_character_is_mended() -> None:
 
 @pytest.mark.parametrize("levels", [1_100, 9_000])
 @pytest.mark.parametrize("where", ["first", "last"])
-def test_a_deeply_nested_object_hides_no_other(levels: int, where: str) -> None:
-    """The API server stores it, and a tenant may create it."""
+def test_deeply_nested_object_does_not_hide_the_others(levels: int, where: str) -> None:
+    """The API server stores such an object, and a tenant may create it."""
     spec = '{"a\\"]}": [' * levels + "1" + "]}" * levels
     head = {"name": "bad", "namespace": "n", "resourceVersion": "7"}
     bad = f'{{"metadata": {json.dumps(head)}, "x": {spec}}}'
@@ -224,7 +230,7 @@ def test_a_deeply_nested_object_hides_no_other(levels: int, where: str) -> None:
 
 @pytest.mark.parametrize("levels", [1_100])
 @pytest.mark.parametrize("end", ["", "]", '"', "}}}}"])
-def test_what_is_nested_too_deeply_and_cut_off_is_no_list(levels: int, end: str) -> None:
+def test_truncated_deeply_nested_body_counts_as_no_answer(levels: int, end: str) -> None:
     with no_answer("garbage"):
         decode.decode_page(NODES, ('{"items": [' * levels + end).encode())
     with no_answer("garbage"):
@@ -247,7 +253,7 @@ _MODULES = (meta, node, service, objects, resources, errors, exec_plugin)
 
 
 def _wire_types() -> Iterator[type[meta.Wire]]:
-    """Every wire type of the model and of this layer, bases and generic ones apart."""
+    """Return every wire type of the model and of this layer, except base and generic types."""
     skipped = (meta.Wire, meta.KubeObject, resources.ItemList, resources.WatchChange)
     for module in _MODULES:
         for found in vars(module).values():
@@ -256,8 +262,8 @@ def _wire_types() -> Iterator[type[meta.Wire]]:
                 yield found
 
 
-def test_fields_are_spelled_as_the_server_spells_them() -> None:
-    from kubernetes.client import models  # heavy: nobody else needs it
+def test_model_fields_have_the_names_of_the_kubernetes_api() -> None:
+    from kubernetes.client import models  # slow to import, needed only here
 
     for each in _wire_types():
         if each.__name__ not in _NOT_THERE:
@@ -266,7 +272,7 @@ def test_fields_are_spelled_as_the_server_spells_them() -> None:
             assert ours <= {"kind", *model.attribute_map.values()}, each
 
 
-def test_kinds_know_their_paths() -> None:
+def test_resource_kinds_build_escaped_paths() -> None:
     assert NODES.path() == "/api/v1/nodes"
     assert NODES.path(name="n1", subresource="status") == "/api/v1/nodes/n1/status"
     assert NODES.path(name="../secrets?x#y%") == "/api/v1/nodes/..%2Fsecrets%3Fx%23y%25"
@@ -290,7 +296,9 @@ def test_kinds_know_their_paths() -> None:
         (400, "BadRequest", errors.ApiError),
     ],
 )
-def test_a_status_is_an_error(status: int, reason: str, expected: type[errors.ApiError]) -> None:
+def test_status_response_becomes_the_matching_error(
+    status: int, reason: str, expected: type[errors.ApiError]
+) -> None:
     body = json.dumps(a_status(status, reason, "because")).encode()
 
     error = errors.from_response(status, {}, body)
@@ -301,7 +309,7 @@ def test_a_status_is_an_error(status: int, reason: str, expected: type[errors.Ap
 
 
 @pytest.mark.parametrize("seconds", ["86400", "9" * 5000], ids=["a day", "no end"])
-def test_a_server_is_waited_for_five_minutes_at_most(seconds: str) -> None:
+def test_retry_after_is_limited_to_five_minutes(seconds: str) -> None:
     details = {"details": {"retryAfterSeconds": 86400}}
     body = json.dumps(a_status(429, "TooManyRequests") | details).encode()
 
@@ -310,7 +318,9 @@ def test_a_server_is_waited_for_five_minutes_at_most(seconds: str) -> None:
     assert errors.from_response(429, {}, body).retry_after == 300
 
 
-async def test_delete_carries_its_precondition(server: Server, nodes: Resource[Node]) -> None:
+async def test_delete_sends_uid_and_resource_version_preconditions(
+    server: Server, nodes: Resource[Node]
+) -> None:
     await nodes.delete("n1")
     await nodes.delete("n1", uid="u")
     await nodes.delete("n1", uid="u", resource_version="7")
@@ -326,7 +336,7 @@ async def test_delete_carries_its_precondition(server: Server, nodes: Resource[N
     ]
 
 
-def test_a_proxys_page_is_not_shown() -> None:
+def test_html_error_page_of_a_proxy_is_not_shown() -> None:
     body = b"<html><body>" + b"x" * 10_000 + b"</body></html>"
 
     error = errors.from_response(502, {"Content-Type": "text/html"}, body)
@@ -336,7 +346,7 @@ def test_a_proxys_page_is_not_shown() -> None:
     assert error.reason == "InternalError"
 
 
-def test_an_annotation_of_that_name_is_left_as_it_is() -> None:
+def test_event_message_is_masked_but_annotations_are_not() -> None:
     body = {"metadata": {"annotations": {"note": "token: abcdefgh"}}, "message": "token: abcdefgh"}
 
     sent = json.loads(encode(body))

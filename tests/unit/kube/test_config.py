@@ -1,4 +1,4 @@
-"""Settings are honoured or refused by name; nothing is ignored silently."""
+"""Kubeconfig settings are applied or refused by name; none is ignored silently."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def _data(name: str) -> str:
 
 
 def _exec(**section: Any) -> dict[str, Any]:
-    """A user whom a program proves."""
+    """Return a kubeconfig user with an exec plugin."""
     return {"exec": {"apiVersion": V1, "command": "x", "interactiveMode": "Never", **section}}
 
 
 @pytest.fixture
 def account(tmp_path: Path) -> Path:
-    """A service account's folder as in a Pod."""
+    """Create the service account folder of a Pod."""
     folder = tmp_path / "serviceaccount"
     folder.mkdir()
     (folder / "token").write_text("pod-token\n")
@@ -70,7 +70,7 @@ async def _header(found: ClusterConfig) -> str | None:
 
 
 @pytest.mark.parametrize("content", [None, "", "\n", "two lines\nno", "caf\xe9"])
-def test_a_pod_without_a_token_is_an_error(account: Path, content: str | None) -> None:
+def test_in_cluster_config_requires_a_valid_token_file(account: Path, content: str | None) -> None:
     (account / "token").unlink()
     if content is not None:
         (account / "token").write_text(content)
@@ -80,7 +80,9 @@ def test_a_pod_without_a_token_is_an_error(account: Path, content: str | None) -
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_without_an_authority_the_systems_are_trusted(account: Path, content: str | None) -> None:
+def test_in_cluster_config_without_ca_trusts_the_system_cas(
+    account: Path, content: str | None
+) -> None:
     (account / "ca.crt").unlink()
     if content is not None:
         (account / "ca.crt").write_text(content)
@@ -88,7 +90,7 @@ def test_without_an_authority_the_systems_are_trusted(account: Path, content: st
     assert config.load(environ=POD, service_account=account).tls.authorities is None
 
 
-async def test_a_master_alone_is_reached_anonymously() -> None:
+async def test_master_flag_alone_connects_anonymously() -> None:
     found = config.load("", "127.0.0.1:8080", environ={})
 
     assert found.server == "http://127.0.0.1:8080"
@@ -104,7 +106,9 @@ async def test_a_master_alone_is_reached_anonymously() -> None:
     ],
     ids=["nobody", "token", "basic"],
 )
-async def test_a_user_becomes_a_header(write: Any, user: dict[str, str], header: str) -> None:
+async def test_kubeconfig_user_becomes_the_authorization_header(
+    write: Any, user: dict[str, str], header: str
+) -> None:
     found = config.load(write(user=user, context={"namespace": "team"}))
 
     assert found.server == "https://api:6443"
@@ -113,7 +117,7 @@ async def test_a_user_becomes_a_header(write: Any, user: dict[str, str], header:
     assert await _header(found) == header
 
 
-async def test_a_token_file_wins_over_a_token(write: Any, tmp_path: Path) -> None:
+async def test_token_file_overrides_token(write: Any, tmp_path: Path) -> None:
     (tmp_path / "tok").write_text("  from-file \r\n\n")
 
     found = config.load(write(user={"tokenFile": "tok", "token": "inline"}))
@@ -122,7 +126,9 @@ async def test_a_token_file_wins_over_a_token(write: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("files", [{"client-a.pem", "client-a.key.pem"}, set()])
-def test_client_certificates_go_into_tls(write: Any, tmp_path: Path, files: set[str]) -> None:
+def test_client_certificate_is_read_from_files_or_inline_data(
+    write: Any, tmp_path: Path, files: set[str]
+) -> None:
     for name in files:
         (tmp_path / name).write_bytes((CERTS / name).read_bytes())
     named = {"client-certificate": "client-a.pem", "client-key": "client-a.key.pem"}
@@ -149,7 +155,9 @@ def test_client_certificates_go_into_tls(write: Any, tmp_path: Path, files: set[
         ("user", "impersonate", "x"),
     ],
 )
-def test_unsupported_settings_are_refused(write: Any, part: str, field: str, value: Any) -> None:
+def test_unsupported_kubeconfig_settings_are_refused(
+    write: Any, part: str, field: str, value: Any
+) -> None:
     path = write(**{part: {field: value}})
 
     with pytest.raises(ClusterConfigError) as caught:
@@ -201,7 +209,9 @@ def test_unsupported_settings_are_refused(write: Any, part: str, field: str, val
     ],
     ids=lambda value: repr(value)[:24],
 )
-def test_a_faulty_field_is_named(write: Any, part: str, fields: dict[str, Any], words: str) -> None:
+def test_invalid_kubeconfig_field_is_named(
+    write: Any, part: str, fields: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ClusterConfigError, match=words):
         config.load(write(**{part: fields}))
 
@@ -221,7 +231,7 @@ def test_a_faulty_field_is_named(write: Any, part: str, fields: dict[str, Any], 
         ({"surprise": 1}, "surprise: is not supported"),
     ],
 )
-def test_a_faulty_exec_section_is_named(write: Any, change: dict[str, Any], words: str) -> None:
+def test_invalid_exec_section_is_named(write: Any, change: dict[str, Any], words: str) -> None:
     with pytest.raises(ClusterConfigError, match=f"user 'u': exec: .*{words}"):
         config.load(write(user=_exec(**change)))
 
@@ -233,7 +243,7 @@ printf '{"apiVersion": "%s", "kind": "ExecCredential", %s}' "$1" "$status"
 """
 
 
-async def test_an_exec_plugin_beside_the_kubeconfig_is_run(write: Any, tmp_path: Path) -> None:
+async def test_exec_plugin_runs_relative_to_the_kubeconfig(write: Any, tmp_path: Path) -> None:
     (tmp_path / "plugin").write_text(_PLUGIN)
     (tmp_path / "plugin").chmod(0o755)
     told = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "people"}}
@@ -257,7 +267,7 @@ async def test_an_exec_plugin_beside_the_kubeconfig_is_run(write: Any, tmp_path:
     }
 
 
-async def test_a_pod_finds_its_server(account: Path) -> None:
+async def test_in_cluster_config_is_read_from_the_service_account(account: Path) -> None:
     found = config.load(environ=POD, service_account=account)
 
     assert found.server == "https://10.0.0.1:443"
@@ -268,7 +278,7 @@ async def test_a_pod_finds_its_server(account: Path) -> None:
     assert await _header(found) == "Bearer pod-token"
 
 
-def test_the_clusters_settings_are_honoured(write: Any) -> None:
+def test_kubeconfig_cluster_settings_are_applied(write: Any) -> None:
     settings = {
         "tls-server-name": "apiserver.test",
         "disable-compression": True,
@@ -283,7 +293,7 @@ def test_the_clusters_settings_are_honoured(write: Any) -> None:
     assert found.disable_compression
 
 
-async def test_files_are_merged_and_the_first_current_context_counts(write: Any) -> None:
+async def test_kubeconfig_files_are_merged_and_the_first_context_is_used(write: Any) -> None:
     first = write(user={"token": "first"}, context={"namespace": "one"}, name="a", label="one")
     second = write(user={"token": "second"}, context={"namespace": "two"}, name="b", label="two")
 
@@ -307,7 +317,9 @@ async def test_files_are_merged_and_the_first_current_context_counts(write: Any)
         ("\udcff", "byte 0 is not UTF-8"),
     ],
 )
-def test_a_file_that_is_no_kubeconfig(tmp_path: Path, content: str | None, words: str) -> None:
+def test_malformed_kubeconfig_error_names_the_file(
+    tmp_path: Path, content: str | None, words: str
+) -> None:
     path = tmp_path / "kubeconfig"
     if content is not None:
         path.write_bytes(content.encode(errors="surrogateescape"))
@@ -326,7 +338,7 @@ def test_a_file_that_is_no_kubeconfig(tmp_path: Path, content: str | None, words
     ],
     ids=["bearer", "basic"],
 )
-def test_the_log_never_shows_a_credential(made: Callable[[], Credential], secret: str) -> None:
+def test_credentials_are_masked_in_logs(made: Callable[[], Credential], secret: str) -> None:
     sent = str(made().header)
 
     assert redact.mask_text(f"{secret} and {sent.split()[1]}").count(redact.MASK) == 2
@@ -353,7 +365,7 @@ print("rss:", peak.split()[1])
 """
 
 
-def test_an_in_cluster_start_is_lean(tmp_path: Path) -> None:
+def test_in_cluster_config_imports_no_heavy_modules(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t\n")
     (tmp_path / "ca.crt").write_bytes((CERTS / "authority-one.pem").read_bytes())
     root = Path(__file__).parents[3]

@@ -1,4 +1,4 @@
-"""Credentials: exec plugins and tokens of other service accounts, asked for once and renewed."""
+"""Credentials of exec plugins and service accounts: requested once and renewed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _calls(tmp_path: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", exec_plugin.API_VERSIONS)
-async def test_a_program_is_asked_once_and_without_a_terminal(tmp_path: Path, version: str) -> None:
+async def test_exec_plugin_runs_once_and_non_interactively(tmp_path: Path, version: str) -> None:
     answer = _answer(version, token="t1")
     plugin = ExecPlugin(_settings(tmp_path, answer, api_version=version))
 
@@ -75,7 +75,7 @@ async def test_a_program_is_asked_once_and_without_a_terminal(tmp_path: Path, ve
     assert (tmp_path / "environ").read_text() == "vanilla"
 
 
-async def test_an_expired_credential_is_asked_for_anew(hand: HandClock, tmp_path: Path) -> None:
+async def test_expired_exec_credential_is_renewed(hand: HandClock, tmp_path: Path) -> None:
     first = _answer(token="t1", expirationTimestamp="2026-01-01T00:20:00Z")
     plugin = ExecPlugin(_settings(tmp_path, first, _answer(token="t2")))
 
@@ -88,7 +88,7 @@ async def test_an_expired_credential_is_asked_for_anew(hand: HandClock, tmp_path
     assert (before, kept, after) == ("Bearer t1", "Bearer t1", "Bearer t2")
 
 
-async def test_a_rejected_credential_is_replaced_once(hand: HandClock, tmp_path: Path) -> None:
+async def test_rejected_exec_credential_is_replaced_once(hand: HandClock, tmp_path: Path) -> None:
     plugin = ExecPlugin(_settings(tmp_path, _answer(token="t1"), _answer(token="t2")))
     used = await plugin.current()
     hand.advance(1)
@@ -102,7 +102,7 @@ async def test_a_rejected_credential_is_replaced_once(hand: HandClock, tmp_path:
     assert not await plugin.refresh_rejected(await plugin.current(), sent_at)
 
 
-async def test_a_client_certificate_comes_with_its_key(tmp_path: Path) -> None:
+async def test_exec_plugin_may_return_a_client_certificate(tmp_path: Path) -> None:
     answer = _answer(clientCertificateData="CERT", clientKeyData="KEY")
 
     credential = await ExecPlugin(_settings(tmp_path, answer)).current()
@@ -129,7 +129,9 @@ async def test_a_client_certificate_comes_with_its_key(tmp_path: Path) -> None:
     ],
     ids=lambda text: text[-40:],
 )
-async def test_a_bad_answer_is_an_error(tmp_path: Path, answer: str, words: str) -> None:
+async def test_malformed_exec_credential_is_an_error(
+    tmp_path: Path, answer: str, words: str
+) -> None:
     plugin = ExecPlugin(_settings(tmp_path, answer))
 
     with pytest.raises(NoCredentials, match=words) as caught:
@@ -149,12 +151,16 @@ _FAILING = "import sys; print('log in first', file=sys.stderr); sys.exit(3)"
     ],
     ids=["its words", "a hint"],
 )
-async def test_failures_are_errors(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+async def test_failing_exec_plugin_is_an_error_with_its_output(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
     with pytest.raises(NoCredentials, match=words):
         await ExecPlugin(_settings(tmp_path, **changes)).current()
 
 
-async def test_a_failing_renewal_changes_nothing(hand: HandClock, tmp_path: Path) -> None:
+async def test_failed_exec_renewal_keeps_the_former_credential(
+    hand: HandClock, tmp_path: Path
+) -> None:
     answers = (_answer(token="t1"), "broken", "broken", _answer(token="t2"))
     plugin = ExecPlugin(_settings(tmp_path, *answers))
     used = await plugin.current()
@@ -167,7 +173,7 @@ async def test_a_failing_renewal_changes_nothing(hand: HandClock, tmp_path: Path
     assert [line["log_level"] for line in lines] == ["warning", "info"]
 
 
-async def test_a_program_that_prints_too_much_is_ended(tmp_path: Path) -> None:
+async def test_exec_plugin_with_too_much_output_is_killed(tmp_path: Path) -> None:
     script = f"echo $$ > {tmp_path / 'pid'}; head -c 50000000 /dev/zero; echo > {tmp_path / 'end'}"
     settings = _settings(tmp_path, command="/bin/sh", args=("-c", script))
 
@@ -179,7 +185,7 @@ async def test_a_program_that_prints_too_much_is_ended(tmp_path: Path) -> None:
 
 
 async def _gone(pid: int) -> None:
-    """Wait until a process has ended; one that only waits to be reaped has."""
+    """Wait until a process has ended; a zombie counts as ended."""
     while _state(pid) not in "ZX":
         await asyncio.sleep(0.01)
 
@@ -191,7 +197,7 @@ def _state(pid: int) -> str:
         return "X"
 
 
-async def test_a_programs_words_lose_their_secrets_before_they_are_cut(tmp_path: Path) -> None:
+async def test_exec_plugin_output_is_masked_before_it_is_truncated(tmp_path: Path) -> None:
     failing = "import sys; print('token=' + 'q' * 400, file=sys.stderr); sys.exit(3)"
 
     with pytest.raises(NoCredentials) as caught:
@@ -222,11 +228,11 @@ def sent(server: Server) -> list[tuple[str, str]]:
     return [(seen.method, seen.target) for seen in server.seen]
 
 
-async def test_what_does_not_exist_is_made(
+async def test_missing_service_account_and_namespace_are_created(
     server: Server, account: ServiceAccount, hand: HandClock
 ) -> None:
     missing, made = refuses(404, "NotFound"), refuses(409, "AlreadyExists")
-    # Somebody else may make the account at the same time.
+    # Another client may create the account at the same time.
     server.will(missing, missing, says({}), made, token(hand, "theirs"))
 
     assert (await account.current()).header == "Bearer theirs"
@@ -241,7 +247,7 @@ async def test_what_does_not_exist_is_made(
     assert server.seen[1].json["metadata"]["name"] == "node-controller"
 
 
-async def test_a_token_that_cannot_be_renewed_stays_in_use(
+async def test_token_stays_in_use_until_its_renewal_succeeds(
     server: Server, account: ServiceAccount, hand: HandClock
 ) -> None:
     server.will(token(hand, "first"), refuses(403, "Forbidden"), token(hand, "second"))
@@ -266,7 +272,7 @@ async def test_a_token_that_cannot_be_renewed_stays_in_use(
     ],
     ids=["refused", "empty", "no end", "nonsense"],
 )
-async def test_without_any_token_nothing_is_sent(
+async def test_missing_first_token_raises_no_credentials(
     server: Server, account: ServiceAccount, answer: Answer, words: str
 ) -> None:
     server.will(*[answer] * serviceaccount.MAX_ATTEMPTS)
@@ -275,7 +281,7 @@ async def test_without_any_token_nothing_is_sent(
         await account.current()
 
 
-async def test_the_first_token_is_tried_for_a_while(
+async def test_first_token_request_is_retried_with_backoff(
     server: Server, account: ServiceAccount, hand: HandClock
 ) -> None:
     failed: list[Answer] = [refuses(500, "InternalError"), says({}), cuts]
@@ -285,7 +291,7 @@ async def test_the_first_token_is_tried_for_a_while(
     assert hand.naps == [0.5, 1.0, 2.0]
 
 
-async def test_a_rejected_token_is_replaced_once(
+async def test_rejected_service_account_token_is_replaced_once(
     server: Server, account: ServiceAccount, hand: HandClock
 ) -> None:
     server.will(token(hand, "first"), token(hand, "second"))
@@ -299,7 +305,7 @@ async def test_a_rejected_token_is_replaced_once(
     assert len(server.seen) == 2
 
 
-async def test_a_token_is_asked_for_once_with_our_own_credentials(
+async def test_service_account_token_is_requested_once_by_the_daemon(
     server: Server, account: ServiceAccount, hand: HandClock
 ) -> None:
     server.will(token(hand, "theirs"))
@@ -314,7 +320,7 @@ async def test_a_token_is_asked_for_once_with_our_own_credentials(
     assert account.user == "system:serviceaccount:kube-system:node-controller"
 
 
-def test_our_own_certificate_is_left_out() -> None:
+def test_service_account_config_omits_the_client_certificate() -> None:
     certificate = KeyPair(chain=b"chain", key=b"key")
     ours = ClusterConfig(
         server="https://host",
@@ -333,8 +339,10 @@ def _noted(note: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("gives_up", ["in time", "while it starts", "while it runs"])
-async def test_nothing_of_a_program_nobody_waits_for_goes_on(tmp_path: Path, gives_up: str) -> None:
-    # A child holds the program's outputs: who waits for them to close waits a minute.
+async def test_abandoned_exec_plugin_is_killed_with_its_children(
+    tmp_path: Path, gives_up: str
+) -> None:
+    # A child keeps the outputs open: waiting for their end would take a minute.
     note = tmp_path / "pids"
     script = f"sleep 60 & echo $$ $! > {note}; wait"
     settings = _settings(tmp_path, command="/bin/sh", args=("-c", script))

@@ -1,4 +1,4 @@
-"""The event recorder: what is written, and what happens when it cannot be."""
+"""The event recorder: written events, and failures of writes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NODE = ObjectReference(kind="Node", api_version="v1", name="node-1", uid="u1", r
 
 
 class Sink:
-    """Keeps the events of a recorder by name; `fault` may make a request fail."""
+    """API that stores events by name; `fault` may make a request fail."""
 
     def __init__(self, component: str) -> None:
         self.component = component
@@ -86,21 +86,21 @@ async def sink(request: pytest.FixtureRequest) -> AsyncIterator[Sink]:
 
 
 @pytest.mark.parametrize("name", ["Node_1", "x" * 250], ids=["letters", "length"])
-async def test_a_name_the_server_would_refuse_becomes_a_uuid(name: str, sink: Sink) -> None:
+async def test_event_name_is_a_uuid_when_the_object_name_is_unusable(name: str, sink: Sink) -> None:
     sink.recorder.event(ObjectReference(kind="Node", name=name), "Normal", "R", "m")
     await advance(0)
     (written,) = sink.events
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", written)
 
 
-async def test_a_full_queue_drops_and_counts_without_waiting(sink: Sink) -> None:
+async def test_full_event_queue_drops_events_without_blocking(sink: Sink) -> None:
     for number in range(QUEUE_SIZE + 3):
         reference = ObjectReference(kind="Node", name=f"n{number}")
         sink.recorder.event(reference, "Normal", "R", "m")
     assert sink.count("overflow") == 3
 
 
-async def test_spam_is_left_out_and_counted(sink: Sink) -> None:
+async def test_spam_events_are_dropped_and_counted(sink: Sink) -> None:
     for _ in range(30):
         sink.recorder.event(NODE, "Normal", "R", "m")
     await advance(0)
@@ -110,7 +110,7 @@ async def test_spam_is_left_out_and_counted(sink: Sink) -> None:
 
 
 class Stream:
-    """Feeds a correlator, as a component that reports one event after the other."""
+    """Component that passes events to a correlator, one after the other."""
 
     def __init__(self, memory: int = 4096) -> None:
         self.correlator = EventCorrelator(memory=memory)
@@ -146,7 +146,7 @@ class Stream:
         self.now += timedelta(seconds=seconds)
 
 
-def test_ten_quiet_minutes_end_the_combining() -> None:
+def test_event_aggregation_ends_after_ten_quiet_minutes() -> None:
     stream = Stream()
     for number in range(9):
         stream.expect(f"message {number}")
@@ -156,7 +156,7 @@ def test_ten_quiet_minutes_end_the_combining() -> None:
     assert stream.expect("message 10").event.message == "message 10"
 
 
-def test_one_object_gets_25_events_and_then_one_per_five_minutes() -> None:
+def test_object_gets_25_events_and_then_one_per_five_minutes() -> None:
     stream = Stream()
     passed = [stream.send() is not None for _ in range(30)]
     assert passed == [True] * 25 + [False] * 5
@@ -165,18 +165,18 @@ def test_one_object_gets_25_events_and_then_one_per_five_minutes() -> None:
     stream.wait(299)
     assert stream.send() is None
     stream.wait(1)
-    # Those that were left out are counted too.
+    # Dropped events are counted too.
     assert stream.expect().event.count == 32
     assert stream.send() is None
 
 
-def test_only_the_most_recent_keys_are_remembered() -> None:
+def test_event_correlator_remembers_only_recent_keys() -> None:
     stream = Stream(memory=2)
     counts = [stream.expect(node=node).event.count for node in "abacab"]
     assert counts == [1, 1, 2, 1, 3, 1]
 
 
-async def test_an_event_about_a_node_is_created_in_the_default_namespace(sink: Sink) -> None:
+async def test_node_event_is_created_in_the_default_namespace(sink: Sink) -> None:
     sink.recorder.event(NODE, "Normal", "Synced", "Node synced successfully")
     await advance(0)
     (event,) = sink.events.values()
@@ -191,7 +191,7 @@ async def test_an_event_about_a_node_is_created_in_the_default_namespace(sink: S
     assert event.first_timestamp == event.last_timestamp == "2026-01-01T00:00:00Z"
 
 
-async def test_an_unreachable_server_is_tried_twelve_times(sink: Sink) -> None:
+async def test_event_write_is_tried_twelve_times_when_unreachable(sink: Sink) -> None:
     sink.fault = lambda verb: refused()
     sink.recorder.event(NODE, "Normal", "R", "m")
     await advance(300)
@@ -202,7 +202,7 @@ async def test_an_unreachable_server_is_tried_twelve_times(sink: Sink) -> None:
     assert sink.count("undelivered") == 1
 
 
-async def test_a_repeated_event_is_patched(sink: Sink) -> None:
+async def test_repeated_event_is_patched(sink: Sink) -> None:
     sink.recorder.event(NODE, "Normal", "Synced", "again")
     await advance(7)
     sink.recorder.event(NODE, "Normal", "Synced", "again")
@@ -213,7 +213,7 @@ async def test_a_repeated_event_is_patched(sink: Sink) -> None:
     ]
 
 
-async def test_a_repeated_event_that_expired_is_created_with_its_count(sink: Sink) -> None:
+async def test_expired_repeated_event_is_recreated_with_its_count(sink: Sink) -> None:
     sink.recorder.event(NODE, "Normal", "Synced", "again")
     await advance(0)
     sink.events.clear()
@@ -225,7 +225,7 @@ async def test_a_repeated_event_that_expired_is_created_with_its_count(sink: Sin
 
 
 @pytest.mark.parametrize("status", [403, 409, 422, 429, 500])
-async def test_a_rejection_is_not_repeated(status: int, sink: Sink) -> None:
+async def test_rejected_event_is_not_retried(status: int, sink: Sink) -> None:
     sink.fault = lambda verb: api_error(status)
     sink.recorder.event(NODE, "Normal", "R", "m")
     await advance(300)
@@ -233,7 +233,7 @@ async def test_a_rejection_is_not_repeated(status: int, sink: Sink) -> None:
     assert sink.count("rejected") == 1
 
 
-async def test_flush_waits_for_what_is_queued_but_not_for_ever(sink: Sink) -> None:
+async def test_flush_waits_for_queued_events_until_its_timeout(sink: Sink) -> None:
     sink.recorder.event(NODE, "Normal", "A", "m")
     assert await sink.recorder.flush(5)
     assert len(sink.events) == 1
@@ -244,7 +244,7 @@ async def test_flush_waits_for_what_is_queued_but_not_for_ever(sink: Sink) -> No
     assert elapsed_s() - started == 5
 
 
-async def test_one_event_that_fails_unexpectedly_costs_no_other(sink: Sink) -> None:
+async def test_unexpected_error_of_an_event_does_not_stop_the_recorder(sink: Sink) -> None:
     defects: list[Exception] = [RuntimeError("a defect")]
     sink.fault = lambda verb: defects.pop() if defects else None
 

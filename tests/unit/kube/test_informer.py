@@ -57,8 +57,8 @@ def initial(*objects: Node, version: int) -> list[Step]:
     return [*(added(obj) for obj in objects), bookmark(version, end=True)]
 
 
-async def test_a_version_that_the_server_has_not_reached_leads_to_a_new_list() -> None:
-    """As after a restore of etcd."""
+async def test_too_large_resource_version_leads_to_a_relist() -> None:
+    """This happens after a restore of etcd."""
     server = Server(lists=[page([], 10), page([], 4)])
     cause = b'{"causes":[{"reason":"ResourceVersionTooLarge"}]}'
     body = b'{"kind":"Status","code":504,"details":%b}' % cause
@@ -72,7 +72,7 @@ PAGED = ReflectorSettings(watch_list=False)
 
 
 class Listener:
-    """Writes down what it hears, and what the store says at that moment."""
+    """Handler that records its calls, and the state of the store at that moment."""
 
     def __init__(self, informer: Informer[Node]) -> None:
         self.heard: list[str] = []
@@ -107,7 +107,7 @@ def informer_of(server: Server, **options: Any) -> Informer[Node]:
     return Informer(server, resource="nodes", rng=random.Random(1), **options)
 
 
-async def test_handlers_hear_old_and_new_after_the_store_changed() -> None:
+async def test_handlers_get_old_and_new_objects_after_the_store_changed() -> None:
     server = Server(
         watches=[
             [
@@ -132,7 +132,7 @@ async def test_handlers_hear_old_and_new_after_the_store_changed() -> None:
         assert informer.outage_since is None
 
 
-async def test_a_late_handler_gets_the_content_and_a_removed_one_nothing() -> None:
+async def test_late_handler_gets_the_store_and_a_removed_one_no_events() -> None:
     server = Server(lists=[page([node("a", 1)], 10)], watches=[[5.0, modified(node("a", 11))]])
     informer = informer_of(server, settings=PAGED)
     async with running(informer.run()):
@@ -147,7 +147,7 @@ async def test_a_late_handler_gets_the_content_and_a_removed_one_nothing() -> No
         assert deaf == []
 
 
-async def test_a_resync_delivers_the_store_again() -> None:
+async def test_resync_delivers_the_store_again() -> None:
     server = Server(lists=[page([node("a", 1), node("b", 2)], 10)])
     informer = informer_of(server, settings=PAGED, resync_s=600)
     listener = listen(informer)
@@ -161,7 +161,7 @@ async def test_a_resync_delivers_the_store_again() -> None:
 
 
 class Client:
-    """Hands out one scripted server per kind."""
+    """Client with one scripted server for all kinds."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -172,7 +172,7 @@ class Client:
         return self.server
 
 
-async def test_one_informer_per_kind_also_when_asked_for_later() -> None:
+async def test_shared_informers_start_one_informer_per_kind() -> None:
     server = Server(lists=[page([node("a", 1)], 10), page([node("b", 1)], 10)])
     client = Client(server)
     informers = SharedInformers(client, settings=PAGED)  # type: ignore[arg-type]
@@ -192,7 +192,7 @@ async def test_one_informer_per_kind_also_when_asked_for_later() -> None:
     assert server.open_watches == 0
 
 
-def test_a_store_keeps_the_newest_of_each_key_and_hands_out_copies() -> None:
+def test_store_keeps_the_newest_object_per_key_and_lists_copies() -> None:
     store: InformerStore[Service] = InformerStore()
     first, second, other = service("a"), service("a"), service("a", namespace="other")
     for obj in (first, second, other):
@@ -206,7 +206,7 @@ def test_a_store_keeps_the_newest_of_each_key_and_hands_out_copies() -> None:
     assert listed == [second, other]
 
 
-async def test_a_watch_list_that_is_cut_starts_again_and_deletes_only_at_its_end() -> None:
+async def test_interrupted_watch_list_restarts_and_deletes_only_at_its_end() -> None:
     server = Server()
     cut = errors.Unreachable("reset", kind="reset")
     server.watches = [
@@ -222,7 +222,7 @@ async def test_a_watch_list_that_is_cut_starts_again_and_deletes_only_at_its_end
         assert set(sink.objects) == {"a", "c"}
 
 
-async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() -> None:
+async def test_malformed_objects_are_not_treated_as_deleted() -> None:
     server = Server(
         watches=[
             [
@@ -248,7 +248,7 @@ async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() ->
 
 
 @pytest.mark.parametrize("settings", [PAGES, LISTED], ids=["pages", "watch-list"])
-async def test_nothing_is_gone_while_an_item_has_no_name(settings: ReflectorSettings) -> None:
+async def test_list_with_a_nameless_item_deletes_nothing(settings: ReflectorSettings) -> None:
     server = Server()
     both = [node("a", 1), node("b", 1)]
     if settings is PAGES:
@@ -270,13 +270,13 @@ CHATTER: list[Step] = [step for n in range(100) for step in (modified(node("a", 
 
 
 def gaps(server: Server) -> list[float]:
-    """Seconds between two watches."""
+    """Return the seconds between consecutive watches."""
     at = [call.at for call in server.of("watch")]
     return [later - earlier for earlier, later in itertools.pairwise(at)]
 
 
 @pytest.mark.parametrize("status", [400, 422])
-async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None:
+async def test_refused_watch_list_falls_back_to_paged_lists(status: int) -> None:
     server = Server(
         watches=[api_error(status), [2.0, api_error(410)], [FOREVER]],
         lists=[
@@ -303,9 +303,7 @@ async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None
     [([added(node("a", 1)), FOREVER], 10), (CHATTER, 60)],
     ids=["and falls silent", "and chatters"],
 )
-async def test_a_server_that_ignores_watch_list_is_listed(
-    watch: list[Step], listed_at: float
-) -> None:
+async def test_ignored_watch_list_falls_back_to_a_list(watch: list[Step], listed_at: float) -> None:
     server = Server(watches=[watch], lists=[page([node("a", 200)], 200)])
     async with following(server, LISTED) as (_, sink):
         await advance(listed_at - 0.1)
@@ -323,7 +321,7 @@ async def test_a_server_that_ignores_watch_list_is_listed(
     ],
     ids=["without end", "short again after two quiet minutes"],
 )
-async def test_failures_back_off_and_watches_resume(
+async def test_watch_failures_back_off_and_resume_at_the_last_version(
     watches: list[Any], pauses: list[float]
 ) -> None:
     server = Server(lists=[page([], 10)], watches=[*watches])
@@ -333,7 +331,7 @@ async def test_failures_back_off_and_watches_resume(
         assert set(server.versions[:-1]) == {"10"}
 
 
-async def test_a_watch_that_gets_nowhere_three_times_is_listed_anew() -> None:
+async def test_three_watches_without_events_lead_to_a_relist() -> None:
     server = Server(lists=[page([node("a", 1)], 10), page([], 90)], watches=[[], [], [], [FOREVER]])
     async with following(server, PAGES) as (_, sink):
         await advance(30)
@@ -341,7 +339,7 @@ async def test_a_watch_that_gets_nowhere_three_times_is_listed_anew() -> None:
         assert sink.removed == [("a", None)]
 
 
-async def test_what_cannot_be_decoded_is_known_until_it_can_or_is_gone() -> None:
+async def test_malformed_keys_are_kept_until_decodable_or_deleted() -> None:
     server = Server(
         watches=[
             [
@@ -365,7 +363,7 @@ async def test_what_cannot_be_decoded_is_known_until_it_can_or_is_gone() -> None
         assert reflector.malformed_keys == {"d"}
 
 
-async def test_after_a_new_list_known_objects_are_updates_and_unchanged_ones_silent() -> None:
+async def test_relist_reports_changes_as_updates_and_skips_unchanged_objects() -> None:
     server = Server(
         lists=[
             page([node("same", 1), node("changed", 2), node("gone", 3)], 10),
@@ -381,7 +379,7 @@ async def test_after_a_new_list_known_objects_are_updates_and_unchanged_ones_sil
         assert listener.heard == ["update changed@2->12", "add new@13", "miss gone@3"]
 
 
-async def test_a_failing_handler_stops_nobody() -> None:
+async def test_failing_handler_does_not_stop_other_handlers() -> None:
     server = Server(lists=[page([node("a", 1), node("b", 2)], 10)])
     informer = informer_of(server, settings=PAGED)
 
@@ -394,7 +392,7 @@ async def test_a_failing_handler_stops_nobody() -> None:
         assert listener.heard == ["add a@1 initial", "add b@2 initial"]
 
 
-async def test_a_watch_that_ends_is_resumed_at_the_last_version_bookmarks_included() -> None:
+async def test_ended_watch_resumes_at_the_last_version_or_bookmark() -> None:
     server = Server(
         lists=[page([], 10)],
         watches=[

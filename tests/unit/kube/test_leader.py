@@ -26,7 +26,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 class Work:
-    """The work of a leader: runs until told otherwise and notes when it ran."""
+    """The work of a leader: runs until it is ended, and records when it ran."""
 
     def __init__(self, *, tidy_up_s: float = 0) -> None:
         self.tidy_up_s = tidy_up_s
@@ -76,7 +76,7 @@ class Replica:
         self.task = asyncio.create_task(self.elector.run(self.work))
 
     async def part(self, server: Server) -> bool:
-        """Note how things stand before the lease is given back."""
+        """Record the state before the lease is released."""
         await asyncio.sleep(self.parting_s)
         assert self.work.ended is not None
         told = len(self.recorder.events)
@@ -124,7 +124,9 @@ def status() -> float | None:
 
 
 @pytest.mark.parametrize("fault", [None, KeyError("broken")], ids=["returns", "fails"])
-async def test_ended_work_gives_the_lease_back(fault: Exception | None, server: Cluster) -> None:
+async def test_lease_is_released_when_the_work_ends(
+    fault: Exception | None, server: Cluster
+) -> None:
     replica = server.start()
     await advance(5)
     assert replica.work.outcome is not None
@@ -138,7 +140,7 @@ async def test_ended_work_gives_the_lease_back(fault: Exception | None, server: 
     assert not replica.leads
 
 
-async def test_a_release_that_hangs_is_given_up(server: Cluster) -> None:
+async def test_hanging_release_times_out(server: Cluster) -> None:
     replica = server.start()
     await advance(1)
     server.fault = lambda verb: 3600.0
@@ -148,7 +150,7 @@ async def test_a_release_that_hangs_is_given_up(server: Cluster) -> None:
     assert replica.work.ended == 1
 
 
-async def test_a_watching_standby_does_not_read_while_the_holder_renews(server: Cluster) -> None:
+async def test_standby_with_a_watch_sends_no_reads_while_the_holder_renews(server: Cluster) -> None:
     leader = server.start("first")
     await advance(1)
     standby = server.start("second")
@@ -160,7 +162,7 @@ async def test_a_watching_standby_does_not_read_while_the_holder_renews(server: 
     assert not standby.leads
 
 
-async def test_only_a_leader_that_missed_its_own_end_is_unhealthy(server: Cluster) -> None:
+async def test_only_a_leader_past_its_lease_is_unhealthy(server: Cluster) -> None:
     replica = server.start()
     now = clock.monotonic()
     assert replica.elector.check() is None
@@ -179,7 +181,7 @@ def config(**changes: float | str) -> LeaderElectionConfig:
 
 
 class Contested(Server):
-    """A rival and a lock of ours on its Lease."""
+    """A Lease that another replica changes, and the lock under test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +194,7 @@ def rival() -> Contested:
 
 
 def case(row: str, *arranged: Any, held: bool, verb: str, transitions: int) -> Any:
-    """Who writes the Lease, and how long we stand by after we saw that."""
+    """Return a case: Leases that other replicas write, and seconds until the next attempt."""
     mark = pytest.mark.row(f"daemon-lease-{row}")
     return pytest.param(arranged, held, verb, transitions, marks=mark)
 
@@ -202,7 +204,7 @@ OURS = {"holder": "baz", "transitions": 7}
 
 
 @pytest.mark.row("daemon-lease-10")
-async def test_taking_and_two_renewals_read_once(rival: Contested) -> None:
+async def test_acquiring_and_two_renewals_read_the_lease_once(rival: Contested) -> None:
     for _ in range(3):
         assert await rival.lock.attempt()
         await advance(2)
@@ -210,7 +212,7 @@ async def test_taking_and_two_renewals_read_once(rival: Contested) -> None:
 
 
 @pytest.mark.row("daemon-lease-11")
-async def test_a_failed_renewal_reads_and_writes_again_and_is_counted(rival: Contested) -> None:
+async def test_failed_renewal_takes_the_slow_path_and_is_counted(rival: Contested) -> None:
     before = REGISTRY.get_sample_value("leader_election_slowpath_total", {"name": NAME}) or 0
     assert await rival.lock.attempt()
     assert await rival.lock.attempt()
@@ -224,7 +226,7 @@ async def test_a_failed_renewal_reads_and_writes_again_and_is_counted(rival: Con
 
 
 @pytest.mark.row("daemon-lease-12")
-async def test_a_renewal_keeps_the_start_of_the_term(rival: Contested) -> None:
+async def test_renewal_keeps_the_acquire_time(rival: Contested) -> None:
     east = timezone(timedelta(hours=5))
     with clock.replaced(
         lambda: (START + timedelta(seconds=elapsed_s())).astimezone(east),
@@ -242,7 +244,7 @@ async def test_a_renewal_keeps_the_start_of_the_term(rival: Contested) -> None:
 
 
 @pytest.mark.row("daemon-lease-09")
-async def test_each_renewal_counts_however_soon_it_comes(rival: Contested) -> None:
+async def test_every_observed_renewal_restarts_the_expiry(rival: Contested) -> None:
     rival.hold("bing", duration_s=3, renewed="2026-01-01T00:00:00.100000Z")
     assert not await rival.lock.attempt()
     first = rival.lock.observed_at
@@ -255,7 +257,7 @@ async def test_each_renewal_counts_however_soon_it_comes(rival: Contested) -> No
 
 
 @pytest.mark.row("daemon-lease-14")
-async def test_release_empties_the_holder_and_keeps_the_transitions(rival: Contested) -> None:
+async def test_release_clears_the_holder_and_keeps_the_transitions(rival: Contested) -> None:
     rival.hold("baz", transitions=3)
     assert await rival.lock.attempt()
     await advance(1)
@@ -269,7 +271,9 @@ async def test_release_empties_the_holder_and_keeps_the_transitions(rival: Conte
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-async def test_release_touches_nobody_elses_lease(rival: Contested, deleted: bool) -> None:
+async def test_release_does_not_change_a_lease_of_another_holder(
+    rival: Contested, deleted: bool
+) -> None:
     assert await rival.lock.attempt()
     if deleted:
         rival.drop()
@@ -279,7 +283,7 @@ async def test_release_touches_nobody_elses_lease(rival: Contested, deleted: boo
     assert deleted or rival.spec.holder_identity == "bing"
 
 
-async def test_release_survives_a_short_outage(rival: Contested) -> None:
+async def test_release_is_retried_during_a_short_outage(rival: Contested) -> None:
     assert await rival.lock.attempt()
     trouble = iter([errors.Unreachable("refused", kind="refused")] * 2)
     rival.fault = lambda verb: next(trouble, None)
@@ -299,7 +303,9 @@ async def test_release_survives_a_short_outage(rival: Contested) -> None:
         ({"name": ""}, "the Lease needs a namespace and a name"),
     ],
 )
-def test_contradicting_terms_are_refused(changes: dict[str, float | str], message: str) -> None:
+def test_contradicting_lease_durations_are_refused(
+    changes: dict[str, float | str], message: str
+) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         config(**changes)
 
@@ -322,16 +328,16 @@ RELEASED = {"holder": "", "transitions": 4}
         case("04", BING, 3600, held=True, verb="update", transitions=1),
         case("05", BING, 0, RELEASED, held=True, verb="update", transitions=5),
         case("06", BING, held=False, verb="get", transitions=0),
-        # One more would be too many for the API rival, and no daemon could ever lead.
+        # A further transition would overflow the field, and no daemon could ever acquire the Lease.
         case("05", FULL, held=True, verb="update", transitions=2**31 - 1),
         case("07", BRIEF, 2, BRIEF, 2, held=False, verb="get", transitions=0),
         case("08", OURS, held=True, verb="update", transitions=7),
-        # The record says how long others wait.
+        # The duration in the Lease counts, not the own setting.
         case("03", BING | {"duration_s": 60}, 60, held=True, verb="update", transitions=1),
         case("06", BING | {"duration_s": 60}, 59.9, held=False, verb="get", transitions=0),
     ],
 )
-async def test_one_try(
+async def test_lease_attempt_acquires_renews_or_waits(
     rival: Contested,
     arranged: Sequence[Any],
     held: bool,
@@ -353,7 +359,7 @@ async def test_one_try(
     assert rival.lock.is_ours is held
 
 
-async def test_never_two_leaders_whatever_fails(server: Cluster) -> None:
+async def test_never_two_leaders_under_random_faults(server: Cluster) -> None:
     rng = random.Random(7)
 
     def fault(verb: str) -> Exception | float | None:
@@ -384,7 +390,9 @@ async def test_never_two_leaders_whatever_fails(server: Cluster) -> None:
     ],
     ids=["refused", "500", "hanging"],
 )
-async def test_leading_ends_at_the_deadline(fault: Exception | float, server: Cluster) -> None:
+async def test_leading_ends_at_the_renew_deadline(
+    fault: Exception | float, server: Cluster
+) -> None:
     replica = server.start()
     await advance(4.5)
     written = server.lease
@@ -399,7 +407,7 @@ async def test_leading_ends_at_the_deadline(fault: Exception | float, server: Cl
     assert status() == 0
 
 
-async def test_a_leader_that_sees_another_holder_stops_at_once(server: Cluster) -> None:
+async def test_leader_stops_at_once_when_another_replica_holds_the_lease(server: Cluster) -> None:
     replica = server.start(tidy_up_s=5)
     await advance(3)
     server.hold("bing")
@@ -415,7 +423,7 @@ async def test_a_leader_that_sees_another_holder_stops_at_once(server: Cluster) 
     assert replica.elector.holder == "bing"
 
 
-async def test_cancelled_work_is_joined_before_the_lease_is_given_back(server: Cluster) -> None:
+async def test_cancelled_work_is_joined_before_the_lease_is_released(server: Cluster) -> None:
     replica = server.start(tidy_up_s=30)
     replica.parting_s = 1.0
     await advance(5)
@@ -427,7 +435,7 @@ async def test_cancelled_work_is_joined_before_the_lease_is_given_back(server: C
     assert replica.task.cancelled()
     assert replica.work.ended == 35
     assert not replica.lost
-    # What must be done before a successor leads: after the work and the last event.
+    # Called before a successor can lead: after the work and the last event.
     assert replica.parting == [(35, "baz", 2)]
     assert server.spec.holder_identity == ""
     renewals = [at for at, verb in server.calls if verb == "update"]
@@ -435,7 +443,7 @@ async def test_cancelled_work_is_joined_before_the_lease_is_given_back(server: C
     assert max(gaps) <= 2
 
 
-async def test_a_lost_answer_leaves_the_lock_in_doubt(rival: Contested) -> None:
+async def test_lost_answer_leaves_the_outcome_of_the_write_unknown(rival: Contested) -> None:
     rival.hold("")
     lost = errors.Unreachable("reset", kind="reset")
     rival.fault = lambda verb: lost if verb == "update" else None
@@ -447,7 +455,7 @@ async def test_a_lost_answer_leaves_the_lock_in_doubt(rival: Contested) -> None:
     assert not rival.lock.outcome_unknown
 
 
-async def test_a_lease_is_left_to_run_out_while_something_has_not_ended(server: Cluster) -> None:
+async def test_lease_expires_instead_of_release_while_a_change_is_running(server: Cluster) -> None:
     replica = server.start()
     standby = server.start("standby")
     await advance(10)
@@ -463,7 +471,7 @@ async def test_a_lease_is_left_to_run_out_while_something_has_not_ended(server: 
 
 
 @pytest.mark.parametrize("watch", [True, False])
-async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back(
+async def test_standby_cancelled_while_acquiring_releases_the_lease(
     server: Cluster, watch: bool
 ) -> None:
     server.watch_works = watch
@@ -486,7 +494,7 @@ async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back(
     assert replica.work.began is None
 
 
-async def test_a_standby_that_is_cancelled_leaves_the_lease_alone(server: Cluster) -> None:
+async def test_cancelled_standby_does_not_change_the_lease(server: Cluster) -> None:
     server.hold("bing")
     replica = server.start()
     await advance(3)
@@ -498,7 +506,7 @@ async def test_a_standby_that_is_cancelled_leaves_the_lease_alone(server: Cluste
     assert replica.recorder.events == []
 
 
-async def test_a_standby_leads_as_soon_as_the_lease_is_given_back(server: Cluster) -> None:
+async def test_standby_leads_as_soon_as_the_lease_is_released(server: Cluster) -> None:
     first = server.start("first")
     await advance(1)
     second, third = server.start("second"), server.start("third")
@@ -511,7 +519,7 @@ async def test_a_standby_leads_as_soon_as_the_lease_is_given_back(server: Cluste
     assert server.spec.lease_transitions == 1
 
 
-async def test_without_a_watch_the_lease_is_read_every_retry_period(server: Cluster) -> None:
+async def test_lease_is_polled_with_jitter_without_a_watch(server: Cluster) -> None:
     server.watch_works = False
     leader = server.start("first")
     await advance(1)
@@ -527,7 +535,7 @@ async def test_without_a_watch_the_lease_is_read_every_retry_period(server: Clus
     assert standby.leads
 
 
-async def test_the_deadline_counts_from_the_request_and_not_from_its_answer(
+async def test_renew_deadline_counts_from_the_start_of_the_request(
     server: Cluster,
 ) -> None:
     server.fault = lambda verb: 1.0 if verb == "update" else None
@@ -539,7 +547,7 @@ async def test_the_deadline_counts_from_the_request_and_not_from_its_answer(
     assert replica.work.ended == pytest.approx(12.0)
 
 
-async def test_our_own_write_prolongs_the_lease_though_nothing_in_it_changes(
+async def test_own_renewal_extends_the_lease_even_with_an_unchanged_timestamp(
     rival: Contested,
 ) -> None:
     with clock.replaced(lambda: START, asyncio.get_running_loop().time):
@@ -549,7 +557,7 @@ async def test_our_own_write_prolongs_the_lease_though_nothing_in_it_changes(
     assert rival.lock.observed_at == START_S + 2
 
 
-async def test_a_standby_leads_at_the_moment_a_silent_holder_runs_out(server: Cluster) -> None:
+async def test_standby_leads_at_the_expiry_of_a_silent_holder(server: Cluster) -> None:
     server.hold("bing", duration_s=15)
     replica = server.start()
     await advance(7)

@@ -1,4 +1,4 @@
-"""Ports of Pods: what goes through, and what is said when nothing does."""
+"""Port-forwarding to Pods: data, and errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @contextlib.asynccontextmanager
 async def api_server(handler: Handler) -> AsyncIterator[ClusterConfig]:
-    """One that forwards ports as this says."""
+    """Run an API server whose port-forward has this handler."""
     app = web.Application()
     app.router.add_get(PATH, handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -40,7 +40,7 @@ async def api_server(handler: Handler) -> AsyncIterator[ClusterConfig]:
 
 @contextlib.asynccontextmanager
 async def echo() -> AsyncIterator[int]:
-    """A port where each line comes back, until an empty one."""
+    """Serve a port that echoes each line until an empty one."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while (line := await reader.readline()).strip():
@@ -60,7 +60,7 @@ def way(config: ClusterConfig, port: int) -> contextlib.AbstractAsyncContextMana
 
 
 async def said(forward: PortForward, *lines: bytes) -> bytes:
-    """What comes back, until the other end closes."""
+    """Return what is received until the peer closes."""
     reader, writer = await asyncio.open_connection(LOOPBACK, forward.port)
     for line in lines:
         writer.write(line)
@@ -70,7 +70,7 @@ async def said(forward: PortForward, *lines: bytes) -> bytes:
     return found
 
 
-async def test_bytes_go_both_ways_and_each_connection_has_its_own() -> None:
+async def test_port_forward_carries_bytes_both_ways_per_connection() -> None:
     kubelet, long = Kubelet(), b"x" * 200_000 + b"\n"
 
     async with (
@@ -87,7 +87,7 @@ async def test_bytes_go_both_ways_and_each_connection_has_its_own() -> None:
     assert kubelet.tokens == ["Bearer who-i-am"] * 2
 
 
-async def test_a_refusal_is_the_api_servers_own() -> None:
+async def test_port_forward_refusal_raises_the_error_of_the_api_server() -> None:
     async def refuse(_request: web.Request) -> web.StreamResponse:
         return web.json_response({}, status=403)
 
@@ -97,7 +97,7 @@ async def test_a_refusal_is_the_api_servers_own() -> None:
                 pass
 
 
-async def test_what_speaks_no_websocket_is_no_way() -> None:
+async def test_port_forward_without_websocket_is_unreachable() -> None:
     async def page(_request: web.Request) -> web.StreamResponse:
         return web.Response(text="hello")
 
@@ -107,7 +107,7 @@ async def test_what_speaks_no_websocket_is_no_way() -> None:
                 pass
 
 
-async def test_an_error_inside_is_raised_as_it_is() -> None:
+async def test_exception_inside_the_port_forward_is_raised_unchanged() -> None:
     async with echo() as port, api_server(Kubelet().of_api_server) as config:
         with pytest.raises(KeyError):
             async with way(config, port):

@@ -40,7 +40,7 @@ from tests.unit.kube.proxy import (
 )
 
 
-async def test_a_slow_answer_times_out(server: Server) -> None:
+async def test_slow_response_times_out(server: Server) -> None:
     server.will(streams(b"begun", hold=True))
 
     with no_answer("timeout"):
@@ -50,7 +50,7 @@ async def test_a_slow_answer_times_out(server: Server) -> None:
 
 
 class Rotating:
-    """A source that has so many tokens, a new one after each rejection."""
+    """Credentials with several tokens: the next one after each rejection."""
 
     def __init__(self, *tokens: str) -> None:
         self.tokens = list(tokens)
@@ -76,7 +76,7 @@ class Rotating:
     ],
     ids=["renewed", "refused again", "not renewed"],
 )
-async def test_a_401_is_repeated_once_with_another_credential(
+async def test_unauthorized_request_is_repeated_once_with_renewed_credentials(
     server: Server, tokens: tuple[str, ...], refusals: int, sent: list[str]
 ) -> None:
     server.will(*[refuses(401, "Unauthorized")] * refusals)
@@ -91,7 +91,7 @@ async def test_a_401_is_repeated_once_with_another_credential(
     assert {seen.body for seen in server.seen} == {b"{}"}
 
 
-async def test_without_a_credential_nothing_is_sent(server: Server) -> None:
+async def test_no_request_is_sent_without_credentials(server: Server) -> None:
     async with connect(server.url, credentials=Rotating()) as transport:
         with pytest.raises(errors.NoCredentials):
             await transport.do("GET", "/x")
@@ -100,15 +100,17 @@ async def test_without_a_credential_nothing_is_sent(server: Server) -> None:
 
 
 def governing(seconds: float) -> LeaseGuard:
-    """The fence of this test."""
+    """Activate a lease guard."""
     made = LeaseGuard()
     made.extend(clock.monotonic() + seconds)
     made.activate()
     return made
 
 
-async def test_a_lease_that_ran_out_meanwhile_is_noticed(server: Server, hand: HandClock) -> None:
-    """While it waited for its turn, or for another attempt."""
+async def test_lease_expiry_during_a_wait_refuses_the_request(
+    server: Server, hand: HandClock
+) -> None:
+    """The request waits for the rate limiter, or for its retry."""
     governing(1)
     server.will(refuses(429, "TooManyRequests", Retry_After="2"))
 
@@ -125,7 +127,7 @@ async def test_a_lease_that_ran_out_meanwhile_is_noticed(server: Server, hand: H
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-async def test_a_wire_that_only_reads_sends_nothing_else(server: Server, method: str) -> None:
+async def test_read_only_transport_refuses_writes(server: Server, method: str) -> None:
     async with connect(server.url, reads_only=True) as transport:
         with pytest.raises(errors.WriteRefused, match=f"{method} /api/v1/nodes/a is not sent"):
             await transport.do(method, "/api/v1/nodes/a", body=b"{}")
@@ -150,7 +152,7 @@ async def _read(transport: Transport, idle_timeout_s: float = 5.0) -> list[bytes
     ],
     ids=["whole lines", "pieces", "empty lines and no end"],
 )
-async def test_a_stream_is_cut_into_lines(server: Server, chunks: tuple[bytes, ...]) -> None:
+async def test_stream_is_split_into_lines(server: Server, chunks: tuple[bytes, ...]) -> None:
     server.will(streams(*chunks))
 
     assert await _read(server.transport) == [b"one", b"two", b"three"]
@@ -165,7 +167,7 @@ async def test_a_stream_is_cut_into_lines(server: Server, chunks: tuple[bytes, .
     ],
     ids=["a line without an end", "silent", "cut"],
 )
-async def test_a_stream_that_goes_wrong_is_told_from_one_that_ends(
+async def test_broken_stream_raises_instead_of_ending(
     server: Server, monkeypatch: pytest.MonkeyPatch, answer: Answer, kind: str
 ) -> None:
     monkeypatch.setattr(transport, "MAX_LINE", 1000)
@@ -174,7 +176,9 @@ async def test_a_stream_that_goes_wrong_is_told_from_one_that_ends(
         await _read(server.transport, idle_timeout_s=0.2)
 
 
-async def test_a_silent_stream_times_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watch_without_response_headers_times_out(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def never(request: web.BaseRequest) -> web.StreamResponse:
         await asyncio.sleep(3600)
         return web.Response()
@@ -186,7 +190,7 @@ async def test_a_silent_stream_times_out(server: Server, monkeypatch: pytest.Mon
         await _read(server.transport, idle_timeout_s=20)
 
 
-async def test_a_refused_stream_raises_what_the_server_said(server: Server) -> None:
+async def test_refused_stream_raises_the_error_of_the_server(server: Server) -> None:
     server.will(refuses(410, "Expired"), sends(b"<html>", status=502, content_type="text/html"))
 
     with pytest.raises(errors.Gone):
@@ -231,7 +235,7 @@ async def _talking(line: Line) -> AsyncIterator[Transport]:
         yield transport
 
 
-async def test_one_connection_serves_requests_one_after_the_other() -> None:
+async def test_connection_is_reused_for_consecutive_requests() -> None:
     line = Line(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + OK, OK, OK)
     async with _talking(line) as transport:
         answers = [await transport.do("GET", f"/{number}") for number in range(3)]
@@ -241,7 +245,7 @@ async def test_one_connection_serves_requests_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\n", "\r", "\0"])
-async def test_a_header_never_ends_its_line(server: Server, end: str) -> None:
+async def test_header_with_a_line_end_is_refused(server: Server, end: str) -> None:
     smuggled = StaticCredentials(Credential(header=f"Bearer t{end}X-Remote-User: root"))
     async with connect(server.url, credentials=smuggled) as transport:
         with no_answer("garbage"):
@@ -262,7 +266,7 @@ def _client(name: str) -> KeyPair:
 
 @contextlib.asynccontextmanager
 async def _secured(clients: str = "", **settings: Any) -> AsyncIterator[Server]:
-    """A server that speaks TLS, and a transport to it."""
+    """Run a TLS server, and a transport to it."""
     async with (
         serve(server_context("server-one", clients=clients)) as server,
         connect(server.url, **settings) as server.transport,
@@ -283,7 +287,7 @@ class _Changing:
         return False
 
 
-async def test_a_certificate_of_the_credential_is_shown_from_the_next_request_on() -> None:
+async def test_changed_client_certificate_is_used_for_the_next_request() -> None:
     settings = _trusting("authority-one")
     source = _Changing()
 
@@ -295,7 +299,7 @@ async def test_a_certificate_of_the_credential_is_shown_from_the_next_request_on
     assert server.peers == ["daemon-a", "daemon-b"]
 
 
-def test_a_key_is_not_printed() -> None:
+def test_private_key_is_not_in_the_repr() -> None:
     assert "PRIVATE" not in repr(TlsSettings(certificate=_client("client-a")))
 
 
@@ -312,7 +316,7 @@ BUSY = 2 * INITIAL_CONCURRENCY
         ("GET", 302, {"Location": "/elsewhere"}),
     ],
 )
-async def test_other_answers_are_final(
+async def test_other_error_responses_are_not_retried(
     hand: HandClock,
     server: Server,
     method: str,
@@ -330,7 +334,7 @@ async def test_other_answers_are_final(
 
 
 @pytest.mark.usefixtures("hand")
-async def test_a_write_that_was_cut_is_not_repeated(server: Server) -> None:
+async def test_write_is_not_retried_after_a_reset(server: Server) -> None:
     server.will(cuts)
 
     with no_answer("reset"):
@@ -339,8 +343,8 @@ async def test_a_write_that_was_cut_is_not_repeated(server: Server) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-async def test_nothing_is_changed_without_a_lease_that_holds(server: Server, method: str) -> None:
-    """But for the Lease itself; whoever only asks changes nothing."""
+async def test_writes_are_refused_without_a_valid_lease(server: Server, method: str) -> None:
+    """Reads and writes of the Lease itself are sent."""
     governing(0)
 
     with no_answer("timeout"):
@@ -352,8 +356,8 @@ async def test_nothing_is_changed_without_a_lease_that_holds(server: Server, met
 
 
 @pytest.mark.shifted_time
-async def test_a_change_under_way_ends_with_the_lease(server: Server) -> None:
-    """Not before, however often it is renewed meanwhile."""
+async def test_write_in_progress_ends_when_the_lease_is_lost(server: Server) -> None:
+    """It continues while the Lease is renewed."""
 
     async def slow(_: web.BaseRequest) -> web.StreamResponse:
         arrived.set()
@@ -380,7 +384,7 @@ async def test_a_change_under_way_ends_with_the_lease(server: Server) -> None:
 
 
 @pytest.mark.parametrize("method", ["PATCH", "POST"])
-async def test_what_may_not_be_done_twice_is_not_sent_again(method: str) -> None:
+async def test_non_idempotent_request_is_not_resent_on_a_new_connection(method: str) -> None:
     line = Line(OK, b"", OK)
     async with _talking(line) as transport:
         await transport.do("GET", "/first")
@@ -403,7 +407,7 @@ async def test_what_may_not_be_done_twice_is_not_sent_again(method: str) -> None
         ),
     ],
 )
-async def test_a_server_of_another_authority_is_not_trusted(settings: TlsSettings) -> None:
+async def test_server_with_an_untrusted_certificate_is_refused(settings: TlsSettings) -> None:
     async with _secured(tls=settings) as server:
         with no_answer("tls"):
             await server.transport.do("GET", "/")
@@ -411,7 +415,7 @@ async def test_a_server_of_another_authority_is_not_trusted(settings: TlsSetting
     assert server.seen == []
 
 
-async def test_an_urgent_request_waits_behind_nobody() -> None:
+async def test_urgent_request_does_not_wait_for_a_slot() -> None:
     held = asyncio.Event()
     open_now = 0
 
@@ -436,7 +440,7 @@ async def test_an_urgent_request_waits_behind_nobody() -> None:
         await asyncio.gather(*others)
 
 
-async def test_an_unread_answer_is_never_taken_for_the_next(server: Server) -> None:
+async def test_unread_response_is_never_taken_for_the_next_one(server: Server) -> None:
     server.will(streams(b"of the first", hold=True), sends(b"of the second"))
 
     with no_answer("timeout"):
@@ -446,7 +450,7 @@ async def test_an_unread_answer_is_never_taken_for_the_next(server: Server) -> N
 
 
 class Traffic:
-    """Requests that take a while, and how many were under way at once."""
+    """Requests of a given duration, and their highest concurrency."""
 
     def __init__(self) -> None:
         self.limiter = ConcurrencyLimiter()
@@ -468,24 +472,24 @@ class Traffic:
 
 
 @pytest.mark.virtual_time
-async def test_a_slow_server_gets_one_more_for_each_while_that_somebody_waits() -> None:
+async def test_concurrency_limit_grows_while_requests_wait_for_a_slow_server() -> None:
     traffic = Traffic()
     await traffic.send(1000, 1.0)
     assert traffic.most > 10 * INITIAL_CONCURRENCY
-    # At the first limit it would be 125 s.
+    # With the initial limit it would take 125 s.
     assert elapsed_s() < 20.0
     assert traffic.order == list(range(1000))
 
 
 @pytest.mark.virtual_time
-async def test_a_busy_server_gets_no_more() -> None:
+async def test_concurrency_limit_stays_while_the_server_responds_quickly() -> None:
     traffic = Traffic()
     await traffic.send(1000, 0.03)
     assert traffic.most == INITIAL_CONCURRENCY
 
 
 @pytest.mark.virtual_time
-async def test_a_turn_that_comes_with_a_cancellation_is_passed_on() -> None:
+async def test_slot_granted_to_a_cancelled_waiter_is_passed_on() -> None:
     traffic = Traffic()
     first = [spawn(traffic.request(n, 0.001), name="first") for n in range(INITIAL_CONCURRENCY)]
     late = [spawn(traffic.request(100 + n, 0.001), name="late") for n in range(INITIAL_CONCURRENCY)]
@@ -508,7 +512,7 @@ def jump_of_the_wall(seconds: float) -> None:
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("seconds", [3600, -3600])
-async def test_time_goes_on_from_the_last_answer_though_our_clock_jumps(seconds: float) -> None:
+async def test_server_clock_is_independent_of_jumps_of_the_local_clock(seconds: float) -> None:
     told = ServerClock()
     told.read_date_header(DATE)
     jump_of_the_wall(seconds)
@@ -518,7 +522,7 @@ async def test_time_goes_on_from_the_last_answer_though_our_clock_jumps(seconds:
 
 
 @pytest.mark.virtual_time
-async def test_before_any_answer_our_own_clock_counts() -> None:
+async def test_server_clock_is_the_local_clock_before_any_response() -> None:
     told = ServerClock()
     assert told.now() == clock.now()
     for useless in (None, "", "soon", "Mon, 99 Nov 2026 10:00:00 GMT"):
@@ -528,7 +532,7 @@ async def test_before_any_answer_our_own_clock_counts() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_a_later_answer_corrects_it_and_one_at_once_is_not_read() -> None:
+async def test_server_clock_is_corrected_by_later_responses() -> None:
     told = ServerClock()
     told.read_date_header(DATE)
     told.read_date_header("Mon, 23 Nov 2026 12:00:00 GMT")
@@ -543,7 +547,7 @@ def _metric(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
-async def test_a_request_arrives_as_it_was_meant(server: Server) -> None:
+async def test_request_arrives_with_path_query_body_and_headers(server: Server) -> None:
     below_a_path = f"{server.url}/clusters/one/"
     async with connect(
         below_a_path, credentials=StaticCredentials(credentials.bearer("t"))
@@ -569,7 +573,7 @@ async def test_a_request_arrives_as_it_was_meant(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("disabled", "expected"), [(True, "identity"), (False, "gzip")])
-async def test_compression_is_asked_for_unless_disabled(
+async def test_compression_is_requested_unless_disabled(
     server: Server, disabled: bool, expected: str
 ) -> None:
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
@@ -586,7 +590,7 @@ async def test_compression_is_asked_for_unless_disabled(
     assert server.seen[0].headers["Accept-Encoding"] == expected
 
 
-async def test_no_proxy_of_the_environment_is_used(
+async def test_proxy_environment_variables_are_ignored(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await server.transport.do("GET", "/")
@@ -597,7 +601,7 @@ async def test_no_proxy_of_the_environment_is_used(
     assert len(server.seen) == 2
 
 
-async def test_429_with_retry_after_is_repeated_once_after_that_time(
+async def test_too_many_requests_is_retried_after_the_given_delay(
     hand: HandClock, server: Server
 ) -> None:
     server.will(refuses(429, "TooManyRequests", Retry_After="1"))
@@ -612,7 +616,7 @@ async def test_429_with_retry_after_is_repeated_once_after_that_time(
     assert retries == 1
 
 
-async def test_after_ten_repetitions_it_is_an_error(hand: HandClock, server: Server) -> None:
+async def test_request_fails_after_ten_retries(hand: HandClock, server: Server) -> None:
     server.will(*[refuses(503, "ServiceUnavailable", Retry_After="2")] * 20)
 
     with pytest.raises(errors.ServerError) as caught:
@@ -623,7 +627,7 @@ async def test_after_ten_repetitions_it_is_an_error(hand: HandClock, server: Ser
     assert hand.naps == [2] * 10
 
 
-async def test_a_get_that_was_cut_is_repeated(hand: HandClock, server: Server) -> None:
+async def test_get_is_retried_after_a_reset(hand: HandClock, server: Server) -> None:
     server.will(cuts, cuts)
 
     assert await server.transport.do("GET", "/x") == b"{}"
@@ -632,7 +636,7 @@ async def test_a_get_that_was_cut_is_repeated(hand: HandClock, server: Server) -
     assert len(server.seen) == 3
 
 
-async def test_each_attempt_takes_a_turn(hand: HandClock, server: Server) -> None:
+async def test_each_attempt_takes_a_rate_limiter_token(hand: HandClock, server: Server) -> None:
     server.will(refuses(429, "TooManyRequests", Retry_After="1"))
     limiter = TokenBucket(qps=0.1, burst=1)
     await server.transport.do("PATCH", "/x", limiter=limiter)
@@ -640,7 +644,7 @@ async def test_each_attempt_takes_a_turn(hand: HandClock, server: Server) -> Non
     assert hand.naps == [1, pytest.approx(9)]
 
 
-async def test_durations_and_sizes_are_counted(server: Server) -> None:
+async def test_request_durations_and_sizes_are_measured(server: Server) -> None:
     server.will(sends(b"12345"))
     host = server.url.removeprefix("http://")
     await server.transport.do("POST", "/x", body=b"abc")
@@ -653,7 +657,7 @@ async def test_durations_and_sizes_are_counted(server: Server) -> None:
 
 
 @pytest.mark.usefixtures("hand")
-async def test_a_caller_may_forbid_repetition(server: Server) -> None:
+async def test_caller_may_disable_retries(server: Server) -> None:
     server.will(refuses(429, "TooManyRequests", Retry_After="1"))
 
     with pytest.raises(errors.TooManyRequests):
@@ -662,14 +666,14 @@ async def test_a_caller_may_forbid_repetition(server: Server) -> None:
     assert len(server.seen) == 1
 
 
-async def test_many_streams_leave_room_for_a_write(server: Server) -> None:
-    """The number of connections has no limit, so watches never starve the writes."""
+async def test_many_watches_do_not_block_a_write(server: Server) -> None:
+    """The number of connections is unlimited, so watches never starve writes."""
     server.will(*[streams(b"one\n", hold=True)] * 120)
 
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(120):
             lines = await stack.enter_async_context(server.transport.stream("/", idle_timeout_s=20))
             assert await anext(lines) == b"one"
-        # What a server packs, it may hold back.
+        # A server may delay compressed data.
         assert {one.headers["Accept-Encoding"] for one in server.seen} == {"identity"}
         assert await server.transport.do("PATCH", "/x", timeout_s=5) == b"{}"

@@ -23,7 +23,7 @@ def queue() -> Queue:
     return WorkQueue("test")
 
 
-async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest(queue: Queue) -> None:
+async def test_shut_down_delivers_queued_keys_and_drops_delayed_ones(queue: Queue) -> None:
     queue.add("a")
     queue.add_after("late", 5)
     assert await queue.get() == "a"
@@ -43,7 +43,7 @@ async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest(queue: Queu
     assert len(queue) == 0
 
 
-async def test_a_worker_cancelled_while_woken_passes_the_key_on(queue: Queue) -> None:
+async def test_cancelled_worker_passes_its_key_to_another(queue: Queue) -> None:
     first, second = (asyncio.create_task(queue.get()) for _ in range(2))
     await settle()
     queue.add("a")
@@ -52,7 +52,7 @@ async def test_a_worker_cancelled_while_woken_passes_the_key_on(queue: Queue) ->
     assert first.cancelled()
 
 
-async def test_the_earliest_of_several_delays_counts(queue: Queue) -> None:
+async def test_earliest_of_several_delays_wins(queue: Queue) -> None:
     for delay_s in (5, 2, 9):
         queue.add_after("a", delay_s)
     assert queue.due_s("a") == 2
@@ -61,7 +61,7 @@ async def test_the_earliest_of_several_delays_counts(queue: Queue) -> None:
     queue.shut_down()
 
 
-async def test_metrics_count_as_in_client_go() -> None:
+async def test_workqueue_metrics_match_client_go() -> None:
     def metric(suffix: str) -> float | None:
         return REGISTRY.get_sample_value(f"workqueue_{suffix}", {"name": "measured"})
 
@@ -100,7 +100,9 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, workers=st.integers(min_value=1, max_value=3))
-async def test_keys_are_apart_and_kept(steps: list[tuple[str, int, float]], workers: int) -> None:
+async def test_key_is_processed_by_one_worker_at_a_time_and_never_lost(
+    steps: list[tuple[str, int, float]], workers: int
+) -> None:
     queue: WorkQueue[int] = WorkQueue("property")
     in_work: Counter[int] = Counter()
     asked_at: dict[int, float] = {}
@@ -113,7 +115,7 @@ async def test_keys_are_apart_and_kept(steps: list[tuple[str, int, float]], work
             except ShutDown:
                 return
             in_work[key] += 1
-            assert in_work[key] == 1, "one key in two hands"
+            assert in_work[key] == 1, "a key is processed by two workers"
             began_at[key] = elapsed_s()
             await asyncio.sleep(0.7)
             in_work[key] -= 1
@@ -150,15 +152,17 @@ BACKGROUND = {"background": True}
 
 
 @pytest.mark.parametrize("lane", [{}, BACKGROUND], ids=["foreground", "background"])
-async def test_no_lane_starves(queue: Queue, lane: dict[str, bool]) -> None:
-    """However fast keys come back to one lane, the other has its turn."""
+async def test_foreground_and_background_lanes_do_not_starve(
+    queue: Queue, lane: dict[str, bool]
+) -> None:
+    """Keys that return quickly to one lane do not block the other lane."""
     queue.add("other", background=not lane)
     for key in "abcdef":
         queue.add(key, **lane)
     assert "other" in (await take_all(queue))[:4]
 
 
-async def test_keys_set_apart_are_handed_out_while_a_worker_can_be_spared() -> None:
+async def test_isolated_keys_are_delivered_only_while_a_worker_is_spare() -> None:
     can_spare = False
     queue = Queue("apart", can_spare=lambda: can_spare)
     for key in "ab":
@@ -181,7 +185,7 @@ async def test_keys_set_apart_are_handed_out_while_a_worker_can_be_spared() -> N
     assert await take_all(queue) == ["a", "b"]
 
 
-async def test_a_crowd_in_one_namespace_holds_up_no_other_and_does_not_starve(queue: Queue) -> None:
+async def test_busy_namespace_neither_delays_others_nor_starves(queue: Queue) -> None:
     for key in (*(f"crowd/{n}" for n in range(100)), *(f"small/{n}" for n in range(6)), "b/1"):
         queue.add(key)
 
