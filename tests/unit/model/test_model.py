@@ -33,11 +33,11 @@ PROMISED = {
 }
 
 
-def test_promised_names_never_change() -> None:
+def test_public_constants_never_change() -> None:
     assert {name: getattr(names, name) for name in PROMISED} == PROMISED
 
 
-def test_no_two_constants_promise_the_same_text() -> None:
+def test_constants_are_unique() -> None:
     texts = [
         value
         for name, value in vars(names).items()
@@ -66,7 +66,7 @@ def test_no_two_constants_promise_the_same_text() -> None:
         ),
     ],
 )
-def test_which_labels_are_valid(
+def test_label_keys_and_values_are_validated(
     fault: Callable[[str], str], good: list[str], bad: list[str]
 ) -> None:
     assert {text: fault(text) for text in good} == dict.fromkeys(good, "")
@@ -74,7 +74,7 @@ def test_which_labels_are_valid(
 
 
 @given(st.ip_addresses())
-def test_every_address_is_read(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+def test_every_ip_address_is_parsed(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
     mapped = getattr(address, "ipv4_mapped", None)
 
     assert parse_ip(str(address)) == (mapped or address)
@@ -98,7 +98,7 @@ def test_every_address_is_read(address: ipaddress.IPv4Address | ipaddress.IPv6Ad
         (f"10.0.0.0/{'0' * 5000}", "0.0.0.0/0"),
     ],
 )
-def test_networks(text: str, network: str) -> None:
+def test_cidrs_are_parsed_as_in_go(text: str, network: str) -> None:
     assert str(parse_cidr(text)) == network
 
 
@@ -111,11 +111,11 @@ def test_networks(text: str, network: str) -> None:
         "10.0.0.0/²", f"10.0.0.0/{'9' * 5000}", f"x/{'0' * 5000}",
     ],
 )  # fmt: skip
-def test_texts_that_are_no_network(text: str) -> None:
+def test_invalid_cidrs_are_none(text: str) -> None:
     assert parse_cidr(text) is None
 
 
-def test_lists() -> None:
+def test_cidr_lists_are_parsed() -> None:
     found = parse_cidrs("10.0.0.0/8, ::/0")
 
     assert found is not None
@@ -144,7 +144,7 @@ def network(text: str) -> Network:
         ("10.0.0.0/8,fd00::/64,11.0.0.0/8", "has 3 ranges"),
     ],
 )
-def test_wrong_ranges_are_refused(text: str, said: str) -> None:
+def test_invalid_cluster_cidrs_are_refused(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_ranges(text)
 
@@ -154,7 +154,7 @@ FIRST, LAST = datetime.fromisoformat("0002-01-01"), datetime.fromisoformat("9999
 
 
 @given(st.datetimes(timezones=st.sampled_from([UTC, EAST]), min_value=FIRST, max_value=LAST))
-def test_a_micro_time_reads_back_as_the_same_moment(moment: datetime) -> None:
+def test_micro_time_survives_a_round_trip(moment: datetime) -> None:
     assert parse_time(format_micro_time(moment)) == moment.astimezone(UTC)
 
 
@@ -165,7 +165,7 @@ def test_a_micro_time_reads_back_as_the_same_moment(moment: datetime) -> None:
         *["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"],
     ],
 )
-def test_text_without_a_moment_is_refused(text: str) -> None:
+def test_invalid_times_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"time zone|isoformat|out of range|must be in"):
         parse_time(text)
     assert parse_optional_time(text) is None
@@ -178,7 +178,7 @@ def test_text_without_a_moment_is_refused(text: str) -> None:
         *[("", "7", False), ("7", "", False), ("²", "7", False), ("7", "9" * 5000, False)],
     ],
 )
-def test_of_two_versions_the_lower_number_is_the_earlier(own: str, other: str, lags: bool) -> None:
+def test_lower_resource_version_is_older(own: str, other: str, lags: bool) -> None:
     def version(text: str) -> Node:
         found = build_node("n")
         metadata = msgspec.structs.replace(found.metadata, uid="u", resource_version=text)
@@ -199,7 +199,7 @@ def test_of_two_versions_the_lower_number_is_the_earlier(own: str, other: str, l
         *dict.fromkeys(["10.0.0.1/24", "fe80::1%eth0", "n", "١.1.1.1"], "None").items(),
     ],
 )
-def test_forms_that_python_reads_otherwise(text: str, expected: str) -> None:
+def test_ip_addresses_are_parsed_as_in_go(text: str, expected: str) -> None:
     assert str(parse_ip(text)) == expected
 
 
@@ -212,13 +212,13 @@ def test_forms_that_python_reads_otherwise(text: str, expected: str) -> None:
         ("0.0.0.0/0", "::/0", False),
     ],
 )
-def test_overlap(one: str, other: str, overlaps: bool) -> None:
+def test_overlap_of_networks_is_symmetric(one: str, other: str, overlaps: bool) -> None:
     pair = network(one), network(other)
 
     assert overlap(*pair) is overlap(*reversed(pair)) is overlaps
 
 
-def test_truth_values() -> None:
+def test_booleans_are_parsed_as_in_go() -> None:
     assert {parse_bool(word) for word in ("1", "t", "T", "TRUE", "true", "True")} == {True}
     assert {parse_bool(word) for word in ("0", "f", "F", "FALSE", "false", "False")} == {False}
     assert {parse_bool(word) for word in ("", "yes", "tRUE", " true", "2", "foo")} == {None}
@@ -235,7 +235,9 @@ def test_truth_values() -> None:
         pytest.param({"a": "1", "b": "2", "d": "5"}, True, id="another value may be"),
     ],
 )
-def test_a_selector_holds_where_all_its_terms_do(labels: Mapping[str, str], expected: bool) -> None:
+def test_label_selector_matches_when_all_requirements_hold(
+    labels: Mapping[str, str], expected: bool
+) -> None:
     selector = LabelSelector(
         match_labels={"a": "1"},
         match_expressions=[
@@ -259,7 +261,9 @@ def test_a_selector_holds_where_all_its_terms_do(labels: Mapping[str, str], expe
         ("DoesNotExist", ["1"], "DoesNotExist of 'a' takes no values"),
     ],
 )
-def test_a_term_that_makes_no_sense_is_refused(operator: str, values: list[str], said: str) -> None:
+def test_invalid_selector_requirement_is_refused(
+    operator: str, values: list[str], said: str
+) -> None:
     term = Term(key="a", operator=operator, values=values)
     with pytest.raises(BadSelectorError, match=said):
         LabelSelector(match_expressions=[term]).requirements()
