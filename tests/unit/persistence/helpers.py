@@ -1,4 +1,4 @@
-"""Stores as the tests of one module need them."""
+"""Stores and providers for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def provider(store: Store, **settings: Any) -> StoreProvider:
 
 @asynccontextmanager
 async def opened(store: Store, **settings: Any) -> AsyncIterator[StoreProvider]:
-    """The same, initialized, and closed afterwards."""
+    """Open an initialized provider, and close it afterwards."""
     made = provider(store, **settings)
     try:
         await made.initialize(HERE)

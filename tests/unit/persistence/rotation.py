@@ -1,8 +1,8 @@
-"""Rotations that are killed: a process that forks one after the other, and looks at what is left.
+"""Killed key rotations: a process that forks one rotation after the other and checks the storage.
 
     python -m tests.unit.persistence.rotation file|sqlite FOLDER FIRST STEP
 
-prints how many were killed: at step FIRST, FIRST + STEP and so on, until one came to its end.
+prints the number of killed rotations: at step FIRST, FIRST + STEP and so on, until one completes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ async def rotate(kind: str, folder: Path, at: int) -> None:
 
 
 async def look(kind: str, folder: Path) -> None:
-    """Nothing is lost, both keys open it; a second rotation ends the first."""
+    """Check that both keys open every secret, and that a second rotation completes the first."""
     async with opened(kind, folder, NEW, OLD) as store:
         await same(store)
         assert (await store.rotate(NAME)).failed == 0

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def killed(module: str, *words: str | Path) -> int:
-    """How many processes a program killed; it looks itself at what each of them left."""
+    """Return the number of killed processes; the program checks the storage after each kill."""
     command = [sys.executable, "-m", f"tests.unit.persistence.{module}", *map(str, words)]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=1200
@@ -35,13 +35,13 @@ def killed(module: str, *words: str | Path) -> int:
 
 @pytest.mark.parametrize("kind", LOCAL)
 @pytest.mark.parametrize("times", [3, pytest.param(300, marks=pytest.mark.soak)])
-def test_killed_writer(tmp_path: Path, kind: str, times: int) -> None:
-    """Nothing that was acknowledged is lost."""
+def test_killed_writer_loses_no_acknowledged_object(tmp_path: Path, kind: str, times: int) -> None:
+    """The writer is killed repeatedly; its objects are checked after each kill."""
     assert killed("writers", kind, tmp_path, str(times)) == times
 
 
 def torn(body: bytes) -> Iterator[bytes]:
-    """What half a write, or a bad disk, leaves behind."""
+    """Return damaged variants of a file: partial writes and disk faults."""
     yield b""
     yield body[: len(body) // 2]
     yield body[:-1]
@@ -53,8 +53,10 @@ def torn(body: bytes) -> Iterator[bytes]:
         yield body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
 
 
-async def test_torn_file(tmp_path: Path) -> None:
-    """It is told apart from every healthy object, kept, and replaced by the next put."""
+async def test_torn_file_is_reported_as_corrupt_and_replaced_by_the_next_put(
+    tmp_path: Path,
+) -> None:
+    """Other objects stay readable, and the damaged file is kept until the next put."""
     async with opened(LOCAL["file"](tmp_path)) as store:
         key = await store.put_object(NAME, thing(size=1))
         await store.put_object(NAME, thing("healthy"))
@@ -67,15 +69,15 @@ async def test_torn_file(tmp_path: Path) -> None:
             except errors.CorruptObject:
                 found = None
                 assert await store.get_all_objects(NAME, KIND) == [thing("healthy")]
-            # What is no part of the object or its place may change: who wrote it, and when.
+            # Writer and time are no part of the object, so damage there may go unnoticed.
             assert found in (None, thing(size=1))
             assert file.read_bytes() == body
         await store.put_object(NAME, thing(size=2))
         assert await store.get_object(NAME, KIND, key) == thing(size=2)
 
 
-async def test_object_in_the_wrong_place(tmp_path: Path) -> None:
-    """A healthy object under the name of another is none."""
+async def test_object_under_another_key_is_corrupt(tmp_path: Path) -> None:
+    """An undamaged object in the file of another object is refused."""
     async with opened(LOCAL["file"](tmp_path)) as store:
         await store.put_object(NAME, thing("one"))
         key = await store.put_object(NAME, thing("two"))
@@ -85,8 +87,8 @@ async def test_object_in_the_wrong_place(tmp_path: Path) -> None:
             await store.get_object(NAME, KIND, key)
 
 
-async def test_full_database(tmp_path: Path) -> None:
-    """What is there stays, and goes on when there is room again."""
+async def test_full_database_keeps_its_objects_and_recovers(tmp_path: Path) -> None:
+    """Writes succeed again once there is space."""
     async with opened(LOCAL["sqlite"](tmp_path), probe_s=3600) as store:
         key = await store.put_object(NAME, thing(size=1))
         held: Any = store._instances[NAME].store
@@ -111,7 +113,7 @@ async def test_full_database(tmp_path: Path) -> None:
         pytest.param(lambda body: b"no database" * 1000, id="something-else"),
     ],
 )
-async def test_damaged_database_is_dead(tmp_path: Path, harm: Callable[[bytes], bytes]) -> None:
+async def test_damaged_database_is_refused(tmp_path: Path, harm: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "store" / "x.db"
     async with opened(LOCAL["sqlite"](tmp_path)) as store:
         for at in range(50):
@@ -123,7 +125,7 @@ async def test_damaged_database_is_dead(tmp_path: Path, harm: Callable[[bytes], 
             pass
 
 
-async def test_newer_format_is_refused(tmp_path: Path) -> None:
+async def test_newer_storage_format_is_refused(tmp_path: Path) -> None:
     async with opened(LOCAL["file"](tmp_path)):
         pass
     marker = tmp_path / "store" / ".ccm-instance.json"
@@ -142,8 +144,10 @@ async def test_newer_format_is_refused(tmp_path: Path) -> None:
         pytest.param("sqlite", 0, 1, marks=pytest.mark.soak, id="sqlite-each"),
     ],
 )
-def test_killed_rotation(tmp_path: Path, kind: str, first: int, step: int) -> None:
-    """Before each system call, or each statement: no secret is lost, and the next one ends it."""
+def test_killed_key_rotation_loses_no_secret(
+    tmp_path: Path, kind: str, first: int, step: int
+) -> None:
+    """It is killed before a system call or statement; the next rotation completes it."""
     assert killed("rotation", kind, tmp_path, str(first), str(step)) >= (1 if step > 1 else 12)
 
 
@@ -160,7 +164,7 @@ SMOKE = [("write", 0, errno.ENOSPC), ("fsync", 1, errno.EIO), ("rename", 0, errn
 
 
 class Refusing:
-    """`os`, refusing one call of a name."""
+    """`os` that refuses one call of a function."""
 
     def __init__(self, call: str, at: int, number: int) -> None:
         self.call, self.at, self.number = call, at, number
@@ -191,7 +195,7 @@ def refuse(patches: pytest.MonkeyPatch, call: str, at: int, number: int) -> Refu
 
 
 async def put_with(folder: Path, call: str, at: int, number: int) -> bool:
-    """A put with one refusal; whether it was refused. Checks that no harm was done."""
+    """Put with one refused call; check the objects; return whether a call was refused."""
     async with opened(LOCAL["file"](folder), probe_s=3600) as store:
         key = await store.put_object(NAME, thing(size=1))
         with pytest.MonkeyPatch.context() as patches:
@@ -211,7 +215,9 @@ async def put_with(folder: Path, call: str, at: int, number: int) -> bool:
 
 
 @pytest.mark.parametrize(("call", "at", "number"), SMOKE)
-async def test_refused_put(tmp_path: Path, call: str, at: int, number: int) -> None:
+async def test_failed_system_call_of_a_put_does_no_damage(
+    tmp_path: Path, call: str, at: int, number: int
+) -> None:
     assert await put_with(tmp_path, call, at, number)
 
 
@@ -225,7 +231,7 @@ async def do(store: StoreProvider, operation: str) -> None:
 
 
 async def refused_once(folder: Path, operation: str, call: str, at: int, number: int) -> bool:
-    """Do it with one refusal, then again; whether there was something to refuse."""
+    """Run an operation with one refused call, then again; return whether a call was refused."""
     before = thing(size=1) if operation in ("replace", "delete") else None
     after = None if operation == "delete" else thing(size=2)
     async with opened(LOCAL["file"](folder), probe_s=3600) as store:
@@ -255,10 +261,10 @@ async def refused_once(folder: Path, operation: str, call: str, at: int, number:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("call", sorted(set.union(*USED.values())))
 @pytest.mark.parametrize("operation", USED)
-async def test_refused_at_every_position(
+async def test_failed_system_call_at_any_position_does_no_damage(
     tmp_path: Path, operation: str, call: str, number: int
 ) -> None:
-    """Until there is no further one to refuse: the object is the old or the new, and a second
+    """The object is the old or the new one, and a second attempt succeeds.
     try does it."""
     positions = 0
     while await refused_once(tmp_path / str(positions), operation, call, positions, number):
@@ -276,8 +282,8 @@ async def test_refused_at_every_position(
         pytest.param("write", 0, marks=pytest.mark.soak, id="write"),
     ],
 )
-async def test_refused_create(tmp_path: Path, call: str, at: int) -> None:
-    """A create that failed may be tried again, and then knows whether it is there."""
+async def test_failed_create_can_be_retried(tmp_path: Path, call: str, at: int) -> None:
+    """The second attempt reports a conflict if the first one was completed."""
     async with opened(LOCAL["file"](tmp_path), probe_s=3600) as store:
         await store.put_object(NAME, thing("other"))
         with pytest.MonkeyPatch.context() as patches:
@@ -291,8 +297,8 @@ async def test_refused_create(tmp_path: Path, call: str, at: int) -> None:
         assert len(await store.get_all_objects(NAME, KIND)) == 2
 
 
-async def test_delete_is_not_done_before_it_is_durable(tmp_path: Path) -> None:
-    """The name is gone, but the folder could not be synced: it tells so, and tries again."""
+async def test_delete_fails_until_it_is_durable(tmp_path: Path) -> None:
+    """The file is unlinked, but fsync of the folder fails: the delete fails until it succeeds."""
     async with opened(LOCAL["file"](tmp_path), probe_s=3600) as store:
         key = await store.put_object(NAME, thing())
         with pytest.MonkeyPatch.context() as patches:
@@ -307,8 +313,8 @@ async def test_delete_is_not_done_before_it_is_durable(tmp_path: Path) -> None:
         await store.delete_object(NAME, KIND, key)
 
 
-async def test_new_folders_are_durable_before_the_put_is(tmp_path: Path) -> None:
-    """Also when the attempt that made them came no further."""
+async def test_put_syncs_new_folders(tmp_path: Path) -> None:
+    """This holds also for folders that a failed attempt created."""
     async with opened(LOCAL["file"](tmp_path), probe_s=3600) as store:
         with pytest.MonkeyPatch.context() as patches:
             refuse(patches, "fsync", 0, errno.EIO)
@@ -327,8 +333,8 @@ async def test_new_folders_are_durable_before_the_put_is(tmp_path: Path) -> None
         assert tmp_path / "store" in synced
 
 
-async def test_bytes_are_durable_before_the_name(tmp_path: Path) -> None:
-    """Power may be lost between any two calls."""
+async def test_file_content_is_synced_before_its_rename(tmp_path: Path) -> None:
+    """The host may lose power between any two calls."""
     calls: list[str] = []
 
     class Told:

@@ -1,4 +1,4 @@
-"""The guide says what the declarations say.
+"""The persistence guide matches the declarations.
 
 `python -m tests.unit.persistence.test_guide` writes its tables anew.
 """
@@ -49,7 +49,7 @@ def table(name: str, struct: type[msgspec.Struct]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def test_every_metric_is_in_it() -> None:
+def test_persistence_guide_names_every_metric() -> None:
     text = GUIDE.read_text()
     named = [one for one in vars(engine).values() if hasattr(one, "describe")]
 
@@ -63,5 +63,5 @@ if __name__ == "__main__":
     GUIDE.write_text(f"{before}{BEGIN}{tables()}\n\n{END}{rest.partition(END)[2]}")
 
 
-def test_tables_are_those_of_the_declarations() -> None:
+def test_tables_of_the_persistence_guide_are_up_to_date() -> None:
     assert GUIDE.read_text().partition(BEGIN)[2].partition(END)[0] == f"{tables()}\n\n"

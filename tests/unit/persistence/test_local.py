@@ -41,7 +41,9 @@ POSTGRES = PostgresConfig(host="db.example")
         (POSTGRES, {"table": "other"}, True),
     ],
 )
-def test_storage_names_its_instance(config: Any, changed: dict[str, Any], is_other: bool) -> None:
+def test_instance_name_depends_on_the_place_not_on_credentials(
+    config: Any, changed: dict[str, Any], is_other: bool
+) -> None:
     module = s3 if isinstance(config, S3Config) else postgres
     other = msgspec.structs.replace(config, **changed)
     names = [
@@ -51,25 +53,25 @@ def test_storage_names_its_instance(config: Any, changed: dict[str, Any], is_oth
     assert (names[0] != names[1]) is is_other
 
 
-def test_table_is_no_place_for_a_statement() -> None:
+def test_invalid_postgres_table_name_is_refused() -> None:
     with pytest.raises(errors.BackendDead, match="lower-case letters"):
         postgres.PostgresStore(msgspec.structs.replace(POSTGRES, table="a; drop table b"))
 
 
-def test_machine_id() -> None:
+def test_machine_id_requires_the_cluster_uid() -> None:
     assert new_machine_id("uid", "name") == MachineId(cluster_uid="uid", name="name")
     with pytest.raises(ValueError, match="cluster_uid"):
         new_machine_id("", "name")
 
 
-def test_status_as_it_is_written() -> None:
+def test_instance_status_is_written_as_json_and_yaml() -> None:
     up = PersistenceProviderStatus(instance_exists=True, status=True, mean_persist_latency=0.25)
     assert up.to_json() == {"exists": True, "status": True, "mean_persist_latency": 0.25}
     assert up.to_yaml() == {"exists": True, "status": True, "meanPersistLatency": 0.25}
     assert PersistenceProviderStatus(instance_exists=True).to_json() == {"exists": True}
 
 
-def test_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_backend_package_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.delitem(sys.modules, "ccm.persistence.s3")
@@ -78,8 +80,8 @@ def test_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch)
         registry.load_backend("s3")
 
 
-def test_keys_of_many_names_never_clash() -> None:
-    """Also where case does not count, as on some file systems."""
+def test_storage_keys_of_different_names_never_collide() -> None:
+    """The keys also differ on file systems that ignore case."""
     chance = random.Random(7)
     names = {
         "".join(chance.choices("aAbB%~/._-:äÄ0 ", k=chance.randint(1, 4))) for _ in range(20_000)
@@ -92,12 +94,12 @@ def test_keys_of_many_names_never_clash() -> None:
     assert all(check_key(key) == key for key in keys)
 
 
-def test_name_of_an_instance_is_the_same_for_ever() -> None:
-    """What was stored under it is found again: the digest must not change with a version."""
+def test_instance_name_is_stable_across_versions() -> None:
+    """Stored objects are found by this name, so its digest must never change."""
     assert instance_name("file", {"root": "/var/lib/ccm"}) == "file-8a356fa0c16f75f1"
 
 
-def test_database_is_asked_with_tls_unless_told_otherwise() -> None:
+def test_postgres_uses_tls_unless_insecure_or_on_a_socket() -> None:
     def ssl(**settings: Any) -> Any:
         store = postgres.PostgresStore(msgspec.structs.replace(POSTGRES, **settings))
         return store._options()["ssl"]
@@ -109,7 +111,9 @@ def test_database_is_asked_with_tls_unless_told_otherwise() -> None:
 
 @pytest.mark.parametrize("kind", LOCAL)
 @pytest.mark.parametrize("is_folder", [True, False])
-async def test_wider_modes_are_refused(tmp_path: Path, kind: str, is_folder: bool) -> None:
+async def test_storage_with_wider_file_modes_is_refused(
+    tmp_path: Path, kind: str, is_folder: bool
+) -> None:
     async with opened(LOCAL[kind](tmp_path)) as store:
         await store.put_object(NAME, thing())
     inside = next(path for path in (tmp_path / "store").rglob("*") if path.is_file())
@@ -120,7 +124,7 @@ async def test_wider_modes_are_refused(tmp_path: Path, kind: str, is_folder: boo
             pass
 
 
-async def test_links_are_refused(tmp_path: Path) -> None:
+async def test_symbolic_link_in_storage_is_refused(tmp_path: Path) -> None:
     async with opened(LOCAL["file"](tmp_path)) as store:
         await store.put_object(NAME, thing())
     (file,) = tmp_path.rglob("one.json")
@@ -132,7 +136,7 @@ async def test_links_are_refused(tmp_path: Path) -> None:
             pass
 
 
-async def test_second_process_is_refused(tmp_path: Path) -> None:
+async def test_storage_in_use_by_another_process_is_refused(tmp_path: Path) -> None:
     async with opened(LOCAL["file"](tmp_path)):
         with pytest.raises(errors.BackendDead, match="in use by another process"):
             async with opened(LOCAL["file"](tmp_path)):
@@ -148,7 +152,9 @@ async def test_second_process_is_refused(tmp_path: Path) -> None:
         ("PRAGMA user_version=2", r"schema 2, this version reads up to 1; upgrade"),
     ],
 )
-async def test_other_databases_are_refused(tmp_path: Path, statement: str, said: str) -> None:
+async def test_database_of_another_program_or_schema_is_refused(
+    tmp_path: Path, statement: str, said: str
+) -> None:
     async with opened(LOCAL["sqlite"](tmp_path)):
         pass
     with closing(sqlite3.connect(tmp_path / "store" / "x.db")) as db:

@@ -1,4 +1,4 @@
-"""Storage behaves like a dictionary, and stays quick and small with ten thousand objects."""
+"""Storage behaves like a dictionary, and stays fast and small with ten thousand objects."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LEAST = {"ci": 3, "soak": 5000}
 
 
 class Model(RuleBasedStateMachine):
-    """One kind of storage beside a dictionary."""
+    """One kind of storage compared with a dictionary."""
 
     make: Callable[[Path], Store]
     """A store over storage of that folder's."""
@@ -120,7 +120,7 @@ class Model(RuleBasedStateMachine):
 
 
 def remembered() -> Callable[[Path], Store]:
-    """One store for each folder: nothing else remembers it."""
+    """Return a factory that keeps one in-memory store for each folder."""
     held: dict[Path, MemoryStore] = {}
     return lambda folder: held.setdefault(folder, MemoryStore())
 
@@ -137,19 +137,19 @@ def play(make: Callable[[Path], Store], length: str) -> None:
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(machine, settings=with_steps)
-    # The invariant is looked at once more in each run, before its first step.
+    # Each run also checks the invariant before its first step.
     assert machine.taken - runs >= LEAST[length]
 
 
 @pytest.mark.parametrize("kind", ["memory", *LOCAL])
 @pytest.mark.parametrize("length", ["ci", pytest.param("soak", marks=pytest.mark.soak)])
-def test_like_a_dictionary(kind: str, length: str) -> None:
+def test_local_store_behaves_like_a_dictionary(kind: str, length: str) -> None:
     play(remembered() if kind == "memory" else LOCAL[kind], length)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_a_table_is_like_a_dictionary() -> None:
+def test_postgres_store_behaves_like_a_dictionary() -> None:
     with postgres.running() as host:
 
         def make(folder: Path) -> Store:
@@ -165,7 +165,7 @@ def test_a_table_is_like_a_dictionary() -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_a_bucket_is_like_a_dictionary(tmp_path: Path) -> None:
+def test_s3_store_behaves_like_a_dictionary(tmp_path: Path) -> None:
     with buckets.running() as url:
         config = next(iter(buckets.S3Harness(url, tmp_path).configs.values()))
         play(lambda folder: S3Store(msgspec.structs.replace(config, prefix=folder.name)), "soak")
@@ -195,7 +195,9 @@ def made(kind: str, folder: Path, exits: ExitStack) -> Store:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["memory", *LOCAL, "postgres", "s3"])
-async def test_ten_thousand(kind: str, tmp_path: Path, exits: ExitStack) -> None:
+async def test_ten_thousand_objects_do_not_stall_the_event_loop(
+    kind: str, tmp_path: Path, exits: ExitStack
+) -> None:
     store = await asyncio.to_thread(made, kind, tmp_path, exits)
     async with opened(store) as provider, measure_stalls() as longest:
         before, began = memory(), clock.monotonic()
@@ -214,7 +216,7 @@ async def test_ten_thousand(kind: str, tmp_path: Path, exits: ExitStack) -> None
 
 
 def memory() -> float:
-    """MiB in use now, without what earlier tests left free."""
+    """Return the MiB in use now, without memory that earlier tests freed."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20

@@ -1,4 +1,4 @@
-"""A database over the network: who is believed, what is durable, and what an outage leaves."""
+"""A database over the network: trust, durability, and outages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def administrator(database: Database) -> AsyncIterator[Any]:
 
 @pytest.fixture
 async def config(database: Database, tmp_path: Path) -> AsyncIterator[PostgresConfig]:
-    """Over TLS, as somebody who may make tables in a schema of his own."""
+    """Return the configuration of a TLS connection, as a user who may create tables."""
     async with administrator(database) as db:
         await db.execute("DROP OWNED BY ccm" if await _is_there(db) else "CREATE ROLE ccm LOGIN")
         await db.execute(f"ALTER ROLE ccm PASSWORD '{PASSWORD}'")
@@ -55,7 +55,7 @@ async def config(database: Database, tmp_path: Path) -> AsyncIterator[PostgresCo
 
 
 async def _all_closed() -> None:
-    """TLS waits for the server's goodbye, which comes late to one that was refused."""
+    """Wait until TLS connections are closed: a refused one gets the server's close late."""
     loop: Any = asyncio.get_running_loop()
     async with asyncio.timeout(DEADLINE_S):
         while any(one._sock is not None for one in loop._transports.values()):
@@ -84,13 +84,13 @@ def changed(config: PostgresConfig, **settings: Any) -> PostgresStore:
         pytest.param({"password_file": "absent"}, r"absent cannot be read", id="no-password"),
     ],
 )
-async def test_refused(
+async def test_postgres_connection_error_names_the_setting(
     config: PostgresConfig,
     settings: dict[str, Any],
     said: str,
     tmp_path: Path,
 ) -> None:
-    """It says which setting to look at, and never the password."""
+    """The error never contains the password."""
     pki.Authority(tmp_path, "other")
     (tmp_path / "other.crt").rename(tmp_path / "other")
     files = {name: tmp_path / value for name, value in settings.items()
@@ -115,7 +115,9 @@ def _causes(error: BaseException | None) -> list[BaseException]:
     return found
 
 
-async def test_volatile_server_is_refused(database: Database, config: PostgresConfig) -> None:
+async def test_postgres_server_without_fsync_is_refused(
+    database: Database, config: PostgresConfig
+) -> None:
     async def set_fsync(value: str) -> None:
         async with administrator(database) as db:
             await db.execute(f"ALTER SYSTEM SET fsync = {value}")
@@ -134,7 +136,7 @@ async def test_volatile_server_is_refused(database: Database, config: PostgresCo
         await set_fsync("on")
 
 
-async def test_server_without_tls_is_refused(config: PostgresConfig) -> None:
+async def test_postgres_server_without_tls_is_refused(config: PostgresConfig) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(8)
         writer.write(b"N")
@@ -153,22 +155,26 @@ async def _cut(db: Any) -> None:
     await db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'ccm'")
 
 
-async def test_password_may_change(database: Database, config: PostgresConfig) -> None:
-    """The file is read again for each connection: what a kubelet mounts changes in its place."""
+async def test_postgres_password_file_is_reread_for_each_connection(
+    database: Database, config: PostgresConfig
+) -> None:
+    """The kubelet replaces the content of mounted files in place."""
     async with opened(PostgresStore(config), probe_s=3600) as store:
         async with administrator(database) as db:
             await db.execute("ALTER ROLE ccm PASSWORD 'another-needle'")
             await _cut(db)
         assert config.password_file is not None
         config.password_file.write_text("another-needle")
-        # The news of the cut may come with this one's answer.
+        # This call may be the first to notice the closed connection.
         with suppress(errors.BackendUnavailable):
             await store.put_object(NAME, thing())
         await store.put_object(NAME, thing())
 
 
-async def test_connection_that_is_cut(database: Database, config: PostgresConfig) -> None:
-    """At most one answer is lost; the next comes over a connection of its own."""
+async def test_closed_postgres_connection_fails_at_most_one_call(
+    database: Database, config: PostgresConfig
+) -> None:
+    """The next call uses a new connection."""
     async with opened(PostgresStore(config), probe_s=3600) as store:
         key = await store.put_object(NAME, thing(size=1))
         async with administrator(database) as db:
@@ -184,10 +190,10 @@ async def test_connection_that_is_cut(database: Database, config: PostgresConfig
 
 
 @pytest.mark.parametrize(("default", "ours"), [("off", "on"), ("remote_apply", "remote_apply")])
-async def test_what_is_acknowledged_is_on_disk(
+async def test_postgres_commits_are_synchronous_whatever_the_default(
     database: Database, config: PostgresConfig, default: str, ours: str
 ) -> None:
-    """Whatever the server's default is, in every use of a connection; more than `on` is kept."""
+    """The setting holds for every use of a connection; a stricter one than `on` is kept."""
     async with administrator(database) as db:
         await db.execute(f"ALTER ROLE ccm SET synchronous_commit = {default}")
     store = PostgresStore(config)

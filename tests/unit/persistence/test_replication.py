@@ -1,4 +1,4 @@
-"""Several instances kept as one, in virtual time."""
+"""Replication across several storage instances, in virtual time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.virtual_time
 
 @dataclasses.dataclass
 class World:
-    """Three instances of three backends, and what is wrong with them."""
+    """Three instances of three backends, and their faults."""
 
     stores: list[MemoryStore] = dataclasses.field(
         default_factory=lambda: [MemoryStore() for _ in "abc"]
@@ -75,11 +75,11 @@ class World:
 
 
 async def rounds(number: int = 2) -> None:
-    """Of looking and repairing."""
+    """Wait for this many rounds of probes and repairs."""
     await asyncio.sleep(31 * number)
 
 
-async def test_what_was_missed_is_made_up_for() -> None:
+async def test_missed_writes_are_repaired() -> None:
     world = World()
     async with world.opened() as manager:
         key = await manager.put_object(thing(size=1))
@@ -96,8 +96,8 @@ async def test_what_was_missed_is_made_up_for() -> None:
 
 
 @pytest.mark.parametrize("down", [0, 2])
-async def test_deleted_object_does_not_come_back(down: int) -> None:
-    """Neither from an instance that was down, nor after a restart that forgot about it."""
+async def test_deleted_object_does_not_return_from_a_stale_instance(down: int) -> None:
+    """The instance missed the deletion, and the restarted manager has no memory of it."""
     world = World()
     async with world.opened() as manager:
         key = await manager.put_object(thing())
@@ -112,7 +112,7 @@ async def test_deleted_object_does_not_come_back(down: int) -> None:
         assert await manager.get_object(KIND, key) is None
 
 
-async def test_damaged_copy_is_replaced() -> None:
+async def test_damaged_copy_is_repaired() -> None:
     world = World()
     async with world.opened() as manager:
         key = await manager.put_object(thing())
@@ -128,7 +128,7 @@ async def test_damaged_copy_is_replaced() -> None:
         assert held[at] != b"damaged"
 
 
-async def test_more_was_missed_than_is_remembered() -> None:
+async def test_instance_that_missed_more_than_the_limit_is_fully_repaired() -> None:
     world = World()
     async with world.opened(limit=10) as manager:
         world.fail(0)
@@ -140,7 +140,7 @@ async def test_more_was_missed_than_is_remembered() -> None:
         assert world.counts() == [25, 25, 25]
 
 
-async def test_nothing_is_up() -> None:
+async def test_unavailable_instances_block_or_allow_creation_by_policy() -> None:
     world = World()
     world.fail(0, 1, 2)
     async with world.opened(when_down="block") as manager:
@@ -158,7 +158,7 @@ async def test_nothing_is_up() -> None:
         assert await manager.may_create()
 
 
-async def test_stale_leader_learns_it() -> None:
+async def test_write_of_a_former_leader_is_fenced() -> None:
     world = World()
     async with world.opened() as old:
         await old.put_object(thing())
@@ -170,7 +170,7 @@ async def test_stale_leader_learns_it() -> None:
 
 
 class Half:
-    """A backend that somebody did not finish."""
+    """Incomplete backend."""
 
     def instances(self) -> list[str]:
         return [instance_name("half", {})]
@@ -179,13 +179,13 @@ class Half:
         raise NotImplementedError
 
 
-def test_backend_that_lacks_methods_is_refused_by_name() -> None:
+def test_backend_without_required_methods_is_refused_by_name() -> None:
     with pytest.raises(errors.BackendDead, match=r"'half' lacks the method instance_status, put_"):
         Backend("half", Half)
 
 
-def test_instances_of_one_name_are_refused() -> None:
-    """Also those of two backends: what one missed would be put down to the other."""
+def test_instances_with_the_same_name_are_refused() -> None:
+    """This holds across backends: missed writes of one would be attributed to the other."""
 
     def backend(label: str) -> Backend:
         name = instance_name("memory", {})
@@ -196,12 +196,12 @@ def test_instances_of_one_name_are_refused() -> None:
 
 
 class Plain(StoreProvider):
-    """One without stamps."""
+    """Provider without stamped writes."""
 
     write_stamped = None  # type: ignore[assignment]
 
 
-def test_backend_without_stamps_may_only_be_alone() -> None:
+def test_backend_without_stamps_cannot_be_replicated() -> None:
     def backend(at: int) -> Backend:
         name = instance_name("plain", {"n": at})
         return Backend("plain", lambda: Plain("plain", {name: MemoryStore()}))
@@ -224,7 +224,7 @@ async def fail(one: StorageInstance) -> None:
         raise errors.BackendUnavailable("no")
 
 
-async def test_what_never_ends_is_ended() -> None:
+async def test_hanging_operation_times_out() -> None:
     one = instance()
     with pytest.raises(errors.BackendUnavailable, match="timed out"):
         async with one.operation("get"):
@@ -243,7 +243,9 @@ async def test_what_never_ends_is_ended() -> None:
         ("all", 1, False),
     ],
 )
-async def test_policies(policy: Any, down: int, works: bool) -> None:
+async def test_write_policy_decides_how_many_instances_must_be_up(
+    policy: Any, down: int, works: bool
+) -> None:
     world = World()
     async with world.opened(policy=policy) as manager:
         world.fail(*range(down))
@@ -254,8 +256,8 @@ async def test_policies(policy: Any, down: int, works: bool) -> None:
                 await manager.put_object(thing())
 
 
-async def test_copy_of_one_that_is_down_is_not_lost() -> None:
-    """The only one that has the newest goes down, and comes back: nobody wrote over it."""
+async def test_newest_copy_on_an_unavailable_instance_is_not_lost() -> None:
+    """The only instance with the newest copy goes down and returns; the copy is not overwritten."""
     world = World()
     async with world.opened() as manager:
         key = await manager.put_object(thing(size=1))
@@ -271,8 +273,8 @@ async def test_copy_of_one_that_is_down_is_not_lost() -> None:
         assert await manager.get_object(KIND, key) == thing(size=2)
 
 
-async def test_own_write_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it is still on its way to the instance that is asked first."""
+async def test_reads_return_the_own_latest_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write has not yet reached the instance that is read first."""
     world, arrives = World(), asyncio.Event()
     async with world.opened() as manager:
         key = await manager.put_object(thing(size=1))
@@ -293,8 +295,10 @@ async def test_own_write_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await manager.get_object(KIND, key) == thing(size=2)
 
 
-async def test_deletion_during_a_listing_is_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One instance is read before it, the next when even its mark is gone."""
+async def test_deleted_object_is_not_listed_by_a_concurrent_listing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One instance is read before the deletion, the next after its tombstone was removed."""
     world = World()
     async with world.opened() as manager:
         key = await manager.put_object(thing())
@@ -315,7 +319,7 @@ async def test_deletion_during_a_listing_is_not_undone(monkeypatch: pytest.Monke
         assert world.counts() == [1, 1, 1]
 
 
-async def test_who_listens_hears_when_none_works_and_when_one_does() -> None:
+async def test_listener_is_notified_when_availability_changes() -> None:
     world, heard = World(), list[bool]()
     async with world.opened(on_change=heard.append) as manager:
         world.fail(0, 1)
@@ -330,7 +334,7 @@ async def test_who_listens_hears_when_none_works_and_when_one_does() -> None:
         assert await manager.may_create()
 
 
-async def test_hanging_instance_does_not_hold_up_the_others() -> None:
+async def test_hanging_instance_does_not_delay_a_write() -> None:
     world = World()
     async with world.opened() as manager:
         world.ills[0].well.clear()
@@ -348,8 +352,8 @@ def _noted(asked: list[int], at: int, read: Any) -> Any:
     return noting
 
 
-async def test_fastest_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And, if it cannot answer, the next one."""
+async def test_reads_use_the_fastest_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it fails, the next fastest instance is read."""
     world, asked = World(), list[int]()
     async with world.opened() as manager:
         key = await manager.put_object(thing())
@@ -371,8 +375,8 @@ def _refuses(store: MemoryStore) -> Any:
     return open_
 
 
-async def test_lease_that_was_made_anew_does_not_end_the_daemon() -> None:
-    """Its count began at 0 again: storage refuses, and the daemon goes on without."""
+async def test_recreated_lease_blocks_storage_but_not_the_daemon() -> None:
+    """Its transition count restarts at 0: storage refuses writes, and the daemon keeps running."""
     world = World(epoch=5)
     async with world.opened(1) as manager:
         await manager.put_object(thing())

@@ -1,4 +1,4 @@
-"""A bucket behind a bad connection, and one that ignores what it must not."""
+"""A bucket behind an unreliable connection, and one that ignores conditions."""
 
 from __future__ import annotations
 
@@ -145,8 +145,8 @@ def through(proxy: Proxy, config: S3Config) -> S3Store:
     return S3Store(msgspec.structs.replace(config, endpoint=proxy.url))
 
 
-async def test_store_that_ignores_conditions(bucket_url: str, config: S3Config) -> None:
-    """It is found out, and nothing is written under a condition that would not hold."""
+async def test_s3_without_conditional_writes_is_detected(bucket_url: str, config: S3Config) -> None:
+    """Conditional writes are then refused instead of sent."""
     async with between(bucket_url) as proxy:
         proxy.strips = True
         async with opened(through(proxy, config)) as store:
@@ -159,8 +159,10 @@ async def test_store_that_ignores_conditions(bucket_url: str, config: S3Config) 
             assert await store.get_object(NAME, KIND, key) is None
 
 
-async def test_answer_that_got_lost(bucket_url: str, config: S3Config) -> None:
-    """The write came through: it is recognised by its id, though a second try met a conflict."""
+async def test_write_whose_response_was_lost_is_recognized(
+    bucket_url: str, config: S3Config
+) -> None:
+    """The write succeeded: its ID identifies it although the retry met a conflict."""
     async with between(bucket_url) as proxy, opened(through(proxy, config)) as store:
         proxy.drops = 1
         key, version = await store.put_versioned(NAME, thing(), expect=ABSENT)
@@ -174,8 +176,10 @@ def leads(store: S3Store, epoch: int) -> AbstractAsyncContextManager[StoreProvid
 
 
 @pytest.mark.parametrize("epoch", [3, 4])
-async def test_a_later_write_stays(bucket_url: str, config: S3Config, epoch: int) -> None:
-    """By the next leader, or by somebody beside us."""
+async def test_deletion_does_not_remove_a_later_write(
+    bucket_url: str, config: S3Config, epoch: int
+) -> None:
+    """The later write comes from the next leader, or from a concurrent writer."""
     async with (
         between(bucket_url) as proxy,
         leads(through(proxy, config), 3) as old,
@@ -193,8 +197,10 @@ async def test_a_later_write_stays(bucket_url: str, config: S3Config, epoch: int
         assert await old.get_object(NAME, KIND, key) == thing(size=2)
 
 
-async def test_a_former_leader_deletes_nothing(bucket_url: str, config: S3Config) -> None:
-    """The tombstone is enough: the object is gone, and in no listing."""
+async def test_former_leader_removes_no_object_after_its_tombstone(
+    bucket_url: str, config: S3Config
+) -> None:
+    """The tombstone suffices: the object is not found and not listed."""
     async with (
         between(bucket_url) as proxy,
         leads(through(proxy, config), 3) as old,
@@ -209,12 +215,12 @@ async def test_a_former_leader_deletes_nothing(bucket_url: str, config: S3Config
         with pytest.raises(errors.Fenced):
             await old.delete_object(NAME, KIND, key)
 
-        assert proxy.deletions == 1  # that of the trial of conditions
+        assert proxy.deletions == 1  # of the test for conditional writes
         assert await old.get_object(NAME, KIND, key) is None
         assert await old.get_all_objects(NAME, KIND) == []
 
 
-def test_plain_http_is_refused() -> None:
+def test_s3_over_plain_http_is_refused() -> None:
     with pytest.raises(errors.BackendDead, match=r"not encrypted.*https://"):
         S3Store(S3Config(bucket="b-1", endpoint="http://127.0.0.1:1"))
     with pytest.raises(errors.BackendDead, match=r"s3\.example must be a URL.*https://"):
@@ -224,8 +230,10 @@ def test_plain_http_is_refused() -> None:
     assert "bucket is used without TLS" in logged()
 
 
-async def test_metadata_without_a_proxy(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine's identity is asked for there, where no keys are given."""
+async def test_s3_metadata_service_is_reached_without_a_proxy(
+    config: S3Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without keys, the identity of the machine comes from the metadata service."""
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
     async with forwardproxy.serving(1) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
@@ -243,7 +251,7 @@ async def test_metadata_without_a_proxy(config: S3Config, monkeypatch: pytest.Mo
         assert "169.254" not in " ".join(proxy.heads)
 
 
-def test_a_proxy_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_with_an_unsupported_proxy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "socks5://proxy.test")
     with pytest.raises(errors.BackendDead, match="bucket b-1: HTTPS_PROXY"):
         S3Store(S3Config(bucket="b-1"))
@@ -258,10 +266,10 @@ def test_a_proxy_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"server_side_encryption": "AES"}, "see bucket,.* server_side_encryption"),
     ],
 )
-async def test_wrong_files_are_named(
+async def test_invalid_s3_settings_are_named(
     config: S3Config, tmp_path: Path, settings: dict[str, str], said: str
 ) -> None:
-    """And what only the library refuses."""
+    """Settings that only the S3 library refuses are named too."""
     given = {
         name: tmp_path / value if name.endswith("_file") else value
         for name, value in settings.items()
@@ -271,8 +279,10 @@ async def test_wrong_files_are_named(
             pass
 
 
-async def test_certificate_is_checked(bucket_url: str, config: S3Config, tmp_path: Path) -> None:
-    """With the right authority it works, with another one nothing is sent."""
+async def test_s3_certificate_is_verified(
+    bucket_url: str, config: S3Config, tmp_path: Path
+) -> None:
+    """With another CA, or without one, nothing is sent."""
     ours, other = pki.Authority(tmp_path, "ours"), pki.Authority(tmp_path, "other")
     async with between(bucket_url, ours.server("127.0.0.1")) as proxy:
         strict = msgspec.structs.replace(config, endpoint=proxy.url, allow_insecure=False)
@@ -290,8 +300,10 @@ async def test_certificate_is_checked(bucket_url: str, config: S3Config, tmp_pat
         assert proxy.puts == asked
 
 
-async def test_deletions_of_the_next_leader_stay(bucket_url: str, config: S3Config) -> None:
-    """Though the former one saw it, and finds nothing in its place when it looks again."""
+async def test_deletion_by_the_next_leader_is_not_overwritten(
+    bucket_url: str, config: S3Config
+) -> None:
+    """The former leader wrote the object before, and finds none when it checks again."""
     async with (
         between(bucket_url) as proxy,
         leads(through(proxy, config), 3) as old,
@@ -310,8 +322,8 @@ async def test_deletions_of_the_next_leader_stay(bucket_url: str, config: S3Conf
         assert await old.get_object(NAME, KIND, key) is None
 
 
-async def test_keys_may_change(bucket_url: str, config: S3Config) -> None:
-    """What a kubelet mounts changes in its place; the next look reads it again."""
+async def test_s3_keys_are_reread(bucket_url: str, config: S3Config) -> None:
+    """The kubelet replaces mounted files in place; the next probe reads them again."""
     async with between(bucket_url) as proxy, opened(through(proxy, config), probe_s=0.01) as store:
         assert config.access_key_id_file is not None
         config.access_key_id_file.write_text("another-access-key")
@@ -323,10 +335,10 @@ async def test_keys_may_change(bucket_url: str, config: S3Config) -> None:
 
 
 @pytest.mark.parametrize("files", [True, False])
-async def test_one_client_is_kept_while_nothing_changes(
+async def test_s3_client_is_kept_while_the_credentials_are_unchanged(
     monkeypatch: pytest.MonkeyPatch, config: S3Config, *, files: bool
 ) -> None:
-    """Where no files are named, a new one would have to ask anew who the machine is."""
+    """Without key files, a new client would have to query the metadata service again."""
     for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(key, "some-key")
     none = {"access_key_id_file": None, "secret_access_key_file": None}
@@ -340,10 +352,10 @@ async def test_one_client_is_kept_while_nothing_changes(
     assert made[0] is made[1]
 
 
-async def test_the_proxy_of_the_environment_is_used(
+async def test_s3_uses_the_proxy_of_the_environment(
     bucket_url: str, config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the rules of all our calls: not to loopback, and not for variables of the library's."""
+    """The rules are those of all HTTP calls: no proxy for loopback, and no ALL_PROXY."""
     async with forwardproxy.serving(int(bucket_url.rpartition(":")[2])) as proxy:
         url = f"http://127.0.0.1:{proxy.port}"
         monkeypatch.setenv("HTTP_PROXY", url)
@@ -365,8 +377,8 @@ async def test_the_proxy_of_the_environment_is_used(
         assert proxy.heads == []
 
 
-async def test_encryption_is_asked_for(bucket_url: str, config: S3Config) -> None:
-    """With each PUT."""
+async def test_s3_server_side_encryption_is_requested(bucket_url: str, config: S3Config) -> None:
+    """The header is sent with each PUT."""
     async with between(bucket_url) as proxy:
         strict = msgspec.structs.replace(config, server_side_encryption="AES256")
         async with opened(through(proxy, strict)) as store:

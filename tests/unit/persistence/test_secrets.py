@@ -1,4 +1,4 @@
-"""Secrets come back as they were, and nobody else can read, move or change them."""
+"""Encrypted secrets: read unchanged, and protected against reading, moving and changing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Status(Exception):
 
 
 class Cluster:
-    """Secrets as the API server keeps them, versions included."""
+    """Secrets of an API server, with resource versions."""
 
     def __init__(self) -> None:
         self.held: dict[str, dict[str, Any]] = {}
@@ -120,7 +120,7 @@ async def any_store(kind: str, folder: Path) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize("kind", ["kubernetes", "memory", *LOCAL])
-async def test_life(tmp_path: Path, kind: str) -> None:
+async def test_secret_is_stored_read_listed_and_deleted(tmp_path: Path, kind: str) -> None:
     async with any_store(kind, tmp_path) as store:
         (instance,) = store.instances()
         assert (await store.instance_status(instance)).status
@@ -141,8 +141,8 @@ async def test_life(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", LOCAL)
-async def test_no_needle_in_any_byte(tmp_path: Path, kind: str) -> None:
-    """Nor its spellings; nor in the log, nor in what is shown of the store."""
+async def test_secrets_appear_neither_in_storage_nor_in_logs(tmp_path: Path, kind: str) -> None:
+    """Encoded forms of the secret and of the key are searched too, and the repr of the store."""
     spellings = {NEEDLE, base64.b64encode(NEEDLE)[:-4], NEEDLE.hex().encode()}
     with captured_logs() as logged:
         async with sealed(LOCAL[kind](tmp_path)) as store:
@@ -156,7 +156,7 @@ async def test_no_needle_in_any_byte(tmp_path: Path, kind: str) -> None:
         assert needle not in stored + said
 
 
-async def test_rotation_in_the_cluster_writes_each_anew() -> None:
+async def test_rotation_in_the_cluster_rewrites_every_secret() -> None:
     cluster = Cluster()
     async with in_cluster(cluster) as store:
         (instance,) = store.instances()
@@ -167,8 +167,8 @@ async def test_rotation_in_the_cluster_writes_each_anew() -> None:
         assert cluster.version == before + 120
 
 
-async def test_foreign_secret_is_left_alone() -> None:
-    """One of ours whose label somebody took off counts as theirs."""
+async def test_unlabelled_secret_is_never_read_or_changed() -> None:
+    """A Secret of the daemon whose label was removed counts as foreign."""
     cluster = Cluster()
     async with in_cluster(cluster) as store:
         (instance,) = store.instances()
@@ -185,8 +185,12 @@ async def test_foreign_secret_is_left_alone() -> None:
         assert list(cluster.held.values()) == [held]
 
 
-async def test_passphrase_and_its_salt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyring, "MEMORY_KIB", 1 << 10)  # each one takes long enough
+async def test_passphrase_opens_the_store_and_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        keyring, "MEMORY_KIB", 1 << 10
+    )  # key derivation would take too long otherwise
     phrase = b"correct horse battery staple"
 
     async def ask(*phrases: bytes) -> Any:
@@ -209,7 +213,7 @@ async def test_passphrase_and_its_salt(tmp_path: Path, monkeypatch: pytest.Monke
     assert phrase not in bodies
 
 
-def test_key_files(tmp_path: Path) -> None:
+def test_key_files_are_validated(tmp_path: Path) -> None:
     raw, text = tmp_path / "raw", tmp_path / "text"
     raw.write_bytes(NEW)
     text.write_bytes(base64.b64encode(OLD) + b"\n")
@@ -231,13 +235,13 @@ def test_key_files(tmp_path: Path) -> None:
         keyring.read_keys([tmp_path / "absent"])
     with pytest.raises(errors.BackendDead, match="at least one key"):
         EncryptedSecretStore(provider(MemoryStore()), [])
-    # Nothing is opened without its keys.
+    # The storage is not opened without its keys.
     config = EncryptedConfig(key_files=(tmp_path / "absent",), storage={"none": {}})
     with pytest.raises(errors.BackendDead, match="cannot be read"):
         storage([config], BackendContext())
 
 
-async def test_wrong_key() -> None:
+async def test_secret_of_another_key_is_refused() -> None:
     store = MemoryStore()
     async with sealed(store, OLD) as before:
         key = await before.put_secret(NAME, "one", DATA)
@@ -246,8 +250,8 @@ async def test_wrong_key() -> None:
             await after.get_secret(NAME, key)
 
 
-async def test_swapped_secrets_do_not_open() -> None:
-    """A sealed value under another name is none, though all around it is healthy."""
+async def test_secret_moved_to_another_name_is_refused() -> None:
+    """The sealed value is refused although the object around it is valid."""
     inner = provider(MemoryStore())
     store = EncryptedSecretStore(inner, [NEW])
     await store.initialize(HERE)
@@ -265,7 +269,7 @@ async def test_swapped_secrets_do_not_open() -> None:
 
 @pytest.mark.parametrize("field", ["sealed", "sealedKey"])
 @pytest.mark.parametrize("at", [0, 5, 12, 20, -1])
-def test_flipped_bit(field: str, at: int) -> None:
+def test_sealed_value_with_a_flipped_bit_is_refused(field: str, at: int) -> None:
     ring = Keyring([NEW])
     made = ring.seal(NEEDLE, b"here")
     raw = bytearray(base64.b64decode(made[field]))
@@ -276,7 +280,7 @@ def test_flipped_bit(field: str, at: int) -> None:
     assert ring.open(made, b"here") == NEEDLE
 
 
-async def test_rotation_may_be_cut_and_goes_on() -> None:
+async def test_interrupted_rotation_is_completed_by_the_next_one() -> None:
     store = MemoryStore()
     async with sealed(store, OLD) as before:
         wanted = [await before.put_secret(NAME, f"n{at}", DATA) for at in range(6)]
@@ -292,7 +296,7 @@ async def test_rotation_may_be_cut_and_goes_on() -> None:
         assert await gone.rotate(NAME) == RotationReport(failed=6)
 
 
-async def test_later_write_wins_though_it_is_sealed_sooner(
+async def test_later_write_wins_even_when_it_is_encrypted_sooner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seal, waits = Keyring.seal, iter([0.05, 0.0])
@@ -310,7 +314,7 @@ async def test_later_write_wins_though_it_is_sealed_sooner(
         assert await again.get_secret(NAME, key) == {"a": b"new"}
 
 
-async def test_other_cluster_does_not_open_it() -> None:
+async def test_secret_of_another_cluster_is_refused() -> None:
     ring, other = (EncryptedSecretStore(provider(MemoryStore()), [NEW]) for _ in "ab")
     await ring.initialize(HERE)
     await other.initialize(ELSEWHERE)
@@ -324,7 +328,7 @@ async def test_other_cluster_does_not_open_it() -> None:
     await other.close()
 
 
-async def test_a_write_beside_a_rotation_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_write_during_a_rotation_is_not_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     async with sealed(store, OLD) as before:
         key = await before.put_secret(NAME, "one", DATA)
@@ -343,7 +347,7 @@ async def test_a_write_beside_a_rotation_stays(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("keys", "phrases", "expected"), [(1, 0, False), (2, 0, True), (1, 1, True), (0, 2, True)]
 )
-def test_a_key_that_is_to_go_is_known(keys: int, phrases: int, expected: bool) -> None:
+def test_old_keys_in_the_keyring_are_detected(keys: int, phrases: int, expected: bool) -> None:
     ring = [bytes([at]) * 32 for at in range(keys)]
     store = EncryptedSecretStore(provider(MemoryStore()), ring, [b"phrase"] * phrases)
     assert store.has_old_keys is expected

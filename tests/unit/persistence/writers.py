@@ -1,8 +1,8 @@
-"""Writers that are killed: a process that forks one after the other, and looks at what is left.
+"""Killed writers: a process that forks one writer after the other and checks the storage.
 
     python -m tests.unit.persistence.writers file|sqlite FOLDER TIMES
 
-prints how many were killed; it fails at the first object that was acknowledged and is not there.
+prints the number of killed writers; fails at the first acknowledged object that is missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST_S = 0.05
 
 
 async def write_for_ever(kind: str, folder: Path, said: int) -> None:
-    """Say each write once it was acknowledged."""
+    """Print each write once it is acknowledged."""
     async with opened(LOCAL[kind](folder)) as store:
         number = 0
         while True:
@@ -36,7 +36,7 @@ async def write_for_ever(kind: str, folder: Path, said: int) -> None:
 
 
 def acknowledged(kind: str, folder: Path, after_s: float) -> list[int]:
-    """What a writer acknowledged before it was killed."""
+    """Return the writes that were acknowledged before the writer was killed."""
     hear, say = os.pipe()
     if (pid := os.fork()) == 0:
         asyncio.run(write_for_ever(kind, folder, say))
