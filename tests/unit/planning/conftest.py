@@ -1,4 +1,4 @@
-"""What holds for every plan that is made here."""
+"""Shared fixture of the tests of plans."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A daemon takes its caches out of the garbage collector's rounds; here they would add up."""
+    """Disable `gc.freeze`: the caches that each test freezes would accumulate."""
     monkeypatch.setattr(gc, "freeze", lambda: None)

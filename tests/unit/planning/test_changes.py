@@ -1,4 +1,4 @@
-"""How a forecast reads."""
+"""Text and JSON of a forecast."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def told(*found: PlannedChange) -> list[str]:
     return list(changes.lines(Forecast(changes=merge_changes(found))))
 
 
-def test_a_balancer_that_was_adopted_is_not_deleted() -> None:
+def test_adopted_load_balancer_is_released_not_deleted() -> None:
     call = CloudChange(
         verb="ensure_load_balancer_deleted",
         arguments={"service": service("old")},
@@ -51,7 +51,7 @@ FOUND = Forecast(
 )
 
 
-def test_programs_get_all_of_it() -> None:
+def test_json_plan_contains_the_whole_forecast() -> None:
     assert msgspec.json.decode(msgspec.json.encode(changes.document(FOUND))) == {
         "summary": changes.summary(FOUND),
         "changes": [

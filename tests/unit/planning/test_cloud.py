@@ -1,4 +1,4 @@
-"""A cloud that is only asked: nothing that changes it is ever handed on."""
+"""The cloud of a plan: only reads reach the provider."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ async def handle(api: MemoryNetworkApi) -> AsyncIterator[RecordingCloudClient]:
         yield RecordingCloudClient(with_machines, ledger=Ledger())
 
 
-def test_every_change_that_is_declared_is_tried_here() -> None:
+def test_every_declared_change_is_covered_by_these_tests() -> None:
     assert {method.__name__ for method in CHANGES} == {
         verb for verb, declared in DECLARATIONS.items() if declared.change
     }
 
 
 @pytest.mark.parametrize("method", CHANGES)
-async def test_a_change_is_noted_and_never_reaches_the_provider(
+async def test_planned_change_is_recorded_and_never_reaches_the_provider(
     handle: RecordingCloudClient, api: MemoryNetworkApi, method: Any
 ) -> None:
     with contextlib.suppress(errors.RetryAfter):
@@ -82,7 +82,7 @@ async def test_a_change_is_noted_and_never_reaches_the_provider(
 
 
 class SilentApi(MemoryNetworkApi):
-    """No request that comes while it is `dead` is ever answered."""
+    """API that answers no request while it is `dead`."""
 
     dead = True
 
@@ -93,7 +93,7 @@ class SilentApi(MemoryNetworkApi):
 
 
 @pytest.mark.parametrize("another", [False, True], ids=["silence", "an answer meanwhile"])
-async def test_a_silent_cloud_is_waited_for_once(another: bool) -> None:
+async def test_silent_cloud_times_out_only_once(another: bool) -> None:
     api = SilentApi()
     async with open_memory_network(api) as cloud:
         handle = RecordingCloudClient(cloud, ledger=Ledger(), deadline_s=30.0)

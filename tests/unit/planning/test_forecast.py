@@ -1,4 +1,4 @@
-"""What is planned is what the daemon then does, and what it holds back then."""
+"""A plan matches the changes and blocked deletions of the daemon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOP, WEB = "default/shop", "default/web"
 
 
 def settled(town: Town | None = None) -> Town:
-    """Five nodes with routes and three Services, all as they should be."""
+    """Return five nodes with routes and three Services, all settled."""
     town = town or Town()
     for number in range(5):
         town.node(f"n{number}", cidr=CIDRS[number])
@@ -39,7 +39,7 @@ ALLOWED = {names.ANNOTATION_ALLOW_DELETION: "true"}
 
 
 def after(first: Strike, kind: Any, prefix: str, patch: Mapping[str, Any]) -> Strike:
-    """Another writer changes an object, after something else happened to it."""
+    """Return a strike: something happens to an object, then another writer changes it."""
 
     def strike(town: Town, name: str) -> None:
         first(town, name)
@@ -130,7 +130,7 @@ TO_SERVICES: tuple[Strike, ...] = (
 )
 
 
-def test_deletions_on_record_count_and_the_record_is_not_written() -> None:
+def test_recorded_deletions_count_and_the_plan_writes_no_record() -> None:
     town = settled()
     town.flags = ["--node-deletion-limit=1"]
     moment = "2025-12-31T23:59:00.000000Z"
@@ -144,7 +144,7 @@ def test_deletions_on_record_count_and_the_record_is_not_written() -> None:
     assert actions(planned) == actions(town.live())
 
 
-def test_what_cannot_be_decoded_is_left_alone_and_told() -> None:
+def test_undecodable_services_are_skipped_with_a_warning() -> None:
     town = settled()
     town.malformed = ["default/odd", ""]
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_decoded_is_left_alone_and_told() -> None:
     assert list(found.changes) == []
 
 
-def test_a_cloud_that_does_not_answer_leaves_it_open_what_would_be_done() -> None:
+def test_failing_cloud_calls_are_reported_as_failures_of_the_plan() -> None:
     town = settled()
     town.node("n5")
     town.api.fault = 503
@@ -166,12 +166,12 @@ def test_a_cloud_that_does_not_answer_leaves_it_open_what_would_be_done() -> Non
 
     assert "list_routes: status 503" in found.failures
     assert "instance_metadata of n0, n1, n2, n3, n4 and 1 more: status 503" in found.failures
-    assert town.api.requests < 50  # each question once, however often it would be put
+    assert town.api.requests < 50  # each query is sent once, however often it is needed
 
 
 FLAGS = [
     (),
-    # It deletes at once: whether others see the node before is a matter of luck.
+    # This policy deletes at once: whether others see the node before is a race.
     ("--node-deletion-policy=reference", "--controllers=cloud-node-lifecycle"),
     ("--node-selector=!foreign",),
     ("--enable-leader-migration",),
@@ -183,14 +183,14 @@ FLAGS = [
 
 @st.composite
 def towns(draw: st.DrawFn) -> Town:
-    """Small towns in which some things happened."""
+    """Return a strategy for small clusters in which several things happened."""
     town = Town(
         flags=draw(st.sampled_from(FLAGS)),
         blind=draw(st.booleans()),
         listing=draw(st.booleans()),
     )
     nodes = draw(st.lists(st.sampled_from(TO_NODES), max_size=6))
-    # While a node is initialised, who is a member when a balancer is looked at is a matter of luck.
+    # While a node is initialised, the members of a load balancer depend on a race.
     most = 0 if _new in nodes else 3
     services = draw(st.lists(st.sampled_from(TO_SERVICES), max_size=most))
     for number, _ in enumerate(nodes):
@@ -207,7 +207,7 @@ def towns(draw: st.DrawFn) -> Town:
 
 
 @given(towns())
-def test_whatever_happened_it_is_planned_what_the_daemon_then_does(town: Town) -> None:
+def test_plan_matches_what_the_daemon_does_then(town: Town) -> None:
     planned, done = town.plan(), town.live()
 
     assert actions(planned) == actions(done)
@@ -219,7 +219,7 @@ def test_whatever_happened_it_is_planned_what_the_daemon_then_does(town: Town) -
 QUICK = ["--node-monitor-period=100ms", "--configure-cloud-routes=false"]
 
 
-def test_who_waits_hears_the_second_answer() -> None:
+def test_waiting_plan_includes_the_confirmed_deletion() -> None:
     town = settled()
     town.flags = QUICK
     town.gone("n1")
@@ -229,7 +229,7 @@ def test_who_waits_hears_the_second_answer() -> None:
     assert (gone.subject.name, gone.after_s, gone.note) == ("n1", 0, "")
 
 
-def test_a_denial_that_is_taken_back_meanwhile_deletes_nothing() -> None:
+def test_waiting_plan_deletes_nothing_when_the_instance_returns() -> None:
     town = settled()
     town.flags = QUICK
     machine = town.gone("n1")
@@ -243,7 +243,7 @@ def test_a_denial_that_is_taken_back_meanwhile_deletes_nothing() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_an_odd_value_of_a_real_object_stays() -> None:
+async def test_plan_keeps_malformed_values_of_real_objects() -> None:
     copy = FakeTracker()
     copy.load(
         NODES,

@@ -1,4 +1,4 @@
-"""What is planned for Machines, without a write to the cluster or the cloud."""
+"""Plans for Machines, without writes to the cluster or the cloud."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def _made() -> World:
 
 
 def planned(world: World, *flags: str) -> Forecast:
-    """The plan; nobody is told to change anything."""
+    """Return the plan; check that neither the cluster nor the cloud was changed."""
     before = dict(world.server.requests)
     cloud = Cloud(name="fake", machines=world.driver, has_cluster_id=True)
     chosen = options.parse([*FLAGS, *flags])
@@ -51,7 +51,7 @@ def planned(world: World, *flags: str) -> Forecast:
 
 
 def told(found: Forecast) -> dict[str, list[str]]:
-    """Object -> lines about it."""
+    """Return the lines of each object."""
     every: dict[str, list[str]] = {}
     for line in changes.lines(found):
         if not line.startswith(" "):
@@ -61,7 +61,7 @@ def told(found: Forecast) -> dict[str, list[str]]:
     return every
 
 
-def test_a_machine_that_goes_takes_its_vm_and_its_node(world: World) -> None:
+def test_plan_of_a_deleted_machine_includes_its_vm_and_node(world: World) -> None:
     bare = world.machine("m1", metadata=HELD, providerID="fake:///m1")
     world.driver.add(world.identity("m1"))
     world.server.drop(bare)
@@ -83,7 +83,7 @@ def test_a_machine_that_goes_takes_its_vm_and_its_node(world: World) -> None:
     assert [one.what for one in plan.deletions] == [VM, VM, "Node"]
 
 
-def test_definitions_that_are_missing_are_said(world: World) -> None:
+def test_missing_crds_are_reported_as_skipped_controllers(world: World) -> None:
     for name in ("machines", "machineclasses", "machinesets", "machinedeployments"):
         world.server.drop(f"{DEFINITIONS}/{name}.{names.GROUP}")
 

@@ -1,4 +1,4 @@
-"""A small cluster and its cloud in memory: planned for, then given to the daemon's controllers."""
+"""A small cluster and its cloud in memory, for a plan and then for the daemon's controllers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Town:
         return machine
 
     def conditions(self, name: str, kind: str, status: str, reason: str = "") -> None:
-        """Somebody writes a condition of a node."""
+        """Write a condition of a node."""
         node = self.nodes[name]
         others = [one for one in node.status.conditions or () if one.type != kind]
         written = NodeCondition(type=kind, status=status, reason=reason)
@@ -99,27 +99,27 @@ class Town:
         )
 
     def silent(self, name: str) -> None:
-        """The kubelet of a node is not heard of."""
+        """Mark a node as unreachable."""
         self.conditions(name, names.CONDITION_READY, names.STATUS_UNKNOWN)
 
     def gone(self, name: str) -> MemoryInstance:
-        """A machine is deleted, and its kubelet silent."""
+        """Delete the instance of a node, and mark the node as unreachable."""
         machine = next(one for one in self.api.instances.values() if one.name == name)
         del self.api.instances[machine.id]
         self.silent(name)
         return machine
 
     def returns(self, machine: MemoryInstance) -> None:
-        """The cloud knows a machine again."""
+        """Restore an instance in the cloud."""
         self.api.instances[machine.id] = machine
 
     def service(self, name: str, **facts: Any) -> Service:
-        """A Service that nobody serves yet."""
+        """Add a Service without a load balancer."""
         self.services[f"default/{name}"] = made = builders.service(name, **facts)
         return made
 
     def served(self, name: str, **facts: Any) -> Service:
-        """A Service with finalizer, load balancer and status."""
+        """Add a Service with finalizer, load balancer and status."""
         made = self.service(name, finalizers=[F], **facts)
         run(self._serve(made))
         ip = self.api.balancers[default_load_balancer_name(made)].ip
@@ -134,11 +134,11 @@ class Town:
             await cloud.load_balancer.ensure_load_balancer("kubernetes", service, members)
 
     def route(self, cidr: str, target: str) -> None:
-        """A route in the cloud."""
+        """Add a route in the cloud."""
         run(self.api.put_route(self.api.token, "kubernetes", cidr, target))
 
     def change(self, kind: Any, key: str, patch: Mapping[str, Any]) -> None:
-        """Somebody else changes an object; lists are replaced."""
+        """Change an object as another client; lists are replaced."""
         objects: dict[str, Any] = self.nodes if kind is NODES else self.services
         body = patches.merge(msgspec.to_builtins(objects[key]), patch)
         objects[key] = msgspec.convert(body, kind.type)
@@ -230,7 +230,7 @@ class Town:
         return cluster
 
     def _seen(self, cloud: Cloud) -> Cloud:
-        """What the provider offers here."""
+        """Return the capabilities of the provider."""
         if self.blind:
             assert cloud.load_balancer is not None
             cloud = replace(cloud, load_balancer=Blind(cloud.load_balancer))
@@ -283,7 +283,7 @@ def _is_answer(one: PlannedChange, among: Sequence[PlannedChange]) -> bool:
 def run(
     work: Coroutine[Any, Any, T], *, loop: type[asyncio.AbstractEventLoop] = VirtualTimeLoop
 ) -> T:
-    """In virtual time, if on no other loop."""
+    """Run in virtual time, or on another kind of loop."""
     with asyncio.Runner(loop_factory=loop) as runner:
         return runner.run(work)
 
