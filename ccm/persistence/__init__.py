@@ -4,7 +4,8 @@ Storage holds copies only: the API server and the cloud stay the only sources of
 daemon works without any storage. This package contains the interface of a store, the code that all
 stores share, and one module per backend. Controller terms, the client of the API server, and
 decisions based on a stored object alone do not belong here. The package is imported only with
-`--persistence-config`, and a third-party package only with its backend. `README.md` is the guide.
+`--persistence-config`. A third-party package is imported only if its backend is configured.
+`README.md` is the guide.
 
     interface   interface of a provider, and its values
     errors      error classes
@@ -14,6 +15,6 @@ decisions based on a stored object alone do not belong here. The package is impo
     local       worker thread, private folders, mounted files
     memory, file, sqlite, s3, postgres     stores
     secrets, keyring, kubesecrets          storage of secrets
-    manager     replication across several instances
+    replication copies in several instances, and their repair
     registry    entry points
 """

@@ -1,8 +1,8 @@
 """Provider on top of plain stores: the behaviour that all backends share.
 
 This module implements life cycle, names, states, order, deadlines, envelopes and metrics; a store
-only moves bytes. Decoding and hashing run in threads: an object may have 1.5 MiB, and the event
-loop must not be blocked for more than 50 ms.
+only reads and writes bytes. Decoding and hashing run in threads: an object may have 1.5 MiB, and
+the event loop must not be blocked for more than 50 ms.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ DEGRADED = metrics.gauge("ccm_persistence_degraded", "1 = no storage instance is
 
 
 class OperationTracker:
-    """In-flight operations; those on one place are serialized in the order of their calls."""
+    """Tracker of in-flight operations; serializes operations on one place in order of calls."""
 
     def __init__(self) -> None:
         # Weak values: a lock is dropped with its last user.
@@ -92,7 +92,7 @@ class OperationTracker:
 
     @asynccontextmanager
     async def track(self, place: Hashable | None) -> AsyncIterator[None]:
-        """Register an operation and lock its place; None = no lock."""
+        """Register an operation and lock `place`, the object that it writes; None = no lock."""
         lock = nullcontext() if place is None else self._locks.setdefault(place, asyncio.Lock())
         self._count += 1
         self._idle.clear()
@@ -123,8 +123,8 @@ class StorageInstance:
     Args:
         backend: type of storage, for metrics.
         name: name of the instance.
-        store: its store.
-        deadline_s: deadline of one operation.
+        store: store of the instance.
+        deadline_s: deadline of one operation in seconds.
     """
 
     def __init__(self, backend: str, name: str, store: Store, deadline_s: float) -> None:
@@ -140,7 +140,7 @@ class StorageInstance:
 
     @property
     def status(self) -> PersistenceProviderStatus:
-        """The status, from memory."""
+        """Current status of the instance; no I/O."""
         return PersistenceProviderStatus(
             instance_exists=True, status=self.is_up, mean_persist_latency=self._mean()
         )
@@ -163,6 +163,9 @@ class StorageInstance:
         Args:
             name: name of the operation, for metrics; `put` and `delete` count for the mean latency.
             place: place that is written; writes to one place are serialized. None = no write.
+
+        Raises:
+            BackendUnavailable: the deadline has passed, or the leader lease may have expired.
         """
         began, result = clock.monotonic(), "ok"
         try:
@@ -193,7 +196,7 @@ class StorageInstance:
         await self._operations.wait_idle()
 
     def mark_down(self, reason: str) -> None:
-        """Mark the instance as down; log a change."""
+        """Mark the instance as down; log a warning if it was up."""
         if self.is_up:
             self._log.warning("persistence instance is down", instance=self.name, error=reason)
         self._set(up=False)
@@ -241,20 +244,22 @@ def build_provider(
     stores: Iterable[tuple[Mapping[str, Any], Store]],
     writer: Callable[[], WriterIdentity],
 ) -> StoreProvider:
-    """Build a provider from stores, each given with the identity of its storage."""
+    """Build a provider from stores, each given with the settings that identify its storage."""
     named = {objects.instance_name(backend, identity): store for identity, store in stores}
     return StoreProvider(backend, named, writer=writer)
 
 
 class StoreProvider:
-    """`PersistenceProvider` and both of its extensions, on top of stores.
+    """Provider on top of stores.
+
+    Implements `PersistenceProvider`, `VersionedPersistence` and `StampedPersistence`.
 
     Args:
         backend: type of the stores.
         stores: instance name -> store.
         writer: returns the current writer; called at each write.
         probe_s: seconds between two probes of each instance.
-        deadline_s: deadline of one operation.
+        deadline_s: deadline of one operation in seconds.
         sensitive: whether objects are already encrypted and are not searched for secrets.
 
     Raises:
@@ -456,7 +461,7 @@ class StoreProvider:
         expect: Expected,
     ) -> Version:
         async with instance.operation("put", place):
-            # Sealed under the lock of the place: stamps must have the order of the writes.
+            # Seal under the lock of the place, so that stamps have the order of the writes.
             entry = await asyncio.to_thread(self._seal, place, obj, stamp)
             return await instance.store.write(place, entry, expect)
 
@@ -514,7 +519,12 @@ class StoreProvider:
         return self._machine.cluster_uid
 
     def _usable_instance(self, instance: str) -> StorageInstance:
-        """Return the instance of that name. Raises if the provider is not usable."""
+        """Return the instance of that name.
+
+        Raises:
+            Closed, NotInitialized, BackendDead: the provider cannot be used.
+            UnknownInstance: no instance of that name is configured.
+        """
         if self._closed:
             raise Closed("the provider is closed")
         if self._dead:

@@ -1,4 +1,4 @@
-"""Envelope of a stored object: metadata that proves its integrity, cluster and key."""
+"""Envelope of a stored object: metadata that proves its integrity, cluster, kind and key."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class WriterIdentity:
 
     Attributes:
         identity: identity of the leader.
-        epoch: number of leader transitions of the Lease; a leader with a lower one is outdated. 0
-            without leader election.
+        epoch: number of leader transitions of the Lease; a leader with a lower number is outdated.
+            0 without leader election.
     """
 
     identity: str = ""
@@ -33,7 +33,7 @@ class WriterIdentity:
 
 
 class StampGenerator:
-    """Generator of increasing stamps, also across restarts."""
+    """Generator of stamps that increase, even across restarts."""
 
     def __init__(self) -> None:
         self._counter = 0
@@ -73,7 +73,7 @@ def seal(
     cluster_uid: str,
     writer: WriterIdentity,
 ) -> StoreEntry:
-    """Wrap an object's canonical bytes in an envelope; None makes a tombstone."""
+    """Wrap the canonical bytes of an object in an envelope; `obj` None = a tombstone."""
     version, content = Version(str(uuid.uuid4())), b"null" if obj is None else obj
     metadata = {
         "clusterUID": cluster_uid,
@@ -99,7 +99,7 @@ def unseal(place: StoragePlace, body: bytes, cluster_uid: str) -> Stamped:
     """Unwrap the envelope that was read from a place.
 
     Raises:
-        CorruptObject: the envelope is damaged or belongs to another place.
+        CorruptObject: the envelope is damaged, or belongs to another cluster, kind or key.
     """
     envelope = _read(body)
     expected = {
@@ -124,7 +124,10 @@ def unseal(place: StoragePlace, body: bytes, cluster_uid: str) -> Stamped:
 
 
 def read_head(body: bytes) -> EnvelopeHead:
-    """Return version and epoch; damaged bytes have their digest as version, for a replacement."""
+    """Return version and epoch of an envelope.
+
+    For damaged bytes, these are their SHA-256 digest and 0, so that a write can replace them.
+    """
     try:
         envelope = _read(body)
         return EnvelopeHead(Version(str(envelope["writeId"])), int(envelope["writer"]["epoch"]))
@@ -145,7 +148,7 @@ def _read(body: bytes) -> dict[str, Any]:
 
 
 def build_marker(cluster_uid: str) -> bytes:
-    """Return a marker that names the owning cluster; written when storage is first opened."""
+    """Return the marker that names the owning cluster; a store writes it at its first `open`."""
     content = {"clusterUID": cluster_uid, "createdAt": clock.now().isoformat(), "format": FORMAT}
     return to_canonical_json(content)
 

@@ -1,8 +1,8 @@
-"""Errors of persistence, with the reaction of the caller.
+"""Errors of persistence, and how a caller must react to each.
 
 ```text
 PersistenceError
-  ├─ NotInitialized, Closed          programming error: call only between open and close
+  ├─ NotInitialized, Closed          programming error: call only between initialize and close
   ├─ BackendDead                     an operator must act; the daemon prints the error and exits
   │  └─ NoInstanceReachable          no instance is reachable; retry later with a new provider
   ├─ UnknownInstance                 programming error: use `instances()`
@@ -49,15 +49,15 @@ class BackendUnavailable(PersistenceError):
 
 
 class InvalidObject(PersistenceError):
-    """The argument is no object that can be stored, or no valid key."""
+    """The argument is not an object that can be stored, or not a valid key."""
 
 
 class SensitiveObjectRefused(PersistenceError):
-    """The object is a Secret or contains a credential, which plain stores reject."""
+    """The object is a Secret or contains a credential; only the secret store accepts it."""
 
 
 class ObjectTooLarge(PersistenceError):
-    """The canonical JSON of the object exceeds the limit."""
+    """The object exceeds the size limit of the provider or of its store."""
 
 
 class CorruptObject(PersistenceError):

@@ -1,9 +1,9 @@
 """Store in a folder with one file per object.
 
 A put writes a new file next to the old one, flushes it to disk and renames it: a reader sees either
-the old or the new object. After a failed fsync the attempt is given up, because the kernel may have
-dropped the data; a retry writes another file. A lock admits one process at a time to the folder.
-Opening the folder removes temporary files of a crash.
+the old or the new object. After a failed fsync the put deletes its file and fails, because the
+kernel may have dropped the data; a retry writes another file. A file lock admits one process at a
+time to the folder. Opening the store removes temporary files that a crash left behind.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class FileStore:
         return handle
 
     def _clean(self, folder: Path) -> None:
-        """Check that all entries are private, and remove temporary files of earlier processes."""
+        """Check that only the owner can access all entries; remove temporary files of a crash."""
         with os.scandir(folder) as iterator:
             entries = list(iterator)
         for entry in entries:
@@ -212,7 +212,10 @@ class FileStore:
             os.close(handle)
 
     def _make_folders(self, folder: Path) -> None:
-        """Create missing folders and flush their names to disk, also those of a failed attempt."""
+        """Create missing folders and flush their names to disk.
+
+        A folder that already exists is flushed too: an earlier attempt may have failed in between.
+        """
         if folder == self._root or folder in self._durable:
             return
         self._make_folders(folder.parent)
@@ -265,7 +268,7 @@ def _sync(handle: int) -> None:
 
 
 def _unlink(path: Path) -> None:
-    """Delete a temporary file, ignoring errors: the next start removes it, and no read sees it."""
+    """Delete a temporary file; ignore errors, because the next `open` deletes it too."""
     try:
         os.unlink(path)
     except OSError:

@@ -1,11 +1,12 @@
 """Interface of a persistence provider, and its values.
 
 A provider serves one or more *instances* of storage, such as two directories or two buckets. Each
-call names an instance; only the manager chooses between instances. An object is identified by its
-group, version, kind, and a key made of its namespace and name; its UID is not used.
+call names an instance; only `ccm.persistence.replication` chooses between instances. An object is
+identified by its group, version, kind, and a key made of its namespace and name; its UID is not
+used.
 
-None, or omission from a list, always means that an object is *absent*. Every failure is raised
-(`ccm.persistence.errors`).
+A result of None, or omission from a list, always means that an object is *absent*. Every failure is
+raised as an error of `ccm.persistence.errors`.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from typing import Any, NamedTuple, NewType, Protocol, TypeAlias
 from ccm.persistence.errors import BackendDead
 
 ObjectKey = NewType("ObjectKey", str)
-"""`<namespace or _>/<name>`, both encoded (`ccm.persistence.objects`); short and stable."""
+"""`<namespace>/<name>`, both encoded (`ccm.persistence.objects`), with `_` for the cluster scope;
+short and stable."""
 
 Version = NewType("Version", str)
 """Opaque version of a stored object; changes with each write."""
 
 
 class Absent(Enum):
-    """Value of `expect`: the object must not exist."""
+    """Precondition of a write: the object must not exist."""
 
     ABSENT = "absent"
 
@@ -33,10 +35,10 @@ class Absent(Enum):
 ABSENT = Absent.ABSENT
 
 Expected: TypeAlias = "Version | Absent | None"
-"""Precondition of a write: a version, absence, or None for an unconditional write."""
+"""Precondition of a write: the stored version, `ABSENT`, or None for an unconditional write."""
 
 CAS = "cas"
-"""Capability: `put_versioned` enforces `expect`."""
+"""Capability: `put_versioned` enforces its precondition `expect`."""
 
 FENCING = "fencing"
 """Capability: a former leader can no longer write."""
@@ -66,7 +68,7 @@ class GVK(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineId:
-    """Identity of an installation, without Pod or host, so that the next leader has the same.
+    """Identity of an installation. It names no Pod or host, so every leader has the same identity.
 
     Attributes:
         cluster_uid: UID of the namespace `kube-system`.
@@ -94,10 +96,11 @@ class PersistenceProviderStatus:
     """Status of an instance.
 
     Attributes:
-        instance_exists: False = the instance is not configured; stop all work on that name.
-        status: whether the instance is up; False = plan no further work on it.
+        instance_exists: False = the instance is not configured, so callers must stop using its
+            name.
+        status: whether the instance is up; False = callers should start no operation on it.
         mean_persist_latency: mean seconds from request to completed transaction, over the
-            last 256 successful writes and deletes; 0 without any.
+            last 256 successful writes and deletes; 0 if there were none.
     """
 
     instance_exists: bool
@@ -131,7 +134,7 @@ class PersistenceProvider(Protocol):
 
         Raises:
             BackendDead: no instance is usable, or a store belongs to another cluster. All further
-                calls raise it too.
+                calls raise this error too.
         """
 
     def instances(self) -> Sequence[str]:
@@ -141,7 +144,7 @@ class PersistenceProvider(Protocol):
         """Return the status from memory: within 50 ms, even if the store hangs. Never raises."""
 
     async def put_object(self, instance: str, obj: Mapping[str, Any]) -> ObjectKey:
-        """Store an object, replacing the former one; it is durable when this method returns.
+        """Store an object, replacing its former copy; it is durable when this method returns.
 
         Idempotent: a retry is safe after any error.
         """
@@ -165,7 +168,7 @@ class VersionedPersistence(Protocol):
     def capabilities(self, instance: str) -> frozenset[str]:
         """Return the capabilities of an instance that a test confirmed: `CAS`, `FENCING`, `SHARED`.
 
-        There is none for conditional deletion: services differ in it, so it is never relied on.
+        There is no capability for conditional deletion, because not all services support it.
         """
 
     async def put_versioned(
@@ -196,14 +199,15 @@ class Stamp(NamedTuple):
 
 
 class Stamped(NamedTuple):
-    """Copy with its stamp. `obj` is None for a tombstone: a deletion still to be replicated."""
+    """Stored copy of an object, with its stamp. `obj` is None for a tombstone: the record of a
+    deletion that is not yet in all instances."""
 
     obj: dict[str, Any] | None
     stamp: Stamp
 
 
 class StampedPersistence(Protocol):
-    """Interface that a provider needs for replication: comparable copies."""
+    """Interface that a provider needs for replication: copies with stamps, to compare them."""
 
     async def write_stamped(self, instance: str, kind: GVK, key: ObjectKey, copy: Stamped) -> None:
         """Store a copy or a tombstone with its given stamp."""

@@ -2,10 +2,10 @@
 
 Each write uses a fresh data key (AES-256-GCM), which is encrypted with a key of the ring. So no
 nonce is ever reused with a data key. The authenticated data contains the secret's name, kind and
-cluster: a sealed value that was moved does not open. The replacement by an *older* sealed value of
-the same secret cannot be detected.
+cluster, so an encrypted value that was copied to another place cannot be decrypted. The replacement
+by an *older* encrypted value of the same secret cannot be detected.
 
-Python cannot wipe memory, so keys stay in memory until it is reused.
+Python cannot wipe memory, so keys stay in memory until the memory is reused.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ KEY_BYTES = 32
 NONCE_BYTES = 12
 SALT_BYTES = 16
 MIN_PASSPHRASE_BYTES = 20
-"""Minimum length of a passphrase in bytes: shorter ones can be guessed."""
+"""Minimum bytes of a passphrase: a shorter passphrase can be guessed."""
 
 ITERATIONS, LANES, MEMORY_KIB = 3, 4, 1 << 16
 """Parameters of Argon2id: second recommendation of RFC 9106, for limited memory (64 MiB)."""
 
 
 class Keyring:
-    """List of keys: the first one seals, all of them open.
+    """List of keys: the first key encrypts, and every key decrypts.
 
     Args:
         ring: keys of 32 bytes each.
 
     Raises:
-        BackendDead: there is no key, or one has another length.
+        BackendDead: there is no key, or a key does not have 32 bytes.
     """
 
     def __init__(self, ring: Sequence[bytes]) -> None:
@@ -86,7 +86,7 @@ class Keyring:
 
 
 def read_keys(paths: Sequence[Path]) -> list[bytes]:
-    """Read keys from files of 32 bytes, or their base64.
+    """Read keys from files of 32 bytes each, raw or in base64.
 
     Raises:
         BackendDead: a file is unreadable, accessible to other users, or contains no key.
@@ -113,7 +113,8 @@ def read_passphrase(path: Path) -> bytes:
     """Read a passphrase, without surrounding white space.
 
     Raises:
-        BackendDead: the file is unreadable, accessible to other users, or the passphrase too short.
+        BackendDead: the file is unreadable or accessible to other users, or the passphrase has
+            fewer than `MIN_PASSPHRASE_BYTES` bytes.
     """
     text = _read_private(path).strip()
     if len(text) < MIN_PASSPHRASE_BYTES:

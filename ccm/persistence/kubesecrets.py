@@ -1,8 +1,8 @@
 """Storage of secrets in Secret objects of the cluster, in the daemon's namespace: the default.
 
-The daemon's Secrets have a label and a name made of a digest; a Secret of that name without the
-label is never changed. Rotation rewrites each Secret, so that the API server encrypts it with its
-current key.
+The daemon's Secrets have the label `kube-ccm.io/persistence` and a digest as name; a Secret of that
+name without the label is never changed. A key rotation rewrites each Secret, so that the API server
+encrypts the Secret with its current key.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeStore:
-    """Store in Secret objects. A former leader cannot change one that a newer leader has written.
+    """Store in Secret objects. A former leader cannot change a Secret of a newer leader.
 
     Args:
         requests: client of the API server.
@@ -137,7 +137,12 @@ class KubeStore:
         *,
         body: Mapping[str, Any] | None = None,
     ) -> dict[str, Any] | None:
-        """Send a request and return the response; None for 404."""
+        """Send a request and return the response; None for 404.
+
+        Raises:
+            VersionConflict: the API server responded with 409.
+            BackendUnavailable: the request failed otherwise.
+        """
         sent = None if body is None else json.dumps(body).encode()
         try:
             answer = await self._requests.request(method, path, query=query, body=sent)

@@ -26,7 +26,7 @@ class StoreThread:
     Args:
         name: name of the thread.
         temporary_errors: exceptions of the library for temporary failures.
-        describe: function from such an exception to an error message.
+        describe: function from a temporary exception to an error message.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ def ensure_private_folder(path: Path) -> None:
     """Create a private folder, or check that an existing one is private.
 
     Raises:
-        BackendDead: other users have access to the path, it is relative, or it is no folder.
+        BackendDead: the path is relative, not a folder, or accessible to other users.
         OSError: the folder cannot be created.
     """
     if not path.is_absolute():
@@ -80,7 +80,7 @@ def ensure_private_folder(path: Path) -> None:
 
 
 def check_private(path: Path, *, is_folder: bool) -> None:
-    """Check that a path is a file or folder, no symbolic link, and inaccessible to others.
+    """Check that a path is a file or folder, not a symbolic link, and only for its owner.
 
     Raises:
         BackendDead: a check failed.
@@ -108,7 +108,7 @@ def sync_folder(path: Path) -> None:
 
 
 def read_text(path: Path, *, secret: bool = True) -> str:
-    """Return the text of a mounted file; a secret is masked in the log.
+    """Return the text of a mounted file; a secret is masked in all output from then on.
 
     Raises:
         BackendUnavailable: the file is unreadable; it may be mounted later.

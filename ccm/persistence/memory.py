@@ -28,7 +28,7 @@ class MemoryStore:
     """Store in the memory of the process.
 
     Attributes:
-        held: cluster and place -> envelope; kept after `close`, like a disk.
+        held: cluster UID and place -> envelope; kept after `close`, as on a disk.
     """
 
     def __init__(self) -> None:

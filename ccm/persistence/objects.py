@@ -2,9 +2,9 @@
 
 An object is JSON with a kind and a name, of limited size, and without secrets.
 
-Names keep lower-case letters, digits, dot and dash; every other byte becomes `%XX`. So no
-name is special to a file system, and no two names differ only in case. In keys, `_` stands only for
-the cluster scope, so it cannot collide with a namespace.
+Encoded names keep lower-case letters, digits, dot and dash; every other byte becomes `%XX`. So no
+encoded name is special to a file system, and no two differ only in case. An unencoded `_` in a key
+stands for the cluster scope, so it cannot collide with a namespace.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MAX_BYTES = 3 << 19
 """Maximum bytes of canonical JSON: 1.5 MiB, the limit of etcd for one object."""
 
 SECRET_NAMES = frozenset({"serviceaccount", "kubeconfig", "credentials", "userdata"})
-"""Field names of credentials without the suffix of a secret."""
+"""Field names of credentials that `redact.is_secret_name` does not recognise."""
 
 NON_SECRET_NAMES = frozenset({"idempotencytoken", "continuetoken", "nextpagetoken"})
-"""Field names with the suffix of a secret that hold no credentials."""
+"""Field names without credentials that `redact.is_secret_name` takes for secrets."""
 
 
 def to_canonical_json(value: Any) -> bytes:
@@ -133,7 +133,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _strings(value: Any, path: tuple[str, ...] = ("",)) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield each string with its path; the field `value` is left out of the path, as in `env`."""
+    """Yield each string with its path; a field `value` has the path of its parent."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping):
@@ -161,7 +161,7 @@ INSTANCE_NAME = re.compile(r"[a-z][a-z0-9]*-[0-9a-f]{16}")
 
 
 class StoragePlace(NamedTuple):
-    """Storage location of an object: its kind and key."""
+    """Place of an object in storage: its kind and key."""
 
     kind: GVK
     key: ObjectKey

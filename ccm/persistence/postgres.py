@@ -1,4 +1,5 @@
-"""Store in a table of a PostgreSQL database; clusters can share it, each sees only its own rows.
+"""Store in a table of a PostgreSQL database. Several clusters can share the table; each reads and
+writes only its own rows.
 
 Each write transaction also locks the cluster's row with the epoch: once a newer leader has opened
 the store, a former leader can no longer write. A server that does not flush to disk is rejected.
@@ -240,7 +241,10 @@ class PostgresStore:
         await db.execute(self._sql(update), claim.cluster_uid, claim.epoch)
 
     async def _check_leader(self, db: Any, epoch: int) -> None:
-        """Check the epoch, and lock it: a newer leader can claim only after this transaction."""
+        """Check the leader's epoch, and lock the row of the cluster.
+
+        A newer leader can open the store only after this transaction.
+        """
         query = "SELECT epoch FROM {table}_instance WHERE cluster_uid = $1 FOR SHARE"
         stored_epoch = await db.fetchval(self._sql(query), self._cluster)
         check_epoch(stored_epoch, epoch)
@@ -255,7 +259,7 @@ class PostgresStore:
 
     @contextmanager
     def _convert_errors(self) -> Iterator[None]:
-        """Convert errors of the library to BackendUnavailable, without the data that was sent."""
+        """Convert errors of asyncpg to BackendUnavailable, without the data that was sent."""
         try:
             yield
         except asyncpg.PostgresError as error:

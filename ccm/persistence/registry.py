@@ -11,8 +11,8 @@ def storage(given, context):
     return AcmeProvider([config.bucket for config in given], writer=context.writer)
 ```
 
-`Config` is a msgspec Struct; `given` contains one for each instance of that backend in the file.
-Only backends named in the file are imported.
+`Config` is a msgspec Struct; `given` contains one `Config` for each instance of the backend in the
+`--persistence-config` file. Only backends that the file names are imported.
 """
 
 from __future__ import annotations
@@ -67,10 +67,11 @@ class BackendContext:
 
     Attributes:
         writer: returns the current writer; called at each write.
-        requests: client of the API server; None without one.
+        requests: client of the API server; None = no API server is connected.
         namespace: namespace of the daemon.
         read: converts a mapping from the config file to a settings Struct, for a backend that
-            contains another one; its third argument is the position for error messages.
+            contains another backend; its third argument is the position in the file, for error
+            messages.
     """
 
     writer: Callable[[], WriterIdentity] = no_election_writer

@@ -2,9 +2,9 @@
 
 Each write gets a stamp, the leader's epoch and a counter, to compare copies in different stores. A
 deletion leaves a tombstone until every instance has it; otherwise an instance that was down would
-bring the object back. Writes that an instance missed are remembered and repaired in the background.
-A restart loses this list, so each kind is then compared once in full. Until then, reads compare
-the copies of all available instances.
+bring the object back. The manager lists the writes that an instance missed, and repeats them in the
+background. A restart loses these lists, so the manager then compares all copies of each kind once.
+Until then, reads compare the copies of all available instances.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from ccm.persistence.interface import (
 from ccm.persistence.objects import StoragePlace, place_of
 
 MAX_MISSING = 10_000
-"""Maximum missed copies remembered for one instance; beyond it, a full comparison follows."""
+"""Maximum missed copies to list for one instance; beyond it, all copies are compared."""
 
 UNSTAMPED = Stamp(0, 0)
-"""Stamp of copies in a single instance, which needs no comparison."""
+"""Stamp of copies if there is only one instance, so that copies need no comparison."""
 
 
 class Backend:
@@ -72,7 +72,9 @@ class Backend:
         self.is_open = False
 
     async def open(self, machine_id: MachineId) -> None:
-        """Initialize the provider, unless it is open; replace it if it is unreachable now.
+        """Initialize the provider, unless it is open.
+
+        If no instance is reachable, replace the provider, so that a later call can try again.
 
         Raises:
             BackendDead: a permanent failure that needs an operator.
@@ -93,13 +95,13 @@ class Backend:
 
 
 class Replica:
-    """One replica: an instance and the list of copies that it missed.
+    """Instance of storage, and the list of copies that it missed.
 
     Args:
         backend: backend of the instance.
         name: name of the instance.
-        limit: maximum missed copies to remember.
-        is_alone: whether it is the only instance, which needs no stamps and tombstones.
+        limit: maximum missed copies to list.
+        is_alone: whether it is the only instance, which needs neither stamps nor tombstones.
     """
 
     def __init__(self, backend: Backend, name: str, limit: int, *, is_alone: bool) -> None:
@@ -110,7 +112,7 @@ class Replica:
         self.missing: dict[StoragePlace, None] = {}
         """Places whose newest copy is missing, oldest first."""
         self.compared: set[GVK] = set()
-        """Kinds for which `missing` is complete; initially none."""
+        """Kinds whose copies were compared, so that `missing` is complete; initially none."""
 
     async def latency(self) -> float | None:
         """Return the mean latency of writes in seconds; None if the instance is down."""
@@ -122,7 +124,7 @@ class Replica:
         return await self.latency() is not None
 
     def add_missing(self, place: StoragePlace) -> None:
-        """Remember a missed copy; beyond the limit, request a full comparison instead."""
+        """List a missed copy; beyond the limit, request a comparison of all copies instead."""
         self.missing[place] = None
         if len(self.missing) > self._limit:
             self.missing.clear()
@@ -170,12 +172,12 @@ REPAIR_S = 30.0
 """Seconds between two rounds of repair; the same as between two probes (`engine.PROBE_S`)."""
 
 _REJECTIONS = (Fenced, InvalidObject, ObjectTooLarge, SensitiveObjectRefused)
-"""Errors that every instance would raise for the same write; a retry elsewhere is useless."""
+"""Errors that every instance would raise for the same write."""
 
 
 @dataclass(slots=True, eq=False)
 class _Write:
-    """Latest write of an object while in flight, with the members that do not have it yet."""
+    """Latest write of an object while in flight; `pending`: instances that do not have it yet."""
 
     copy: Stamped
     pending: set[Replica]
@@ -187,13 +189,15 @@ class ReplicationManager:
 
     Args:
         backends: backends with one or more instances each; instance names are unique.
-        policy: number of configured instances that must acknowledge a write: one, a majority, or
-            all.
-        when_down: reaction if no instance is up: continue without storage, or refuse creations.
+        policy: number of configured instances that must acknowledge a write: `any` = 1,
+            `majority` or `all`.
+        when_down: reaction if no instance is up: `degrade` = continue without storage, `block` =
+            refuse to create resources (`may_create`).
         writer: returns the current writer; called at each write.
-        limit: maximum missed copies to remember per instance.
+        limit: maximum missed copies to list per instance.
         repair_s: seconds between two rounds of repair.
-        on_change: callback with whether any instance is up, called on changes; initially True.
+        on_change: callback that gets whether any instance is up, whenever that changes; the state
+            before the first call is True.
 
     Raises:
         BackendDead: two instances have the same name, or a backend does not support replication.
@@ -296,7 +300,7 @@ class ReplicationManager:
         return place.key
 
     async def delete_object(self, kind: GVK, key: ObjectKey) -> None:
-        """Delete an object in all instances; one that is down gets the deletion later.
+        """Delete an object in all instances; an instance that is down gets the deletion later.
 
         Raises:
             BackendUnavailable: too few instances acknowledged the deletion.
@@ -308,8 +312,8 @@ class ReplicationManager:
     async def get_object(self, kind: GVK, key: ObjectKey) -> dict[str, Any] | None:
         """Return the newest copy of an object; None if it is absent.
 
-        Reads from the fastest instance that has the newest copy. Before the first full
-        comparison of the kind, reads from all instances.
+        Reads from the fastest instance that has the newest copy. Before all copies of the kind have
+        been compared once, reads from all instances that are up.
 
         Raises:
             BackendUnavailable: no instance is readable.
@@ -387,7 +391,7 @@ class ReplicationManager:
         enough: asyncio.Event,
         refused: list[PersistenceError],
     ) -> None:
-        """Await all writes of one copy; purge its tombstones if all members have the deletion."""
+        """Await all writes of one copy; purge the tombstones once all instances have a deletion."""
         acknowledgements = 0
         pending = set(writes)
         while pending:
@@ -430,7 +434,7 @@ class ReplicationManager:
         return place in member.missing or (write is not None and member in write.pending)
 
     async def _replicas_up(self) -> list[Replica]:
-        """Return the members that are up, fastest first."""
+        """Return the replicas that are up, fastest first."""
         latencies = [(await member.latency(), index) for index, member in enumerate(self.replicas)]
         ready = sorted((latency, index) for latency, index in latencies if latency is not None)
         return [self.replicas[index] for _, index in ready]
@@ -439,8 +443,8 @@ class ReplicationManager:
     def _collect_acknowledged(self) -> Iterator[Mapping[StoragePlace, Stamped]]:
         """Collect the writes acknowledged while several instances are read one after another.
 
-        Without them a deleted object could reappear: the first instance may be read before its
-        deletion, the last after its tombstone was purged.
+        Without these writes a deleted object could reappear: the first instance may be read before
+        the deletion, and the last instance after its tombstone was purged.
         """
         written = {
             place: write.copy
@@ -458,9 +462,9 @@ class ReplicationManager:
     async def _newest_copy(
         self, place: StoragePlace, up: Sequence[Replica]
     ) -> tuple[Stamped | None, bool]:
-        """Return the newest readable copy, and whether all members were readable.
+        """Return the newest readable copy, and whether all replicas were readable.
 
-        Members with an older copy are marked for repair.
+        Adds the place to `missing` of each replica with an older copy or none.
         """
         by_member: dict[Replica, Stamped | None] = {}
         fault: PersistenceError = BackendUnavailable("no instance is up")
@@ -483,7 +487,10 @@ class ReplicationManager:
     async def _newest_copies(
         self, kind: GVK, up: Sequence[Replica]
     ) -> tuple[dict[StoragePlace, Stamped], list[tuple[StoragePlace, Replica]], Sequence[Replica]]:
-        """Return the newest copies of a kind, the members that miss each, and the members read."""
+        """Return the newest copies of a kind, the missed copies, and the replicas that were read.
+
+        A missed copy is a place and the replica without the newest copy of it.
+        """
         newest: dict[StoragePlace, Stamped] = {}
         read: dict[Replica, dict[StoragePlace, Stamped]] = {}
         fault: PersistenceError = BackendUnavailable("no instance is up")
@@ -524,7 +531,7 @@ class ReplicationManager:
         """Write missed copies to each instance that is up.
 
         Raises:
-            PersistenceError: an instance failed; the remaining repairs stay remembered.
+            PersistenceError: an instance failed; the remaining missed copies stay listed.
         """
         up = await self._replicas_up()
         for kind in tuple(self._kinds):
@@ -538,13 +545,13 @@ class ReplicationManager:
 
     async def _compare_kind(self, kind: GVK, up: Sequence[Replica]) -> None:
         newest, missed, answered = await self._newest_copies(kind, up)
-        for place, member in missed:  # repaired at once: there may be more than the limit
+        for place, member in missed:  # not listed, because there may be more than the limit
             await self._repair_place(place, member, up)
         for member in answered:
             member.compared.add(kind)
         for place, copy in newest.items():
             if copy.obj is None:
-                up[0].add_missing(place)  # the repair purges the tombstone once all members have it
+                up[0].add_missing(place)  # the repair purges the tombstone if all replicas have it
 
     async def _repair_place(
         self, place: StoragePlace, member: Replica, up: Sequence[Replica]
@@ -559,7 +566,7 @@ class ReplicationManager:
         if newest is not None:
             await member.write(place, newest)
         if not all_answered:
-            return  # a member that is down may have a newer copy
+            return  # a replica that is down may have a newer copy
         member.missing.pop(place, None)
         is_everywhere = not any(place in other.missing for other in self.replicas)
         if newest is not None and newest.obj is None and is_everywhere:

@@ -1,15 +1,17 @@
 """Store in a bucket of an S3-compatible service, with one S3 object per stored object.
 
-Support for conditional writes is tested at `open`, not assumed; without it, the store lacks the
-capabilities `CAS` and `FENCING`. With it, every write has the version read before as its
-precondition. So a cancelled request that arrives late changes nothing, and an object of a newer
-leader is never replaced. Before each write the store also checks the leader's epoch.
+`open` tests whether the service supports conditional writes. If not, the store lacks the
+capabilities `CAS` and `FENCING`. If so, the precondition of every write is that the object still
+has the ETag that the store read before. So a cancelled request that arrives late changes nothing,
+and an object of a newer leader is never replaced. Before each write the store also checks the
+leader's epoch.
 
 A deletion first writes a tombstone conditionally, then checks tombstone and epoch again, then
 deletes the tombstone. The last step is unconditional: an object written at that moment is
 deleted too, and only bucket versioning keeps it.
 
-If the response to a write is lost, its unique version shows whether it succeeded.
+If the response to a write is lost, the store reads the object: the unique ID of the write in its
+envelope shows whether the write succeeded.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ _ERROR_TEXTS = {
     "tcp connect error": "connection failed; see endpoint",
     "operation timed out": "request timed out",
 }
-"""Pattern in the library's error -> our error text; other texts may contain sent data."""
+"""Pattern in the library's error -> our error text. Other errors of the library are not shown,
+because they may contain the data that was sent."""
 
 
 class S3Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +197,7 @@ class S3Store:
         self._bucket = None
 
     def _connect(self) -> None:
-        """Create the client; replace it only if files changed, as each new one authenticates."""
+        """Create the client; replace it only if its files changed: a new client authenticates."""
         mounted = _read_files(self._config)
         if self._bucket is None or mounted != self._file_contents:
             self._bucket = _bucket(self._config, mounted, self._proxies)
@@ -315,7 +318,7 @@ class S3Store:
         return str(result["e_tag"])
 
     async def _test_conditions(self) -> frozenset[str]:
-        """Test conditional writes; return the capabilities that depend on them."""
+        """Test conditional writes; return `CAS` and `FENCING` if they work, else nothing."""
         path = f"{self._base}/.ccm-probe-{uuid.uuid4()}"
         await self._put(path, b"one", "")
         try:
@@ -338,7 +341,7 @@ class S3Store:
 
     @asynccontextmanager
     async def _convert_errors(self) -> AsyncIterator[None]:
-        """Convert errors of the library to BackendUnavailable, without the data that was sent."""
+        """Convert errors of obstore to BackendUnavailable, without the data that was sent."""
         if self._bucket is None:
             raise BackendUnavailable(f"{self._name} is not open")
         try:
@@ -358,7 +361,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def _read_files(config: S3Config) -> Mapping[str, str]:
-    """Read the configured files; return their contents by the library's option names."""
+    """Read the configured files; return their contents by obstore's option names."""
     contents = {}
     if config.access_key_id_file and config.secret_access_key_file:
         contents["access_key_id"] = read_text(config.access_key_id_file)
@@ -369,9 +372,9 @@ def _read_files(config: S3Config) -> Mapping[str, str]:
 
 
 def _proxies(config: S3Config) -> Mapping[str, str]:
-    """Return the proxy of the environment as options of the library.
+    """Return the proxy of the environment as options of obstore.
 
-    The library's own rules would also send metadata requests for credentials through the proxy.
+    By obstore's own rules, requests to the metadata service for credentials would use the proxy.
 
     Raises:
         ValueError: a variable does not name an HTTP proxy.
@@ -417,7 +420,7 @@ def _tombstone(epoch: int) -> StoreEntry:
 
 
 def _epoch_of(marker: bytes) -> int:
-    """Return the epoch in the marker; 0 if damaged, because each object has its own epoch."""
+    """Return the epoch in the marker; 0 if damaged: each object is fenced by its own epoch too."""
     try:
         return int(json.loads(marker)["epoch"])
     except (KeyError, TypeError, ValueError):

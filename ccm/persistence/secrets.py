@@ -1,7 +1,8 @@
 """Storage of secrets on top of object storage.
 
-The default uses the cluster's own Secrets (`kubesecrets`). `EncryptedSecretStore` is for copies
-elsewhere: it seals (encrypts) values before it passes them to another store. Names are not secret.
+The default is storage in Secrets of the cluster (`kubesecrets`). `EncryptedSecretStore` stores
+copies elsewhere: it seals (encrypts) values before it passes them to another store. The names of
+secrets are not encrypted.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class RotationReport:
     Attributes:
         rewritten: number of secrets sealed again with the active key.
         current: number of secrets that needed no change, or were deleted meanwhile.
-        failed: number of secrets that are damaged or were changed concurrently; while it is not 0,
+        failed: number of secrets that are damaged or were changed concurrently. If it is not 0,
             the old key is still needed.
     """
 
@@ -96,7 +97,7 @@ class SecretStore:
         return status
 
     async def put_secret(self, instance: str, name: str, data: Mapping[str, bytes]) -> ObjectKey:
-        """Store a secret, replacing the former one."""
+        """Store a secret, replacing its former values; return its object key."""
         if self._machine is None:
             raise NotInitialized("not initialized; call initialize first")
         if self._closed:
@@ -124,7 +125,7 @@ class SecretStore:
         return [objects.key_of("", obj["metadata"]["name"]) for obj in stored]
 
     async def rotate(self, instance: str) -> RotationReport:
-        """Seal all secrets with the active key; may be cancelled and repeated."""
+        """Seal all secrets again with the active key; may be cancelled and repeated."""
         rewritten = current = left = 0
         for key in await self.list_secrets(instance):
             try:
@@ -144,7 +145,10 @@ class SecretStore:
         await self._inner.close()
 
     async def _reseal(self, instance: str, key: ObjectKey) -> bool:
-        """Rewrite a secret with the active key; return False if not needed, or if it is gone."""
+        """Seal a secret again with the active key; return whether it was rewritten.
+
+        False = the active key already seals it, or it was deleted.
+        """
         has_versions = CAS in getattr(self._inner, "capabilities", lambda _: frozenset())(instance)
         if has_versions:
             stored = await self._inner.get_versioned(instance, self._kind, key)
@@ -187,9 +191,9 @@ class EncryptedSecretStore(SecretStore):
 
     Args:
         inner: provider for the sealed objects.
-        ring: keys of the keyring; the first one seals.
+        ring: keys of the keyring; the first key seals.
         phrases: passphrases from which further keys are derived, appended to the ring; each
-            instance stores their salt.
+            instance stores the salt of the derivation.
     """
 
     def __init__(self, inner: Any, ring: Sequence[bytes], phrases: Sequence[bytes] = ()) -> None:
@@ -205,7 +209,7 @@ class EncryptedSecretStore(SecretStore):
 
     @property
     def has_old_keys(self) -> bool:
-        """Whether a secret may be sealed with a key other than the first one."""
+        """Whether the keyring has a second key, with which older secrets may be sealed."""
         return len(self._ring) + len(self._phrases) > 1
 
     async def _seal(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:
@@ -240,7 +244,7 @@ class EncryptedSecretStore(SecretStore):
         return self._rings[instance]
 
     async def _salt(self, instance: str) -> bytes:
-        """Return the salt of an instance; create it once. A concurrent creation wins."""
+        """Return the salt of an instance; create it if absent. A concurrently created salt wins."""
         created = {
             "apiVersion": SALT.api_version,
             "kind": SALT.kind,

@@ -1,8 +1,8 @@
 """Store in one SQLite file, with one connection in its own thread.
 
 Every write transaction also checks the epoch: once a newer leader has opened the file, a former
-leader can no longer write. `synchronous=FULL` is set and read back: with a lower level, a power
-failure can lose acknowledged writes.
+leader can no longer write. The pragma `synchronous` is set to FULL or higher and read back: with a
+lower level, a power failure can lose acknowledged writes.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class SqliteStore:
     def _open(self, claim: Claim) -> None:
         self._close()
         local.ensure_private_folder(self._path.parent)
-        # Create the file first: SQLite copies its mode to the additional files.
+        # Create the file first: SQLite gives its mode to the journal files.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         os.close(os.open(self._path, flags, local.FILE_MODE))
         local.check_private(self._path, is_folder=False)
@@ -143,7 +143,11 @@ class SqliteStore:
             self._db.execute("UPDATE instance SET epoch = ?", (claim.epoch,))
 
     def _enable_durability(self) -> None:
-        """Enable a durable journal: write-ahead log, or a rollback journal where unsupported."""
+        """Enable a durable journal: write-ahead log, or else a rollback journal.
+
+        Raises:
+            BackendDead: SQLite cannot make writes durable.
+        """
         mode = self._db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
         level = 2 if mode == "wal" else 3  # FULL, EXTRA
         if mode != "wal":

@@ -1,4 +1,4 @@
-"""Interface of a plain byte store; `engine` turns stores into a provider."""
+"""Interface of a store for bytes; `engine` turns such stores into a provider."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Claim(NamedTuple):
 
 
 class StoredRecord(NamedTuple):
-    """Stored envelope and the store's version of it."""
+    """Stored envelope, and its version in the store."""
 
     body: bytes
     version: Version
@@ -36,10 +36,11 @@ Page: TypeAlias = Sequence[tuple[StoragePlace, StoredRecord]]
 class Store(Protocol):
     """One instance of storage.
 
-    Only these errors may leave a store: `BackendUnavailable` for a temporary failure, `BackendDead`
-    from `open` for a permanent one, `VersionConflict` and `Fenced` from `write` and `remove`.
-    Every call has a deadline and may be cancelled at any point. A cancelled write must have
-    happened completely or not at all.
+    A store may raise only these errors: `BackendUnavailable` for a temporary failure; `BackendDead`
+    from `open` for a permanent failure; `Fenced` from `open`, `write` and `remove`;
+    `VersionConflict` from `write` and `remove`; `ObjectTooLarge` from `write`; `CorruptObject` for
+    a damaged record. Every call has a deadline and may be cancelled at any point. A cancelled write
+    must have happened completely or not at all.
     """
 
     @property
@@ -49,23 +50,23 @@ class Store(Protocol):
     async def open(self, claim: Claim) -> None:
         """Prepare the store, check that it is writable, and remove remains of a crash.
 
-        Called again after it failed with `BackendUnavailable`.
+        Called again after a temporary failure.
         """
 
     async def probe(self) -> None:
         """Check that the store works. Raises BackendUnavailable."""
 
     async def read(self, place: StoragePlace) -> StoredRecord | None:
-        """Return the record at a place; None if there is none."""
+        """Return the envelope stored at a place; None if it is absent."""
 
     async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
-        """Write an entry durably, if the precondition holds; return the store's version of it."""
+        """Write an entry durably if the precondition `expect` holds; return its new version."""
 
     async def remove(self, place: StoragePlace, epoch: int) -> None:
-        """Delete the record at a place durably; succeed if there is none."""
+        """Delete the envelope stored at a place durably; succeed if it is absent."""
 
     def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
-        """Iterate over all records of a kind, page by page."""
+        """Iterate over all envelopes of a kind, page by page."""
 
     async def close(self) -> None:
         """Release all resources. Called once, without calls in flight, even if `open` failed."""
