@@ -1,8 +1,9 @@
-"""Retry policy: delays after failures, and which failures deserve a warning. Never waits itself.
+"""Retry policy: computes the delays after failures, and decides which failures are reported.
 
-Cloud errors follow the table in `ccm.cloud.errors`; errors of the API server map to the same
-kinds. Keys that an outage stopped are retried together as soon as one of them succeeds, instead
-of each waiting for its back-off. A failure is reported when its cause is new or has lasted.
+The delays after cloud errors are in the table in `ccm.cloud.errors`; errors of the API server map
+to the same kinds of delay. When a key that failed in an outage succeeds, all keys that failed in
+the outage are retried at once, without their back-off. A failure is reported when its cause is new,
+and again at intervals while the cause lasts.
 """
 
 from __future__ import annotations
@@ -23,39 +24,40 @@ from ccm.kube import errors as kube
 K = TypeVar("K", bound=Hashable)
 
 DEFAULT = ExponentialBackoff(base_s=0.005, cap_s=1000.0)
-"""5 ms doubled with each failure, up to 1000 s (client-go, default controller limiter)."""
+"""Delays from 5 ms, doubled at each failure, to 1000 s (client-go, default controller limiter)."""
 
 DEFAULT_QPS = 10.0
 DEFAULT_BURST = 100
-"""The bucket that all keys of a controller share (client-go, default controller limiter)."""
+"""Tokens per second, and size, of the token bucket that all keys of a controller share
+(client-go, default controller limiter)."""
 
 LONG = ExponentialBackoff(base_s=30.0, cap_s=600.0)
-"""Delays of `Retry.LONG`: only an administrator can change credentials and quotas."""
+"""Delays of `Retry.LONG`: an administrator has to change credentials or quotas first."""
 
 MIN_RETRY_AFTER_S = 1.0
-"""Minimum delay of `Retry.AFTER`: repeated answers of 0 s would be a busy loop."""
+"""Minimum delay of `Retry.AFTER`: repeated delays of 0 s would be a busy loop."""
 
 BUSY_SHARE = 0.2
-"""Minimum delay of `Retry.AFTER`, as a share of the time the cloud has been busy with the key. So a
-long operation is polled less often, and its end is noticed late by at most this share."""
+"""Minimum delay of `Retry.AFTER`, as a share of the time for which the cloud has been busy with the
+key. So a long operation is polled rarely, and its end is noticed late by at most this share."""
 
 RETRY_AFTER_JITTER = 0.2
 """Jitter added to Retry-After delays, as a fraction: many keys get the same delay."""
 
 SLOW_S = 600.0
-"""Delay of `Retry.SLOW`: a retry seldom helps before the object changes, and a change requeues it
-at once."""
+"""Delay of `Retry.SLOW` in seconds. A retry seldom helps before the object changes, and a change
+requeues the object at once."""
 
 NEW_OBJECT_BACKOFF = ExponentialBackoff(base_s=1.0, cap_s=60.0)
-"""Delays of `Retry.SLOW` for a new object, which may be refused only because it is new."""
+"""Delays of `Retry.SLOW` for a new object, which may be rejected only because it is new."""
 
 PRIORITY_RETRIES = 8
-"""Number of retries of an item that have priority over items with more failures. The delays of
+"""Number of an item's first retries that have priority over items with more failures. The delays of
 later retries exceed a second anyway."""
 
 MIN_WAKE_INTERVAL_S = 2.0
-"""Minimum seconds between two wake-ups of keys that an outage stopped: a side that half works must
-not be overloaded."""
+"""Minimum seconds between two wake-ups of keys that failed in an outage: a cloud or API server that
+works only partly must not be overloaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +66,14 @@ class RetryDecision:
 
     Attributes:
         retry: kind of delay.
-        after_s: seconds until the next attempt, if the error names them.
+        after_s: seconds until the next attempt, if the error states them; else None.
         event: whether to record a Warning event.
-        report: whether the failure is due for a log line, because its cause is new or has
-            lasted; set by the controller.
-        eager: shorter delays for `Retry.SLOW`, because the object is new.
-        outage: the cloud or the API server was unreachable or overloaded, which ends for all
-            keys at once.
-        defect: the error is unexpected, so it is a bug of this program.
+        report: whether to log a warning about the failure, see `FailureReports`; set by the
+            controller.
+        eager: whether `Retry.SLOW` has shorter delays, because the object is new.
+        outage: whether the error is an outage of the cloud or the API server, which ends for all
+            keys at the same time.
+        defect: whether the error is unexpected, and so a bug of this program.
     """
 
     retry: Retry
@@ -83,10 +85,10 @@ class RetryDecision:
     defect: bool = False
 
     def delay_s(self, failures: int) -> float | None:
-        """Return the seconds until the next attempt, or None for the exponential back-off.
+        """Return the seconds until the next attempt; None = use the item's exponential back-off.
 
         Args:
-            failures: number of earlier failures.
+            failures: number of earlier consecutive failures.
         """
         if self.retry is Retry.AFTER and self.after_s is not None:
             return max(self.after_s, MIN_RETRY_AFTER_S)
@@ -102,7 +104,7 @@ def classify(error: Exception) -> RetryDecision:
     if isinstance(error, cloud.CloudError):
         retry = cloud.policy_for(error)
         after_s = error.seconds if isinstance(error, cloud.RetryAfter) else None
-        # Refused credentials stop every key, and one success means that all keys can continue.
+        # Rejected credentials make all keys fail, and one success shows that all can continue.
         passing = cloud.Unavailable | cloud.DeadlineExceeded | cloud.Unauthenticated
         outage = isinstance(error, passing)
         return RetryDecision(retry=retry, after_s=after_s, event=retry.event, outage=outage)
@@ -112,22 +114,23 @@ def classify(error: Exception) -> RetryDecision:
 
 
 class FairRateLimiter:
-    """Token buckets shared by many items; items with few failures have priority.
+    """Rate limiter shared by many items, where items with few failures have priority.
 
-    An item takes a token from the bucket of its failure count and from all higher ones, but waits
-    for the first alone. So each bucket accounts for the tokens of those before it, and the total
-    rate stays that of one bucket.
+    There is one token bucket per failure count. An item takes a token from the bucket of its
+    failure count and from the buckets of all higher counts, but waits only for the first token. So
+    items with more failures wait for the tokens of items with fewer failures, and the total rate is
+    the rate of one bucket.
 
     Args:
         qps: tokens per second.
-        burst: bucket size.
+        burst: size of each bucket.
     """
 
     def __init__(self, *, qps: float, burst: float) -> None:
         self._buckets = [Bucket(qps=qps, burst=burst) for _ in range(PRIORITY_RETRIES + 1)]
 
     def reserve(self, failures: int, now: float) -> float:
-        """Reserve a token for an item; return the seconds until the token is available."""
+        """Reserve a token for an item with so many failures; return the seconds to wait for it."""
         own, *later = self._buckets[min(failures, PRIORITY_RETRIES) :]
         for bucket in later:
             bucket.reserve(now)
@@ -135,11 +138,13 @@ class FairRateLimiter:
 
 
 class ItemBackoff(Generic[K]):
-    """Consecutive failures of each item, and the end of its current delay.
+    """Number of consecutive failures of each item, and the end of its current delay.
+
+    Times are monotonic seconds.
 
     Args:
-        policy: exponential delays, for errors without a delay of their own.
-        rng: jitter.
+        policy: exponential delays, for errors whose `RetryDecision` has no delay.
+        rng: source of jitter.
         limiter: rate limiter shared by all items; an exponential delay lasts at least until the
             item's token is available.
     """
@@ -166,7 +171,7 @@ class ItemBackoff(Generic[K]):
 
     @property
     def in_outage(self) -> bool:
-        """Whether an item that an outage stopped has not been retried since."""
+        """Whether the last attempt of some item failed in an outage."""
         return bool(self._outage)
 
     def record_failure(self, key: K, decision: RetryDecision, now: float) -> float:
@@ -185,35 +190,37 @@ class ItemBackoff(Generic[K]):
         return self._pause(key, seconds, now)
 
     def postpone(self, key: K, now: float) -> float:
-        """Delay an item that is not ready, which is no failure; return the seconds."""
+        """Delay an item whose attempt succeeded but has to be repeated; return the seconds.
+
+        The delay grows as after failures.
+        """
         self._busy_since.pop(key, None)
         return self._pause(key, None, now)
 
     def record_success(self, key: K, now: float) -> Sequence[K]:
-        """Record a success; return the items whose delays it ends, see `end_outage`."""
+        """Record a success; if the item had failed in an outage, return `end_outage()`."""
         if key not in self._outage:
             return ()
         self._outage.discard(key)
         return self.end_outage(now)
 
     def end_outage(self, now: float) -> Sequence[K]:
-        """End the delays of all items that the outage stopped, and return these items.
+        """End the delays of all items that failed in the outage, and return these items.
 
-        Effective at most every `MIN_WAKE_INTERVAL_S`, so that a side that half works is not
-        overloaded.
+        Without effect, and empty, within `MIN_WAKE_INTERVAL_S` of the last call that ended delays.
         """
         if now - self._woken_at < MIN_WAKE_INTERVAL_S:
             return ()
         if self._outage:
             self._woken_at = now
-        # Items stay in `_outage` until retried: for some the outage may not be over.
+        # Items stay in `_outage` until retried: the outage may not have ended for all.
         for key in self._outage:
             self._failures.pop(key, None)
             self._until.pop(key, None)
         return sorted(self._outage, key=str)
 
     def end_all(self) -> Sequence[K]:
-        """End all delays, since their cause may be gone; return the items that had one."""
+        """Forget all failures, since their cause may be gone; return the items that had a delay."""
         waiting = sorted(self._until, key=str)
         self.retain(())
         return waiting
@@ -226,14 +233,14 @@ class ItemBackoff(Generic[K]):
         self._outage.discard(key)
 
     def busy_s(self, key: K, now: float) -> float:
-        """Return the seconds since the first of consecutive `Retry.AFTER` decisions.
+        """Return the seconds since the first of the item's consecutive `Retry.AFTER` failures.
 
         0 = the last attempt ended differently.
         """
         return now - self._busy_since.get(key, now)
 
     def retain(self, keys: Collection[K]) -> None:
-        """Reset all other items: they need no work any more."""
+        """Forget the failures and delays of all items except `keys`: they need no work any more."""
         wanted = set(keys)
         for key in (self._failures.keys() | self._outage) - wanted:
             self.forget(key)
@@ -247,11 +254,11 @@ class ItemBackoff(Generic[K]):
         return self._until.get(key, now) > now
 
     def delay_end(self, key: K) -> float | None:
-        """Return the end of the item's delay, perhaps past; None: no failure."""
+        """Return the end of the item's delay, which may be past; None: the item has no delay."""
         return self._until.get(key)
 
     def earliest_end(self, now: float) -> float:
-        """Return the earliest end of a current delay; infinity if there is none."""
+        """Return the earliest end of a delay after `now`; infinity if no delay is pending."""
         return min((until for until in self._until.values() if until > now), default=math.inf)
 
     def _pause(self, key: K, seconds: float | None, now: float) -> float:
@@ -268,7 +275,12 @@ class ItemBackoff(Generic[K]):
 def default_backoff(
     *, cap_s: float = DEFAULT.cap_s, rng: random.Random | None = None
 ) -> ItemBackoff[str]:
-    """Return client-go's default for controllers: `DEFAULT` and a shared token bucket."""
+    """Return client-go's default for controllers: `DEFAULT` and a shared rate limiter.
+
+    Args:
+        cap_s: maximum exponential delay in seconds.
+        rng: source of jitter.
+    """
     policy = ExponentialBackoff(base_s=DEFAULT.base_s, cap_s=cap_s)
     return ItemBackoff(
         policy, rng=rng, limiter=FairRateLimiter(qps=DEFAULT_QPS, burst=DEFAULT_BURST)
@@ -280,18 +292,18 @@ def _of_api_server(error: kube.KubeError) -> RetryDecision:
         return RetryDecision(retry=Retry.SLOW)
     if isinstance(error, kube.Forbidden):
         # A starting API server refuses requests until it has read its roles, so the first
-        # retries come soon. If a permission is really missing, the retries become rare.
+        # retries follow soon. If a permission is really missing, the retries become rare.
         return RetryDecision(retry=Retry.BACK_OFF)
     if isinstance(error, kube.TooManyRequests) and error.retry_after is not None:
         return RetryDecision(retry=Retry.AFTER, after_s=error.retry_after, event=False)
-    # A conflict or an unhealthy API server is no fault of the object: no event about it.
+    # A conflict or an unhealthy API server is no fault of the object, so it causes no event.
     outage = isinstance(error, kube.Unreachable | kube.ServerError | kube.TooManyRequests)
     return RetryDecision(retry=Retry.BACK_OFF, event=False, outage=outage)
 
 
 REPORT_AFTER_S = 60.0
-"""Seconds an error without an event, such as a conflict, must last before it is reported: most end
-sooner by themselves."""
+"""Seconds for which an error without an event, such as a conflict, must last before it is reported:
+most of these errors end sooner by themselves."""
 
 
 @dataclass(slots=True)
@@ -305,7 +317,7 @@ class FailureReports(Generic[K]):
     """Rate limit of failure reports: decides whether a failure is reported.
 
     Args:
-        repeat_s: minimum seconds between two reports with one cause about one key.
+        repeat_s: minimum seconds between two reports about the same key with the same cause.
     """
 
     def __init__(self, *, repeat_s: float = REPEAT_WARNING_S) -> None:
@@ -314,7 +326,7 @@ class FailureReports(Generic[K]):
 
     def is_due(self, key: K, error: Exception, decision: RetryDecision, now: float) -> bool:
         """Record a failure; return whether to report it."""
-        # Transient errors compare by class: their text may contain a request ID per attempt.
+        # Transient errors are compared by class: their text may contain the ID of a request.
         text = str(error) if decision.retry is Retry.SLOW else type(error).__name__
         cause = self._causes.get(key)
         if cause is None or cause.text != text:
@@ -330,6 +342,6 @@ class FailureReports(Generic[K]):
         self._causes.pop(key, None)
 
     def retain(self, keys: Collection[K]) -> None:
-        """Forget the causes of all other keys: they need no work any more."""
+        """Forget the causes of all keys except `keys`: they need no work any more."""
         for key in self._causes.keys() - set(keys):
             del self._causes[key]

@@ -1,9 +1,9 @@
 """Controller runtime: watches, a work queue, workers and periodic passes.
 
-Cache handlers only record a change and decide whether the object's key needs a reconcile.
-Each worker takes one key; a key is processed by one worker at a time. A failed reconcile is
-requeued with low priority, after a delay that depends on the error class (`backoff`). When a
-reconcile succeeds after an outage, all keys that the outage stopped are requeued at once.
+Cache handlers only record a change and decide whether the object's key needs a reconcile. Each
+worker reconciles one key at a time, and no two workers reconcile the same key at once. A failed
+key is requeued with low priority, after a delay that depends on the error class (`backoff`). When
+a key that failed in an outage succeeds, all keys that failed in the outage are requeued at once.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ from ccm.runtime.object_status import ControllerStatus, FactsFunction, LastRecon
 from ccm.runtime.workers import Workers
 
 MAX_OUTCOMES = 10_000
-"""Limit of remembered outcomes: more than a large cluster has nodes or Services."""
+"""Limit of keys whose last outcome is kept: more than a large cluster has nodes or Services."""
 
 SYNC_WARNING_INTERVAL_S = 60.0
-"""Seconds between two warnings about a cache that is not synced: the wait has no limit, and would
-otherwise look like a hang."""
+"""Seconds between two warnings about a cache that is not synced.
+
+The wait has no limit, and without warnings would look like a hang."""
 
 
 class Syncable(Protocol):
-    """Cache that completes its initial list at some point."""
+    """Cache that is synced once it has all objects of the first list."""
 
     async def wait_synced(self, timeout_s: float) -> None:
-        """Wait until the cache is complete; raise TimeoutError after `timeout_s`."""
+        """Wait until the cache is synced; raise TimeoutError after `timeout_s` seconds."""
         ...
 
 
 async def wait_for_sync(cache: Syncable, *, component: str) -> None:
-    """Wait without a limit until the cache is complete, and warn every
+    """Wait without a limit until the cache is synced; log a warning every
     `SYNC_WARNING_INTERVAL_S`."""
     while True:
         try:
@@ -62,10 +63,10 @@ async def wait_for_sync(cache: Syncable, *, component: str) -> None:
 
 
 class PassTimer:
-    """Duration of passes over a set of keys; overlapping passes count as one.
+    """Timer of passes: a pass reconciles a set of keys. Overlapping passes count as one pass.
 
     Args:
-        observe: receives the seconds of a pass when its last key is finished.
+        observe: receives the duration of a pass in seconds when its last key is finished.
     """
 
     def __init__(self, observe: Callable[[float], None]) -> None:
@@ -78,8 +79,8 @@ class PassTimer:
 
         Args:
             keys: keys that the pass will reconcile.
-            joins: add these keys to a pass that is still running. False for a pass that
-                repeats all the time: otherwise the first measurement would never end.
+            joins: during a pass, True adds the keys to it, and False ignores them. A periodic pass
+                needs False: otherwise the measurement might never end.
         """
         if not self._open:
             self._since = clock.monotonic()
@@ -104,13 +105,14 @@ class ReconcileResult:
     """Outcome of a reconcile that raised no error.
 
     Attributes:
-        after_s: requeue after that many seconds plus jitter, because many keys may get the
-            same delay; None = only on the next change.
-        punctual: requeue without jitter: a caller depends on the time.
-        back_off: requeue with back-off like a failure, but report none.
-        idle: the key needed no work, so a quick end does not prove that it is fast again.
-        failing: the last error still holds: keep its back-off and failure count.
-        busy: the cloud still works on the key: back off as if this error had been raised.
+        after_s: requeue the key after that many seconds plus jitter, because many keys may get the
+            same delay; None = requeue it only on the next change.
+        punctual: requeue without jitter, because the exact time matters.
+        back_off: requeue with back-off as after a failure, but report no failure.
+        idle: the key needed no work, so a quick reconcile does not show that the key is no longer
+            slow (see `Workers`).
+        failing: the key still fails: keep its last outcome, back-off and failure count.
+        busy: the cloud is still busy with the key: treat this error as if it had been raised.
     """
 
     after_s: float | None = None
@@ -139,13 +141,13 @@ class Runnable(Protocol):
         ...
 
     def retry_now(self) -> None:
-        """Retry every failed key: the cause of the failures may be gone."""
+        """Retry all failed keys, because the cause of the failures may be gone."""
         ...
 
     def object_status(self, kind: str, name: str) -> ControllerStatus | None:
-        """Return the controller's status of an object.
+        """Return the status of an object in this controller.
 
-        None: the controller has no such objects, or has not started.
+        None: the controller does not handle this kind, or has not been created yet.
         """
         ...
 
@@ -165,12 +167,12 @@ class Watch(Generic[T]):
 
     Attributes:
         informer: the shared informer.
-        changed: called with (old, new, initial) for each change, without delay. `old` is None
-            for a new object, `new` for a removed one; `initial` marks the objects of the first
-            list. Returns True to queue the object's key.
-        synced: called once, after `changed` has seen all objects of the first list.
-        deleted: called before `changed` when the watch reported a deletion; not called for an
-            object that is only missing from a new list.
+        changed: called with (old, new, initial) for each change, without delay. `old` is None for
+            a new object, `new` is None for a removed object, and `initial` is True for an object of
+            the first list. Returns True to queue the object's key.
+        synced: called once, after `changed` was called for all objects of the first list.
+        deleted: called with the object, before `changed`, when the watch reported its deletion; not
+            called for an object that is only missing from a new list.
     """
 
     informer: Informer[T]
@@ -181,13 +183,13 @@ class Watch(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodicTask:
-    """Periodic work; an error that it raises is logged and never fatal.
+    """Periodic work. If it raises an error, the error is logged and the next pass follows.
 
     Attributes:
-        work: coroutine function of one pass; handles the errors it expects.
+        work: coroutine function of one pass; handles expected errors itself.
         period_s: seconds between the end of one pass and the start of the next.
-        jitter: fraction of the period by which each wait may be longer.
-        at_once: whether the first pass runs at the start; else one period later.
+        jitter: maximum addition to the wait, as a fraction of the period.
+        at_once: whether the first pass runs at the start; else it runs one period later.
     """
 
     work: Work
@@ -198,7 +200,10 @@ class PeriodicTask:
 
 @dataclass(slots=True, kw_only=True)
 class _Outcome:
-    """Last outcome of a key; `since` is the time of the first of consecutive failures."""
+    """Last outcome of a key; `kind` and `text` describe its error and are empty for a success.
+
+    `since` is the time of the first of consecutive failures.
+    """
 
     at: float
     since: float
@@ -211,21 +216,22 @@ class Controller:
     """Controller with a work queue.
 
     Args:
-        name: in logs and task names.
+        name: name of the controller in logs and task names.
         queue: value of the label `name` of the work-queue metrics.
         reconcile: reconciles one key.
         workers: number of keys reconciled concurrently.
         backoff: delays of failed keys; client-go's default if None.
-        watches: informers to follow; nothing else starts before all are synced, in this order.
+        watches: informers to follow. The controller waits for their sync in this order before it
+            starts tasks, passes and workers.
         passes: periodic work.
-        tasks: other long-running work: name -> coroutine function.
+        tasks: other long-running work: name of a task -> coroutine function.
         classify: returns the retry decision for a key and its error.
         on_error: called for every failed reconcile, for events and counters.
         logs_failures: log failures, and the start and end of an outage; False where the
             controller writes more specific log lines.
-        on_retry: called by `retry_now`, for a controller with delays of its own.
+        on_retry: called by `retry_now`, for a controller with further delays to end.
         reports: decides which failures are logged as warnings.
-        rng: jitter of the passes and of requeued keys.
+        rng: source of jitter for passes and requeued keys.
     """
 
     def __init__(  # noqa: PLR0913 - it is declared here and nowhere else
@@ -264,7 +270,7 @@ class Controller:
         self._not_retried: set[str] = set()
         self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()
         self.facts_functions: dict[str, FactsFunction] = {}
-        """Kind of object -> function that returns the `ControllerFacts` of one; see
+        """Kind of object -> function that returns the `ControllerFacts` of an object, for
         `object_status`."""
         self._log = log.logger(name)
         self._outage = Outage(
@@ -275,7 +281,8 @@ class Controller:
 
     async def run(self) -> None:
         """Run until cancelled, then shut the queue down and remove the cache handlers."""
-        # Handlers come before the wait, so that they see the objects of the first list.
+        # Add the handlers before the wait, so that they are called for the objects of the first
+        # list.
         handlers = [(watch.informer, self._add_handler(watch)) for watch in self._watches]
         try:
             for watch in self._watches:
@@ -296,9 +303,9 @@ class Controller:
                 informer.remove_handler(handler)
 
     def retry_now(self) -> None:
-        """Requeue every failed key: the cause of the failures may be gone.
+        """Requeue all failed keys, because the cause of the failures may be gone.
 
-        A key that a worker holds is requeued too: its reconcile began under the old conditions.
+        A key that a worker is reconciling is requeued too: it may still fail for that cause.
         """
         for key in (*self.backoff.end_all(), *self._not_retried, *self.queue.processing):
             self.queue.add(key, background=True)
@@ -306,7 +313,7 @@ class Controller:
         self._on_retry()
 
     def object_status(self, kind: str, name: str) -> ControllerStatus | None:
-        """Return the status of an object; None: this controller has no such objects."""
+        """Return the status of an object; None: this controller does not handle the kind."""
         if kind not in self.facts_functions:
             return None
         facts = self.facts_functions[kind](name)
@@ -371,7 +378,7 @@ class Controller:
         """Reconcile one key, within a drain unit and a log context.
 
         Returns:
-            Whether the reconcile raised no error and had work to do; see `Workers`.
+            False if the reconcile failed, or the key needed no work (`ReconcileResult.idle`).
         """
         reconcile_id = f"{self._ids.getrandbits(48):012x}"
         async with drain.unit():
@@ -399,7 +406,7 @@ class Controller:
         self._not_retried.discard(key)
         self._record_outcome(key, _Outcome(at=now, since=now, not_yet=result.back_off))
         self._log.debug("reconciled", after_s=result.after_s, back_off=result.back_off)
-        # The success may end an outage: then all keys that it stopped are retried.
+        # The success may end an outage. If so, retry all keys that failed in the outage.
         for other in self.backoff.record_success(key, now):
             self.queue.add(other, background=True)
         self._track_outage(None)

@@ -1,13 +1,14 @@
 """Protection against wrong deletions: mass-deletion guard, deletion record and blocked deletions.
 
-Owners of load balancers and routes can disappear without having been deleted: the API server was
-restored from a backup, belongs to another cluster, or lists nothing. The controllers accept a few
-such absences. When there are many, deletions are blocked until the owners are back or the
-administrator allows the deletions.
+The owner of a load balancer is a Service; the owner of a route or a load balancer member is a node.
+Owners can disappear without having been deleted: the API server was restored from a backup, belongs
+to another cluster, or returns empty lists. The controllers delete the objects of a few missing
+owners. If many owners are missing, `MassDeletionGuard` blocks the deletions until the owners are
+back or the administrator allows the deletions.
 
-The record is kept on the API server, so that a restart or a new leader does not release blocked
-deletions. One ConfigMap lists past deletions and blocked ones, by daemon and kind of object.
-Entries of other daemons, for other providers of the same cluster, stay untouched.
+The deletion record is a ConfigMap, so that a restart or a new leader does not unblock deletions. It
+lists recent and blocked deletions, by daemon and kind of object. The entries of other daemons, for
+other providers of the same cluster, stay untouched.
 """
 
 from __future__ import annotations
@@ -34,32 +35,34 @@ from ccm.runtime.writer import Recorder
 
 MASS_MIN = 3
 MASS_SHARE = 3
-"""More than `MASS_MIN` absences that are more than 1/`MASS_SHARE` of all are a mass deletion."""
+"""More than `MASS_MIN` missing owners, if more than 1/`MASS_SHARE` of all, are a mass deletion."""
 
 MISSING_QUIET_S = 0.5
-"""Seconds without a further missing owner before the absences count: they come in a burst."""
+"""Minimum seconds from the last missing owner to a deletion: missing owners come in bursts."""
 
 MASS_HOLD_S = 60.0
-"""Seconds the guard stays closed after its cause is gone: owners come back page by page."""
+"""Seconds for which the guard blocks after its cause is gone: owners return page by page."""
 
 
 def is_mass(missing: int, settled: int) -> bool:
-    """Return whether `missing` of `settled` objects are a mass deletion."""
+    """Return whether so many of `settled` objects are missing that it is a mass deletion."""
     return missing > MASS_MIN and missing * MASS_SHARE > settled
 
 
 class MassDeletionGuard:
-    """Guard that blocks the deletions of one kind while too many owners are missing.
+    """Guard that blocks the deletions of one kind of object while too many owners are missing.
+
+    Times are monotonic seconds.
 
     Args:
-        allowed: whether the administrator allowed the deletions.
+        allowed: returns whether the administrator allows mass deletions.
     """
 
     def __init__(self, allowed: Callable[[], bool]) -> None:
         self._allowed = allowed
         self._until = -math.inf
         self.is_blocking = False
-        """Whether a mass deletion is, or recently was, blocked."""
+        """Whether the guard blocks a mass deletion, or blocked one within `MASS_HOLD_S`."""
 
     def owner_missing(self, now: float) -> None:
         """Note that an owner is missing and no watch event reported its deletion."""
@@ -73,13 +76,13 @@ class MassDeletionGuard:
     def wait_s(
         self, missing: int, settled: int, now: float, *, is_many: bool | None = None
     ) -> float:
-        """Return the seconds until the next check; 0 = the doomed objects may be deleted.
+        """Return the seconds until the next check; 0 = the objects may be deleted.
 
         Args:
-            missing: number of settled objects whose owner is missing without a deletion event.
-            settled: number of all settled objects, including the doomed ones.
-            now: monotonic seconds.
-            is_many: whether this is a mass deletion; None: decided by the numbers.
+            missing: number of objects whose owner is missing without a deletion event.
+            settled: number of all existing objects of the kind, including those without owner.
+            now: current time.
+            is_many: whether this is a mass deletion; None: as `is_mass` decides.
         """
         if self._allowed():
             self.is_blocking = False
@@ -95,27 +98,33 @@ class MassDeletionGuard:
 T = TypeVar("T")
 
 CONFIG_MAP_NAME = "kube-ccm-deletions"
-"""Name of the ConfigMap."""
+"""Name of the ConfigMap that is the deletion record."""
 
 WRITE_INTERVAL_S = 5.0
-"""Minimum seconds between two writes of blocked deletions, which come by the hundred, and the retry
-delay of a failed write. Slots are written at once."""
+"""Minimum seconds between two writes of blocked deletions, since hundreds may be blocked within a
+short time; also the retry delay of a failed write. Slots are written at once."""
 
 MAX_LISTED = 200
-"""Limit of listed objects per kind; the rest is only counted: a ConfigMap has a size limit."""
+"""Limit of listed blocked deletions per kind, because of the size limit of a ConfigMap. Further
+blocked deletions are only counted."""
 
 READ_INTERVAL_S = 60.0
-"""Seconds between two reads of the annotation while a deletion is blocked: the ConfigMap is not
-watched."""
+"""Seconds between two reads of the ConfigMap's annotation while a deletion is blocked: the
+ConfigMap is not watched."""
 
 _ATTEMPTS = 5
-"""Attempts of a write on conflict, as the other replica may write too."""
+"""Attempts of a write on conflict: another replica may write at the same time."""
 
 _DELETIONS, _HELD = "deletions", "held"
 
 
 class BlockedDeletion(Wire, frozen=True, kw_only=True):
-    """Object whose deletion is blocked; `since` is a time in Kubernetes format."""
+    """Object whose deletion is blocked.
+
+    Attributes:
+        reason: see `DeletionBlocks.block`.
+        since: time of the block, in the format of Kubernetes.
+    """
 
     name: str
     namespace: str = ""
@@ -130,14 +139,19 @@ class BlockedDeletion(Wire, frozen=True, kw_only=True):
 
 
 class BlockedDeletions(Wire, frozen=True, kw_only=True):
-    """Blocked deletions of one kind: the total, and the first objects."""
+    """Blocked deletions of one kind of object.
+
+    Attributes:
+        count: number of all blocked deletions.
+        objects: the first `MAX_LISTED` of them.
+    """
 
     count: int
     objects: list[BlockedDeletion]
 
 
 class ConfigMapClient(Protocol):
-    """ConfigMap requests of the record; implemented by `Resource`."""
+    """Client for the deletion record's ConfigMap; implemented by `Resource`."""
 
     async def get(self, name: str, *, namespace: str) -> ConfigMap:
         """Read a ConfigMap."""
@@ -155,7 +169,7 @@ class ConfigMapClient(Protocol):
 
 
 class MalformedRecord(errors.KubeError):
-    """The record cannot be decoded; an administrator has to repair or delete it."""
+    """The deletion record cannot be decoded; an administrator has to repair or delete it."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -168,19 +182,20 @@ class _SlotRequest:
 
 
 _Moments = dict[str, float]
-"""Time of a deletion in the record -> the same on the event loop's clock, which never jumps."""
+"""Slot (text of the deletion's time in the record) -> the deletion's time on the event loop's
+clock, which never jumps; minus infinity for a released slot."""
 
 
 class DeletionRecord:
-    """Record of recent and blocked deletions.
+    """Record of recent and blocked deletions, stored in a ConfigMap.
 
-    The record is read before its first use, after another client wrote it, and after a failed
-    write. Deletions of this process stay known even if the record lacks them, because the
-    ConfigMap was deleted or the cluster's store was restored from a backup.
+    The ConfigMap is read before its first use, after another client wrote it, after a failed write,
+    and periodically while a deletion is blocked. This process also keeps its own deletions in
+    memory, in case the ConfigMap is deleted or etcd is restored from a backup.
 
     Args:
-        maps: ConfigMap requests.
-        namespace: of the ConfigMap.
+        maps: client for ConfigMaps.
+        namespace: namespace of the ConfigMap.
         owner: name of the daemon's Lease, which all its replicas share.
     """
 
@@ -197,14 +212,14 @@ class DeletionRecord:
         self._blocked: dict[str, Callable[[], Sequence[BlockedDeletion]]] = {}
         self._requests: list[_SlotRequest] = []
         self._lock = asyncio.Lock()
-        """Held during a write: concurrent writes would conflict, and one write serves all requests
-        that wait for the lock."""
+        """Lock of reads and writes of the ConfigMap: concurrent writes would conflict, and one
+        write serves all requests that wait for the lock."""
         self._changed = asyncio.Event()
         self._changed.set()
 
     @property
     def reference(self) -> ObjectReference:
-        """The ConfigMap, for events without an object of their own."""
+        """Reference to the ConfigMap, for events that belong to no other object."""
         return ObjectReference(
             kind="ConfigMap", api_version="v1", namespace=self._namespace, name=CONFIG_MAP_NAME
         )
@@ -213,24 +228,28 @@ class DeletionRecord:
     def is_allowed(self) -> bool:
         """Whether the annotation on the ConfigMap allows the blocked deletions.
 
-        The value is from the last read; `run` reads while deletions are blocked. An old value
-        counts as False: an earlier permission must not apply to the next outage.
+        The value is from the last read or write; `run` reads the ConfigMap while deletions are
+        blocked. A value older than 2 * `READ_INTERVAL_S` counts as False: an earlier permission
+        must not apply to the next outage.
         """
         is_fresh = _now() - self._read_at < 2 * READ_INTERVAL_S
         return is_fresh and self._map is not None and self._map.allows_deletion
 
     async def reserve(self, kind: str, *, limit: int, window_s: float) -> str:
-        """Reserve a slot for one deletion and write it to the record; empty = no slot is left.
+        """Reserve a slot for one deletion and write it to the ConfigMap.
 
         Concurrent callers share the next write.
 
         Args:
-            kind: of the object, such as `Node`.
-            limit: maximum deletions of that kind in the window.
-            window_s: seconds.
+            kind: kind of the object to delete, such as `Node`.
+            limit: maximum deletions of this kind within the window.
+            window_s: length of the window in seconds.
+
+        Returns:
+            The slot; empty if the limit is reached.
 
         Raises:
-            KubeError: the record cannot be read or written, so the deletion is forbidden.
+            KubeError: the ConfigMap cannot be read or written, so the deletion is forbidden.
         """
         request = _SlotRequest(kind=kind, limit=limit, window_s=window_s)
         self._requests.append(request)
@@ -247,15 +266,16 @@ class DeletionRecord:
         return request.slot
 
     def release(self, kind: str, slot: str) -> None:
-        """Release the slot of a deletion that was refused."""
+        """Release the slot of a deletion that did not take place."""
         moments = self._moments.get(kind, {})
         if slot in moments:
-            # The slot stays as an expired one, so that reading the record does not restore it.
+            # The slot stays in memory as expired, so that a read of the ConfigMap does not
+            # restore it.
             moments[slot] = -math.inf
             self.changed()
 
     def register_blocked(self, kind: str, blocked: Callable[[], Sequence[BlockedDeletion]]) -> None:
-        """Register the blocked deletions of a kind; `blocked` is called at each write."""
+        """Register a kind; `blocked` is called at each write and returns its blocked deletions."""
         self._blocked[kind] = blocked
         self.changed()
 
@@ -268,9 +288,10 @@ class DeletionRecord:
         self._changed.set()
 
     async def run(self) -> None:
-        """Keep the blocked deletions in the record until cancelled.
+        """Write changed blocked deletions to the ConfigMap, until cancelled.
 
-        While a deletion is blocked, the record is read periodically, in case it is allowed.
+        While a deletion is blocked, read the ConfigMap periodically: its annotation may allow the
+        deletion.
         """
         outage = Outage(
             self._log,
@@ -308,7 +329,9 @@ class DeletionRecord:
             raise
 
     async def _write(self, asked: Sequence[_SlotRequest]) -> None:
-        """Grant the requested slots and write the record; without requests, only write the record.
+        """Grant the requested slots, and write recent and blocked deletions to the ConfigMap.
+
+        If requests exist but no slot is left, nothing is written.
 
         Raises:
             KubeError: the read or the write failed; no slot is granted.
@@ -340,15 +363,15 @@ class DeletionRecord:
             known = self._moments.setdefault(key, {})
             for moment in _decoded(self._where(key, _DELETIONS), text, list[str]):
                 age = wall - _parsed(self._where(key, _DELETIONS), moment)
-                # A time in the future was written before a clock was set back: it counts as now,
-                # so that it expires one window later at most.
+                # A time in the future was written before a clock was set back. It counts as now,
+                # so that the slot expires at most one window later.
                 known.setdefault(moment, now - max(age.total_seconds(), 0.0))
         self._is_read, self._read_at = True, _now()
 
     def _granted(
         self, asked: Sequence[_SlotRequest]
     ) -> tuple[dict[str, _Moments], dict[_SlotRequest, str]]:
-        """Return the deletions of the new record, and the granted slots."""
+        """Return the unexpired deletions by kind, with the new slots; and the granted slots."""
         now, wall, slots = _now(), clock.now(), dict[_SlotRequest, str]()
         self._windows |= {request.kind: request.window_s for request in asked}
         moments = {
@@ -363,7 +386,7 @@ class DeletionRecord:
             taken = moments[request.kind]
             if len(taken) < request.limit:
                 known, at = taken | self._moments.get(request.kind, {}), wall
-                # A slot is a time; concurrent ones differ by a microsecond.
+                # A slot is the text of a time. Concurrent slots differ by a microsecond.
                 while (slot := format_micro_time(at)) in known:
                     at += timedelta(microseconds=1)
                 slots[request] = slot
@@ -371,7 +394,7 @@ class DeletionRecord:
         return moments, slots
 
     def _texts(self, moments: Mapping[str, _Moments]) -> dict[str, str | None]:
-        """Return the wanted values of the ConfigMap; None: the key is removed."""
+        """Return the wanted data of the ConfigMap: key -> value; None = remove the key."""
         texts: dict[str, str | None] = {}
         for kind, known in moments.items():
             texts[self._key(kind, _DELETIONS)] = _encoded(sorted(known)) if known else None
@@ -382,13 +405,18 @@ class DeletionRecord:
         return texts
 
     async def _send(self, texts: Mapping[str, str | None]) -> None:
-        """Write the values that differ, unless another client wrote meanwhile."""
+        """Write the values that differ to the ConfigMap.
+
+        Raises:
+            Conflict, NotFound: another client changed or deleted the ConfigMap meanwhile.
+            KubeError: the write failed for another reason.
+        """
         current = self._map
         written = (current.data or {}) if current is not None else {}
         changed = {key: text for key, text in texts.items() if text != written.get(key)}
         if not changed:
             return
-        # Until the response arrives, the content of the record is unknown.
+        # Until the response arrives, the content of the ConfigMap is unknown.
         self._is_read = False
         if current is None:
             new = ConfigMap(
@@ -407,7 +435,7 @@ class DeletionRecord:
         self._is_read, self._read_at = True, _now()
 
     def _remember(self, written: Mapping[str, _Moments]) -> None:
-        """Drop expired deletions; slots given back meanwhile stay released."""
+        """Keep only the written deletions; slots released during the write stay released."""
         for kind, moments in written.items():
             known = self._moments.get(kind, {})
             self._moments[kind] = {text: known.get(text, at) for text, at in moments.items()}
@@ -420,7 +448,11 @@ class DeletionRecord:
 
 
 def blocked_deletions(config_map: ConfigMap | None, owner: str) -> Mapping[str, BlockedDeletions]:
-    """Return a daemon's blocked deletions by kind, from its record.
+    """Return a daemon's blocked deletions by kind of object.
+
+    Args:
+        config_map: the deletion record; None = there is none.
+        owner: name of the daemon's Lease.
 
     Raises:
         MalformedRecord: the record cannot be decoded.
@@ -432,14 +464,14 @@ def blocked_deletions(config_map: ConfigMap | None, owner: str) -> Mapping[str, 
 
 
 def _own_values(config_map: ConfigMap | None, owner: str, part: str) -> dict[str, str]:
-    """Return the values of one daemon, by kind."""
+    """Return the values of one daemon and one part (`_DELETIONS` or `_HELD`), by kind."""
     data = (config_map.data or {}) if config_map is not None else {}
     start, end = f"{owner}.", f".{part}"
     named = {key.removeprefix(start).removesuffix(end): key for key in data}
     return {
         kind: data[key]
         for kind, key in named.items()
-        # A kind has no dot. Another daemon's name may begin with this one's name and a dot.
+        # A kind has no dot. Another daemon's name may begin with `owner` and a dot.
         if "." not in kind and key == f"{start}{kind}{end}"
     }
 
@@ -480,11 +512,11 @@ ALLOW_HINT = (
     f"annotate ConfigMap {CONFIG_MAP_NAME} in the Lease's namespace with "
     f"{names.ANNOTATION_ALLOW_DELETION}=true"
 )
-"""How to allow deletions that a `mass_guard` blocks, for messages."""
+"""Advice for messages: how to allow deletions that a `mass_guard` blocks."""
 
 
 def mass_guard(record: DeletionRecord | None, *, allow: bool) -> MassDeletionGuard:
-    """Create a guard; `allow` or the annotation on the record permits mass deletions."""
+    """Create a guard; `allow` or the annotation on the record's ConfigMap allows mass deletions."""
     return MassDeletionGuard(lambda: allow or (record is not None and record.is_allowed))
 
 
@@ -492,12 +524,12 @@ class DeletionBlocks:
     """Blocked deletions of one kind of object.
 
     An event is recorded when a deletion is blocked and when the reason changes. The metric and the
-    record hold the current state.
+    deletion record show the deletions that are blocked now.
 
     Args:
-        kind: of the objects, such as `Node`.
+        kind: kind of the objects, such as `Node`.
         events: event recorder.
-        record: record that `doctor` reads; None = none.
+        record: deletion record, which `doctor` reads; None = blocked deletions are not recorded.
     """
 
     def __init__(self, kind: str, events: Recorder, record: DeletionRecord | None = None) -> None:
@@ -513,13 +545,13 @@ class DeletionBlocks:
         return len(self._blocked)
 
     def block(self, reference: ObjectReference, reason: str, message: str) -> None:
-        """Mark the object's deletion as blocked.
+        """Record that the deletion of an object is blocked.
 
         Args:
             reference: the object.
-            reason: one word in snake_case, for the metric.
+            reason: reason in snake_case, for the metric and the deletion record.
             message: event message that says what the administrator can do; empty = no event,
-                because an event about another object says it.
+                because an event about another object has the message.
         """
         entry = BlockedDeletion(
             name=reference.name,
@@ -539,17 +571,17 @@ class DeletionBlocks:
         self._notify_record()
 
     def unblock(self, reference: ObjectReference) -> None:
-        """Unblock an object: it was deleted, is kept for good, or is gone."""
+        """End the block of an object, because it was deleted, is gone, or need not be deleted."""
         if self._forget(BlockedDeletion(name=reference.name, namespace=reference.namespace).key):
             self._notify_record()
 
     def keep_only(self, kept: Collection[str]) -> None:
-        """Unblock all objects but those of these names; for kinds without a namespace."""
+        """End the blocks of all objects except those named in `kept`; for cluster-scoped kinds."""
         for name in self._blocked.keys() - set(kept):
             self.unblock(ObjectReference(name=name))
 
     def clear(self) -> None:
-        """Unblock all objects."""
+        """End the blocks of all objects."""
         for key in list(self._blocked):
             self._forget(key)
         self._notify_record()

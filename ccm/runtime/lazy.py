@@ -1,7 +1,7 @@
 """Informers and controllers that start on demand.
 
-Most clusters never need some informers, such as that of PodDisruptionBudgets. Unlike shared
-informers, these start with their first user and stop with their last.
+Many clusters never need some of the informers, such as the informer of PodDisruptionBudgets. Unlike
+a shared informer, a `RefCountedInformer` starts with its first user and stops with its last user.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class RefCountedInformer(Generic[T]):
 
 @asynccontextmanager
 async def running_informer(informer: Informer[T]) -> AsyncIterator[Informer[T]]:
-    """Run an informer without other users for the duration of the block."""
+    """Run an informer, which must have no other users, while the block runs."""
     async with RefCountedInformer(lambda: informer).use() as running:
         yield running
 
 
 class LazyController:
-    """Controller that is created once its preconditions hold.
+    """Controller that is created when its preconditions are met.
 
     Args:
         ready: returns when the controller can be created.

@@ -1,7 +1,7 @@
 """Manifest of a controller: names, flags, permissions and construction.
 
-`--help` and a standby replica read manifests before anything runs, so they are light. Only
-`build` imports the controller, and imports for types alone are not executed.
+`--help` and a standby replica read the manifests before any controller runs, so a manifest imports
+little. Only `build` imports the controller.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 GENERIC = FlagSection("generic")
 MISC = FlagSection("misc")
-"""Sections of flags that controllers share with the daemon, as in the Go reference."""
+"""Flag sections with flags of the daemon and of controllers, as in the Go
+cloud-controller-manager."""
 
 _DELETIONS = FlagSection("deletions", ours=True)
 
@@ -34,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class MassDeletionFlags:
-    """Flags of all controllers that delete."""
+    """Flags of all controllers that delete nodes, load balancers or routes."""
 
     allow_mass_deletion: bool = _DELETIONS.flag(
         False,
@@ -72,9 +73,9 @@ class ClusterContext:
     """Access to a cluster.
 
     Attributes:
-        client: returns the API client with this user-agent suffix.
+        client: returns an API client; the argument is its user-agent suffix.
         recorder: returns the event recorder of the named component.
-        informers: the shared informers.
+        informers: shared informers of the cluster.
     """
 
     client: Callable[[str], Client]
@@ -89,13 +90,13 @@ class ControllerContext:
     Attributes:
         client: returns the API client of the named service account.
         recorder: returns the event recorder of the named component.
-        informers: the shared informers.
+        informers: shared informers of the daemon's cluster.
         cloud_client: the cloud client.
-        inventory: the shared listing of instances; None if the provider has none.
-        gates: feature gates and whether each is on.
-        deletions: the record of recent and blocked deletions.
+        inventory: the shared listing of instances; None if the provider cannot list instances.
+        gates: name of each feature gate -> whether the gate is on.
+        deletions: the deletion record.
         clusters: other clusters, by their role for a controller.
-        shared: objects that `shared_instance` created.
+        shared: objects that `shared_instance` created, by type.
     """
 
     client: Callable[[str], Client]
@@ -109,52 +110,54 @@ class ControllerContext:
     shared: dict[type, Any] = field(default_factory=dict)
 
     def shared_instance(self, kind: type[T], make: Callable[[], T]) -> T:
-        """Return the object of this type that controllers share; create it at the first call."""
+        """Return the shared object of type `kind`; create it with `make` at the first call."""
         if kind not in self.shared:
             self.shared[kind] = make()
         return cast("T", self.shared[kind])
 
     def cluster(self, role: str) -> ClusterContext:
-        """Return the cluster with this role; the daemon's own if no other one has it."""
+        """Return the cluster with this role; if there is none, the daemon's own cluster."""
         own = ClusterContext(client=self.client, recorder=self.recorder, informers=self.informers)
         return self.clusters.get(role, own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(Generic[F]):
-    """Manifest of one controller, for users, RBAC and metrics; and its construction.
+    """Manifest of one controller: names, permissions, flags, and its construction.
 
-    The four names are an interface: none is ever changed or removed. `F` is the class of the
-    controller's flags. The functions that return a message return an empty one without a fault.
+    `name`, `alias`, `client` and `metric` are an interface: they are never changed or removed. `F`
+    is the class of the controller's flags. Functions that return a message return an empty string
+    if there is nothing to report.
 
     Attributes:
-        name: canonical name; in flags, logs and health checks.
-        alias: the short name that `--controllers` accepts too.
-        client: user-agent suffix and service account; two controllers may share one.
+        name: canonical name, for flags, logs and health checks.
+        alias: short name that `--controllers` accepts too.
+        client: user-agent suffix, and name of the service account; two controllers may share one.
         metric: label value of `running_managed_controllers`.
-        former_name: earlier name, still accepted, or empty.
-        watched: resources that the controller lists and watches, through the shared informers.
-        permissions: other (verb, resource) permissions, used under the controller's service account
-            if it has one.
-        named_permissions: (verb, resource, name) permissions for single objects without a
-            namespace.
-        namespaced_permissions: (verb, resource, namespace) permissions in one namespace; the shared
-            informers use `list` and `watch`.
+        former_name: earlier name that is still accepted; empty = none.
+        watched: resources that the controller lists and watches through the shared informers.
+        permissions: other (verb, resource) permissions, used by the controller's service account if
+            it has one.
+        named_permissions: (verb, resource, name) permissions for single cluster-scoped objects.
+        namespaced_permissions: returns the (verb, resource, namespace) permissions in one
+            namespace; the shared informers use `list` and `watch`.
         optional_permissions: (verb, resource, namespace) permissions that only some objects need.
         groups: API groups of resources outside the core group, by plural.
-        roles: roles of the clusters where the controller needs a (resource, namespace); see
-            `ControllerContext.cluster`. By default the daemon's own cluster.
-        off_by_default: `*` does not turn the controller on; its name does.
+        roles: returns the roles of the clusters in which the controller needs its permissions for a
+            resource and namespace; see `ControllerContext.cluster`. The default, an empty role, is
+            the daemon's own cluster.
+        off_by_default: whether `--controllers=*` leaves the controller off; its name turns it on.
         gates: feature gates that only this controller reads.
-        faults: contradictory settings.
-        disabled_by: message that names the flag which turns the controller off.
-        missing_interface: message about an interface that the provider lacks.
-        config_fault: message about a setting that keeps the controller from starting; other
+        faults: returns the contradictions between flags.
+        disabled_by: returns a message that names the flag which turns the controller off.
+        missing_interface: returns a message about an interface that the provider lacks.
+        config_fault: returns a message about a flag that keeps the controller from starting; other
             controllers still run.
-        build: creates the controller, if no function above returned a fault.
-        controller_module: module of the controller, to be imported early; empty = `controller`
-            beside `build`.
-        metrics_module: module of its metrics; empty = `metrics` beside `build`.
+        build: creates the controller; called only if no function above returned a message.
+        controller_module: module of the controller, to be imported early; empty = `controller` in
+            the package of `build`.
+        metrics_module: module of the controller's metrics; empty = `metrics` in the package of
+            `build`.
     """
 
     name: str
@@ -190,6 +193,6 @@ class Manifest(Generic[F]):
 
 
 def missing_instances(cloud: Cloud) -> str:
-    """Implement `Manifest.missing_interface` for a controller that reads instances."""
+    """Return a message if the provider offers no instances, as a `Manifest.missing_interface`."""
     has_instances = cloud.instances is not None or cloud.instances_v1 is not None
     return "" if has_instances else "the provider offers no instances"

@@ -1,8 +1,8 @@
-"""Status of one object as the daemon knows it, for `explain`.
+"""Status of one object in the daemon, for `kube-ccm explain`.
 
-A controller adds only its own knowledge (`ControllerFacts`); the rest comes from the queue, the
-back-off and the blocked deletions. Times are seconds relative to the answer, so clock differences
-do not matter.
+A controller adds only the `ControllerFacts`; the other fields come from its queue, its back-off and
+the blocked deletions. Times are seconds before or after the response, so that clock differences
+between daemon and client do not matter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ccm.model.meta import Wire
 from ccm.runtime.deletions import BlockedDeletion
 
 EXPLAIN_PATH = "/explain"
-"""Path on the HTTPS server; the query has `kind` and `name`."""
+"""Path on the daemon's HTTPS server; the parameters `kind` and `name` name the object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +28,12 @@ class ControllerFacts:
     """Facts about one object that only a controller knows.
 
     Attributes:
-        plan: the controller's next action; empty: none.
-        foreign: why the object belongs to another manager; empty: it is this daemon's.
-        blocked: why the plan cannot be carried out, apart from errors; empty: not blocked.
-        key: queue key, if it differs from the object's key.
-        next_s: seconds until the controller's next periodic check.
+        plan: next action of the controller; empty: none.
+        foreign: why the object belongs to another manager; empty: it belongs to this daemon.
+        blocked: why the controller cannot execute the plan, apart from errors; empty: not blocked.
+        key: queue key, if it differs from the object's key; else empty.
+        next_s: seconds until the controller's next scheduled attempt outside of the queue; None:
+            there is none.
     """
 
     plan: str = ""
@@ -50,11 +51,11 @@ class LastReconcile(Wire, frozen=True, kw_only=True):
     """Outcome of the last reconcile of the object.
 
     Attributes:
-        ago_s: seconds since that reconcile.
-        kind: class of the error; empty: there was none.
+        ago_s: seconds since the end of the reconcile.
+        kind: class of the error; empty: the reconcile succeeded.
         text: text of the error, without secrets.
         since_s: seconds since the first of consecutive failures.
-        not_yet: the reconcile ended without an error, but the object is not ready.
+        not_yet: the reconcile succeeded but has to be repeated: the object is not ready.
     """
 
     ago_s: float
@@ -68,10 +69,10 @@ class ControllerStatus(Wire, frozen=True, kw_only=True):
     """Status of one object in one controller: its `ControllerFacts` and the state of its queue key.
 
     Attributes:
-        last: outcome of the last reconcile; None: there was none, or it was dropped.
-        in_work_s: seconds a worker has held the key; None: no worker holds it.
-        next_s: seconds until the next attempt; 0: queued; None: none is scheduled.
-        failures: consecutive failures.
+        last: outcome of the last reconcile; None: there was none, or its outcome was dropped.
+        in_work_s: seconds since a worker began to reconcile the key; None: no worker does.
+        next_s: seconds until the next attempt; 0: the key is queued; None: no attempt is scheduled.
+        failures: number of consecutive failures.
     """
 
     controller: str
@@ -90,10 +91,10 @@ class ExplainResponse(Wire, frozen=True, kw_only=True):
     Attributes:
         provider: value of `--cloud-provider`.
         leads: whether this replica is the leader.
-        lease: fault of the lease; empty: none.
-        opening: why the provider is not open; empty: it is.
-        api: resources that cannot be watched, and why; empty: none.
-        accounts: statuses in the running controllers that handle such objects.
+        lease: fault of the lease; empty: no fault.
+        opening: why the provider is not open; empty: the provider is open.
+        api: resources that cannot be watched, and why; empty: all can be watched.
+        accounts: status of the object in each running controller that handles its kind.
         absent: controllers that do not run -> reason.
         held: blocked deletions related to the object.
     """
@@ -111,12 +112,12 @@ class ExplainResponse(Wire, frozen=True, kw_only=True):
 
 
 MAX_ERROR_TEXT_LENGTH = 300
-"""Length limit of an error's text, in characters: each controller keeps thousands of them, and the
+"""Length limit of an error's text, in characters: each controller keeps thousands of texts, and the
 error of a cloud may quote a whole response."""
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of an error in one printable line, redacted, of at most
+    """Return the text of an error as one printable line, redacted and cut to
     `MAX_ERROR_TEXT_LENGTH`."""
     text = str(error) if isinstance(error, CloudError) else f"{type(error).__name__}: {error}"
     text = " ".join(redact.mask_text(text).split())
@@ -126,7 +127,7 @@ def error_text(error: BaseException) -> str:
 
 
 def foreign_reason(node: Node, ownership: NodeOwnership) -> str:
-    """Return why a node belongs to another manager; empty: it is this daemon's."""
+    """Return why a node belongs to another manager; empty: it belongs to this daemon."""
     if prefix := next(filter(node.provider_id.startswith, ownership.foreign_prefixes), ""):
         return (
             f"its provider ID {node.provider_id} belongs to another manager (this provider "

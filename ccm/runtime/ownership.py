@@ -1,17 +1,18 @@
-"""Ownership: claims of objects by owner reference, and expectations for a cache that lags.
+"""Ownership: claims of objects by owner reference, and expectations while the cache lags.
 
 An owner keeps controlled objects that match its selector, adopts matching orphans, and releases
-controlled objects that no longer match. Objects of another controller stay untouched. Before the
-first adoption of a round the owner is read from the API server, past the cache: an owner that is
-being deleted, or was recreated under the same name, must not adopt.
+controlled objects that no longer match. Objects of another controller stay untouched. Before a
+claim adopts, it reads the owner from the API server, past the cache: an owner that is being
+deleted, or was recreated under the same name, must not adopt.
 Counterpart in Kubernetes: the controller-ref manager.
 
-A decision from a stale cache would create everything twice. So an owner records each creation by
-its name, chosen beforehand, and each deletion by UID; the cache handler clears what the cache
-shows. The owner decides nothing while a record is open. A record that is open for too long is
-checked on the API server (`verify_overdue`): the object may have come and gone unseen. A creation
-with an unknown outcome keeps its name for the next attempt: the API server accepts each name only
-once. Counterpart in Kubernetes: controller expectations, which count instead of naming.
+With a stale cache a controller would create each object twice. So `Expectations` record each
+creation by the object's name, chosen beforehand, and each deletion by UID. The cache handler clears
+an expectation when the cache shows the change. While an owner has expectations, its controller
+creates and deletes nothing. `verify_overdue` checks old expectations on the API server, because an
+object may have been created and deleted between two lists of the cache. After a creation with an
+unknown outcome, the next attempt uses the same name: the API server accepts each name only once.
+Counterpart in Kubernetes: controller expectations, which only count the changes.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ class OwnerReader(Protocol[O_co]):
 
 
 class Ownership(Generic[O, T]):
-    """Claims of objects of one kind for owners of another.
+    """Claims objects of one kind for owners of another kind.
 
     Args:
         kind: kind of the owners.
-        owners: reads an owner past the cache.
-        write: writes the owned objects.
+        owners: client that reads an owner from the API server.
+        write: writer of the owned objects.
     """
 
     def __init__(
@@ -61,24 +62,25 @@ class Ownership(Generic[O, T]):
         self._write = write
 
     def reference(self, owner: O) -> OwnerReference:
-        """Return the controller reference to the owner, for objects it creates."""
+        """Return the controller reference to the owner, for objects that it creates."""
         return controller_reference(owner, api_version=self._kind.api_version, kind=self._kind.kind)
 
     async def claim(
         self, owner: O, candidates: Iterable[T], matches: Callable[[T], bool]
     ) -> Sequence[T]:
-        """Adopt and release objects, and return those the owner controls afterwards.
+        """Adopt and release objects, and return the objects that the owner controls afterwards.
 
         A failed adoption or release does not stop the others.
 
         Args:
-            owner: the claiming owner; while being deleted, it keeps its objects and changes
-                nothing.
-            candidates: candidates from the cache; see `OwnerIndex`.
+            owner: the claiming owner; while being deleted, it keeps its objects, and adopts and
+                releases nothing.
+            candidates: cached objects that the owner may claim; see `OwnerIndex`.
             matches: whether an object matches the owner's selector.
 
         Raises:
-            KubeError: the first failed adoption or release, after all others were tried.
+            KubeError: an adoption or a release failed, or the owner cannot be read. Raised after
+                all adoptions and releases were tried; the first error wins.
         """
         kept, orphans, leaving = list[T](), list[T](), list[T]()
         for cached in candidates:
@@ -86,7 +88,7 @@ class Ownership(Generic[O, T]):
             obj = self._write.newest(cached)
             by = controller_uid(obj)
             if by == owner.uid:
-                # An owner that is being deleted releases nothing: its objects go with it.
+                # An owner that is being deleted releases nothing: its objects are deleted too.
                 (kept if owner.is_deleting or matches(obj) else leaving).append(obj)
             elif not by and _is_adoptable(obj, owner) and matches(obj):
                 orphans.append(obj)
@@ -114,7 +116,10 @@ class Ownership(Generic[O, T]):
         return live.uid == owner.uid and not live.is_deleting
 
     async def _adopt(self, owner: O, obj: T, matches: Callable[[T], bool]) -> Sequence[T]:
-        """Adopt the object; return it if the owner controls it then: another may be faster."""
+        """Adopt the object; return it if the owner controls it afterwards, else nothing.
+
+        Another owner may have adopted the object meanwhile.
+        """
         reference = self.reference(owner)
 
         def adopted(current: T) -> Patch | None:
@@ -136,7 +141,7 @@ class Ownership(Generic[O, T]):
 
 
 class OwnerIndex(Generic[T]):
-    """Index of object keys by controller UID, including orphans.
+    """Index of object keys by the UID of the controller; orphans have an empty UID.
 
     The cache handler updates the index, so that a claim need not scan all objects.
     """
@@ -145,7 +150,7 @@ class OwnerIndex(Generic[T]):
         self._by_owner: dict[str, set[str]] = {}
 
     def update(self, old: T | None, new: T | None) -> None:
-        """Update the index; `old` is None for a new object, `new` for a removed one."""
+        """Update the index; `old` is None for a new object, `new` is None for a removed object."""
         if old is not None:
             self._drop(controller_uid(old), old.key)
         if new is not None:
@@ -161,7 +166,7 @@ class OwnerIndex(Generic[T]):
         return self._by_owner.get("", _NO_KEYS)
 
     def candidates(self, uid: str) -> Sequence[str]:
-        """Return the keys of the objects that the owner may claim."""
+        """Return the keys of the objects that the owner controls, and of all orphans."""
         return [*sorted(self.owned(uid)), *sorted(self.orphans)]
 
     def _drop(self, uid: str, key: str) -> None:
@@ -177,12 +182,13 @@ def _is_adoptable(obj: KubeObject, owner: KubeObject) -> bool:
 
 
 EXPECTATION_TIMEOUT_S = 300.0
-"""Seconds the cache has to show a change (client-go, controller expectations)."""
+"""Seconds after which a change that the cache does not show is checked on the API server
+(client-go, controller expectations)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Expectation:
-    """Expected change; `uid` is empty for a creation."""
+    """Expected change; `uid` is the UID of the object to delete, empty for a creation."""
 
     owner: str
     namespace: str
@@ -197,7 +203,7 @@ class _Expectation:
 
 
 class Expectations:
-    """Expected changes per owner; an owner is identified by its UID.
+    """Changes of each owner that the cache does not show yet; an owner is identified by its UID.
 
     Args:
         timeout_s: seconds after which a change is checked on the API server.
@@ -211,24 +217,27 @@ class Expectations:
 
     def expect_creation(self, owner: str, namespace: str, name: str) -> None:
         """Record a creation before it is requested."""
-        # A retry of a creation with an unknown outcome: the name is in use again.
+        # This may retry a creation with an unknown outcome, which is expected again from now on.
         self._resolve_uncertain(owner, name)
         self._wait(owner, namespace, name, "")
 
     def creation_failed(self, namespace: str, name: str) -> None:
-        """Drop the creation: the API server refused it."""
+        """Drop the expectation of a creation that the API server refused."""
         self._fulfil(f"{namespace}/{name}")
 
     def creation_unknown(self, namespace: str, name: str) -> None:
-        """Keep the name of a creation whose outcome is unknown: see `uncertain_creations`."""
+        """Drop the expectation of a creation whose outcome is unknown, and keep the object's name.
+
+        See `uncertain_creations`.
+        """
         change = self._fulfil(f"{namespace}/{name}")
         if change is not None:
             self._uncertain.setdefault(change.owner, {})[name] = None
 
     def uncertain_creations(self, owner: str) -> Sequence[str]:
-        """Return the names of creations with an unknown outcome.
+        """Return the names of the owner's objects whose creation has an unknown outcome.
 
-        The owner uses these before any new name; AlreadyExists then means that the
+        The controller uses these names before any new name. The error AlreadyExists means that the
         creation succeeded.
         """
         return list(self._uncertain.get(owner, ()))
@@ -238,19 +247,22 @@ class Expectations:
         self._wait(owner, obj.namespace, obj.name, obj.uid)
 
     def deletion_failed(self, obj: KubeObject) -> None:
-        """Drop the deletion: the API server refused it."""
+        """Drop the expectation of a deletion that the API server refused."""
         self._fulfil(obj.uid)
 
     def deletion_unknown(self, obj: KubeObject) -> None:
-        """Make the deletion due for `verify_overdue` at once, since its outcome is unknown."""
+        """Let `verify_overdue` check a deletion at once, because its outcome is unknown."""
         change = self._fulfil(obj.uid)
         if change is not None:
             self._wait(change.owner, change.namespace, change.name, change.uid, timeout_s=0.0)
 
     def observe(self, obj: KubeObject) -> None:
-        """Clear the expectations that this object in the cache meets."""
+        """Clear the expectations that a cached object fulfils.
+
+        The object fulfils its creation; if it is being deleted, also its deletion.
+        """
         change = self._fulfil(obj.key)
-        # The object may be one whose creation had an unknown outcome, for any owner.
+        # The object may come from a creation with an unknown outcome, of any owner.
         if change is None and self._uncertain:
             for owner in list(self._uncertain):
                 self._resolve_uncertain(owner, obj.name)
@@ -267,7 +279,7 @@ class Expectations:
         return owner not in self._tokens
 
     def due_s(self, owner: str) -> float | None:
-        """Return the seconds until `verify_overdue` is due; None: there are no expectations."""
+        """Return the seconds until `verify_overdue` is due; None: the owner has no expectations."""
         deadlines = [self._awaited[token].until for token in self._tokens.get(owner, ())]
         return max(0.0, min(deadlines) - clock.monotonic()) if deadlines else None
 
@@ -278,13 +290,18 @@ class Expectations:
         self._uncertain.pop(owner, None)
 
     async def verify_overdue(self, owner: str, api: OwnerReader[T], cache: InformerStore[T]) -> int:
-        """Check overdue expectations on the API server.
+        """Check the owner's overdue expectations on the API server, and drop or renew them.
+
+        Args:
+            owner: UID of the owner.
+            api: client that reads the changed objects from the API server.
+            cache: cache of the changed objects.
 
         Returns:
-            The number of changes that the cache still has to show.
+            The number of overdue changes that took effect but are not in the cache yet.
 
         Raises:
-            KubeError: the API server did not answer.
+            KubeError: the API server did not answer, or refused the read.
         """
         now, late = clock.monotonic(), 0
         for token in list(self._tokens.get(owner, ())):
@@ -292,13 +309,13 @@ class Expectations:
             if change is None or change.until > now:
                 continue
             cached = cache.get(f"{change.namespace}/{change.name}")
-            # The cache may show the change though its handler was not called for it.
+            # The cache may show the change although the cache handler was not called for it.
             if change.uid:
                 is_shown = cached is None or cached.uid != change.uid or cached.is_deleting
             else:
                 is_shown = cached is not None
             if not is_shown and await _took_effect(change, api):
-                # The change was made and only the cache lags, so wait again.
+                # The change took effect and only the cache lags, so wait again.
                 late += 1
                 self._wait(change.owner, change.namespace, change.name, change.uid)
             else:
@@ -331,7 +348,7 @@ class Expectations:
 
 
 async def _took_effect(change: _Expectation, api: OwnerReader[T]) -> bool:
-    """Return whether the change was made and is still in force, so that the cache will show it."""
+    """Return whether the API server shows the change, so that the cache will show it too."""
     try:
         live = await api.get(change.name, namespace=change.namespace)
     except NotFound:

@@ -1,16 +1,16 @@
 """Workers of a queue: a fixed number, plus overflow workers for slow keys.
 
-A reconcile with a hanging call holds its worker until the call's deadline, perhaps a quarter of an
-hour. Other keys would have to wait. So a reconcile that lasts `SLOW_AFTER_S` counts as slow, and an
-overflow worker starts, at most `MAX_OVERFLOW` of them. When a slow reconcile ends, one worker
+A reconcile with a hanging call occupies its worker until the call's deadline, perhaps 15 minutes.
+Other keys would have to wait. So a reconcile that lasts `SLOW_AFTER_S` counts as slow, and an
+overflow worker starts, up to a total of `MAX_OVERFLOW`. When a slow reconcile ends, one worker
 exits.
 
-A key that was slow last time is set apart in the queue. Such a key gets an overflow worker from the
-start, or waits: it never takes the last free worker. It returns to the other keys after a quick,
-successful reconcile that had work to do.
+A key whose last reconcile was slow is isolated in the queue. When its reconcile starts, an overflow
+worker starts too. An isolated key waits rather than occupy the last free worker. After a quick,
+successful reconcile that had work to do, the key is no longer isolated.
 
-A `ConcurrencySlot` bounds concurrent work without counting the wait for a cloud: a worker acquires
-one for its reconcile and releases it during each call that may be slow.
+`ConcurrencySlot` bounds concurrent work, except for waits for a cloud: a worker acquires a slot for
+its reconcile and releases the slot during each call that may be slow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ccm.kube.workqueue import ShutDown, WorkQueue
 
 
 class ConcurrencySlot:
-    """Concurrency slot; `async with turn` acquires it.
+    """Concurrency slot; `async with slot` acquires it, and releases it at the end of the block.
 
     Args:
         free: semaphore of the free slots.
@@ -47,9 +47,9 @@ class ConcurrencySlot:
 
     @asynccontextmanager
     async def release(self) -> AsyncIterator[None]:
-        """Release the slot while the block runs, then acquire one again.
+        """Release the slot while the block runs, then acquire it again.
 
-        After a cancellation the slot is not acquired: the task must end without waiting.
+        If the block is cancelled, the slot is not acquired again: the task must end without a wait.
         """
         self._release()
         try:
@@ -70,10 +70,10 @@ class ConcurrencySlot:
 
 
 SLOW_AFTER_S = 30.0
-"""A reconcile that lasts longer is slow; most end long before. See the module docstring."""
+"""Seconds after which a reconcile counts as slow; most reconciles end long before."""
 
 MAX_OVERFLOW = 16
-"""Limit of overflow workers: each may mean one more concurrent call to the cloud."""
+"""Limit of overflow workers: each may add one concurrent call to the cloud."""
 
 _OVERFLOW_WORKERS = metrics.gauge(
     "ccm_overflow_workers",
@@ -87,10 +87,10 @@ class Workers:
     """Workers of one controller, and their queue.
 
     Args:
-        name: in logs and task names.
+        name: name of the controller in logs and task names.
         queue: value of the label `name` of the work-queue metrics.
-        reconcile: reconciles one key without raising; returns whether it succeeded and had work
-            to do (see `ReconcileResult.idle`).
+        reconcile: reconciles one key and raises no error; returns False if the reconcile failed or
+            the key needed no work.
         count: number of workers, without overflow workers.
     """
 
@@ -122,7 +122,7 @@ class Workers:
         self._fill_up()
 
     def busy_s(self, key: str) -> float | None:
-        """Return the seconds a worker has held the key; None: no worker holds it."""
+        """Return the seconds since a worker began to reconcile the key; None: no worker does."""
         if key not in self._since:
             return None
         return round(asyncio.get_running_loop().time() - self._since[key][0], 3)
@@ -138,12 +138,12 @@ class Workers:
             self._group.start(self._work(), name=f"{self._name}-worker-{next(self._numbers)}")
 
     def _can_spare(self) -> bool:
-        """Return whether a worker stays free if another takes a key that was slow."""
-        # The key brings an overflow worker with it, up to the limit.
+        """Return whether a worker stays free if another worker takes an isolated key."""
+        # An isolated key starts an overflow worker, up to the limit.
         return self._count + min(len(self._slow) + 1, MAX_OVERFLOW) > len(self._since) + 1
 
     async def _work(self) -> None:
-        # A worker beyond the wanted number ends here, after its reconcile.
+        # If there are too many workers, this one ends after its reconcile.
         while self._running <= self._count + self._overflow:
             try:
                 key = await self.queue.get()
@@ -159,7 +159,7 @@ class Workers:
         if self.queue.is_isolated(key):
             self._start_overflow(key, worker)
         if self._slow_timer is None:
-            # One timer for all keys: most reconciles end long before it fires.
+            # One timer for all keys, since most reconciles end long before the timer fires.
             self._slow_timer = loop.call_later(SLOW_AFTER_S, self._check_slow)
         went_well = False
         try:
@@ -171,13 +171,16 @@ class Workers:
                 self._exhausted.record_success()
             took_long = loop.time() - began >= SLOW_AFTER_S
             if took_long or went_well:
-                # A quick failure does not prove that the key is fast again: a call that follows an
-                # abandoned one is refused at once. Nor does a reconcile without work.
+                # After a quick failure, or a reconcile without work, the key may still be slow: a
+                # call that follows an abandoned call fails at once.
                 self.queue.set_isolated(key, took_long)
             self.queue.done(key)
 
     def _check_slow(self) -> None:
-        """Start an overflow worker for each slow reconcile, and set the timer for the next one."""
+        """Start an overflow worker for each slow reconcile.
+
+        Set the timer for the time at which the oldest other reconcile becomes slow.
+        """
         self._slow_timer = None
         loop = asyncio.get_running_loop()
         for key, (began, worker) in list(self._since.items()):  # oldest first
@@ -188,7 +191,7 @@ class Workers:
 
     def _start_overflow(self, key: str, worker: asyncio.Task[Any] | None) -> None:
         if key in self._slow or worker is None or worker.cancelling():
-            return  # a cancelled worker means that the group ends: it takes no new task
+            return  # the worker was cancelled, so its group is ending and takes no new task
         self._slow.add(key)
         if len(self._slow) >= MAX_OVERFLOW:
             self._exhausted.record_failure(workers=MAX_OVERFLOW)

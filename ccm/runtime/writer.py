@@ -1,9 +1,10 @@
 """Writes to the API server: patches planned from the current object, replanned on conflict.
 
-A write is a pure function from an object to a patch, bound to the object's version or UID (see
-`ccm.model.patches`). When the API server rejects the patch because the object changed, the writer
-reads the object past the cache and plans the patch again. The writer remembers its result until
-the cache has it, so that no reconcile works on a state older than its own write.
+A write consists of `PatchStep`s. Each plans a patch from the current object, with the object's
+resourceVersion or UID as a precondition (see `ccm.model.patches`). When the API server rejects the
+patch because the object changed, the writer reads the object from the API server and plans the
+patches again. The writer keeps the written object until the cache has the write, so that no
+reconcile works on an older state (see `ObjectWriter.newest`).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class DeleteClient(PatchClient[T_co], Protocol[T_co]):
     """`PatchClient` and delete requests."""
 
     async def delete(self, name: str, *, namespace: str = "", uid: str | None = None) -> None:
-        """Delete the object, with its UID as precondition if one is given."""
+        """Delete the object, with the UID as precondition if `uid` is given."""
         ...
 
 
@@ -61,8 +62,8 @@ class PatchStep(Generic[T]):
     """One request of a write.
 
     Attributes:
-        plan: returns the patch that the object needs; None = none. Raises `StaleObject` when
-            the write no longer applies to the object.
+        plan: returns the patch that the object needs; None = it needs no patch. Raises
+            `StaleObject` when the write no longer applies to the object.
         subresource: `status`, `scale`, or empty for the object itself.
     """
 
@@ -74,7 +75,7 @@ class WriteResult(NamedTuple, Generic[T]):
     """Result of a write.
 
     Attributes:
-        obj: the object after the write; None: it is gone.
+        obj: the object after the write; None: the object is gone or was recreated.
         changed: whether a patch was sent. False also when another client wrote the same values
             before a retry.
     """
@@ -84,16 +85,18 @@ class WriteResult(NamedTuple, Generic[T]):
 
 
 class ObjectWriter(Generic[T]):
-    """Optimistic-concurrency writes to objects of one kind.
+    """Writer of objects of one kind, with optimistic concurrency.
 
     Args:
-        api: the requests.
-        cache: the controller's cache; with it the writer remembers its writes until the cache
-            has them, see `newest`.
-        strategic: send strategic merge patches; custom resources take JSON merge patches only.
-        attempts: attempts of one write while other clients change the object.
-        pause_s: minimum seconds before the third and each later attempt; the maximum is twice that.
-        rng: jitter of that pause.
+        api: client for the objects.
+        cache: the controller's cache, to which `newest` compares the writer's writes; None = writes
+            are not kept.
+        strategic: whether patches are strategic merge patches; custom resources accept only JSON
+            merge patches (False).
+        attempts: maximum attempts of one write while other clients change the object.
+        pause_s: minimum seconds before the third and each later attempt; the maximum is twice as
+            long.
+        rng: source of jitter for the pause.
     """
 
     def __init__(
@@ -115,14 +118,15 @@ class ObjectWriter(Generic[T]):
         self._latest: dict[str, T] = {}
 
     async def change(self, obj: T, *steps: PatchStep[T]) -> WriteResult[T]:
-        """Apply the steps to the object, and retry them on conflict.
+        """Apply the steps to the object, and retry all steps on conflict.
 
         An object that was recreated under the same name counts as gone.
 
         Raises:
-            StaleObject: a step raised it.
-            Conflict, Invalid: the object changed at every attempt, or the patch is wrong.
-            KubeError: the API server did not answer, or refused for another reason.
+            StaleObject: the write no longer applies to the object, according to a step.
+            Conflict: another client changed the object before each attempt.
+            Invalid: the API server found a patch invalid.
+            KubeError: the API server did not answer, or refused a request for another reason.
         """
         uid, changed = obj.uid, False
         for attempt in range(1, self._attempts + 1):
@@ -138,7 +142,7 @@ class ObjectWriter(Generic[T]):
             except (Conflict, Invalid) as error:
                 if attempt == self._attempts or not (
                     isinstance(error, Conflict)
-                    # The UID differs: another object has the name by now.
+                    # The UID differs: the object was recreated under the same name.
                     or any(cause.field == "metadata.uid" for cause in error.causes)
                 ):
                     raise
@@ -161,22 +165,22 @@ class ObjectWriter(Generic[T]):
         return latest or cached
 
     def forget(self, key: str) -> None:
-        """Drop the remembered write of an object that is gone."""
+        """Drop the kept write of an object that is gone."""
         self._latest.pop(key, None)
 
     async def _request(self, obj: T, patch: Patch, subresource: str) -> T:
         after = await self._send(obj.name, patch, namespace=obj.namespace, subresource=subresource)
-        # An object missing from the cache was deleted: the watch event may precede the response.
+        # An object missing from the cache was deleted: its watch event may precede the response.
         if self._cache is not None and self._cache.get(after.key) is not None:
             self._latest[after.key] = after
         return after
 
 
 async def delete(api: DeleteClient[T], obj: T) -> bool:
-    """Delete the object with this UID; return False if it was already gone.
+    """Delete the object, with its UID as a precondition; return False if it was already gone.
 
     Raises:
-        StaleObject: another object has the name by now.
+        StaleObject: the object was recreated under the same name.
         KubeError: the API server did not answer, or refused.
     """
     try:
