@@ -1,13 +1,14 @@
 """L6: examines a cluster, a cloud and a provider before or during operation of the daemon.
 
-`examination` has the table of all checks. Each check is a function that returns a
-`case.CheckFinding` with advice: in `reach` (API server and identity), `permissions`, `daemons`
-(Deployment, Lease, other managers), `cluster`, `provider`, `nodes` and `machines`. `start_forecast`
-comes first: it calls `ccm.planning` to list what a start of the daemon would delete. `permissions`
-has the only table of the daemon's permissions. `explain` gives the cause of an object's state.
+`examination` has the table of all checks. A check is a function that returns a `case.CheckFinding`
+with advice. The modules with checks are `reach` (API server and identity), `permissions`, `daemons`
+(Deployment, Lease, other managers), `cluster`, `provider`, `nodes`, `machines` and
+`start_forecast`. `start_forecast` runs first: with `ccm.planning` it lists the deletions that a
+start of the daemon would cause. `permissions` has the only table of the daemon's permissions.
+`explain` finds the cause of an object's state.
 
-Allowed here: reads. Not allowed: a write to the cluster or the cloud; printing and the command
-line, which belong to `ccm.cli`.
+This package only reads from the cluster and the cloud; the check of persistent storage writes to
+that storage. Printing and the command line belong to `ccm.cli`.
 """
 
 CHECK_LIMIT_S = 15.0
@@ -15,10 +16,10 @@ CHECK_LIMIT_S = 15.0
 
 
 class ExaminationError(Exception):
-    """A command or an examination is not possible; the message has the reason and advice.
+    """A command cannot examine the cluster; the message has the reason and advice.
 
     Attributes:
-        check: the check that reports the same problem; empty = none.
+        check: name of the check that reports the same problem; empty = none.
     """
 
     def __init__(self, message: str, *, check: str = "") -> None:

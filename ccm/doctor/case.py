@@ -1,4 +1,4 @@
-"""The state of one examination: facts that checks share, and the findings of the checks."""
+"""The state of one examination: data that checks share, and the findings of the checks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ccm.model import Node
 from ccm.model.meta import Wire
 
 PROGRAM = "ccm-doctor"
-"""Program name in the user agent."""
+"""Program name in the user agent of doctor's requests."""
 
 SHOWN = 5
 """Maximum number of names in a message; further names are only counted."""
@@ -33,8 +33,8 @@ SHOWN = 5
 class Severity(Enum):
     """Severity of a finding.
 
-    WARN: the daemon works, but an operator should look at it. FAIL: the daemon, or a part of it,
-    cannot work. SKIP: the check did not run, because a dependency is missing.
+    WARN: the daemon works, but the administrator should read the message. FAIL: the daemon, or a
+    part of it, cannot work. SKIP: the check could not run.
     """
 
     OK = "ok"
@@ -49,11 +49,11 @@ class CheckFinding:
 
     Attributes:
         severity: severity.
-        message: one line about the result.
-        details: further lines.
-        advice: what to do next, a line each; empty = nothing.
-        cause: the check whose finding prevents this check; empty = none.
-        prevented: the checks that this finding prevents.
+        message: the result, in one line.
+        details: further lines about the result.
+        advice: lines with what to do next; empty = nothing.
+        cause: name of the check whose failure prevents this check; empty = none.
+        prevented: names of the checks that this check's failure prevents.
     """
 
     severity: Severity
@@ -65,7 +65,7 @@ class CheckFinding:
 
     @property
     def is_usable(self) -> bool:
-        """Whether dependent checks can run."""
+        """Whether checks that depend on this check can run."""
         return self.severity in (Severity.OK, Severity.WARN)
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class CheckFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """A finding with the name of its check and its duration in seconds."""
+    """A finding with the name of its check, and the duration of the check in seconds."""
 
     check: str
     finding: CheckFinding
@@ -102,7 +102,7 @@ def skip(message: str, *, cause: str = "") -> CheckFinding:
 
 
 class AuthenticatedUser(Wire, frozen=True, kw_only=True):
-    """The user as which the API server authenticates a client."""
+    """The user that the API server has authenticated."""
 
     username: str = ""
     groups: list[str] | None = None
@@ -110,28 +110,29 @@ class AuthenticatedUser(Wire, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """State of one examination; each check adds facts for later checks.
+    """State of one examination; each check adds data for later checks.
 
     Attributes:
         options: the daemon's flags.
-        environ: the environment, for kubeconfig and exec plugins.
-        impersonated_user: the user whose permissions are checked; empty = our own.
-        limit_s: time limit of one check.
-        service_account: folder with the token of a Pod.
-        reads_only: whether requests other than GET are refused, access reviews included.
+        environ: environment variables, for the kubeconfig and exec plugins.
+        impersonated_user: user whose permissions are checked; empty = the command's own user.
+        limit_s: time limit of one check, in seconds.
+        service_account: folder with the service account token of a Pod.
+        reads_only: whether API clients refuse all requests but GET, even access reviews.
         exit_stack: closes the resources that the checks opened.
-        findings: findings so far, by check.
-        causes: skipped check -> the check whose finding is the cause.
-        cluster: configuration of the API server; set by `kubeconfig`.
-        client: client of the API server; set by `kubeconfig`.
-        user: our user there; set by `identity`.
-        skew_s: seconds by which the API server's clock is ahead of ours; set by `clock`.
-        lease_holder: holder of the Lease; empty = none; None = unknown; set by `lease`.
-        opener: opens the provider; set by `provider`.
-        cloud: the open provider; set by `cloud-config`.
-        listing: all instances; None if the provider cannot list; set by `cloud`.
-        without_instance: name of a node -> why it has no instance; set by `instances`.
-        role_clients: role of another cluster -> its client, see `reach.get_field`.
+        findings: findings so far, by name of the check.
+        causes: name of a skipped check -> name of the check whose failure is the cause.
+        cluster: configuration of the API server; set by the check `kubeconfig`.
+        client: client for the API server; set by the check `kubeconfig`.
+        user: the command's user; set by the check `identity`.
+        skew_s: seconds by which the API server's clock is ahead of the local clock; None =
+            unknown; set by the check `identity`.
+        lease_holder: holder of the Lease; empty = none; None = unknown; set by the check `lease`.
+        opener: opens the provider; set by the check `provider`.
+        cloud: the open provider; set by the check `cloud-config`.
+        listing: all instances; None if the provider cannot list them; set by the check `cloud`.
+        without_instance: name of a node -> why it has no instance; set by the check `instances`.
+        role_clients: role of another cluster -> client for it; see `reach.client_of_role`.
     """
 
     options: Options
@@ -156,7 +157,7 @@ class Case:
     _nodes: Sequence[Node] | None = None
 
     async def nodes(self) -> Sequence[Node]:
-        """Return all nodes, read once. Raises KubeError."""
+        """Return all nodes, sorted by name; they are read once. Raises KubeError."""
         if self._nodes is None:
             pages = self.client.resource(NODES).pages()
             nodes = [node async for page in pages for node in page.items]
@@ -164,7 +165,7 @@ class Case:
         return self._nodes
 
     def is_usable(self, check: str) -> bool:
-        """Return whether a check ran and dependent checks can run."""
+        """Return whether a check has run, and checks that depend on it can run."""
         finding = self.findings.get(check)
         return finding is not None and finding.is_usable
 
@@ -191,7 +192,7 @@ def get_field(obj: Any, path: str) -> Any:
 
 
 def get_text_field(obj: Any, path: str) -> str:
-    """Return a text field; empty if it is missing."""
+    """Return the text field of a decoded object at a dotted path; empty if it is missing."""
     return get_field(obj, path) or ""
 
 
@@ -203,7 +204,7 @@ def failed(results: Sequence[CheckResult]) -> bool:
 
 
 def text(result: CheckResult) -> Iterator[str]:
-    """Yield the lines of a result; nothing if another finding is the cause."""
+    """Yield the output lines of a result; none if another check reports the cause."""
     finding = result.finding
     if finding.cause:
         return
@@ -215,7 +216,7 @@ def text(result: CheckResult) -> Iterator[str]:
 
 
 def summary(results: Sequence[CheckResult]) -> str:
-    """Return one line about all results."""
+    """Return one line with the number of results by severity."""
     counts = Counter(result.finding.severity for result in results)
     parts = [f"{counts[Severity.OK]} ok"]
     for verdict, one, more in (
@@ -248,7 +249,7 @@ def document(results: Sequence[CheckResult]) -> Mapping[str, object]:
 
 
 def some(names: Sequence[str]) -> str:
-    """Return the names, or the first few and the number of others."""
+    """Return the names, at most `SHOWN`, and the number of further names."""
     if len(names) <= SHOWN:
         return ", ".join(names)
     return f"{', '.join(names[:SHOWN])} and {len(names) - SHOWN} more"

@@ -1,6 +1,7 @@
-"""Checks of the daemon's objects: webhooks, Services, blocked deletions, storage.
+"""Checks of webhooks, Services, blocked deletions and persistent storage.
 
-Storage is opened with the current epoch of the Lease, so that the check fences no daemon.
+The check opens storage with the current number of leader transitions of the Lease. A higher number
+would make storage reject the writes of a running daemon.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from ccm.runtime.deletions import MalformedRecord, blocked_deletions
 
 
 async def webhooks(case: Case) -> CheckFinding:
-    """Compare the registered webhooks with the flags, and check that they have ready replicas."""
+    """Compare registered webhooks with the flags, and check that their Services have endpoints."""
     served = enabled_webhooks(case.options)
     registered = await _registered(case)
     if unasked := [name for name in served if name not in {name for _, name in registered}]:
@@ -77,7 +78,10 @@ async def webhooks(case: Case) -> CheckFinding:
 
 
 async def _registered(case: Case) -> list[tuple[Any, str]]:
-    """Return the configured webhooks whose path the daemon has, each with its `--webhooks` name."""
+    """Return the registered webhooks whose URL path names a webhook of the daemon.
+
+    Each is a pair of the webhook in its ValidatingWebhookConfiguration, and its `--webhooks` name.
+    """
     path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
     try:
         configurations = await items(case.client, path)
@@ -95,7 +99,7 @@ async def _registered(case: Case) -> list[tuple[Any, str]]:
 
 
 async def _has_replica(case: Case, hook: Any) -> bool:
-    """Return whether the Service has a ready endpoint; True for a webhook with a URL."""
+    """Return whether the webhook's Service has a ready endpoint; True for a webhook with a URL."""
     if get_field(hook, "clientConfig.service") is None:
         return True
     slices = await items(
@@ -103,7 +107,7 @@ async def _has_replica(case: Case, hook: Any) -> bool:
         f"/apis/discovery.k8s.io/v1/namespaces/{quote(_service(hook, 'namespace'))}/endpointslices",
         labelSelector=f"kubernetes.io/service-name={_service(hook, 'name')}",
     )
-    # An endpoint without the condition counts as ready (Kubernetes).
+    # Kubernetes counts an endpoint without the condition as ready.
     endpoints = (
         endpoint for endpoint_slice in slices for endpoint in endpoint_slice.get("endpoints") or ()
     )
@@ -115,7 +119,7 @@ def _service(hook: Any, field: str) -> str:
 
 
 async def unserved_services(case: Case) -> CheckFinding:
-    """Find Services that wait for a load balancer and that no daemon of ours will serve."""
+    """Find Services without a load balancer that this daemon ignores, or whose daemon is down."""
     pages = case.client.resource(SERVICES).pages()
     services = [service async for page in pages for service in page.items]
     balancers = sorted(
@@ -128,7 +132,7 @@ async def unserved_services(case: Case) -> CheckFinding:
         candidate.key
         for candidate in services
         if works
-        # Services of ours that wait for a load balancer, or for its deletion.
+        # Services for which this daemon has to create or delete a load balancer.
         and (
             plan.needs_cleanup(candidate, claimed)
             or (plan.wants_balancer(candidate, claimed) and not candidate.ingress)
@@ -166,7 +170,7 @@ async def unserved_services(case: Case) -> CheckFinding:
 
 
 async def report_blocked_deletions(case: Case) -> CheckFinding:
-    """Report the deletions that the daemon's record shows as blocked."""
+    """Report the blocked deletions in the daemon's deletion record."""
     options = case.options
     namespace, owner = options.leader_elect_resource_namespace, options.leader_elect_resource_name
     where = f"ConfigMap {namespace}/{deletions.CONFIG_MAP_NAME}"
@@ -215,7 +219,7 @@ PROBE: Mapping[str, Any] = {
 
 
 async def persistence(case: Case) -> CheckFinding:
-    """Open the storage of `--persistence-config`; write and delete an object."""
+    """Check that the storage of `--persistence-config` opens, and that an object can be written."""
     options = case.options
     if not options.persistence_config:
         return ok("--persistence-config is not set: no state is stored outside the cluster")

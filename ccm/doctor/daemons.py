@@ -1,7 +1,8 @@
-"""Checks of daemons in the cluster: our Deployment, Pods, Secrets and Lease, and other managers.
+"""Checks of the daemon's Deployment, Pods, Secrets and Lease, and of other controller managers.
 
-Two managers of one cloud that do not share a Lease fight over nodes and load balancers. Two
-managers of different clouds that share a Lease keep each other from working.
+Two managers of one cloud must share a Lease; otherwise both change the same nodes and load
+balancers. Two managers of different clouds must not share a Lease; otherwise only one works at a
+time.
 """
 
 from __future__ import annotations
@@ -37,16 +38,19 @@ from ccm.kube.client import Client
 from ccm.model import names, times
 
 NAME = "cloud-controller-manager"
-"""Label of our Deployments and default name of the Lease; also part of other managers' names."""
+"""Label value of the daemon's Deployment, and default name of the Lease.
+
+Names of other managers often contain it too.
+"""
 
 START_ADVICE = (
     "start the daemon with these flags; if the daemon is running, see the findings deployment and "
     "lease, and its log"
 )
-"""Advice if an object waits for a daemon and none works."""
+"""Advice if an object waits for the daemon, but no daemon is active."""
 
 RECENT_TERMINATION = timedelta(hours=1)
-"""How long a container's termination counts as a problem."""
+"""How long the last termination of a container counts as a problem."""
 
 DEFAULT_PORT = 10258
 """Default port of the HTTPS server (`--secure-port`)."""
@@ -73,7 +77,7 @@ _ADVICE: Mapping[str, str] = {
     "NotReady": "find the failing check: kubectl get --raw "
     "'/api/v1/namespaces/{namespace}/pods/https:{pod}:{port}/proxy/readyz?verbose'",
 }
-"""Why a Pod does not work -> what to do; `_SEE` for other reasons."""
+"""Reason why a Pod does not work -> advice; `_SEE` for other reasons."""
 
 
 # --- the Deployment -----------------------------------------------------------------------------
@@ -81,7 +85,7 @@ _ADVICE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The Deployment of the daemon, with the daemon's container."""
+    """The Deployment of the daemon, and the daemon's container in its Pod template."""
 
     body: Mapping[str, Any]
     container: Mapping[str, Any]
@@ -106,13 +110,16 @@ class Deployment:
 
     @property
     def selector(self) -> str:
-        """Label selector of its Pods, as for `kubectl -l`."""
+        """Label selector of the Deployment's Pods, as for `kubectl -l`."""
         labels = get_field(self.body, "spec.selector.matchLabels") or {}
         return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 async def find_own_deployment(case: Case) -> Deployment | None:
-    """Return the Deployment whose replicas compete for the Lease of the flags. Raises KubeError."""
+    """Return the Deployment whose replicas compete for the Lease of the flags; None if missing.
+
+    Raises KubeError.
+    """
     namespace = quote(case.options.leader_elect_resource_namespace)
     selector = f"{names.LABEL_APP}={NAME}"
     try:
@@ -173,7 +180,7 @@ async def deployment(case: Case) -> CheckFinding:
 
 
 def troubles_of(pod: Any, now: datetime) -> Iterator[tuple[str, str]]:
-    """Yield why a Pod does not work, or recently did not: reasons with messages."""
+    """Yield why a Pod does not work, or did not work recently, as pairs of reason and message."""
     if get_field(pod, "metadata.deletionTimestamp"):
         return
     if get_field(pod, "status.phase") == "Failed":
@@ -212,7 +219,7 @@ def _is_recent(moment: str, now: datetime) -> bool:
 
 
 async def secrets(case: Case) -> CheckFinding:
-    """Check that the Secrets that the Pods mount and read exist."""
+    """Check that the Secrets that the Deployment's Pods need exist and have the needed keys."""
     own = await find_own_deployment(case)
     if own is None:
         return ok("no Deployment, so no Secret is needed")
@@ -245,7 +252,10 @@ async def secrets(case: Case) -> CheckFinding:
 
 
 def needed_secrets(own: Deployment) -> Iterator[tuple[str, str, str]]:
-    """Yield Secret, key (empty = any) and use of each Secret that the Pods need to start."""
+    """Yield name, key and use of each Secret that the Pods need to start.
+
+    An empty key means that no specific key is needed.
+    """
     config = flag_value(own.container, "--cloud-config")
     volumes = get_field(own.body, "spec.template.spec.volumes") or ()
     by_name = {get_text_field(volume, "name"): volume.get("secret") for volume in volumes}
@@ -263,7 +273,7 @@ def needed_secrets(own: Deployment) -> Iterator[tuple[str, str, str]]:
             renamed = {
                 get_text_field(item, "path"): item.get("key") for item in secret.get("items") or ()
             }
-            # The mount point of the whole volume is no key.
+            # If the path is the mount point itself, no key is known.
             name = "" if file == PurePosixPath() else str(file)
             key = renamed.get(name) or name
         yield get_text_field(secret, "secretName"), key, path
@@ -280,7 +290,7 @@ def needed_secrets(own: Deployment) -> Iterator[tuple[str, str, str]]:
 
 
 def _holds(mount: Any, path: str) -> bool:
-    """Return whether a file is on the mounted volume."""
+    """Return whether a path is on the mounted volume."""
     return PurePosixPath(path).is_relative_to(get_text_field(mount, "mountPath"))
 
 
@@ -294,7 +304,10 @@ async def _keys(client: Client, namespace: str, name: str) -> Collection[str] | 
 
 
 def flag_value(container: Any, name: str) -> str:
-    """Return the value of a flag, given with its dashes; the last one counts; empty if absent."""
+    """Return the last value of a flag in a container's command line; empty if absent.
+
+    `name` includes the dashes.
+    """
     value = ""
     for word, following in pairwise([*_words(container), ""]):
         if word.startswith(f"{name}="):
@@ -305,7 +318,7 @@ def flag_value(container: Any, name: str) -> str:
 
 
 def _words(container: Any) -> Sequence[str]:
-    """Return the command line, without the parts that come from the image."""
+    """Return the container's command and args; parts that the image defines are unknown."""
     return [*(get_field(container, "command") or ()), *(get_field(container, "args") or ())]
 
 
@@ -317,13 +330,13 @@ class ManagerPod:
     """A Pod that runs a cloud-controller-manager.
 
     Attributes:
-        pod: its name.
-        host: host name that its process sees.
+        pod: name of the Pod.
+        host: host name in the Pod; part of the manager's Lease identity.
         image: image of the container.
-        provider: its `--cloud-provider`; empty = unknown.
-        lease: namespace and name of its Lease; empty = no leader election.
-        controllers: names of its controllers.
-        port: port of its HTTPS server.
+        provider: value of `--cloud-provider`; empty = unknown.
+        lease: `NAMESPACE/NAME` of the manager's Lease; empty = no leader election.
+        controllers: names of the manager's controllers.
+        port: port of the manager's HTTPS server.
     """
 
     pod: str
@@ -340,7 +353,7 @@ class ManagerPod:
 
 
 async def managers_of(case: Case, namespace: str) -> Sequence[ManagerPod] | None:
-    """Return the managers among the Pods of a namespace; None if Pods may not be read."""
+    """Return the managers among the Pods of a namespace; None if the Pods cannot be listed."""
     try:
         pods = await items(case.client, f"/api/v1/namespaces/{namespace}/pods")
     except (errors.Forbidden, errors.NotFound):
@@ -379,7 +392,10 @@ def in_pods(pods: Sequence[Any]) -> Iterator[ManagerPod]:
 
 
 def _lease_of(container: Any, program: str) -> str:
-    """Return namespace and name of the Lease from the flags; empty without leader election."""
+    """Return `NAMESPACE/NAME` of the Lease that a container's flags select.
+
+    Empty without leader election.
+    """
     if flag_value(container, "--leader-elect") == "false":
         return ""
     command = COMMANDS.get(program)
@@ -404,7 +420,7 @@ def _controllers(program: str, requested: str = controllers.ALL) -> Collection[s
 
 
 def pod_of(holder: str, pods: Sequence[ManagerPod]) -> ManagerPod | None:
-    """Return the manager whose process holds a Lease under that identity."""
+    """Return the manager whose host name the holder's identity contains; None if none matches."""
     host = holder.rpartition("_")[0] or holder
     return next((manager for manager in pods if manager.host == host), None)
 
@@ -413,7 +429,7 @@ def pod_of(holder: str, pods: Sequence[ManagerPod]) -> ManagerPod | None:
 
 
 async def lease(case: Case) -> CheckFinding:
-    """Check the Lease that replicas of the daemon compete for."""
+    """Check that the daemon's Lease is free, or that a replica of the daemon holds it."""
     options = case.options
     if not options.leader_elect:
         return warn(
@@ -474,7 +490,7 @@ async def _absent(case: Case, namespace: str, name: str) -> CheckFinding:
 
 
 async def _free(case: Case, text: str) -> CheckFinding:
-    """Return the finding for a free Lease, which is a problem only if a replica runs."""
+    """Return the finding for a Lease without holder: a warning only if a replica is ready."""
     try:
         own = await find_own_deployment(case)
     except errors.Forbidden:
@@ -489,7 +505,7 @@ async def _free(case: Case, text: str) -> CheckFinding:
 
 
 def _silence_s(case: Case, lease: Any) -> float | None:
-    """Return the seconds since the last renewal by the API server's clock; None = unknown."""
+    """Return the seconds since the last renewal, by the API server's clock; None = unknown."""
     try:
         renewed = times.parse_time(get_text_field(lease, "spec.renewTime"))
     except ValueError:
@@ -506,7 +522,7 @@ def _is_fresh(case: Case, lease: Any) -> bool:
 
 
 async def managers(case: Case) -> CheckFinding:
-    """Find other managers of the same controllers, by renewed Leases and by Pods."""
+    """Find other managers that run the same controllers, by their renewed Leases and their Pods."""
     namespace = case.options.leader_elect_resource_namespace
     pods = await managers_of(case, namespace)
     held = [
@@ -547,7 +563,10 @@ async def managers(case: Case) -> CheckFinding:
 
 
 async def _leases(case: Case, namespace: str) -> Sequence[Any]:
-    """Return the Leases of all namespaces, or of one if only that may be read; none of kubelets."""
+    """Return the Leases of all namespaces, without those of kubelets.
+
+    Without permission for all namespaces, return the Leases of `namespace`.
+    """
     for where in ("", f"/namespaces/{namespace}"):
         try:
             return await items(case.client, f"{_LEASES}{where}/leases", fieldSelector=_NOT_OF_NODES)
@@ -559,7 +578,10 @@ async def _leases(case: Case, namespace: str) -> Sequence[Any]:
 def _rivals(
     case: Case, held: Sequence[Any], pods: Sequence[ManagerPod]
 ) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Yield description, provider and shared controllers of each other active manager."""
+    """Yield description, provider and shared controllers of each other active manager.
+
+    Shared controllers are those that the daemon runs too.
+    """
     own = {manifest.name for manifest in controllers.enabled(case.options.controllers)}
     by_lease: list[str] = []
     for held_lease in held:
@@ -597,7 +619,7 @@ def _renewed_by(lease: Any) -> str:
 
 
 def _is_held_by_another(case: Case, lease: Any) -> bool:
-    """Return whether a process other than the holder of our own Lease renews this one."""
+    """Return whether a process other than the daemon's leader renews this Lease."""
     options, holder = case.options, get_text_field(lease, "spec.holderIdentity")
     own = f"{options.leader_elect_resource_namespace}/{options.leader_elect_resource_name}"
     is_ours = options.leader_elect and _key(lease) == own
@@ -605,8 +627,8 @@ def _is_held_by_another(case: Case, lease: Any) -> bool:
 
 
 def _is_managers(case: Case, lease: Any) -> bool:
-    """Return whether a manager uses the Lease, judged by field manager and Lease name."""
-    # A machine command has its Lease in the namespace of its Machines: ignore other namespaces.
+    """Return whether a controller manager uses the Lease, by its field manager and its name."""
+    # Machine commands have their Leases in the namespace of their Machines; ignore others.
     is_near = get_text_field(lease, "metadata.namespace") == case.options.namespace
     words = (_renewed_by(lease), get_text_field(lease, "metadata.name"))
     return any(NAME in word or (is_near and word in COMMANDS) for word in words)

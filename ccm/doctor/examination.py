@@ -1,6 +1,6 @@
 """All checks in order, with their dependencies and time limit.
 
-A check is skipped if a dependency failed, so that one cause reports one failure.
+A check is skipped if a check that it depends on has failed. So each cause is reported once.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class DoctorCheck:
     """A check.
 
     Attributes:
-        name: stable name for users and programs.
+        name: name of the check in the output; never changes.
         title: subject of the check, for the progress display.
         run: runs the check.
-        needs: checks that must succeed first.
-        reported_by: later checks that report why this one could not run.
+        needs: names of the checks that must succeed first.
+        reported_by: names of later checks that report why this check could not run.
     """
 
     name: str
@@ -48,7 +48,7 @@ class DoctorCheck:
 _HERE, _THERE, _BOTH = ("identity",), ("cloud-config",), ("identity", "cloud-config")
 
 CHECKS = (
-    # First, because operators must see it first. It opens its own clients.
+    # First, because the administrator must see its result first. It opens clients of its own.
     DoctorCheck(
         "start",
         "deletions at a start",
@@ -95,15 +95,16 @@ CHECKS = (
 """All checks, in order."""
 
 FORBIDDEN_CAUSE = "rights"
-"""Cause of the checks for which our user lacks permission; reported once, at the end."""
+"""Cause of checks for which the command's user lacks permission; reported once, at the end."""
 
 
 async def examine(
     case: Case, about_to: Callable[[DoctorCheck], None]
 ) -> AsyncGenerator[CheckResult, None]:
-    """Run all checks one after the other; close at the end what they opened.
+    """Run all checks one after the other, and yield their results; then close the case.
 
     Args:
+        case: state that the checks share.
         about_to: called before each check.
     """
     fault: CheckFinding | None = None
@@ -133,7 +134,10 @@ async def examine(
 
 
 def _mark_prevented(name: str, case: Case) -> tuple[str, ...]:
-    """Record and return the checks that a failed check prevents; earlier causes stay."""
+    """Return the checks that depend on a failed check, and record it as their cause.
+
+    A check that already has a cause keeps that cause.
+    """
     lost = [name]
     for check in CHECKS:
         dependencies = (*check.needs, *check.reported_by)
@@ -170,7 +174,7 @@ async def _run_check(check: DoctorCheck, case: Case) -> CheckFinding:
 
 
 def _hidden(case: Case, checks: list[str]) -> CheckFinding:
-    """Return one finding for all checks for which our user lacks permission."""
+    """Return one finding for all checks for which the command's user lacks permission."""
     skipped = [skipped for name in checks for skipped in (name, *case.findings[name].prevented)]
     user = case.user.username or "the user of the kubeconfig"
     return CheckFinding(
@@ -185,7 +189,7 @@ def _hidden(case: Case, checks: list[str]) -> CheckFinding:
 
 
 def _clean(finding: CheckFinding) -> CheckFinding:
-    """Return the finding with secrets redacted and each text on one line."""
+    """Return the finding with secrets redacted, and each of its texts on one line."""
 
     def line(text: str) -> str:
         return " ".join(redact.mask_text(text).split())

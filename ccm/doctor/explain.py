@@ -1,7 +1,8 @@
-"""The cause of an object's state, from the object, its events and the leading daemon's answer.
+"""Finds the cause of an object's state, from the object, its events and the leader's response.
 
-Rules apply in order: ownership, whether a daemon works at all, then the first controller with
-long-running work, a block or a last error. No I/O.
+Rules apply in order: missing CRD, ownership by another manager, a daemon that does not work. Then
+the first controller counts that reconciles the object for long, blocks it or has failed. The last
+source is the object's status. No I/O.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SET, DEPLOYMENT = "machineset", "machinedeployment"
 Object = Node | Service | Machine | MachineSet | MachineDeployment
 
 SLOW_S = 3.0
-"""Work on an object that lasts longer, in seconds, counts as the cause."""
+"""Seconds after which a reconcile that still runs counts as the cause."""
 
 _CONTROLLERS = {
     NODE: "cloud-node-controller",
@@ -33,7 +34,7 @@ _CONTROLLERS = {
     SET: "machine-set-controller",
     DEPLOYMENT: "machine-deployment-controller",
 }
-"""The controller that each kind of object needs."""
+"""Kind of object -> controller that works on it."""
 
 _WATCHES = "cloud-node-lifecycle-controller"
 
@@ -69,7 +70,7 @@ _ADVICE = {
     "Invalid": "see the message: an admission webhook may have rejected the write",
     "Conflict": "find the other writer: kubectl get -o yaml --show-managed-fields",
 }
-"""Class of an error -> what to do."""
+"""Class of a cloud or API error -> advice."""
 
 _OTHER = "check the message, the cloud and the daemon's log; the daemon retries"
 
@@ -80,7 +81,7 @@ _CONDITIONS = {
     f"annotation {gardener.ANNOTATION_UNFREEZE}",
     reasons.CONDITION_REPLICA_FAILURE: "correct the cause in the message",
 }
-"""Conditions that block a set or deployment -> what to do."""
+"""Conditions that block a MachineSet or MachineDeployment -> advice."""
 
 _MACHINES = "run kubectl get machines, and kube-ccm explain machine for each that is not Running"
 
@@ -93,12 +94,13 @@ _ALLOW = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoAnswer:
-    """Why no daemon answered.
+    """Reason why no daemon responded.
 
     Attributes:
-        why: a phrase.
-        advice: what to do about it.
-        is_leaderless: whether no daemon leads; False = one may lead, but was not reachable.
+        why: the reason, a clause without a full stop.
+        advice: what to do next.
+        is_leaderless: whether there is no leader; False = there may be a leader, but it did not
+            respond.
     """
 
     why: str
@@ -112,12 +114,12 @@ class ObjectFacts:
 
     Attributes:
         kind: `NODE`, `SERVICE`, `MACHINE`, `SET` or `DEPLOYMENT`.
-        name: name with its namespace; nodes have none.
-        obj: the object in the cluster; None = it does not exist.
-        is_served: whether the API server has the resource.
-        answer: the daemon's answer; None = no daemon answered.
-        no_answer: why no daemon answered.
-        warnings: its Warning events, the newest last.
+        name: `NAMESPACE/NAME`; for a node, its name.
+        obj: the object in the cluster; None = the object does not exist.
+        is_served: whether the API server serves the object's resource.
+        answer: the daemon's response; None = no daemon responded.
+        no_answer: why no daemon responded; None = a daemon responded.
+        warnings: Warning events about the object, the newest last.
     """
 
     kind: str
@@ -131,7 +133,13 @@ class ObjectFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The cause as a first line, the advice, and whether nothing needs to be done."""
+    """Result of `find_cause`.
+
+    Attributes:
+        cause: cause of the object's state, in one line.
+        advice: what to do next; may be empty.
+        is_healthy: whether nothing needs to be done.
+    """
 
     cause: str
     advice: tuple[str, ...] = ()
@@ -152,7 +160,7 @@ def find_cause(subject: ObjectFacts) -> Explanation:
 
 
 def _hindrances(subject: ObjectFacts) -> Iterator[tuple[str, str]]:
-    """Yield causes outside the object, each with advice."""
+    """Yield causes outside the object, as pairs of cause and advice."""
     answer, silence = subject.answer, subject.no_answer
     if not subject.is_served:
         yield (
@@ -228,7 +236,10 @@ def _of_controllers(subject: ObjectFacts) -> Explanation | None:
 
 
 def _of_object(subject: ObjectFacts) -> Explanation | None:
-    """Return the verdict from the status and conditions of a machine object."""
+    """Return the explanation from status and conditions; None if the object is healthy.
+
+    Only Machines, MachineSets and MachineDeployments have one.
+    """
     match obj := subject.obj:
         case Machine():
             last = obj.status
@@ -289,7 +300,7 @@ def _then(account: ControllerStatus) -> str:
 
 
 def _accounts(subject: ObjectFacts) -> Sequence[ControllerStatus]:
-    """Return the accounts of the controllers, the most relevant first."""
+    """Return the object's status in each controller, the most relevant controller first."""
     if subject.answer is None:
         return ()
     first = _CONTROLLERS[subject.kind]
@@ -302,7 +313,7 @@ def _accounts(subject: ObjectFacts) -> Sequence[ControllerStatus]:
 
 
 def document(subject: ObjectFacts, verdict: Explanation) -> dict[str, object]:
-    """Return everything for the JSON output."""
+    """Return the explanation and its facts, for the JSON output."""
     return {
         "kind": subject.kind,
         "name": subject.name,
@@ -316,7 +327,7 @@ def document(subject: ObjectFacts, verdict: Explanation) -> dict[str, object]:
 
 
 def lines(subject: ObjectFacts, verdict: Explanation) -> Iterator[str]:
-    """Yield the cause, then the facts behind it, and the advice."""
+    """Yield the lines of the text output: the cause, the facts, then the advice."""
     yield verdict.cause
     answer = subject.answer
     if answer is not None:

@@ -1,10 +1,10 @@
-"""Gathers the facts about one object: from the cluster, and from the leading daemon.
+"""Gathers the facts about one object, from the cluster and from the leader.
 
-The request to the daemon carries the caller's credentials from the kubeconfig. It uses a
-port-forward to the Pod that holds the Lease, so that the Pod network need not be reachable. TLS
-ends at the daemon: only the daemon sees a token, and a client certificate works too. By default
-the daemon's certificate is self-signed. Through the port-forward the certificate is not verified,
-because the API server controls that connection.
+The request to the daemon carries the user's credentials from the kubeconfig. It uses a port-forward
+to the Pod that holds the Lease, so that the Pod network need not be reachable. TLS ends at the
+daemon, so only the daemon sees a token, and client certificates work too. Through a port-forward
+the daemon's certificate is not verified: it is self-signed by default, and the API server controls
+that connection.
 """
 
 from __future__ import annotations
@@ -43,13 +43,17 @@ _FORWARD_RIGHT = (
 async def gather_facts(
     case: Case, kind: str, name: str, address: str, trust: TlsSettings
 ) -> ObjectFacts:
-    """Return the facts about an object. Needs `case.cluster` and `case.client`. Raises KubeError.
+    """Return the facts about an object.
 
     Args:
-        kind: one of the kinds of `explain`.
-        name: name of the object; the default namespace is that of the kubeconfig.
-        address: `host:port` of the daemon; empty = use a port-forward.
-        trust: how to verify the daemon at the address.
+        case: case with `cluster` and `client`.
+        kind: `NODE`, `SERVICE`, `MACHINE`, `SET` or `DEPLOYMENT` of `explain`.
+        name: name, or namespace and name with a slash; without a namespace that of the kubeconfig.
+        address: `host:port` of the daemon; empty = use a port-forward to the leader.
+        trust: TLS settings for a daemon at `address`.
+
+    Raises:
+        KubeError: the object cannot be read.
     """
     if kind != NODE and "/" not in name:
         name = f"{case.cluster.namespace}/{name}"
@@ -88,7 +92,7 @@ async def gather_facts(
 async def ask_daemon(
     case: Case, kind: str, name: str, address: str, trust: TlsSettings
 ) -> ExplainResponse | NoAnswer:
-    """Return the daemon's answer about an object, or why there is none."""
+    """Return the daemon's response about an object, or why no daemon responded."""
     try:
         if address:
             return await _request_explanation(case, f"https://{address}", trust, kind, name)
@@ -166,7 +170,7 @@ async def _ask_pod(
 async def _request_explanation(
     case: Case, url: str, trust: TlsSettings, kind: str, name: str
 ) -> ExplainResponse:
-    """Raises KubeError."""
+    """Request `EXPLAIN_PATH` of the daemon at `url`. Raises KubeError."""
     ours = case.cluster
     there = ClusterConfig(
         server=url,

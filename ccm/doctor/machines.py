@@ -1,4 +1,4 @@
-"""Checks of Machines: CRDs, classes, the state of each Machine, and the owners of VMs."""
+"""Checks of Machines, their CRDs and MachineClasses, and the ownership of VMs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ccm.model.machines import Machine, MachineClass, OperationState, Phase
 from ccm.model.names import ANNOTATION_ALLOW_DELETION, LABEL_MANAGED_BY
 
 MAX_SINGLE_LOOKUPS = 50
-"""Maximum number of Machines missing in listings that are checked by single calls."""
+"""Maximum number of Machines, per MachineClass, whose VMs are looked up by single calls."""
 
 CONCURRENCY = 8
 
@@ -53,7 +53,7 @@ _OFF = "the machine controller is disabled; see the finding controllers"
 
 
 async def machines(case: Case) -> CheckFinding:
-    """Check that the API server has Machines, and report unhealthy Machines."""
+    """Check that the CRDs are installed, and report unhealthy Machines."""
     if not provider.is_startable(case, MANIFEST):
         return ok(_OFF)
     known = await discovery.fetch_plurals(
@@ -88,7 +88,7 @@ async def machines(case: Case) -> CheckFinding:
 
 
 async def crds(case: Case) -> CheckFinding:
-    """Check whether the CRDs of Machines, and so all Machines, are safe from deletion."""
+    """Check that the CRDs are protected from deletion, which would delete all Machines."""
     if not provider.is_startable(case, MANIFEST):
         return ok(_OFF)
     client = await reach.client_of_role(case, CONTROL)
@@ -99,7 +99,7 @@ async def crds(case: Case) -> CheckFinding:
         except NotFound:
             continue
         except Forbidden:
-            # The daemon's account may read only the CRDs whose objects it deletes.
+            # The daemon's account can read only the CRDs of the kinds that the daemon deletes.
             if kind is not MACHINE_CLASSES:
                 raise
     if deleted := [crd for crd in definitions if crd.is_deleting]:
@@ -147,7 +147,7 @@ async def classes(case: Case) -> CheckFinding:
 
 
 async def _may_write_tokens(case: Case) -> bool:
-    """Return whether the daemon may write bootstrap tokens; True if the API refuses to tell."""
+    """Return whether the daemon may write bootstrap tokens; True if access reviews are refused."""
     wanted = [
         need
         for need in permissions.needed_permissions(case.options)
@@ -206,21 +206,22 @@ async def vms(case: Case) -> CheckFinding:
 
 @dataclass(slots=True, kw_only=True)
 class _Comparison:
-    """VMs in the cloud compared with Machines.
+    """Comparison of the VMs in the cloud with the Machines.
 
     Attributes:
-        cluster: the mark of this cluster's VMs.
-        namespace: namespace of our Machines.
-        machines: all Machines of that namespace.
-        all_machines: Machines of all namespaces; None = they may not be read.
-        adopts_unmarked: the flag `--adopt-unmarked-machines`.
+        cluster: value of the cluster tag on this cluster's VMs.
+        namespace: namespace of the daemon's Machines.
+        machines: all Machines in `namespace`.
+        all_machines: Machines in all namespaces; None = no permission to list them.
+        handle: client for cloud calls.
+        adopts_unmarked: value of `--adopt-unmarked-machines`.
         listed_count: number of listed VMs.
         missing_vms: Machines whose VMs do not exist, with their provider IDs.
         not_owned: Machines whose provider ID names a VM of another owner, with the reason.
-        ownerless: VMs with our mark and without a Machine.
-        unconfirmed: like `ownerless`, but without a namespace mark, while Machines of other
-            namespaces may not be read.
-        unmarked: VMs without a mark and without a Machine.
+        ownerless: VMs of this cluster, by their cluster tag, that no Machine owns.
+        unconfirmed: VMs like those in `ownerless`, but without a namespace tag, while there is no
+            permission to list Machines of other namespaces.
+        unmarked: VMs without a cluster tag that no Machine owns.
     """
 
     cluster: str
@@ -237,7 +238,7 @@ class _Comparison:
     unmarked: list[str] = field(default_factory=list)
 
     async def add(self, machine_class: ResolvedClass) -> None:
-        """Compare the VMs of one class. Raises CloudError if they cannot be listed."""
+        """Add the VMs of one MachineClass. Raises CloudError if the VMs cannot be listed."""
         request = ListMachinesRequest(
             cluster=self.cluster,
             pool=machine_class.name,
@@ -256,7 +257,7 @@ class _Comparison:
             if marks.cluster and not marks.namespace and self.all_machines is None:
                 target = self.unconfirmed
             target.append(f"{record.info.provider_id} ({marks.name})")
-        # A listing may be incomplete: confirm each absence with a single call.
+        # A listing may be incomplete, so each missing VM is looked up with a single call.
         listed = {item.info.provider_id for item in records}
         unseen = [
             item
@@ -287,7 +288,7 @@ class _Comparison:
         await run_bounded(unseen[:MAX_SINGLE_LOOKUPS], check_vm, limit=CONCURRENCY, name="machines")
 
     def troubles(self) -> Sequence[tuple[str, str]]:
-        """Return each problem with its advice."""
+        """Return pairs of problem and advice."""
         ours = "of this cluster without"
         table = (
             (sorted(self.missing_vms), "Machine", "without VM", _LOST),
@@ -309,7 +310,7 @@ class _Comparison:
 
 
 async def _marker(case: Case) -> str:
-    """Return the mark of a cluster without `--cluster-id`."""
+    """Return the value of the cluster tag for a daemon without `--cluster-id`."""
     control, target = await reach.client_of_role(case, CONTROL), None
     if case.options.target_kubeconfig != NO_TARGET:
         target = await reach.client_of_role(case, TARGET)

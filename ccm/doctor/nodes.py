@@ -1,4 +1,4 @@
-"""Checks of nodes against the cloud: ownership, missing instances, and uninitialised nodes."""
+"""Checks of nodes: registration, ownership, instances, initialisation and Pod CIDRs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ccm.model.cidr import parse_cidr, parse_ranges
 from ccm.model.node import is_uninitialized
 
 MAX_SINGLE_LOOKUPS = 100
-"""Maximum number of nodes looked up by single calls."""
+"""Maximum number of nodes whose instances are looked up by single calls."""
 
 CONCURRENCY = 8
 """Maximum number of concurrent lookups."""
 
 LATE_AFTER_S = 60.0
-"""How long a node may wait for initialisation before it counts as late, in seconds."""
+"""Seconds for which a node may stay uninitialised before that is a failure."""
 
 _ALIKE = 0.7
 _NO_DAEMON = "no daemon is active"
@@ -53,7 +53,7 @@ async def kubelets(case: Case) -> CheckFinding:
 
 
 async def provider_ids(case: Case) -> CheckFinding:
-    """Find nodes of other clouds, and instances with more than one node."""
+    """Find nodes that belong to another cloud or manager, and provider IDs that nodes share."""
     nodes, owners = await case.nodes(), dict[str, list[str]]()
     for node in nodes:
         if node.provider_id:
@@ -79,7 +79,7 @@ async def provider_ids(case: Case) -> CheckFinding:
 
 
 async def instances(case: Case) -> CheckFinding:
-    """Find nodes without an instance, and instances without a node."""
+    """Find nodes without an instance; report instances without a node as a detail."""
     ours = [node for node in await case.nodes() if not _is_foreign(case, node)]
     if not ours:
         return ok("there are no nodes to check")
@@ -107,7 +107,10 @@ async def instances(case: Case) -> CheckFinding:
 def match_instances(
     listing: InstanceListing | None, nodes: Sequence[Node]
 ) -> tuple[Sequence[Node], Sequence[str]]:
-    """Return the nodes without a listed instance, and the names of instances without a node."""
+    """Return the nodes whose instance is not listed, and the names of instances without a node.
+
+    Without a listing, return all nodes and no instance.
+    """
     if listing is None:
         return nodes, ()
     ids = {instance.metadata.provider_id for instance in listing.instances}
@@ -128,7 +131,10 @@ def match_instances(
 
 
 async def _look_up(case: Case, nodes: Iterable[Node]) -> None:
-    """Check each node by a single call, because a listing may be incomplete."""
+    """Look up each node's instance with a single call, because a listing may be incomplete.
+
+    Nodes without an instance are added to `case.without_instance`.
+    """
     lookup = InstanceLookup(CloudClient(case.cloud))
 
     async def check_node(node: Node) -> None:
@@ -144,7 +150,14 @@ async def _look_up(case: Case, nodes: Iterable[Node]) -> None:
 
 
 def guesses(lost: Sequence[str], lonely: Sequence[str]) -> Iterator[str]:
-    """Yield instances whose names resemble nodes without instance: another domain or spelling."""
+    """Yield messages about instances whose names resemble names of nodes without an instance.
+
+    The names may differ in their domain, case or spelling.
+
+    Args:
+        lost: names of nodes without an instance.
+        lonely: names of instances without a node.
+    """
     by_label = {name.partition(".")[0].lower(): name for name in lonely}
     for name in lost:
         label = name.partition(".")[0].lower()
@@ -179,7 +192,7 @@ async def taints(case: Case) -> CheckFinding:
 
 
 async def pod_cidrs(case: Case) -> CheckFinding:
-    """Compare the nodes' Pod ranges with `--cluster-cidr`."""
+    """Check that nodes have Pod CIDRs, all within `--cluster-cidr`."""
     if not provider.is_startable(case, MANIFEST):
         return ok("the route controller is disabled, so Pod ranges are not checked")
     given = case.options.cluster_cidr
@@ -227,7 +240,10 @@ def _why(case: Case, node: Node, reasons: Mapping[str, str]) -> str:
 
 
 async def _warnings(case: Case) -> Mapping[str, str]:
-    """Return the last warning about each node; empty if events may not be read."""
+    """Return the message of the last Warning event about each node, by node name.
+
+    Empty if events cannot be read.
+    """
     latest: dict[str, tuple[str, str]] = {}
     try:
         async for page in case.client.resource(EVENTS).pages(field_selector=_WARNINGS):

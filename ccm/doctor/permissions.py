@@ -1,9 +1,11 @@
-"""The permissions that the daemon needs, by controller and flag, and checks of them.
+"""The permissions that the daemon needs, by controller and flag, and checks of the permissions.
 
-The shipped RBAC has exactly the rules of `needed_permissions`; a test compares the two. The right
-to create Secrets in `kube-system`, for bootstrap tokens, is equivalent to cluster-admin: a Secret
-of type `kubernetes.io/service-account-token` gets the token of any account there.
-`bootstrap_tokens` checks whether a policy restricts the accounts with that right.
+The RBAC rules in `manifests` match `needed_permissions` exactly; a test compares them.
+
+Bootstrap tokens need the permission to create Secrets in `kube-system`, which is equivalent to
+cluster-admin: a Secret of type `kubernetes.io/service-account-token` can get the token of any
+service account in the namespace. `bootstrap_tokens` checks whether a policy restricts the accounts
+with that permission.
 """
 
 from __future__ import annotations
@@ -48,16 +50,16 @@ CONCURRENCY = 8
 """Maximum number of concurrent access reviews."""
 
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
-"""Environment variable that every Pod has (Kubernetes)."""
+"""Environment variable that Kubernetes sets in every container."""
 
 PREFIX = "system:serviceaccount:"
-"""Prefix of the user names of service accounts (Kubernetes)."""
+"""Prefix of service accounts' user names in Kubernetes."""
 
 _PATH = "/apis/authorization.k8s.io/v1"
 
 
 async def permissions(case: Case) -> CheckFinding:
-    """Check every permission that the daemon needs with these flags."""
+    """Check that the daemon's user has every permission that the daemon needs with these flags."""
     wanted = _wanted(case)
     missing: list[Permission] = []
     refusals: list[str] = []
@@ -108,18 +110,18 @@ def _wanted(case: Case) -> list[Permission]:
         plan = load_migration(options)
     except Misconfigured:
         plan = None  # the daemon reports the error when it starts
-    # In a Pod the daemon reviews callers with its own account; elsewhere
-    # --authentication-kubeconfig names another one.
+    # The daemon sends reviews of callers with its own account if it runs in a Pod without
+    # --authentication-kubeconfig.
     own = bool(case.impersonated_user or case.environ.get(IN_CLUSTER))
     own = own and not options.authentication_kubeconfig
     all_needs = needed_permissions(options, migrated=plan.leader_name if plan else "", reviews=own)
-    # Access reviews of this cluster do not cover other clusters; the check of machine classes
-    # covers optional permissions.
+    # Access reviews cannot cover other clusters. The check machine-classes covers optional
+    # permissions.
     return [need for need in all_needs if not (need.cluster or need.optional)]
 
 
 async def is_allowed(client: Client, need: Permission, user: str) -> bool:
-    """Return whether a user has a permission; an empty user is our own."""
+    """Return whether a user has a permission; an empty user means the client's own user."""
     plural = "subjectaccessreviews" if user else "selfsubjectaccessreviews"
     resource, _, subresource = need.resource.partition("/")
     attributes = {
@@ -146,7 +148,7 @@ async def is_allowed(client: Client, need: Permission, user: str) -> bool:
 
 
 def reviewed_user(case: Case, need: Permission) -> str:
-    """Return the user that needs the permission; empty = our own."""
+    """Return the user that needs the permission; empty = the command's own user."""
     return service_account_user(need.account) if need.account else case.impersonated_user
 
 
@@ -156,23 +158,23 @@ def service_account_user(name: str) -> str:
 
 
 SYSTEM_NAMESPACE = "kube-system"
-"""Namespace of the ConfigMap with the trusted CAs of API extensions."""
+"""Namespace with the ConfigMap extension-apiserver-authentication; its UID identifies a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """One verb on one resource.
+    """Permission for one verb on one resource.
 
     Attributes:
-        verb: verb of RBAC.
-        resource: plural, with the subresource after a slash.
+        verb: RBAC verb.
+        resource: plural name of the resource; a subresource follows after a slash.
         group: API group; empty = the core group.
-        namespace: empty = all namespaces, or a resource without namespaces.
-        name: name of the one object; empty = all objects.
-        account: service account that needs the permission if controllers have their own accounts;
-            empty = the daemon itself.
-        cluster: role of another cluster; empty = our own cluster.
-        optional: whether only some objects need the permission.
+        namespace: namespace; empty = all namespaces, or a cluster-scoped resource.
+        name: name of the only object; empty = all objects.
+        account: controller's service account that needs the permission, with
+            `--use-service-account-credentials`; empty = the daemon's own account.
+        cluster: role of another cluster; empty = the daemon's cluster.
+        optional: whether the daemon needs the permission for some objects only.
         users: controllers, flags and features that need the permission.
     """
 
@@ -197,10 +199,11 @@ def needed_permissions(
 ) -> list[Permission]:
     """Return the permissions that the daemon needs with these flags.
 
-    The list has no duplicates and a stable order.
+    The list has no duplicates, and its order is stable.
 
     Args:
-        migrated: name of the second Lease with leader migration; empty = no migration.
+        options: the daemon's flags.
+        migrated: name of the second Lease for leader migration; empty = no migration.
         reviews: whether the daemon reviews the callers of its endpoints with its own account.
     """
     users_by_need: dict[Permission, tuple[str, ...]] = {}
@@ -212,7 +215,7 @@ def needed_permissions(
 
 
 def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, Permission]]:
-    """Yield users and permissions, with duplicates."""
+    """Yield pairs of a user (see `Permission.users`) and a permission; permissions may repeat."""
     running = [
         candidate
         for candidate in controllers.enabled(options.controllers)
@@ -239,7 +242,7 @@ def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, 
 
 
 def _controller(options: Options, manifest: Manifest[Any]) -> Iterator[tuple[str, Permission]]:
-    # The shared informers use the daemon's own account, also if controllers have accounts.
+    # Shared informers use the daemon's own account even if controllers have accounts of their own.
     for resource in manifest.watched:
         for verb in ("list", "watch"):
             yield manifest.name, Permission(verb=verb, resource=resource)
@@ -272,12 +275,15 @@ def _group(manifest: Manifest[Any], resource: str) -> str:
 
 
 def _at(role: str, need: Permission, options: Options) -> Permission:
-    """Return the need for the cluster with that role; elsewhere, controllers have no accounts."""
+    """Return the permission for the cluster with that role.
+
+    In other clusters, controllers have no service accounts of their own.
+    """
     return replace(need, cluster=role, account="") if role in remote_kubeconfigs(options) else need
 
 
 def _events(options: Options, running: Sequence[Manifest[Any]]) -> Iterator[tuple[str, Permission]]:
-    """Yield the permissions for events; those about Machines are in one namespace."""
+    """Yield the permissions for events; events about Machines are in the Machines' namespace."""
     is_wide = any(OWN_CLUSTER in manifest.roles(options, "events", "") for manifest in running)
     places = {(OWN_CLUSTER, "" if is_wide else options.leader_elect_resource_namespace)}
     machines = [
@@ -356,7 +362,7 @@ _BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybind
 
 
 async def bootstrap_tokens(case: Case) -> CheckFinding:
-    """Find accounts of ours that may create Secrets without a restricting policy."""
+    """Find accounts of the daemon that may create Secrets without a restricting policy."""
     if case.options.target_kubeconfig == NO_TARGET:
         return ok("machines join no cluster (--target-kubeconfig=none)")
     client = await reach.client_of_role(case, TARGET)
@@ -375,10 +381,14 @@ async def bootstrap_tokens(case: Case) -> CheckFinding:
 
 
 async def _accounts_with_secret_create(case: Case, client: Client) -> Sequence[str]:
-    """Return our accounts that may create Secrets; as an administrator, by our roles."""
+    """Return the daemon's accounts that may create Secrets in the namespace of bootstrap tokens.
+
+    If the command's user is a service account, it is the daemon's, and access reviews decide.
+    Otherwise the role bindings with the daemon's label decide.
+    """
     user = case.impersonated_user or case.user.username
     if user.startswith(PREFIX):
-        # As a service account, review ourselves: this needs no right to review others.
+        # A review of the own user needs no permission to create subjectaccessreviews.
         asked = {user: case.impersonated_user}
         if case.options.use_service_account_credentials:
             asked[service_account_user(ACCOUNT)] = service_account_user(ACCOUNT)
@@ -408,7 +418,7 @@ async def _accounts_with_secret_create(case: Case, client: Client) -> Sequence[s
 
 
 async def _restricted_users(client: Client) -> set[str]:
-    """Return the users whose Secrets a bound policy restricts everywhere."""
+    """Return the users for whose writes of Secrets a bound policy applies in all namespaces."""
     policies, bindings = await _known(client, _POLICIES), await _known(client, _BINDINGS)
     bound = {
         get_text_field(item, "spec.policyName")
@@ -420,7 +430,7 @@ async def _restricted_users(client: Client) -> set[str]:
     for item in policies:
         rules = get_field(item, "spec.matchConstraints.resourceRules") or ()
         about = [rule for rule in rules if _has(rule, "resources", "secrets")]
-        # The policy covers every write of a Secret.
+        # Whether the policy covers every write of a Secret.
         is_whole = all(
             any(_has(rule, "operations", operation) for rule in about)
             for operation in ("CREATE", "UPDATE")
@@ -434,7 +444,7 @@ async def _restricted_users(client: Client) -> set[str]:
 
 
 def _has(rule: Any, field: str, value: str) -> bool:
-    """Return whether a list of a rule has a value or the wildcard."""
+    """Return whether a list field of a rule contains the value or the wildcard."""
     return bool({value, _ANY} & set(rule.get(field) or ()))
 
 

@@ -1,6 +1,6 @@
-"""Checks of the provider: its cloud config, and whether its cloud answers.
+"""Checks of the provider: its configuration, and whether its cloud answers.
 
-The cloud only gets read calls. The provider's clients of the cluster refuse to write.
+The checks make only read calls to the cloud. API clients of the provider refuse to write.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ OFFERS: Mapping[str, str] = {
     "clusters": "clusters",
     "machines": "machines",
 }
-"""Field of `Cloud` -> name in messages."""
+"""Field of `Cloud` -> name of the interface in messages."""
 
 
 def offers(cloud: Cloud) -> Sequence[str]:
-    """Return the capabilities of an open provider, as shown to users."""
+    """Return the names of the interfaces that an open provider implements, for messages."""
     parts = {name: getattr(cloud, name) for name in OFFERS}
     capabilities = [OFFERS[name] for name, part in parts.items() if part is not None]
     if isinstance(parts["instances"], InstanceStates):
@@ -48,13 +48,13 @@ def offers(cloud: Cloud) -> Sequence[str]:
 
 
 class ReadOnlyClients:
-    """API clients for a provider under examination; they refuse to write."""
+    """Factory of API clients for a provider under examination; the clients refuse to write."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def client(self, name: str) -> ApiClient:
-        """Return a client that refuses to write."""
+        """Return a client that raises FailedPrecondition for every write."""
         del name
 
         def check(method: str, path: str) -> None:
@@ -68,7 +68,7 @@ class ReadOnlyClients:
 
 
 async def flags(case: Case) -> CheckFinding:
-    """Report flags that are deprecated or have no effect; invalid flags were rejected before."""
+    """Report flags that are deprecated or have no effect; parsing has rejected invalid flags."""
     given = len(case.options.explicit)
     notices = [*case.options.deprecations(), *case.options.notices()]
     unserved = http.unserved_reason(case.options)
@@ -84,7 +84,7 @@ async def flags(case: Case) -> CheckFinding:
 
 
 async def provider(case: Case) -> CheckFinding:
-    """Import the provider."""
+    """Check that the provider is installed and can be imported."""
     name = case.options.cloud_provider
     if not name:
         known = ", ".join(sorted(registry.installed_providers())) or "none"
@@ -105,7 +105,7 @@ async def provider(case: Case) -> CheckFinding:
 
 
 async def cloud_config(case: Case) -> CheckFinding:
-    """Open the provider with its cloud config."""
+    """Check that the provider opens with its configuration."""
     name, file = case.options.cloud_provider, case.options.cloud_config
     shown = file or "no --cloud-config"
     try:
@@ -131,7 +131,7 @@ async def cloud_config(case: Case) -> CheckFinding:
 
 
 async def cluster_id(case: Case) -> CheckFinding:
-    """Check whether the provider distinguishes this cluster's cloud resources from others'."""
+    """Check whether the provider has a cluster ID, to distinguish this cluster's resources."""
     if case.cloud.has_cluster_id:
         return ok(f"the provider has a cluster ID; --cluster-name={case.options.cluster_name}")
     advice = "set a cluster ID in the provider's configuration"
@@ -142,7 +142,7 @@ async def cluster_id(case: Case) -> CheckFinding:
 
 
 async def cloud(case: Case) -> CheckFinding:
-    """Make one read call that needs credentials."""
+    """Check that the cloud answers a read call that needs credentials."""
     handle = CloudClient(case.cloud)
     name = case.options.cloud_provider
     try:
@@ -197,7 +197,7 @@ def is_startable(case: Case, controller: Manifest[Any]) -> bool:
 
 
 def _reason_disabled(case: Case, controller: Manifest[Any]) -> str:
-    """Return why a controller is turned off or not possible; empty if it can run."""
+    """Return why flags disable a controller or the provider cannot run it; empty if it can run."""
     return controller.disabled_by(case.options) or controller.missing_interface(case.cloud)
 
 
@@ -225,10 +225,10 @@ def _failed(error: errors.CloudError, name: str, head: str = "") -> CheckFinding
 
 
 async def open_provider(case: Case) -> None:
-    """Set the client and the cloud of a case; its `exit_stack` close them.
+    """Set `client` and `cloud` of a case; the case's `exit_stack` closes them.
 
     Raises:
-        ExaminationError: a check on the way failed.
+        ExaminationError: a check of the kubeconfig or of the provider failed.
     """
     for name, check in (
         ("kubeconfig", reach.kubeconfig),

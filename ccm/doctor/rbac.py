@@ -1,9 +1,10 @@
 """RBAC roles of the machine commands, generated from the declarations of their controllers.
 
-`python -m ccm.doctor.rbac` writes them beside the manifests of each command. `control.yaml` is for
-the cluster with Machines, `target.yaml` for the cluster that they join. The component
-`bootstrap-tokens` has the permissions that only some classes need there. With one cluster, all
-apply to it. The chart has the same roles. A test compares the files with the declarations.
+`python -m ccm.doctor.rbac` writes the roles to the folder with the manifests of each command, and
+to the Helm chart. `control.yaml` is for the cluster with the Machines, `target.yaml` for the
+cluster that the machines join. The Kustomize component `bootstrap-tokens` has the permissions in
+the target cluster that only some MachineClasses need. If both clusters are one, all three apply to
+it. A test compares the files with the declarations.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ccm.model.names import LABEL_APP, LABEL_INSTANCE
 FOLDER = Path(__file__).parents[2] / "manifests"
 
 TOKENS = "bootstrap-tokens"
-"""Component with the permissions that only some classes need."""
+"""Kustomize component with the permissions that only some MachineClasses need."""
 
 _PLACEHOLDER = "NAMESPACE"
 """Placeholder for the namespace of Machines, which is a value of the chart."""
@@ -41,7 +42,7 @@ Object = dict[str, Any]
 
 def needed(command: MachineCommand, *flags: str) -> dict[str, list[Permission]]:
     """Return the permissions of a command with these flags, by role of the cluster."""
-    # Two clusters, so that each permission belongs to one of them.
+    # With two different kubeconfigs, each permission belongs to one of the clusters.
     words = [*flags, *(f"--{role}-kubeconfig={role}" for role in (CONTROL, TARGET))]
     options = command.read([*words, *(["--cloud-provider=any"] if command.has_cloud else [])])
     assert not isinstance(options, str)
@@ -54,7 +55,7 @@ def needed(command: MachineCommand, *flags: str) -> dict[str, list[Permission]]:
 
 
 def files(command: MachineCommand) -> dict[Path, str]:
-    """Return the files of a command by path; empty for a command without controllers."""
+    """Return the content of a command's files by path; empty for a command without controllers."""
     if not command.controllers:
         return {}
     texts = _texts(command)
@@ -81,14 +82,14 @@ def _texts(command: MachineCommand, home: str = DEFAULT_NAMESPACE) -> dict[str, 
 def objects(
     name: str, role: str, permissions: Iterable[Permission], home: str = DEFAULT_NAMESPACE
 ) -> Iterator[Object]:
-    """Yield the roles and bindings of an account.
+    """Yield the roles and role bindings of a service account.
 
     Args:
-        name: name of the account, also in the names of its roles.
-        role: role of the cluster.
+        name: name of the service account; part of the names of its roles.
+        role: role of the cluster, or `TOKENS`.
         permissions: permissions in that cluster.
-        home: namespace of Machines. A cluster can have several, each with its own account, so that
-            names of roles in other namespaces end with it.
+        home: namespace of Machines. Several namespaces of a control cluster can have Machines, so
+            names of roles outside `home` end with it.
     """
     by_place: dict[str, list[Permission]] = {}
     for need in permissions:
@@ -126,7 +127,7 @@ def _written(name: str, role: str, permissions: Iterable[Permission], home: str)
     import yaml
 
     class Plain(yaml.SafeDumper):
-        """A dumper without anchors and aliases."""
+        """YAML dumper that writes no anchors and aliases."""
 
         def ignore_aliases(self, _data: Any) -> bool:
             return True
@@ -143,7 +144,11 @@ def _written(name: str, role: str, permissions: Iterable[Permission], home: str)
 
 
 def _in_the_chart(name: str, documents: Mapping[str, str]) -> str:
-    """Return the chart's template: namespaces are values; a separate target gets no roles here."""
+    """Return the chart's template.
+
+    Namespaces are chart values. Roles for the target cluster are omitted if that is another
+    cluster.
+    """
     first, *others = name.split("-")
     values = f".Values.{first}{''.join(map(str.capitalize, others))}"
     account = f"name: {name}, namespace: "
@@ -165,7 +170,10 @@ def _in_the_chart(name: str, documents: Mapping[str, str]) -> str:
 
 
 def _events_apart(text: str, values: str) -> str:
-    """Make roles in the namespace of CRD events conditional: it may be the Machines' namespace."""
+    """Make roles in the namespace `default`, for events about CRDs, conditional.
+
+    They are omitted if the Machines' namespace is `default`: its role already has the permissions.
+    """
     head, *others = text.split("---\n")
     apart = [part for part in others if f"  namespace: {DEFAULT_NAMESPACE}\n" in part]
     result = "---\n".join([head, *(part for part in others if part not in apart)])

@@ -1,4 +1,4 @@
-"""Checks of the API server: configuration, availability, our identity there, and clock skew."""
+"""Checks of the API server: configuration, availability, authenticated user, and clock skew."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from ccm.model import times
 from ccm.model.meta import ObjectMeta, Wire
 
 ANONYMOUS = "system:anonymous"
-"""User of requests without credentials (Kubernetes)."""
+"""User name of requests without credentials in Kubernetes."""
 
 SKEW_S = 5.0
 """Maximum clock skew without a warning, in seconds; timestamps have whole seconds."""
 
 FAIL_SKEW_S = 60.0
-"""Clock skew in seconds from which fresh tokens and certificates may count as not yet valid."""
+"""Clock skew in seconds that is a failure: new tokens and certificates may seem not yet valid."""
 
 _WORDS: dict[errors.FailureKind, tuple[str, str]] = {
     "refused": (
@@ -76,10 +76,10 @@ class _Review(Wire, frozen=True, kw_only=True):
 
 
 async def connect(case: Case) -> None:
-    """Open the client of the API server.
+    """Read the kubeconfig, and set `cluster` and `client` of the case.
 
     Raises:
-        ExaminationError: the kubeconfig is not usable.
+        ExaminationError: the kubeconfig is unusable.
     """
     finding = await kubeconfig(case)
     if finding.severity is Severity.FAIL:
@@ -87,7 +87,7 @@ async def connect(case: Case) -> None:
 
 
 async def kubeconfig(case: Case) -> CheckFinding:
-    """Read the configuration of the API server, and create the client."""
+    """Check the configuration of the API server, and set `cluster` and `client` of the case."""
     file, hint, environ = case.options.kubeconfig, "", case.environ
     if not (file or case.options.master or environ.get("KUBERNETES_SERVICE_HOST")):
         home = Path(environ.get("HOME", "/")) / ".kube" / "config"
@@ -106,12 +106,12 @@ async def kubeconfig(case: Case) -> CheckFinding:
 
 
 async def client_of_role(case: Case, role: str) -> Client:
-    """Return the client of the cluster with that role for machine controllers.
+    """Return the client for the cluster with a role for machine controllers.
 
-    Often it is our own cluster.
+    It is `case.client` if the daemon's cluster has that role.
 
     Raises:
-        KubeError: the kubeconfig of that cluster is not usable.
+        KubeError: the kubeconfig of the cluster is unusable.
     """
     file = remote_kubeconfigs(case.options).get(role)
     if file is None:
@@ -137,10 +137,10 @@ async def _open_client(case: Case, file: str, master: str = "") -> tuple[Cluster
 
 
 async def server(case: Case) -> CheckFinding:
-    """Check that the API server answers, by its version."""
+    """Check that the API server answers a request for its version."""
     where = case.cluster.server
     try:
-        # Without retries: the first error is the finding.
+        # No retries, because the first error is the finding.
         answer = await case.client.raw("GET", "/version", retry=False)
         version = get_text_field(msgspec.json.decode(answer, type=dict[str, Any]), "gitVersion")
     except errors.Unreachable as error:
@@ -157,7 +157,7 @@ async def server(case: Case) -> CheckFinding:
 
 
 async def identity(case: Case) -> CheckFinding:
-    """Check as which user the API server authenticates us."""
+    """Check that the API server authenticates the command's user; measure the clock skew too."""
     path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
@@ -177,7 +177,7 @@ async def identity(case: Case) -> CheckFinding:
     review = msgspec.json.decode(answer, type=_Review)
     case.user = review.status.user_info
     if (moment := review.metadata.creation_timestamp) is not None:
-        # The timestamp has whole seconds, rounded down.
+        # The timestamp is rounded down to whole seconds; 0.5 s is the mean error.
         case.skew_s = (times.parse_time(moment) - now()).total_seconds() + 0.5
     if case.user.username == ANONYMOUS:
         return fail(
@@ -189,7 +189,7 @@ async def identity(case: Case) -> CheckFinding:
 
 
 async def clock(case: Case) -> CheckFinding:
-    """Compare our clock with the API server's."""
+    """Compare the local clock with the API server's clock."""
     if case.skew_s is None:
         return skip("the API server's time is unknown")
     difference_s = abs(case.skew_s)
@@ -213,7 +213,7 @@ def _unreachable(where: str, error: errors.Unreachable) -> CheckFinding:
 
 
 def _untrusted(where: str, error: errors.Unreachable) -> CheckFinding:
-    # The TLS library's errors have the details; the HTTP library's errors wrap them.
+    # The details are in the TLS library's errors, which the HTTP library's errors wrap.
     causes: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None:

@@ -27,14 +27,15 @@ from ccm.planning.timeloop import FastForwardLoop
 T = TypeVar("T")
 
 TIME_SHARE = 0.8
-"""Part of a check's time limit that the forecast may use.
+"""Fraction of a check's time limit that the forecast may use.
 
-A forecast takes long with many nodes, and exceeding the time is no failure.
+With many nodes, a forecast takes long. When the time is over, the check is skipped and has not
+failed.
 """
 
 
 async def deletions_at_start(case: Case) -> CheckFinding:
-    """Report the nodes, load balancers, routes and VMs that a start would delete."""
+    """Report the nodes, load balancers, routes and VMs that the daemon would delete at a start."""
     options, environ = case.options, case.environ
     separate_case = Case(
         options=options,
@@ -87,6 +88,12 @@ async def forecast_of(
 ) -> Forecast:
     """Return the forecast for a start with these flags; see `ccm.planning.forecast.forecast`.
 
+    Args:
+        options: the daemon's flags.
+        environ: environment variables, for the kubeconfig and exec plugins.
+        wait: see `ccm.planning.forecast.forecast`.
+        case: case in which the clients are opened; None = a new case.
+
     Raises:
         ExaminationError: the forecast cannot be computed.
     """
@@ -107,7 +114,7 @@ async def forecast_of(
         cause = next(leaf_exceptions(error))
         if not isinstance(cause, KubeError | CloudError):
             raise
-        # The check that reports the same error.
+        # Name the check that reports the same error.
         check = "identity" if isinstance(cause, Unauthorized) else ""
         check = "server" if isinstance(cause, Unreachable) else check
         raise ExaminationError(f"{type(cause).__name__}: {cause}", check=check) from error
@@ -115,9 +122,10 @@ async def forecast_of(
 
 
 async def run_in_forecast_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run work on a `FastForwardLoop` in a thread of its own, and return the result.
+    """Run a coroutine on a `FastForwardLoop` in a thread of its own, and return the result.
 
-    The thread is a daemon thread: it does not delay the exit of the process.
+    Cancelling this call cancels the coroutine. The thread is a daemon thread, so it does not delay
+    the exit of the process.
     """
     outcome: Future[T] = Future()
     outcome.set_running_or_notify_cancel()
@@ -135,7 +143,7 @@ async def run_in_forecast_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> 
         except BaseException as error:  # noqa: BLE001 - the caller's await raises it
             outcome.set_exception(error)
         else:
-            # Only after the loop is closed: until then it replaces the clock.
+            # Only after the loop is closed, because an open `FastForwardLoop` replaces the clock.
             outcome.set_result(result)
 
     threading.Thread(target=run, name="start-forecast", daemon=True).start()
