@@ -24,7 +24,7 @@ from tests.support.vendor import balancer_of
 
 
 @pytest.mark.row("hcloud-balancer-11")
-async def test_the_way_to_targets_changes(harness: HcloudHarness) -> None:
+async def test_targets_are_replaced_when_use_private_ip_changes(harness: HcloudHarness) -> None:
     nodes = await harness.nodes(2)
     await ensured(harness.balancer, service(), nodes)
     harness.service.log.clear()
@@ -37,7 +37,7 @@ async def test_the_way_to_targets_changes(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-balancer-11")
-async def test_private_targets_need_a_network(harness: HcloudHarness) -> None:
+async def test_private_targets_are_refused_without_a_network(harness: HcloudHarness) -> None:
     async with opened(harness, HCLOUD_NETWORK="") as project:
         with pytest.raises(cloud.InvalidArgument, match="HCLOUD_NETWORK"):
             await ensured(balancer_of(project), service(use_private_ip="true"), [])
@@ -45,7 +45,9 @@ async def test_private_targets_need_a_network(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-balancer-12")
-async def test_more_nodes_than_targets(harness: HcloudHarness) -> None:
+async def test_targets_are_capped_at_the_limit_of_the_load_balancer_type(
+    harness: HcloudHarness,
+) -> None:
     nodes = await harness.nodes(28)
     await ensured(harness.balancer, service(), nodes[::-1])
 
@@ -63,7 +65,9 @@ IP = {"type": "ip", "ip": {"ip": "192.0.2.7"}}
 
 @pytest.mark.row("hcloud-balancer-13", "hcloud-node-05")
 @pytest.mark.parametrize("kept", ["nobody", "robot_enabled", "robot_node"])
-async def test_ip_targets(harness: HcloudHarness, kept: str) -> None:
+async def test_ip_targets_are_kept_only_where_robot_servers_are_in_use(
+    harness: HcloudHarness, kept: str
+) -> None:
     settled(harness, labels={UID: "uid-1"}, targets=[IP])
     robot = node("bm", provider_id="hcloud://bm-42")
     switches = {"ROBOT_ENABLED": "true", "HCLOUD_NETWORK_ROUTES_ENABLED": "false"}
@@ -75,7 +79,7 @@ async def test_ip_targets(harness: HcloudHarness, kept: str) -> None:
 
 
 @pytest.mark.row("hcloud-balancer-14")
-async def test_health_checks_from_the_environment(harness: HcloudHarness) -> None:
+async def test_health_check_defaults_come_from_the_environment(harness: HcloudHarness) -> None:
     checks = {"INTERVAL": "6s", "TIMEOUT": "0s", "RETRIES": "2"}
     given = {f"HCLOUD_LOAD_BALANCERS_HEALTH_CHECK_{key}": text for key, text in checks.items()}
     async with opened(harness, **given) as project:
@@ -87,8 +91,8 @@ async def test_health_checks_from_the_environment(harness: HcloudHarness) -> Non
 
 
 @pytest.mark.row("hcloud-balancer-14", "hcloud-balancer-18")
-async def test_what_nobody_asks_for_of_a_health_check_stays(harness: HcloudHarness) -> None:
-    """By somebody's hand, or by the vendor's manager; what is asked for is changed beside it."""
+async def test_health_check_fields_without_an_annotation_are_kept(harness: HcloudHarness) -> None:
+    """Set by hand or by the vendor's manager. Only annotated fields change."""
     http = {"domain": "a.example.com", "path": "/ready", "tls": False, "status_codes": ["200"]}
     check = {**CHECK, "interval": 30, "retries": 5, "protocol": "http", "http": http}
     port = {"protocol": "tcp", "listen_port": 80, "destination_port": 30080, "health_check": check}
@@ -108,8 +112,8 @@ async def test_what_nobody_asks_for_of_a_health_check_stays(harness: HcloudHarne
 
 
 @pytest.mark.row("hcloud-balancer-14")
-async def test_a_health_check_goes_back_from_https(harness: HcloudHarness) -> None:
-    """Its protocol says so for itself; nobody has to say that there is no TLS."""
+async def test_health_check_tls_follows_the_protocol(harness: HcloudHarness) -> None:
+    """From https back to http, without an annotation about TLS."""
     found = []
     for protocol in ("https", "http"):
         await ensured(harness.balancer, service(health_check_protocol=protocol), [])
@@ -119,8 +123,8 @@ async def test_a_health_check_goes_back_from_https(harness: HcloudHarness) -> No
 
 
 @pytest.mark.row("hcloud-balancer-14")
-async def test_an_empty_part_of_a_health_check_is_its_default(harness: HcloudHarness) -> None:
-    """The API takes no empty text, and what was there before does not stay."""
+async def test_an_empty_health_check_annotation_resets_its_field(harness: HcloudHarness) -> None:
+    """The API accepts no empty text, and the former value must not stay."""
     for domain, path in (("a.example.com", "/ready"), ("", "")):
         asked = service(
             health_check_protocol="http",
@@ -142,7 +146,9 @@ def certificate(harness: HcloudHarness, name: str) -> int:
 
 
 @pytest.mark.row("hcloud-balancer-15", "hcloud-balancer-17")
-async def test_certificates_that_are_there(harness: HcloudHarness) -> None:
+async def test_existing_certificates_are_referenced_and_never_deleted(
+    harness: HcloudHarness,
+) -> None:
     one, two = certificate(harness, "one"), certificate(harness, "two")
     asked = service(protocol="https", http_certificates=f"one, {two}", http_redirect_http="true")
 
@@ -158,7 +164,9 @@ async def test_certificates_that_are_there(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-balancer-15", "hcloud-balancer-17")
-async def test_managed_certificates(harness: HcloudHarness) -> None:
+async def test_managed_certificates_are_created_and_deleted_with_the_service(
+    harness: HcloudHarness,
+) -> None:
     asked = {
         "protocol": "https",
         "certificate_type": "managed",
@@ -186,10 +194,10 @@ async def test_managed_certificates(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-balancer-15")
-async def test_a_managed_certificate_goes_when_nobody_asks_for_it_any_more(
+async def test_a_managed_certificate_is_deleted_even_without_its_annotations(
     harness: HcloudHarness,
 ) -> None:
-    """The Service has lost its annotations since; those of others stay."""
+    """The Service lost its annotations; certificates of others stay."""
     asked = {
         "protocol": "https",
         "certificate_type": "managed",
@@ -211,7 +219,7 @@ async def test_a_managed_certificate_goes_when_nobody_asks_for_it_any_more(
 
 @pytest.mark.row("hcloud-balancer-19")
 @pytest.mark.parametrize(("field", "value"), [("protocol", "UDP"), ("node_port", 0)])
-async def test_what_cannot_be_had_is_refused(
+async def test_udp_and_missing_node_ports_are_refused_before_any_write(
     harness: HcloudHarness, field: str, value: Any
 ) -> None:
     port = msgspec.structs.replace(DEFAULT_PORT, **{field: value})
@@ -221,8 +229,8 @@ async def test_what_cannot_be_had_is_refused(
 
 
 @pytest.mark.row("hcloud-balancer-02")
-async def test_a_deletion_with_an_action(harness: HcloudHarness) -> None:
-    """As the vendor's client of today wants it: over when the action is over."""
+async def test_deletion_waits_for_its_action(harness: HcloudHarness) -> None:
+    """The API may answer with an action, which the vendor's current client awaits."""
     settings = harness.service.settings
     await ensured(harness.balancer, service(), [])
     settings.deletion_actions, settings.action_s = True, 0.05
@@ -250,7 +258,9 @@ async def test_a_deletion_with_an_action(harness: HcloudHarness) -> None:
     ],
     ids=str,
 )
-async def test_digests_make_a_start_cheap(harness: HcloudHarness, asked: dict[str, str]) -> None:
+async def test_the_listed_digest_matches_the_wanted_one_after_a_restart(
+    harness: HcloudHarness, asked: dict[str, str]
+) -> None:
     nodes: Sequence[cloud.Node] = await harness.nodes(2)
     await ensured(harness.balancer, service(**asked), nodes)
     async with harness.open() as again:
@@ -264,7 +274,9 @@ async def test_digests_make_a_start_cheap(harness: HcloudHarness, asked: dict[st
 
 
 @pytest.mark.row("hcloud-balancer-17")
-async def test_the_private_address_changes_under_private_targets(harness: HcloudHarness) -> None:
+async def test_private_targets_survive_a_change_of_the_private_address(
+    harness: HcloudHarness,
+) -> None:
     nodes = await harness.nodes(2)
     await ensured(harness.balancer, service(use_private_ip="true"), nodes)
 
@@ -277,10 +289,10 @@ async def test_the_private_address_changes_under_private_targets(harness: Hcloud
 
 @pytest.mark.row("hcloud-balancer-06")
 @pytest.mark.parametrize("owner", ["", "uid-of-another"])
-async def test_somebody_took_the_name_that_nobody_asked_for(
+async def test_a_taken_default_name_is_adopted_unless_another_service_owns_it(
     harness: HcloudHarness, owner: str
 ) -> None:
-    """The name by default, which is looked for only when it turns out to be taken."""
+    """The default name is looked up only when the API reports it as taken."""
     wanted = service("uid-1")
     name = harness.balancer.get_load_balancer_name(CLUSTER, wanted)
     made = settled(harness, name=name, labels={UID: owner} if owner else {})
@@ -295,8 +307,10 @@ async def test_somebody_took_the_name_that_nobody_asked_for(
     assert made["labels"][UID] == (owner or "uid-1")
 
 
-async def test_a_name_that_is_taken_by_nobody(harness: HcloudHarness) -> None:
-    """It was given up again between the refusal and the look."""
+async def test_a_name_conflict_without_a_load_balancer_is_raised_and_retried(
+    harness: HcloudHarness,
+) -> None:
+    """The name was freed between the refusal and the look-up."""
     fault = Fault(operation="POST /load_balancers", code="uniqueness_error", status=409, count=1)
     harness.service.script.add(fault)
 
@@ -306,8 +320,10 @@ async def test_a_name_that_is_taken_by_nobody(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-balancer-21")
-async def test_one_in_another_network(harness: HcloudHarness) -> None:
-    """It comes into ours; without one of ours it stays where somebody put it."""
+async def test_a_load_balancer_in_another_network_moves_to_the_configured_one(
+    harness: HcloudHarness,
+) -> None:
+    """Without a configured network it stays where it is."""
     body = {"name": "other", "ip_range": "10.9.0.0/16", "subnets": [{"ip_range": "10.9.0.0/24"}]}
     _, answer = fake_networks.create(harness.service.cloud, Call(body=body))
     assert answer is not None
@@ -325,8 +341,10 @@ async def test_one_in_another_network(harness: HcloudHarness) -> None:
 
 @pytest.mark.row("hcloud-balancer-22")
 @pytest.mark.parametrize("when", ["new", "changed", "by hand"])
-async def test_one_that_nobody_could_reach_is_refused(harness: HcloudHarness, when: str) -> None:
-    """Nothing is made, and it is not asked every second whether it has an address by now."""
+async def test_a_load_balancer_without_any_reachable_address_is_refused(
+    harness: HcloudHarness, when: str
+) -> None:
+    """An error instead of a wait for an address that will never come."""
     wanted = service("uid-1", disable_public_network="true")
     async with opened(harness, HCLOUD_NETWORK="") as project:
         if when != "new":
@@ -339,7 +357,7 @@ async def test_one_that_nobody_could_reach_is_refused(harness: HcloudHarness, wh
     assert harness.service.writes == before + 2 * (when == "by hand")  # name, listener
 
 
-async def test_a_member_goes_by_somebody_elses_hand_meanwhile(harness: HcloudHarness) -> None:
+async def test_target_removal_ignores_not_found_and_addition_aborts(harness: HcloudHarness) -> None:
     nodes = await harness.nodes(2)
     await ensured(harness.balancer, service(), nodes)
     fault = Fault(operation="*remove_target", code="not_found", status=404, count=1, applied=True)
@@ -353,7 +371,7 @@ async def test_a_member_goes_by_somebody_elses_hand_meanwhile(harness: HcloudHar
         await harness.balancer.update_load_balancer(CLUSTER, service(), nodes)
 
 
-async def test_a_quota_that_no_member_uses_is_an_error(harness: HcloudHarness) -> None:
+async def test_a_quota_error_about_a_listener_is_raised(harness: HcloudHarness) -> None:
     settled(harness, labels={UID: "uid-1"})
     fault = Fault(operation="*add_service", code="resource_limit_exceeded")
     harness.service.script.add(fault)
@@ -362,8 +380,8 @@ async def test_a_quota_that_no_member_uses_is_an_error(harness: HcloudHarness) -
         await ensured(harness.balancer, service("uid-1"), [])
 
 
-async def test_one_that_has_no_address_yet(harness: HcloudHarness) -> None:
-    """As after a restart in the middle of its making: no action of ours is known."""
+async def test_a_missing_address_is_waited_for_after_a_restart(harness: HcloudHarness) -> None:
+    """The daemon restarted during the creation, so it knows no action to wait for."""
     harness.service.settings.balancer_s = 60.0
     with pytest.raises(cloud.RetryAfter):
         await harness.balancer.ensure_load_balancer(CLUSTER, service(), [])
@@ -373,8 +391,10 @@ async def test_one_that_has_no_address_yet(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.parametrize("code", ["failed", "gone", "garbage"])
-async def test_a_deletion_that_fails(harness: HcloudHarness, code: str) -> None:
-    """Its action fails; it was deleted before; or the answer cannot be read."""
+async def test_failed_deletions_are_raised_and_not_found_counts_as_deleted(
+    harness: HcloudHarness, code: str
+) -> None:
+    """The action fails, the answer cannot be read, or the load balancer is gone already."""
     await ensured(harness.balancer, service(), [])
     number = only(harness)["id"]
     if code == "failed":
@@ -394,7 +414,7 @@ async def test_a_deletion_that_fails(harness: HcloudHarness, code: str) -> None:
 
 @pytest.mark.row("hcloud-balancer-17")
 @pytest.mark.parametrize("private", ["true", "false"])
-async def test_a_place_of_its_own_in_the_network_comes_first(
+async def test_a_new_load_balancer_gets_the_requested_private_address(
     harness: HcloudHarness, private: str
 ) -> None:
     nodes = await harness.nodes(1)
@@ -407,8 +427,10 @@ async def test_a_place_of_its_own_in_the_network_comes_first(
 
 
 @pytest.mark.row("hcloud-balancer-20")
-async def test_a_digest_with_a_certificate_that_is_to_be_made(harness: HcloudHarness) -> None:
-    """Which one it will be nobody knows: such a Service is looked at after each start."""
+async def test_digests_differ_while_managed_certificates_do_not_exist(
+    harness: HcloudHarness,
+) -> None:
+    """The ID of the certificate is unknown, so the Service is ensured after each start."""
     managed = {"protocol": "https", "certificate_type": "managed"}
     wanted = [service(**managed), service(**managed, http_managed_certificate_name="mine")]
 
@@ -417,7 +439,7 @@ async def test_a_digest_with_a_certificate_that_is_to_be_made(harness: HcloudHar
     assert one != other
 
 
-async def test_somebody_else_makes_the_certificate_meanwhile(harness: HcloudHarness) -> None:
+async def test_a_managed_certificate_created_concurrently_is_reused(harness: HcloudHarness) -> None:
     fault = Fault(
         operation="POST /certificates", code="uniqueness_error", status=409, applied=True, count=1
     )
@@ -434,7 +456,7 @@ async def test_somebody_else_makes_the_certificate_meanwhile(harness: HcloudHarn
 
 
 @pytest.mark.row("hcloud-balancer-17")
-def test_a_name_by_annotation_is_the_name(harness: HcloudHarness) -> None:
+def test_the_name_annotation_replaces_the_name_from_the_uid(harness: HcloudHarness) -> None:
     wanted = build_service(uid="0b6dbe96-bb3c-4d4c-b1e0-4c0ed8a21f0d")
     named = build_service(annotations={ann.NAME.name: "mine"})
     name = harness.balancer.get_load_balancer_name

@@ -53,7 +53,7 @@ async def test_an_annotation_has_its_effect(
 
 
 @pytest.mark.row("hcloud-balancer-17")
-def test_the_schema_refuses_what_is_no_value() -> None:
+def test_the_annotation_schema_refuses_malformed_values() -> None:
     wrong = [
         *TYPED.items(),
         (ann.COOKIE_LIFETIME, "9" * 14),
@@ -80,7 +80,7 @@ def test_the_schema_refuses_what_is_no_value() -> None:
         ({"hostname": "web.example.com"}, ["web.example.com"]),
     ],
 )
-async def test_the_status(
+async def test_the_status_lists_the_addresses_that_the_annotations_allow(
     harness: HcloudHarness, asked: dict[str, str], expected: list[str]
 ) -> None:
     nodes = await harness.nodes(1)
@@ -98,7 +98,9 @@ async def test_the_status(
 
 
 @pytest.mark.row("hcloud-balancer-06")
-async def test_one_without_label_is_adopted_by_name(harness: HcloudHarness) -> None:
+async def test_a_load_balancer_without_label_is_adopted_by_the_name_annotation(
+    harness: HcloudHarness,
+) -> None:
     made = settled(harness, labels={"env": "prod"}, load_balancer_type="lb31")
 
     await ensured(harness.balancer, service("uid-1"), [])
@@ -119,7 +121,9 @@ async def test_one_without_label_is_adopted_by_name(harness: HcloudHarness) -> N
 
 @pytest.mark.row("hcloud-balancer-06")
 @pytest.mark.parametrize("place", ["fsn1", ""])
-async def test_one_of_another_service_is_never_adopted(harness: HcloudHarness, place: str) -> None:
+async def test_a_load_balancer_of_another_service_is_never_adopted(
+    harness: HcloudHarness, place: str
+) -> None:
     made = settled(harness, name="taken", labels={UID: "uid-of-another"})
     wanted = build_service(uid="uid-1", annotations={ann.NAME.name: "taken"})
     async with opened(harness, HCLOUD_LOAD_BALANCERS_LOCATION=place) as project:
@@ -135,7 +139,7 @@ async def test_one_of_another_service_is_never_adopted(harness: HcloudHarness, p
 
 
 @pytest.mark.row("hcloud-balancer-02")
-async def test_a_protected_one_is_left_alone(harness: HcloudHarness) -> None:
+async def test_a_delete_protected_load_balancer_is_not_deleted(harness: HcloudHarness) -> None:
     settled(harness, labels={UID: "uid-1"})["protection"] = {"delete": True}
 
     with pytest.raises(cloud.FailedPrecondition, match="remove the protection"):
@@ -144,7 +148,9 @@ async def test_a_protected_one_is_left_alone(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-balancer-07")
-async def test_two_with_one_label(harness: HcloudHarness) -> None:
+async def test_two_load_balancers_of_one_service_are_refused_and_both_deleted(
+    harness: HcloudHarness,
+) -> None:
     settled(harness, name="one", labels={UID: "uid-1"})
     settled(harness, name="two", labels={UID: "uid-1"})
 
@@ -155,7 +161,7 @@ async def test_two_with_one_label(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-balancer-08")
-async def test_the_type(harness: HcloudHarness) -> None:
+async def test_the_type_changes_only_when_requested(harness: HcloudHarness) -> None:
     async def type_of(**asked: str) -> str:
         await ensured(harness.balancer, service(**asked), [])
         return str(only(harness)["load_balancer_type"]["name"])
@@ -173,7 +179,7 @@ async def test_the_type(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-balancer-09")
-async def test_where_it_is_made(harness: HcloudHarness) -> None:
+async def test_a_new_load_balancer_needs_a_location_or_network_zone(harness: HcloudHarness) -> None:
     with pytest.raises(cloud.InvalidArgument, match="HCLOUD_LOAD_BALANCERS_LOCATION"):
         await ensured(harness.balancer, service(location=""), [])
 
@@ -184,7 +190,7 @@ async def test_where_it_is_made(harness: HcloudHarness) -> None:
 
 @pytest.mark.row("hcloud-balancer-10")
 @pytest.mark.parametrize("code", ["conflict", "locked"])
-async def test_a_locked_one_is_tried_again(harness: HcloudHarness, code: str) -> None:
+async def test_a_locked_load_balancer_is_retried(harness: HcloudHarness, code: str) -> None:
     settled(harness, labels={UID: "uid-1"})
     harness.service.script.add(Fault(operation="*attach_to_network", code=code, count=2))
     with pytest.raises(cloud.RetryAfter):
@@ -196,7 +202,7 @@ async def test_a_locked_one_is_tried_again(harness: HcloudHarness, code: str) ->
 
 
 @pytest.mark.row("hcloud-balancer-03")
-async def test_actions_that_take_time_are_asked_about(harness: HcloudHarness) -> None:
+async def test_running_actions_are_polled_before_further_changes(harness: HcloudHarness) -> None:
     balancer, nodes = harness.balancer, await harness.nodes(1)
     await ensured(balancer, service(), [])
     world = harness.service.cloud
@@ -272,7 +278,7 @@ def ids(nodes: Sequence[cloud.Node]) -> set[int]:
 async def test_members_follow_the_nodes_while_ensure_fails(
     harness: HcloudHarness, asked: dict[str, str]
 ) -> None:
-    """One goes and another comes after a bad annotation; a bad port where that is not refused."""
+    """A bad annotation fails; where it is accepted, a bad port does."""
     balancer, nodes = harness.balancer, await harness.nodes(3)
     await ensured(balancer, build_service(), nodes[:2])
     wanted = build_service(annotations=asked)
@@ -292,7 +298,7 @@ async def test_members_follow_the_nodes_while_ensure_fails(
 
 
 @pytest.mark.row("hcloud-balancer-23")
-async def test_an_unreadable_selector_takes_no_place_from_members(harness: HcloudHarness) -> None:
+async def test_members_stay_when_the_node_selector_is_malformed(harness: HcloudHarness) -> None:
     balancer, nodes = harness.balancer, await harness.nodes(26)
     await ensured(balancer, service(), nodes[1:])
     held = members(harness)
@@ -304,7 +310,9 @@ async def test_an_unreadable_selector_takes_no_place_from_members(harness: Hclou
 
 @pytest.mark.row("hcloud-balancer-23")
 @pytest.mark.parametrize("text", ["true", "perhaps"])
-async def test_an_update_keeps_the_way_to_targets(harness: HcloudHarness, text: str) -> None:
+async def test_an_update_keeps_use_private_ip_of_existing_targets(
+    harness: HcloudHarness, text: str
+) -> None:
     """A load balancer may not be in the network yet, and would lose all targets."""
     balancer, nodes = harness.balancer, await harness.nodes(3)
     await ensured(balancer, service(), nodes[:2])
@@ -318,7 +326,7 @@ async def test_an_update_keeps_the_way_to_targets(harness: HcloudHarness, text: 
 
 
 @pytest.mark.row("hcloud-balancer-23")
-async def test_the_first_targets_are_reached_as_the_service_says(harness: HcloudHarness) -> None:
+async def test_the_first_targets_have_use_private_ip_as_annotated(harness: HcloudHarness) -> None:
     balancer, nodes = harness.balancer, await harness.nodes(1)
     await ensured(balancer, service(use_private_ip="true"), [])
 
@@ -328,7 +336,7 @@ async def test_the_first_targets_are_reached_as_the_service_says(harness: Hcloud
 
 
 @pytest.mark.row("hcloud-balancer-23")
-async def test_members_follow_the_nodes_without_the_network_of_the_settings(
+async def test_members_follow_the_nodes_when_the_configured_network_is_missing(
     harness: HcloudHarness,
 ) -> None:
     settled(harness, labels={UID: "uid-1"})
@@ -359,7 +367,7 @@ async def refused(
 
 @pytest.mark.row("hcloud-balancer-24")
 @pytest.mark.parametrize("why", ["stale", "outside"])
-async def test_a_refused_target_keeps_out_no_other(harness: HcloudHarness, why: str) -> None:
+async def test_a_refused_target_does_not_block_the_others(harness: HcloudHarness, why: str) -> None:
     bad, asked, reason = await refused(harness, harness.project, why)
     balancer, nodes = harness.balancer, await harness.nodes(3)
     await ensured(balancer, service(**asked), nodes[:1])
@@ -371,10 +379,10 @@ async def test_a_refused_target_keeps_out_no_other(harness: HcloudHarness, why: 
 
 
 @pytest.mark.row("hcloud-balancer-24")
-async def test_a_target_that_is_refused_in_the_end_keeps_out_no_other(
+async def test_a_target_whose_action_fails_does_not_block_the_others(
     harness: HcloudHarness,
 ) -> None:
-    """Its action holds up those about other targets, and then fails, each time."""
+    """Its action delays those of other targets, and then fails, each time."""
     balancer, nodes = harness.balancer, await harness.nodes(2)
     await ensured(balancer, service(), [])
     world, held = harness.service.cloud, only(harness)
@@ -393,7 +401,9 @@ async def test_a_target_that_is_refused_in_the_end_keeps_out_no_other(
 
 
 @pytest.mark.row("hcloud-balancer-24")
-async def test_a_target_that_stays_keeps_no_other(harness: HcloudHarness) -> None:
+async def test_a_target_that_cannot_be_removed_does_not_block_other_removals(
+    harness: HcloudHarness,
+) -> None:
     balancer, nodes = harness.balancer, await harness.nodes(3)
     await ensured(balancer, service(), nodes)
     fault = Fault(operation="*remove_target", code="protected", status=423, count=1)
@@ -405,8 +415,8 @@ async def test_a_target_that_stays_keeps_no_other(harness: HcloudHarness) -> Non
     assert len(members(harness) - ids(nodes[2:])) == 1
 
 
-async def test_a_target_that_is_there_already_is_as_good(harness: HcloudHarness) -> None:
-    """By a call whose answer was lost."""
+async def test_an_already_defined_target_counts_as_added(harness: HcloudHarness) -> None:
+    """Added by a call whose answer was lost."""
     balancer, nodes = harness.balancer, await harness.nodes(1)
     await ensured(balancer, service(), [])
     code = "target_already_defined"
@@ -430,7 +440,9 @@ def listener(port: int, node_port: int) -> dict[str, Any]:
 
 
 @pytest.mark.row("hcloud-balancer-06")
-async def test_an_adopted_one_is_released_with_its_service(harness: HcloudHarness) -> None:
+async def test_an_adopted_load_balancer_is_released_when_its_service_is_deleted(
+    harness: HcloudHarness,
+) -> None:
     made, told = settled(harness, labels=OWN), Told()
     wanted = service("uid-1", name="theirs")
     async with in_cluster(harness, told, {}) as project:
@@ -471,7 +483,7 @@ async def test_a_release_survives_a_crash_after_any_write(
 
 
 @pytest.mark.row("hcloud-balancer-06")
-async def test_a_release_waits_for_the_cloud(harness: HcloudHarness) -> None:
+async def test_a_release_waits_for_running_actions(harness: HcloudHarness) -> None:
     made, wanted = settled(harness, labels=OWN), service("uid-1", name="theirs")
     await ensured(harness.balancer, wanted, await harness.nodes(1))
     harness.service.settings.action_s = 60.0
@@ -487,8 +499,10 @@ async def test_a_release_waits_for_the_cloud(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-balancer-06")
-async def test_what_the_service_did_not_bring_stays(harness: HcloudHarness) -> None:
-    """It goes before its load balancer could be changed: listeners and targets are another's."""
+async def test_a_release_keeps_listeners_and_targets_that_it_did_not_add(
+    harness: HcloudHarness,
+) -> None:
+    """The Service is deleted before its load balancer could be changed."""
     theirs = [listener(443, 8443), listener(8080, 8080)]
     made, told = settled(harness, labels=OWN, services=theirs), Told()
     wanted = build_service(
@@ -513,8 +527,10 @@ async def test_what_the_service_did_not_bring_stays(harness: HcloudHarness) -> N
 
 
 @pytest.mark.row("hcloud-balancer-06")
-async def test_a_service_of_another_type_by_now_is_taken_off_too(harness: HcloudHarness) -> None:
-    """It has lost its node ports when its load balancer goes."""
+async def test_a_release_also_works_after_the_service_changed_its_type(
+    harness: HcloudHarness,
+) -> None:
+    """By then it is a ClusterIP Service without node ports."""
     made, wanted = settled(harness, labels=OWN), service("uid-1", name="theirs")
     await ensured(harness.balancer, wanted, await harness.nodes(1))
     plain = cloud.ServicePort(name="http", port=80, target_port=80)
@@ -525,7 +541,7 @@ async def test_a_service_of_another_type_by_now_is_taken_off_too(harness: Hcloud
 
 
 @pytest.mark.row("hcloud-balancer-06")
-async def test_an_orphan_that_was_adopted_or_is_anothers_is_not_deleted_by_name(
+async def test_adopted_and_foreign_orphans_are_not_deleted_by_name(
     harness: HcloudHarness,
 ) -> None:
     made = settled(harness)
@@ -546,7 +562,9 @@ async def test_an_orphan_that_was_adopted_or_is_anothers_is_not_deleted_by_name(
 
 @pytest.mark.row("hcloud-balancer-06")
 @pytest.mark.parametrize("asked", [{"name": "another"}, {}])
-async def test_an_adopted_one_keeps_its_name(harness: HcloudHarness, asked: dict[str, str]) -> None:
+async def test_an_adopted_load_balancer_is_never_renamed(
+    harness: HcloudHarness, asked: dict[str, str]
+) -> None:
     made = settled(harness, labels=OWN)
     await ensured(harness.balancer, service("uid-1", name="theirs"), [])
 
@@ -559,7 +577,7 @@ async def test_an_adopted_one_keeps_its_name(harness: HcloudHarness, asked: dict
 
 @pytest.mark.row("hcloud-balancer-06")
 @pytest.mark.parametrize("place", ["fsn1", ""])
-async def test_adoption_can_be_forbidden(harness: HcloudHarness, place: str) -> None:
+async def test_adoption_by_name_can_be_switched_off(harness: HcloudHarness, place: str) -> None:
     made = settled(harness, labels=OWN)
     variables = {
         "HCLOUD_LOAD_BALANCERS_ADOPT_BY_NAME": "false",
@@ -579,10 +597,10 @@ async def test_adoption_can_be_forbidden(harness: HcloudHarness, place: str) -> 
 
 
 @pytest.mark.row("hcloud-balancer-06")
-async def test_who_takes_a_name_meanwhile_is_not_adopted_where_that_is_forbidden(
+async def test_a_taken_default_name_is_not_adopted_when_adoption_is_off(
     harness: HcloudHarness,
 ) -> None:
-    """The name that follows from the UID, which nobody asked for."""
+    """The default name is derived from the UID."""
     async with opened(harness, HCLOUD_LOAD_BALANCERS_ADOPT_BY_NAME="false") as project:
         balancer = balancer_of(project)
         made = settled(harness, name=balancer.get_load_balancer_name(CLUSTER, service("uid-1")))
@@ -594,10 +612,10 @@ async def test_who_takes_a_name_meanwhile_is_not_adopted_where_that_is_forbidden
 
 @pytest.mark.row("hcloud-balancer-18")
 @pytest.mark.parametrize("allowed", ["true", "false"])
-async def test_one_that_was_made_for_the_service_is_deleted_as_ever(
+async def test_a_load_balancer_created_for_its_service_is_deleted_with_it(
     harness: HcloudHarness, allowed: str
 ) -> None:
-    """By the vendor's manager, or by ourselves with an answer that was lost."""
+    """Created by the vendor's manager, or by a call whose answer was lost."""
     settled(harness, labels={UID: "uid-1"})
     async with opened(harness, HCLOUD_LOAD_BALANCERS_ADOPT_BY_NAME=allowed) as project:
         await ensured(balancer_of(project), service("uid-1", name="theirs"), [])

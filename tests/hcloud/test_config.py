@@ -43,7 +43,7 @@ def test_a_token_alone_is_enough() -> None:
         ("SOMETHING_NEW", "x", "network", ""),
     ],
 )
-def test_values(name: str, text: str, field: str, value: Any) -> None:
+def test_environment_variables_are_parsed(name: str, text: str, field: str, value: Any) -> None:
     name = f"HCLOUD_{name.replace('LB_', 'LOAD_BALANCERS_')}" if "ROBOT" not in name else name
 
     assert getattr(read(HCLOUD_TOKEN=TOKEN, **{name: text}), field) == value
@@ -80,7 +80,7 @@ def test_values(name: str, text: str, field: str, value: Any) -> None:
     ],
     ids=str,
 )
-def test_a_fault_alone(wrong: dict[str, str], told: str) -> None:
+def test_each_invalid_setting_is_reported_by_its_name(wrong: dict[str, str], told: str) -> None:
     with pytest.raises(cloud.ConfigError) as caught:
         read(**{"HCLOUD_TOKEN": TOKEN, **wrong})
 
@@ -89,7 +89,7 @@ def test_a_fault_alone(wrong: dict[str, str], told: str) -> None:
 
 
 @pytest.mark.row("hcloud-config-03")
-def test_secrets_in_files_are_followed(tmp_path: Path) -> None:
+def test_secret_files_are_read_and_watched(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     context = cloud.Context(environ={"HCLOUD_TOKEN_FILE": str(file)})
@@ -99,7 +99,7 @@ def test_secrets_in_files_are_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("hcloud-config-03")
-def test_the_cloud_config_goes_before_the_environment() -> None:
+def test_the_cloud_config_takes_precedence_over_the_environment() -> None:
     context = cloud.Context(
         config=b"HCLOUD_NETWORK: other\nHCLOUD_LOAD_BALANCERS_ENABLED: false",
         environ={"HCLOUD_TOKEN": TOKEN, "HCLOUD_NETWORK": "k8s"},

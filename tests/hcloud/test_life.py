@@ -23,7 +23,7 @@ from tests.hcloud.test_balancer_parts import certificate
 
 
 @pytest.mark.row("hcloud-call-05")
-async def test_a_whole_life_is_as_the_document_says(
+async def test_all_calls_match_the_api_document(
     harness: HcloudHarness, seen: list[Exchange]
 ) -> None:
     document.load()
@@ -70,7 +70,7 @@ async def test_a_whole_life_is_as_the_document_says(
 
 @pytest.mark.row("hcloud-call-04")
 @pytest.mark.virtual_time
-async def test_few_calls_left_are_made_one_by_one() -> None:
+async def test_calls_are_paced_when_the_rate_limit_is_nearly_used_up() -> None:
     limiter, loop = client.HeaderQuota(), asyncio.get_running_loop()
     began = loop.time()
     for _ in range(100):
@@ -90,12 +90,12 @@ async def test_few_calls_left_are_made_one_by_one() -> None:
     assert loop.time() - began == pytest.approx(11.5, abs=0.6)
 
 
-async def test_nothing_tells_the_token(
+async def test_the_token_is_in_no_error_log_or_repr(
     harness: HcloudHarness,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A cloud that quotes the credentials in whatever it says."""
+    """The cloud quotes the credentials in all its error messages."""
     caplog.set_level("DEBUG")
     token = harness.service.token
     (one,) = await harness.nodes(1)

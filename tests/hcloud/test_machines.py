@@ -22,7 +22,9 @@ def machines_of(harness: HcloudHarness, **spec: Any) -> Any:
 
 
 @pytest.mark.row("hcloud-machine-02")
-async def test_placement_groups(harness: HcloudHarness) -> None:
+async def test_placement_groups_hold_ten_servers_and_are_deleted_when_empty(
+    harness: HcloudHarness,
+) -> None:
     machines = machines_of(harness, placementGroupPrefix="workers")
     groups = harness.service.cloud.placement_groups
     made = {}
@@ -49,8 +51,8 @@ async def test_placement_groups(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-machine-02")
-async def test_an_empty_group_of_another_namespace_stays(harness: HcloudHarness) -> None:
-    """Its first server may be under way; one that has no namespace is older, and shared."""
+async def test_an_empty_placement_group_of_another_namespace_stays(harness: HcloudHarness) -> None:
+    """Its first server may be under way. A shared group of old, without namespace, goes."""
     machines = machines_of(harness, placementGroupPrefix="workers")
     who, groups = machines.identity(), harness.service.cloud.placement_groups
     made = await machines.create(who)
@@ -67,8 +69,10 @@ async def test_an_empty_group_of_another_namespace_stays(harness: HcloudHarness)
 
 
 @pytest.mark.row("hcloud-machine-02")
-async def test_two_clusters_in_one_project(harness: HcloudHarness) -> None:
-    """Of the same pool and even the same UID: only the cluster tells them apart."""
+async def test_deletion_spares_resources_of_another_cluster_in_the_project(
+    harness: HcloudHarness,
+) -> None:
+    """Pool and even UID are the same: only the cluster label differs."""
     machines = machines_of(harness, placementGroupPrefix="w", location="fsn1", volumes=[10])
     ours = machines.identity()
     theirs = replace(machines.identity(), cluster="other", uid=ours.uid)
@@ -84,7 +88,7 @@ async def test_two_clusters_in_one_project(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-machine-03")
-async def test_a_whole_spec(harness: HcloudHarness) -> None:
+async def test_a_full_spec_is_applied_to_the_server(harness: HcloudHarness) -> None:
     world = harness.service.cloud
     _, wall = extras.create_firewall(world, Call(body={"name": "wall"}))
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA=="
@@ -125,7 +129,7 @@ async def test_a_whole_spec(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-machine-03")
-async def test_every_fault_of_a_spec_is_told(harness: HcloudHarness) -> None:
+async def test_every_invalid_field_of_a_spec_is_reported(harness: HcloudHarness) -> None:
     wrong = {
         "image": 7,
         "location": "fsn1",
@@ -145,7 +149,9 @@ async def test_every_fault_of_a_spec_is_told(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-machine-03")
-async def test_a_live_look_at_a_spec(harness: HcloudHarness) -> None:
+async def test_live_validation_reports_missing_objects_and_bad_credentials(
+    harness: HcloudHarness,
+) -> None:
     driver: Any = harness.project.machines
     spec = {"serverType": "cx99", "location": "mars", "networks": ["k8s", "none"]}
     good = cloud.Credentials(harness.machine_credentials())
@@ -164,14 +170,14 @@ async def test_a_live_look_at_a_spec(harness: HcloudHarness) -> None:
     assert harness.service.cloud.servers == {}
 
 
-async def test_an_endpoint_that_is_none_is_refused() -> None:
+async def test_an_invalid_endpoint_is_refused() -> None:
     given = cloud.Context(environ={"HCLOUD_ENDPOINT": "ftp://x"})
     with pytest.raises(cloud.ConfigError, match="HCLOUD_ENDPOINT"):
         async with hcloud.open_machines(given):
             pass
 
 
-async def test_an_identity_that_is_no_label_is_refused(harness: HcloudHarness) -> None:
+async def test_a_pool_name_too_long_for_a_label_is_refused(harness: HcloudHarness) -> None:
     machines = machines_of(harness)
     with pytest.raises(cloud.InvalidArgument, match="63"):
         await machines.create(machines.identity(pool="p" * 64))

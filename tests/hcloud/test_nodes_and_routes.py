@@ -27,7 +27,9 @@ from tests.support.vendor import balancer_of
 
 @pytest.mark.row("hcloud-node-05")
 @pytest.mark.parametrize("provider_id", ["hcloud://bm-42", "hrobot://42", "hcloud://4x"])
-async def test_dedicated_servers_are_left_alone(harness: HcloudHarness, provider_id: str) -> None:
+async def test_dedicated_servers_are_refused_without_an_api_call(
+    harness: HcloudHarness, provider_id: str
+) -> None:
     found = node("bm", provider_id=provider_id)
     questions: list[Any] = [
         harness.project.instances.instance_exists,
@@ -51,7 +53,9 @@ async def test_dedicated_servers_are_left_alone(harness: HcloudHarness, provider
         ("dualstack", ["Hostname", "ExternalIP", "ExternalIP", "InternalIP"]),
     ],
 )
-async def test_address_families(harness: HcloudHarness, family: str, kinds: list[str]) -> None:
+async def test_node_addresses_follow_the_configured_address_family(
+    harness: HcloudHarness, family: str, kinds: list[str]
+) -> None:
     made = await harness.create()
     settings = {
         "HCLOUD_INSTANCES_ADDRESS_FAMILY": family,
@@ -69,7 +73,9 @@ async def test_address_families(harness: HcloudHarness, family: str, kinds: list
 
 @pytest.mark.row("hcloud-config-05")
 @pytest.mark.parametrize("name", ["nowhere", "404404"])
-async def test_a_network_that_is_not_there(harness: HcloudHarness, name: str) -> None:
+async def test_a_missing_network_is_reported_with_its_setting(
+    harness: HcloudHarness, name: str
+) -> None:
     async with opened(harness, HCLOUD_NETWORK=name) as project:
         assert project.inventory is not None
         with pytest.raises(cloud.FailedPrecondition, match=f"HCLOUD_NETWORK.*{name}"):
@@ -77,7 +83,7 @@ async def test_a_network_that_is_not_there(harness: HcloudHarness, name: str) ->
 
 
 @pytest.mark.row("hcloud-route-02")
-async def test_a_range_that_leads_nowhere_is_taken_over(harness: HcloudHarness) -> None:
+async def test_a_route_to_an_unknown_gateway_is_replaced(harness: HcloudHarness) -> None:
     one, other = await harness.nodes(2)
     harness.network["routes"].append({"destination": CIDR, "gateway": "10.0.0.200"})
     (nowhere,) = await harness.project.routes.list_routes(CLUSTER)
@@ -92,7 +98,7 @@ async def test_a_range_that_leads_nowhere_is_taken_over(harness: HcloudHarness) 
 
 
 @pytest.mark.row("hcloud-route-04")
-async def test_what_cannot_be_routed(harness: HcloudHarness) -> None:
+async def test_route_creation_fails_without_quota_address_or_ipv4(harness: HcloudHarness) -> None:
     (one,) = await harness.nodes(1)
     harness.service.settings.network_routes = 0
 
@@ -110,7 +116,9 @@ async def test_what_cannot_be_routed(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-route-04")
-async def test_a_gateway_is_an_address_of_the_network(harness: HcloudHarness) -> None:
+async def test_the_route_gateway_is_the_node_address_inside_the_network(
+    harness: HcloudHarness,
+) -> None:
     (one,) = await harness.nodes(1)
     wrong = cloud.address("InternalIP", "192.168.7.7")
     route = cloud.Route(
@@ -122,7 +130,7 @@ async def test_a_gateway_is_an_address_of_the_network(harness: HcloudHarness) ->
     assert harness.network["routes"][0]["gateway"].startswith("10.0.0.")
 
 
-async def test_a_failed_action_is_told(harness: HcloudHarness) -> None:
+async def test_a_failed_route_action_is_raised(harness: HcloudHarness) -> None:
     (one,) = await harness.nodes(1)
     harness.service.cloud.failing_actions["network", harness.network["id"]] = "no way"
 
@@ -131,8 +139,10 @@ async def test_a_failed_action_is_told(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-route-05")
-async def test_a_node_without_address_has_the_one_of_its_server(harness: HcloudHarness) -> None:
-    """A wave of nodes that are not initialised yet costs one listing, and nobody waits."""
+async def test_routes_of_uninitialized_nodes_use_the_address_of_the_server(
+    harness: HcloudHarness,
+) -> None:
+    """Five nodes without addresses cost one listing of servers."""
     made = [await harness.create() for _ in range(5)]
     for number, each in enumerate(made):
         await created(harness.project.routes, node(each.name), f"10.120.{number}.0/24")
@@ -152,10 +162,10 @@ def machines(harness: HcloudHarness) -> machine_probes.Machines:
 # --- answers ------------------------------------------------------------------------------------
 
 
-async def test_the_answer_is_about_something_else(
+async def test_an_answer_about_another_server_is_an_error(
     harness: HcloudHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing follows from it: not even that the one that was asked about is there."""
+    """It does not even prove that the requested server exists."""
     one, other = await harness.nodes(2)
     held = harness.service.cloud.servers
     monkeypatch.setitem(held, int(one.provider_id[9:]), held[int(other.provider_id[9:])])
@@ -186,12 +196,12 @@ async def test_the_answer_is_about_something_else(
     ],
     ids=lambda one: one if isinstance(one, str) else one.__name__,
 )
-def test_the_words_of_the_api(kind: type[cloud.CloudError], codes: str) -> None:
+def test_api_error_codes_map_to_cloud_errors(kind: type[cloud.CloudError], codes: str) -> None:
     assert all(issubclass(client.CODES[code], kind) for code in codes.split())
 
 
 @pytest.mark.row("hcloud-call-04")
-async def test_a_limit_of_nothing_is_none() -> None:
+async def test_zero_and_malformed_rate_limits_are_ignored() -> None:
     limiter = client.HeaderQuota()
 
     limiter.hear(429, {"RateLimit-Limit": "0", "RateLimit-Remaining": "0"})
@@ -205,12 +215,12 @@ async def test_a_limit_of_nothing_is_none() -> None:
 # --- settings, networks and routes --------------------------------------------------------------
 
 
-def test_a_duration_below_zero_is_none() -> None:
+def test_a_negative_duration_is_refused() -> None:
     with pytest.raises(ValueError, match="-5s"):
         config.parse_duration("-5s")
 
 
-async def test_a_route_that_was_never_listed(harness: HcloudHarness) -> None:
+async def test_deletion_of_a_route_with_a_malformed_name_is_refused(harness: HcloudHarness) -> None:
     with pytest.raises(cloud.InvalidArgument, match="no valid ID"):
         await harness.project.routes.delete_route(
             CLUSTER, cloud.Route(destination_cidr=CIDR, target_node="n", name="what")
@@ -218,8 +228,8 @@ async def test_a_route_that_was_never_listed(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-route-01")
-async def test_the_same_route_was_made_meanwhile(harness: HcloudHarness) -> None:
-    """The API has no word of its own for it; another refusal stays one."""
+async def test_creation_of_an_existing_route_succeeds(harness: HcloudHarness) -> None:
+    """The API has no error code for it. An overlapping range is still refused."""
     (one,) = await harness.nodes(1)
     for _ in range(2):
         await created(harness.project.routes, one, CIDR)
@@ -231,8 +241,8 @@ async def test_the_same_route_was_made_meanwhile(harness: HcloudHarness) -> None
 
 @pytest.mark.row("hcloud-route-03")
 @pytest.mark.virtual_time
-async def test_a_network_is_given_time_after_a_change() -> None:
-    """The next change of it would be refused, and cost a call."""
+async def test_changes_of_a_network_are_spaced() -> None:
+    """The API refuses a change that follows another one too closely."""
     calls: list[str] = []
 
     class Api:
@@ -265,7 +275,7 @@ async def test_a_network_is_given_time_after_a_change() -> None:
 
 
 @pytest.mark.row("hcloud-machine-03")
-def test_what_is_no_text_is_told_without_its_value() -> None:
+def test_undecodable_secrets_are_refused_without_quoting_them() -> None:
     checks: list[Callable[[], Any]] = [
         lambda: driver.token(cloud.Credentials({"token": b"\xff-s3cret"})),
         lambda: driver.user_data(b"\xff-s3cret"),
@@ -286,7 +296,7 @@ def test_what_is_no_text_is_told_without_its_value() -> None:
         ({"datacenter": "7"}, "datacenter"),
     ],
 )
-def test_faults_of_a_spec(wrong: dict[str, Any], field: str) -> None:
+def test_spec_validation_names_the_invalid_field(wrong: dict[str, Any], field: str) -> None:
     good = cloud.Credentials({"token": b"t"})
 
     (found,) = driver.problems({"serverType": "cx23", **wrong}, good)
@@ -295,7 +305,7 @@ def test_faults_of_a_spec(wrong: dict[str, Any], field: str) -> None:
 
 
 @pytest.mark.row("hcloud-machine-03")
-async def test_a_datacenter_of_old_is_its_location(
+async def test_a_legacy_datacenter_is_read_as_its_location(
     harness: HcloudHarness, machines: machine_probes.Machines
 ) -> None:
     machines.spec = {"serverType": "cx23", "datacenter": "hel1-dc2", "networks": None}
@@ -307,10 +317,10 @@ async def test_a_datacenter_of_old_is_its_location(
 
 
 @pytest.mark.row("hcloud-machine-01")
-async def test_what_bears_no_identity_is_nobodys(
+async def test_an_invalid_identity_owns_nothing_and_costs_no_call(
     machines: machine_probes.Machines, harness: HcloudHarness
 ) -> None:
-    """A pool or a cluster whose name no label could hold has nothing; nothing is asked."""
+    """No label can hold the name of its pool or cluster."""
     driver: Any = harness.project.machines
     request = cloud.ListMachinesRequest(
         cluster="c",
@@ -328,7 +338,7 @@ async def test_what_bears_no_identity_is_nobodys(
 
 @pytest.mark.row("hcloud-machine-01")
 @pytest.mark.parametrize("found", ["nobody", "on its way out"])
-async def test_a_name_is_taken_for_a_moment(
+async def test_a_taken_server_name_is_waited_for_while_its_server_is_deleted(
     harness: HcloudHarness, machines: machine_probes.Machines, found: str
 ) -> None:
     who = machines.identity()
@@ -345,10 +355,10 @@ async def test_a_name_is_taken_for_a_moment(
 
 
 @pytest.mark.row("hcloud-machine-01")
-async def test_a_deletion_that_takes_its_time(
+async def test_machine_deletion_ends_only_when_the_server_is_gone(
     harness: HcloudHarness, machines: machine_probes.Machines
 ) -> None:
-    """It is not over before the server is gone, and its creation time may be any text."""
+    """A malformed creation time of the server is ignored."""
     who = machines.identity()
     made = await machines.create(who)
     (server,) = harness.service.cloud.servers.values()
@@ -374,7 +384,7 @@ UNCONFIGURED, DEPRECATED, FULL = (
 
 
 @pytest.mark.row("hcloud-balancer-08")
-async def test_a_type_that_nobody_chose_is_told_of_when_it_is_ordered(
+async def test_a_new_load_balancer_of_the_default_type_emits_one_event(
     harness: HcloudHarness,
 ) -> None:
     told = Told()
@@ -386,7 +396,7 @@ async def test_a_type_that_nobody_chose_is_told_of_when_it_is_ordered(
         await deleted(balancer_of(project), service("uid-1"))
         await deleted(balancer_of(project), service("uid-2"))
         settled(harness, labels={UID: "uid-3"})
-        await ensured(balancer_of(project), service("uid-3"), [])  # somebody else chose it
+        await ensured(balancer_of(project), service("uid-3"), [])  # the type was chosen elsewhere
     async with in_cluster(harness, told, {"HCLOUD_LOAD_BALANCERS_TYPE": "lb21"}) as project:
         await ensured(balancer_of(project), service("uid-4"), [])
 
@@ -394,7 +404,7 @@ async def test_a_type_that_nobody_chose_is_told_of_when_it_is_ordered(
 
 
 @pytest.mark.row("hcloud-balancer-08")
-async def test_a_deprecated_type_is_told_of(harness: HcloudHarness) -> None:
+async def test_a_deprecated_load_balancer_type_emits_an_event(harness: HcloudHarness) -> None:
     told, made = Told(), settled(harness, labels={UID: "uid-1"})
     made["load_balancer_type"] = {
         **made["load_balancer_type"],
@@ -407,7 +417,7 @@ async def test_a_deprecated_type_is_told_of(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-balancer-12")
-async def test_nodes_that_get_no_traffic_are_told_of(harness: HcloudHarness) -> None:
+async def test_nodes_beyond_the_target_limit_emit_an_event(harness: HcloudHarness) -> None:
     told = Told()
     async with in_cluster(harness, told, {"HCLOUD_LOAD_BALANCERS_TYPE": "lb11"}) as project:
         nodes = await make_nodes(project, harness, 26)
@@ -434,8 +444,8 @@ async def test_nodes_that_get_no_traffic_are_told_of(harness: HcloudHarness) -> 
 
 
 @pytest.mark.row("hcloud-route-06")
-async def test_a_route_outside_of_the_pods_is_never_touched(harness: HcloudHarness) -> None:
-    """Those of another cluster in the network: listed, and whatever is asked for, left alone."""
+async def test_routes_outside_of_the_cluster_cidr_are_never_changed(harness: HcloudHarness) -> None:
+    """Routes of another cluster in the same network are listed, and never changed."""
     told, theirs = Told(), {"destination": "10.99.0.0/24", "gateway": "10.0.0.200"}
     harness.network["routes"].append(theirs)
     async with in_cluster(harness, told, {}, pods="10.120.0.0/16") as project:
@@ -475,7 +485,7 @@ async def test_a_route_outside_of_the_pods_is_never_touched(harness: HcloudHarne
     ],
     ids=["elsewhere", "wider", "within", "no routes", "no range"],
 )
-async def test_pods_outside_of_the_network_are_told_of_once(
+async def test_a_cluster_cidr_outside_of_the_network_is_logged_once(
     harness: HcloudHarness, pods: str, switched: dict[str, str], said: str
 ) -> None:
     with capture_logs() as lines:
@@ -515,7 +525,7 @@ async def test_pods_outside_of_the_network_are_told_of_once(
     ],
     ids=["nothing", "as it is anyway", "modes of a cache", "Robot", "a short token"],
 )
-async def test_settings_that_do_nothing_are_named(
+async def test_settings_without_effect_are_logged(
     harness: HcloudHarness, given: dict[str, str], level: str, said: list[str]
 ) -> None:
     with capture_logs() as lines:
@@ -529,7 +539,7 @@ async def test_settings_that_do_nothing_are_named(
 
 
 @pytest.mark.row("hcloud-config-04")
-def test_the_table_says_which_those_are() -> None:
+def test_the_settings_table_marks_those_without_effect() -> None:
     words = {one.name for one in table(config.Config) if one.help.startswith("No effect")}
     changed = dict.fromkeys(words, "true") | {
         "HCLOUD_SERVER_CACHE_MODE": "one",

@@ -22,12 +22,12 @@ SETTLED = {names.FINALIZER_LOAD_BALANCER}
 
 
 @pytest.mark.row("hcloud-node-05", "hcloud-balancer-18", "hcloud-route-02")
-async def test_a_cluster_of_the_vendors_manager(
+async def test_a_cluster_of_the_vendors_manager_is_taken_over_without_a_write(
     api_server: servers.ApiServer, tmp_path: Path
 ) -> None:
-    """Node, route and load balancer as that has them; a dedicated server is a node beside them.
+    """Node, route and load balancer are as the vendor's manager leaves them.
 
-    That one is not ready, has a range of Pods, and is an object that nobody changes.
+    A second node, of a dedicated server, is not ready, has a Pod range, and stays unchanged.
     """
     vendor = Hcloud("n1")
     vendor.flags = {**vendor.flags, "controllers": ",".join(vendor.kinds)}

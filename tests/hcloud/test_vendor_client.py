@@ -34,10 +34,10 @@ SERVICE = LoadBalancerService(
 )
 
 
-async def test_servers_and_what_stands_beside_them(
+async def test_the_vendor_client_manages_servers_and_related_resources(
     service: server.Service, endpoint: str, seen: list[Exchange]
 ) -> None:
-    """A server with everything that can be ordered beside it, switched, listed and taken away."""
+    """Create a server with all related resources, switch it off and on, list and delete it."""
 
     def life() -> None:
         client: Any = Client(token=service.token, api_endpoint=endpoint, poll_interval=0.01)
@@ -95,8 +95,10 @@ async def test_servers_and_what_stands_beside_them(
     assert document.violations(seen) == []
 
 
-async def test_load_balancers(service: server.Service, endpoint: str, seen: list[Exchange]) -> None:
-    """One with everything that can be changed about it."""
+async def test_the_vendor_client_manages_load_balancers(
+    service: server.Service, endpoint: str, seen: list[Exchange]
+) -> None:
+    """Change everything about a load balancer that can be changed."""
 
     def life() -> None:
         client: Any = Client(token=service.token, api_endpoint=endpoint, poll_interval=0.01)
