@@ -55,7 +55,7 @@ async def opened(harness: StackitHarness, **variables: str) -> AsyncIterator[clo
         ),
     ],
 )
-async def test_what_cannot_be_changed(
+async def test_immutable_fields_are_refused_with_field_and_annotation(
     harness: StackitHarness,
     before: dict[str, str],
     after: dict[str, str],
@@ -75,7 +75,7 @@ async def test_what_cannot_be_changed(
 
 
 @pytest.mark.row("stackit-balancer-13")
-async def test_a_role_cannot_be_changed(harness: StackitHarness) -> None:
+async def test_a_changed_network_role_is_refused(harness: StackitHarness) -> None:
     await ensured(harness.balancer, service(), [])
     only(harness)["networks"][0]["role"] = "ROLE_TARGETS"
     with pytest.raises(cloud.FailedPrecondition, match=r"networks\[0\]\.role"):
@@ -97,7 +97,7 @@ async def test_an_ephemeral_address_is_promoted(harness: StackitHarness) -> None
 
 
 @pytest.mark.row("stackit-balancer-15")
-async def test_a_change_keeps_what_nobody_asked_for(harness: StackitHarness) -> None:
+async def test_an_update_keeps_fields_that_no_annotation_sets(harness: StackitHarness) -> None:
     harness.extra = {"loadBalancer": {"extraLabels": {"team": "a"}}}
     check = {"interval": "3s", "healthyThreshold": 2}
     async with harness.open() as again:
@@ -120,7 +120,9 @@ async def test_a_change_keeps_what_nobody_asked_for(harness: StackitHarness) -> 
 
 
 @pytest.mark.row("stackit-balancer-15")
-async def test_somebody_was_faster(harness: StackitHarness) -> None:
+async def test_a_version_conflict_aborts_and_the_next_ensure_succeeds(
+    harness: StackitHarness,
+) -> None:
     await ensured(harness.balancer, service(), [])
     harness.service.script.add(Fault(code="conflict", operation="PUT*", count=1))
 
@@ -132,7 +134,7 @@ async def test_somebody_was_faster(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-balancer-16")
-async def test_an_update_writes_pools_that_differ_and_nothing_else(harness: StackitHarness) -> None:
+async def test_an_update_writes_only_target_pools_that_differ(harness: StackitHarness) -> None:
     nodes = await harness.nodes(3)
     two = build_service(uid=UID, ports=[service().ports[0], HTTPS])
     await ensured(harness.balancer, two, nodes[:2])
@@ -157,7 +159,9 @@ async def test_an_update_writes_pools_that_differ_and_nothing_else(harness: Stac
 
 
 @pytest.mark.row("stackit-balancer-03")
-async def test_states(harness: StackitHarness) -> None:
+async def test_the_state_of_a_load_balancer_decides_between_wait_and_error(
+    harness: StackitHarness,
+) -> None:
     harness.service.settings.balancer_s = 60.0
     ensure = harness.balancer.ensure_load_balancer
     with pytest.raises(cloud.RetryAfter) as caught:
@@ -181,7 +185,9 @@ async def test_states(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-balancer-24")
-async def test_no_room_for_one_more(harness: StackitHarness) -> None:
+async def test_an_exhausted_quota_is_raised_and_a_rate_limit_is_retried(
+    harness: StackitHarness,
+) -> None:
     harness.service.settings.balancers = 0
     with pytest.raises(cloud.ResourceExhausted, match="quota"):
         await harness.balancer.ensure_load_balancer(CLUSTER, service(), [])
@@ -191,7 +197,7 @@ async def test_no_room_for_one_more(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-balancer-02")
-async def test_a_deletion_is_waited_for(harness: StackitHarness) -> None:
+async def test_deletion_waits_until_the_load_balancer_is_gone(harness: StackitHarness) -> None:
     await ensured(harness.balancer, service(), [])
     harness.service.settings.balancer_removal_s = 60.0
     for _ in range(2):
@@ -205,8 +211,8 @@ async def test_a_deletion_is_waited_for(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-balancer-05")
-async def test_a_copy_of_a_cluster_is_another_one(harness: StackitHarness) -> None:
-    """The same UIDs and names, and another name of the cluster."""
+async def test_a_load_balancer_of_a_copied_cluster_is_left_alone(harness: StackitHarness) -> None:
+    """UIDs and names are the same, the cluster name differs."""
     balancer = harness.balancer
     await ensured(balancer, service(), [], cluster="other")
     before = harness.service.writes
@@ -233,7 +239,7 @@ def held_credentials(harness: StackitHarness) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.row("stackit-balancer-17")
-async def test_metrics_from_on_to_off(harness: StackitHarness) -> None:
+async def test_metrics_credentials_follow_the_settings(harness: StackitHarness) -> None:
     async with opened(harness, **METRICS) as project:
         await ensured(balancer_of(project), service(), [])
         await harness.in_vain(service(), [], project=project)
@@ -309,7 +315,9 @@ def settled(harness: StackitHarness, asked: cloud.Service, *targets: cloud.Node)
 
 
 @pytest.mark.row("stackit-balancer-23")
-async def test_a_digest_of_what_only_the_status_shows(harness: StackitHarness) -> None:
+async def test_the_listed_digest_never_matches_with_the_ip_mode_annotation(
+    harness: StackitHarness,
+) -> None:
     balancer = harness.balancer
     asked = service(ip_mode_proxy="true")
     await ensured(balancer, asked, [])
@@ -319,7 +327,7 @@ async def test_a_digest_of_what_only_the_status_shows(harness: StackitHarness) -
 
 
 @pytest.mark.row("stackit-balancer-23")
-async def test_digests_know_of_metrics(harness: StackitHarness) -> None:
+async def test_the_digest_covers_the_metrics_settings(harness: StackitHarness) -> None:
     async with opened(harness, **METRICS) as project:
         balancer = balancer_of(project)
         await ensured(balancer, service(), [])
@@ -330,7 +338,9 @@ async def test_digests_know_of_metrics(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-balancer-22")
-async def test_a_404_without_a_word(harness: StackitHarness) -> None:
+async def test_a_404_with_an_empty_body_is_confirmed_before_it_counts(
+    harness: StackitHarness,
+) -> None:
     harness.service.settings.silent_404 = True
     balancer = harness.balancer
     assert await balancer.get_load_balancer(CLUSTER, service()) is None
@@ -355,7 +365,9 @@ ONE = "GET /v2/projects/{projectId}/regions/{region}/load-balancers/{name}"
 
 
 @pytest.mark.row("stackit-machine-13")
-async def test_a_creation_that_was_cut_short_is_finished(harness: StackitHarness) -> None:
+async def test_repeated_machine_creation_returns_the_existing_server(
+    harness: StackitHarness,
+) -> None:
     group = of(harness)
     request = group.request(group.identity(), user_data=machine_probes.USER_DATA)
 
@@ -372,8 +384,8 @@ async def test_a_creation_that_was_cut_short_is_finished(harness: StackitHarness
 
 
 @pytest.mark.row("stackit-node-01", "stackit-machine-15")
-async def test_an_answer_about_another_server(harness: StackitHarness) -> None:
-    """Whatever stands between us and the API: it is no word about ours."""
+async def test_an_answer_about_another_server_is_an_error(harness: StackitHarness) -> None:
+    """Whichever proxy gave it, it proves nothing about the requested server."""
     group = of(harness)
     made = await group.create(who := group.identity())
     ((number, held),) = harness.service.cloud.servers.items()
@@ -389,7 +401,7 @@ async def test_an_answer_about_another_server(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-machine-05", "stackit-machine-06")
-async def test_a_machine_without_identity_has_nothing(harness: StackitHarness) -> None:
+async def test_a_machine_with_an_invalid_identity_owns_no_server(harness: StackitHarness) -> None:
     group = of(harness)
     await group.create(who := group.identity())
     for nobody in (replace(who, uid=""), replace(who, name="n" * 64)):
@@ -402,7 +414,7 @@ async def test_a_machine_without_identity_has_nothing(harness: StackitHarness) -
 
 @pytest.mark.row("stackit-machine-02")
 @pytest.mark.parametrize("field", ["cluster", "pool"])
-def test_marks_that_are_no_labels(field: str) -> None:
+def test_cluster_and_pool_names_too_long_for_a_label_are_refused(field: str) -> None:
     who = cloud.Identity(cluster="c", pool="p", name="n", uid="u")
 
     assert machines.name_fault(who) == ""
@@ -411,7 +423,7 @@ def test_marks_that_are_no_labels(field: str) -> None:
 
 @pytest.mark.row("stackit-spec-12")
 @pytest.mark.parametrize("given", [{}, {"project-id": b"mine"}])
-async def test_a_secret_without_a_project(
+async def test_a_secret_without_a_valid_project_id_is_refused(
     harness: StackitHarness, given: Mapping[str, bytes]
 ) -> None:
     group = of(harness)
@@ -423,7 +435,7 @@ async def test_a_secret_without_a_project(
 
 
 @pytest.mark.row("stackit-balancer-04")
-async def test_a_load_balancer_that_was_made_meanwhile(harness: StackitHarness) -> None:
+async def test_a_creation_conflict_uses_the_existing_load_balancer(harness: StackitHarness) -> None:
     balancer = harness.balancer
     await ensured(balancer, service(), [])
     harness.service.script.add(Fault(code="not_found", operation=ONE, count=1))
@@ -437,7 +449,7 @@ async def test_a_load_balancer_that_was_made_meanwhile(harness: StackitHarness) 
 
 
 @pytest.mark.row("stackit-balancer-22")
-async def test_an_answer_about_another_load_balancer(harness: StackitHarness) -> None:
+async def test_an_answer_about_another_load_balancer_is_an_error(harness: StackitHarness) -> None:
     await ensured(harness.balancer, service(), [])
     harness.service.cloud.balancers[NAME]["name"] = "other"
     with pytest.raises(cloud.Unknown, match="other"):
@@ -445,7 +457,7 @@ async def test_an_answer_about_another_load_balancer(harness: StackitHarness) ->
 
 
 @pytest.mark.row("stackit-balancer-17")
-async def test_credentials_of_somebody_else_stay(harness: StackitHarness) -> None:
+async def test_metrics_credentials_of_others_are_kept(harness: StackitHarness) -> None:
     world = harness.service.cloud
     said = {"displayName": "theirs", "username": "x", "password": "y"}
     fake_balancers.create_credentials(world, said)
@@ -458,7 +470,7 @@ async def test_credentials_of_somebody_else_stay(harness: StackitHarness) -> Non
 
 
 @pytest.mark.row("stackit-balancer-17")
-async def test_credentials_that_somebody_deleted_are_made_anew(harness: StackitHarness) -> None:
+async def test_deleted_metrics_credentials_are_recreated(harness: StackitHarness) -> None:
     world = harness.service.cloud
     harness.variables = METRICS
     async with harness.open() as project:
@@ -475,8 +487,10 @@ async def test_credentials_that_somebody_deleted_are_made_anew(harness: StackitH
 
 
 @pytest.mark.row("stackit-auth-03")
-async def test_who_has_no_other_token_says_so(harness: StackitHarness) -> None:
-    """One that was renewed meanwhile is another; without credentials there is none."""
+async def test_a_refused_token_is_retried_only_when_another_one_exists(
+    harness: StackitHarness,
+) -> None:
+    """A token renewed in the meantime is another one; without credentials there is none."""
     async with auth.open_key_flow(
         auth.ServiceAccountKey(harness.service.account.key), f"{harness.url}/token"
     ) as flow:

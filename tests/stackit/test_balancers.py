@@ -57,7 +57,7 @@ async def test_an_annotation_has_its_effect(
 
 
 @pytest.mark.row("stackit-balancer-21")
-def test_the_schema_refuses_what_is_no_value() -> None:
+def test_the_annotation_schema_refuses_malformed_values() -> None:
     by_name = {one.name: one for one in ann.SCHEMA}
 
     taken = [one for one, text in TYPED.items() if not one.fault(text)]
@@ -78,7 +78,9 @@ def test_the_schema_refuses_what_is_no_value() -> None:
         ("tcp-proxy-protocol-ports-filter", "tcpProxyProtocolPortsFilter", "80", "81"),
     ],
 )
-def test_newer_and_older_annotations(new: str, old: str, right: str, other: str) -> None:
+def test_contradicting_legacy_annotations_are_refused(
+    new: str, old: str, right: str, other: str
+) -> None:
     def asked(said_new: str, said_old: str) -> cloud.Service:
         given = {f"{ann.PREFIX}{new}": said_new, f"{ann.LEGACY}{old}": said_old}
         given = {f"{ann.PREFIX}tcp-proxy-protocol": "true", **given}
@@ -93,7 +95,7 @@ def test_newer_and_older_annotations(new: str, old: str, right: str, other: str)
 
 @pytest.mark.row("stackit-balancer-10")
 @pytest.mark.parametrize("old", ["internalLB", "tcpProxyProtocol", "tcpIdleTimeout"])
-def test_an_older_one_without_a_value_is_passed_over(old: str) -> None:
+def test_a_malformed_legacy_annotation_is_ignored(old: str) -> None:
     assert wanted(service({old: "perhaps"})) == wanted(service())
     assert wanted(service({old: "perhaps"}, internal_lb="true")).internal
 
@@ -109,13 +111,13 @@ def test_an_older_one_without_a_value_is_passed_over(old: str) -> None:
         ("ends-in-a-dash--x", f"k8s-svc-{UID}-ends-in-a-dash--x"),
     ],
 )
-def test_names(name: str, found: str) -> None:
+def test_load_balancer_names_are_cut_to_valid_labels(name: str, found: str) -> None:
     assert balancer_specs.balancer_name(build_service(name, uid=UID)) == found
     assert len(found) <= 63
 
 
 @pytest.mark.row("stackit-balancer-07")
-def test_ports() -> None:
+def test_listeners_follow_the_ports_of_the_service() -> None:
     bare = msgspec.structs.replace(DEFAULT_PORT, name="")
     found = wanted(build_service(ports=[bare, UDP]))
 
@@ -139,7 +141,7 @@ def test_ports() -> None:
         ("a.b", "a-b-" + sha256(b"a.b").hexdigest()[:7]),
     ],
 )
-def test_names_of_targets(name: str, found: str) -> None:
+def test_long_and_dotted_target_names_are_hashed(name: str, found: str) -> None:
     assert balancer_specs.target_name(name) == found
 
 
@@ -167,7 +169,9 @@ def test_targets_are_the_first_internal_addresses() -> None:
         ("true", "5353", []),
     ],
 )
-def test_the_proxy_protocol(on: str | None, ports: str | None, proxied: list[int]) -> None:
+def test_the_proxy_protocol_covers_only_the_filtered_tcp_ports(
+    on: str | None, ports: str | None, proxied: list[int]
+) -> None:
     asked = {"tcp_proxy_protocol": on, "tcp_proxy_protocol_ports_filter": ports}
     https = msgspec.structs.replace(DEFAULT_PORT, name="https", port=443)
     given = service(**{name: text for name, text in asked.items() if text is not None}).annotations
@@ -178,7 +182,7 @@ def test_the_proxy_protocol(on: str | None, ports: str | None, proxied: list[int
 
 
 @pytest.mark.row("stackit-balancer-11")
-def test_flavors() -> None:
+def test_the_legacy_flavor_id_maps_to_a_plan() -> None:
     assert wanted(service({"flavorId": FLAVOR})).plan == "p50"
     assert wanted(service({"flavorId": FLAVOR}, service_plan_id="p750")).plan == "p750"
     assert {wanted(service({"flavorId": one})).plan for one in FLAVORS} == set(PLANS)
@@ -187,7 +191,7 @@ def test_flavors() -> None:
 
 
 @pytest.mark.row("stackit-balancer-12")
-async def test_annotations_that_mean_nothing_now(harness: StackitHarness) -> None:
+async def test_legacy_annotations_without_effect_are_logged(harness: StackitHarness) -> None:
     old = {one.name.removeprefix(ann.LEGACY): "x" for one in ann.UNSUPPORTED}
 
     with capture_logs() as lines:
@@ -209,7 +213,9 @@ async def test_annotations_that_mean_nothing_now(harness: StackitHarness) -> Non
         (["172.16.0.0/12"], "10.0.0.0/8", ("172.16.0.0/12",)),
     ],
 )
-def test_source_ranges(ranges: list[str], old: str | None, found: tuple[str, ...]) -> None:
+def test_source_ranges_of_the_spec_override_the_legacy_annotation(
+    ranges: list[str], old: str | None, found: tuple[str, ...]
+) -> None:
     given = {ann.OLD_RANGES.name: old} if old else {}
     asked = build_service(annotations=given, load_balancer_source_ranges=ranges)
 
@@ -229,7 +235,7 @@ async def test_source_ranges_are_cleared(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-balancer-18")
-def test_a_source_range_that_is_none() -> None:
+def test_a_malformed_source_range_is_refused() -> None:
     with pytest.raises(cloud.InvalidArgument, match="everybody"):
         wanted(build_service(load_balancer_source_ranges=["everybody"]))
 
@@ -245,7 +251,7 @@ def test_a_source_range_that_is_none() -> None:
         ({"external_address": "192.0.2.7"}, "externalAddress", None),
     ],
 )
-async def test_the_status(
+async def test_the_status_shows_the_external_or_the_internal_address(
     harness: StackitHarness,
     asked: dict[str, str],
     field: str,
@@ -258,7 +264,7 @@ async def test_the_status(
 
 
 @pytest.mark.row("stackit-balancer-20")
-async def test_a_class_of_another_controller(harness: StackitHarness) -> None:
+async def test_a_service_of_another_load_balancer_class_is_ignored(harness: StackitHarness) -> None:
     balancer, asked = harness.balancer, service({"className": "yawol"})
     with pytest.raises(cloud.ImplementedElsewhere):
         await balancer.ensure_load_balancer(CLUSTER, asked, [])
@@ -271,8 +277,10 @@ async def test_a_class_of_another_controller(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-balancer-20")
-async def test_a_class_that_changes_leaves_no_load_balancer_behind(harness: StackitHarness) -> None:
-    """One that is there by its name is served, and goes with its Service."""
+async def test_a_load_balancer_is_still_managed_after_its_class_changes(
+    harness: StackitHarness,
+) -> None:
+    """An existing load balancer is updated, and deleted with its Service."""
     balancer, nodes = harness.balancer, await harness.nodes(2)
     await ensured(balancer, service({"className": "stackit"}), nodes[:1])
     asked = service({"className": "yawol"}, service_plan_id="p50")
@@ -292,7 +300,7 @@ async def test_a_class_that_changes_leaves_no_load_balancer_behind(harness: Stac
 
 
 @pytest.mark.row("stackit-balancer-21")
-def test_an_empty_network_of_listeners_is_none() -> None:
+def test_an_empty_listener_network_annotation_counts_as_unset() -> None:
     assert wanted(service(listener_network="")) == wanted(service())
 
 
@@ -342,7 +350,7 @@ def names(nodes: Sequence[cloud.Node]) -> set[str]:
 async def test_members_follow_the_nodes_while_ensure_fails(
     harness: StackitHarness, asked: dict[str, str]
 ) -> None:
-    """One goes and another comes after a bad annotation; a bad port where that is not refused."""
+    """A bad annotation fails; where it is accepted, a bad port does."""
     balancer, nodes = harness.balancer, await harness.nodes(3)
     await ensured(balancer, service(), nodes[:2])
     wanted = build_service(uid=UID, annotations=asked)
@@ -362,8 +370,8 @@ async def test_members_follow_the_nodes_while_ensure_fails(
 
 
 @pytest.mark.row("stackit-balancer-25")
-async def test_members_of_ports_that_are_to_go_follow_the_nodes(harness: StackitHarness) -> None:
-    """As long as the change of ports fails, they have traffic."""
+async def test_members_of_ports_being_removed_follow_the_nodes(harness: StackitHarness) -> None:
+    """Their listeners have traffic until the change of ports succeeds."""
     balancer, nodes = harness.balancer, await harness.nodes(3)
     both = build_service(uid=UID, ports=[DEFAULT_PORT, HTTPS])
     await ensured(balancer, both, nodes[:2])
@@ -383,7 +391,7 @@ def refuse(harness: StackitHarness, *nodes: cloud.Node) -> None:
 
 
 @pytest.mark.row("stackit-balancer-26")
-async def test_a_new_load_balancer_that_takes_time(harness: StackitHarness) -> None:
+async def test_refused_targets_are_skipped_after_a_slow_creation(harness: StackitHarness) -> None:
     balancer, nodes = harness.balancer, await harness.nodes(2)
     refuse(harness, nodes[0])
     await harness.slow_load_balancers(slow=True)
@@ -400,10 +408,10 @@ async def test_a_new_load_balancer_that_takes_time(harness: StackitHarness) -> N
 @pytest.mark.row("stackit-balancer-26")
 @pytest.mark.parametrize("call", ["ensure", "update"])
 @pytest.mark.parametrize("bad", [[1], [3], [1, 2, 3], [1, 4], [1, 2, 3, 4]])
-async def test_a_refused_target_keeps_out_no_other(
+async def test_a_refused_target_does_not_block_the_others(
     harness: StackitHarness, call: str, bad: list[int]
 ) -> None:
-    """And keeps none that is gone, in the pool of each port."""
+    """In the pool of each port, others are added and former members removed."""
     balancer, nodes = harness.balancer, await harness.nodes(6)
     wanted = build_service(uid=UID, ports=[DEFAULT_PORT, HTTPS])
     await ensured(balancer, wanted, [nodes[0], nodes[5]])
@@ -419,7 +427,9 @@ async def test_a_refused_target_keeps_out_no_other(
 
 
 @pytest.mark.row("stackit-balancer-26")
-async def test_a_gone_member_leaves_beside_a_refused_one(harness: StackitHarness) -> None:
+async def test_a_former_member_is_removed_although_a_target_is_refused(
+    harness: StackitHarness,
+) -> None:
     balancer, nodes = harness.balancer, await harness.nodes(3)
     await ensured(balancer, service(), nodes[:2])
     refuse(harness, nodes[2])
@@ -431,7 +441,9 @@ async def test_a_gone_member_leaves_beside_a_refused_one(harness: StackitHarness
 
 
 @pytest.mark.row("stackit-balancer-26")
-async def test_a_change_of_the_service_waits_for_no_refused_target(harness: StackitHarness) -> None:
+async def test_a_refused_target_does_not_delay_changes_of_the_service(
+    harness: StackitHarness,
+) -> None:
     harness.variables = METRICS
     async with harness.open() as metered:
         nodes = await make_nodes(metered, harness, 2)
@@ -448,7 +460,7 @@ async def test_a_change_of_the_service_waits_for_no_refused_target(harness: Stac
 
 
 @pytest.mark.row("stackit-balancer-26")
-async def test_a_refusal_costs_one_call_again(harness: StackitHarness) -> None:
+async def test_a_refused_target_costs_one_write_per_update(harness: StackitHarness) -> None:
     balancer, nodes = harness.balancer, await harness.nodes(3)
     await ensured(balancer, service(), nodes[:2])
     refuse(harness, nodes[2])
@@ -461,8 +473,8 @@ async def test_a_refusal_costs_one_call_again(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-balancer-26")
-async def test_a_pool_that_is_refused_keeps_back_no_other(harness: StackitHarness) -> None:
-    """No new target is to blame: it is not looked for one by one."""
+async def test_a_refused_pool_does_not_block_the_other_pools(harness: StackitHarness) -> None:
+    """No target is to blame, so targets are not tried one by one."""
     balancer, nodes = harness.balancer, await harness.nodes(4)
     wanted = build_service(uid=UID, ports=[DEFAULT_PORT, HTTPS])
     await ensured(balancer, wanted, nodes[:1])
@@ -477,5 +489,5 @@ async def test_a_pool_that_is_refused_keeps_back_no_other(harness: StackitHarnes
     assert harness.service.writes == before + 3
 
 
-def test_the_daemon_has_to_know_which_nodes_are_well(harness: StackitHarness) -> None:
+def test_the_provider_declares_no_load_balancer_health_checks(harness: StackitHarness) -> None:
     assert not harness.project.load_balancers_check_health

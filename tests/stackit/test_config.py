@@ -44,7 +44,7 @@ def faults(text: str = GOOD, **environ: str) -> list[str]:
 
 
 @pytest.mark.row("stackit-config-01")
-def test_defaults_and_values() -> None:
+def test_the_cloud_config_is_parsed_with_defaults() -> None:
     found = read(
         f"""
         global:
@@ -69,14 +69,14 @@ def test_defaults_and_values() -> None:
 
 @pytest.mark.row("stackit-config-01")
 @pytest.mark.parametrize("text", ["", "global: {}\nloadBalancer: {}"])
-def test_what_is_missing_is_named_in_the_vendors_order(text: str) -> None:
+def test_missing_settings_are_reported_in_the_vendors_order(text: str) -> None:
     told = [one.partition(" is missing")[0] for one in faults(text, **TOKEN)]
 
     assert told == ["global.projectId", "global.region", "loadBalancer.networkId"]
 
 
 @pytest.mark.row("stackit-config-01")
-def test_every_fault_is_in_one_message() -> None:
+def test_all_invalid_settings_are_reported_at_once() -> None:
     told = faults(
         "global: {projectId: mine, region: eu-01}\nloadBalancer: {networkId: net, extra: 1}",
         STACKIT_NO_AUTH="perhaps",
@@ -95,7 +95,7 @@ def test_every_fault_is_in_one_message() -> None:
 
 @pytest.mark.row("stackit-config-02")
 @pytest.mark.parametrize("given", ["ENDPOINT", "USER", "PASSWORD"])
-def test_half_of_what_metrics_need(given: str) -> None:
+def test_incomplete_metrics_settings_name_the_missing_ones(given: str) -> None:
     values = {"ENDPOINT": "https://push.example.com", "USER": "me", "PASSWORD": "hush-hush"}
     one = {f"STACKIT_REMOTEWRITE_{given}": values[given]}
 
@@ -107,7 +107,7 @@ def test_half_of_what_metrics_need(given: str) -> None:
 
 
 @pytest.mark.row("stackit-config-03")
-def test_a_key_by_its_path(tmp_path: Path) -> None:
+def test_a_service_account_key_is_read_from_its_path(tmp_path: Path) -> None:
     file = tmp_path / "key.json"
     file.write_bytes(Account().key)
     context = cloud.Context(
@@ -131,7 +131,9 @@ def test_a_key_by_its_path(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_key_that_is_none(text: str, told: str) -> None:
+def test_a_malformed_service_account_key_is_refused_without_quoting_it(
+    text: str, told: str
+) -> None:
     (found,) = faults(STACKIT_SERVICE_ACCOUNT_KEY=text)
 
     assert told in found
@@ -139,14 +141,14 @@ def test_a_key_that_is_none(text: str, told: str) -> None:
 
 
 @pytest.mark.row("stackit-config-03")
-def test_no_credentials_at_all() -> None:
+def test_missing_credentials_are_reported() -> None:
     (told,) = faults()
 
     assert told.startswith("STACKIT_SERVICE_ACCOUNT_KEY_PATH is missing")
 
 
 @pytest.mark.row("stackit-machine-08")
-async def test_an_endpoint_that_is_none_is_refused() -> None:
+async def test_an_invalid_endpoint_is_refused() -> None:
     given = cloud.Context(environ={"STACKIT_IAAS_ENDPOINT": "ftp://x"})
     with pytest.raises(cloud.ConfigError, match="STACKIT_IAAS_ENDPOINT"):
         async with stackit.open_machines(given):
@@ -167,8 +169,8 @@ async def test_an_endpoint_that_is_none_is_refused() -> None:
         ("file:///etc/passwd", False),
     ],
 )
-def test_tokens_come_by_https_from_where_the_settings_say(url: str, is_taken: bool) -> None:
-    """Of the variable, and of the daemon's own key where there is none."""
+def test_the_token_endpoint_must_use_https_or_loopback(url: str, is_taken: bool) -> None:
+    """Given by the variable or, without one, by the daemon's own key."""
     key = msgspec.json.decode(Account().key)
     key["credentials"]["tokenEndpoint"] = url
     text = msgspec.json.encode(key).decode()
@@ -193,7 +195,7 @@ async def flow(service: server.Service, endpoint: str) -> AsyncIterator[auth.Key
 
 
 @pytest.mark.row("stackit-auth-01")
-async def test_a_token_is_used_until_shortly_before_its_end(
+async def test_a_token_is_shared_until_shortly_before_it_expires(
     flow: auth.KeyFlow, service: server.Service
 ) -> None:
     first = await flow.header()
@@ -207,7 +209,9 @@ async def test_a_token_is_used_until_shortly_before_its_end(
 
 
 @pytest.mark.row("stackit-auth-01")
-async def test_a_key_of_another_account_is_refused(service: server.Service, endpoint: str) -> None:
+async def test_a_rotated_service_account_key_is_unauthenticated(
+    service: server.Service, endpoint: str
+) -> None:
     key = auth.ServiceAccountKey(service.account.key)
     service.account.rotate()
     async with auth.open_key_flow(key, f"{endpoint}/token") as flow:
@@ -216,7 +220,7 @@ async def test_a_key_of_another_account_is_refused(service: server.Service, endp
 
 
 @pytest.mark.row("stackit-auth-02")
-async def test_renewal_needs_no_assertion_until_it_does(
+async def test_renewal_uses_the_refresh_token_until_it_is_refused(
     flow: auth.KeyFlow, service: server.Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
@@ -242,7 +246,7 @@ async def test_renewal_needs_no_assertion_until_it_does(
 
 @pytest.mark.row("stackit-auth-02")
 @pytest.mark.parametrize("kind", ["error", "drop", "garbage"])
-async def test_a_token_that_still_counts_survives_a_failed_renewal(
+async def test_a_valid_token_stays_in_use_after_a_failed_renewal(
     flow: auth.KeyFlow, service: server.Service, kind: Any
 ) -> None:
     held = await flow.header()
@@ -258,7 +262,7 @@ async def test_a_token_that_still_counts_survives_a_failed_renewal(
 
 
 @pytest.mark.row("stackit-auth-03")
-async def test_a_token_that_is_revoked_is_renewed_in_the_middle(harness: StackitHarness) -> None:
+async def test_a_revoked_token_is_renewed_once_it_is_old_enough(harness: StackitHarness) -> None:
     await harness.project.inventory.list_instances()
     account = harness.service.account
     account.revoke()
@@ -275,7 +279,7 @@ async def test_a_token_that_is_revoked_is_renewed_in_the_middle(harness: Stackit
 
 @pytest.mark.row("stackit-auth-03")
 @pytest.mark.parametrize("flow_or_token", ["rotated", "token"])
-async def test_what_is_refused_for_good_is_unauthenticated(
+async def test_refused_keys_and_tokens_raise_unauthenticated(
     harness: StackitHarness, flow_or_token: str
 ) -> None:
     if flow_or_token == "token":
@@ -291,7 +295,7 @@ async def test_what_is_refused_for_good_is_unauthenticated(
 
 
 @pytest.mark.row("stackit-auth-03")
-async def test_an_emergency_token_opens_load_balancers_alone(harness: StackitHarness) -> None:
+async def test_the_emergency_token_alone_serves_load_balancers(harness: StackitHarness) -> None:
     account = harness.service.account
     account._tokens["emergency-token"] = float("inf")
     harness.variables = {"STACKIT_LB_API_EMERGENCY_TOKEN": "emergency-token"}
@@ -308,12 +312,12 @@ def _flow(project: cloud.Cloud) -> auth.KeyFlow:
 
 
 @pytest.mark.row("stackit-auth-04")
-async def test_nothing_tells_a_secret(
+async def test_secrets_are_in_no_error_log_or_repr(
     harness: StackitHarness,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A cloud that quotes whatever it was given in whatever it says."""
+    """The cloud quotes the secrets in all its error messages."""
     caplog.set_level("DEBUG")
     harness.variables = {
         "STACKIT_REMOTEWRITE_ENDPOINT": "https://push.example.com",

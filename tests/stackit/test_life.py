@@ -37,7 +37,7 @@ WHOLE = {
 
 
 @pytest.mark.row("stackit-call-03")
-async def test_a_whole_life_is_as_the_documents_say(
+async def test_all_calls_match_the_api_documents(
     harness: StackitHarness, seen: list[Exchange]
 ) -> None:
     document.load()

@@ -45,7 +45,9 @@ def orders(harness: StackitHarness, monkeypatch: pytest.MonkeyPatch) -> list[dic
 
 
 @pytest.mark.row("stackit-machine-02", "stackit-machine-04")
-async def test_a_bare_order(harness: StackitHarness, orders: list[dict[str, Any]]) -> None:
+async def test_a_minimal_spec_orders_a_server_with_labels_and_user_data(
+    harness: StackitHarness, orders: list[dict[str, Any]]
+) -> None:
     group = of(harness)
     who = group.identity()
 
@@ -107,7 +109,7 @@ OPTIONS: list[tuple[dict[str, Any], str, Any]] = [
 
 @pytest.mark.row("stackit-machine-04")
 @pytest.mark.parametrize(("spec", "key", "value"), OPTIONS, ids=[one[1] for one in OPTIONS])
-async def test_an_option(
+async def test_each_spec_option_is_part_of_the_order(
     harness: StackitHarness,
     orders: list[dict[str, Any]],
     spec: dict[str, Any],
@@ -141,7 +143,7 @@ async def test_an_option(
     ("own", "secret", "sent"),
     [("", b"secret", b"secret"), ("own", b"", b"own"), ("own", b"secret", b"own")],
 )
-async def test_whose_user_data(
+async def test_user_data_of_the_spec_overrides_that_of_the_secret(
     harness: StackitHarness,
     orders: list[dict[str, Any]],
     own: str,
@@ -156,7 +158,7 @@ async def test_whose_user_data(
 
 
 @pytest.mark.row("stackit-machine-04")
-async def test_a_server_that_would_never_join_is_not_ordered(harness: StackitHarness) -> None:
+async def test_creation_without_user_data_is_refused(harness: StackitHarness) -> None:
     group = of(harness, userData="")
 
     with pytest.raises(cloud.InvalidArgument, match="userData is missing"):
@@ -169,7 +171,7 @@ async def test_a_server_that_would_never_join_is_not_ordered(harness: StackitHar
 @pytest.mark.parametrize(
     "wrong", [{"machineType": ""}, {"imageId": ""}, {"networking": None}, {"networking": {}}]
 )
-async def test_an_order_that_makes_no_sense_is_not_made(
+async def test_creation_with_missing_or_too_long_values_is_refused(
     harness: StackitHarness, wrong: dict[str, Any]
 ) -> None:
     group = of(harness, **wrong)
@@ -193,7 +195,9 @@ async def test_an_order_that_makes_no_sense_is_not_made(
 
 @pytest.mark.row("stackit-machine-03")
 @pytest.mark.parametrize("by", ["networkId", "nicIds"])
-async def test_what_cards_may_send_from(harness: StackitHarness, by: str) -> None:
+async def test_allowed_addresses_are_added_to_the_network_interfaces(
+    harness: StackitHarness, by: str
+) -> None:
     world = harness.service.cloud
     nic = servers.new_nic(world, NETWORK, allowedAddresses=["192.0.2.0/24"])
     networking = {by: NETWORK} if by == "networkId" else {by: [nic["id"]]}
@@ -220,7 +224,7 @@ async def test_what_cards_may_send_from(harness: StackitHarness, by: str) -> Non
 
 
 @pytest.mark.row("stackit-machine-03")
-async def test_a_crash_while_cards_are_changed(harness: StackitHarness) -> None:
+async def test_interface_changes_are_completed_after_a_lost_answer(harness: StackitHarness) -> None:
     world = harness.service.cloud
     cards = [servers.new_nic(world, NETWORK) for _ in range(2)]
     networking = {"nicIds": [one["id"] for one in cards]}
@@ -237,7 +241,7 @@ async def test_a_crash_while_cards_are_changed(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-machine-16")
-async def test_cards_fit_one_machine(harness: StackitHarness) -> None:
+async def test_a_network_interface_serves_one_machine_at_a_time(harness: StackitHarness) -> None:
     nic = servers.new_nic(harness.service.cloud, NETWORK)
     group = of(harness, networking={"nicIds": [nic["id"].upper()]})
     made = await group.create(first := group.identity())
@@ -260,7 +264,7 @@ async def test_cards_fit_one_machine(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-machine-03")
-async def test_no_card(harness: StackitHarness) -> None:
+async def test_initialization_fails_without_network_interfaces(harness: StackitHarness) -> None:
     group = of(harness)
     made = await group.create(who := group.identity())
     (held,) = harness.service.cloud.servers.values()
@@ -271,7 +275,7 @@ async def test_no_card(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-machine-15", "stackit-machine-05")
-async def test_the_waits_are_steps(harness: StackitHarness) -> None:
+async def test_waits_for_the_server_return_retry_after(harness: StackitHarness) -> None:
     group = of(harness)
     await harness.slow_vms(slow=True)
     made = await group.create_once(who := group.identity())
@@ -325,7 +329,7 @@ async def test_the_waits_are_steps(harness: StackitHarness) -> None:
         (403, "Quota exceeded for cores", cloud.ResourceExhausted),
     ],
 )
-async def test_errors_follow_from_the_status(
+async def test_http_statuses_map_to_cloud_errors(
     harness: StackitHarness, status: int, text: str, kind: type[Exception]
 ) -> None:
     group = of(harness)
@@ -348,14 +352,14 @@ async def test_errors_follow_from_the_status(
 
 
 @pytest.mark.row("stackit-machine-10")
-async def test_an_order_that_names_what_is_not_there(harness: StackitHarness) -> None:
+async def test_creation_with_an_unknown_image_is_refused(harness: StackitHarness) -> None:
     group = of(harness, imageId=SERVER)
     with pytest.raises(cloud.FailedPrecondition, match=SERVER):
         await group.create(group.identity())
 
 
 @pytest.mark.row("stackit-machine-10")
-async def test_a_server_that_never_came_up_is_deleted(harness: StackitHarness) -> None:
+async def test_a_server_that_failed_to_start_is_deleted(harness: StackitHarness) -> None:
     group = of(harness)
     harness.service.settings.hosts = 0
     made = await group.create(who := group.identity())
@@ -376,7 +380,7 @@ async def test_a_server_that_never_came_up_is_deleted(harness: StackitHarness) -
 
 
 @pytest.mark.row("stackit-machine-10", "stackit-machine-06")
-async def test_a_server_that_has_run_is_never_deleted_for_its_state(
+async def test_a_server_that_has_run_is_kept_in_status_error(
     harness: StackitHarness,
 ) -> None:
     group = of(harness)
@@ -395,7 +399,7 @@ async def test_a_server_that_has_run_is_never_deleted_for_its_state(
 
 
 @pytest.mark.row("stackit-machine-10")
-async def test_a_failed_server_of_somebody_else_is_not_deleted(harness: StackitHarness) -> None:
+async def test_an_imported_server_in_status_error_is_not_deleted(harness: StackitHarness) -> None:
     group = of(harness)
     given = await machine_probes.create_foreign_vm(group, "given", "nobody")
     (held,) = harness.service.cloud.servers.values()
@@ -423,7 +427,9 @@ async def test_a_failed_server_of_somebody_else_is_not_deleted(harness: StackitH
         "stackit:/",
     ],
 )
-async def test_a_malformed_provider_id(harness: StackitHarness, provider_id: str) -> None:
+async def test_a_malformed_provider_id_is_refused_without_a_call(
+    harness: StackitHarness, provider_id: str
+) -> None:
     group = of(harness)
     req = group.request(group.identity(), provider_id)
     for ask in (
@@ -437,7 +443,9 @@ async def test_a_malformed_provider_id(harness: StackitHarness, provider_id: str
 
 
 @pytest.mark.row("stackit-id-01")
-async def test_the_form_of_nodes_is_read_too(harness: StackitHarness) -> None:
+async def test_the_provider_id_form_of_nodes_is_accepted_for_machines(
+    harness: StackitHarness,
+) -> None:
     group = of(harness)
     made = await group.create(who := group.identity())
     short = f"stackit://{made.provider_id.rpartition('/')[2]}"
@@ -448,7 +456,9 @@ async def test_the_form_of_nodes_is_read_too(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-machine-11")
-async def test_a_class_that_moves_leaves_no_server_behind(harness: StackitHarness) -> None:
+async def test_servers_are_found_after_their_class_changes_its_region(
+    harness: StackitHarness,
+) -> None:
     group = of(harness)
     one, other, third = (group.identity() for _ in range(3))
     made = await group.create(one)
@@ -467,7 +477,7 @@ async def test_a_class_that_moves_leaves_no_server_behind(harness: StackitHarnes
 
 
 @pytest.mark.row("stackit-machine-11")
-async def test_no_region_at_all(harness: StackitHarness) -> None:
+async def test_deletion_without_a_region_is_refused(harness: StackitHarness) -> None:
     group = of(harness, region=None)
     with pytest.raises(cloud.InvalidArgument, match="region"):
         await group.driver.delete_machine(group.request(group.identity(), f"stackit://{SERVER}"))
@@ -475,8 +485,10 @@ async def test_no_region_at_all(harness: StackitHarness) -> None:
 
 @pytest.mark.row("stackit-machine-11")
 @pytest.mark.parametrize("wrong", ["region", "project", "neither is there"])
-async def test_a_machine_that_was_never_ordered_goes(harness: StackitHarness, wrong: str) -> None:
-    """Its class names no place, so there is nothing to ask for, and nothing to correct first."""
+async def test_a_machine_that_was_never_ordered_is_deleted_without_a_call(
+    harness: StackitHarness, wrong: str
+) -> None:
+    """Its class has no valid region or project, so there is no server to look for."""
     group = of(harness, region="eu01" if wrong == "project" else "eu-01")
     if wrong != "region":
         group.credentials = {**harness.machine_credentials(), "project-id": b"mine"}
@@ -493,10 +505,10 @@ async def test_a_machine_that_was_never_ordered_goes(harness: StackitHarness, wr
 
 @pytest.mark.row("stackit-machine-11")
 @pytest.mark.parametrize("wrong", ["region", "project"])
-async def test_an_order_whose_answer_is_lost_is_remembered(
+async def test_a_server_is_deleted_after_its_creation_answer_was_lost(
     harness: StackitHarness, wrong: str
 ) -> None:
-    """A class that is broken since does not let its server be forgotten."""
+    """Although its class is invalid by then."""
     group = of(harness)
     who = group.identity()
     await harness.lose_answer(1)
@@ -517,7 +529,7 @@ async def test_an_order_whose_answer_is_lost_is_remembered(
 
 
 @pytest.mark.row("stackit-machine-11")
-async def test_a_provider_id_says_its_project(harness: StackitHarness) -> None:
+async def test_deletion_takes_the_project_from_the_provider_id(harness: StackitHarness) -> None:
     group = of(harness)
     made = await group.create(who := group.identity())
     group.credentials = {**harness.machine_credentials(), "project-id": b""}
@@ -528,8 +540,10 @@ async def test_a_provider_id_says_its_project(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-machine-12")
-async def test_a_server_of_the_vendors_driver(harness: StackitHarness) -> None:
-    """Listed without a marker, for the daemon to take over when it is told to; never by itself."""
+async def test_a_server_of_the_vendors_driver_is_listed_but_not_adopted(
+    harness: StackitHarness,
+) -> None:
+    """Listed without our labels: the daemon adopts it only on request."""
     group = of(harness)
     order = {
         "name": "theirs",
@@ -562,7 +576,7 @@ async def test_a_server_of_the_vendors_driver(harness: StackitHarness) -> None:
         ({marks.CLUSTER: "another"}, False),
     ],
 )
-async def test_a_server_of_the_vendors_driver_is_known_by_machine_and_class(
+async def test_a_server_of_the_vendors_driver_is_owned_by_machine_and_class(
     harness: StackitHarness, labels: dict[str, str], owned: bool
 ) -> None:
     group = of(harness)
@@ -581,7 +595,7 @@ async def test_a_server_of_the_vendors_driver_is_known_by_machine_and_class(
 
 
 @pytest.mark.row("stackit-machine-07", "stackit-machine-09")
-async def test_labels_that_are_no_text(harness: StackitHarness) -> None:
+async def test_server_labels_that_are_no_text_are_ignored(harness: StackitHarness) -> None:
     group = of(harness)
     await group.create(who := group.identity())
     (held,) = harness.service.cloud.servers.values()
@@ -606,7 +620,7 @@ async def test_of_two_servers_of_one_machine_the_older_stays(harness: StackitHar
 
 
 @pytest.mark.row("stackit-machine-08")
-async def test_one_client_for_each_key(harness: StackitHarness) -> None:
+async def test_clients_are_shared_by_service_account_key(harness: StackitHarness) -> None:
     group = of(harness)
     driver: Any = group.driver
     account = harness.service.account
@@ -635,7 +649,9 @@ async def test_one_client_for_each_key(harness: StackitHarness) -> None:
     ],
     ids=lambda key: repr(key[:16]),
 )
-async def test_a_key_that_is_none(harness: StackitHarness, key: bytes) -> None:
+async def test_a_malformed_service_account_key_is_refused(
+    harness: StackitHarness, key: bytes
+) -> None:
     group = of(harness)
     group.credentials = {**harness.machine_credentials(), "serviceaccount.json": key}
     with pytest.raises(cloud.InvalidArgument, match=r"serviceaccount\.json"):
@@ -643,7 +659,7 @@ async def test_a_key_that_is_none(harness: StackitHarness, key: bytes) -> None:
 
 
 @pytest.mark.row("stackit-machine-08")
-async def test_without_credentials_any_key_will_do(harness: StackitHarness) -> None:
+async def test_any_key_is_accepted_without_authentication(harness: StackitHarness) -> None:
     harness.service.settings.no_auth = True
     harness.variables = {"STACKIT_NO_AUTH": "true"}
     async with harness.open_machines() as opened:
@@ -655,8 +671,8 @@ async def test_without_credentials_any_key_will_do(harness: StackitHarness) -> N
 
 
 @pytest.mark.row("stackit-machine-08")
-async def test_machines_are_where_the_cloud_config_says(harness: StackitHarness) -> None:
-    """A variable goes before it; who opens the driver alone has nothing else."""
+async def test_machines_use_the_iaas_endpoint_of_the_cloud_config(harness: StackitHarness) -> None:
+    """The variable takes precedence; `open_machines` has no cloud config."""
     harness.variables = {"STACKIT_IAAS_ENDPOINT": ""}
     async with harness.open() as opened:
         group = of(harness, opened)
@@ -669,7 +685,7 @@ async def test_machines_are_where_the_cloud_config_says(harness: StackitHarness)
 
 
 @pytest.mark.row("stackit-machine-14")
-async def test_volumes(harness: StackitHarness) -> None:
+async def test_volume_ids_include_only_volumes_of_the_csi_driver(harness: StackitHarness) -> None:
     specs: list[dict[str, Any]] = [
         {"csi": {"driver": machines.StackitMachines.csi_driver, "volumeHandle": "v-1"}},
         {"csi": {"driver": "csi.else", "volumeHandle": "v-2"}},
@@ -681,7 +697,9 @@ async def test_volumes(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-spec-13")
-async def test_a_live_look_at_a_spec(harness: StackitHarness) -> None:
+async def test_live_validation_reports_missing_objects_and_bad_credentials(
+    harness: StackitHarness,
+) -> None:
     driver: Any = harness.project.machines
     spec = {**harness.machine_spec(), "networking": {"networkId": SERVER}, "imageId": SERVER}
     good = cloud.Credentials(harness.machine_credentials())
@@ -701,10 +719,10 @@ async def test_a_live_look_at_a_spec(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-machine-08")
-async def test_the_key_of_a_class_does_not_say_where_tokens_come_from(
+async def test_the_token_endpoint_in_a_class_secret_is_ignored(
     harness: StackitHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another server would get a signed assertion, and its answer would stand in the error."""
+    """Its server would get a signed assertion, and the error would quote its answer."""
     asked: list[Exchange] = []
     monkeypatch.setattr(auth, "TOKEN_URL", f"{harness.url}/token")
     harness.variables = {"STACKIT_TOKEN_BASEURL": ""}

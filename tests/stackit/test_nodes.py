@@ -28,7 +28,7 @@ SERVER = "70bb02f3-c11b-4321-bd78-8f8f4460f1b3"
         "{id}",
     ],
 )
-async def test_every_form_of_a_provider_id_is_read(harness: StackitHarness, form: str) -> None:
+async def test_every_form_of_a_provider_id_is_accepted(harness: StackitHarness, form: str) -> None:
     made = await harness.create()
     number = made.provider_id.rpartition("/")[2].upper()
     found = node("any", provider_id=form.format(project=PROJECT, id=number))
@@ -55,7 +55,7 @@ async def test_every_form_of_a_provider_id_is_read(harness: StackitHarness, form
         "server-1",
     ],
 )
-async def test_what_is_not_of_this_project_is_refused(
+async def test_provider_ids_of_other_projects_and_clouds_are_refused(
     harness: StackitHarness, provider_id: str
 ) -> None:
     found = node("any", provider_id=provider_id)
@@ -85,13 +85,13 @@ async def test_what_is_not_of_this_project_is_refused(
         ("a://", "a://x", False),
     ],
 )
-def test_two_forms_of_one_instance(one: str, other: str, same: bool) -> None:
+def test_all_provider_id_forms_of_an_instance_are_equal(one: str, other: str, same: bool) -> None:
     assert is_same_instance(one, other) is same
     assert is_same_instance(other, one) is same
 
 
 @pytest.mark.row("stackit-node-02")
-async def test_new_nodes_may_have_the_form_of_machines(harness: StackitHarness) -> None:
+async def test_new_nodes_get_the_configured_provider_id_form(harness: StackitHarness) -> None:
     harness.form = "project"
     made = await harness.create()
     async with harness.open() as project:
@@ -117,7 +117,9 @@ async def test_new_nodes_may_have_the_form_of_machines(harness: StackitHarness) 
         (None, False),
     ],
 )
-async def test_what_is_shut_down(harness: StackitHarness, status: str | None, is_off: bool) -> None:
+async def test_only_inactive_and_deallocated_servers_are_shut_down(
+    harness: StackitHarness, status: str | None, is_off: bool
+) -> None:
     made = await harness.create()
     (held,) = harness.service.cloud.servers.values()
     held["status"] = status
@@ -129,7 +131,7 @@ async def test_what_is_shut_down(harness: StackitHarness, status: str | None, is
 
 
 @pytest.mark.row("stackit-node-04")
-async def test_the_default_network_comes_first(harness: StackitHarness) -> None:
+async def test_addresses_of_the_default_network_come_first(harness: StackitHarness) -> None:
     world = harness.service.cloud
     server.add_network(world, OTHER, "a-first", "192.168.0.0/24", ipv6="2001:db8::/64")
     made = await harness.create()
@@ -157,7 +159,7 @@ async def test_the_default_network_comes_first(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-node-05")
-async def test_a_server_without_cards(harness: StackitHarness) -> None:
+async def test_a_server_without_network_interfaces_has_no_metadata(harness: StackitHarness) -> None:
     made, other = await harness.create(), await harness.create()
     harness.service.cloud.servers[made.provider_id.rpartition("/")[2]]["nics"] = []
 
@@ -170,7 +172,9 @@ async def test_a_server_without_cards(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-node-01", "stackit-machine-09")
-async def test_a_proxy_that_says_404_takes_no_node_away(harness: StackitHarness) -> None:
+async def test_a_404_of_a_proxy_does_not_mean_that_the_server_is_gone(
+    harness: StackitHarness,
+) -> None:
     harness.extra = {"global": {"apiEndpoints": {"iaasApi": f"{harness.url}/elsewhere"}}}
     async with harness.open() as project:
         assert project.instances is not None

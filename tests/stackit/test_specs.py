@@ -137,18 +137,20 @@ def cases(row: str, field: str, good: list[Any], bad: list[Any]) -> list[Any]:
         *cases("stackit-spec-11", "someField", [1, "x", {}], []),
     ],
 )
-def test_a_field(field: str, value: Any, ok: bool) -> None:
+def test_each_spec_field_accepts_and_refuses_the_vendors_cases(
+    field: str, value: Any, ok: bool
+) -> None:
     assert fields({**GOOD, field: value}) == ([] if ok else [field])
 
 
 @pytest.mark.row("stackit-spec-04")
-def test_a_source_is_as_good_as_an_image() -> None:
+def test_a_boot_volume_source_replaces_the_image() -> None:
     assert fields({**GOOD, "imageId": "", "bootVolume": VOLUME}) == []
     assert fields({**GOOD, "imageId": "", "bootVolume": {"size": 5}}) == ["imageId"]
 
 
 @pytest.mark.row("stackit-spec-04", "stackit-spec-13")
-def test_what_is_empty_has_three_faults() -> None:
+def test_an_empty_spec_lacks_three_required_fields() -> None:
     assert fields({"region": "eu01"}) == ["machineType", "imageId", "networking"]
 
 
@@ -173,7 +175,9 @@ def test_what_is_empty_has_three_faults() -> None:
         ]
     ],
 )
-def test_a_secret(secret: Mapping[str, bytes], found: int) -> None:
+def test_secrets_are_validated_without_quoting_them(
+    secret: Mapping[str, bytes], found: int
+) -> None:
     told = machines.problems(GOOD, secret)
 
     assert [one.field for one in told] == ["secretRef"] * found
@@ -182,7 +186,7 @@ def test_a_secret(secret: Mapping[str, bytes], found: int) -> None:
 
 
 @pytest.mark.row("stackit-spec-13")
-def test_every_fault_is_told_in_order() -> None:
+def test_all_invalid_fields_are_reported_in_order() -> None:
     wrong = {
         "serviceAccountMails": ["x"],
         "affinityGroup": "x",
@@ -206,7 +210,7 @@ def test_every_fault_is_told_in_order() -> None:
 
 
 @pytest.mark.row("stackit-spec-11")
-def test_a_whole_spec_is_read() -> None:
+def test_null_and_unknown_spec_fields_are_accepted() -> None:
     found = machines.parse_spec({**GOOD, "userData": None, "bootVolume": VOLUME, "extra": 1})
 
     assert found.boot_volume is not None

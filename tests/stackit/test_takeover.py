@@ -81,7 +81,9 @@ SERVER: dict[str, Any] = {
 
 
 @pytest.mark.row("stackit-balancer-19")
-async def test_a_load_balancer(harness: StackitHarness) -> None:
+async def test_a_load_balancer_of_the_vendor_is_taken_over_without_a_write(
+    harness: StackitHarness,
+) -> None:
     harness.service.cloud.balancers[NAME] = msgspec.to_builtins(BALANCER)
     nodes = [
         node(name, addresses=[cloud.address("InternalIP", ip)])
@@ -99,8 +101,8 @@ async def test_a_load_balancer(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-balancer-19", "stackit-balancer-17")
-async def test_a_load_balancer_with_metrics(harness: StackitHarness) -> None:
-    """Its password cannot be read back, so it is given once: two writes, and never again."""
+async def test_metrics_credentials_of_the_vendor_are_written_once(harness: StackitHarness) -> None:
+    """The password cannot be read back, so the first ensure writes it."""
     world = harness.service.cloud
     said = {"displayName": NAME, "username": "me", "password": "hush-hush-hush"}
     ref = fake_balancers.create_credentials(world, said)["credentialsRef"]
@@ -118,8 +120,10 @@ async def test_a_load_balancer_with_metrics(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-machine-12", "stackit-node-02")
-async def test_a_machine_and_its_node(harness: StackitHarness) -> None:
-    """Known by its provider ID; the node's is the shorter one."""
+async def test_a_machine_of_the_vendor_is_taken_over_without_a_write(
+    harness: StackitHarness,
+) -> None:
+    """The Machine is known by its provider ID; its node has the shorter form."""
     held = servers.new_server(harness.service.cloud, SERVER)
     held.update(status="ACTIVE", launchedAt=held["createdAt"])
     for nic in harness.service.cloud.nics.values():
@@ -144,10 +148,10 @@ async def test_a_machine_and_its_node(harness: StackitHarness) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-async def test_a_daemon_comes_after_the_vendors_managers(
+async def test_a_daemon_takes_over_resources_without_its_labels(
     api_server: api_servers.ApiServer, tmp_path: Path
 ) -> None:
-    """Of what is in the cloud nothing has our marks; it stays so, and goes when it is deleted."""
+    """No label is added; scaled to nothing, everything is deleted."""
     vendor = Stackit()
     fake, world = vendor.fake, vendor.fake.cloud
     async with vendor.opened(api_server, tmp_path) as (env, _):
