@@ -72,13 +72,13 @@ def test_docstrings_and_comments_use_the_words_of_kubernetes() -> None:
     assert hits == []
 
 
-def test_a_class_name_means_one_class() -> None:
+def test_class_names_are_unique() -> None:
     names = Counter(name for path, name in CLASSES if path.parts[0] == "ccm")
 
     assert {name for name, count in names.items() if count > 1} == TWICE
 
 
-def test_the_errors_that_docstrings_name_exist() -> None:
+def test_exceptions_named_in_docstrings_exist() -> None:
     known = {name for _, name in CLASSES} | set(dir(builtins)) | {"SSLError"}
     stale = [
         f"{place(path, node)}: {name}"

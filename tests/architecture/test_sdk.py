@@ -41,7 +41,7 @@ def test_every_public_name_exists_and_is_documented() -> None:
     assert list(cloud.__all__) == sorted(set(cloud.__all__), key=cloud.__all__.index)
 
 
-def test_what_a_driver_of_gardeners_shape_is_handed_is_public() -> None:
+def test_value_classes_of_the_gardener_driver_interface_are_public() -> None:
     values = {name for name, kind in vars(gardener).items() if dataclasses.is_dataclass(kind)}
     ours = {name for name in values if getattr(gardener, name).__module__ == gardener.__name__}
 
@@ -124,7 +124,7 @@ def rooms() -> set[str]:
     return {path.parent.name for path in (ROOT / "ccm").glob("*/__init__.py")}
 
 
-def test_no_contract_was_dropped() -> None:
+def test_the_import_contracts_are_complete() -> None:
     names = {entry["name"] for entry in settings()["contracts"]}
 
     assert names >= {
@@ -142,13 +142,13 @@ def test_no_contract_was_dropped() -> None:
     }
 
 
-def test_each_room_is_closed_to_providers_unless_it_is_part_of_the_sdk() -> None:
+def test_providers_may_import_only_packages_of_the_sdk() -> None:
     closed = set(contract("a provider sees the SDK and nothing else")["forbidden_modules"])
 
     assert {f"ccm.{room}" for room in rooms() - OPEN_TO_PROVIDERS} <= closed
 
 
-def test_each_room_with_side_effects_is_closed_to_pure_modules() -> None:
+def test_pure_modules_may_not_import_packages_with_side_effects() -> None:
     name = "pure modules reach no client, runtime or store, even through others"
     closed = set(contract(name)["forbidden_modules"])
 

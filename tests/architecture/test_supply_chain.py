@@ -39,7 +39,7 @@ def chores() -> ModuleType:
     return module
 
 
-def test_it_needs_the_standard_library_only_and_lists_its_tasks(chores: ModuleType) -> None:
+def test_the_task_script_needs_only_the_standard_library(chores: ModuleType) -> None:
     command = [sys.executable, "-I", "-S", str(SCRIPT), "help"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -47,7 +47,7 @@ def test_it_needs_the_standard_library_only_and_lists_its_tasks(chores: ModuleTy
     assert chores.main(["dance"]) == 2
 
 
-def test_uv_comes_from_the_lock_with_its_hashes(chores: ModuleType) -> None:
+def test_uv_is_installed_from_the_lock_with_its_hashes(chores: ModuleType) -> None:
     first, *hashes = chores.locked("uv").splitlines()
 
     assert first.startswith("uv==")
@@ -57,7 +57,7 @@ def test_uv_comes_from_the_lock_with_its_hashes(chores: ModuleType) -> None:
         chores.locked("nonsense")
 
 
-def test_checks_run_beside_the_tests_and_each_failure_is_named(
+def test_failed_checks_are_named_by_lint_and_test(
     chores: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     untidy = ["sh", "-c", "echo untidy; echo very >&2; exit 1"]
@@ -80,14 +80,14 @@ UV = ("-m", "uv", "pip", "install", "--no-cache", "--target", "{folder}")
 @pytest.mark.parametrize(
     ("command", "variable"), [(PIP, "UV_DEFAULT_INDEX"), (UV, "PIP_INDEX_URL")], ids=["pip", "uv"]
 )
-def test_each_installer_asks_the_index_that_either_is_told_of(
+def test_pip_and_uv_use_the_index_configured_for_either(
     chores: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     command: Sequence[str],
     variable: str,
 ) -> None:
-    """And where that does not answer, one line says what the first run needs."""
+    """An index that does not answer is reported in one line."""
     words = [word.format(folder=tmp_path) for word in command]
     given = {**os.environ, variable: NOWHERE, "UV_HTTP_RETRIES": "0"}
     monkeypatch.setattr(chores, "ENVIRONMENT", chores.for_both(given))
@@ -99,7 +99,7 @@ def test_each_installer_asks_the_index_that_either_is_told_of(
     assert "the package index does not answer" in line
 
 
-def test_all_that_pip_is_told_uv_is_told_too_but_for_what_it_knows(chores: ModuleType) -> None:
+def test_settings_of_pip_and_uv_are_translated_without_overriding(chores: ModuleType) -> None:
     told = chores.for_both({"PIP_CERT": "/ca.pem", "UV_INDEX": "https://a", "PIP_PROXY": ""})
 
     assert told["SSL_CERT_FILE"] == "/ca.pem"
@@ -121,14 +121,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-def test_the_wheel_holds_the_daemon_the_providers_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_contains_only_the_daemon_and_the_providers(wheel: zipfile.ZipFile) -> None:
     folders = {name.split("/")[0] for name in wheel.namelist()}
 
     assert {name for name in folders if not name.endswith(".dist-info")} == {"ccm", "providers"}
     assert {"ccm/py.typed", "providers/py.typed"} <= set(wheel.namelist())
 
 
-def test_the_wheel_brings_its_commands_and_the_simulated_cloud(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_declares_its_commands_and_the_simulated_provider(wheel: zipfile.ZipFile) -> None:
     (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
     entries = configparser.ConfigParser()
     entries.read_string(wheel.read(name).decode())
@@ -154,7 +154,7 @@ def needed(name: str, found: set[str]) -> set[str]:
     return found
 
 
-def test_the_image_has_nothing_to_draw_with() -> None:
+def test_the_image_does_not_install_rich() -> None:
     lines = (ROOT / "Dockerfile").read_text().splitlines()
     installs = [line for line in lines if "/dist" in line]
     brought = needed("kube-ccm", set())
@@ -170,7 +170,7 @@ def test_the_image_has_nothing_to_draw_with() -> None:
 LOCK = (ROOT / "requirements.lock").read_text()
 
 
-def test_each_locked_package_is_tied_to_its_version(chores: ModuleType) -> None:
+def test_package_constraints_match_the_lock(chores: ModuleType) -> None:
     project = tomllib.loads(chores.pinned())
 
     pins = project["tool"]["uv"]["constraint-dependencies"]
@@ -184,7 +184,7 @@ def test_each_locked_package_is_tied_to_its_version(chores: ModuleType) -> None:
     [(0, True, False), (1, False, False), (2, True, True)],
     ids=["nothing known", "a vulnerability", "nobody answers"],
 )
-def test_a_known_vulnerability_fails_and_silence_is_loud(
+def test_the_audit_fails_on_a_vulnerability_and_reports_when_it_is_skipped(
     chores: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -215,7 +215,7 @@ def bill(chores: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.soak
-def test_the_bill_of_materials_is_the_images_part_of_the_lock(bill: dict[str, Any]) -> None:
+def test_the_bill_of_materials_lists_the_locked_packages_of_the_image(bill: dict[str, Any]) -> None:
     components, root = bill["components"], bill["metadata"]["component"]
     names = {each["name"] for each in components}
 

@@ -30,7 +30,7 @@ def promised_names() -> dict[str, str]:
     }
 
 
-def test_every_package_says_what_it_is_for() -> None:
+def test_every_package_has_a_docstring() -> None:
     silent = [
         str(path.relative_to(ROOT))
         for path in modules("ccm", "providers")
@@ -82,7 +82,7 @@ def is_log_call(function: ast.expr) -> bool:
     return name in LOGGERS
 
 
-def test_no_file_speaks_of_a_machine_it_was_written_on() -> None:
+def test_no_file_contains_a_path_of_a_home_folder() -> None:
     told = [
         f"{path.relative_to(ROOT)}: {found.group()}"
         for path in project_files()
