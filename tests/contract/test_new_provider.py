@@ -21,7 +21,7 @@ from ccm.testing.contract_routes import RouteCases
 @pytest.mark.parametrize(
     ("part", "cases"), [("load_balancer", BalancerCases), ("routes", RouteCases)]
 )
-def test_a_package_with_one_more_part_keeps_the_contract(
+def test_a_generated_provider_with_an_optional_part_passes_the_contract(
     part: str, cases: type, tmp_path: Path
 ) -> None:
     folder = tmp_path / "ccm-nimbus"

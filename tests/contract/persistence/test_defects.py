@@ -18,8 +18,8 @@ PLACES = [
 ]
 
 
-def test_each_case_notices_a_defect() -> None:
-    """A case that nothing makes fail proves nothing."""
+def test_every_contract_case_fails_for_at_least_one_defect() -> None:
+    """A case that no defect makes fail proves nothing."""
     assert {case for _, case in PLACES} == set(ROWS.values())
 
 

@@ -150,13 +150,15 @@ class TestEncrypted(PersistenceContract):
         return sealed_over(STORAGE[request.param](request, tmp_path))
 
 
-def test_every_statement_has_a_case() -> None:
+def test_every_contract_id_has_a_case() -> None:
     assert set(ROWS) == {f"PS-{number:02}" for number in range(1, 38)}
     assert all(callable(getattr(PersistenceContract, case)) for case in ROWS.values())
 
 
 @GROUPS["postgres"]
-async def test_a_database_and_its_log_show_no_sealed_secret(database: Database) -> None:
+async def test_a_database_and_its_log_contain_no_encrypted_secret_in_plain_text(
+    database: Database,
+) -> None:
     def stored() -> bytes:
         return b"".join(one.read_bytes() for one in database.socket.rglob("*") if one.is_file())
 
@@ -164,6 +166,8 @@ async def test_a_database_and_its_log_show_no_sealed_secret(database: Database) 
 
 
 @GROUPS["s3"]
-async def test_a_bucket_shows_no_sealed_secret(bucket_url: str, tmp_path: Path) -> None:
+async def test_a_bucket_contains_no_encrypted_secret_in_plain_text(
+    bucket_url: str, tmp_path: Path
+) -> None:
     harness = buckets.S3Harness(bucket_url, tmp_path)
     await secrets.live(harness.make(), harness.stored)
