@@ -39,7 +39,9 @@ async def create(session: aiohttp.ClientSession, name: str, **meta: Any) -> dict
 
 @pytest.mark.both_servers
 @pytest.mark.parametrize("way", ["stop", "kill"])
-async def test_objects_survive_an_end_and_a_start(api_server: servers.ApiServer, way: str) -> None:
+async def test_objects_survive_a_restart_of_the_api_server(
+    api_server: servers.ApiServer, way: str
+) -> None:
     async with servers.connect(api_server) as session:
         made = await create(session, "alpha")
     await (api_server.stop() if way == "stop" else api_server.kill())
@@ -50,7 +52,7 @@ async def test_objects_survive_an_end_and_a_start(api_server: servers.ApiServer,
 
 
 @pytest.mark.envtest
-async def test_a_real_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+async def test_a_real_server_that_cannot_start_reports_the_cause(tmp_path: Path) -> None:
     for folder, words, said in (
         (servers.require_assets(), ["--no-such-flag"], "unknown flag: --no-such-flag"),
         (tmp_path, [], "missing etcd and kube-apiserver"),
@@ -106,8 +108,10 @@ async def opened(server: servers.ApiServer, epoch: int) -> AsyncIterator[Kuberne
 
 
 @pytest.mark.both_servers
-async def test_life(api_server: servers.ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages, rotation, a newer leader, one that is somebody else's, and what is deleted."""
+async def test_the_secret_store_pages_rotates_fences_and_deletes(
+    api_server: servers.ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small pages, rotation, a newer leader, a Secret without its label, and deletion."""
     monkeypatch.setattr(kubesecrets, "PAGE", 2)
     async with opened(api_server, 3) as old, opened(api_server, 4) as new:
         (instance,) = old.instances()
