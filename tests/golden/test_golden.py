@@ -16,7 +16,7 @@ def stored(subject: str) -> str:
 
 
 @pytest.mark.parametrize("subject", sorted(pictures.SUBJECTS))
-def test_behaviour_is_as_pictured(subject: str) -> None:
+def test_behaviour_matches_the_golden_file(subject: str) -> None:
     before, now = stored(subject), pictures.drawn(subject)
 
     lines = difflib.unified_diff(before.splitlines(), now.splitlines(), "golden", "now", "", "", 0)
