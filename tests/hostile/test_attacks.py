@@ -287,10 +287,10 @@ AT_REST_MIB = 12.0
 )
 @pytest.mark.parametrize("attacked", ["uvloop", pytest.param("asyncio", marks=SOAK)], indirect=True)
 @servers.only_builtin
-async def test_a_crowd_from_one_address_keeps_out_nobody_from_another(
+async def test_connections_from_one_address_do_not_block_other_addresses(
     attacked: Target, attack: str, number: int
 ) -> None:
-    """The newcomer was never seen before, and comes while the crowd is at its worst."""
+    """The new address connects for the first time at the height of the attack."""
     async with attacked.under((attack, "secure", number)):
         waited = [await attacked.newcomer() for _ in range(5)]
     print(f"newcomers waited for {max(waited):.2f} s at most, {attacked.peak_mib:.0f} MiB")
@@ -308,7 +308,7 @@ async def test_a_crowd_from_one_address_keeps_out_nobody_from_another(
 )
 @pytest.mark.parametrize("attacked", ["uvloop", pytest.param("asyncio", marks=SOAK)], indirect=True)
 @servers.only_builtin
-async def test_crowds_make_it_neither_large_nor_slow(
+async def test_attacks_do_not_exhaust_memory_or_delay_honest_callers(
     attacked: Target, part: float, rounds: int
 ) -> None:
     before, after = attacked.rss_mib, []
@@ -340,7 +340,9 @@ async def test_crowds_make_it_neither_large_nor_slow(
 @pytest.mark.parametrize("paths", ["paths", "longest_paths"])
 @pytest.mark.parametrize("attacked", ["uvloop", "asyncio"], indirect=True)
 @servers.only_builtin
-async def test_silent_callers_and_long_paths_keep_it_small(attacked: Target, paths: str) -> None:
+async def test_silent_callers_and_long_paths_do_not_exhaust_memory(
+    attacked: Target, paths: str
+) -> None:
     before = attacked.rss_mib
     async with attacked.under(("silent", "secure", 1500), (paths, "secure", 3000)):
         silent = await attacked.metric("ccm_serving_connections", server="secure", stage="silent")

@@ -261,7 +261,7 @@ def review(annotations: Mapping[str, str]) -> bytes:
 
 
 @EACH
-def test_every_annotation_with_every_number_that_is_none(name: str) -> None:
+def test_malformed_numbers_in_annotations_are_refused(name: str) -> None:
     with place(name) as found:
         for rule in found.schema:
             for text in NUMBERS + WORDS:
@@ -273,7 +273,7 @@ def test_every_annotation_with_every_number_that_is_none(name: str) -> None:
 
 
 @EACH
-def test_annotations_are_served_or_refused(name: str) -> None:
+def test_arbitrary_annotations_are_served_or_refused(name: str) -> None:
     with place(name) as found:
         names = st.sampled_from([rule.name for rule in found.schema])
 
@@ -286,7 +286,7 @@ def test_annotations_are_served_or_refused(name: str) -> None:
 
 
 @EACH
-def test_every_field_of_a_spec_with_what_is_no_value(name: str) -> None:
+def test_malformed_spec_fields_are_refused(name: str) -> None:
     wrong: Sequence[Any] = (
         *(10**30, -(10**30), 10**5000, math.nan, math.inf, True, None),
         *("9" * 5000, "²", "\0\x1b[2J", "../..", "x" * 50_000),
@@ -301,7 +301,7 @@ def test_every_field_of_a_spec_with_what_is_no_value(name: str) -> None:
 
 
 @EACH
-def test_a_spec_is_served_or_refused(name: str) -> None:
+def test_arbitrary_specs_are_served_or_refused(name: str) -> None:
     with place(name) as found:
         good = found.harness.machine_spec()
 
@@ -313,7 +313,7 @@ def test_a_spec_is_served_or_refused(name: str) -> None:
 
 
 @EACH
-def test_a_provider_id_is_one_of_this_cloud_or_refused(name: str) -> None:
+def test_arbitrary_provider_ids_are_served_or_refused(name: str) -> None:
     with place(name) as found:
         driver, numbers = found.machines.driver, count()
         beginnings = ["", *(f"{one}://" for one in (*found.opened.provider_schemes, "aws"))]
