@@ -46,7 +46,7 @@ def node(kubectl: Kubectl) -> Kubectl:
     return kubectl
 
 
-def test_create_from_files_and_by_kind(kubectl: Kubectl) -> None:
+def test_kubectl_creates_objects_of_several_kinds(kubectl: Kubectl) -> None:
     assert kubectl("create", "namespace", "made") == "namespace/made created\n"
     kubectl("create", "configmap", "cm", "-n", "made", "--from-literal=a=b")
     kubectl("create", "secret", "generic", "s", "-n", "made", "--from-literal=a=b")
@@ -81,7 +81,7 @@ def test_delete_waits_for_finalizers(node: Kubectl) -> None:
     assert (status, output) == (1, 'Error from server (NotFound): nodes "w1" not found\n')
 
 
-def test_drain_evicts_what_is_on_a_node(node: Kubectl) -> None:
+def test_drain_evicts_the_pods_of_a_node(node: Kubectl) -> None:
     spec = {"nodeName": "w1", "containers": [{"name": "c", "image": "example.com/p:1"}]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
     node("create", "-f", "-", stdin=pod)
@@ -102,7 +102,7 @@ def test_get_with_watch_follows_changes(node: Kubectl) -> None:
         assert "NotReady,SchedulingDisabled" in watching.stdout.readline()
 
 
-def test_version_resources_and_permissions(kubectl: Kubectl) -> None:
+def test_kubectl_shows_version_resources_and_permissions(kubectl: Kubectl) -> None:
     assert "Server Version: v1.36.3" in kubectl("version")
     resources = kubectl("api-resources")
     assert re.search(r"^nodes +no +v1 +false +Node$", resources, re.MULTILINE)
@@ -254,7 +254,7 @@ _SERVICES: tuple[tuple[Any, ...], ...] = (
 )
 
 
-def test_the_service_of_the_api_server_comes_back(kubectl: Kubectl) -> None:
+def test_the_kubernetes_service_is_recreated_after_its_deletion(kubectl: Kubectl) -> None:
     before = kubectl("get", "service", "kubernetes", "-o", "jsonpath={.metadata.uid}")
 
     kubectl("delete", "service", "kubernetes")

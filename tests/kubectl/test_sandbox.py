@@ -29,7 +29,7 @@ MACHINE: dict[str, Any] = {
 
 @pytest.mark.envtest
 @pytest.mark.timeout(120)
-def test_the_overlay_is_applied_and_then_left_alone(kubectl: Kubectl) -> None:
+def test_a_second_apply_of_the_overlay_changes_nothing(kubectl: Kubectl) -> None:
     made = kubectl("apply", "-k", OVERLAY).splitlines()
     again = kubectl("apply", "-k", OVERLAY).splitlines()
 
@@ -72,7 +72,7 @@ def _machines(kubectl: Kubectl) -> list[str]:
 
 @pytest.mark.envtest
 @pytest.mark.timeout(120)
-def test_custom_objects_are_alike_on_both_servers(kubectl: Kubectl, real_kubectl: Kubectl) -> None:
+def test_machines_are_shown_alike_by_both_servers(kubectl: Kubectl, real_kubectl: Kubectl) -> None:
     ours = _machines(kubectl)
 
     assert "m1     small   Running   10\n" in ours[8]
@@ -81,7 +81,7 @@ def test_custom_objects_are_alike_on_both_servers(kubectl: Kubectl, real_kubectl
 
 @pytest.mark.envtest
 @pytest.mark.timeout(120)
-def test_no_output_shows_the_token(program: Path, tmp_path: Path) -> None:
+def test_kubectl_output_does_not_contain_the_token(program: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret-token")
     command = [sys.executable, "-m", "ccm.testing.apiserver"]
     command += ["--token-file", str(tmp_path / "token"), "--tls"]
@@ -132,7 +132,7 @@ def test_the_doctor_uses_the_cluster_of_kubectl(kubectl: Kubectl, builtin_kubeco
         (["doctor", "--kubeconfig="], [], ":0"),
     ],
 )
-def test_kubectls_own_completion_asks_it(
+def test_kubectl_completion_offers_commands_and_flags_of_the_plugin(
     kubectl: Kubectl, typed: list[str], offered: list[str], directive: str
 ) -> None:
     told = kubectl("__complete", "ccm", *typed).splitlines()
