@@ -12,8 +12,8 @@ TEXT = (Path(__file__).parent / "rows.txt").read_text().splitlines()
 ROWS = [tuple(line.split(" | ")) for line in TEXT if line and not line.startswith("#")]
 
 
-def test_every_row_names_code_and_tests() -> None:
-    """A place that moved, or is not changed by its operator, is an error."""
+def test_every_row_names_existing_code_and_tests() -> None:
+    """Code that moved, or that the operator does not change, is an error."""
     for place, tests, _ in ROWS:
         mutated(place)
         assert [name for name in tests.split() if not (ROOT / name).exists()] == []
@@ -25,11 +25,11 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
 
 
 @pytest.mark.soak
-def test_without_a_change_all_tests_pass(copy: Copy) -> None:
+def test_all_tests_pass_without_a_mutation(copy: Copy) -> None:
     assert copy.passes(sorted({name for _, tests, _ in ROWS for name in tests.split()}))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("place", "tests", "kept"), ROWS, ids=[place for place, _, _ in ROWS])
-def test_a_guard_is_missed(place: str, tests: str, kept: str, copy: Copy) -> None:
+def test_removal_of_a_guard_makes_tests_fail(place: str, tests: str, kept: str, copy: Copy) -> None:
     assert not copy.survives(place, tests.split()), kept
