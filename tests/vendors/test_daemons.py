@@ -41,7 +41,7 @@ async def lived(vendor: Vendor, api_server: servers.ApiServer, folder: Path, **h
 @pytest.mark.slow
 @pytest.mark.both_servers
 @pytest.mark.row("hcloud-call-01", "hcloud-balancer-20")
-async def test_machines_become_nodes_with_routes_and_services(
+async def test_hcloud_machines_become_nodes_within_the_budget_of_calls(
     api_server: servers.ApiServer, tmp_path: Path
 ) -> None:
     costs = await lived(Hcloud(), api_server, tmp_path, nodes=5, services=2, rest_s=1.0)
@@ -55,10 +55,10 @@ async def test_machines_become_nodes_with_routes_and_services(
 @pytest.mark.row("hcloud-call-01", "hcloud-balancer-20")
 @servers.only_real
 @pytest.mark.parametrize(("first", "rest_s"), [("nodes", REST_S), ("services", 10.0)])
-async def test_ninety_machines(
+async def test_ninety_hcloud_machines_stay_within_the_budget_of_calls(
     api_server: servers.ApiServer, tmp_path: Path, first: str, rest_s: float
 ) -> None:
-    """With Services first each node is a call for each of them: the API adds one at a time."""
+    """With Services first, each node costs a call per Service, which adds one target."""
     vendor, is_late = Hcloud(), first == "services"
     vendor.flags = {"cluster-cidr": vendor.flags["cluster-cidr"]}
     how = {"nodes": 90, "services": 5, "rest_s": rest_s, "services_first": is_late}
@@ -75,7 +75,7 @@ async def test_ninety_machines(
     ("count", "services", "rest_s", "slow_s"),
     [(5, 2, 2.0, 0.0), pytest.param(200, 20, REST_S, 2.0, marks=pytest.mark.soak)],
 )
-async def test_machines_become_nodes_with_services(
+async def test_stackit_machines_become_nodes_within_the_budget_of_calls(
     api_server: servers.ApiServer,
     tmp_path: Path,
     count: int,
@@ -87,9 +87,9 @@ async def test_machines_become_nodes_with_services(
     costs = await lived(vendor, api_server, tmp_path, nodes=count, services=services, rest_s=rest_s)
 
     assert vendor.fake.cloud.nics == {}
-    # Of a machine: a look, an order, a listing; until it boots now and then a look; its cards, and
-    # one of them changed. Of a node: what it is, when it comes. Of a Service: a look, an order, and
-    # looks until it is ready.
+    # Per machine: look-up, creation, listing, polls until it boots, its network interfaces, and
+    # a change of one. Per node: its metadata once. Per Service: look-up, creation, and polls
+    # until it is ready.
     assert costs.from_nothing.total() <= 9 * count + 12 * services + 20, costs
     assert costs.at_rest.total() <= 10, costs
     assert costs.restart.total() <= 10, costs
@@ -120,7 +120,7 @@ CATTLE: dict[str, Any] = {
         pytest.param(Stackit, 1, marks=pytest.mark.soak),
     ],
 )
-async def test_a_daemon_dies_at_a_call_that_writes(
+async def test_a_daemon_killed_at_a_writing_call_is_recovered(
     api_server: servers.ApiServer, tmp_path: Path, made: type[Hcloud | Stackit], every: int
 ) -> None:
     vendor = made()
@@ -143,10 +143,10 @@ async def test_a_daemon_dies_at_a_call_that_writes(
         pytest.param(Stackit, marks=[pytest.mark.soak, pytest.mark.row("stackit-auth-04")]),
     ],
 )
-async def test_no_word_of_a_run_tells_a_secret(
+async def test_logs_objects_metrics_and_commands_contain_no_secret(
     api_server: servers.ApiServer, tmp_path: Path, made: type[Hcloud | Stackit]
 ) -> None:
-    """Logs, objects and events, metrics, and what commands say."""
+    """Logs, objects and events, metrics, and the output of commands."""
     vendor = made.gossip("n1")
     port = process.pick_port()
     vendor.flags = {

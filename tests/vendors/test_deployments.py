@@ -42,8 +42,10 @@ async def at_work(
 
 
 @pytest.mark.row("stackit-machine-17")
-async def test_a_life(api_server: servers.ApiServer, tmp_path: Path) -> None:
-    """0, 1, 6 and rapidly 2 machines; another class and 4; none: and nothing is left."""
+async def test_a_machine_deployment_scales_rolls_and_is_deleted(
+    api_server: servers.ApiServer, tmp_path: Path
+) -> None:
+    """Scale to 0, 1, 6 and quickly to 2 machines, roll to another class and 4, and delete."""
     fake = server.Service(Settings(boot_s=1.0, removal_s=0.5))
     async with at_work(api_server, tmp_path, fake) as fleet:
         await fleet.deploy(0, kind="one", surge=1, unavailable=1)
@@ -65,8 +67,10 @@ async def test_a_life(api_server: servers.ApiServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.row("stackit-machine-18")
-async def test_a_cloud_without_room(api_server: servers.ApiServer, tmp_path: Path) -> None:
-    """Servers that fail are deleted and replaced, more and more slowly, until there is room."""
+async def test_failed_servers_are_replaced_with_back_off_until_there_is_capacity(
+    api_server: servers.ApiServer, tmp_path: Path
+) -> None:
+    """Servers that fail are deleted and replaced at growing intervals."""
     fake = server.Service(Settings(boot_s=0.5, hosts=1))
     async with at_work(api_server, tmp_path, fake) as fleet:
         await fleet.deploy(2, kind="one", surge=1, unavailable=1)

@@ -63,8 +63,8 @@ async def lived(vendor: str, folder: Path, server: Any, fake: Any, *words: str) 
     assert told.stdout == "done\n", told.stderr
 
 
-async def test_hcloud(tmp_path: Path) -> None:
-    """Servers and what stands beside them, routes and load balancers."""
+async def test_the_go_client_of_hcloud_works_with_the_fake(tmp_path: Path) -> None:
+    """Servers and related resources, routes and load balancers."""
     seen: list[Exchange] = []
     fake = hcloud.Service(witness=seen.append)
     await lived("hcloud", tmp_path, hcloud, fake, fake.token, KEY)
@@ -73,8 +73,8 @@ async def test_hcloud(tmp_path: Path) -> None:
     assert [one for one in violations if not BY_NUMBER.fullmatch(one)] == []
 
 
-async def test_stackit(tmp_path: Path) -> None:
-    """By the key flow: servers, cards, what classes name, load balancers, credentials."""
+async def test_the_go_client_of_stackit_works_with_the_fake(tmp_path: Path) -> None:
+    """Key flow, servers, network interfaces, objects that classes name, and load balancers."""
     stackit_document.load()
     seen: list[Exchange] = []
     fake, key = stackit.Service(witness=seen.append), tmp_path / "key.json"

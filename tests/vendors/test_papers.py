@@ -47,7 +47,7 @@ def blocks(name: str) -> list[dict[str, Any]]:
 
 
 @each_name
-def test_the_tables_are_as_the_declarations(
+def test_generated_tables_match_the_declarations(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference = module(name, "reference")
@@ -61,7 +61,7 @@ def test_the_tables_are_as_the_declarations(
 
 
 @each_name
-def test_the_guide_knows_every_field_of_a_machine(name: str) -> None:
+def test_the_guide_documents_every_field_of_a_machine_spec(name: str) -> None:
     guide = (FOLDERS[name] / "README.md").read_text()
     fields = {*module(name, "machines").Spec.__struct_encode_fields__}
 
@@ -69,7 +69,7 @@ def test_the_guide_knows_every_field_of_a_machine(name: str) -> None:
 
 
 @each_name
-def test_annotations_and_machines_of_the_guide_are_taken(name: str) -> None:
+def test_annotations_and_machine_classes_of_the_guide_are_valid(name: str) -> None:
     found = {one["kind"]: one for one in blocks(name) if "kind" in one}
     schema = {one.name: one for one in module(name, "service_annotations").SCHEMA}
     secret: Any = {"project-id": stackit_server.PROJECT.encode(), "serviceaccount.json": b"{}"}
@@ -82,7 +82,7 @@ def test_annotations_and_machines_of_the_guide_are_taken(name: str) -> None:
     assert problems(found["MachineClass"]["providerSpec"], secret) == []
 
 
-def test_settings_of_hclouds_guide_are_taken(tmp_path: Path) -> None:
+def test_settings_of_the_hcloud_guide_are_valid(tmp_path: Path) -> None:
     """In the Secret, and in both values of the chart."""
     (secret,) = [one for one in blocks("hcloud") if one.get("kind") == "Secret"]
     (values,) = [one for one in blocks("hcloud") if "extraEnv" in one]
@@ -102,8 +102,8 @@ def test_settings_of_hclouds_guide_are_taken(tmp_path: Path) -> None:
     assert "--cluster-cidr=10.244.0.0/16" in made
 
 
-def test_settings_of_stackits_guide_are_taken() -> None:
-    """Manifests and chart mount them where the guide says, and the chart has no flag for that."""
+def test_settings_of_the_stackit_guide_are_valid() -> None:
+    """Manifests and chart mount the files where the guide says; the chart sets no flag for it."""
     (secret,) = [one for one in blocks("stackit") if one.get("kind") == "Secret"]
     (values,) = [one for one in blocks("stackit") if "extraEnv" in one]
     text = secret["stringData"]["cloud.yaml"].encode()
@@ -126,7 +126,7 @@ def test_settings_of_stackits_guide_are_taken() -> None:
 
 
 @each_name
-def test_levels_are_done_or_say_why_not(name: str) -> None:
+def test_quality_rules_are_done_or_exempt_with_a_reason(name: str) -> None:
     levels = tomllib.loads((FOLDERS[name] / "quality.toml").read_text())
 
     assert list(levels) == ["bronze", "silver", "gold", "platinum"]
@@ -136,8 +136,8 @@ def test_levels_are_done_or_say_why_not(name: str) -> None:
     assert "todo" not in reached
 
 
-def test_the_table_of_errors_tells_when_machines_are_tried_again() -> None:
-    """The driver cannot ask the machine controller, so its words are compared here."""
+def test_the_error_table_states_the_retry_delays_of_machines() -> None:
+    """The driver cannot import the machine controller, so its texts are compared here."""
     for kind in {one.kind for one in refusals.TABLE}:
         said = refusals.machine_retry(kind)
         if kind is cloud.RetryAfter:
@@ -150,7 +150,7 @@ def test_the_table_of_errors_tells_when_machines_are_tried_again() -> None:
             assert said == {5.0: "5 s", 180.0: "3 min"}[seconds]
 
 
-async def test_more_names_than_a_network_takes_are_refused_in_words() -> None:
+async def test_the_fake_refuses_more_names_than_a_network_takes() -> None:
     names = [f"node-{number}" for number in range(101)]
 
     with pytest.raises(SystemExit, match=r"^at most 100 names: .*: too many servers"):
@@ -158,8 +158,8 @@ async def test_more_names_than_a_network_takes_are_refused_in_words() -> None:
 
 
 @each_name
-def test_the_first_command(name: str, tmp_path: Path) -> None:
-    """Nothing of somebody's real account reaches the daemon."""
+def test_the_first_command_of_the_guide_converges(name: str, tmp_path: Path) -> None:
+    """Variables of a real account do not reach the daemon."""
     words = guided(FOLDERS[name] / "README.md")[0]
 
     said = carried_out(tmp_path, words, {**plain(tmp_path), **REAL[name]})
@@ -168,8 +168,8 @@ def test_the_first_command(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_with_routes(tmp_path: Path) -> None:
-    """What the guide says about `--routes`."""
+def test_the_first_command_of_the_guide_converges_with_routes(tmp_path: Path) -> None:
+    """As the guide says about `--routes`."""
     words = [*guided(FOLDERS["hcloud"] / "README.md")[0], "--routes"]
     said = carried_out(tmp_path, words, plain(tmp_path))
 
@@ -179,8 +179,8 @@ def test_with_routes(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @each_name
-def test_the_other_commands(name: str, tmp_path: Path) -> None:
-    """In the end nothing that machines cost is left."""
+def test_the_other_commands_of_the_guide_work(name: str, tmp_path: Path) -> None:
+    """In the end, no resource of the machines is left."""
     _, (_, *program), *exported, sandbox = guided(FOLDERS[name] / "README.md")
     variables = dict(variable.split("=", 1) for _, variable in exported)
 
