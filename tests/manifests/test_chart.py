@@ -39,7 +39,7 @@ def container(objects: list[Object]) -> dict[str, Any]:
     return dict(found)
 
 
-def test_helm_finds_no_fault(tmp_path: Path) -> None:
+def test_helm_lint_passes_without_warnings(tmp_path: Path) -> None:
     for values in VARIANTS.values():
         given = shipped.value_files(tmp_path, values)
 
@@ -49,20 +49,20 @@ def test_helm_finds_no_fault(tmp_path: Path) -> None:
         assert "[WARNING]" not in output
 
 
-def test_it_gives_the_objects_of_the_base(tmp_path: Path) -> None:
+def test_the_chart_renders_the_objects_of_the_kustomize_base(tmp_path: Path) -> None:
     base = shipped.kustomized(tmp_path, shipped.overlay(tmp_path))
 
     assert by_name(render(tmp_path)) == by_name(shipped.parsed(base))
 
 
-def test_with_separate_accounts_it_gives_the_objects_of_the_component(tmp_path: Path) -> None:
+def test_the_chart_with_separate_accounts_matches_the_component(tmp_path: Path) -> None:
     overlay = shipped.overlay(tmp_path, components=[shipped.SEPARATE_ACCOUNTS])
     chart = render(tmp_path, {"serviceAccountCredentials": True})
 
     assert by_name(chart) == by_name(shipped.parsed(shipped.kustomized(tmp_path, overlay)))
 
 
-def test_off_the_hosts_network_it_gives_the_objects_of_the_network_policy(tmp_path: Path) -> None:
+def test_the_chart_with_a_network_policy_matches_the_component(tmp_path: Path) -> None:
     component = MANIFESTS / "components" / "network-policy"
     overlay = shipped.overlay(tmp_path, components=[component])
     off = {"hostNetwork": False, "networkPolicy": {"enabled": True}}
@@ -87,7 +87,7 @@ def by_name(objects: list[Object]) -> Mapping[tuple[str, str, str], Object]:
     return found
 
 
-def test_the_chart_has_the_versions_of_the_package() -> None:
+def test_the_chart_has_the_version_of_the_package() -> None:
     about = yaml.safe_load((CHART / "Chart.yaml").read_text())
 
     assert (about["version"], about["appVersion"]) == (ccm.__version__, ccm.__version__)
@@ -95,7 +95,7 @@ def test_the_chart_has_the_versions_of_the_package() -> None:
 
 
 @pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
-def test_every_flag_is_one_of_the_daemon(tmp_path: Path, values: Values) -> None:
+def test_rendered_flags_are_valid_flags_of_the_daemon(tmp_path: Path, values: Values) -> None:
     args = container(render(tmp_path, values))["args"]
     found = {arg.removeprefix("--").partition("=")[0] for arg in args}
 
@@ -107,15 +107,15 @@ def test_every_flag_is_one_of_the_daemon(tmp_path: Path, values: Values) -> None
 @pytest.mark.parametrize(
     ("address", "host"), [("127.0.0.1", "127.0.0.1"), ("$(HOST_IP)", None), ("0.0.0.0", None)]
 )
-def test_probes_ask_where_somebody_listens(tmp_path: Path, address: str, host: str | None) -> None:
+def test_probes_connect_to_the_bind_address(tmp_path: Path, address: str, host: str | None) -> None:
     found = container(render(tmp_path, {"extraArgs": {"bind-address": address}}))
 
     probes = ("startupProbe", "livenessProbe", "readinessProbe")
     assert {found[probe]["httpGet"].get("host") for probe in probes} == {host}
 
 
-def test_two_releases_share_nothing(tmp_path: Path) -> None:
-    """Names, selectors and Leases differ; else two clouds in one cluster would wait for ever."""
+def test_two_releases_share_no_objects_selectors_or_leases(tmp_path: Path) -> None:
+    """With a shared Lease, one of two clouds would never be served."""
     ours = shipped.by_name(render(tmp_path))
     theirs = shipped.by_name(render(tmp_path, {"name": "blue"}))
 
@@ -131,7 +131,7 @@ def test_two_releases_share_nothing(tmp_path: Path) -> None:
     assert labels != shipped.only(ours.values(), "Deployment")["spec"]["selector"]["matchLabels"]
 
 
-def test_pods_restart_for_credentials_and_not_for_configuration(tmp_path: Path) -> None:
+def test_pods_restart_for_new_credentials_but_not_for_a_new_cloud_config(tmp_path: Path) -> None:
     def template(**values: Any) -> Object:
         found = shipped.only(render(tmp_path, values), "Deployment")
         return dict(found["spec"]["template"]["metadata"])
@@ -143,7 +143,7 @@ def test_pods_restart_for_credentials_and_not_for_configuration(tmp_path: Path) 
     assert template(cloud=config("a: 1")) == template(cloud=config("a: 2"))
 
 
-def test_the_webhook_is_wired_to_the_daemon(tmp_path: Path) -> None:
+def test_the_webhook_configuration_reaches_the_webhook_port_of_the_daemon(tmp_path: Path) -> None:
     objects = render(tmp_path, EVERYTHING)
     hooks = shipped.only(objects, "ValidatingWebhookConfiguration")["webhooks"]
     (service,) = [one for one in objects if one["metadata"]["name"] == "blue-webhook"]
@@ -166,7 +166,9 @@ def test_the_webhook_is_wired_to_the_daemon(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_webhook_callers_show_certificates_on_demand(tmp_path: Path, given: bool) -> None:
+def test_webhook_client_certificates_are_required_when_configured(
+    tmp_path: Path, given: bool
+) -> None:
     hook = {**HOOK, "clientCaConfigMap": "callers"} if given else HOOK
     objects = render(tmp_path, {"webhook": hook})
     pod = shipped.only(objects, "Deployment")["spec"]["template"]["spec"]
@@ -185,7 +187,7 @@ def test_webhook_callers_show_certificates_on_demand(tmp_path: Path, given: bool
     assert (mounted, file) == (({"callers": file}, mounted["callers"]) if given else ({}, ""))
 
 
-def test_the_monitor_finds_the_service(tmp_path: Path) -> None:
+def test_the_service_monitor_selects_the_service_of_the_daemon(tmp_path: Path) -> None:
     objects = render(tmp_path, EVERYTHING)
     monitor = shipped.only(objects, "ServiceMonitor")["spec"]
     wanted = monitor["selector"]["matchLabels"].items()
@@ -261,15 +263,17 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
 
 
 @pytest.mark.parametrize(("values", "told"), REFUSED.values(), ids=REFUSED)
-def test_a_wrong_value_is_refused_by_its_name(tmp_path: Path, values: Values, told: str) -> None:
+def test_an_invalid_value_is_refused_with_its_name(
+    tmp_path: Path, values: Values, told: str
+) -> None:
     status, output = shipped.helm_template(tmp_path, values)
 
     assert status != 0
     assert told in output
 
 
-def test_the_schema_knows_the_flags() -> None:
-    """Each pattern lists some; those with which the daemon only prints something are left out."""
+def test_the_values_schema_lists_all_flags() -> None:
+    """Except for flags with which the daemon only prints something and exits."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     patterns = schema["properties"]["extraArgs"]["patternProperties"]
 
@@ -277,8 +281,8 @@ def test_the_schema_knows_the_flags() -> None:
     assert listed == sorted({*FLAGS, *NO_EFFECT, *ALIASES} - {"help", "version", "write-config-to"})
 
 
-def test_every_value_is_in_the_schema() -> None:
-    """And the other way round: the schema allows nothing that has no default."""
+def test_values_and_schema_have_the_same_keys() -> None:
+    """The schema also allows nothing without a default."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
 

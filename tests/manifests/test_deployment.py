@@ -22,8 +22,8 @@ POD: dict[str, Any] = SPEC["template"]["spec"]
 CONTAINER: dict[str, Any] = POD["containers"][0]
 
 
-def test_the_arguments_are_understood_and_the_file_they_name_is_mounted() -> None:
-    """Those of the base; image and provider are for whoever installs it."""
+def test_arguments_are_valid_and_the_cloud_config_is_mounted() -> None:
+    """Arguments of the base; the user adds image and provider."""
     given = options.parse([*CONTAINER["args"], "--cloud-provider=acme"])
 
     mounts = {mount["mountPath"]: mount["name"] for mount in CONTAINER["volumeMounts"]}
@@ -34,7 +34,7 @@ def test_the_arguments_are_understood_and_the_file_they_name_is_mounted() -> Non
     assert "image" not in CONTAINER
 
 
-def test_probes_ask_what_everybody_may_ask() -> None:
+def test_probes_use_paths_that_need_no_authorization() -> None:
     ports = {port["name"]: port["containerPort"] for port in CONTAINER["ports"]}
     allowed = FLAGS["authorization-always-allow-paths"].default
 
@@ -45,13 +45,13 @@ def test_probes_ask_what_everybody_may_ask() -> None:
         assert ports[asked["port"]] == FLAGS["secure-port"].default
 
 
-def test_a_pod_is_not_killed_while_it_stops() -> None:
+def test_termination_grace_period_exceeds_the_shutdown_grace_period() -> None:
     grace: timedelta = FLAGS["shutdown-grace-period"].default
 
     assert POD["terminationGracePeriodSeconds"] > grace.total_seconds() + shutdown.MARGIN_S
 
 
-def test_it_starts_where_only_it_can_help() -> None:
+def test_pods_tolerate_uninitialized_nodes_without_network() -> None:
     tolerated = {one["key"]: one for one in POD["tolerations"]}
 
     assert tolerated[TAINT_UNINITIALIZED]["effect"] == "NoSchedule"
@@ -61,7 +61,7 @@ def test_it_starts_where_only_it_can_help() -> None:
     assert POD["priorityClassName"] == "system-cluster-critical"
 
 
-def test_it_can_change_nothing_where_it_runs() -> None:
+def test_the_security_context_is_restricted() -> None:
     context = CONTAINER["securityContext"]
 
     assert context["readOnlyRootFilesystem"] is True
@@ -70,7 +70,7 @@ def test_it_can_change_nothing_where_it_runs() -> None:
     assert POD["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
-def test_replicas_stand_apart_and_leave_one_by_one() -> None:
+def test_replicas_have_anti_affinity_a_budget_and_no_surge() -> None:
     budget = shipped.only(shipped.objects(MANIFESTS / "pdb.yaml"), "PodDisruptionBudget")["spec"]
     (apart,) = POD["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     labels = SPEC["template"]["metadata"]["labels"]
@@ -82,7 +82,7 @@ def test_replicas_stand_apart_and_leave_one_by_one() -> None:
     assert SPEC["strategy"]["rollingUpdate"]["maxSurge"] == 0
 
 
-def test_the_leases_are_those_of_the_flags() -> None:
+def test_rbac_names_the_leases_of_the_flags() -> None:
     (right,) = [
         right
         for right in shipped.rights(shipped.objects(MANIFESTS / "rbac.yaml"))
@@ -94,7 +94,7 @@ def test_the_leases_are_those_of_the_flags() -> None:
     assert right.namespace == FLAGS["leader-elect-resource-namespace"].default
 
 
-def test_the_separate_accounts_are_those_of_the_controllers() -> None:
+def test_rbac_names_the_service_accounts_of_the_controllers() -> None:
     (right,) = [
         right
         for right in shipped.rights(shipped.objects(shipped.SEPARATE_ACCOUNTS / "rbac.yaml"))
@@ -126,7 +126,7 @@ def read(words: Iterable[str]) -> Options:
     return found
 
 
-def test_the_arguments_are_understood_and_the_command_is_in_the_image() -> None:
+def test_arguments_of_the_machine_controller_and_its_command_are_valid() -> None:
     options = read([*CONTAINER_OF_COMMAND["args"], "--cloud-provider=acme"])
 
     assert options.namespace == "default"
@@ -137,7 +137,7 @@ def test_the_arguments_are_understood_and_the_command_is_in_the_image() -> None:
     assert "image" not in CONTAINER_OF_COMMAND
 
 
-def test_probes_ask_on_its_port_and_it_is_not_killed_while_it_stops() -> None:
+def test_machine_controller_probes_and_grace_period_match_its_flags() -> None:
     ports = {port["name"]: port["containerPort"] for port in CONTAINER_OF_COMMAND["ports"]}
     asked = [CONTAINER_OF_COMMAND[name]["httpGet"] for name in ("startupProbe", "livenessProbe")]
 
@@ -160,7 +160,7 @@ def theirs(
 
 
 @pytest.mark.envtest
-def test_the_chart_gives_the_objects_of_the_folder(tmp_path: Path) -> None:
+def test_the_chart_matches_the_machine_controller_folder(tmp_path: Path) -> None:
     tokens = [FOLDER / "bootstrap-tokens"]
     overlay = shipped.overlay(tmp_path, base=FOLDER, components=tokens)
     base = shipped.kustomized(tmp_path, overlay)
@@ -178,7 +178,7 @@ def test_the_chart_gives_the_objects_of_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.envtest
-def test_another_cluster_is_joined_by_kubeconfig_without_rights_here(tmp_path: Path) -> None:
+def test_a_target_kubeconfig_replaces_rights_for_nodes_in_this_cluster(tmp_path: Path) -> None:
     values = {
         "enabled": True,
         "namespace": "shoot",
@@ -203,7 +203,7 @@ def test_another_cluster_is_joined_by_kubeconfig_without_rights_here(tmp_path: P
 
 
 @pytest.mark.envtest
-def test_the_chart_gives_the_objects_of_the_managers_folder(tmp_path: Path) -> None:
+def test_the_chart_matches_the_machine_controller_manager_folder(tmp_path: Path) -> None:
     manager = MACHINE_CONTROLLER_MANAGER
     folder = MANIFESTS / manager.name
     base = shipped.kustomized(tmp_path, shipped.overlay(tmp_path, base=folder))
@@ -222,7 +222,7 @@ def test_the_chart_gives_the_objects_of_the_managers_folder(tmp_path: Path) -> N
 
 
 @pytest.mark.envtest
-def test_with_separate_accounts_the_rights_on_machines_are_theirs_too(tmp_path: Path) -> None:
+def test_separate_accounts_also_get_the_rights_on_machines(tmp_path: Path) -> None:
     machines = shipped.MACHINES
     accounts = [shipped.SEPARATE_ACCOUNTS, machines, shipped.TOKENS, machines / "accounts"]
     base = shipped.kustomized(tmp_path, shipped.overlay(tmp_path, components=accounts))

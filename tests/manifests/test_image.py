@@ -71,7 +71,7 @@ def entry_point() -> Path:
     return Path(command[2:-2])
 
 
-def test_what_is_copied_is_there_and_is_let_through() -> None:
+def test_copied_files_exist_and_are_not_ignored_by_docker() -> None:
     copied = {
         source
         for step in found("COPY")
@@ -86,7 +86,7 @@ def test_what_is_copied_is_there_and_is_let_through() -> None:
     assert let_through == copied
 
 
-def test_what_is_taken_from_the_first_stage_is_made_there() -> None:
+def test_the_last_stage_copies_the_environment_of_the_build_stage() -> None:
     (taken,) = [step.words for step in found("COPY", 1)]
 
     assert taken == ["--from=build", "/opt/ccm", "/opt/ccm"]
@@ -95,7 +95,7 @@ def test_what_is_taken_from_the_first_stage_is_made_there() -> None:
     assert "PATH=/opt/ccm/bin:${PATH}" in only("ENV").split()
 
 
-def test_packages_come_from_the_lock_and_their_hashes_are_checked() -> None:
+def test_packages_are_installed_from_the_lock_with_hash_checks() -> None:
     (fetch,) = [words for words in commands() if words[:2] == ["pip", "download"]]
     installs = [words for words in commands() if "install" in words]
 
@@ -104,15 +104,15 @@ def test_packages_come_from_the_lock_and_their_hashes_are_checked() -> None:
     assert all("--no-index" in words for words in installs)
 
 
-def test_another_index_of_packages_reaches_the_stage_that_fetches() -> None:
-    """And no other: its address may hold a password."""
+def test_package_index_settings_reach_only_the_build_stage() -> None:
+    """The address of the index may contain a password."""
     names = [one.rest.partition("=")[0] for one in found("ARG", 0)]
 
     assert names == ["PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "EXTRAS"]
     assert found("ARG", 1) == []
 
 
-def test_user_ports_and_mounts_are_those_of_the_deployment() -> None:
+def test_user_ports_and_mounts_match_the_deployment() -> None:
     user, _, group = only("USER").partition(":")
     context = shipped.deployment()["template"]["spec"]["securityContext"]
 
@@ -148,11 +148,10 @@ def files(folder: Path) -> list[Path]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_what_is_installed_works_and_is_locked(tmp_path: Path) -> None:
-    """Needs the index of packages, or a cache of it, as any installation does.
+def test_the_installed_package_runs_read_only_with_locked_dependencies(tmp_path: Path) -> None:
+    """Needs the package index or a cache of it, as any installation does.
 
-    The environment is where `/opt/ccm` would be, on a root file system that is read-only: what is
-    started there must not want to write.
+    The environment stands for `/opt/ccm` on a read-only root file system: commands must not write.
     """
     (words,) = (words for words in commands() if "hatchling" in words and "build" in words)
     options = words[words.index("hatchling") :]

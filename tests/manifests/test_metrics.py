@@ -81,7 +81,7 @@ def faults(expression: str, series: Mapping[str, frozenset[str]]) -> Iterator[st
         )
 
 
-def test_the_dashboard_asks_for_what_there_is(series: Mapping[str, frozenset[str]]) -> None:
+def test_the_dashboard_uses_known_metrics_and_labels(series: Mapping[str, frozenset[str]]) -> None:
     asked = dashboard()
 
     assert len(asked) > 30
@@ -89,7 +89,9 @@ def test_the_dashboard_asks_for_what_there_is(series: Mapping[str, frozenset[str
 
 
 @pytest.mark.envtest
-def test_alerts_use_known_metrics(tmp_path: Path, series: Mapping[str, frozenset[str]]) -> None:
+def test_alerts_use_known_metrics_and_labels(
+    tmp_path: Path, series: Mapping[str, frozenset[str]]
+) -> None:
     asked = alerts(tmp_path)
 
     assert len(asked) >= 10
@@ -97,7 +99,7 @@ def test_alerts_use_known_metrics(tmp_path: Path, series: Mapping[str, frozenset
 
 
 @pytest.mark.envtest
-def test_the_chart_hands_the_dashboard_over_unchanged(tmp_path: Path) -> None:
+def test_the_chart_renders_the_dashboard_unchanged(tmp_path: Path) -> None:
     values = {**EVERYTHING, "persistence": {}}  # which has a ConfigMap too
     objects = shipped.parsed(shipped.rendered(tmp_path, values))
     (content,) = shipped.only(objects, "ConfigMap")["data"].values()

@@ -50,7 +50,9 @@ GIVEN: dict[str, Any] = {"image": shipped.IMAGE, "args": ["--cloud-provider=acme
         ({"args": ["--cloud-provider=acme", "--cloud-provider=sim"]}, "names the provider sim"),
     ],
 )
-def test_what_is_not_there_is_refused(container: dict[str, Any], told: str) -> None:
+def test_a_missing_or_placeholder_image_or_provider_is_refused(
+    container: dict[str, Any], told: str
+) -> None:
     status, said = judged(deployment(**GIVEN | container))
 
     assert status == 1
@@ -58,15 +60,15 @@ def test_what_is_not_there_is_refused(container: dict[str, Any], told: str) -> N
     assert said.count("below `patches:`") == 1
 
 
-def test_a_folder_without_the_daemon_is_refused() -> None:
+def test_manifests_without_the_deployment_of_the_daemon_are_refused() -> None:
     assert judged([])[1] == "there is no Deployment of the daemon among these objects\n"
     machines = shipped.objects(shipped.MANIFESTS / "machine-controller" / "deployment.yaml")
     assert judged(machines)[1].count("Deployment machine-controller names no ") == 2
 
 
 @pytest.mark.envtest
-def test_the_lines_that_it_gives_mend_the_base(tmp_path: Path) -> None:
-    """Image and provider are put in their places; nothing else is changed."""
+def test_the_proposed_patch_completes_the_base(tmp_path: Path) -> None:
+    """The patch sets image and provider, and nothing else."""
     folder = shipped.overlay(tmp_path)
     whole = shipped.parsed(shipped.kustomized(tmp_path, folder))
     file = folder / "kustomization.yaml"

@@ -84,9 +84,11 @@ def former(tmp_path: Path) -> Path:
 
 @pytest.mark.envtest
 @pytest.mark.timeout(240)
-def test_crds_and_machines_outlive_the_chart(helm: Helm, former: Path) -> None:
-    """Without the policy they do not, which proves that the rest proves something; with its
-    annotation alone they outlive the former chart, too."""
+def test_crds_and_machines_survive_upgrade_rollback_and_uninstall(helm: Helm, former: Path) -> None:
+    """Control: with the former chart, which lacks the resource policy, they are deleted.
+
+    With the annotation of the policy, they survive the former chart too.
+    """
     helm("install", former, "--set", ON)
     helm.made()
     helm("upgrade", former, "--set", OFF)
@@ -159,7 +161,9 @@ WHOLE = [path for path in shipped.files() if path.name != INCOMPLETE.name]
 
 
 @pytest.mark.envtest
-def test_all_files_and_all_variants_of_the_chart(kubectl: Kubectl, tmp_path: Path) -> None:
+def test_all_files_and_all_variants_of_the_chart_pass_strict_validation(
+    kubectl: Kubectl, tmp_path: Path
+) -> None:
     wanted = len(shipped.objects(*WHOLE))
     files = [*WHOLE]
     for name, values in VARIANTS.items():
@@ -173,7 +177,7 @@ def test_all_files_and_all_variants_of_the_chart(kubectl: Kubectl, tmp_path: Pat
 
 
 @pytest.mark.envtest
-def test_without_an_image_of_yours_it_is_refused(kubectl: Kubectl) -> None:
+def test_the_bare_deployment_is_refused_for_its_missing_image(kubectl: Kubectl) -> None:
     status, output = kubectl.run(*DRY, "-f", str(INCOMPLETE))
 
     assert status != 0
@@ -181,5 +185,5 @@ def test_without_an_image_of_yours_it_is_refused(kubectl: Kubectl) -> None:
 
 
 @pytest.mark.envtest
-def test_the_kustomize_base(kubectl: Kubectl, tmp_path: Path) -> None:
+def test_the_kustomize_base_passes_strict_validation(kubectl: Kubectl, tmp_path: Path) -> None:
     assert accepted(kubectl(*DRY, "-k", str(shipped.overlay(tmp_path)))) == 9

@@ -258,7 +258,7 @@ def attacked(
     asyncio.run(removed())
 
 
-async def test_no_other_secret_is_created(attacked: Attacked) -> None:
+async def test_creation_of_any_other_secret_is_denied(attacked: Attacked) -> None:
     answers = {}
     for name, secret in attacks(attacked.way.groups).items():
         answers[name] = await attacked.ask("POST", PATH, secret)
@@ -267,7 +267,7 @@ async def test_no_other_secret_is_created(attacked: Attacked) -> None:
     assert {name for name, (_, text) in answers.items() if POLICY_SAYS not in text} == set()
 
 
-async def test_no_other_secret_is_changed_deleted_or_read_by_a_patch(attacked: Attacked) -> None:
+async def test_update_deletion_and_patch_of_any_other_secret_are_denied(attacked: Attacked) -> None:
     groups = attacked.way.groups
     others = [
         {"metadata": {"name": "others"}, "stringData": {"password": "hidden"}},
@@ -290,7 +290,7 @@ async def test_no_other_secret_is_changed_deleted_or_read_by_a_patch(attacked: A
         assert (await attacked.ask("DELETE", where, admin=True))[0] == 200
 
 
-async def test_a_token_of_ours_does_not_become_another(attacked: Attacked) -> None:
+async def test_fields_of_a_bootstrap_token_are_immutable(attacked: Attacked) -> None:
     groups = attacked.way.groups
     where = f"{PATH}/{tokens.secret_name('abcdef')}"
     assert (await attacked.ask("POST", PATH, token(groups=groups)))[0] == 201
@@ -305,7 +305,9 @@ async def test_a_token_of_ours_does_not_become_another(attacked: Attacked) -> No
     assert (await attacked.ask("DELETE", where))[0] == 200
 
 
-async def test_the_daemon_manages_its_own_tokens(attacked: Attacked, tmp_path: Path) -> None:
+async def test_the_daemon_can_manage_its_own_bootstrap_tokens(
+    attacked: Attacked, tmp_path: Path
+) -> None:
     way = attacked.way
     rules = MachineSettings(
         names=NAMES, cluster="ours", token_groups=way.groups, creation_timeout_s=-60.0
@@ -338,8 +340,10 @@ async def test_the_daemon_manages_its_own_tokens(attacked: Attacked, tmp_path: P
     assert (await attacked.ask("DELETE", f"{PATH}/bootstrap-token-theirs", admin=True))[0] == 200
 
 
-async def test_stored_secrets_are_written_on_demand(attacked: Attacked, tmp_path: Path) -> None:
-    """`--persistence-config` has the same right, and the same limit."""
+async def test_stored_secrets_are_allowed_only_with_persistence(
+    attacked: Attacked, tmp_path: Path
+) -> None:
+    """`--persistence-config` has the same verbs, and the same limits."""
     label, name = kubesecrets.LABEL, "ccm-stored-0123"
     stored = {"metadata": {"name": name, "labels": {label: "secret"}}, "type": "Opaque"}
     if not attacked.way.stores:
@@ -364,8 +368,8 @@ async def test_stored_secrets_are_written_on_demand(attacked: Attacked, tmp_path
         await store.close()
 
 
-async def test_finalizers_of_secrets_need_the_right_to_read_them(attacked: Attacked) -> None:
-    """As Machines there would have it; only then an empty patch tells nothing new."""
+async def test_a_finalizer_of_a_secret_can_be_set_only_with_read_access(attacked: Attacked) -> None:
+    """An account that may list Secrets learns nothing new from the answer to a patch."""
     secret: Object = {"metadata": {"name": "a-class"}, "stringData": {"userData": "x"}}
     assert (await attacked.ask("POST", PATH, secret, admin=True))[0] == 201
     where, change = f"{PATH}/a-class", {"metadata": {"finalizers": ["example.com/held"]}}
@@ -397,8 +401,10 @@ async def test_finalizers_of_secrets_need_the_right_to_read_them(attacked: Attac
         assert (await attacked.ask("DELETE", path, admin=True))[0] == 200
 
 
-async def test_the_doctor_sees_the_right_and_the_policy(attacked: Attacked, tmp_path: Path) -> None:
-    """As an administrator; the account itself may not read policies, and learns that."""
+async def test_the_doctor_warns_of_secret_rights_without_the_policy(
+    attacked: Attacked, tmp_path: Path
+) -> None:
+    """As an administrator; the account itself may not read policies, and gets Forbidden."""
     server = attacked.server
     user = f"system:serviceaccount:kube-system:{attacked.way.account}"
 

@@ -29,7 +29,7 @@ def code(text: str) -> list[str]:
     return re.findall(r"`([^`\n]+)`", text)
 
 
-def test_the_rights_are_those_of_the_manifests() -> None:
+def test_the_documented_rights_match_the_manifests() -> None:
     told = set()
     for cells in rows("right"):
         resource, *verbs = code(cells[0])
@@ -39,7 +39,7 @@ def test_the_rights_are_those_of_the_manifests() -> None:
     assert told == {(right.resource, right.verb) for right in granted}
 
 
-def test_what_only_the_component_grants_is_said_to_be_so() -> None:
+def test_rights_of_the_component_alone_are_marked_as_such() -> None:
     base = {right.resource for right in shipped.rights(shipped.objects(*shipped.identity_files()))}
 
     told = {code(cells[0])[0] for cells in rows("right") if cells[1].startswith("only with ")}
@@ -47,7 +47,7 @@ def test_what_only_the_component_grants_is_said_to_be_so() -> None:
     assert told == {code(cells[0])[0] for cells in rows("right")} - base
 
 
-def test_the_roles_of_the_cluster_that_are_bound_are_named() -> None:
+def test_bound_cluster_roles_of_kubernetes_are_documented() -> None:
     found = shipped.objects(*shipped.identity_files(separate_accounts=True))
     own = {each["metadata"]["name"] for each in found}
     foreign = {each["roleRef"]["name"] for each in shipped.bindings(found)} - own
@@ -57,7 +57,7 @@ def test_the_roles_of_the_cluster_that_are_bound_are_named() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "webhook-"])
-def test_ports_and_addresses_are_the_defaults(prefix: str) -> None:
+def test_documented_ports_and_addresses_are_the_defaults(prefix: str) -> None:
     (cells,) = [row for row in rows("port") if f"`--{prefix}secure-port`" in row[0]]
 
     assert code(cells[0])[0] == str(FLAGS[f"{prefix}secure-port"].default)
@@ -67,25 +67,25 @@ def test_ports_and_addresses_are_the_defaults(prefix: str) -> None:
     ]
 
 
-def test_the_open_paths_are_the_default() -> None:
+def test_documented_paths_without_authorization_are_the_default() -> None:
     (cells, _) = rows("port")
     told = [word for word in code(cells[2]) if word.startswith("/")]
 
     assert sorted(told) == sorted(FLAGS["authorization-always-allow-paths"].default)
 
 
-def test_every_flag_exists() -> None:
+def test_every_documented_flag_exists() -> None:
     told = set(re.findall(r"`--([a-z][a-z0-9-]*)", TEXT)) | set(re.findall(r" --([a-z-]+)=", TEXT))
 
     assert len(told) > 15
     assert told - FOREIGN - set(FLAGS) - set(MACHINE_CONTROLLER.flags) == set()
 
 
-def test_what_few_may_is_named() -> None:
+def test_privileged_paths_are_documented() -> None:
     assert [path for path in handler_chain.PRIVILEGED_PREFIXES if f"`{path}" not in TEXT] == []
 
 
-def test_each_row_of_who_can_do_what_has_tests_that_exist() -> None:
+def test_every_row_of_the_threat_table_names_existing_tests() -> None:
     found = [code(cells[-1]) for cells in rows("who")]
 
     assert len(found) == 5
