@@ -1,7 +1,7 @@
-"""The commands of the README files, run as they stand, by a reader with an empty home folder.
+"""The commands of the README files, run literally in an empty home folder.
 
-He has a checkout, Python, kubectl and helm, and an API server for his cluster. What pip would fetch
-is in his environment already, and there is no index: that is all that is otherwise than for him.
+A checkout, Python, kubectl, helm and an API server are present. The only difference to a real
+reader: packages are installed in advance, and pip has no index.
 """
 
 from __future__ import annotations
@@ -141,15 +141,13 @@ def said(reader: Reader, tmp_path_factory: pytest.TempPathFactory) -> Mapping[st
 
 
 @pytest.mark.parametrize("page", readme.PAGES)
-def test_what_a_page_promises_is_what_its_commands_print(
-    page: str, said: Mapping[str, str]
-) -> None:
+def test_commands_print_the_output_that_the_page_shows(page: str, said: Mapping[str, str]) -> None:
     check(page, said[page])
 
 
 @pytest.mark.envtest
 @pytest.mark.soak
-async def test_the_page_for_operators_holds_on_a_real_api_server(
+async def test_commands_for_operators_work_on_a_real_api_server(
     reader: Reader, said: Mapping[str, str], real_server: realserver.RealServer
 ) -> None:
     page = "manifests/README.md"
@@ -188,7 +186,7 @@ def edit(file: Path, before: str, after: str) -> None:
     file.write_text(content.replace(before, after))
 
 
-def test_enough_cases_of_the_contract_passed(said: Mapping[str, str]) -> None:
+def test_the_provider_guide_runs_enough_contract_cases(said: Mapping[str, str]) -> None:
     counts = [int(number) for number in re.findall(r"(\d+) passed", said["providers/README.md"])]
 
     new_package, rack = counts
@@ -196,7 +194,7 @@ def test_enough_cases_of_the_contract_passed(said: Mapping[str, str]) -> None:
     assert rack >= 15
 
 
-def test_a_new_provider_follows_its_cloud(reader: Reader, package: Path) -> None:
+def test_a_generated_provider_can_be_adapted_to_another_api(reader: Reader, package: Path) -> None:
     changed = shutil.copytree(package, reader.home / "changed")
     edit(changed / "tests" / "fake_cloud.py", 'type: str = "small"', 'flavor: str = "small"')
     edit(changed / "tests" / "test_contract.py", "server.type", "server.flavor")
@@ -207,7 +205,7 @@ def test_a_new_provider_follows_its_cloud(reader: Reader, package: Path) -> None
     assert contract(reader, changed, "-k", "metadata or listing") >= 4
 
 
-def test_the_image_of_a_provider_takes_its_wheel_alone(reader: Reader, package: Path) -> None:
+def test_the_image_of_a_provider_needs_only_its_wheel(reader: Reader, package: Path) -> None:
     steps = [line.split() for line in (package / "Dockerfile").read_text().splitlines()]
     (copied,) = (step[1] for step in steps if step[:1] == ["COPY"])
     (wheel,) = package.glob(copied)
@@ -220,7 +218,7 @@ def test_the_image_of_a_provider_takes_its_wheel_alone(reader: Reader, package: 
     assert "acme" in reader.run("kube-ccm", "providers", "acme", cwd=reader.home)
 
 
-def test_the_providers_are_typed_against_the_sdk(reader: Reader, package: Path) -> None:
+def test_the_example_providers_pass_mypy(reader: Reader, package: Path) -> None:
     rack = reader.home / "ccm-rack"
     # By the project's own settings, so that what `make lint` has read is not read again.
     where = f"MYPYPATH={rack}:{package}:{package / 'tests'}"

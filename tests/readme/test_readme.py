@@ -31,7 +31,7 @@ def tasks() -> set[str]:
     return set(re.findall(r"^  (\S+)", told.stdout, re.MULTILINE))
 
 
-def test_each_task_stands_in_the_table_with_its_python_line() -> None:
+def test_the_task_table_lists_each_task_with_its_python_command() -> None:
     page = readme.text("CONTRIBUTING.md")
     rows = re.findall(r"^\| `make (\S+)` \| `python3 \.dev/run\.py (\S+)` \|", page, re.M)
 
@@ -39,7 +39,7 @@ def test_each_task_stands_in_the_table_with_its_python_line() -> None:
     assert [target for target, task in rows if target != task] == []
 
 
-def test_the_makefile_offers_the_same_tasks() -> None:
+def test_the_makefile_has_the_same_tasks() -> None:
     makefile = (readme.ROOT / "Makefile").read_text()
     (listed,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
 
@@ -47,7 +47,7 @@ def test_the_makefile_offers_the_same_tasks() -> None:
 
 
 @pytest.mark.parametrize("page", [*readme.PAGES, "CONTRIBUTING.md"])
-def test_every_flag_that_a_page_names_exists(page: str) -> None:
+def test_every_flag_named_on_a_page_exists(page: str) -> None:
     named = set(re.findall(r"`--([a-z-]+)[=`]", readme.text(page)))
 
     assert named - KUBERNETES <= {"help", *FLAGS, *flags_of_commands()}
@@ -64,7 +64,7 @@ def flags_of_commands() -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_place_that_a_page_sends_its_reader_to_is_there(page: str) -> None:
+def test_every_link_of_a_page_has_a_target(page: str) -> None:
     lost = []
     for link in re.findall(r"\]\(([^)]+)\)", readme.text(page)):
         name, _, part = link.partition("#")
@@ -81,7 +81,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_layers_are_those_of_the_contract() -> None:
+def test_documented_layers_match_the_import_contract() -> None:
     page = readme.text("ccm/README.md").partition("## The layers")[2].partition("\n\nBeside")[0]
     told = [re.findall(r"`(\w+)`", row) for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)]
     settings = tomllib.loads(readme.text("pyproject.toml"))["tool"]["importlinter"]
@@ -97,7 +97,7 @@ def is_built(room: str) -> bool:
     return (ccm / room).is_dir() or (ccm / f"{room}.py").is_file()
 
 
-def test_only_kubernetes_versions_that_soak_tries_are_promised() -> None:
+def test_documented_kubernetes_versions_are_tested() -> None:
     page = readme.text().partition("## Kubernetes versions")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (\d+\.\d+) \| (v[\d.]+)", page, re.MULTILINE)
     tried = {assets.kubernetes_version(), *assets.OTHER_VERSIONS}
@@ -107,20 +107,20 @@ def test_only_kubernetes_versions_that_soak_tries_are_promised() -> None:
     assert all(version.startswith(f"v{minor}.") for minor, version in rows)
 
 
-def test_every_provider_that_comes_along_is_listed() -> None:
+def test_every_included_provider_is_listed() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \|", readme.providers(), re.MULTILINE)
     project = tomllib.loads(readme.text("pyproject.toml"))["project"]
 
     assert rows == [*project["entry-points"]["ccm.providers"]]
 
 
-def test_the_author_is_told_of_the_image_of_this_version() -> None:
+def test_commands_on_the_pages_name_the_current_version() -> None:
     assert f"/kube-ccm:{__version__} ." in readme.providers()
     assert f"-t registry.example.com/kube-ccm:{__version__} ." in readme.text()
     assert f"kube_ccm-{__version__}-py3" in readme.text()
 
 
-def test_every_method_that_the_author_is_told_of_exists() -> None:
+def test_documented_methods_of_the_sdk_exist_and_are_complete() -> None:
     parts = {part.partition("\n")[0]: part for part in readme.providers().split("\n## ")}
     told = {
         name: set(re.findall(r"^\| `(\w+)` \|", parts[name], re.M))
@@ -141,5 +141,5 @@ def test_every_method_that_the_author_is_told_of_exists() -> None:
     assert named <= ours
 
 
-def test_the_change_log_has_the_version() -> None:
+def test_the_changelog_has_a_section_for_the_version() -> None:
     assert f"\n## {__version__}" in (readme.ROOT / "CHANGELOG.md").read_text()
