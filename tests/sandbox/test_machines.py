@@ -18,7 +18,7 @@ OURS = re.compile(r"export|explain machine|machinedeployment")
 
 
 @pytest.mark.envtest
-def test_machines_become_vms_and_nodes_scale_and_roll(
+def test_machines_get_vms_and_nodes_scale_and_roll(
     home: Path, environment: Mapping[str, str]
 ) -> None:
     program = servers.require_assets() / "kubectl"

@@ -41,7 +41,7 @@ LAST_LINE = re.compile(
 only_builtin = pytest.mark.parametrize("environment", [servers.BUILTIN], indirect=True)
 
 
-def test_once_initialises_every_node_and_ends(
+def test_once_initialises_every_node_and_exits(
     home: Path, tmp_path: Path, environment: Mapping[str, str]
 ) -> None:
     picture = tmp_path / "last.svg"
@@ -63,8 +63,8 @@ def test_once_initialises_every_node_and_ends(
 
 @pytest.mark.envtest
 @only_builtin
-def test_every_hint_runs_as_it_is_printed(home: Path, environment: Mapping[str, str]) -> None:
-    """A healthy demo has no warning; counters follow what is done to its machines."""
+def test_printed_hints_are_working_commands(home: Path, environment: Mapping[str, str]) -> None:
+    """A healthy demo has no warning; the counters follow its machines."""
     path = f"{servers.require_assets()}{os.pathsep}{os.defpath}"
     environment = {**environment, "PATH": path}
     with started(home, environment, "--nodes", "2", "--services", "1") as sandbox:
@@ -92,10 +92,10 @@ def test_every_hint_runs_as_it_is_printed(home: Path, environment: Mapping[str, 
 
 
 @only_builtin
-def test_its_kubeconfig_is_one_for_another_daemon_too(
+def test_another_daemon_can_use_the_kubeconfig_of_the_sandbox(
     home: Path, environment: Mapping[str, str], other_cloud: Path
 ) -> None:
-    """With a provider of one's own, and its routes."""
+    """With a provider of the user, and its routes."""
     arguments = ("--cloud-provider", "sim", "--cloud-config", str(other_cloud), "--routes")
     with started(home, environment, *arguments, "--node-names", "vm-1,vm-2") as sandbox:
         kubeconfig = sandbox.read_until("export KUBECONFIG=").partition("=")[2]
@@ -114,7 +114,9 @@ def test_its_kubeconfig_is_one_for_another_daemon_too(
         sandbox.end(signal.SIGINT)
 
 
-def test_ctrl_c_ends_it_and_nothing_stays(home: Path, environment: Mapping[str, str]) -> None:
+def test_ctrl_c_stops_the_sandbox_without_leftovers(
+    home: Path, environment: Mapping[str, str]
+) -> None:
     began = time.monotonic()
     with started(home, environment, "--nodes", "3") as sandbox:
         sandbox.read_until("converged: 3 nodes initialised, 3 routes, 2 Services served in ")
@@ -136,7 +138,7 @@ def test_ctrl_c_ends_it_and_nothing_stays(home: Path, environment: Mapping[str, 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @only_builtin
-def test_a_signal_ends_it_while_it_starts(
+def test_a_signal_during_the_start_stops_the_sandbox(
     home: Path, environment: Mapping[str, str], number: signal.Signals
 ) -> None:
     with started(home, environment, "--once") as sandbox:
@@ -150,7 +152,9 @@ def test_a_signal_ends_it_while_it_starts(
 
 @pytest.mark.envtest
 @pytest.mark.parametrize("environment", [servers.REAL], indirect=True)
-def test_a_service_gets_a_balancer_and_loses_it(home: Path, environment: Mapping[str, str]) -> None:
+def test_a_service_gets_a_load_balancer_until_its_deletion(
+    home: Path, environment: Mapping[str, str]
+) -> None:
     program = servers.require_assets() / "kubectl"
     with started(home, environment, "--nodes", "2", "--services", "0") as sandbox:
         config = sandbox.read_until("export KUBECONFIG=").partition("=")[2]
@@ -169,7 +173,7 @@ def test_a_service_gets_a_balancer_and_loses_it(home: Path, environment: Mapping
 
 
 @only_builtin
-def test_a_cluster_that_never_converges_is_a_failure(
+def test_a_cluster_that_does_not_converge_exits_with_1(
     home: Path, environment: Mapping[str, str]
 ) -> None:
     arguments = ("--once", "--nodes", "2", "--latency", "1m", "--timeout", "2s")
@@ -183,7 +187,9 @@ def test_a_cluster_that_never_converges_is_a_failure(
 
 
 @only_builtin
-def test_a_daemon_that_cannot_start_says_why(home: Path, environment: Mapping[str, str]) -> None:
+def test_a_failed_start_of_the_daemon_is_reported_with_its_cause(
+    home: Path, environment: Mapping[str, str]
+) -> None:
     config = home.parent / "broken.yaml"
     config.write_text("url: nonsense\n")
     arguments = ("--cloud-provider", "sim", "--cloud-config", str(config))
@@ -221,7 +227,7 @@ def other_cloud(tmp_path: Path) -> Iterator[Path]:
 
 
 @only_builtin
-def test_a_provider_of_your_own_and_the_nodes_it_knows(
+def test_a_provider_of_the_user_initialises_the_named_nodes(
     home: Path, environment: Mapping[str, str], other_cloud: Path
 ) -> None:
     arguments = ("--once", "--cloud-provider", "sim", "--cloud-config", str(other_cloud))
@@ -254,7 +260,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sequence[str], Path]
 
 
 @pytest.mark.xdist_group("kept")
-def test_the_folder_can_be_kept(kept: tuple[Sequence[str], Path]) -> None:
+def test_the_working_folder_is_kept_on_request(kept: tuple[Sequence[str], Path]) -> None:
     lines, folder = kept
 
     assert {"daemon.log", "sandbox.log"} <= {path.name for path in folder.iterdir()}
@@ -270,7 +276,7 @@ def test_the_daemon_runs_on_uvloop_where_it_is_installed(kept: tuple[Sequence[st
 
 
 @only_builtin
-def test_on_a_terminal_it_draws_a_table(home: Path, environment: Mapping[str, str]) -> None:
+def test_a_table_is_drawn_on_a_terminal(home: Path, environment: Mapping[str, str]) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 160, 0, 0))
     child = subprocess.Popen(
