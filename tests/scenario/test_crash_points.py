@@ -1,10 +1,9 @@
 """The daemon is killed before, in and after each of its calls, started again, and nothing leaks.
 
-First each story is played without harm, and the calls that the daemon makes because of it are
-recorded: those to the API server and those to the cloud, but for watches, which are no call but a
-state, and the Lease, whose calls follow the clock. Then the story is played anew for each call and
-each point of it, and the daemon dies there. What the next daemon makes of it is judged once both
-proxies are silent. That daemon serves in the next run, so each run costs one start.
+A first run of each story records the calls of the daemon to the API server and the cloud. Watches
+and calls about the Lease do not count. Then the story is repeated for each call and each point of
+it, and the daemon is killed there. Once both proxies are silent, the result of the next daemon is
+checked. That daemon also serves the next run, so each run costs one start.
 
 `make soak` tries every point before both API servers. The default run tries every twentieth point
 of every eighth story before the built-in one.
@@ -314,8 +313,10 @@ async def try_stories(crashes: Crashes, stories: Sequence[Story], *, every: int 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("crashes", [servers.BUILTIN], indirect=True)
 @pytest.mark.parametrize("stories", [STORIES[0::16], STORIES[8::16]], ids=["some", "others"])
-async def test_every_twentieth_crash_point(crashes: Crashes, stories: Sequence[Story]) -> None:
-    """The same ones each time."""
+async def test_no_leak_after_a_crash_at_every_twentieth_point(
+    crashes: Crashes, stories: Sequence[Story]
+) -> None:
+    """A fixed selection of points."""
     assert await try_stories(crashes, stories, every=SLICE)
 
 
@@ -325,6 +326,6 @@ async def test_every_twentieth_crash_point(crashes: Crashes, stories: Sequence[S
     [servers.BUILTIN, pytest.param(servers.REAL, marks=pytest.mark.envtest)],
     indirect=True,
 )
-async def test_every_crash_point(crashes: Crashes) -> None:
-    """Three points at every call."""
+async def test_no_leak_after_a_crash_at_any_point(crashes: Crashes) -> None:
+    """Three points per call."""
     assert await try_stories(crashes, STORIES) >= LEAST_POINTS

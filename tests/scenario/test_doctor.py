@@ -1,4 +1,4 @@
-"""What `kube-ccm doctor` finds: one planted fault after the other, and the first line about it."""
+"""`kube-ccm doctor`: each planted fault is reported, and healthy clusters are not."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ PLANTED: Mapping[str, tuple[Plant, str, str, str]] = {
 
 @servers.only_builtin
 @pytest.mark.parametrize("name", PLANTED)
-async def test_a_planted_fault(env: Environment, name: str) -> None:
+async def test_doctor_reports_each_planted_fault(env: Environment, name: str) -> None:
     plant, word, trouble, also = PLANTED[name]
     await plant(env)
 
@@ -218,7 +218,7 @@ async def test_a_planted_fault(env: Environment, name: str) -> None:
     ids=["empty", "a node", "led from this machine", "a class that is claimed"],
 )
 @servers.only_builtin
-async def test_where_all_is_well_it_says_so(
+async def test_doctor_reports_a_healthy_cluster_as_healthy(
     env: Environment, plant: Plant, words: list[str]
 ) -> None:
     await plant(env)
@@ -232,8 +232,8 @@ async def test_where_all_is_well_it_says_so(
     ]
 
 
-async def test_nothing_is_written(env: Environment) -> None:
-    """No request but questions, at the API server and at the cloud."""
+async def test_doctor_writes_nothing(env: Environment) -> None:
+    """Only reads and access reviews at the API server, only reads in the cloud."""
     await env.node("n1")
     proxy = await env.new_proxy()
     kubeconfig = env.folder / "proxied.kubeconfig"
@@ -248,7 +248,7 @@ async def test_nothing_is_written(env: Environment) -> None:
     assert asked <= {"list_instances", "get_instance", "list_balancers", "list_routes"}
 
 
-async def test_a_way_that_does_not_lead_to_the_api_server(env: Environment) -> None:
+async def test_doctor_reports_an_invalid_kubeconfig_or_connection(env: Environment) -> None:
     kubeconfig = env.folder / "wrong.kubeconfig"
     way = f"--kubeconfig={kubeconfig}"
     is_real = isinstance(env.server, realserver.RealServer)
@@ -283,8 +283,8 @@ async def open_cloud(context):
 
 
 @servers.only_builtin
-async def test_a_provider_that_blocks_everything(env: Environment) -> None:
-    """Not even then the command hangs; what was found before is printed already."""
+async def test_doctor_ends_although_the_provider_blocks_the_event_loop(env: Environment) -> None:
+    """Earlier results are printed before the time-out."""
     words = ["--cloud-provider=hanging", f"--kubeconfig={env.server.kubeconfig_path}"]
 
     child = await asyncio.create_subprocess_exec(
@@ -301,10 +301,10 @@ async def test_a_provider_that_blocks_everything(env: Environment) -> None:
 
 
 @servers.only_builtin
-async def test_time_that_passes_and_clocks_that_differ(
+async def test_doctor_reports_clock_differences_and_late_nodes(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server tells whole seconds, and asking takes a while."""
+    """The server answers in whole seconds, and each request takes time."""
     ahead = await finds(env, "fail  clock: local clock is ", by=timedelta(seconds=301))
     behind = await finds(env, "warn  clock: local clock is ", by=timedelta(seconds=-20))
     told = re.search(r"is (\d+) s ahead of", ahead.troubles[0])
@@ -326,7 +326,7 @@ def about(told: Any, check: str) -> str:
 
 
 @pytest.mark.both_servers
-async def test_two_daemons_with_a_lease_each_whatever_its_name(env: Environment) -> None:
+async def test_doctor_reports_two_active_daemons_with_different_leases(env: Environment) -> None:
     await held(env, NAME, "ccm-1_1")
     await held(env, "second", "ccm-2_2")
     await pod(env, "ccm-1")
@@ -347,10 +347,10 @@ async def test_two_daemons_with_a_lease_each_whatever_its_name(env: Environment)
 
 
 @pytest.mark.both_servers
-async def test_leases_of_others_are_no_managers_but_for_what_a_daemon_renews(
+async def test_doctor_ignores_leases_that_no_other_active_daemon_renews(
     env: Environment,
 ) -> None:
-    """Not of other controllers, of a daemon that stopped, or of ours under a second name."""
+    """Leases of other controllers, of a stopped daemon, and our own second Lease."""
     await held(env, NAME, "node-1_1", program=NAME)
     await pod(env, "ccm-1", node="node-1")
     await held(env, "kube-controller-manager", "node-1_2", program="kube-controller-manager")
@@ -395,7 +395,7 @@ async def installed(
 
 
 @pytest.mark.both_servers
-async def test_a_deployment_that_works_and_what_may_be_wrong_with_one(env: Environment) -> None:
+async def test_doctor_reports_faults_of_deployment_secret_and_lease(env: Environment) -> None:
     async with installed(env, keys=("cloud.yaml",)):
         unled = await examined(env)
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}
@@ -464,8 +464,8 @@ async def account(env: Environment, granted: list[Permission]) -> AsyncIterator[
 
 
 @servers.only_real
-async def test_rights_that_are_enough_lacking_and_none(env: Environment) -> None:
-    """With exactly what the table says, all is well for the account itself."""
+async def test_doctor_reports_missing_permissions_of_the_account(env: Environment) -> None:
+    """With exactly the rights of its table, the account's own check passes."""
     user = "system:serviceaccount:kube-system:doctor-test"
     wanted = needed_permissions(doctor.read(["--cloud-provider=sim"]).options)
     status = ("patch", "nodes/status")

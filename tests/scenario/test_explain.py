@@ -1,4 +1,4 @@
-"""`kube-ccm explain` where no daemon tells anything: what the cluster alone shows."""
+"""`kube-ccm explain` with a daemon, and from the objects of the cluster alone."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ async def told(env: Environment, *words: str) -> tuple[int, str]:
     return code, said.getvalue()
 
 
-async def test_a_daemon_is_asked_as_a_sandbox_hints(env: Environment) -> None:
-    """It asks the built-in API server too who its caller is, and what that one may."""
+async def test_explain_queries_the_daemon_at_a_given_address(env: Environment) -> None:
+    """The daemon authenticates and authorizes the caller at the built-in API server too."""
     port, kubeconfig = process.pick_port(), str(env.server.kubeconfig_path)
     flags = {
         "secure-port": str(port),
@@ -84,7 +84,9 @@ ALONE: Mapping[str, tuple[Plant, list[str], str, str]] = {
 
 @servers.only_builtin
 @pytest.mark.parametrize("name", ALONE)
-async def test_what_the_cluster_alone_shows(env: Environment, name: str) -> None:
+async def test_explain_finds_the_cause_in_the_cluster_without_a_daemon(
+    env: Environment, name: str
+) -> None:
     plant, words, first, also = ALONE[name]
     await plant(env)
 
@@ -95,7 +97,7 @@ async def test_what_the_cluster_alone_shows(env: Environment, name: str) -> None
 
 
 @pytest.mark.both_servers
-async def test_a_service_without_a_daemon_in_json(env: Environment) -> None:
+async def test_explain_prints_json_for_a_service_without_a_daemon(env: Environment) -> None:
     await load.create(env, load.web("web"))
 
     found = json.loads((await told(env, "service", "default/web", "-o", "json"))[1])

@@ -1,8 +1,7 @@
-"""Two replicas take turns under load: who writes when, and how long nobody does.
+"""Two replicas take turns under load: each writes only while it holds the Lease.
 
-Each replica has proxies of its own to the API server and to the cloud. From its writes of the
-Lease follows who held it when: from the request that took it until the one that gave it back, or
-until its last renewal had run out.
+Each replica has its own proxies to the API server and the cloud. Its writes of the Lease show when
+it held the Lease: from the acquiring request to the release, or to the expiry of the last renewal.
 """
 
 from __future__ import annotations
@@ -154,10 +153,10 @@ async def start(env: Environment, replica: Replica, said: str) -> Daemon:
         pytest.param(50, 20, marks=[pytest.mark.soak, pytest.mark.timeout(3000)]),
     ],
 )
-async def test_nobody_writes_outside_its_own_lease(
+async def test_replicas_write_only_while_they_hold_the_lease(
     env: Environment, replicas: list[Replica], stops: int, kills: int
 ) -> None:
-    """Neither at the API server nor in the cloud, however the leader ends; no work is lost."""
+    """At the API server and in the cloud, however the leader ends; no work is lost."""
     load, end, chance = Load(env=env), asyncio.Event(), random.Random(7)
     busy = asyncio.create_task(load.run(end))
     await start(env, replicas[0], "became leader")

@@ -1,4 +1,4 @@
-"""A tenant that fills the cluster with all that the API server takes, beside another tenant.
+"""A tenant fills the cluster with every object that the API server accepts, beside another one.
 
 A real kube-apiserver, the simulated cloud and a daemon as its users run it, with default limits.
 """
@@ -200,7 +200,7 @@ async def work(world: World, name: str) -> dict[str, float]:
     return {"services_s": services_s, "machines_s": machines_s}
 
 
-async def test_another_tenant_waits_twice_as_long_at_most_and_the_daemon_stays_small(
+async def test_a_hostile_tenant_at_most_doubles_the_wait_of_another_tenant(
     tmp_path: Path,
 ) -> None:
     servers.require_assets()

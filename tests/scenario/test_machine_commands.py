@@ -1,4 +1,4 @@
-"""The commands for machines as processes: one cluster, two, none to join; with their own rights."""
+"""The machine commands as processes: with one cluster, two, or no target cluster."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ async def page(url: str, path: str) -> tuple[int, str]:
 
 @pytest.mark.row("machine-command-03", "machine-command-04")
 @pytest.mark.both_servers
-async def test_machine_controller_in_one_cluster(machine_env: Environment) -> None:
-    """Under an account of its own; its port, its Lease, and how it ends."""
+async def test_machine_controller_runs_machines_in_one_cluster(machine_env: Environment) -> None:
+    """With its own account, port and Lease, and an orderly stop."""
     env = machine_env
     proxy = await env.new_proxy()
     file = await kubeconfig(env, proxy, "own", token=await own_token(env))
@@ -125,8 +125,8 @@ async def left(env: Environment, count: int) -> bool:
 
 @pytest.mark.row("machine-command-03")
 @pytest.mark.both_servers
-async def test_the_manager_and_the_controller_side_by_side(machine_env: Environment) -> None:
-    """Each under its own account and Lease: one makes Machines of a deployment, one makes VMs."""
+async def test_machine_controller_and_manager_run_side_by_side(machine_env: Environment) -> None:
+    """With an account and a Lease each: the manager creates Machines, the controller VMs."""
     env = machine_env
     proxies = [await env.new_proxy(), await env.new_proxy()]
     for name, proxy in zip((NAME, MANAGER), proxies, strict=True):
@@ -179,8 +179,10 @@ async def joined(
 
 @pytest.mark.row("machine-cluster-04", "machine-cluster-05")
 @servers.only_builtin
-async def test_machine_controller_between_two_clusters(machine_env: Environment) -> None:
-    """Machines in one, Nodes and tokens in the other; neither is asked for what the other has."""
+async def test_machine_controller_keeps_control_and_target_cluster_apart(
+    machine_env: Environment,
+) -> None:
+    """Machines in the control cluster, Nodes and tokens in the target cluster."""
     env = machine_env
     control = await env.new_proxy()
     async with joined(env) as (server, target, proxy):
@@ -229,7 +231,9 @@ async def away(url: str) -> bool:
 
 @pytest.mark.row("machine-cluster-01", "machine-cluster-05")
 @servers.only_builtin
-async def test_machine_controller_without_a_cluster_to_join(machine_env: Environment) -> None:
+async def test_machine_controller_without_target_cluster_creates_only_vms(
+    machine_env: Environment,
+) -> None:
     env = machine_env
     proxy = await env.new_proxy()
     daemon, _ = await start(

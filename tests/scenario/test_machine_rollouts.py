@@ -1,6 +1,6 @@
-"""A MachineDeployment rolls, shrinks and goes, or is updated in place; a watch sees its bounds.
+"""A MachineDeployment rolls, scales, is deleted, or is updated in place; a watch checks its bounds.
 
-The whole daemon with the rights that are shipped for it; steered by `kube-ccm rollout`."""
+The whole daemon runs with the shipped rights; `kube-ccm rollout` controls the rollout."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def nothing_left(env: Environment, fleet: Fleet) -> None:
         pytest.param(200, 10, 5, 2, 2.0, 400, id="two-hundred", marks=pytest.mark.soak),
     ],
 )
-async def test_a_life(
+async def test_a_deployment_scales_rolls_and_is_deleted_within_its_bounds(
     env: Environment,
     fleet: Fleet,
     count: int,
@@ -80,7 +80,7 @@ async def test_a_life(
 
 
 @QUICKLY
-async def test_steering(env: Environment, fleet: Fleet) -> None:
+async def test_rollout_status_pause_resume_and_undo(env: Environment, fleet: Fleet) -> None:
     name = "machinedeployment/workers"
 
     async def asked(verb: str, *words: str) -> tuple[int, str, str]:
@@ -223,10 +223,9 @@ async def begun(agents: Agents, count: int = 1) -> None:
     ("count", "missing"),
     [pytest.param(2, 1, id="two"), pytest.param(20, 4, id="twenty", marks=pytest.mark.soak)],
 )
-async def test_a_deployment_is_updated_in_place(
+async def test_a_deployment_is_updated_in_place_without_replacing_machines(
     env: Environment, fleet: Fleet, agents: Agents, count: int, missing: int
 ) -> None:
-    """No machine goes."""
     first, before = await deployed(env, fleet, count, maxUnavailable=missing), vms(env)
     fleet.watch_bounds()
     await fleet.roll("two")
@@ -244,7 +243,7 @@ async def test_a_deployment_is_updated_in_place(
 
 @pytest.mark.soak
 @QUICKLY
-async def test_the_end_of_the_daemon_in_the_middle(
+async def test_an_in_place_update_survives_repeated_crashes_of_the_daemon(
     env: Environment, fleet: Fleet, agents: Agents
 ) -> None:
     # The next daemon need not wait for the Lease of a dead one.

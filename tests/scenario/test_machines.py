@@ -1,5 +1,8 @@
-"""Machines become VMs of the simulated cloud, and nodes, and go; before both API servers, with the
-rights that are shipped for it. Budgets are counted by the real controller where there is one."""
+"""Machines get VMs of the simulated cloud and nodes, and are deleted with them.
+
+The daemon runs with the shipped rights, at both API servers. The real disruption controller counts
+budgets where there is one.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,9 @@ async def looked_over(env: Environment) -> tuple[list[str], int]:
 
 
 @pytest.mark.both_servers
-async def test_machines_become_vms_and_nodes_and_go_again(machine_env: Environment) -> None:
+async def test_machines_get_vms_and_nodes_and_are_deleted_with_them(
+    machine_env: Environment,
+) -> None:
     env = machine_env
     daemon = await env.start_leading(flags=FLAGS)
     await all_run(env, FEW)
@@ -89,7 +94,9 @@ async def test_machines_become_vms_and_nodes_and_go_again(machine_env: Environme
 
 
 @pytest.mark.both_servers
-async def test_a_node_falls_sick_and_a_machine_is_preserved(machine_env: Environment) -> None:
+async def test_an_unready_node_makes_its_machine_unknown_and_preserve_is_kept(
+    machine_env: Environment,
+) -> None:
     env = machine_env
     await env.start_leading(flags=FLAGS)
     await all_run(env, 2)
@@ -114,10 +121,10 @@ async def test_a_node_falls_sick_and_a_machine_is_preserved(machine_env: Environ
 
 
 @pytest.mark.parametrize("at", [Point.BEFORE, Point.TOOK_EFFECT], ids=["on-its-way", "done"])
-async def test_another_daemon_goes_on_where_the_first_was_killed(
+async def test_a_successor_adopts_vms_whose_creation_was_interrupted(
     machine_env: Environment, at: Point
 ) -> None:
-    """In mid-creation: the orders were sent, and nobody heard the answers."""
+    """The leader is killed after the requests, before their answers."""
     env = machine_env
     rule = env.cloud_proxy.on(ORDER, Hold(asyncio.Event(), at=at))
     first = await env.start_leading(flags=FLAGS)
@@ -166,10 +173,10 @@ AWAY = 10
 @pytest.mark.both_servers
 @pytest.mark.row("machine-drain-14", "machine-drain-28")
 @pytest.mark.parametrize(("count", "goes"), [(4, 2), pytest.param(200, 50, marks=pytest.mark.soak)])
-async def test_machines_go_as_budgets_allow(
+async def test_machine_deletion_respects_pod_disruption_budgets(
     machine_env: Environment, pods: Pods, count: int, goes: int
 ) -> None:
-    """Then VM and node, and nobody else's."""
+    """Then VM and node are deleted, and no others."""
     env = machine_env
     await env.start_leading(flags=FLAGS)
     await all_run(env, count)
@@ -258,7 +265,9 @@ class Volumes:
 
 @pytest.mark.both_servers
 @pytest.mark.row("machine-drain-04")
-async def test_volumes_are_waited_for(machine_env: Environment, pods: Pods) -> None:
+async def test_drain_waits_for_volumes_to_detach_and_attach_elsewhere(
+    machine_env: Environment, pods: Pods
+) -> None:
     env = machine_env
     volumes = Volumes(env.cluster)
     await env.start_leading(flags=FLAGS)
@@ -317,7 +326,7 @@ async def blocked(env: Environment, plural: str = "machines") -> bool:
 
 
 @pytest.mark.both_servers
-async def test_vms_outlive_the_crd_of_machines(defined: Environment) -> None:
+async def test_vms_survive_the_deletion_of_the_machine_crd(defined: Environment) -> None:
     env = defined
     first = await env.start_leading(flags=FLAGS)
     await all_run(env, 3)
@@ -366,7 +375,7 @@ def follow_the_guide(env: Environment, home: Path) -> None:
 
 
 @servers.only_real
-async def test_the_recovery_of_the_guide_keeps_every_vm(
+async def test_the_documented_crd_recovery_keeps_every_vm(
     defined: Environment, tmp_path: Path
 ) -> None:
     env = defined

@@ -1,4 +1,4 @@
-"""What a person has to correct ends the daemon at once, with one clear message."""
+"""Invalid settings end the daemon at once, with one message."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ GOOD = f"url: {NOWHERE}\ntoken: t\n"
         " ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else ""
     ),
 )
-async def test_a_setting_that_cannot_be_right(
+async def test_an_invalid_setting_ends_the_daemon_with_one_message(
     flags: dict[str, str], words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Exit 1 with one message that names the setting and what is wrong with it."""
+    """Exit 1, and a message with the setting and its fault."""
     end = await run(harness.command_line({**flags_of(tmp_path, GOOD), **flags}), tmp_path)
 
     assert end.is_one_message, end
@@ -97,8 +97,8 @@ async def test_a_setting_that_cannot_be_right(
 
 
 @pytest.mark.row("daemon-exit-01")
-async def test_nothing_is_touched_before_the_settings_are_right(env: Environment) -> None:
-    """With an unknown provider or a bad cloud config no Lease is taken and nothing written."""
+async def test_no_lease_is_taken_with_invalid_settings(env: Environment) -> None:
+    """Nor is anything else written with an unknown provider or a bad cloud config."""
     proxy = await env.new_proxy()
     kubeconfig = env.folder / "kubeconfig"
     for flags, config in (

@@ -1,4 +1,4 @@
-"""The API server, its watches and the cloud in trouble: no node is missed, lost or miswritten."""
+"""Failures of the API server, its watches and the cloud: no node is missed, lost or miswritten."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ ALIKE = {"reset before the first line", "403", "500"}
 @pytest.mark.parametrize(
     "kind", [pytest.param(one, marks=[pytest.mark.soak] * (one in ALIKE)) for one in FAULTS]
 )
-async def test_a_watch_that_fails(env: Environment, kind: str) -> None:
-    """Whether the first watch fails or a later one: the next new node is initialised."""
+async def test_a_failed_watch_is_restarted(env: Environment, kind: str) -> None:
+    """Whether the first watch fails or a later one, the next new node is initialised."""
     proxy = await env.new_proxy()
     at_first = proxy.on(harness.NODE_WATCH, FAULTS[kind], nth=1)
     later = proxy.on(harness.NODE_WATCH, FAULTS[kind], nth=3)
@@ -106,8 +106,10 @@ async def test_a_watch_that_fails(env: Environment, kind: str) -> None:
 
 
 @pytest.mark.both_servers
-async def test_a_malformed_object_in_a_watch(env: Environment) -> None:
-    """A node that cannot be read is left alone, the others are served, and it heals."""
+async def test_a_malformed_node_in_a_watch_is_skipped_until_it_is_readable(
+    env: Environment,
+) -> None:
+    """Other nodes are initialised meanwhile."""
     await settled_by_another(env, "early")
     proxy = await env.new_proxy()
     bad = RewriteLine(lambda line: broken(line) if b'"odd"' in line else line)
@@ -143,8 +145,10 @@ PAIRS = [list(LISTS)[number : number + 2] for number in range(0, len(LISTS), 2)]
 
 
 @pytest.mark.parametrize("kinds", PAIRS, ids=" and ".join)
-async def test_a_list_that_fails(env: Environment, kinds: list[str]) -> None:
-    """A server without watch-list is listed, and a list that fails is made again."""
+async def test_a_failed_list_is_retried_without_watch_list(
+    env: Environment, kinds: list[str]
+) -> None:
+    """A server without watch-list is listed."""
     await settled_by_another(env, "early")
     proxy = await env.new_proxy()
     proxy.on(WATCH_LIST, refusal(400, reason="BadRequest"))
@@ -160,8 +164,8 @@ async def test_a_list_that_fails(env: Environment, kinds: list[str]) -> None:
     intact(env, daemon)
 
 
-async def test_a_watch_list_that_never_speaks(env: Environment) -> None:
-    """A first watch that stays silent is given up after ten seconds, and the nodes listed."""
+async def test_a_silent_watch_list_falls_back_to_paged_lists(env: Environment) -> None:
+    """The daemon gives up the first watch after ten seconds."""
     await env.node("early")
     proxy = await env.new_proxy()
     proxy.on(WATCH_LIST, SilentAfterLines(0))
@@ -175,8 +179,8 @@ async def test_a_watch_list_that_never_speaks(env: Environment) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1000)
-async def test_a_watch_that_falls_silent(env: Environment) -> None:
-    """At full length: a watch without a byte is renewed after its own time, ten minutes."""
+async def test_a_silent_watch_is_renewed_at_its_timeout(env: Environment) -> None:
+    """In real time: ten minutes without a byte."""
     proxy = await env.new_proxy()
     daemon = await env.start_leading(proxy=proxy)
     await settled_node(env, "early")
@@ -241,8 +245,8 @@ def once_each(daemon: Daemon, *messages: str) -> None:
 
 
 @pytest.mark.both_servers
-async def test_the_api_server_restarts_mid_work(env: Environment) -> None:
-    """Killed with all nodes half initialised: the same daemon, still the leader, finishes."""
+async def test_node_initialisation_continues_after_an_api_server_restart(env: Environment) -> None:
+    """The API server is killed with all nodes half initialised; the same leader finishes."""
     daemon = await env.start_leading()
     rule = await half_way(env)
 
@@ -254,8 +258,8 @@ async def test_the_api_server_restarts_mid_work(env: Environment) -> None:
     once_each(daemon, LOST, FOUND, "became leader")
 
 
-async def test_an_outage_shorter_than_the_lease(env: Environment) -> None:
-    """A second without the API server costs nothing: the daemon goes on where it was."""
+async def test_the_leader_survives_an_outage_shorter_than_the_lease(env: Environment) -> None:
+    """After one second without the API server, the daemon continues."""
     daemon = await env.start_leading()
     rule = await half_way(env)
 
@@ -279,10 +283,10 @@ AT_LENGTH = pytest.param(DEFAULTS, 60.0, marks=[pytest.mark.soak, pytest.mark.ti
 
 
 @pytest.mark.parametrize(("flags", "down_s"), [(harness.SHORT_LEASE, 0.0), AT_LENGTH])
-async def test_an_outage_longer_than_the_lease(
+async def test_the_leader_exits_in_an_outage_longer_than_the_lease(
     env: Environment, flags: Mapping[str, str], down_s: float
 ) -> None:
-    """The daemon gives up with exit 1; the next one finishes what it left half done."""
+    """Exit 1; the next daemon finishes the work."""
     daemon = await env.start_leading(flags=flags)
     rule = await half_way(env)
 
@@ -304,8 +308,8 @@ async def test_an_outage_longer_than_the_lease(
     )
 
 
-async def test_the_api_server_is_not_there_at_start(env: Environment) -> None:
-    """The daemon waits for it, says so once, and is stopped in good order while it waits."""
+async def test_the_daemon_waits_for_the_api_server_at_start(env: Environment) -> None:
+    """It logs that once, and SIGTERM stops it while it waits."""
     await env.node(HOSTS[0])
     proxy = await env.new_proxy()
     await proxy.down()
@@ -383,8 +387,10 @@ def complaints(daemon: Daemon) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("kind", TROUBLES)
-async def test_the_cloud_is_in_trouble_at_start_and_later(env: Environment, kind: str) -> None:
-    """No taint is lifted, no node deleted, little logged; afterwards the work goes on at once."""
+async def test_cloud_failures_delay_nodes_without_deleting_them(
+    env: Environment, kind: str
+) -> None:
+    """No taint is removed and little logged; once the cloud recovers, work continues at once."""
     trouble = TROUBLES[kind]
     env.configure_cloud(timeout="500ms")
     await env.node("early")

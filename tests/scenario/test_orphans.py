@@ -1,4 +1,4 @@
-"""`kube-ccm orphans`: what belongs to no Service is shown, and deleted only by its name."""
+"""`kube-ccm orphans`: load balancers without a Service are listed, and deleted only by name."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def told(env: Environment, *words: str) -> str:
     return said.getvalue()
 
 
-async def test_one_is_shown_and_deleted_by_its_name_and_no_other(
+async def test_an_orphan_is_listed_and_deleted_only_by_its_name(
     env: Environment, owner: Service
 ) -> None:
     assert (await told(env)).startswith(f"{LOST}  ")
@@ -70,7 +70,7 @@ async def test_one_is_shown_and_deleted_by_its_name_and_no_other(
     assert "every load balancer" in await told(env)
 
 
-def test_a_wrong_command_line_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_command_line_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert orphans.run(["--cloud-provider=sim", "--no-such-flag"]) == 2
     assert "--no-such-flag" in capsys.readouterr().err
     out = io.StringIO()

@@ -1,4 +1,4 @@
-"""`kube-ccm plan` on both API servers: what it says, and what a daemon then does."""
+"""`kube-ccm plan` on both API servers: its predictions against the actions of a daemon."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ CHANGES: Mapping[Deed, tuple[str, ...]] = {
 
 
 @pytest.mark.both_servers
-async def test_after_each_change_it_says_what_a_daemon_then_does(env: Environment) -> None:
+async def test_plan_predicts_the_changes_of_the_daemon(env: Environment) -> None:
     await settle(env)
     assert (await planned(env)).lines == ["nothing to do"]
 

@@ -1,8 +1,8 @@
-"""The rights of `manifests`: enough for everything the daemon does, and none too many.
+"""The rights of `manifests` are sufficient for the daemon, and none is unused.
 
-A real API server, its audit log, and daemons under their own service account. One story leads
-through all that a daemon ever asks an API server; then the log is held against the roles. What
-a list is for shows at an older API server, which the proxy plays: a newer one needs watches only.
+A real API server, its audit log, and daemons with their own service account. One story covers all
+requests of a daemon; then the log is compared with the roles. The verb `list` is used only at an
+older API server, which the proxy imitates: a newer one needs watches only.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def refused(asked: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-async def test_the_rights_are_enough_and_none_is_too_many(
+async def test_the_shipped_rights_are_sufficient_and_all_used(
     audited: Environment, audit_log: Path
 ) -> None:
-    """All controllers, two replicas, events, conflicts, a hand-over; 403 never, no verb idle."""
+    """All controllers, two replicas, events, conflicts, a hand-over: no 403, no unused verb."""
     env = audited
     kubeconfig = str(env.folder / "daemon-0.kubeconfig")
     port = process.pick_port()
@@ -117,10 +117,10 @@ async def test_the_rights_are_enough_and_none_is_too_many(
     assert len(unused([surplus], asked)) == 2
 
 
-async def test_the_component_is_enough_for_separate_accounts(
+async def test_the_component_is_sufficient_for_separate_accounts(
     audited: Environment, audit_log: Path
 ) -> None:
-    """Accounts are made, and act with the roles that every API server brings along."""
+    """Accounts are created, and use the controller roles of Kubernetes."""
     env = audited
     async with servers.connect(env.server) as administrator:
         await account.grant_separate_accounts(administrator)

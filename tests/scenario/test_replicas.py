@@ -1,4 +1,4 @@
-"""Replicas, their Leases and what they hold: who works when one stops, dies or is robbed."""
+"""Replicas and their Leases: which one is active after a stop, a crash or a stolen Lease."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def node_writes(proxy: FaultProxy) -> list[float]:
 
 @pytest.mark.row("daemon-lease-14")
 @pytest.mark.both_servers
-async def test_the_leader_is_stopped(env: Environment) -> None:
-    """SIGTERM: the Lease is given back, the standby leads within a second, and works."""
+async def test_the_standby_leads_at_once_when_the_leader_is_stopped(env: Environment) -> None:
+    """SIGTERM: the leader releases the Lease, the standby leads within a second."""
     leader, standby = await two_replicas(env)
     ours, theirs = env.proxies
     for number in range(6):
@@ -77,8 +77,10 @@ async def test_the_leader_is_stopped(env: Environment) -> None:
     assert (await env.cluster.lease())["leaseTransitions"] == 1
 
 
-async def test_the_leader_is_killed(env: Environment) -> None:
-    """SIGKILL: the standby leads once the Lease has run out, soon, not before."""
+async def test_the_standby_leads_after_lease_expiry_when_the_leader_is_killed(
+    env: Environment,
+) -> None:
+    """SIGKILL: not before the Lease expires, and soon after."""
     leader, standby = await two_replicas(env, **harness.SHORT_LEASE)
     ours, theirs = env.proxies
     for number in range(6):
@@ -97,8 +99,8 @@ async def test_the_leader_is_killed(env: Environment) -> None:
 
 
 @pytest.mark.row("daemon-lease-13")
-async def test_the_leader_is_cut_off(env: Environment) -> None:
-    """A leader that cannot renew stops and exits 1 before the standby may begin."""
+async def test_a_leader_that_cannot_renew_exits_before_the_standby_leads(env: Environment) -> None:
+    """Exit 1."""
     leader, standby = await two_replicas(env, **harness.SHORT_LEASE)
     ours, theirs = env.proxies
     await env.node("before")
@@ -119,8 +121,8 @@ async def test_the_leader_is_cut_off(env: Environment) -> None:
 
 @pytest.mark.row("daemon-lease-12")
 @pytest.mark.both_servers
-async def test_the_lease_as_client_go_writes_it(env: Environment) -> None:
-    """Fields, types and formats are those of client-go, held, renewed and given back."""
+async def test_the_lease_has_the_fields_and_formats_of_client_go(env: Environment) -> None:
+    """While it is held, renewed and released."""
     daemon = await env.start_leading()
     held = await env.cluster.lease()
 
@@ -152,8 +154,10 @@ async def test_the_lease_as_client_go_writes_it(env: Environment) -> None:
 
 
 @pytest.mark.row("daemon-lease-12")
-async def test_a_lease_that_a_go_replica_left_behind(env: Environment) -> None:
-    """A dead foreign holder is waited out by our own clock, then followed in its count."""
+async def test_an_abandoned_lease_of_a_go_replica_is_taken_after_its_expiry(
+    env: Environment,
+) -> None:
+    """By the local clock; the number of transitions continues."""
     now = format_micro_time(datetime.now(UTC))
     spec = {
         "holderIdentity": "go-host_4c2b1b9e-5c7a-4a51-9d4f-0a8f2f4b7c11",
@@ -189,10 +193,10 @@ async def steal(env: Environment, **spec: Any) -> None:
 
 
 @pytest.mark.both_servers
-async def test_a_stolen_lease_ends_the_leader_and_is_taken_back_when_it_has_run_out(
+async def test_a_stolen_lease_ends_the_leader_and_is_retaken_after_expiry(
     env: Environment,
 ) -> None:
-    """A time far ahead protects no holder, and a full count keeps no daemon from leading."""
+    """Neither a renew time in the future nor a maximal `leaseTransitions` protects the holder."""
     flags = harness.SHORT_LEASE
     leader = await env.start_leading(flags=flags)
     await steal(env, leaseDurationSeconds=4, leaseTransitions=MOST)
@@ -207,10 +211,10 @@ async def test_a_stolen_lease_ends_the_leader_and_is_taken_back_when_it_has_run_
 
 
 @pytest.mark.both_servers
-async def test_a_lease_that_is_held_for_decades_is_free_once_it_is_deleted(
+async def test_a_lease_held_for_decades_can_be_retaken_only_after_its_deletion(
     env: Environment,
 ) -> None:
-    """No daemon may know better than the holder; the doctor says what to do."""
+    """The doctor advises to delete the Lease."""
     leader = await env.start_leading(flags=harness.SHORT_LEASE)
     await steal(env, leaseDurationSeconds=MOST)
     assert await leader.ended() == 1
@@ -238,8 +242,10 @@ async def test_a_lease_that_is_held_for_decades_is_free_once_it_is_deleted(
     assert await standby.stop() == 0
 
 
-async def test_storage_goes_from_leader_to_leader(env: Environment, tmp_path: Path) -> None:
-    """Open after the Lease is won, closed before it is given back; a standby leaves it alone."""
+async def test_storage_is_open_only_while_the_lease_is_held(
+    env: Environment, tmp_path: Path
+) -> None:
+    """Opened after the Lease is acquired, closed before its release, never by a standby."""
     root, file = tmp_path / "store", tmp_path / "persistence.yaml"
     file.write_text(f"instances: [{{file: {{root: {root}}}}}]\n")
     flags = {"persistence-config": str(file)}
@@ -296,7 +302,7 @@ async def holder(env: Environment) -> str:
 
 @pytest.mark.both_servers
 async def test_a_migrated_controller_waits_for_the_shared_lease(env: Environment) -> None:
-    """Held by the other manager, the shared lease keeps the life cycle out; then it runs."""
+    """The node lifecycle starts when the other manager releases the shared Lease."""
     held = harness.lease(SHARED_NAME, **TERMS, holderIdentity="the-other-manager")
     await env.cluster.create(harness.LEASES, held)
     daemon = await env.start_leading(flags=plan(env.folder, "*"))
@@ -312,7 +318,7 @@ async def test_a_migrated_controller_waits_for_the_shared_lease(env: Environment
     assert await holder(env) == ""
 
 
-async def test_what_the_plan_gives_to_another_does_not_run(env: Environment) -> None:
+async def test_a_controller_migrated_to_another_manager_does_not_run(env: Environment) -> None:
     daemon = await env.start_leading(flags=plan(env.folder, "kube-controller-manager"))
     machine = await env.node("a")
     await env.cluster.initialised("a")

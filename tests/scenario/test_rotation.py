@@ -1,4 +1,4 @@
-"""Credentials are exchanged under load: no reconcile fails, whether the new ones work or not."""
+"""Credentials are rotated under load: no reconcile fails, whether the new ones work or not."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def credentials_sent(proxy: FaultProxy, since: int) -> set[str]:
 @pytest.mark.row("daemon-reload-01", "daemon-reload-02")
 @pytest.mark.timeout(180)
 @pytest.mark.both_servers
-async def test_tokens_are_exchanged_under_load(env: Environment) -> None:
+async def test_tokens_are_rotated_under_load(env: Environment) -> None:
     """In the files that configurations name, and in the configurations themselves."""
     proxy = await env.new_proxy()
     kubeconfig, kube_token = env.folder / "rotated.kubeconfig", env.folder / "kube-token"
@@ -118,8 +118,8 @@ async def test_tokens_are_exchanged_under_load(env: Environment) -> None:
 @pytest.mark.row("daemon-reload-03")
 @pytest.mark.envtest
 @pytest.mark.timeout(180)
-async def test_client_certificates_are_exchanged_under_load(tmp_path: Path) -> None:
-    """The server knows us by the new one, and never sees us without a good one."""
+async def test_client_certificates_are_rotated_under_load(tmp_path: Path) -> None:
+    """The server sees the new certificate, and no request without a valid one."""
     ours, others = pki.Authority(tmp_path, "ours"), pki.Authority(tmp_path, "others")
     shown = pki.Files(chain=tmp_path / "chain.pem", key=tmp_path / "key.pem")
 
@@ -169,8 +169,10 @@ UNKNOWN = "cannot acquire or renew lease, retrying"
 
 
 @pytest.mark.both_servers
-async def test_a_wrong_token_becomes_right(env: Environment) -> None:
-    """401 at start is tried again with pauses and said once; a new token is taken at once."""
+async def test_a_refused_token_is_retried_with_back_off_until_it_is_replaced(
+    env: Environment,
+) -> None:
+    """401 at start is logged once; a new token is used at once."""
     token = env.folder / "token"
     token.write_text("wrong")
     proxy = await env.new_proxy()

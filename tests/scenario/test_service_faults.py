@@ -1,7 +1,6 @@
-"""Load balancers and routes under faults: whatever fails once, the end is as if nothing had failed.
+"""Load balancers and routes under faults: after any single fault, they converge.
 
-A fault lies in wait for one call, on its way to the cloud or to the API server, each in a way of
-its own, and strikes exactly once.
+Each fault hits exactly one call, to the cloud or to the API server.
 """
 
 from __future__ import annotations
@@ -302,9 +301,13 @@ def count(env: Environment, operation: str, status: int) -> int:
 @pytest.mark.parametrize(
     "slow", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["once", "no answer"]
 )
-async def test_each_call_of_a_services_life_fails_once(env: Environment, slow: bool) -> None:
-    """Create, change and delete go on, with one load balancer per Service and none left; also where
-    the API server keeps the daemon waiting for as long as it will wait."""
+async def test_a_service_converges_after_a_fault_of_any_single_call(
+    env: Environment, slow: bool
+) -> None:
+    """Create, change and delete: one load balancer per Service, none left in the end.
+
+    Also where the API server delays each answer up to the time-out of the daemon.
+    """
     chosen = cases(API_STEPS, API_SLOW if slow else API)
     chosen += [] if slow else cases(CLOUD_STEPS, CLOUD)
     await begin_balancing(env)
@@ -321,8 +324,8 @@ async def test_each_call_of_a_services_life_fails_once(env: Environment, slow: b
             assert await load.warnings(env, case.name, about="429") == [], case.name
 
 
-async def test_each_call_of_a_change_of_members_fails_once(env: Environment) -> None:
-    """A new node is a member everywhere, whatever failed for each of the load balancers."""
+async def test_members_converge_after_a_fault_of_any_single_call(env: Environment) -> None:
+    """A new node becomes a member of every load balancer."""
     daemon = await begin_balancing(env)
     lives = [ServiceLife(env, case) for case in cases(MOVING_STEPS, CLOUD)]
     await asyncio.gather(*(life.create() for life in lives))
@@ -415,9 +418,13 @@ async def begin_routing(env: Environment) -> None:
 @pytest.mark.parametrize(
     "slow", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["once", "no answer"]
 )
-async def test_each_call_about_a_route_fails_once(env: Environment, slow: bool) -> None:
-    """Every node gets its route and its condition, and every route goes with its node; also where
-    the API server keeps the daemon waiting for as long as it will wait."""
+async def test_routes_converge_after_a_fault_of_any_single_call(
+    env: Environment, slow: bool
+) -> None:
+    """Every node gets its route and condition, and every route is deleted with its node.
+
+    Also where the API server delays each answer up to the time-out of the daemon.
+    """
     chosen = cases(CONDITION, API_SLOW if slow else API, 100)
     chosen += [] if slow else cases(ROUTE_STEPS, CLOUD)
     await begin_routing(env)

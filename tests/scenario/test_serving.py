@@ -1,4 +1,4 @@
-"""Who gets what from the daemon's HTTPS server: callers times endpoints, on a real cluster."""
+"""Access to the daemon's HTTPS server: all callers times all endpoints, on a real cluster."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ async def grant(server: servers.ApiServer, name: str, rules: Any, namespace: str
 
 
 @pytest.mark.row("serving-matrix-01", "serving-matrix-02", "serving-matrix-03")
-async def test_every_caller_gets_from_every_endpoint_what_it_may(around: Surroundings) -> None:
+async def test_every_caller_can_access_only_permitted_endpoints(around: Surroundings) -> None:
     assert around.callers.keys() == CALLERS.keys()
     # The cluster's own settings arrive a moment after the port is open.
     scraper = around.callers["a client certificate with rights"]
@@ -244,7 +244,7 @@ async def knows(around: Surroundings, caller: Caller) -> bool:
 
 
 @pytest.mark.row("serving-matrix-04")
-async def test_refusals_are_the_api_servers_own_words(around: Surroundings) -> None:
+async def test_refusals_have_the_format_of_the_api_server(around: Surroundings) -> None:
     forbidden = await around.ask("/metrics", around.callers["anonymous"])
     unknown = await around.ask("/metrics", around.callers["a wrong token"])
     named = await around.ask("/configz", around.callers["a token without rights"])
@@ -263,7 +263,7 @@ async def test_refusals_are_the_api_servers_own_words(around: Surroundings) -> N
 
 
 @pytest.mark.row("serving-tls-05")
-async def test_a_certificate_of_an_unknown_authority_ends_the_connection(
+async def test_a_client_certificate_of_an_unknown_ca_ends_the_connection(
     around: Surroundings, tmp_path: Path
 ) -> None:
     scraper = around.callers["a client certificate with rights"]
@@ -291,11 +291,10 @@ async def explained(around: Surroundings, *words: str, **user: str) -> tuple[int
     return code, said.getvalue().splitlines()
 
 
-async def test_explain_asks_through_a_port_forward_as_its_caller(
+async def test_explain_authenticates_its_caller_through_a_port_forward(
     around: Surroundings, tmp_path: Path
 ) -> None:
-    """The real API server takes it to the kubelet, and the daemon knows the caller by the token, or
-    by the client certificate: TLS goes all the way."""
+    """By token or client certificate: TLS reaches from the command to the daemon."""
     env, port = around.env, around.url.rpartition(":")[2]
     env.machine("other")
     await env.cluster.register("n1")
@@ -329,7 +328,7 @@ async def test_explain_asks_through_a_port_forward_as_its_caller(
     assert "querying the leader failed: Pod ccm-0, port 1: cannot connect" in refused
 
 
-async def test_explain_asks_a_daemon_directly_that_it_was_told_to_believe(
+async def test_explain_verifies_the_daemon_unless_it_is_insecure(
     around: Surroundings,
 ) -> None:
     await around.env.cluster.register("n1")
@@ -351,8 +350,8 @@ STABLE = ("running_", "workqueue_", "kubernetes_", "registered_", "disabled_", "
 
 
 @pytest.mark.row("serving-metrics-01")
-async def test_the_metrics_of_the_reference_are_there(around: Surroundings) -> None:
-    """All that the golden file has, with their types, and their stability in the help text."""
+async def test_the_metrics_of_the_go_reference_are_served(around: Surroundings) -> None:
+    """All metrics of the golden file, with their types and, in the help text, their stability."""
     caller = around.callers["a token with rights"]
     await around.ask("/metrics", caller)  # some are counted by the first request
     wanted = {

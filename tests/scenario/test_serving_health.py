@@ -1,4 +1,4 @@
-"""What the daemon says about its health while its surroundings fail, and on a standby."""
+"""Health endpoints of the daemon during outages, and of a standby."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def started(
 @pytest.mark.row("serving-health-03")
 @pytest.mark.parametrize("seconds", LENGTHS)
 @pytest.mark.parametrize("of", ["cloud", "api-server"])
-async def test_an_outage_is_told_and_no_reason_to_restart(
+async def test_an_outage_fails_readiness_but_not_liveness(
     env: Environment, of: str, seconds: float
 ) -> None:
     await env.node("alpha")
@@ -117,10 +117,10 @@ async def test_an_outage_is_told_and_no_reason_to_restart(
 @servers.only_builtin
 @pytest.mark.row("serving-health-03", "serving-health-05")
 @pytest.mark.parametrize("seconds", LENGTHS)
-async def test_a_standby_is_ready_while_it_reaches_the_api_server(
+async def test_a_standby_is_ready_only_while_the_api_server_is_reachable(
     env: Environment, seconds: float
 ) -> None:
-    """And a daemon that starts into an outage says what it waits for."""
+    """A daemon that starts during an outage names the API server as the cause."""
     await env.start_leading()
     async with started(env) as standby:
         await standby.daemon.says("new leader elected")
@@ -141,7 +141,7 @@ async def test_a_standby_is_ready_while_it_reaches_the_api_server(
 
 @servers.only_builtin
 @pytest.mark.row("serving-health-04")
-async def test_a_controller_that_refuses_its_flags_is_reported_and_fails_nothing(
+async def test_a_controller_without_required_flags_is_reported_as_not_running(
     env: Environment,
 ) -> None:
     flags = {"controllers": f"*,-{SERVICE.name}", "cluster-cidr": ""}
@@ -156,7 +156,7 @@ async def test_a_controller_that_refuses_its_flags_is_reported_and_fails_nothing
 
 
 @pytest.mark.row("serving-start-01")
-async def test_a_port_that_is_taken_ends_the_process_with_one_message(tmp_path: Path) -> None:
+async def test_a_port_in_use_ends_the_process_with_one_message(tmp_path: Path) -> None:
     with socket.create_server((process.LOOPBACK, 0)) as taken:
         address = f"{process.LOOPBACK}:{taken.getsockname()[1]}"
         flags = {"secure-port": address.partition(":")[2], "bind-address": process.LOOPBACK}

@@ -1,4 +1,4 @@
-"""Signals and the end of the process: changes under way finish, what hangs is cut off."""
+"""Signals and the end of the process: running changes finish, hanging calls are cancelled."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ EVENT_WRITE = Match(write=True, path="/events")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_it_in_good_order(env: Environment, number: signal.Signals) -> None:
-    """Exit 0 in time: events on their way arrive, the Lease is given back, nothing is lost."""
+async def test_a_signal_stops_the_daemon_in_order(env: Environment, number: signal.Signals) -> None:
+    """Exit 0 in time: pending events are written, then the Lease is released."""
     proxy = await env.new_proxy()
     proxy.on(EVENT_WRITE, Delay(0.3))
     hosts = [f"host-{number}" for number in range(3)]
@@ -51,8 +51,8 @@ async def test_a_signal_ends_it_in_good_order(env: Environment, number: signal.S
 
 
 @pytest.mark.row("daemon-stop-03")
-async def test_a_signal_while_the_cloud_hangs(env: Environment) -> None:
-    """Questions without an answer hold up nothing: exit 0 in time, the Lease given back."""
+async def test_hanging_reads_do_not_delay_the_stop(env: Environment) -> None:
+    """Exit 0 in time, and the Lease is released."""
     env.configure_cloud(timeout="60s")
     env.cloud.script.add(Fault(kind="hang"))
     for number in range(8):
@@ -66,8 +66,8 @@ async def test_a_signal_while_the_cloud_hangs(env: Environment) -> None:
 
 
 @pytest.mark.row("daemon-stop-04")
-async def test_a_second_signal_ends_it_at_once(env: Environment) -> None:
-    """Whoever asks twice does not wait for events and the Lease."""
+async def test_a_second_signal_ends_the_daemon_at_once(env: Environment) -> None:
+    """Without a wait for events and the Lease."""
     proxy = await env.new_proxy()
     never = asyncio.Event()
     daemon = await env.start_leading(proxy=proxy)
@@ -99,8 +99,8 @@ async def two_under_way(env: Environment) -> bool:
 
 
 @pytest.mark.row("daemon-stop-01")
-async def test_changes_under_way_come_to_their_end(env: Environment) -> None:
-    """Two of five load balancers are being made: these get their address, the others wait."""
+async def test_cloud_changes_in_progress_finish_before_the_stop(env: Environment) -> None:
+    """Two of five load balancers are in creation and get their address; the others wait."""
     env.configure_cloud(timeout="60s")
     env.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=3.0))
     for number in range(5):
@@ -118,8 +118,10 @@ async def test_changes_under_way_come_to_their_end(env: Environment) -> None:
 
 
 @pytest.mark.row("daemon-stop-02")
-async def test_a_change_that_takes_too_long_is_cut(env: Environment) -> None:
-    """After the grace period the call is dropped, and a successor makes it anew."""
+async def test_cloud_changes_are_cancelled_after_the_shutdown_grace_period(
+    env: Environment,
+) -> None:
+    """A successor repeats them."""
     env.configure_cloud(timeout="60s")
     env.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=60.0))
     for number in range(3):
@@ -143,8 +145,8 @@ async def test_a_change_that_takes_too_long_is_cut(env: Environment) -> None:
 
 
 @pytest.mark.row("daemon-stop-06")
-async def test_nothing_of_it_is_left(env: Environment) -> None:
-    """Run inside the test's own event loop: when it has stopped, so have all of its tasks."""
+async def test_no_task_is_left_after_the_stop(env: Environment) -> None:
+    """The daemon runs in the event loop of the test."""
     proxy = await env.new_proxy()
     kubeconfig = env.folder / "own.kubeconfig"
     realserver.write_kubeconfig(kubeconfig, url=proxy.url, token=env.token)
@@ -208,8 +210,8 @@ async def open_cloud(context):
 
 @pytest.mark.row("daemon-lease-15")
 @servers.only_builtin
-async def test_a_lost_lease_ends_what_hangs(env: Environment) -> None:
-    """Calls are cancelled; the clean-up hangs; the process has ended when the next one leads."""
+async def test_a_lost_lease_ends_a_daemon_whose_calls_and_clean_up_hang(env: Environment) -> None:
+    """Its process has ended when the next daemon leads."""
     flags: dict[str, Any] = {
         "cloud-provider": "stuck",
         "concurrent-node-syncs": "3",

@@ -112,7 +112,9 @@ async def taken_over(env: Environment) -> None:
 
 
 @pytest.mark.row("switch-over-03")
-async def test_a_settled_cluster_is_taken_over_without_a_write(env: Environment) -> None:
+async def test_a_settled_cluster_of_the_reference_is_taken_over_without_a_write(
+    env: Environment,
+) -> None:
     await settle_nodes(env)
     for name, shape in SETTLED.items():
         await legacy.settle_service(env, name, MEMBERS, **shape)
@@ -177,7 +179,7 @@ async def test_dual_stack_services_are_taken_over_without_a_write(dual_env: Envi
 
 @pytest.mark.row("switch-over-04")
 @pytest.mark.both_servers
-async def test_what_the_reference_left_half_done_is_finished_and_nothing_else(
+async def test_only_unfinished_work_of_the_reference_is_completed(
     env: Environment,
 ) -> None:
     await settle_nodes(env)
@@ -246,8 +248,8 @@ async def test_what_the_reference_left_half_done_is_finished_and_nothing_else(
 
 
 @pytest.mark.row("switch-over-05")
-async def test_what_we_settled_has_the_shapes_of_the_reference(env: Environment) -> None:
-    """Nothing of ours is in its way: no field, label, annotation or finalizer but its own."""
+async def test_settled_objects_have_the_shapes_of_the_reference(env: Environment) -> None:
+    """No field, label, annotation or finalizer that the reference does not know."""
     hosts = {"alpha": "10.244.1.0/24", "beta": "10.244.2.0/24"}
     machines = {name: env.machine(name) for name in hosts}
     registered = {

@@ -89,7 +89,7 @@ async def stored(env: ServiceEnvironment) -> dict[str, Any]:
 
 @pytest.mark.row("switch-over-06")
 @pytest.mark.both_servers
-async def test_without_a_listing_every_service_is_ensured_and_none_is_written(
+async def test_without_a_listing_services_are_ensured_without_a_status_write(
     services: ServiceEnvironment,
 ) -> None:
     before = await settle(services, Shaped())
@@ -108,11 +108,13 @@ async def test_without_a_listing_every_service_is_ensured_and_none_is_written(
 
 
 @pytest.mark.row("switch-over-06")
-async def test_with_a_listing_those_with_an_address_are_neither_ensured_nor_written(
+async def test_with_a_listing_only_services_without_address_are_ensured(
     services: ServiceEnvironment,
 ) -> None:
-    """One without an address may never have got to show it: it is asked about once. Nor is what the
-    reference wrote taken for what it looks like: another status is written."""
+    """Such a Service is ensured once, as its status may never have been written.
+
+    A listed status that differs from the stored one is written.
+    """
     cloud = Listed()
     before = await settle(services, cloud)
     async with services.running(workers=4):

@@ -1,4 +1,4 @@
-"""Service annotations checked at admission, at an API server that asks us."""
+"""Service annotations are validated at admission by the webhook of the daemon."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def registered(env: Environment, person: Person, port: int) -> AsyncIterat
 @pytest.mark.row("webhook-annotations-06")
 @pytest.mark.timeout(180)
 @servers.only_real
-async def test_wrong_annotations_are_refused_while_the_daemon_lives(env: Environment) -> None:
+async def test_invalid_annotations_are_refused_only_while_the_daemon_runs(env: Environment) -> None:
     person, port = Person(env), process.pick_port()
     assert (await person.writes("old", size="huge"))[0] == 0
     daemon = await start(env, port)
