@@ -1,4 +1,4 @@
-"""Owners that disappear without having been deleted: load balancers and routes."""
+"""Load balancers and routes whose Service or node disappears without a watched deletion."""
 
 from __future__ import annotations
 
@@ -83,9 +83,11 @@ def bring_back(world: World, bodies: dict[str, Any]) -> None:
 
 
 @RECKLESS
-async def test_an_api_server_lists_no_services_for_a_while(reckless: bool) -> None:
-    """After an outage the list is empty. No balancer goes, people see why, and when the Services
-    are back they are served as ever; one that is deleted then loses its balancer."""
+async def test_load_balancers_survive_an_empty_list_of_services(reckless: bool) -> None:
+    """After an outage the list is empty: deletions are blocked, with events.
+
+    When the Services are back, they are served again; one deleted then loses its load balancer.
+    """
     async with shops(allow_mass_deletion=reckless) as world:
         lost = lose(world, *SHOPS)
         await world.pass_time(HOUR)
@@ -105,9 +107,8 @@ async def test_an_api_server_lists_no_services_for_a_while(reckless: bool) -> No
         assert len(world.balancers.held) == len(SHOPS) - 1
 
 
-async def test_the_services_come_back_page_by_page() -> None:
-    """The list after the empty one is slow: when most are back, the few that are still missing
-    are not taken for deleted."""
+async def test_services_missing_from_the_first_pages_of_a_list_keep_load_balancers() -> None:
+    """The list after the empty one is slow: Services not read yet do not count as deleted."""
     async with shops() as world:
         lost = lose(world, *SHOPS)
         await world.pass_time(60)
@@ -123,8 +124,8 @@ async def test_the_services_come_back_page_by_page() -> None:
         assert held("Service") == 0
 
 
-async def test_most_come_back_and_two_were_deleted_meanwhile() -> None:
-    """What does not come back was deleted: its balancer goes, a while after the others came."""
+async def test_services_deleted_during_an_empty_list_lose_their_load_balancers() -> None:
+    """Once the others are back, the missing ones count as deleted."""
     async with shops() as world:
         lost = lose(world, *SHOPS)
         await world.pass_time(60)
@@ -137,9 +138,11 @@ async def test_most_come_back_and_two_were_deleted_meanwhile() -> None:
 
 
 @RECKLESS
-async def test_another_clusters_api_server_answers_under_the_same_name(reckless: bool) -> None:
-    """A load balancer in front of API servers points to a new cluster, whose Services have the
-    same names and other UIDs. The balancers of the old cluster's stay, which serve it still."""
+async def test_load_balancers_survive_the_api_server_of_another_cluster(reckless: bool) -> None:
+    """The address of the API server leads to a new cluster: same names, other UIDs.
+
+    The load balancers of the old cluster, which they still serve, stay.
+    """
     async with shops(allow_mass_deletion=reckless) as world:
         before = set(world.balancers.held)
         for name in SHOPS:
@@ -151,8 +154,8 @@ async def test_another_clusters_api_server_answers_under_the_same_name(reckless:
         assert held("Service") == (0 if reckless else len(SHOPS))
 
 
-async def test_etcd_is_restored_from_a_snapshot_and_a_person_says_so() -> None:
-    """Services made since the snapshot are gone for good: held until a person allows it."""
+async def test_deletions_after_an_etcd_restore_wait_for_the_annotation() -> None:
+    """Services created after the snapshot are gone: deletions are blocked until allowed."""
     api = Api()
     async with record(api) as made, shops(of=made) as world:
         lose(world, *SHOPS[:5])
@@ -170,9 +173,11 @@ async def test_etcd_is_restored_from_a_snapshot_and_a_person_says_so() -> None:
         assert blocked_deletions(api.map, "lease") == {}
 
 
-async def test_what_was_allowed_once_is_not_allowed_in_the_next_disaster() -> None:
-    """A person allows the removal and takes the annotation away again. A day later the API server
-    lists no Services: that was not meant."""
+async def test_an_earlier_allowance_does_not_apply_to_the_next_outage() -> None:
+    """A deletion is allowed by annotation, which is then removed.
+
+    A day later, the API server lists no Services.
+    """
     api = Api()
     async with record(api) as made, shops(of=made) as world:
         lost = lose(world, *SHOPS[:5])
@@ -192,13 +197,13 @@ async def test_what_was_allowed_once_is_not_allowed_in_the_next_disaster() -> No
 
 
 @pytest.mark.parametrize("how", ["deleted", "no longer of that type", "few"])
-async def test_services_that_go_for_good_reason_lose_their_balancers_at_once(how: str) -> None:
-    """A namespace is deleted, a platform moves to Ingress, a few vanish: none of that is held."""
+async def test_expected_deletions_of_load_balancers_are_not_blocked(how: str) -> None:
+    """A namespace is deleted, all Services become ClusterIP, or only a few are missing."""
     async with shops() as world:
         going = SHOPS[:3] if how == "few" else SHOPS
         for name in going:
             if how == "deleted":
-                # Somebody took the finalizer away, too.
+                # Its finalizer was removed, too.
                 world.vanish(f"default/{name}", seen=True)
             elif how == "few":
                 world.vanish(f"default/{name}")
@@ -211,11 +216,13 @@ async def test_services_that_go_for_good_reason_lose_their_balancers_at_once(how
 
 
 @RECKLESS
-async def test_an_api_server_lists_no_nodes_and_balancers_keep_their_members(
+async def test_members_survive_an_empty_list_of_nodes(
     reckless: bool,
 ) -> None:
-    """A list without nodes takes the members of no balancer, not even those of Services that are
-    changed; other nodes are members when there are some. What is seen to be deleted goes."""
+    """Members stay, also those of a changed Service, until other nodes are listed.
+
+    A node whose deletion was watched is removed.
+    """
     async with shops(allow_mass_deletion=reckless) as world:
         world.remove_node("a", seen=False)
         await world.pass_time(HOUR)
@@ -235,8 +242,8 @@ async def test_an_api_server_lists_no_nodes_and_balancers_keep_their_members(
         assert set(members(world)) == {()}
 
 
-async def test_half_of_the_nodes_are_missing_and_are_believed_to_be_after_half_an_hour() -> None:
-    """A new list lacks four of nine nodes: they stay members until it has been so for long."""
+async def test_many_missing_nodes_stay_members_for_half_an_hour() -> None:
+    """A new list lacks four of nine nodes."""
     async with shops() as world:
         for number in range(8):
             world.node(f"n{number}")
@@ -251,8 +258,8 @@ async def test_half_of_the_nodes_are_missing_and_are_believed_to_be_after_half_a
         assert set(members(world)) == {every[4:]}
 
 
-async def test_a_few_missing_nodes_are_members_no_more() -> None:
-    """Three of nine are no disaster: they leave within seconds."""
+async def test_a_few_missing_nodes_are_removed_from_members_within_seconds() -> None:
+    """A new list lacks three of nine nodes."""
     async with shops() as world:
         for number in range(8):
             world.node(f"n{number}")
@@ -268,8 +275,8 @@ def members(world: World) -> list[tuple[str, ...]]:
     return [given for _, given in world.balancers.held.values()]
 
 
-async def test_services_go_missing_one_after_the_other_while_their_list_is_read() -> None:
-    """The first few of many that a new list lacks are not removed before the rest is known."""
+async def test_services_that_go_missing_one_by_one_keep_load_balancers() -> None:
+    """The first of many missing Services are not deleted before the others are processed."""
     async with shops(workers=5) as world:
         for name in SHOPS:
             lose(world, name)
@@ -292,8 +299,8 @@ def lose_nodes(env: routes.Environment, *lost: str) -> dict[str, Node]:
 
 
 @RECKLESS
-async def test_an_api_server_lists_no_nodes_for_a_while(reckless: bool) -> None:
-    """No route goes, people see why, and all is as before when the nodes are back."""
+async def test_routes_survive_an_empty_list_of_nodes(reckless: bool) -> None:
+    """Deletions are blocked, with events, until the nodes are back."""
     async with routes.running(NODES, allow_mass_deletion=reckless) as env:
         await advance(60)
         lost = lose_nodes(env, *NODES)
@@ -315,8 +322,8 @@ async def test_an_api_server_lists_no_nodes_for_a_while(reckless: bool) -> None:
 
 
 @RECKLESS
-async def test_every_node_loses_its_pod_range(reckless: bool) -> None:
-    """Something cleared `spec.podCIDRs` of all nodes: after the grace the routes stay."""
+async def test_routes_survive_the_loss_of_all_pod_ranges(reckless: bool) -> None:
+    """`spec.podCIDRs` of all nodes was cleared: routes stay after the grace period."""
     async with routes.running(NODES, allow_mass_deletion=reckless) as env:
         await advance(60)
         for name in NODES:
@@ -332,8 +339,8 @@ async def test_every_node_loses_its_pod_range(reckless: bool) -> None:
         assert held("Route") == 0
 
 
-async def test_the_nodes_come_back_page_by_page() -> None:
-    """The few nodes that a slow list has not told yet keep their routes."""
+async def test_nodes_missing_from_the_first_pages_of_a_list_keep_routes() -> None:
+    """The list after the empty one is slow."""
     async with routes.running(NODES) as env:
         await advance(60)
         lost = lose_nodes(env, *NODES)
@@ -350,8 +357,8 @@ async def test_the_nodes_come_back_page_by_page() -> None:
         assert env.cloud.present() == set(NODES.items())
 
 
-async def test_at_night_a_cluster_shrinks_from_nine_nodes_to_five() -> None:
-    """Their deletion is seen: the routes go within seconds, though they are almost half."""
+async def test_routes_of_nodes_with_watched_deletions_are_deleted_at_once() -> None:
+    """Four of nine nodes are deleted: almost half, but each deletion was seen."""
     async with routes.running(NODES) as env:
         await advance(60)
         for name in ("n0", "n1", "n2", "n3"):
@@ -362,9 +369,11 @@ async def test_at_night_a_cluster_shrinks_from_nine_nodes_to_five() -> None:
         assert held("Route") == 0
 
 
-async def test_nodes_went_while_the_daemon_was_away_and_a_person_says_so() -> None:
-    """After a restart the routes of 4 nodes out of 9 lead nowhere, and nobody saw why: they are
-    held until a person allows it. What is in their way waits, and is made then."""
+async def test_routes_of_nodes_deleted_during_downtime_wait_for_the_annotation() -> None:
+    """After a restart, the nodes of four of nine routes are missing without a watched deletion.
+
+    A new route that conflicts with a blocked one is created after the deletion is allowed.
+    """
     api = Api()
     stale = [
         routes.made(f"n{number}", f"10.120.{number}.0/24", f"r{number}") for number in range(9)
@@ -385,9 +394,8 @@ async def test_nodes_went_while_the_daemon_was_away_and_a_person_says_so() -> No
             assert blocked_deletions(api.map, "lease") == {}
 
 
-async def test_two_daemons_of_two_clouds_share_a_cluster_and_its_config_map() -> None:
-    """One holds the routes of its missing nodes; the other goes on, and neither undoes what the
-    other wrote."""
+async def test_two_daemons_share_the_config_map_of_deletions() -> None:
+    """One daemon blocks route deletions; the other continues, and neither overwrites the other."""
     api = Api()
     other = DeletionRecord(api, namespace="kube-system", owner="other")
     async with record(api) as ours, routes.running(NODES, record=ours) as env:
@@ -402,10 +410,10 @@ async def test_two_daemons_of_two_clouds_share_a_cluster_and_its_config_map() ->
         assert not await other.reserve("Node", limit=1, window_s=2 * HOUR)
 
 
-async def test_nodes_that_are_deleted_while_routes_are_compared_are_not_missing(
+async def test_nodes_deleted_during_a_route_comparison_are_not_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Their deletion is seen after the nodes were read: the routes go with the next comparison."""
+    """The deletions arrive after the nodes were read; the next comparison deletes the routes."""
     async with routes.running(NODES) as env:
         await advance(60)
         compare = plan.compare

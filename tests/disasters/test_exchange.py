@@ -1,4 +1,4 @@
-"""The provider is exchanged while something of the former one is under way."""
+"""The provider is replaced during operations of the former one."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ pytestmark = pytest.mark.virtual_time
 
 
 @pytest.mark.parametrize("when", ["listing", "waiting for the rate", "waiting for its turn"])
-async def test_what_the_old_project_listed_is_not_deleted_in_the_new_one(when: str) -> None:
-    """The provider is exchanged while its routes are listed, or while deletions wait: none of
-    them is made in the project that is in use from then on, where it may be another's."""
+async def test_routes_listed_in_the_old_project_are_not_deleted_in_the_new_one(when: str) -> None:
+    """The provider is replaced during the listing of routes, or while deletions wait.
+
+    In the new project, such a route may belong to another cluster.
+    """
     stale = [routes.made("old", f"10.120.{number}.0/24", f"r{number}") for number in range(3)]
     limiter = Unlimited() if when != "waiting for the rate" else TokenBucket(qps=0.1, burst=1)
     slow = ["list"] if when == "listing" else []
@@ -46,8 +48,8 @@ async def test_what_the_old_project_listed_is_not_deleted_in_the_new_one(when: s
         assert len(new.at) > 1
 
 
-async def test_a_balancer_of_the_old_project_is_removed_in_the_new_one_without_a_question() -> None:
-    """That the new project does not know it says nothing of what else there is."""
+async def test_a_service_is_deleted_in_the_new_project_without_a_look_up() -> None:
+    """Even where the new project has no such load balancer, it may have related resources."""
     async with shops() as world:
         world.handle.swap(world.cloud)
         world.balancers.held.clear()
@@ -57,10 +59,10 @@ async def test_a_balancer_of_the_old_project_is_removed_in_the_new_one_without_a
 
 
 @pytest.mark.parametrize("exchanged", [False, True])
-async def test_balancers_that_the_old_project_lists_say_nothing_of_the_new_one(
+async def test_a_listing_of_the_old_project_is_repeated_in_the_new_one(
     exchanged: bool,
 ) -> None:
-    """The provider is exchanged while the listing of the start is made: it is made anew."""
+    """The provider is replaced during the first listing of load balancers."""
     world = World(digests=True)
     world.node("a")
     world.service("web")
@@ -81,9 +83,13 @@ async def test_balancers_that_the_old_project_lists_say_nothing_of_the_new_one(
 
 @pytest.mark.parametrize("is_new", [True, False], ids=["waiting", "initialised"])
 @pytest.mark.parametrize("when", ["asking", "writing"])
-async def test_what_the_old_project_says_of_a_node_is_not_written(when: str, is_new: bool) -> None:
-    """The provider is exchanged while the former one is asked about a node, or while a write of
-    what it said meets a conflict: ID and addresses are those that the new one says."""
+async def test_metadata_of_the_old_project_is_not_written_to_a_node(
+    when: str, is_new: bool
+) -> None:
+    """The provider is replaced during the look-up, or before a conflicting write is repeated.
+
+    Addresses, and the provider ID of a new node, are those of the new project.
+    """
     old, new = (
         FakeCloud(
             provider_ids={"n": f"fake://{name}"},

@@ -1,4 +1,4 @@
-"""Disasters of fairness: what hangs, fails or asks for patience holds up nothing but itself."""
+"""Disasters of fairness: hanging, failing and throttled objects delay no others."""
 
 from __future__ import annotations
 
@@ -89,9 +89,11 @@ def sample(metric: str, /, **labels: str) -> float:
 
 
 @virtual_time
-async def test_two_services_hang_for_half_a_day_and_the_others_follow_every_change() -> None:
-    """Calls about two of five Services never end. The other three must not keep old members
-    although there is one worker; when the cloud answers again, the two follow as well."""
+async def test_hanging_services_do_not_delay_node_changes_of_the_others() -> None:
+    """With one worker, calls about two of five Services hang for half a day.
+
+    When the cloud answers again, the two follow as well.
+    """
     async with serving(*"abcde") as (world, balancers):
         balancers.hanging = "de"
         for number in range(1, 13):
@@ -108,8 +110,10 @@ async def test_two_services_hang_for_half_a_day_and_the_others_follow_every_chan
 @virtual_time
 @pytest.mark.parametrize("stubborn", [False, True], ids=["cancelled", "given up"])
 async def test_sixteen_hanging_services_do_not_delay_a_node_change(stubborn: bool) -> None:
-    """Sixteen of twenty Services hang, again and again, cancelled at their deadline or given up.
-    A node that is added reaches the other four within two minutes, with one worker."""
+    """Sixteen of twenty Services hang repeatedly; their calls are cancelled or abandoned.
+
+    A new node reaches the other four within two minutes, with one worker.
+    """
     await follow(20, 16, hang_s=1200, stubborn=stubborn, wait_s=5000, quick_s=1)
 
 
@@ -124,11 +128,13 @@ async def test_sixteen_hanging_services_do_not_delay_a_node_change(stubborn: boo
 )
 @example(services=10, hanging=9, hang_s=900, quick_s=0, stubborn=False, wait_s=1678)
 @example(services=17, hanging=16, hang_s=31, quick_s=2, stubborn=True, wait_s=0)
-async def test_a_node_change_reaches_all_that_do_not_hang(
+async def test_a_node_change_reaches_all_services_that_do_not_hang(
     services: int, hanging: int, hang_s: float, quick_s: float, stubborn: bool, wait_s: float
 ) -> None:
-    """However many Services there are, up to sixteen of which have hung once and hang again, and
-    however long: a change of nodes reaches the others within two minutes, with one worker."""
+    """With any number of Services, of which up to 16 hang repeatedly, for any time.
+
+    A node change reaches the others within two minutes, with one worker.
+    """
     assume(hanging < services and quick_s * services <= 60)
     await follow(
         services, hanging, hang_s=hang_s, stubborn=stubborn, wait_s=wait_s, quick_s=quick_s
@@ -157,9 +163,8 @@ async def follow(
 
 
 @virtual_time
-async def test_a_service_that_hung_is_deleted_in_the_end() -> None:
-    """Calls about a Service hang, and it is deleted meanwhile. Its balancer must not be left
-    behind: it goes as soon as the cloud answers, and people wait for no other Service."""
+async def test_a_service_deleted_while_its_calls_hang_is_removed_later() -> None:
+    """Its load balancer is deleted once the cloud answers; other Services do not wait."""
     async with serving("a", "b") as (world, balancers):
         balancers.hanging = "a"
         world.node("n1")
@@ -175,9 +180,11 @@ async def test_a_service_that_hung_is_deleted_in_the_end() -> None:
 
 
 @virtual_time
-async def test_more_services_hang_than_workers_can_be_lent() -> None:
-    """Forty Services hang. No worker is left in the end, which a metric shows and a log line says,
-    and no more calls run at once than may; when the cloud answers again, all are served."""
+async def test_overflow_workers_are_bounded_when_more_services_hang() -> None:
+    """Forty Services hang: a metric shows that no worker is left.
+
+    When the cloud answers again, all Services are served.
+    """
     names = [f"s{number}" for number in range(40)]
     async with serving(*names) as (world, balancers):
         balancers.hanging = names
@@ -193,9 +200,11 @@ async def test_more_services_hang_than_workers_can_be_lent() -> None:
 
 
 @virtual_time
-async def test_retries_do_not_keep_people_waiting_nor_people_the_retries() -> None:
-    """The cloud refuses a hundred Services, a second each, while somebody changes another one all
-    the time. The changes must be applied, and each of the hundred tried again."""
+async def test_retries_and_changes_do_not_starve_each_other() -> None:
+    """The cloud refuses a hundred Services, a second each; another one changes all the time.
+
+    The changes are applied, and each of the hundred is retried.
+    """
     names = [f"s{number}" for number in range(100)]
     async with serving("web") as (world, balancers):
         balancers.seconds = 1
@@ -275,18 +284,16 @@ class Daemon:
         return not all(each.ok for each in ready), not all(each.ok for each in alive)
 
 
-async def test_sixteen_threads_hang_and_no_other_call_waits() -> None:
-    """Calls about sixteen Services hang in threads of a synchronous library. Neither another
-    Service nor a node may wait for them, and the daemon is well."""
+async def test_sixteen_hanging_threads_do_not_delay_other_calls() -> None:
+    """A synchronous client library hangs for sixteen Services; the daemon stays ready and alive."""
     async with Daemon(16).running() as daemon, asyncio.timeout(DEADLINE_S):
         assert await ensure(daemon.handle, "another") == Status()
         assert await daemon.handle.call(InstancesV2.instance_exists, node("n"))
         assert await daemon.ill() == (False, False)
 
 
-async def test_all_threads_for_balancers_hang_and_nodes_are_looked_after(hand: HandClock) -> None:
-    """All threads for one kind of call hang. Other calls must go on; it is seen at once that the
-    daemon is not ready, and after five minutes it is started anew, unless they come back."""
+async def test_exhausted_threads_of_one_call_do_not_delay_other_calls(hand: HandClock) -> None:
+    """The daemon is not ready at once, and not alive after five minutes, unless threads return."""
     async with Daemon(MAX_THREADS).running() as daemon, asyncio.timeout(DEADLINE_S):
         assert await daemon.handle.call(InstancesV2.instance_exists, node("n"))
         assert await daemon.ill() == (True, False)
@@ -328,9 +335,10 @@ async def initializing(fake: FakeCloud, *nodes: Node) -> AsyncIterator[Cluster]:
 
 @virtual_time
 @pytest.mark.parametrize("healed_s", [3, 120])
-async def test_a_new_node_that_does_not_match_at_first_is_initialised_soon(healed_s: float) -> None:
-    """The cloud gives a new node an ID that is wrong, and corrects it in seconds or minutes. The
-    node must not stay tainted for ten minutes more."""
+async def test_a_node_with_a_corrected_provider_id_is_initialised_within_a_minute(
+    healed_s: float,
+) -> None:
+    """The cloud first gives a wrong ID, and corrects it in seconds or minutes."""
     heals_at = clock.monotonic() + healed_s
 
     def metadata(_: Node) -> InstanceMetadata:
@@ -346,9 +354,8 @@ async def test_a_new_node_that_does_not_match_at_first_is_initialised_soon(heale
 
 
 @virtual_time
-async def test_a_node_that_never_matches_is_soon_asked_about_rarely() -> None:
-    """A person has to correct something, and comes late. The cloud must not be asked every minute
-    for ever; the correction is seen in the end."""
+async def test_a_node_with_a_wrong_provider_id_is_retried_with_back_off() -> None:
+    """After hours, once every ten minutes; the correction is noticed within that time."""
     fake = FakeCloud(provider_ids={"n": "wrong://1"})
     async with initializing(fake, fresh("n")) as cluster:
         await advance(7200)
@@ -363,9 +370,8 @@ async def test_a_node_that_never_matches_is_soon_asked_about_rarely() -> None:
 
 
 @virtual_time
-async def test_a_thousand_stuck_nodes_do_not_delay_the_retries_of_a_new_one() -> None:
-    """The cloud fails for each of a thousand nodes, all the time, and once for a new one. The new
-    one must not wait until all the others had their turn."""
+async def test_a_thousand_failing_nodes_do_not_delay_retries_of_a_new_one() -> None:
+    """The cloud always fails for a thousand nodes, and once for the new one."""
     fake = FakeCloud()
     failed: list[str] = []
 
@@ -386,9 +392,8 @@ async def test_a_thousand_stuck_nodes_do_not_delay_the_retries_of_a_new_one() ->
 
 
 @virtual_time
-async def test_an_api_server_that_sends_us_away_for_a_day_is_asked_again_within_minutes() -> None:
-    """An overloaded API server, or a proxy, says "come back in a day". One wrong number must not
-    keep a node from its Pods for a day."""
+async def test_a_retry_after_of_a_day_is_capped_at_minutes() -> None:
+    """An overloaded API server or a proxy answers 429 with that delay."""
     fake = FakeCloud(provider_ids={"n": "fake://1"})
     async with initializing(fake) as cluster:
         refusal = kube_errors.from_response(429, {"Retry-After": "86400"}, b"")
@@ -401,9 +406,8 @@ async def test_an_api_server_that_sends_us_away_for_a_day_is_asked_again_within_
 
 
 @virtual_time
-async def test_five_hundred_nodes_told_the_same_time_do_not_come_back_at_once() -> None:
-    """A busy cloud says "in a minute" about five hundred nodes. A minute later they must not all
-    be there in the same moment, for it would be as busy again, and none may be early."""
+async def test_retries_with_the_same_retry_after_are_spread() -> None:
+    """A busy cloud gives 500 nodes the same delay: none is retried early, and few at a time."""
     asked: list[float] = []
 
     def metadata(_: Node) -> InstanceMetadata:
@@ -425,9 +429,8 @@ async def test_five_hundred_nodes_told_the_same_time_do_not_come_back_at_once() 
 
 
 @virtual_time
-async def test_a_listing_that_hangs_at_the_start_costs_a_minute_and_a_new_service_nothing() -> None:
-    """A daemon starts, and the cloud's listing of balancers hangs. A Service that nobody served
-    yet must not wait for it, and the others not for longer than a minute."""
+async def test_a_hanging_first_listing_delays_services_by_a_minute_at_most() -> None:
+    """A Service without load balancer does not wait for the listing at all."""
     world = World(digests=True)
     world.node("n0")
     for name in "abc":

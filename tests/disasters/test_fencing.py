@@ -1,7 +1,7 @@
-"""A leader that cannot notice the end of its lease does nothing beside its successor.
+"""A leader that cannot notice the end of its lease never works beside its successor.
 
-Real processes, because what hangs is the event loop, a thread, or the process as a whole. The
-leader is `old`, its standby `new`; what each of them does in the cloud it notes with the time.
+These are real processes, because an event loop, a thread or a whole process hangs. The leader is
+`old`, its standby `new`; each records its cloud calls with the time.
 """
 
 from __future__ import annotations
@@ -232,10 +232,13 @@ async def env(api_server: servers.ApiServer, tmp_path: Path) -> AsyncIterator[En
 
 @pytest.mark.row("daemon-lease-16")
 @pytest.mark.parametrize("how", ["loop", "grip"])
-async def test_the_event_loop_is_blocked(env: Environment, how: str) -> None:
-    """A call blocks the event loop for longer than the lease, with or without the interpreter,
-    while a thread works on another Service: the process is ended before a successor may begin,
-    and that one serves both."""
+async def test_a_leader_with_a_blocked_event_loop_is_killed_before_a_successor(
+    env: Environment, how: str
+) -> None:
+    """With or without the GIL, for longer than the lease, while a thread works on another Service.
+
+    The successor serves both Services.
+    """
     pair = Pair(env)
     old, new = await pair.both()
 
@@ -252,9 +255,13 @@ async def test_the_event_loop_is_blocked(env: Environment, how: str) -> None:
 
 @pytest.mark.row("daemon-lease-17")
 @pytest.mark.parametrize("how", ["thread", "deaf"])
-async def test_a_change_outlives_a_stop(env: Environment, how: str) -> None:
-    """A change in the cloud does not end within the grace period, cancelled or not: the process
-    ends in time, the Lease is not given back, and the successor begins when it has run out."""
+async def test_the_lease_is_not_released_while_a_cloud_change_is_running(
+    env: Environment, how: str
+) -> None:
+    """The change outlasts the grace period, cancelled or not; the process still ends in time.
+
+    The successor leads when the lease expires.
+    """
     pair = Pair(env, lease_s=5, shutdown_grace_period="500ms")
     old, new = await pair.both()
 
@@ -271,8 +278,8 @@ async def test_a_change_outlives_a_stop(env: Environment, how: str) -> None:
     assert min(pair.acts("new")) > pair.lease_end() - 0.1
 
 
-async def test_a_question_outlives_a_stop(env: Environment) -> None:
-    """A call that changes nothing does not end either: the successor begins at once."""
+async def test_the_lease_is_released_while_only_a_cloud_read_is_running(env: Environment) -> None:
+    """The successor leads at once."""
     pair = Pair(env, lease_s=60, renew_s=40, controllers=NODE.name)
     old, new = await pair.both()
 
@@ -286,9 +293,8 @@ async def test_a_question_outlives_a_stop(env: Environment) -> None:
 
 
 @pytest.mark.row("daemon-lease-18")
-async def test_the_leader_stands_still(env: Environment) -> None:
-    """The process is stopped past its lease with a change half done, and goes on beside its
-    successor: it begins nothing any more, and ends."""
+async def test_a_leader_resumed_after_its_lease_expired_starts_nothing(env: Environment) -> None:
+    """SIGSTOP in the middle of a change, past the lease; then SIGCONT beside the successor."""
     pair = Pair(env)
     old, new = await pair.both()
 
@@ -304,9 +310,8 @@ async def test_the_leader_stands_still(env: Environment) -> None:
     assert pair.too_late(end) == []
 
 
-async def test_renewals_are_answered_late(env: Environment) -> None:
-    """Each renewal is carried out at once and answered 2 s later; then the event loop is blocked:
-    the end is counted from the start of the last one that was answered, not from its answer."""
+async def test_the_lease_is_counted_from_the_start_of_a_late_renewal(env: Environment) -> None:
+    """Renewals take effect at once, but are answered after 2 s; then the event loop is blocked."""
     pair = Pair(env, lease_s=6, renew_s=5)
     old = await pair.alone()
     await old.says("became leader")
@@ -323,9 +328,8 @@ async def test_renewals_are_answered_late(env: Environment) -> None:
     assert pair.too_late(pair.lease_end(known_by=blocked)) == []
 
 
-async def test_the_wall_clock_jumps(env: Environment) -> None:
-    """The time of the machine jumps by a day, in both directions: the leader leads on, and what it
-    does is served."""
+async def test_the_leader_keeps_its_lease_when_the_wall_clock_jumps(env: Environment) -> None:
+    """By a day, in both directions; its work continues."""
     pair = Pair(env)
     old, new = await pair.both()
 
@@ -341,9 +345,11 @@ async def test_the_wall_clock_jumps(env: Environment) -> None:
 
 
 @pytest.mark.parametrize("renewed", [True, False], ids=["renewed", "lost"])
-async def test_the_api_server_hangs_on_a_write(env: Environment, renewed: bool) -> None:
-    """A PATCH is held up for longer than the lease. Under a lease that is renewed it comes to its
-    end; under one that is lost it ends first, and never reaches the server."""
+async def test_a_hanging_write_does_not_outlive_the_lease(env: Environment, renewed: bool) -> None:
+    """A PATCH is delayed for longer than the lease: completed while the lease is renewed.
+
+    With a lost lease, it is cancelled before it reaches the server.
+    """
     pair = Pair(env)
     old, new = await pair.both()
     go_on = asyncio.Event()
@@ -367,9 +373,8 @@ async def test_the_api_server_hangs_on_a_write(env: Environment, renewed: bool) 
     assert (write.upstream_status == 200) is renewed
 
 
-async def test_one_of_two_leases_runs_out_first(env: Environment) -> None:
-    """With leader migration only the shared lease cannot be renewed; then the event loop is
-    blocked: the lease that runs out first ends the process."""
+async def test_the_first_of_two_leases_to_expire_ends_the_process(env: Environment) -> None:
+    """With leader migration, only the shared lease cannot be renewed; the event loop is blocked."""
     plan = env.folder / "migration.yaml"
     plan.write_text(
         "apiVersion: controllermanager.config.k8s.io/v1\nkind: LeaderMigrationConfiguration\n"
@@ -391,8 +396,8 @@ async def test_one_of_two_leases_runs_out_first(env: Environment) -> None:
     assert pair.too_late(pair.lease_end(SHARED)) == []
 
 
-async def test_without_an_election_nobody_has_to_end(env: Environment) -> None:
-    """One daemon and no lease: its event loop is blocked for a while, and it goes on."""
+async def test_a_blocked_event_loop_is_tolerated_without_leader_election(env: Environment) -> None:
+    """One daemon without a lease continues after the blockade."""
     pair = Pair(env, leader_elect="false")
     alone = await pair.alone()
 

@@ -1,4 +1,4 @@
-"""Disasters of what is stale, half read or left over: each test is one, in virtual time."""
+"""Disasters of stale, malformed or orphaned objects: each test is one, in virtual time."""
 
 from __future__ import annotations
 
@@ -80,10 +80,11 @@ class SlowCloud(FakeStateCloud):
         )
 
 
-async def test_a_machine_replaced_during_a_slow_listing_gets_its_own_id() -> None:
-    """A VM is replaced while the listing is made that has the old one.
+async def test_a_vm_replaced_during_a_slow_listing_gets_its_own_provider_id() -> None:
+    """The listing still has the old VM.
 
-    The new node must not get the old ID, which it would have for good; both get their own."""
+    A provider ID cannot be changed, so the new node must not get the old one.
+    """
     cloud = SlowCloud(v1=False, listing=InstanceListing(instances=()))
     cloud.provider_ids = {"web": "fake://old", "other": "fake://2"}
     handle = CloudClient(cloud.cloud())
@@ -125,10 +126,11 @@ class Silent(FakeDigests):
         return [replace(one, status=Status()) for one in await super().list_load_balancers("")]
 
 
-async def test_a_listing_without_addresses_takes_none_away() -> None:
-    """A provider leaves the status out of its listing, and the daemon is restarted.
+async def test_a_listing_without_addresses_clears_no_status() -> None:
+    """A provider omits the status from its listing, and the daemon is restarted.
 
-    No Service may lose the address that people use; one that never had one gets it."""
+    No Service loses its address; a Service without one gets it.
+    """
     world = World()
     world.balancers = Silent()
     world.cloud = replace(world.cloud, load_balancer=world.balancers)
@@ -171,10 +173,11 @@ class Floating(FakeBalancers):
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_removal_that_failed_half_way_leaves_no_floating_ip(restarts: bool) -> None:
-    """The balancer is deleted, then the call fails; perhaps another leader goes on.
+async def test_a_failed_deletion_of_a_load_balancer_leaves_no_floating_ip(restarts: bool) -> None:
+    """The load balancer is deleted, then the call fails, and perhaps the leader changes.
 
-    `There is no balancer` must not end the removal: what was made with it is freed in the end."""
+    The missing load balancer does not end the deletion: its floating IP is freed as well.
+    """
     world = World()
     balancers = world.balancers = Floating()
     world.cloud = replace(world.cloud, load_balancer=balancers)
@@ -200,10 +203,11 @@ async def test_a_removal_that_failed_half_way_leaves_no_floating_ip(restarts: bo
 # --- what cannot be read --------------------------------------------------------------------
 
 
-async def test_a_bookmark_in_the_middle_of_a_list_is_no_place_to_go_on_from() -> None:
-    """The connection is cut in the middle of the initial events, right after a bookmark.
+async def test_a_bookmark_within_the_initial_events_is_no_resume_point() -> None:
+    """The connection is cut in the initial events, right after a bookmark.
 
-    Nodes that were not told yet must not stay unknown for good: everything is told anew."""
+    The watch starts again from the beginning, so that no node is missed.
+    """
     rest: list[Step] = [added(node("a", 1)), added(node("b", 2)), bookmark(9, end=True), FOREVER]
     server = Server(watches=[[added(node("a", 1)), bookmark(9), refused()], rest])
     sink = Recorder()
@@ -216,10 +220,11 @@ async def test_a_bookmark_in_the_middle_of_a_list_is_no_place_to_go_on_from() ->
 
 
 @pytest.mark.parametrize("key", ["lost", ""], ids=["by name", "without a readable name"])
-async def test_a_node_that_cannot_be_decoded_keeps_its_routes(key: str) -> None:
-    """After a restart one node has a field that nobody can read, so the cache lacks it.
+async def test_a_malformed_node_keeps_its_routes(key: str) -> None:
+    """After a restart, the cache lacks a node that cannot be decoded.
 
-    Its route and the one that leads nowhere for now must stay; when it is deleted they go."""
+    Its routes stay, also a blackhole route; when the node is deleted, they are too.
+    """
     present = [
         routes.made("a", routes.A, "r1"),
         routes.made("lost", routes.B, "r2"),
@@ -236,10 +241,11 @@ async def test_a_node_that_cannot_be_decoded_keeps_its_routes(key: str) -> None:
         assert env.cloud.present() == {("a", routes.A)}
 
 
-async def test_a_node_whose_newest_state_cannot_be_decoded_is_kept() -> None:
-    """A node that was not Ready is written anew, by somebody whose words nobody can read.
+async def test_a_node_whose_latest_version_is_malformed_is_not_deleted() -> None:
+    """A node that was not Ready has a new version that cannot be decoded.
 
-    It must not be deleted for what it was; when it can be read and is still gone, it is."""
+    It is not deleted for its former state; once it is readable, and its VM missing, it is.
+    """
     world = nodes_world.World()
     async with world.daemon(allow_mass=True):
         world.api.informer._reflector.malformed_keys.add("a")
@@ -252,11 +258,12 @@ async def test_a_node_whose_newest_state_cannot_be_decoded_is_kept() -> None:
         assert "a" in world.api.deleted
 
 
-async def test_nodes_that_cannot_be_decoded_do_not_empty_the_balancers() -> None:
-    """An upgrade of the API server makes most nodes unreadable, and the daemon is restarted.
+async def test_malformed_nodes_stay_members_of_load_balancers() -> None:
+    """After an upgrade of the API server and a restart, most nodes cannot be decoded.
 
-    Balancers must keep all members; a Service that people change is served all the same, and
-    when the nodes can be read again those that are gone are members no more."""
+    Members stay, and a changed Service is served. Once nodes can be decoded again, deleted ones
+    are removed.
+    """
     world = World()
     for name in ("n1", "n2", "n3"):
         world.node(name)
@@ -281,10 +288,8 @@ async def test_nodes_that_cannot_be_decoded_do_not_empty_the_balancers() -> None
         assert world.balancers.held["auidweb1"][1] == ("n1", "n2")
 
 
-async def test_one_node_of_many_that_cannot_be_decoded_stops_nobody() -> None:
-    """One of ten nodes cannot be decoded, for ever.
-
-    The other members must go on to follow the nodes."""
+async def test_one_malformed_node_does_not_block_member_updates() -> None:
+    """One of ten nodes can never be decoded."""
     async with served(*(f"n{number}" for number in range(9))) as world:
         world.nodes._reflector.malformed_keys.add("lost")
         world.remove_node("n0")
@@ -297,9 +302,11 @@ async def test_one_node_of_many_that_cannot_be_decoded_stops_nobody() -> None:
 
 
 @pytest.mark.row("service-scale-01", "service-scale-02", "service-scale-03")
-async def test_a_hundred_services_and_a_thousand_nodes() -> None:
-    """Each Service costs one ensure and two writes, one node more an update of each balancer. A
-    start is a listing, and an ensure of each that was changed or altered meanwhile."""
+async def test_cloud_calls_of_a_hundred_services_and_a_thousand_nodes() -> None:
+    """Each Service costs one ensure and two writes, a new node one update per load balancer.
+
+    A start costs a listing, and an ensure per Service that changed in the cluster or the cloud.
+    """
     world = World(digests=True)
     for number in range(1000):
         world.node(f"m{number}")
@@ -330,10 +337,11 @@ async def test_a_hundred_services_and_a_thousand_nodes() -> None:
         assert world.patches == []
 
 
-async def test_a_wave_of_new_nodes_is_one_update_of_each_balancer() -> None:
-    """1,000 nodes come at once and are initialised over two minutes, beside 100 Services.
+async def test_a_wave_of_new_nodes_costs_one_update_per_load_balancer() -> None:
+    """1,000 new nodes are initialised over two minutes, beside 100 Services.
 
-    No balancer may be changed again and again; in the end all have all nodes."""
+    In the end, all load balancers have all nodes.
+    """
     async with started("n") as world:
         for number in range(100):
             world.service(f"s{number}")
@@ -351,8 +359,8 @@ async def test_a_wave_of_new_nodes_is_one_update_of_each_balancer() -> None:
         assert {len(members) for _, members in world.balancers.held.values()} == {1001}
 
 
-async def test_a_node_that_comes_after_a_quiet_while_is_a_member_at_once() -> None:
-    """The rest counts from the end of the last change, which took 1.5 s."""
+async def test_a_single_new_node_becomes_a_member_at_once() -> None:
+    """The minimum pause counts from the end of the last update, which took 1.5 s."""
     async with started("n") as world:
         for number in range(100):
             world.service(f"s{number}")
@@ -371,10 +379,8 @@ async def test_a_node_that_comes_after_a_quiet_while_is_a_member_at_once() -> No
         assert {members for _, members in world.balancers.held.values()} == {("first", "n", "new")}
 
 
-async def test_a_node_that_goes_away_in_a_wave_leaves_in_time() -> None:
-    """Nodes are initialised without an end, and one that serves is deleted.
-
-    Its balancers must not send traffic to it for longer than ten seconds."""
+async def test_a_node_deleted_during_a_wave_is_removed_within_ten_seconds() -> None:
+    """Other nodes are initialised all the time."""
     async with served("n1", "n2") as world:
         for number in range(int(MAX_INITIALISATION_S)):
             world.node(f"m{number}", provider_id="", taints=[U])
@@ -388,10 +394,11 @@ async def test_a_node_that_goes_away_in_a_wave_leaves_in_time() -> None:
                 assert "n2" not in members
 
 
-async def test_hundreds_of_missing_routes_are_made_a_few_at_a_time() -> None:
+async def test_hundreds_of_missing_routes_are_created_with_bounded_concurrency() -> None:
     """A cloud lost the routes of a whole cluster.
 
-    The daemon must neither stand still nor start a task for each; in the end all are there."""
+    The daemon does not start a task per route; in the end, all routes are present.
+    """
     many = {f"n{n}": f"10.120.{n // 16}.{n % 16 * 16}/28" for n in range(500)}
     before = len(asyncio.all_tasks())
     async with routes.running(many, concurrency=20, latency_s=1.0) as env:
@@ -407,10 +414,11 @@ async def test_hundreds_of_missing_routes_are_made_a_few_at_a_time() -> None:
 # --- left-overs -----------------------------------------------------------------------------
 
 
-async def test_a_balancer_of_nobody_is_told_of_and_left_alone() -> None:
-    """A Service was lost with an older state of etcd; its balancer is still there, and costs.
+async def test_an_orphaned_load_balancer_is_reported_once_and_not_deleted() -> None:
+    """Its Service was lost with an older state of etcd.
 
-    It must not be deleted, and people must hear of it once, when two listings have it."""
+    The event is emitted after two listings that contain it.
+    """
     world = World(digests=True)
     world.service()
     world.service("other", loadBalancerClass="example.com/theirs")

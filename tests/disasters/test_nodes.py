@@ -1,7 +1,7 @@
-"""Disasters of nodes: no healthy node and no foreign one is deleted, and the gone ones are.
+"""Disasters of nodes: only nodes without VM are deleted, no healthy or foreign ones.
 
-Where the fixture is `world`, the disaster is run under `--node-deletion-policy=reference` too, and
-has to do its harm there.
+With the fixture `world`, each disaster also runs under `--node-deletion-policy=reference`, where it
+must do harm.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ HALF_AN_HOUR_S = 30 * MINUTE_S
 
 
 @pytest.mark.parametrize("taints", [(), (NEW,)], ids=["initialised", "waiting"])
-async def test_a_machine_that_the_cloud_shows_three_seconds_late(
+async def test_a_new_node_is_kept_while_the_cloud_does_not_know_its_vm_yet(
     world: World, taints: tuple[object, ...]
 ) -> None:
-    """A node joins before the cloud knows its machine: it must stay; gone for good, it goes."""
+    """The VM appears three seconds late. Once it is deleted, so is the node."""
     async with world.daemon():
         world.node("late", ready=False, taints=taints, young=True)  # type: ignore[arg-type]
         world.cloud.lie = lambda name: name == "late"
@@ -43,10 +43,10 @@ async def test_a_machine_that_the_cloud_shows_three_seconds_late(
         await world.goes("late", within_s=MINUTE_S)
 
 
-async def test_a_new_machine_that_the_cloud_cannot_find_by_name_for_ten_minutes(
+async def test_an_uninitialized_node_is_kept_while_the_search_by_name_lags(
     world: World,
 ) -> None:
-    """A node waits for its cloud, whose search lags: kept; one that never comes goes at last."""
+    """For ten minutes. A node whose VM never appears is deleted after that."""
     world.nodes(3)
     async with world.daemon():
         world.node("slow", ready=False, scheme=None, taints=[NEW], young=True)
@@ -60,8 +60,8 @@ async def test_a_new_machine_that_the_cloud_cannot_find_by_name_for_ten_minutes(
         await world.until_gone(["never"], within_s=6 * MINUTE_S)
 
 
-async def test_a_cloud_that_takes_back_its_word_again_and_again(world: World) -> None:
-    """Half of all answers are wrong: the node stays; when it is gone indeed, it goes."""
+async def test_a_node_is_kept_while_the_cloud_contradicts_itself(world: World) -> None:
+    """Every second answer is wrong. Once the VM is deleted, so is the node."""
     world.nodes(3)
     async with world.daemon():
         world.silent("n0")
@@ -73,8 +73,8 @@ async def test_a_cloud_that_takes_back_its_word_again_and_again(world: World) ->
         await world.tells_the_truth("n0", within_s=MINUTE_S)
 
 
-async def test_a_node_is_made_anew_between_the_answer_and_the_deletion(guarded: World) -> None:
-    """The machine is replaced under the same name: the DELETE misses, the new node stays."""
+async def test_a_node_recreated_before_the_delete_request_is_kept(guarded: World) -> None:
+    """Same name, other UID: the DELETE fails its precondition."""
     guarded.nodes(3)
     async with guarded.daemon():
         guarded.gone("n0")
@@ -91,10 +91,14 @@ async def test_a_node_is_made_anew_between_the_answer_and_the_deletion(guarded: 
 
 
 @pytest.mark.parametrize(("count", "silent"), [(10, 10), (10, 2), (3, 1)])
-async def test_credentials_of_an_empty_project(world: World, count: int, silent: int) -> None:
-    """The network fails, nodes are silent, and the project has no machine: none is deleted until
-    credentials and network are right again; what is gone then goes. A few denials are no mass; but
-    asked about ready nodes, the cloud denies them too."""
+async def test_no_node_is_deleted_with_credentials_of_an_empty_project(
+    world: World, count: int, silent: int
+) -> None:
+    """The network fails, nodes are silent, and the project has no VM.
+
+    Few denials are no mass denial, but the cloud denies ready nodes too. With the right
+    credentials, nodes without VM are deleted.
+    """
     every = world.nodes(count)[:silent]
     async with world.daemon():
         world.cloud.lie = lambda _: True
@@ -106,8 +110,8 @@ async def test_credentials_of_an_empty_project(world: World, count: int, silent:
         await world.tells_the_truth("n0", within_s=MINUTE_S)
 
 
-async def test_an_empty_project_and_nodes_that_fall_silent_one_by_one(world: World) -> None:
-    """A rolling restart of kubelets: each node is silent for a minute, and denied. All stay."""
+async def test_a_rolling_kubelet_restart_deletes_no_node_in_an_empty_project(world: World) -> None:
+    """Each node in turn is silent for a minute, and denied by the cloud."""
     every = world.nodes(12)
     async with world.daemon():
         world.cloud.lie = lambda _: True
@@ -121,8 +125,8 @@ async def test_an_empty_project_and_nodes_that_fall_silent_one_by_one(world: Wor
         await world.tells_the_truth("n3", within_s=MINUTE_S)
 
 
-async def test_half_of_a_listing(world: World) -> None:
-    """For twenty minutes the cloud knows every second machine only: all nodes stay."""
+async def test_no_node_is_deleted_when_the_cloud_knows_only_half_of_the_vms(world: World) -> None:
+    """For twenty minutes."""
     every = world.nodes(12)
     async with world.daemon():
         world.cloud.lie = lambda name: int(name[1:]) % 2 == 1
@@ -135,8 +139,8 @@ async def test_half_of_a_listing(world: World) -> None:
         await world.tells_the_truth("n1", "n2", within_s=MINUTE_S)
 
 
-async def test_not_found_to_everything_for_five_minutes(world: World) -> None:
-    """A gateway answers 404 to every question, then recovers: none is deleted."""
+async def test_no_node_is_deleted_when_a_gateway_answers_404_to_everything(world: World) -> None:
+    """For five minutes."""
     every = world.nodes(30)
     async with world.daemon():
         world.silent(*every[:12])
@@ -148,9 +152,8 @@ async def test_not_found_to_everything_for_five_minutes(world: World) -> None:
         await world.tells_the_truth("n5", within_s=MINUTE_S)
 
 
-async def test_a_slow_cloud_that_denies_all(world: World) -> None:
-    """Each answer takes seven seconds: the first nodes are denied twice before the others, which
-    fall silent a little later, were asked about once. Nobody is deleted for that."""
+async def test_a_slow_mass_denial_deletes_no_node(world: World) -> None:
+    """Answers take 7 s: the first nodes are denied twice before the others are denied once."""
     every = world.nodes(200)
     world.cloud.delay_s = 7.0
     async with world.daemon():
@@ -164,9 +167,11 @@ async def test_a_slow_cloud_that_denies_all(world: World) -> None:
         await world.tells_the_truth("n7", within_s=20 * MINUTE_S)
 
 
-async def test_a_region_is_renamed(world: World) -> None:
-    """The provider's IDs are others after an update: all nodes are denied, and wait for a person,
-    who can have one deleted by an annotation."""
+async def test_nodes_with_renamed_provider_ids_wait_for_an_annotation(world: World) -> None:
+    """After an update of the provider all IDs differ, so all nodes are denied.
+
+    The annotation allows the deletion of a single node.
+    """
     every = world.nodes(10)
     async with world.daemon():
         world.silent(*every[:5])
@@ -187,8 +192,8 @@ def annotated(world: World, name: str) -> Node:
     return msgspec.structs.replace(node, metadata=meta)
 
 
-async def test_a_cluster_of_new_nodes_and_the_wrong_project(world: World) -> None:
-    """Nobody was initialised yet, since the cloud knows nobody: the nodes wait for credentials."""
+async def test_new_nodes_in_the_wrong_project_are_not_deleted(world: World) -> None:
+    """The cloud knows no node, so none was initialised; they wait for the right credentials."""
     new = [
         world.node(f"n{number}", ready=False, scheme=None, taints=[NEW], young=True).name
         for number in range(6)
@@ -205,8 +210,8 @@ async def test_a_cluster_of_new_nodes_and_the_wrong_project(world: World) -> Non
 # --- time that is no time -------------------------------------------------------------------------
 
 
-async def test_minutes_of_denial_around_an_outage(world: World) -> None:
-    """Denials, an outage of forty minutes, denials again: that is no half hour of denial."""
+async def test_denials_before_and_after_an_outage_do_not_add_up(world: World) -> None:
+    """An outage of forty minutes between them does not count as denial."""
     every = world.nodes(12)
     async with world.daemon():
         world.silent(*every[:5])
@@ -221,8 +226,8 @@ async def test_minutes_of_denial_around_an_outage(world: World) -> None:
         await world.goes(*every[:5], within_s=HALF_AN_HOUR_S)
 
 
-async def test_a_process_that_stood_still(world: World) -> None:
-    """The machine sleeps for an hour in the middle of a mass denial: asleep is not denied."""
+async def test_time_asleep_does_not_count_as_denial(world: World) -> None:
+    """The machine sleeps for an hour in the middle of a mass denial."""
     every = world.nodes(12)
     async with world.daemon():
         world.silent(*every[:5])
@@ -235,8 +240,8 @@ async def test_a_process_that_stood_still(world: World) -> None:
         await world.goes(*every[:5], within_s=HALF_AN_HOUR_S)
 
 
-async def test_the_clock_on_the_wall_is_set_forward(world: World) -> None:
-    """A node two minutes old seems a day old: it is kept while its cloud may not know it."""
+async def test_a_young_node_is_kept_when_the_wall_clock_is_set_forward(world: World) -> None:
+    """The node seems a day old, but its VM may not be visible yet."""
     world.nodes(3)
     async with world.daemon():
         world.node("young", ready=False, taints=[NEW], young=True)
@@ -249,8 +254,8 @@ async def test_the_clock_on_the_wall_is_set_forward(world: World) -> None:
         await world.goes("young", within_s=4 * MINUTE_S)
 
 
-async def test_the_clock_on_the_wall_is_set_back(guarded: World) -> None:
-    """All nodes seem to come from the future: what is gone is deleted nevertheless."""
+async def test_nodes_without_vm_are_deleted_when_the_wall_clock_is_set_back(guarded: World) -> None:
+    """All creation times are in the future."""
     guarded.nodes(3)
     async with guarded.daemon(min_age_s=60.0):
         await advance(2 * MINUTE_S)
@@ -258,8 +263,8 @@ async def test_the_clock_on_the_wall_is_set_back(guarded: World) -> None:
         await guarded.goes("n0", within_s=MINUTE_S)
 
 
-async def test_a_restart_in_the_middle_of_a_mass_denial(world: World) -> None:
-    """25 minutes of denial, a new daemon, 25 minutes more: it counts its own, and holds."""
+async def test_the_half_hour_of_a_mass_denial_starts_again_after_a_restart(world: World) -> None:
+    """25 minutes of denial, a new daemon, 25 minutes more: the nodes stay."""
     every = world.nodes(12)
     world.silent(*every[:5])
     world.cloud.lie = lambda name: name in every[:5]
@@ -278,9 +283,8 @@ async def test_a_restart_in_the_middle_of_a_mass_denial(world: World) -> None:
 # --- other providers, other owners ----------------------------------------------------------------
 
 
-async def test_a_reload_to_an_empty_project(world: World) -> None:
-    """The cloud config names another project: what the old one denied a moment ago proves nothing
-    about the new one, and that one denies too much to be believed."""
+async def test_no_node_is_deleted_after_a_reload_to_an_empty_project(world: World) -> None:
+    """Denials of the old project do not count for the new one, which denies every node."""
     every = world.nodes(12)
     empty = Vms()
     async with world.daemon():
@@ -295,8 +299,8 @@ async def test_a_reload_to_an_empty_project(world: World) -> None:
         await world.goes("n0", within_s=MINUTE_S)
 
 
-async def test_two_daemons_with_two_providers_share_a_cluster(world: World) -> None:
-    """Each sees new nodes without an ID that only the other one knows: none is deleted."""
+async def test_two_daemons_delete_no_new_nodes_of_each_other(world: World) -> None:
+    """Each sees new nodes without provider ID that only the other provider knows."""
     blue = Vms("blue")
     world.nodes(2)
     for number in range(2):
@@ -316,8 +320,8 @@ async def test_two_daemons_with_two_providers_share_a_cluster(world: World) -> N
         await world.goes("b1", "n1", within_s=MINUTE_S)
 
 
-async def test_a_node_of_another_cloud(guarded: World) -> None:
-    """It is silent for half an hour, and nobody asks our cloud about it."""
+async def test_a_silent_node_of_another_cloud_is_ignored(guarded: World) -> None:
+    """For half an hour, without a call to our cloud."""
     guarded.nodes(2)
     guarded.node("other", ready=False, scheme="other")
     guarded.cloud.there.discard("other")
@@ -329,8 +333,8 @@ async def test_a_node_of_another_cloud(guarded: World) -> None:
         await guarded.goes("n0", within_s=MINUTE_S)
 
 
-async def test_nodes_of_another_account_of_the_same_cloud(guarded: World) -> None:
-    """Two managers share the nodes by their labels: each asks about its own only."""
+async def test_nodes_outside_of_the_node_selector_are_ignored(guarded: World) -> None:
+    """Two managers with two accounts of one cloud share the nodes by label."""
     guarded.nodes(2, labels={"account": "a"})
     guarded.node("other", ready=False, labels={"account": "b"})
     guarded.cloud.there.discard("other")
@@ -341,9 +345,11 @@ async def test_nodes_of_another_account_of_the_same_cloud(guarded: World) -> Non
         await guarded.goes("n0", within_s=MINUTE_S)
 
 
-async def test_a_machine_in_the_cellar_joins_the_cluster(world: World) -> None:
-    """A node without ID and taint, of which no cloud knows, falls silent: it stays for ever; one
-    that the cloud confirmed goes when it is gone."""
+async def test_a_bare_metal_node_unknown_to_the_cloud_is_never_deleted(world: World) -> None:
+    """It has neither provider ID nor taint.
+
+    A node without ID that the cloud once confirmed is deleted with its VM.
+    """
     world.nodes(3)
     world.node("ours", scheme=None, ready=False)
     async with world.daemon():
@@ -360,8 +366,8 @@ async def test_a_machine_in_the_cellar_joins_the_cluster(world: World) -> None:
 # --- what is gone goes, and no faster than may be -------------------------------------------------
 
 
-async def test_a_wrong_token(guarded: World) -> None:
-    """Every question is refused for half an hour; a machine goes meanwhile, its node afterwards."""
+async def test_nodes_without_vm_are_deleted_once_a_wrong_token_is_replaced(guarded: World) -> None:
+    """No node is deleted while the cloud refuses all requests."""
     every = guarded.nodes(10)
     async with guarded.daemon():
         guarded.silent(*every[:5])
@@ -374,8 +380,8 @@ async def test_a_wrong_token(guarded: World) -> None:
         await guarded.until_gone(["n0"], within_s=15 * MINUTE_S)
 
 
-async def test_four_of_ten_nodes_are_silent_and_the_cloud_is_right(guarded: World) -> None:
-    """A switch fails: all machines run, and all nodes stay; the one that is gone goes at once."""
+async def test_silent_nodes_whose_vms_run_are_kept(guarded: World) -> None:
+    """A network switch fails for four of ten nodes. One without VM is deleted at once."""
     every = guarded.nodes(10)
     async with guarded.daemon():
         guarded.silent(*every[:4])
@@ -384,8 +390,8 @@ async def test_four_of_ten_nodes_are_silent_and_the_cloud_is_right(guarded: Worl
         assert len(guarded.left) == 9
 
 
-async def test_the_night_takes_four_of_nine_nodes(guarded: World) -> None:
-    """Nobody announced it: the four are held for half an hour, and seen to be; then they go."""
+async def test_an_unannounced_scale_down_is_blocked_for_half_an_hour(guarded: World) -> None:
+    """Four of nine VMs are deleted: a mass denial."""
     every = guarded.nodes(9)
     async with guarded.daemon():
         guarded.gone(*every[:4])
@@ -395,16 +401,15 @@ async def test_the_night_takes_four_of_nine_nodes(guarded: World) -> None:
         await guarded.until_gone(every[:4], within_s=2 * MINUTE_S)
 
 
-async def test_the_autoscaler_takes_most_nodes(guarded: World) -> None:
-    """It announced that by its taint: nobody has to wait."""
+async def test_nodes_with_the_taint_of_the_autoscaler_are_deleted_at_once(guarded: World) -> None:
+    """Although they are most of the cluster."""
     every = [*guarded.nodes(2), *(guarded.node(f"x{n}", taints=[GOING]).name for n in range(8))]
     async with guarded.daemon():
         await guarded.goes(*every[2:], within_s=MINUTE_S)
 
 
-async def test_a_cluster_is_emptied_on_purpose(guarded: World) -> None:
-    """All machines go. Nothing is confirmed, so a person has to say so, by the flag; and then
-    no more go at once than the limit says."""
+async def test_deletion_of_all_nodes_needs_the_flag_and_respects_the_limit(guarded: World) -> None:
+    """All VMs are deleted, so no existing VM proves that the project is the right one."""
     every = guarded.nodes(13)
     guarded.gone(*every)
     async with guarded.daemon():
@@ -417,8 +422,8 @@ async def test_a_cluster_is_emptied_on_purpose(guarded: World) -> None:
         await guarded.until_gone(every, within_s=10 * MINUTE_S)
 
 
-async def test_a_new_leader_in_the_middle_of_many_deletions(guarded: World) -> None:
-    """Fourteen of a hundred machines go, and the leader changes twice: the brake remembers."""
+async def test_the_deletion_limit_holds_across_leader_changes(guarded: World) -> None:
+    """14 of 100 VMs are deleted, and the leader changes twice."""
     every = guarded.nodes(100)
     guarded.gone(*every[:14])
     for minutes in (3, 4):
@@ -429,8 +434,8 @@ async def test_a_new_leader_in_the_middle_of_many_deletions(guarded: World) -> N
         await guarded.until_gone(every[:14], within_s=5 * MINUTE_S)
 
 
-async def test_the_record_of_deletions_cannot_be_written(guarded: World) -> None:
-    """Nobody could remember a deletion, so there is none; when it can be written, the node goes."""
+async def test_no_node_is_deleted_while_the_record_cannot_be_written(guarded: World) -> None:
+    """Once the ConfigMap is writable again, the node is deleted."""
     guarded.nodes(3)
     async with guarded.daemon():
         guarded.config_map.error = Unreachable("no route", kind="refused")
@@ -454,9 +459,12 @@ IN_TROUBLE = ServerError(status=500, reason="InternalError", message="no")
 
 
 @pytest.mark.parametrize(("error", "first"), [(REFUSED, 9), (IN_TROUBLE, 6)])
-async def test_deletes_that_fail_for_a_while(guarded: World, error: KubeError, first: int) -> None:
-    """DELETEs that are refused deleted nothing, and take no slots from what follows. An API server
-    in trouble does not say whether it deleted: each node keeps its slot, the others have theirs."""
+async def test_refused_deletions_release_their_slots_and_unclear_ones_do_not(
+    guarded: World, error: KubeError, first: int
+) -> None:
+    """A refused DELETE deleted nothing. After a server error, the node may be deleted: it keeps its
+    slot, and the other nodes use the rest.
+    """
     every = guarded.nodes(60)
     async with guarded.daemon():
         guarded.api.refuse = lambda: error
@@ -469,9 +477,8 @@ async def test_deletes_that_fail_for_a_while(guarded: World, error: KubeError, f
         await guarded.until_gone(every[:10], within_s=6 * MINUTE_S)
 
 
-async def test_an_hour_of_trouble_at_the_api_server_frees_no_slots(guarded: World) -> None:
-    """Eight machines go while each DELETE fails: when it works again, no more nodes go at once
-    than the limit says, however often each was tried."""
+async def test_repeated_server_errors_do_not_exceed_the_deletion_limit(guarded: World) -> None:
+    """Each DELETE for eight nodes fails for half an hour. Afterwards the limit still holds."""
     every = guarded.nodes(30)
     async with guarded.daemon(limit=3):
         guarded.api.refuse = lambda: IN_TROUBLE
@@ -484,8 +491,8 @@ async def test_an_hour_of_trouble_at_the_api_server_frees_no_slots(guarded: Worl
         await guarded.until_gone(every[:8], within_s=40 * MINUTE_S)
 
 
-async def test_a_cache_that_lags_behind_deletions_gives_no_slot_back(guarded: World) -> None:
-    """The watch is a minute late: asked to delete what is gone, nobody else's slot is freed."""
+async def test_a_lagging_cache_does_not_free_deletion_slots(guarded: World) -> None:
+    """A DELETE of a node that is already gone frees no slot of another node."""
     every = guarded.nodes(60)
     async with guarded.daemon(limit=3):
         guarded.gone(*every[:9])
@@ -497,8 +504,8 @@ async def test_a_cache_that_lags_behind_deletions_gives_no_slot_back(guarded: Wo
         await guarded.until_gone(every[:9], within_s=25 * MINUTE_S)
 
 
-async def test_a_node_becomes_ready_while_its_deletion_is_written_down(guarded: World) -> None:
-    """The record is slow, the kubelet comes back: the node stays, and its slot is free again."""
+async def test_a_node_that_becomes_ready_during_the_record_write_is_kept(guarded: World) -> None:
+    """Its slot is free again."""
     guarded.nodes(3)
     async with guarded.daemon(limit=1):
         guarded.gone("n0")

@@ -1,4 +1,4 @@
-"""A reload that would exchange the provider for one of somebody else's project."""
+"""A reload to a provider of another project is refused."""
 
 from __future__ import annotations
 
@@ -126,8 +126,10 @@ class Daemon:
             await self.holder.close()
 
 
-async def test_a_reload_to_an_empty_project_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credentials of a project without our nodes stay out of use, until they are put right."""
+async def test_a_reload_to_a_project_without_our_nodes_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Corrected credentials are accepted."""
     old, empty, right = Project("a", "b"), Project("x"), Project("b")
     daemon = Daemon(monkeypatch, old)
     for name in "ab":
@@ -142,11 +144,13 @@ async def test_a_reload_to_an_empty_project_is_refused(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("ready", ["True", "False"])
-async def test_a_reload_when_the_old_credentials_have_expired(
+async def test_a_reload_with_expired_old_credentials_depends_on_ready_nodes(
     monkeypatch: pytest.MonkeyPatch, ready: str
 ) -> None:
-    """The old provider cannot speak for its nodes: one that is ready does. Without any, the new
-    one may be right."""
+    """The old provider cannot confirm its nodes, but a ready node counts as confirmed.
+
+    Without a ready node, the new provider is accepted.
+    """
     old, new = Project("a"), Project()
     old.broken = errors.Unauthenticated("expired")
     daemon = Daemon(monkeypatch, old)
@@ -159,8 +163,10 @@ async def test_a_reload_when_the_old_credentials_have_expired(
         assert daemon.holder.handle.cloud.instances is (old if ready == "True" else new)
 
 
-async def test_a_reload_when_nobody_knows_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes that the old provider does not know either, or of another cloud, are no reason."""
+async def test_a_reload_is_accepted_when_the_old_provider_knows_no_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor do nodes of another cloud prevent it."""
     new = Project()
     daemon = Daemon(monkeypatch, Project())
     daemon.node("a")
@@ -172,10 +178,10 @@ async def test_a_reload_when_nobody_knows_the_nodes(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("listed", [False, True])
-async def test_a_reload_asks_nobody_about_nodes_of_others(
+async def test_a_reload_checks_only_nodes_of_this_daemon(
     monkeypatch: pytest.MonkeyPatch, listed: bool
 ) -> None:
-    """Nodes of another cloud, or outside of --node-selector, are no business of either provider."""
+    """Not those of another cloud or outside of --node-selector."""
     old, new = Project("a", "b", "c"), Project("a")
     daemon = Daemon(monkeypatch, old, node_selector="mine")
     daemon.nodes.upsert(builders.node("b", provider_id="aws://b"))
@@ -190,8 +196,10 @@ async def test_a_reload_asks_nobody_about_nodes_of_others(
         assert daemon.holder.handle.cloud.instances is new
 
 
-async def test_a_reload_to_another_cloud_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One whose IDs have another scheme cannot know our nodes, and is not asked."""
+async def test_a_reload_to_a_provider_with_other_id_schemes_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It cannot know our nodes, so it is not asked."""
     old, new = Project("a"), Project("a")
     daemon = Daemon(monkeypatch, old)
     daemon.node("a")
@@ -201,8 +209,10 @@ async def test_a_reload_to_another_cloud_is_refused(monkeypatch: pytest.MonkeyPa
         assert new.subjects == []
 
 
-async def test_a_reload_where_no_node_has_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old project has confirmed a node without ID, of which the new one knows nothing."""
+async def test_a_reload_is_refused_for_a_confirmed_node_without_provider_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The old project confirmed the node; the new one does not know it."""
     daemon = Daemon(monkeypatch, Project("a"))
     daemon.nodes.upsert(builders.node("a", ready="True"))
     async with daemon.leading():
@@ -211,8 +221,8 @@ async def test_a_reload_where_no_node_has_an_id(monkeypatch: pytest.MonkeyPatch)
             await daemon.reload(Project("x"))
 
 
-async def test_a_swap_wakes_every_key_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the old provider refused, for good or for now, or works on, is asked anew."""
+async def test_a_reload_retries_failed_and_running_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the failure of the old provider was permanent or temporary."""
     daemon = Daemon(monkeypatch, Project())
     async with daemon.leading():
         for error in (
@@ -264,10 +274,10 @@ class Listing:
 
 
 @pytest.mark.parametrize("when", ["before", "under way"])
-async def test_what_the_old_project_listed_counts_no_more(
+async def test_listings_of_the_old_provider_are_discarded_after_a_reload(
     monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """A listing from before the swap, or still under way then, says nothing about the new one."""
+    """Whether they were complete or still running."""
     old = Listing("a")
     daemon = Daemon(monkeypatch, Project("a"), inventory=old)
     daemon.node("a")
