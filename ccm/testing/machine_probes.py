@@ -223,7 +223,7 @@ async def create_foreign_vm(machines: Machines, name: str, owner: str, *, uid: s
 def cloud_calls(
     machines: Machines, identity: Identity, info: MachineInfo, new: Identity
 ) -> Mapping[str, probes.Call]:
-    """Return all calls that must reach the cloud: creation of `new`, calls about the existing VM."""
+    """Return all calls that must reach the cloud: creation of `new`, calls about an old VM."""
     driver, there = machines.driver, machines.request(identity, info.provider_id)
     machines.started.add(new.uid)
     create = machines.request(new, user_data=USER_DATA)

@@ -1,6 +1,6 @@
 """The Hetzner Cloud: nodes, load balancers, routes and machines.
 
-Provider ID   hcloud://<server ID>; hcloud://bm-<number> is recognised and left alone
+Provider ID   hcloud://<server ID>; hcloud://bm-<number>, a Robot server, is recognised and ignored
 Settings      environment, or cloud config in YAML, see `config`
 Annotations   of Services, see `service_annotations`
 Machines      see `machines`

@@ -1,7 +1,8 @@
-"""Load balancers as a Service wants them and as the API returns them: comparison and steps. Pure.
+"""Comparison of load balancers, as specified by a Service and as in the API, and actions to change
+them. No I/O.
 
-A Service may leave properties to the API. Such properties are not compared, so that manual changes
-of a load balancer survive; a new load balancer gets the API's defaults.
+A Service may leave properties unset. Such properties are not compared, so that manual changes of a
+load balancer survive; a new load balancer gets the API's defaults.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MAX_TARGETS: Mapping[str, int] = {"lb11": 25, "lb21": 75, "lb31": 150}
 
 DEFAULT_HTTP: Mapping[str, Any] = {"cookie_name": "HCLBSTICKY", "cookie_lifetime": 300}
 DEFAULT_CODES = ("2??", "3??")
-"""Defaults of the API. Used only for digests: a wrong value costs one more read, no change."""
+"""Defaults of the API, used only for digests: a wrong value costs a needless ensure, no change."""
 
 
 class HealthCheckSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +55,7 @@ class ListenerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BalancerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Wanted load balancer; None and empty text leave a value to the API."""
+    """Wanted load balancer; None or empty = unset: the present value or the API's default stays."""
 
     type: str
     algorithm: str | None
@@ -79,10 +80,10 @@ def desired_spec(
     network: int | None,
     certificates: Sequence[int] = (),
 ) -> BalancerSpec:
-    """Return the load balancer that a Service asks for.
+    """Return the load balancer that a Service and the settings specify.
 
     Raises:
-        InvalidArgument: the Service asks for something unsupported or contradictory.
+        InvalidArgument: the specification is unsupported or contradictory.
     """
     private = first_set(ann.USE_PRIVATE_IP.read(service), settings.balancers_use_private_ip)
     if private and network is None:
@@ -172,12 +173,12 @@ def _check(
     kind = check_protocol or protocol
     if kind == "tcp":
         return HealthCheckSpec(protocol=kind, port=port or node_port, **times)
-    http["tls"] = kind == "https" or bool(http.get("tls"))  # always set, so that it is reset too
+    http["tls"] = kind == "https" or bool(http.get("tls"))  # always sent, to reset it as well
     return HealthCheckSpec(protocol="http", port=port or node_port, http=http, **times)
 
 
 def _http_check(service: cloud.Service) -> dict[str, Any]:
-    """Return the HTTP settings of the health check that the Service sets."""
+    """Return the HTTP settings of the health check that the Service's annotations set."""
     codes = ann.STATUS_CODES.read(service)
     values: dict[str, Any] = {
         "domain": ann.CHECK_DOMAIN.read(service),
@@ -192,7 +193,7 @@ def _http_check(service: cloud.Service) -> dict[str, Any]:
 
 
 def _whole_seconds(duration: timedelta | None) -> int | None:
-    """Return whole seconds; None for zero, which leaves the value to the API."""
+    """Return whole seconds; None for zero or None: the API chooses the value."""
     return int(duration.total_seconds()) or None if duration is not None else None
 
 
@@ -200,7 +201,7 @@ def _whole_seconds(duration: timedelta | None) -> int | None:
 
 
 def members(service: cloud.Service, nodes: Iterable[cloud.Node], most: int) -> tuple[int, ...]:
-    """Return the `most` lowest IDs of the servers that get traffic; all of them for 0.
+    """Return the IDs of the servers that get traffic, the lowest `most` of them; 0 = no limit.
 
     Raises:
         InvalidArgument: the node selector is malformed.
@@ -215,10 +216,11 @@ def members_of(
     nodes: Iterable[cloud.Node],
     settings: config.Config,
 ) -> Mapping[int, bool]:
-    """Return the members of an existing load balancer: server -> whether by its private address.
+    """Return the wanted members of an existing load balancer.
 
-    Invalid annotations do not block an update. Existing targets keep their kind of address, and a
-    malformed node selector selects all nodes. Existing targets come before new ones.
+    The result maps the server ID to whether the server is reached by its private address. Existing
+    targets come before new targets. Invalid annotations do not block an update: existing targets
+    keep their kind of address, and a malformed node selector selects all nodes.
     """
     present = target_servers(held)
     ways = set(present.values())
@@ -265,17 +267,17 @@ def max_targets(recipe: BalancerSpec, held: client.Balancer | None) -> int:
     return MAX_TARGETS.get(recipe.type or DEFAULT_TYPE, 0)
 
 
-# --- orders -------------------------------------------------------------------------------------
+# --- request bodies -----------------------------------------------------------------------------
 
 
 def build_target(number: int, *, private: bool | None = None) -> Mapping[str, Any]:
-    """Return a target in the API's form; `private` is set only to add one."""
+    """Return the request body for a target; `private` is set only to add the target."""
     order: dict[str, Any] = {"type": "server", "server": {"id": number}}
     return order if private is None else {**order, "use_private_ip": private}
 
 
 def build_listener(port: ListenerSpec, held: client.Listener | None = None) -> Mapping[str, Any]:
-    """Return a listener in the API's form; unset values come from `held`, or are defaults."""
+    """Return the request body for a listener; unset values come from `held`, or are defaults."""
     check = held.health_check if held else client.HealthCheck(protocol="tcp", port=1)
     order: dict[str, Any] = {
         "protocol": port.protocol,
@@ -301,7 +303,7 @@ def build_listener(port: ListenerSpec, held: client.Listener | None = None) -> M
 
 
 def matches(held: client.Listener, port: ListenerSpec) -> bool:
-    """Return whether an existing listener has all that a port asks for."""
+    """Return whether an existing listener has all values that the wanted listener sets."""
     present, asked = held.health_check, port.check
     return (
         (held.protocol, held.destination_port) == (port.protocol, port.destination_port)
@@ -329,7 +331,7 @@ def _plain(value: Any) -> Any:
 def desired_digest(name: str, recipe: BalancerSpec, servers: Sequence[int], *more: object) -> str:
     """Return the digest of a wanted load balancer.
 
-    `more` has the properties that a load balancer in the API does not show.
+    `more` has properties that the API does not return for a load balancer.
     """
     ports = [
         msgspec.convert(_listener_with_defaults(item), client.Listener) for item in recipe.ports
@@ -387,7 +389,7 @@ def _normalise(item: client.Listener) -> client.Listener:
 
 
 def _without_defaults(http: client.Http | None) -> client.Http | None:
-    """Return HTTP settings in order and without the API's default of `timeout_idle`."""
+    """Return HTTP settings with sorted certificates, and without the default of `timeout_idle`."""
     idle = None if http is None or http.timeout_idle == 50 else http.timeout_idle
     return http and msgspec.structs.replace(
         http, timeout_idle=idle, certificates=tuple(sorted(http.certificates))
@@ -404,7 +406,7 @@ def _digest(shown: object) -> str:
 
 
 def target_servers(held: client.Balancer) -> dict[int, bool]:
-    """Return the servers among the targets: ID -> whether by its private address."""
+    """Return the server targets: server ID -> whether it is reached by its private address."""
     return {
         entry.server.id: entry.use_private_ip
         for entry in held.targets
@@ -418,7 +420,7 @@ def target_servers(held: client.Balancer) -> dict[int, bool]:
 def status(
     held: client.Balancer, service: cloud.Service | None, settings: config.Config
 ) -> cloud.Status:
-    """Return the status; without a Service, as for one without annotations."""
+    """Return the status; without a Service, the status for a Service without annotations."""
     hidden_v6 = settings.balancers_disable_ipv6
     hidden_private = settings.balancers_disable_private_ingress
     if service is not None:
@@ -478,7 +480,7 @@ REREAD_ACTIONS = frozenset(
 def plan_steps(
     held: client.Balancer, recipe: BalancerSpec, servers: Sequence[int], *, keep_ips: bool
 ) -> list[BalancerAction]:
-    """Return all actions that are necessary; the API has none for several changes at once."""
+    """Return all necessary actions, one for each change: the API cannot combine changes."""
     moves = list(_networks(held, recipe))
     leaving: list[BalancerAction] = []
     if any(item.action == "detach_from_network" for item in moves):
@@ -503,8 +505,9 @@ def plan_release(
 ) -> tuple[Sequence[BalancerAction], Sequence[int]]:
     """Return the steps that release an adopted load balancer, and the ports that stay.
 
-    The Service may be deleted before all its steps were done. A listener belongs to the Service if
-    port and node port match. Targets belong to the Service unless other listeners remain.
+    The Service may be deleted before `ensure_load_balancer` has run all steps. A listener belongs
+    to the Service if port and node port match. Targets belong to the Service unless other listeners
+    remain.
     """
     # A Service that is no longer of type LoadBalancer may have lost its node ports.
     brought = {port.port: port.node_port for port in service.ports}
@@ -573,10 +576,12 @@ def _ports(held: client.Balancer, recipe: BalancerSpec) -> Iterator[BalancerActi
 def plan_target_steps(
     held: client.Balancer, wanted: Mapping[int, bool], *, keep_ips: bool
 ) -> Iterator[BalancerAction]:
-    """Yield the steps that change the targets; another kind of address means remove and add.
+    """Yield the steps that change the targets.
+
+    To change a target's kind of address, it is removed and added again.
 
     Args:
-        held: the load balancer as it is.
+        held: the existing load balancer.
         wanted: ID of each server -> whether it is reached by its private address.
         keep_ips: whether IP targets stay.
     """

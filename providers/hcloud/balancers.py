@@ -1,4 +1,4 @@
-"""Load balancers of the Hetzner Cloud, over its client.
+"""Load balancers of the Hetzner Cloud.
 
 A load balancer is found by the label with its Service's UID. A load balancer without that label,
 such as one created by Terraform, is adopted if it has the name that the Service asks for. A label
@@ -69,7 +69,10 @@ class HcloudBalancers:
         cluster_name: str,  # noqa: ARG002 - the UID says enough
         service: cloud.Service,
     ) -> cloud.Status | None:
-        """Return the status, without addresses while it is new: one request."""
+        """Return the status of the load balancer, None if there is none: one request.
+
+        A new load balancer has no addresses until the cloud has created it.
+        """
         held = await self._find(service)
         if held is None:
             return None
@@ -81,12 +84,14 @@ class HcloudBalancers:
     async def ensure_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> cloud.Status:
-        """Create or update: one request to find it, and one to create it or one per step.
+        """Create or update the load balancer.
+
+        Sends one request to find it, and one to create it or one per step.
 
         Raises:
             InvalidArgument: the Service asks for something the cloud does not offer.
-            FailedPrecondition: another Service's load balancer has the name, or one that may not be
-                adopted.
+            FailedPrecondition: the name belongs to the load balancer of another Service, or to one
+                that may not be adopted.
             RetryAfter: the cloud works on the load balancer.
             Aborted: an action failed, or the cloud refused some targets and did everything else;
                 the message has the cloud's reason.
@@ -116,12 +121,12 @@ class HcloudBalancers:
         service: cloud.Service,
         nodes: Sequence[cloud.Node],
     ) -> None:
-        """Update the members: one request to find it, and one per member that differs.
+        """Update the members: one request to find the load balancer, one per member that differs.
 
         Raises:
             NotFound: the load balancer does not exist.
             RetryAfter: the cloud works on the load balancer.
-            Aborted: an action failed, or the cloud refused some targets and has the others.
+            Aborted: an action failed, or the cloud refused some targets and accepted the others.
         """
         refused = await self._read_pending_actions(service)
         held = await self._find(service)
@@ -168,7 +173,10 @@ class HcloudBalancers:
             await self._delete(held)
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[cloud.LoadBalancerRecord]:
-        """Return all load balancers of Services, except other clusters': one request per 50."""
+        """Return all load balancers of Services, except those of other clusters.
+
+        Sends one request per 50 load balancers.
+        """
         query = {"label_selector": SERVICE_UID}
         listed, _ = await self._api.list_all("load_balancers", client.Balancer, query)
         network = await self._network.id()
@@ -220,7 +228,10 @@ class HcloudBalancers:
         return balancers[0] if balancers else None
 
     async def _find_by_name(self, service: cloud.Service) -> client.Balancer | None:
-        """Return the load balancer to adopt: with a name set, or without a place to create one."""
+        """Return the load balancer to adopt.
+
+        None if the Service sets no name and a location for a new load balancer is configured.
+        """
         if ann.NAME.read(service) or not self._placement(service):
             return await self._find_adoptable(service)
         return None
@@ -253,7 +264,10 @@ class HcloudBalancers:
         return recipe
 
     def _placement(self, service: cloud.Service) -> Mapping[str, str]:
-        """Return location or network zone; an empty location annotation selects the zone."""
+        """Return the location or the network zone of a new load balancer; empty = neither is set.
+
+        An empty location annotation selects the network zone.
+        """
         location = balancer_specs.first_set(
             ann.LOCATION.read(service), self._settings.balancers_location
         )
@@ -400,15 +414,18 @@ class HcloudBalancers:
             self._warn_of_targets(service, str(error))
         except cloud.AlreadyExists:
             if step.action != "add_target":
-                raise  # otherwise an earlier call did it and lost the response
+                raise  # for add_target, an earlier call added the target and lost the response
         except cloud.NotFound:
             if step.action not in ("remove_target", "delete_service", "detach_from_network"):
-                raise  # as above
+                raise  # for these, an earlier call removed the part and lost the response
         else:
             self._track_action(service, action, step.server)
 
     async def _release(self, service: cloud.Service, held: client.Balancer) -> None:
-        """Undo the Service's changes; labels last, since the next call finds it by them."""
+        """Undo the Service's changes.
+
+        The labels are removed last, since a repeated call finds the load balancer by its labels.
+        """
         await self._read_pending_actions(service)
         steps, ports = balancer_specs.plan_release(held, service)
         await self._run_steps(service, held, steps, {})
@@ -525,7 +542,7 @@ def _check_refused(
 
 
 def _build_order(recipe: balancer_specs.BalancerSpec, servers: Sequence[int]) -> Mapping[str, Any]:
-    """Return the order of a new load balancer, as complete as one request can be."""
+    """Return the request body that creates a load balancer, with all that one request can set."""
     order: dict[str, Any] = {
         "load_balancer_type": recipe.type or balancer_specs.DEFAULT_TYPE,
         "services": [balancer_specs.build_listener(item) for item in recipe.ports],
@@ -563,12 +580,12 @@ def _managed_name(service: cloud.Service) -> str:
 
 
 async def resolve_certificates(api: client.Client, service: cloud.Service) -> Sequence[int]:
-    """Return the IDs of the Service's certificates; create a managed one if necessary.
+    """Return the IDs of the Service's certificates; create a managed certificate if necessary.
 
     One request per name.
 
     Raises:
-        InvalidArgument: a certificate does not exist, or a managed one has no domains.
+        InvalidArgument: a certificate does not exist, or a managed certificate has no domains.
     """
     if ann.CERTIFICATE_TYPE.read(service) == "managed":
         return (await _ensure_managed_certificate(api, service),)

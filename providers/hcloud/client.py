@@ -1,6 +1,6 @@
 """Client of the Hetzner Cloud: wire types, error codes and calls.
 
-`ccm.cloud.rest` does all of the HTTP. Every method raises only `CloudError` classes. Unknown
+`ccm.cloud.rest` sends all HTTP requests. Every method raises only `CloudError` classes. Unknown
 fields are ignored; enumerations that the API may extend are read as text.
 """
 
@@ -64,7 +64,7 @@ CODES: Mapping[str, type[cloud.CloudError]] = {
     "robot_unavailable": cloud.Unavailable,
     "unknown_error": cloud.Unknown,
 }
-"""Error codes of the API."""
+"""Error code of the API -> error class."""
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class PublicNet(msgspec.Struct, frozen=True):
 
 
 class PrivateNet(msgspec.Struct, frozen=True):
-    """Attachment to a network, with the address there."""
+    """Attachment of a server or load balancer to a network, with its address in that network."""
 
     network: int | None = None
     ip: str | None = None
@@ -198,7 +198,7 @@ class Algorithm(msgspec.Struct, frozen=True):
 
 
 class Protection(msgspec.Struct, frozen=True):
-    """Protection against calls."""
+    """Protection of a resource; `delete`: the API refuses to delete the resource."""
 
     delete: bool = False
 
@@ -216,7 +216,7 @@ class Balancer(Labelled, frozen=True, kw_only=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Route of a network from a CIDR to a private address."""
+    """Route of a network: `destination` is a CIDR, `gateway` the private address of a server."""
 
     destination: str
     gateway: str
@@ -350,7 +350,7 @@ class Client:
         return thing
 
     async def create(self, table: str, key: str, kind: type[N], order: object) -> tuple[N, Action]:
-        """Create a resource. Return it with the creating action, which may have finished."""
+        """Create a resource. Return it with the action that creates it, which may have finished."""
         shape = _response_type((key, kind), ("action", Action | None, None))
         answer: Any = await self._http.send("POST", f"/{table}", order, shape)
         return getattr(answer, key), answer.action or Action(id=0, status="success")
@@ -358,7 +358,7 @@ class Client:
     async def set_name_and_labels(
         self, number: int, *, name: str, labels: Mapping[str, str]
     ) -> Balancer:
-        """Set name and labels of a load balancer; the labels replace all existing ones."""
+        """Set name and labels of a load balancer; the labels replace all existing labels."""
         answer: Any = await self._http.send(
             "PUT",
             f"/load_balancers/{number}",

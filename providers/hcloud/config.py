@@ -1,7 +1,8 @@
 """Settings of the Hetzner Cloud, named as in hcloud-cloud-controller-manager.
 
 They come from the environment, or from the cloud config, a YAML mapping of the same names, which
-takes precedence. Settings that only concern the vendor's manager are accepted without effect.
+takes precedence. Settings that only concern hcloud-cloud-controller-manager are accepted without
+effect.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _variable(name: str) -> str:
 
 
 class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
-    """Settings; None leaves a value to the API."""
+    """Settings; None = the API's default."""
 
     token: Annotated[
         str,

@@ -33,7 +33,7 @@ ZONES = {
     "hil": "hil-dc1",
     "sin": "sin-dc1",
 }
-"""Location -> zone label. The values are fixed, since the labels of existing nodes must stay."""
+"""Location -> value of the zone label. Never change a value: the labels of existing nodes stay."""
 
 _ID = re.compile(r"[1-9][0-9]{0,15}")
 
@@ -53,12 +53,15 @@ class HcloudInstances(cloud.InstancesByPower):
         return power(await self._server(node))
 
     async def instance_metadata(self, node: cloud.Node) -> cloud.InstanceMetadata:
-        """Return the metadata of a node's server: one request, at first two. Raises `NotFound`."""
+        """Return the metadata of a node's server. Raises `NotFound`.
+
+        Sends one request; the first call sends another, for the network.
+        """
         server = await self._server(node)
         return metadata(server, self._settings, await self._network.id())
 
     async def list_instances(self) -> cloud.InstanceListing:
-        """Return all servers: one request per page of 50, at first one more."""
+        """Return all servers: one request per 50 servers; at first, one more for the network."""
         is_new = self._settings.network and self._network.known_id is None
         network = await self._network.id()
         servers, requests = await self._network.servers()
@@ -88,7 +91,8 @@ def parse_id(provider_id: str) -> str:
     """Return the server ID in a provider ID.
 
     Raises:
-        InvalidArgument: the provider ID is not of this cloud, or of a dedicated server.
+        InvalidArgument: the provider ID is malformed, or belongs to another cloud or to a dedicated
+            server.
     """
     if ROBOT_PATTERN.fullmatch(provider_id):
         raise cloud.InvalidArgument(
@@ -104,7 +108,7 @@ def parse_id(provider_id: str) -> str:
 
 
 def power(server: client.Server) -> cloud.Power:
-    """Return whether a server is running or shut down."""
+    """Return SHUTDOWN for a server that is off, else RUNNING, also for an unknown status."""
     return cloud.Power.SHUTDOWN if server.status == "off" else cloud.Power.RUNNING
 
 
@@ -126,7 +130,7 @@ def metadata(
 def addresses(
     server: client.Server, family: config.Family, network: int | None
 ) -> Sequence[cloud.NodeAddress]:
-    """Return name, public addresses, and private addresses in a network; None = in any."""
+    """Return name, public addresses, and the private address in a network; None = no network."""
     node_addresses = [cloud.address("Hostname", server.name)]
     v4, v6 = server.public_net.ipv4, server.public_net.ipv6
     if family != "ipv6" and v4 and v4.ip:
@@ -142,6 +146,6 @@ def addresses(
 
 
 def first_address(ip_range: str) -> str:
-    """Return the server's own address in its IPv6 range: the first one."""
+    """Return a server's own address in its IPv6 range: the first address after the network's."""
     start = ipaddress.ip_network(ip_range, strict=False).network_address
     return str(type(start)(int(start) | 1))

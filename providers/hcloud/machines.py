@@ -5,8 +5,9 @@ Credentials    `token`, an API token with write permission
 
 Servers, their SSH keys and their volumes carry the machine's identity as labels. Keys and volumes
 are created before the server. Placement groups are shared by the machines of a pool and carry
-cluster, namespace and pool. Server names are unique in a project: repeating an order whose
-response was lost yields a name conflict, and the existing server is adopted if it is the machine's.
+cluster, namespace and pool. Server names are unique in a project: repeating a creation whose
+response was lost yields a name conflict. The driver then returns the existing server if its labels
+have the machine's identity.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename=_name):
     """The `providerSpec` of a MachineClass; null means the default.
 
     `sshKeys`, `networks` and `firewalls` are names or IDs. Without `sshKeys` the server gets a
-    generated key without a private half, since the API would mail a password otherwise.
+    generated public key without a private key, since the API would mail a password otherwise.
     `placementGroupPrefix` spreads the servers of a pool over placement groups that are created
     with this prefix. `volumes` are sizes in GB of volumes that are created and deleted with the
     server. Of `datacenter`, only the location is used.
@@ -102,7 +103,7 @@ def token(credentials: Mapping[str, bytes]) -> str:
     """Return the API token.
 
     Raises:
-        InvalidArgument: it is missing, or not valid in a header; the message omits the value.
+        InvalidArgument: the token is missing, or not valid in a header; the message omits it.
     """
     value = cloud.token_of(credentials, "token")
     if not value:
@@ -242,7 +243,8 @@ class HcloudMachines(cloud.Driver[Clients]):
         """Delete the server and its resources: five requests or more. Raises `RetryAfter`."""
         async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
             numbers, identity = await _find_servers_to_delete(api, req)
-            # Keys first: by provider ID alone, their identity is known only from the server.
+            # Keys first: the labels may have another identity (of an imported or restored machine),
+            # which is known only while the server exists.
             for key in await _list_by_identity(api, "ssh_keys", client.Labelled, identity):
                 await _delete(api, f"/ssh_keys/{key.id}")
             for number in numbers:
@@ -302,7 +304,7 @@ class HcloudMachines(cloud.Driver[Clients]):
 
 
 async def _build_order(api: client.Client, req: cloud.MachineRequest, spec: Spec) -> dict[str, Any]:
-    """Return the order of a server; create its volumes and its key."""
+    """Create volumes and key of a server; return the request body that creates the server."""
     content = user_data(req.user_data)
     networks = await _resolve_ids(api, "networks", spec.networks)
     firewalls = await _resolve_ids(api, "firewalls", spec.firewalls)
@@ -364,7 +366,10 @@ async def _resolve_ids(api: client.Client, table: str, words: Sequence[str | int
 
 
 async def _ensure_key(api: client.Client, identity: cloud.Identity) -> str:
-    """Create a key without a private half: with no key, the API mails a password."""
+    """Create a public key without a private key, and return its name.
+
+    For a server without a key, the API mails a password.
+    """
     seed = sha256(f"{identity.cluster}/{identity.uid}".encode()).digest()
     name = f"kube-ccm-{seed.hex()[:32]}"
     kind = b"ssh-ed25519"
@@ -421,10 +426,10 @@ async def _ensure_group(api: client.Client, identity: cloud.Identity, prefix: st
 async def _list_groups(
     api: client.Client, identity: cloud.Identity
 ) -> Sequence[client.PlacementGroup]:
-    """Return the groups of a pool, with those created before groups had a namespace label.
+    """Return the placement groups of a pool, including older groups without a namespace label.
 
-    Pools of the same name in other namespaces are excluded. Their groups may look empty while
-    another process, which holds its own lock, orders the first server.
+    Groups of pools of the same name in other namespaces are excluded: they may look empty while
+    another process, with its own lock, creates their first server.
     """
     labels = {names.CLUSTER: identity.cluster, names.POOL: identity.pool}
     groups = await api.list_by_labels("placement_groups", client.PlacementGroup, labels)
@@ -479,7 +484,7 @@ def _check_label_values(identity: cloud.Identity) -> None:
 async def _list_by_identity(
     api: client.Client, table: str, kind: type[client.L], identity: cloud.Identity
 ) -> Sequence[client.L]:
-    """Return the resources with an identity; none for an empty identity."""
+    """Return the resources whose labels have an identity; none for an empty identity."""
     if not identity.uid or not is_label_value(identity.cluster):
         return []
     resources = await api.list_by_labels(
@@ -491,7 +496,7 @@ async def _list_by_identity(
 async def _get_owned_server(
     api: client.Client, req: cloud.MachineRequest
 ) -> tuple[client.Server, cloud.Identity]:
-    """Return the server with the provider ID, and the identity on its other resources.
+    """Return the server with the provider ID, and the identity in the labels of its resources.
 
     Raises:
         NotFound: the server does not exist.
@@ -505,7 +510,7 @@ async def _get_owned_server(
 async def _find_servers_to_delete(
     api: client.Client, req: cloud.MachineRequest
 ) -> tuple[Sequence[int], cloud.Identity]:
-    """Return the IDs of the servers to delete, and the identity on their other resources."""
+    """Return the IDs of the servers to delete, and the identity that their resources have."""
     if not req.provider_id:
         servers = await _list_by_identity(api, "servers", client.Server, req.identity)
         return [entry.id for entry in servers], req.identity

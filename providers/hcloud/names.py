@@ -1,4 +1,4 @@
-"""Ownership labels and event reasons. Clusters store the vendor's names: never change them."""
+"""Ownership labels and event reasons. Existing resources have these labels: never change them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from collections.abc import Callable
 from ccm import cloud
 
 SERVICE_UID = "hcloud-ccm/service-uid"
-"""UID of a load balancer's Service; the vendor's label."""
+"""Label with the UID of a load balancer's Service; hcloud-cloud-controller-manager sets it, too."""
 
 ADOPTED = "kube-ccm/adopted"
-"""Set on a load balancer that existed before its Service and was adopted by name. It is released
-with the Service, never deleted."""
+"""Label of a load balancer that existed before its Service and was adopted by name. When the
+Service is deleted, this load balancer is released and not deleted."""
 
 CLUSTER = "kube-ccm/cluster"
-"""Name of the cluster that created the resource; for machines, the cluster marker."""
+"""Label with the name of the cluster that created the resource, or, on the resources of a machine,
+with the cluster in the machine's identity."""
 
 NAMESPACE = "kube-ccm/namespace"
 POOL = "kube-ccm/pool"
 NAME = "kube-ccm/name"
 UID = "kube-ccm/uid"
-"""With `CLUSTER`, the identity of a machine."""
+"""Labels that, with `CLUSTER`, form the identity of a machine."""
 
 VOLUME_INDEX = "kube-ccm/volume"
-"""Index of a volume in its machine's spec."""
+"""Label with the index of a volume in its machine's spec."""
 
 
 Warn = Callable[[cloud.ObjectReference, str, str], None]

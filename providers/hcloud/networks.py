@@ -19,11 +19,11 @@ MAX_AGE_S = 60.0
 _log = log.logger("hcloud")
 
 MIN_REFRESH_S = 2.0
-"""Age in seconds up to which one listing serves many new nodes that have no address yet."""
+"""Minimum seconds between listings because of unknown server names: one serves many new nodes."""
 
 
 class ClusterNetwork:
-    """Network of the settings; may be absent.
+    """The private network in the settings, if any, and the cache of the project's servers.
 
     Args:
         api: calls of the API.
@@ -43,7 +43,7 @@ class ClusterNetwork:
         self._listed_at = 0.0
 
     async def id(self) -> int | None:
-        """Return the ID of the network, or None without one: one request, the first time.
+        """Return the ID of the network; None = none is configured. The first call sends a request.
 
         Raises:
             FailedPrecondition: the network does not exist.
@@ -86,7 +86,10 @@ class ClusterNetwork:
         return next(iter([*inside, *addresses]), "")
 
     async def read(self) -> client.Network:
-        """Return the network with its routes and servers: one request, at first two."""
+        """Return the network with its routes and server IDs.
+
+        Sends one request; the first call sends another, for the network's ID.
+        """
         path = f"/networks/{await self.id()}"
         return await self._api.get(path, "network", client.Network)
 
@@ -98,7 +101,10 @@ class ClusterNetwork:
         return servers, requests
 
     async def gateways(self, network: client.Network) -> Mapping[str, client.Server]:
-        """Return private address -> server; lists the servers again if the cache is outdated."""
+        """Return private address in the network -> server.
+
+        Lists the servers again if the cache is outdated or lacks a server of the network.
+        """
         known = {entry.id for entry in self._servers}
         is_old = monotonic() - self._listed_at > MAX_AGE_S
         if is_old or not set(network.servers) <= known:
@@ -112,10 +118,12 @@ class ClusterNetwork:
         }
 
     async def private_ip(self, name: str) -> str:
-        """Return the address in the network of the server with a name: at most one listing.
+        """Return the address that the server of this name has in the network.
+
+        Lists the servers at most once.
 
         Raises:
-            Unavailable: the server does not exist yet.
+            Unavailable: no server of this name exists yet.
             FailedPrecondition: the server is not in the network.
         """
         if not self._has_server(name) and monotonic() - self._listed_at > MIN_REFRESH_S:

@@ -20,8 +20,8 @@ from ccm import cloud
 from . import client, names, networks
 
 CHANGE_INTERVAL_S = 0.5
-"""Seconds between two changes of a network: the API refuses a change during another one, which
-costs a request."""
+"""Seconds between two changes of a network: the API refuses a change while another one runs, and
+the refused request counts against the rate limit."""
 
 
 class HcloudRoutes:
@@ -48,7 +48,10 @@ class HcloudRoutes:
         self._change_lock = asyncio.Lock()
 
     async def list_routes(self, cluster_name: str) -> Sequence[cloud.Route]:  # noqa: ARG002 - unmarked
-        """Return all routes of the network: one request, and one per 50 servers if they changed."""
+        """Return all routes of the network.
+
+        Sends one request, and one per 50 servers if the cache of servers is outdated.
+        """
         network = await self._network.read()
         gateways = await self._network.gateways(network) if network.routes else {}
         return [
@@ -63,9 +66,10 @@ class HcloudRoutes:
         ]
 
     async def create_route(self, cluster_name: str, name_hint: str, route: cloud.Route) -> None:  # noqa: ARG002
-        """Create a route: one request, two more if the CIDR has a route already.
+        """Create a route: one request; if the CIDR has a route already, one to read the routes.
 
-        A node without an address takes a listing of servers.
+        Replacing a blackhole route takes two more. For a node without an address, and to check for
+        a blackhole, the servers may be listed.
 
         Raises:
             InvalidArgument: the destination is not an IPv4 CIDR.
@@ -85,8 +89,8 @@ class HcloudRoutes:
         try:
             await self._change(f"/networks/{number}/actions/add_route", wanted)
         except (cloud.InvalidArgument, cloud.AlreadyExists) as error:
-            # The API has no error code for a duplicate. An earlier call may have created the route
-            # and lost the response: then it succeeds.
+            # The API has no error code for a duplicate. If an earlier call created the route and
+            # its response was lost, this call succeeds.
             network = await self._network.read()
             same = [listed for listed in network.routes if listed.destination == wanted.destination]
             if wanted in same:
@@ -99,8 +103,8 @@ class HcloudRoutes:
         """Delete a route: one request. A missing route is not an error.
 
         Raises:
-            InvalidArgument: the route has no ID, so `list_routes` did not return it.
-            FailedPrecondition: its CIDR is not one of the cluster's Pod CIDRs.
+            InvalidArgument: `route.name` is no ID of a route that `list_routes` returned.
+            FailedPrecondition: the route's CIDR is outside of the cluster's Pod CIDRs.
         """
         gateway, separator, destination = route.name.partition("-")
         if not separator:
@@ -135,7 +139,7 @@ class HcloudRoutes:
         await self._change(f"/networks/{network.id}/actions/add_route", wanted)
 
     def _is_pod_cidr(self, text: str) -> bool:
-        """Return whether a CIDR belongs to the cluster's Pod CIDRs; always true if unknown."""
+        """Return whether a CIDR is inside the cluster's Pod CIDRs; True if these are unknown."""
         cidr: Any = cloud.parse_cidr(text)
         same = [
             pod_cidr

@@ -115,7 +115,7 @@ Change = Callable[[Cloud, Resource, Resource], None]
 
 
 def action_handler(command: str, change: Change) -> state.Handler:
-    """Return a handler for an action: checks it now, and applies it when the action ends."""
+    """Return a handler that checks a change at once, and applies it when its action ends."""
 
     def handler(cloud: Cloud, call: Call) -> Answer:
         balancer = state.get(cloud.load_balancers, call.id, "load_balancer")

@@ -1,4 +1,4 @@
-"""Locations, types and images that can be ordered: a subset of the real ones."""
+"""Locations, types and images that the fake offers: a subset of those of the real cloud."""
 
 from __future__ import annotations
 
@@ -130,5 +130,5 @@ IMAGES: list[dict[str, Any]] = [
 
 
 def find(things: list[dict[str, Any]], word: str) -> dict[str, Any] | None:
-    """Return a resource by its name or its ID as text."""
+    """Return a resource by its name or its ID as text; None if there is none."""
     return next((thing for thing in things if word in (thing["name"], str(thing["id"]))), None)

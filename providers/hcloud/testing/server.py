@@ -22,7 +22,7 @@ HOUR_S = 3600.0
 
 
 class Service(fake_api.FakeApi):
-    """One project over HTTP.
+    """Fake API of one project over HTTP.
 
     Args:
         settings: behaviour and limits.

@@ -103,7 +103,7 @@ def _public_net(cloud: Cloud, number: int, public: Resource) -> Resource:
 
 
 def _attach_resources(cloud: Cloud, created: Resource, order: Resource) -> None:
-    """Attach everything an order names; if that fails, remove the server."""
+    """Attach networks, firewalls, volumes and placement group; if one fails, remove the server."""
     try:
         for number in order.get("networks") or []:
             networks.join(cloud, state.get(cloud.networks, number, "network"), created, "servers")
@@ -150,7 +150,7 @@ def remove(cloud: Cloud, number: int) -> None:
 
 
 def index(cloud: Cloud, call: Call) -> Answer:
-    """List all servers, or those with a status."""
+    """List all servers, or those with a status in the query."""
     wanted: Any = call.query.get("status")
     matching = [
         server for server in cloud.servers.values() if not wanted or server["status"] in wanted

@@ -132,7 +132,7 @@ class Cloud:
         *,
         takes_s: float | None = None,
     ) -> Resource:
-        """Start an action; its effect happens when it ends, at once for a duration of 0."""
+        """Start an action that applies `effect` when it ends, at once for a duration of 0."""
         about = list(resources)
         action: Resource = {
             "id": self.new_id(),
@@ -280,7 +280,7 @@ def text(body: Resource, name: str, *, required: bool = True) -> str:
 
 
 def labels(body: Resource) -> dict[str, str]:
-    """Return the labels of an order; keys and values must be valid in Kubernetes."""
+    """Return the labels of a request body; keys and values must be valid in Kubernetes."""
     given: Any = body.get("labels") or {}
     for key, value in given.items():
         try:
