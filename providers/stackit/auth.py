@@ -31,7 +31,7 @@ from . import refusals
 TOKEN_URL = "https://service-account.api.stackit.cloud/token"  # noqa: S105 - an address
 
 ASSERTION_S = 600
-"""Lifetime of an assertion in seconds; it is used at once."""
+"""Lifetime of a signed JWT (assertion) in seconds; short, since the JWT is used at once."""
 
 RENEW_BEFORE_S = 60.0
 """Seconds before its expiry at which a token is renewed."""
@@ -40,7 +40,7 @@ MIN_RENEW_AGE_S = 10.0
 """Age in seconds below which a refused token is not renewed: a new one would be refused too."""
 
 PEM_LIMIT = 4 << 10
-"""Maximum length of a private key in characters: RSA with 4096 bits. Checking one with 8192 bits
+"""Maximum length of a private key in characters: RSA with 4096 bits. Checking a key with 8192 bits
 takes 6 s."""
 
 GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -152,7 +152,10 @@ class KeyFlow:
             return f"Bearer {self._token}"
 
     def refused(self, header: str) -> bool:
-        """Renew a refused token at the next call, and return whether a retry makes sense."""
+        """Renew a refused token in the next call, and return whether a retry makes sense.
+
+        False: the token is too new; a renewed token would be refused as well.
+        """
         if header != f"Bearer {self._token}":
             return True  # another call has renewed it meanwhile
         if monotonic() - self._renewed_at < MIN_RENEW_AGE_S:
@@ -226,7 +229,7 @@ async def open_key_flow(key: ServiceAccountKey, url: str = "") -> AsyncIterator[
     """Open a key flow with its own connection pool.
 
     Args:
-        key: service account key. Its `tokenEndpoint` is ignored, since the key may be a tenant's.
+        key: service account key. Its `tokenEndpoint` is ignored, since a tenant may have set it.
         url: URL of the token API; empty = the vendor's.
     """
     async with rest.open_client(

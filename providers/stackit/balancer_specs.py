@@ -1,4 +1,4 @@
-"""Wanted and existing load balancers: comparison and orders. Pure."""
+"""Comparison of wanted and existing load balancers, and request bodies. No I/O."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BalancerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ephemeral(self) -> bool:
-        """Whether it has a public address that is created and deleted with it."""
+        """Whether the load balancer has a public address that is created and deleted with it."""
         return not self.internal and not self.external_address
 
 
@@ -56,10 +56,10 @@ def balancer_name(service: cloud.Service) -> str:
 def desired_spec(
     service: cloud.Service, nodes: Iterable[cloud.Node], settings: config.LoadBalancer
 ) -> BalancerSpec:
-    """Return the load balancer that a Service asks for.
+    """Return the load balancer that a Service specifies.
 
     Raises:
-        InvalidArgument: the Service asks for something unsupported or contradictory.
+        InvalidArgument: the specification is unsupported or contradictory.
     """
     private = ann.read_either(service, ann.INTERNAL, ann.OLD_INTERNAL)
     internal = bool(private)
@@ -151,7 +151,7 @@ def _idle(time: timedelta) -> lbapi.IdleTimeout:
 
 
 def targets(nodes: Iterable[cloud.Node]) -> tuple[lbapi.Target, ...]:
-    """Return the first internal address of each node that has one."""
+    """Return a target for each node with an internal address; its first internal address counts."""
     pool_targets = []
     for node in nodes:
         internal = [
@@ -200,7 +200,7 @@ def find_immutable_change(held: lbapi.Balancer, recipe: BalancerSpec) -> str:
 
 
 def matches(held: lbapi.Balancer, recipe: BalancerSpec, metrics: lbapi.Metrics | None) -> bool:
-    """Return whether an existing load balancer has everything that a Service asks for."""
+    """Return whether an existing load balancer has the wanted mutable properties and metrics."""
     return (
         _mutable_properties(recipe) == _mutable_properties(spec_of(held))
         and held.metrics == metrics
@@ -258,7 +258,7 @@ def digest(recipe: BalancerSpec, *more: object) -> str:
     return sha256(msgspec.json.encode([fixed, _mutable_properties(recipe), more])).hexdigest()[:32]
 
 
-# --- orders -------------------------------------------------------------------------------------
+# --- request bodies -----------------------------------------------------------------------------
 
 
 def build_order(
@@ -267,7 +267,7 @@ def build_order(
     metrics: lbapi.Metrics | None,
     held: lbapi.Balancer | None = None,
 ) -> Mapping[str, Any]:
-    """Return a load balancer in the API's form: a new one, or a replacement of `held`."""
+    """Return the request body that creates a load balancer, or that replaces `held`."""
     options: dict[str, Any] = {
         "privateNetworkOnly": recipe.internal,
         "ephemeralAddress": recipe.ephemeral,
@@ -301,7 +301,7 @@ def _pool(held: lbapi.Balancer | None, name: str) -> lbapi.Pool | None:
 
 
 def build_pool(pool: lbapi.Pool, held: lbapi.Pool | None) -> Mapping[str, Any]:
-    """Return a pool in the API's form; a health check set by others is kept."""
+    """Return the request body of a pool; it keeps the health check of `held`, set by others."""
     body: dict[str, Any] = {
         "name": pool.name,
         "targetPort": pool.target_port,
@@ -333,7 +333,7 @@ def without_new_targets(recipe: BalancerSpec, held: lbapi.Balancer | None) -> Ba
 
 
 def status(held: lbapi.Balancer, service: cloud.Service | None) -> cloud.Status:
-    """Return the status; without a Service, as for one without annotations."""
+    """Return the status; without a Service, the status for a Service without annotations."""
     internal = (held.options or lbapi.Options()).private_network_only
     address = held.private_address if internal else held.external_address
     mode: Any = "Proxy" if service is not None and ann.IP_MODE.read(service) else None

@@ -1,7 +1,7 @@
-"""Load balancers of STACKIT, over its client.
+"""Load balancers of STACKIT.
 
 A load balancer is found by its name, which contains the Service's UID. Each change is one request
-with the complete configuration, so that a call can continue after an interrupted one. While the
+with the complete configuration, so that a call can continue after an interrupted call. While the
 cloud works on a load balancer, calls raise `RetryAfter`.
 """
 
@@ -20,7 +20,7 @@ from .marks import BALANCER_CLUSTER, BALANCER_CREDENTIALS, StackitProviderName
 
 
 class MetricsCredentials:
-    """Credentials for pushing the metrics of all load balancers, if configured."""
+    """Credentials with which the cloud pushes metrics of load balancers, if configured."""
 
     def __init__(self, api: lbapi.Client, given: config.Variables) -> None:
         self._api = api
@@ -33,8 +33,8 @@ class MetricsCredentials:
     async def ensure(self, held: lbapi.Balancer | None, name: str) -> lbapi.Metrics | None:
         """Create or update credentials and return the metrics settings; None if not configured.
 
-        No request if the label shows that they are current. New credentials take two requests, and
-        one more for each that an earlier call left behind.
+        Sends no request if the load balancer's label shows that the credentials are current. New
+        credentials take two requests, and one for each that an earlier call left behind.
         """
         if not self.url:
             return None
@@ -53,7 +53,7 @@ class MetricsCredentials:
         return lbapi.Metrics(credentials_ref=ref, push_url=self.url)
 
     async def remove(self, name: str) -> None:
-        """Delete all credentials with a load balancer's name; it must not use them any more."""
+        """Delete all credentials with a load balancer's name, which it must no longer use."""
         for credential in await self._api.credentials():
             if credential.display_name == name:
                 await self._api.delete_credentials(credential.credentials_ref)
@@ -66,7 +66,7 @@ DELETE_RETRY_S = 5.0
 """Retry delay, in seconds, while the cloud deletes a load balancer."""
 
 TARGET_ERRORS = (cloud.InvalidArgument, cloud.FailedPrecondition, cloud.Unknown)
-"""Errors of an order that may concern one target; other targets are still added."""
+"""Errors that may concern one target of a request; other targets are still added."""
 
 STATUS_READY, STATUS_ERROR, STATUS_TERMINATING = (
     "STATUS_READY",
@@ -102,7 +102,10 @@ class StackitBalancers:
         cluster_name: str,  # noqa: ARG002 - the UID says enough
         service: cloud.Service,
     ) -> cloud.Status | None:
-        """Return the status, without an address while it is new: one request."""
+        """Return the status of the load balancer, None if there is none: one request.
+
+        A new load balancer has no address until the cloud has created it.
+        """
         held = await self._api.balancer(balancer_specs.balancer_name(service))
         if held is None:
             return None
@@ -114,16 +117,19 @@ class StackitBalancers:
     async def ensure_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> cloud.Status:
-        """Create or update: one request to find it, and one to create or replace it.
+        """Create or update the load balancer.
+
+        Sends one request to find it, and one to create or replace it.
 
         Raises:
             InvalidArgument: the Service asks for something the cloud does not offer.
             FailedPrecondition: the Service asks for a change that the API does not support, or the
                 load balancer belongs to another cluster.
-            ImplementedElsewhere: the class is another controller's, and no load balancer exists.
+            ImplementedElsewhere: the Service's class annotation names another controller, and no
+                load balancer exists.
             RetryAfter: the cloud works on the load balancer.
-            Aborted: it failed, or the cloud refused some targets and did everything else; the
-                message has the cloud's reason.
+            Aborted: the load balancer failed, or the cloud refused some targets and did everything
+                else; the message has the cloud's reason.
         """
         held = await self._find(cluster_name, balancer_specs.balancer_name(service))
         if held is None:
@@ -136,19 +142,19 @@ class StackitBalancers:
             held = await self._update(cluster_name, recipe, held)
         _check_ready(held)
         status = balancer_specs.status(held, service)
-        # Changes nothing unless the order was refused because of its targets.
+        # Changes nothing unless the cloud refused the load balancer because of new targets.
         await self._update_pools(held, balancer_specs.targets(nodes), status)
         return status
 
     async def update_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> None:
-        """Update the members: one request to find it, another for each pool that differs.
+        """Update the members: one request to find the load balancer, one per pool that differs.
 
         Raises:
             NotFound: the load balancer does not exist.
             RetryAfter: the load balancer is being deleted.
-            Aborted: the cloud refused some targets and has the others.
+            Aborted: the cloud refused some targets and accepted the others.
         """
         held = await self._find(cluster_name, balancer_specs.balancer_name(service))
         if held is None:
@@ -164,16 +170,19 @@ class StackitBalancers:
         """Delete the load balancer and the credentials of its metrics: three requests and more.
 
         Raises:
-            RetryAfter: the cloud still works on it.
+            RetryAfter: the cloud still deletes the load balancer.
         """
         await self._remove(cluster_name, balancer_specs.balancer_name(service), is_named=True)
 
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
-        """Delete a load balancer by name, only if it has the label of this cluster."""
+        """Delete a load balancer by name if it has the label of this cluster."""
         await self._remove(cluster_name, name, is_named=False)
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[cloud.LoadBalancerRecord]:
-        """Return all load balancers of Services, except other clusters': one request per 100."""
+        """Return all load balancers of Services, except those of other clusters.
+
+        Sends one request per 100 load balancers.
+        """
         return [
             cloud.LoadBalancerRecord(
                 name=held.name,
@@ -263,7 +272,7 @@ class StackitBalancers:
     async def _disable_metrics(
         self, cluster_name: str, recipe: balancer_specs.BalancerSpec, held: lbapi.Balancer
     ) -> lbapi.Balancer:
-        """Remove metrics and credentials; the label marks the removal as pending until then."""
+        """Remove metrics and credentials; until both are gone, the label marks this as pending."""
         if held.metrics:
             labels = {**self._labels(cluster_name, held), BALANCER_CREDENTIALS: REMOVING}
             name, before = held.name, held
@@ -308,9 +317,9 @@ class StackitBalancers:
     async def _set_targets(
         self, name: str, pool: lbapi.Pool, targets: tuple[lbapi.Target, ...]
     ) -> dict[str, str]:
-        """Set the targets of a pool and return the refused ones with the reasons.
+        """Set the targets of a pool; return the node of each refused target -> reason.
 
-        One request, and more if a target is refused.
+        Sends one request, and more if a target is refused.
         """
         present = pool.targets or ()
         stay = tuple(target for target in targets if target in present)
@@ -323,7 +332,7 @@ class StackitBalancers:
         async def split(
             given: tuple[lbapi.Target, ...], more: tuple[lbapi.Target, ...], reason: Exception
         ) -> tuple[lbapi.Target, ...]:
-            """Bisect until a refused target is alone: the API does not name it."""
+            """Bisect until a refused target is alone, because the API does not name the target."""
             half = len(more) // 2
             if not half:
                 refused[f"node {more[0].display_name} ({more[0].ip})"] = str(reason)
@@ -379,7 +388,7 @@ async def _send_with_fallback(
     held: lbapi.Balancer | None,
     send: Callable[[balancer_specs.BalancerSpec], Awaitable[lbapi.Balancer]],
 ) -> lbapi.Balancer:
-    """Send an order; if it is refused, retry once without new targets."""
+    """Create or replace a load balancer; if the cloud refuses, retry once without new targets."""
     try:
         return await send(recipe)
     except TARGET_ERRORS:

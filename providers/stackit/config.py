@@ -1,7 +1,8 @@
-"""Settings of STACKIT: cloud config and environment variables, as in the vendor's manager.
+"""Settings of STACKIT: cloud config and environment variables, as in STACKIT's own
+cloud-controller-manager.
 
 The cloud config is YAML in sections; credentials come from the environment. Settings that only
-concern the vendor's process are accepted without effect.
+concern STACKIT's own manager are accepted without effect.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Global(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
 
 
 class Metadata(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
-    """Settings of the vendor's process, without effect."""
+    """Settings of STACKIT's own manager, without effect."""
 
     search_order: Annotated[str, cloud.setting("No effect.")] = ""
     request_timeout: Annotated[timedelta | None, cloud.setting("No effect.")] = None
@@ -229,7 +230,8 @@ def read_all(context: cloud.Context) -> AllSettings:
     """Read all settings of the provider.
 
     Raises:
-        ConfigError: they are invalid; the message lists every problem, the cloud config's first.
+        ConfigError: settings are invalid; the message lists every problem, first those of the cloud
+            config.
     """
     faults: list[str] = []
     results: list[Any] = []

@@ -1,6 +1,6 @@
 """Client of the IaaS API: wire types and calls.
 
-`ccm.cloud.rest` does all of the HTTP. Every method raises only `CloudError` classes. Unknown
+`ccm.cloud.rest` sends all HTTP requests. Every method raises only `CloudError` classes. Unknown
 fields are ignored; enumerations that the API may extend are read as text. Listings are not paged.
 """
 
@@ -114,7 +114,7 @@ class Client:
         """Create a server.
 
         Raises:
-            FailedPrecondition: a resource that the order references does not exist.
+            FailedPrecondition: a resource that the request references does not exist.
             ResourceExhausted: a quota is used up.
         """
         path = f"{place.path}/servers"
@@ -131,7 +131,7 @@ class Client:
         return (await self._http.get(path, _Nics)).items
 
     async def set_allowed_addresses(self, place: Place, nic: Nic, addresses: Sequence[str]) -> None:
-        """Set the addresses from which a NIC may send; they replace all existing ones."""
+        """Set the addresses from which a NIC may send; they replace all existing addresses."""
         path = f"{place.path}/networks/{nic.network_id}/nics/{nic.id}"
         await self._http.send("PATCH", path, {"allowedAddresses": list(addresses)}, Nic)
 
@@ -146,7 +146,7 @@ class Client:
     # --- waits: each call makes one request and never sleeps ------------------------------------
 
     async def wait_until_server_running(self, place: Place, server_id: str) -> Server:
-        """Return the server once it is ACTIVE or ERROR: one request, without waiting.
+        """Return the server if it is ACTIVE or ERROR: one request, without waiting.
 
         Raises:
             RetryAfter: the server is in another state; call again after the delay.
@@ -159,7 +159,7 @@ class Client:
         return server
 
     async def wait_until_server_deleted(self, place: Place, server_id: str) -> None:
-        """Return once the server is gone: one request, without waiting.
+        """Return if the server is gone: one request, without waiting.
 
         Raises:
             RetryAfter: the server still exists; call again after the delay.

@@ -1,7 +1,8 @@
 """Instances and inventory of STACKIT.
 
-The vendor's node controllers write `stackit://<server>`, its machine driver
-`stackit://<project>/<server>`. Both forms are understood, and so is the older one of OpenStack.
+The vendor's node controllers write `stackit://<server>`, its machine driver writes
+`stackit://<project>/<server>`. Both forms are accepted, and also `openstack://<region>/<server>` of
+older nodes.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class StackitInstances(cloud.InstancesByPower):
     async def list_instances(self) -> cloud.InstanceListing:
         """Return all servers that have a network interface: one request.
 
-        A server without one is read individually, which raises `Unavailable`.
+        The daemon reads a server that is missing in the list with a call of its own; this raises
+        `Unavailable` for a server without network interface.
         """
         servers = await self._api.servers(self._place)
         return cloud.InstanceListing(
@@ -106,7 +108,7 @@ def parse_id(provider_id: str) -> ServerId:
     """Return the parts of a provider ID.
 
     Raises:
-        InvalidArgument: the provider ID is not of this cloud, which must not count as an absence.
+        InvalidArgument: the provider ID is malformed or of another cloud; this is no absence.
     """
     scheme, separator, rest = provider_id.partition("://")
     if not separator:
@@ -131,7 +133,7 @@ def parse_id(provider_id: str) -> ServerId:
 
 
 def power(server: iaas.Server) -> cloud.Power:
-    """Return whether a server is running or shut down."""
+    """Return SHUTDOWN for a state in `SHUT_DOWN`, else RUNNING, also for an unknown state."""
     return cloud.Power.SHUTDOWN if server.status in SHUT_DOWN else cloud.Power.RUNNING
 
 

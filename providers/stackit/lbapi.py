@@ -120,7 +120,7 @@ class Balancer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def metrics(self) -> Metrics | None:
-        """Destination of its metrics, if any."""
+        """Destination of the load balancer's metrics, if any."""
         observability = self.options and self.options.observability
         return observability.metrics if observability else None
 
@@ -162,11 +162,14 @@ class Client:
         return "/".join((self._place, *(quote(part, safe="") for part in parts)))
 
     async def balancer(self, name: str) -> Balancer | None:
-        """Return the load balancer with a name, or None: one request, two after a silent 404."""
+        """Return the load balancer with a name; None if there is none.
+
+        Sends one request; after a 404 without body, it also lists the load balancers.
+        """
         try:
             balancer = await self._http.get(self._path("load-balancers", name), Balancer)
         except refusals.UnconfirmedNotFound:
-            # A proxy may also respond so. Only the listing proves the absence.
+            # A proxy may also send a 404 without body. Only the listing proves the absence.
             return next((listed for listed in await self.balancers() if listed.name == name), None)
         except cloud.NotFound:
             return None
@@ -222,7 +225,7 @@ class Client:
         await self._http.send("PUT", self._path("credentials", ref), body, _CredentialResponse)
 
     async def delete_credentials(self, ref: str) -> None:
-        """Delete credentials; missing ones are not an error."""
+        """Delete credentials; missing credentials are not an error."""
         with contextlib.suppress(cloud.NotFound):
             await self._http.request("DELETE", self._path("credentials", ref))
 

@@ -353,7 +353,7 @@ class StackitMachines(cloud.Driver[Clients]):
     csi_driver = "block-storage.csi.stackit.cloud"
 
     async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """Create the server: two requests, a listing and the order; one if it exists."""
+        """Create the server: two requests, a listing and the creation; one if the server exists."""
         if faults := problems(req.provider_spec, req.credentials):
             raise cloud.InvalidArgument("; ".join(map(str, faults)))
         spec, identity = parse_spec(req.provider_spec), req.identity
@@ -370,7 +370,11 @@ class StackitMachines(cloud.Driver[Clients]):
         return _info(server, place)
 
     async def initialize_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """Wait for the boot and set `allowedAddresses`: one request, then one plus one per NIC."""
+        """Check that the server runs, and set `allowedAddresses` of its NICs.
+
+        Sends one request; to set addresses, it sends another, and one per NIC. Raises `RetryAfter`
+        until the server runs.
+        """
         spec = parse_spec(req.provider_spec)
         async with self._client(req.credentials, req.identity.pool) as api:
             place, server_id = await _find_server(api, req)
@@ -489,7 +493,8 @@ async def _find_existing(
         for server in servers
         if identity.name in (server.name, server.label(StackitMachineLabel))
     ]
-    # The order of a call whose response was lost may have been executed late: keep the oldest.
+    # A creation whose response was lost may have been executed late, beside its repetition: keep
+    # the oldest server.
     own = sorted(
         (server for server in named if MARKS.match(server.labels, identity)),
         key=lambda server: (server.created_at or "", server.id),
@@ -511,7 +516,7 @@ async def _find_existing(
 
 
 def _check_nics(spec: Spec, servers: Sequence[iaas.Server]) -> None:
-    """Check that no other server has the NICs: the API's error would not explain it.
+    """Check that no other server has the NICs: the API's error would not explain the cause.
 
     Raises:
         FailedPrecondition: a NIC is in use.
@@ -531,7 +536,7 @@ def _check_nics(spec: Spec, servers: Sequence[iaas.Server]) -> None:
 
 
 async def _create_server(api: iaas.Client, place: Place, order: Mapping[str, Any]) -> iaas.Server:
-    """Create a server; an error carries its region, since the order may have been executed."""
+    """Create a server; an error carries the region, since the cloud may have created the server."""
     try:
         return await api.create_server(place, order)
     except cloud.CloudError as error:
@@ -540,7 +545,7 @@ async def _create_server(api: iaas.Client, place: Place, order: Mapping[str, Any
 
 
 def _build_order(req: cloud.MachineRequest, spec: Spec) -> Mapping[str, Any]:
-    """Return the order of a server; unset fields of the spec are omitted.
+    """Return the request body that creates a server, without unset fields of the spec.
 
     Raises:
         InvalidArgument: the user data are missing, without which no server joins a cluster.
@@ -578,9 +583,9 @@ def _build_order(req: cloud.MachineRequest, spec: Spec) -> Mapping[str, Any]:
 
 
 def _boot_volume(given: BootVolume | None) -> Mapping[str, Any]:
-    """Return the order of a boot volume; `deleteOnTermination` is always set.
+    """Return the boot volume for a request body.
 
-    Without it, the API may keep the volume.
+    `deleteOnTermination` is always set: if it is missing, the API may keep the volume.
     """
     volume = given or BootVolume()
     order: dict[str, Any] = {"deleteOnTermination": volume.delete_on_termination}
@@ -619,7 +624,10 @@ async def _failed(
 def _addresses_to_allow(
     spec: Spec, network_id: str, nic_id: str, nic: iaas.Nic | iaas.ServerNic
 ) -> Sequence[str]:
-    """Return the addresses to allow on a NIC; empty if none is missing, or for other NICs."""
+    """Return all addresses to allow on a NIC.
+
+    Empty if none is missing, or if the spec names neither the NIC nor its network.
+    """
     held, networking = nic.allowed_addresses or (), spec.networking
     is_meant = network_id == networking.network_id or nic_id in (networking.nic_ids or ())
     missing = [address for address in spec.allowed_addresses if address not in held]
@@ -627,7 +635,7 @@ def _addresses_to_allow(
 
 
 def _lacks_addresses(given: Mapping[str, Any], server: iaas.Server) -> bool:
-    """Return whether a NIC lacks addresses of the class; False for an invalid class."""
+    """Return whether a NIC lacks `allowedAddresses` of a provider spec; False if it is invalid."""
     try:
         spec = parse_spec(given)
     except cloud.InvalidArgument:
@@ -641,7 +649,7 @@ def _lacks_addresses(given: Mapping[str, Any], server: iaas.Server) -> bool:
 
 
 def _place(given: Mapping[str, Any], credentials: Mapping[str, bytes], state: str = "") -> Place:
-    """Return the place of a server: the recorded region, or else that of the class."""
+    """Return project and region of a server: the recorded region, or else that of the class."""
     return Place(project(credentials), _region(given, state))
 
 
@@ -660,9 +668,9 @@ def _format_state(place: Place) -> str:
 def _never_had_server(req: cloud.MachineRequest) -> bool:
     """Return whether a machine never had a server: neither class nor machine has a region.
 
-    A server cannot be ordered without region and project, and each order records a state on the
-    Machine, even if its response was lost. Exception: the process dies between order and record,
-    and the class becomes invalid afterwards. The orphan controller finds such a server.
+    A server cannot be created without region and project, and each attempt records the region on
+    the Machine, even if the response was lost. The exception is a process that dies before this
+    record, if the class becomes invalid afterwards. The orphan controller finds such a server.
     """
     if req.provider_id or req.last_known_state:
         return False
@@ -674,16 +682,17 @@ def _never_had_server(req: cloud.MachineRequest) -> bool:
 
 
 async def _find_server(api: iaas.Client, req: cloud.MachineRequest) -> tuple[Place, str]:
-    """Return place and ID of a machine's server. Raises `NotFound`."""
+    """Return place (project and region) and ID of a machine's server. Raises `NotFound`."""
     for location in await _find_servers(api, req):
         return location
     raise cloud.NotFound(f"machine {req.identity.name} has no server")
 
 
 async def _find_servers(api: iaas.Client, req: cloud.MachineRequest) -> Sequence[tuple[Place, str]]:
-    """Return the server of the provider ID, or else all with the identity, in both regions.
+    """Return place and ID of the servers of a machine.
 
-    The recorded region and the region of the class may differ.
+    These are the server of the provider ID, or else all servers with the machine's identity in two
+    regions: the recorded region and the region of the class, which may differ.
     """
     if req.provider_id:
         parsed = instances.parse_id(req.provider_id)
@@ -709,7 +718,7 @@ async def _find_servers(api: iaas.Client, req: cloud.MachineRequest) -> Sequence
 async def _delete(
     api: iaas.Client, place: Place, server_id: str, req: cloud.MachineRequest
 ) -> None:
-    """Delete a server. Raises `RetryAfter` until it is gone, `NotOwned` if it is another's."""
+    """Delete a server. Raises `RetryAfter` until it is gone, `NotOwned` for a foreign server."""
     try:
         server = await api.server(place, server_id)
         _check_owner(req, server)
@@ -723,7 +732,7 @@ async def _delete(
 def _check_owner(req: cloud.MachineRequest, server: iaas.Server) -> None:
     """Raise `NotOwned` for a server that does not belong to the machine.
 
-    Servers of the vendor's driver only have the labels of machine and class, which suffice.
+    Servers of the vendor's driver only have the labels of machine and class; these suffice.
     """
     identity, marks = req.identity, MARKS.to_identity(server.labels, server.name)
     machine = (server.label(StackitMachineLabel), server.label(StackitMachineClassLabel))

@@ -1,4 +1,7 @@
-"""Ownership labels. Clusters store the names of STACKIT's own managers: never change them."""
+"""Ownership labels and the provider's name. Existing resources have them: never change them.
+
+Names in CamelCase are those of STACKIT's own controllers.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ StackitMachineClassLabel = names.LABEL_STACKIT_MACHINE_CLASS
 """Server label: name of the machine's class."""
 
 CLUSTER = "kube-ccm/cluster"
-"""Server label: marker of the machine's cluster. The vendor's driver does not set it."""
+"""Server label: cluster in the machine's identity. The vendor's driver does not set it."""
 
 NAMESPACE = "kube-ccm/namespace"
 """Server label: namespace of the machine."""

@@ -30,7 +30,7 @@ class ErrorRule(NamedTuple):
         response: response of the API.
         kind: error class of the SDK.
         meaning: meaning of the response.
-        machine: retry of a machine, if it differs from that of `kind`.
+        machine: when the creation of a machine is retried; empty = as for every error of `kind`.
     """
 
     response: str
@@ -124,7 +124,7 @@ def balancers(body: bytes) -> rest.Refusal:
 
 
 def tokens(body: bytes) -> rest.Refusal:
-    """Parse an error response of the token API, which has the form of OAuth."""
+    """Parse an error response of the token API, which is an OAuth error."""
     error = msgspec.json.decode(body, type=_Tokens)
     return rest.Refusal(code=error.error, message=error.error_description)
 
@@ -134,7 +134,7 @@ def creation_errors() -> Iterator[None]:
     """Translate the errors of a creation.
 
     Raises:
-        FailedPrecondition: a resource that the order references does not exist.
+        FailedPrecondition: a resource that the request references does not exist.
         ResourceExhausted: a quota is used up, although the status suggests a retry.
     """
     try:

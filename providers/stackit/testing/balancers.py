@@ -85,7 +85,7 @@ def create(cloud: Cloud, order: Resource) -> Resource:
 
 
 def _apply_order(balancer: Resource, order: Resource) -> None:
-    """Copy an order into a load balancer."""
+    """Copy the fields of a request body into a load balancer."""
     order = deepcopy(order)
     balancer.update({key: order[key] for key in _COPIED_FIELDS if key in order})
     balancer["listeners"] = [

@@ -71,7 +71,7 @@ BALANCER_CALLS: list[Operation] = [
 
 
 class Service(fake_api.FakeApi):
-    """One account over HTTP.
+    """Fake APIs of one account over HTTP.
 
     Args:
         settings: behaviour and limits.

@@ -160,7 +160,7 @@ def show(cloud: Cloud, call: Call) -> Answer:
 
 
 def index(cloud: Cloud, call: Call) -> Answer:
-    """List the servers of a place, optionally by labels."""
+    """List the servers of a project and region, optionally by labels."""
     try:
         terms = parse_labels(call.query.get("label_selector", ""))
     except BadSelectorError as error:
@@ -183,7 +183,7 @@ def delete(cloud: Cloud, call: Call) -> Answer:
 
 
 def remove(cloud: Cloud, number: str) -> None:
-    """Remove a server with its NICs, except NICs that existed before it."""
+    """Remove a server with its NICs, except NICs that existed before the server."""
     server = cloud.servers.pop(number, None)
     cloud.places.pop(number, None)
     if server is None:

@@ -143,7 +143,7 @@ class Cloud:
             self._due.append((clock.monotonic() + seconds, next(self._numbers), effect))
 
     def settle(self, *, all_of_them: bool = False) -> None:
-        """Apply the effects that are due, in order."""
+        """Apply the effects that are due, in order of their times."""
         at = clock.monotonic()
         due = sorted(entry for entry in self._due if all_of_them or entry[0] <= at)
         self._due = [entry for entry in self._due if entry not in due]
