@@ -1,29 +1,29 @@
 """L6: forecast of the daemon's changes to a cluster and a cloud, without making them.
 
-No decision is made a second time here. The daemon's own controllers, wired as in the daemon, run
-over a fake API server with a copy of the cluster. Their cloud client sends queries, and records
-changes instead of sending them. Each recorded change is applied to the copy and to later listings
-of the cloud, so that its consequences show: a deleted node leaves its load balancers and loses its
-routes. The results of `ensure_load_balancer` and `create_machine` cannot be known, so their Service
-and Machine stop there.
+This package does not duplicate the decisions of controllers. The daemon's own controllers run over
+a fake API server with a copy of the cluster. Their cloud client sends queries to the cloud, and
+records changes instead of sending them. The controllers' writes change the copy, and recorded route
+changes are applied to later listings of routes. So consequences show: a deleted node leaves its
+load balancers and loses its routes. The results of `ensure_load_balancer` and `create_machine`
+cannot be predicted, so the forecast for their Service and Machine ends with the call.
 
-While the controllers only wait, time is skipped: a second denial comes a monitor period after the
-first without a real wait. Each query is sent to the cloud once, and its answer is reused.
+While the controllers only wait, time is skipped: the second query about a missing instance needs no
+real wait. Each query is sent to the cloud once, and its answer is reused.
 
-    timeloop    event loop that skips waiting
-    cloud       cloud client that makes no change
-    changes     differences as values, text and documents
-    forecast    the copy of the cluster, and the run of the controllers over it
+    timeloop        event loop that skips waits
+    cloud_client    cloud client that makes no change
+    changes         changes as values, text and documents
+    forecast        the copy of the cluster, and the run of the controllers over it
 
-The forecast does not know:
+The forecast cannot predict:
 
-- the result of an ensure, so the status written then;
-- which of several nodes comes first where a limit lets only some through;
+- the result of an ensure, and so the status that would be written after it;
+- the order of nodes, and so which nodes are deleted if a limit allows only some deletions;
 - whether a load balancer is reconciled before or after a node that is initialised at the same
-  moment, so whether it is ensured or its members are updated;
+  time, and so whether the load balancer is ensured or only its members are updated;
 - changes that a provider makes by itself, outside of the daemon's calls, while time is skipped.
 
-Only queries belong here, never a decision of a controller, never a write. Two more guards protect
-the copy and the cloud client: the transport refuses every request but GET, and no method declared
-as a change reaches the provider.
+This package makes only queries: no decisions of a controller, and no writes. Two more guards
+enforce that: the transport to the real API server refuses every request but GET, and the cloud
+client refuses to pass a change to the provider.
 """

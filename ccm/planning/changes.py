@@ -1,6 +1,6 @@
-"""Forecast as values: each changed field of an object and each changed resource in the cloud. Pure.
+"""Forecast as values: each changed field of an object and each changed cloud resource. No I/O.
 
-`lines` formats a forecast like a diff, `document` as plain values.
+`lines` formats a forecast like a diff, `document` as values for JSON.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ _VOLATILE_SUFFIXES = (
     f"[{ANNOTATION_TOKEN_ID}]",
     f"[{ANNOTATION_CREATION}]",  # the write that stores the provider ID removes it
 )
-"""Path suffixes of fields that differ at each run without a meaning."""
+"""Path suffixes of fields whose changes mean nothing to the user, because each run writes other
+values."""
 
 _SERVER_SET_METADATA = ("resourceVersion", "generation", "creationTimestamp", "uid")
-"""Metadata that the API server sets at each write or for each new object."""
+"""Metadata fields that the API server sets at each write or for each new object."""
 
 UNKNOWN = "would ensure it; the difference cannot be determined"
 ADOPTED = "not deleted: it existed before the Service"
@@ -79,16 +80,17 @@ class ChangedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedChange:
-    """One difference.
+    """Change of one field, one object or one cloud resource.
 
     Attributes:
-        subject: the changed object.
+        subject: the object of the cluster that changes, or that the cloud resource belongs to.
         action: kind of the change.
-        what: path of a field, kind of the object as a whole, or name of the cloud resource.
-        old: current value; None if it is absent or unknown.
-        new: future value; None if it is absent or unknown.
-        after_s: seconds the daemon would wait first.
-        note: condition of the change; empty = none.
+        what: path of the changed field; kind of the object, if the object is deleted; or type of
+            the cloud resource, such as `BALANCER`.
+        old: current value; None if there is none or it is unknown.
+        new: future value; None if there is none or it is unknown.
+        after_s: seconds that the daemon would wait before the change.
+        note: condition or explanation of the change; empty = none.
     """
 
     subject: ChangedObject
@@ -102,7 +104,7 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedEvent:
-    """Event about an object that the daemon would record."""
+    """Event that the daemon would record about `subject`."""
 
     subject: ChangedObject
     reason: str
@@ -111,14 +113,14 @@ class RecordedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Changes the daemon would make.
+    """Changes that the daemon would make.
 
     Attributes:
-        changes: differences, by object.
-        blocked: blocked deletions, with the reason and how to allow them.
-        warnings: other events about objects.
+        changes: changes, sorted by object.
+        blocked: events about blocked deletions; the messages have the reason and advice.
+        warnings: other Warning events about objects.
         left_out: controllers that would not run -> reason.
-        failures: reasons why the forecast is incomplete, a line each.
+        failures: reasons why the forecast is incomplete, one line each.
     """
 
     changes: Sequence[PlannedChange] = ()
@@ -139,7 +141,8 @@ class Forecast:
 
 
 DelayFunction = Callable[[float], int]
-"""Function from a monotonic time to the seconds the daemon would wait until then."""
+"""Function from the monotonic time of a change to the seconds that the daemon would wait before the
+change."""
 
 _Fields = Mapping[tuple[str, str], str]
 
@@ -147,7 +150,14 @@ _Fields = Mapping[tuple[str, str], str]
 def object_changes(
     kind: str, before: KubeObject | None, after: KubeObject | None, *, after_s: int
 ) -> Iterator[PlannedChange]:
-    """Yield the differences between two states of an object; None: it does not exist."""
+    """Yield the changes between two states of an object.
+
+    Args:
+        kind: kind of the object.
+        before: the object now; None = it does not exist. At most one state is None.
+        after: the object after the forecast; None = it is deleted.
+        after_s: see `PlannedChange`.
+    """
     obj = before or after
     assert obj is not None, "both states are None"
     subject = ChangedObject(kind, obj.namespace, obj.name)
@@ -172,8 +182,8 @@ def call_change(call: CloudChange, *, after_s: int, namespace: str = "") -> Plan
 
     Args:
         call: the recorded call.
-        after_s: seconds the daemon would wait first.
-        namespace: of Machines.
+        after_s: see `PlannedChange`.
+        namespace: namespace of Machines.
     """
     verb, arguments = call.verb, call.arguments
     subject, action, what = _subject_of(arguments, namespace), ChangeKind.CHANGE, VM
@@ -220,14 +230,14 @@ def _subject_of(arguments: Mapping[str, Any], namespace: str) -> ChangedObject:
 def merge_changes(changes: Iterable[PlannedChange]) -> Sequence[PlannedChange]:
     """Sort the changes by object and merge duplicates.
 
-    Member updates of a load balancer that is ensured as well are dropped.
+    Member updates of a load balancer that is also ensured are dropped.
     """
     merged: dict[tuple[ChangedObject, str, ChangeKind, str | None, str | None], PlannedChange] = {}
     for change in changes:
         is_balancer = change.what in (BALANCER, MEMBERS)
         values = (None, None) if is_balancer else (change.old, change.new)
         key = (change.subject, change.what, change.action, *values)
-        # The time of the first occurrence, the values of the last.
+        # Keep the time of the first duplicate and the values of the last.
         merged[key] = replace(change, after_s=merged[key].after_s) if key in merged else change
     ensured = {
         change.subject
@@ -239,7 +249,7 @@ def merge_changes(changes: Iterable[PlannedChange]) -> Sequence[PlannedChange]:
         for change in merged.values()
         if change.what != MEMBERS or change.subject not in ensured
     ]
-    # Cloud resources before the fields that reflect them.
+    # Cloud resources come before the fields that reflect them.
     clouds = (BALANCER, MEMBERS, VM)
     return sorted(
         kept, key=lambda change: (change.subject, change.after_s, change.what not in clouds)
@@ -253,7 +263,10 @@ def _members(nodes: Sequence[Node]) -> str:
 
 
 def _fields(obj: KubeObject) -> _Fields:
-    """Return the comparable fields of an object: (path, element of a set-like list) -> text."""
+    """Return the comparable fields of an object: (path, element) -> text.
+
+    The element is empty except for taints and finalizers, whose elements are compared singly.
+    """
     body = msgspec.to_builtins(document_of(obj))
     if isinstance(obj, Secret):
         body = {"metadata": body["metadata"]}
@@ -308,14 +321,14 @@ _SIGNS: Mapping[ChangeKind, str] = {
     ChangeKind.CHANGE: "~",
     ChangeKind.DELETE: "-",
 }
-"""First character of a change."""
+"""First character of a change's line."""
 
 _ATTENTION = "!"
 """First character of a line that needs attention."""
 
 
 def lines(forecast: Forecast) -> Iterator[str]:
-    """Yield the lines of a forecast by object; a change has its sign after two blanks."""
+    """Yield the lines of a forecast by object; changes and events are indented by two blanks."""
     notices = [
         *((notice, "blocked") for notice in forecast.blocked),
         *((notice, notice.reason) for notice in forecast.warnings),
@@ -340,7 +353,7 @@ def lines(forecast: Forecast) -> Iterator[str]:
 
 
 def summary(forecast: Forecast) -> str:
-    """Return the forecast in one line."""
+    """Return a summary of the forecast in one line."""
     parts = []
     if forecast.changes:
         objects = len({change.subject for change in forecast.changes})
@@ -355,7 +368,7 @@ def summary(forecast: Forecast) -> str:
 
 
 def document(forecast: Forecast) -> Mapping[str, object]:
-    """Return the forecast as plain values."""
+    """Return the forecast as values that JSON and YAML can represent."""
     return {
         "summary": summary(forecast),
         "changes": [

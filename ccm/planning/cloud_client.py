@@ -1,8 +1,8 @@
 """Cloud client of the forecast: sends queries, and records changes instead of sending them.
 
-Each method declares whether it changes something. A call to a changing method is recorded and
-taken as successful, never sent. A second guard in front of the provider refuses such a call in any
-case. Answers to queries are cached, errors included, unless `Ledger.caches_answers` is off.
+Each method of a provider declares whether it changes something. A call of a changing method is
+recorded and not sent; it counts as successful. A second guard in front of the provider refuses such
+a call. Answers to queries are cached, errors included, unless `Ledger.caches_answers` is off.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 UNKNOWN_RESULT_DELAY_S = 1e9
-"""Requeue delay after a change with an unknown result: beyond any forecast."""
+"""Requeue delay in seconds after a change with an unknown result: longer than any forecast."""
 
 ANSWER_ERRORS = (
     errors.NotFound,
@@ -43,32 +43,35 @@ ANSWER_ERRORS = (
     errors.InvalidArgument,
     errors.FailedPrecondition,
 )
-"""Errors that controllers treat as answers; after any other error the forecast is incomplete."""
+"""Errors that are answers to a query; after any other error the forecast is incomplete."""
 
 
 KNOWN_RESULTS: Mapping[str, object] = {
     MachineDriver.initialize_machine.__name__: MachineInfo(),
     MachineDriver.delete_machine.__name__: DeleteMachineResponse(),
 }
-"""Changes whose final result is known."""
+"""Name of a changing method -> its result, for methods whose result is known in advance."""
 
 
 class ChangeRefused(errors.Internal):
-    """A change was about to reach the provider: a bug of this program. Nothing was changed."""
+    """A change was about to reach the provider, which is a bug of this program.
+
+    Nothing was changed.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudChange:
-    """Call that would change something in the cloud.
+    """Recorded call that would change something in the cloud.
 
     Attributes:
         verb: name of the method.
         arguments: arguments of the call, by parameter name.
         at_s: time of the call on the monotonic clock.
-        listed: whether the cloud lists the load balancer; None: not known, or the call is about
-            another object.
-        adopted: whether the load balancer existed before the Service, so that a deletion only
-            releases it.
+        listed: whether the cloud lists the Service's load balancer; None: unknown, or the call is
+            not about a load balancer.
+        adopted: whether the load balancer existed before the Service, so that the provider keeps
+            the load balancer when the Service is deleted.
     """
 
     verb: str
@@ -79,7 +82,7 @@ class CloudChange:
 
 
 class PendingQueries:
-    """Pending queries, and the time of the last answer."""
+    """Number of pending queries, and the time of the last answer."""
 
     def __init__(self) -> None:
         self._open = 0
@@ -106,11 +109,11 @@ class Ledger:
     """Recorded changes and failed queries.
 
     Attributes:
-        changes: in the order of the calls.
-        failures: (method, name of its subject) -> error.
-        caches_answers: whether answers are cached; else each query is sent every time.
+        changes: recorded calls, in their order.
+        failures: (name of the method, names of the queried objects) -> error.
+        caches_answers: whether answers are reused; else each query is sent to the cloud.
         queries: all queries sent to the cloud.
-        first_queries: the first queries about each subject.
+        first_queries: the first query about each object.
     """
 
     changes: list[CloudChange] = field(default_factory=list)
@@ -125,7 +128,7 @@ class RecordingCloudClient(CloudClient):
 
     Args:
         cloud, options: see `CloudClient`.
-        ledger: receives the changes and failures.
+        ledger: receives the changes, the failures and the numbers of pending queries.
     """
 
     def __init__(self, cloud: Cloud, *, ledger: Ledger, **options: Any) -> None:
@@ -140,7 +143,7 @@ class RecordingCloudClient(CloudClient):
         """Send a query, or record a change; see `CloudClient.call`.
 
         Raises:
-            RetryAfter: the result of this change cannot be known.
+            RetryAfter: the change is recorded, and its result cannot be predicted.
             CloudError: see `CloudClient.call`.
         """
         operation = self._operation(method, args)
@@ -161,7 +164,11 @@ class RecordingCloudClient(CloudClient):
     async def _call_provider(
         self, cloud: Cloud, operation: ProviderCall, method: Callable[..., Any]
     ) -> object:
-        """Refuse changes right before the provider: the second guard."""
+        """Call the provider for a query; refuse a change (second guard).
+
+        Raises:
+            ChangeRefused: the operation is a change.
+        """
         if operation.change:
             raise ChangeRefused(f"{operation.verb}: refused; a forecast makes no changes")
         return await super()._call_provider(cloud, operation, method)
@@ -186,7 +193,10 @@ class RecordingCloudClient(CloudClient):
     async def _answer(
         self, operation: ProviderCall, method: Callable[..., Any], args: tuple[Any, ...]
     ) -> object:
-        """Return the cloud's answer or its error. A silent cloud gets no further query."""
+        """Return the cloud's answer or its error.
+
+        After a query that timed out, while no other query was answered, no more queries are sent.
+        """
         query = (operation.verb, " ".join(filter(None, map(_subject_name, args))))
         self._ledger.failures.pop(query, None)
         answers_before, answer = self._answer_count, cast("object", self._timeout_error)
@@ -200,8 +210,8 @@ class RecordingCloudClient(CloudClient):
         if not isinstance(answer, errors.DeadlineExceeded):
             self._answer_count += 1
         elif self._answer_count == answers_before and self._timeout_error is None:
-            # No query got an answer for a whole deadline. Each further query would wait for its
-            # own deadline, so no further one is sent.
+            # No query was answered while this query waited until its deadline. Further queries
+            # would wait just as long, so none are sent.
             self._timeout_error = errors.DeadlineExceeded(f"skipped after a timeout: {answer}")
         if isinstance(answer, errors.CloudError) and not isinstance(answer, ANSWER_ERRORS):
             self._ledger.failures[query] = answer
@@ -221,7 +231,7 @@ class RecordingCloudClient(CloudClient):
         )
 
     async def _listed(self, service: Service) -> Sequence[LoadBalancerRecord] | None:
-        """Return the load balancers the cloud lists for a Service; None: not known."""
+        """Return the load balancers that the cloud lists for a Service; None: unknown."""
         if not self.offers(LoadBalancerDigests):
             return None
         cluster = self.cluster_name
@@ -246,7 +256,7 @@ class RecordingCloudClient(CloudClient):
 
 
 def _cache_key(argument: object) -> object:
-    """Return a key that distinguishes queries by this argument."""
+    """Return the part of a query's cache key for one argument."""
     if isinstance(argument, Node):
         return (argument.name, argument.uid, argument.provider_id)
     if isinstance(argument, Service):
@@ -261,7 +271,7 @@ def _cache_key(argument: object) -> object:
 
 
 def _subject_name(argument: object) -> str:
-    """Return the name of a query's subject, for messages."""
+    """Return the name of the object that an argument is about, for messages; empty = none."""
     if isinstance(argument, MachineRequest):
         return argument.identity.name
     if isinstance(argument, ListMachinesRequest):

@@ -1,9 +1,9 @@
 """Forecast: runs the daemon's controllers over a copy of the cluster, and collects their changes.
 
-The copy is in the fake API server, where the controllers may write. Objects have the fields of the
-daemon's types; those that cannot be decoded are known by key only, as in the daemon. The copy has
-no connection to the real API server. The fake one validates nothing, since the real one has
-accepted the objects.
+The copy is in a fake API server, where the controllers may write, without a connection to the real
+API server. The copied objects have the fields of the daemon's types. Only the keys of objects that
+cannot be decoded are known, as in the daemon. The fake API server does not validate, since the real
+API server has accepted the objects.
 """
 
 from __future__ import annotations
@@ -55,38 +55,40 @@ K = TypeVar("K", bound=KubeObject)
 _HISTORY_SIZE = 10_000_000
 
 MIN_HORIZON_S = 90.0
-"""Minimum length of a forecast: a deletion and its consequences at the slow pace of routes and load
-balancers."""
+"""Minimum length of a forecast in seconds: enough for the deletion of a node and its consequences
+for routes and load balancers, which follow slowly."""
 
 MARGIN_S = 30.0
-"""Time for the consequences of the daemon's longest wait."""
+"""Seconds for the consequences of a change after the daemon's longest wait."""
 
 ANSWER_TIMEOUT_S = 30.0
-"""Time limit for one answer of the API server, including retries that it asks for."""
+"""Time limit in seconds for one request to the API server, including retries that the API server
+asks for."""
 
 SECOND_ANSWER_S = 0.5
-"""Time for a second answer and the reaction to it."""
+"""Seconds for the second answer about a node and the controller's reaction to it."""
 
 MAX_LISTED = 5
-"""Limit of listed objects whose query failed, per method."""
+"""Limit of objects in a message about failed queries of one method."""
 
 _MACHINE_KINDS = (MACHINES, MACHINE_CLASSES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
 _GUARDED = (MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
 
 WATCHED_KINDS: tuple[ResourceKind[Any], ...] = (NODES, SERVICES, *_MACHINE_KINDS, SECRETS)
-"""Kinds that controllers watch."""
+"""Kinds that are copied if an enabled controller watches them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindSnapshot(Generic[K]):
-    """All objects of one kind.
+    """All objects of one kind in the copy.
 
     Attributes:
-        before: by key, as read from the cluster.
-        current: by key, in their current state.
+        before: key -> object as read from the cluster.
+        current: key -> object as changed by the controllers.
         malformed: keys of objects that cannot be decoded.
-        touched: key -> monotonic time of the first write, or of the deletion.
-        last: key -> last state of each touched object.
+        touched: key of each changed object -> monotonic time of its deletion, or of its first
+            write.
+        last: key -> last state of each changed object.
     """
 
     before: Mapping[str, K]
@@ -103,10 +105,10 @@ class _History:
 
 
 class FakeTracker:
-    """The copy; it creates clients like `ccm.app.clients.ClientFactory`.
+    """Copy of the cluster in a fake API server; creates clients like `ClientFactory`.
 
     Attributes:
-        served: plurals of the machine resources that the cluster serves; None: not known.
+        served: plurals of the machine resources that the cluster serves; None: unknown.
     """
 
     def __init__(self) -> None:
@@ -117,7 +119,7 @@ class FakeTracker:
         self._transport = MemoryTransport(self._store, is_strict=False)
 
     def serve(self, plurals: Collection[str]) -> None:
-        """Serve the machine resources with these plurals."""
+        """Let the fake API server serve the machine resources with these plurals."""
         self.served = plurals
         for definition in crds.DEFINITIONS:
             kind = kinds.kind_of_definition(dict(crds.manifest(definition)))
@@ -127,13 +129,19 @@ class FakeTracker:
     def load(
         self, kind: ResourceKind[K], objects: Mapping[str, K], *, malformed: Collection[str] = ()
     ) -> None:
-        """Set all objects of a kind; `malformed` are the keys of undecodable ones."""
+        """Store all objects of a kind in the copy.
+
+        Args:
+            kind: kind of the objects.
+            objects: key -> object.
+            malformed: keys of objects that cannot be decoded.
+        """
         self._loaded[kind] = objects, malformed
         served = self._served(kind)
         assert served is not None, kind.plural
         for key, obj in objects.items():
             body = msgspec.to_builtins(document_of(obj))
-            # A malformed time or number that the real API server accepted stays as it is.
+            # A malformed time or number that the real API server accepted is copied unchanged.
             with suppress(schema.WrongTypeError):
                 body = served.clean(body)
             self._store.restore(served, key, body)
@@ -144,7 +152,7 @@ class FakeTracker:
             self._store.restore(served, key, {"metadata": stub})
 
     def objects(self, kind: ResourceKind[K]) -> KindSnapshot[K]:
-        """Return the objects of a kind; none if it was not loaded."""
+        """Return the objects of a kind; empty if the kind was not loaded."""
         served = self._served(kind)
         before, malformed = self._loaded.get(kind, ({}, ()))
         history = self._histories[f"{kind.plural}.{kind.group}"]
@@ -160,7 +168,7 @@ class FakeTracker:
         )
 
     def named(self, name: str) -> Client:
-        """Return a client; all clients write to the same copy."""
+        """Return a client with this name; all clients use the copy."""
         return self._transport.client(name)
 
     def _served(self, kind: ResourceKind[Any]) -> kinds.ServedKind | None:
@@ -181,7 +189,7 @@ class _EventCollector:
         self.warnings: dict[tuple[ChangedObject, str], str] = {}
 
     def recorder(self, component: str) -> _EventCollector:
-        """Return the one recorder of all components."""
+        """Return this recorder, which all components share."""
         del component
         return self
 
@@ -206,8 +214,8 @@ async def forecast(
         options: the daemon's flags.
         client: reads the API server.
         cloud: the open provider.
-        wait: whether to wait in real time between two denials of an instance and query again;
-            else the first answer is reused.
+        wait: whether to query the cloud a second time about a missing instance, after a wait in
+            real time; else the first answer is reused.
 
     Raises:
         KubeError: the cluster cannot be read.
@@ -226,7 +234,8 @@ async def forecast(
         ledger.caches_answers, began = True, clock.monotonic()
         with skipping_waits():
             await _wait_idle(work, ledger.queries, horizon_s(options))
-        # Collected before the controllers stop: their clean-up is not part of the forecast.
+        # Collect the results before the controllers stop: their clean-up is not part of the
+        # forecast.
         left_out = {
             name: health.detail for name, health in vitals.controllers.items() if health.detail
         }
@@ -258,13 +267,13 @@ def horizon_s(options: Options) -> float:
 def collect_changes(
     cluster: FakeTracker, ledger: Ledger, after_s: changes.DelayFunction, *, namespace: str = ""
 ) -> Sequence[PlannedChange]:
-    """Return the changes in the copy of the cluster and the recorded calls to the cloud.
+    """Return the changes of the copy and the changes by the recorded calls to the cloud.
 
     Args:
-        cluster: the copy.
+        cluster: the copy of the cluster.
         ledger: the recorded calls.
         after_s: see `changes.DelayFunction`.
-        namespace: of Machines.
+        namespace: namespace of Machines.
     """
     differences: list[PlannedChange] = []
     for kind in WATCHED_KINDS:
@@ -274,7 +283,7 @@ def collect_changes(
             if before is None and (now is None or kind is SECRETS):
                 continue  # transient, like the bootstrap token of a new VM
             if before is not None and before.is_deleting:
-                now = copy.last[key]  # another client deleted it
+                now = copy.last[key]  # the deletion is not the daemon's change
             differences += changes.object_changes(kind.kind, before, now, after_s=after_s(moment))
     calls = [
         changes.call_change(call, after_s=after_s(call.at_s), namespace=namespace)
@@ -291,7 +300,7 @@ def collect_changes(
 
 
 async def copy_cluster(options: Options, client: Client) -> FakeTracker:
-    """Copy the objects that the daemon would watch, and its deletion record.
+    """Copy the objects that the daemon would watch, and the deletion record.
 
     Raises:
         KubeError: the cluster cannot be read.
@@ -318,7 +327,10 @@ async def copy_cluster(options: Options, client: Client) -> FakeTracker:
 async def _watched_kinds(
     options: Options, client: Client, cluster: FakeTracker
 ) -> Mapping[ResourceKind[Any], str]:
-    """Return the watched kinds with their namespaces; load objects that decide about them."""
+    """Return the kinds to copy -> namespace (empty = all namespaces).
+
+    If controllers watch Machines, also copy the namespace and the CRDs that these controllers read.
+    """
     namespaces: dict[ResourceKind[Any], str] = {}
     by_plural = {kind.plural: kind for kind in WATCHED_KINDS}
     for manifest in controllers.enabled(options.controllers):
@@ -353,11 +365,11 @@ async def _watched_kinds(
 async def _crd(client: Client, kind: ResourceKind[Any]) -> CustomResourceDefinition:
     """Return the CRD of a kind.
 
-    Where it is missing or forbidden, return a CRD that is not being deleted: the daemon then
-    blocks nothing.
+    If the CRD is missing or cannot be read for lack of permission, return a CRD that is not being
+    deleted, so that the daemon blocks nothing.
 
     Raises:
-        KubeError: it cannot be read for another reason.
+        KubeError: the CRD cannot be read for another reason.
     """
     name = crdguard.crd_name(kind)
     try:
@@ -376,10 +388,10 @@ async def _pages(
 
 
 async def _await_answer(question: Awaitable[T], what: str) -> T:
-    """Await an answer of the API server for at most `ANSWER_TIMEOUT_S`.
+    """Await a response of the API server for at most `ANSWER_TIMEOUT_S`.
 
     Raises:
-        KubeError: the answer is an error, or there is none in time.
+        KubeError: the request failed, or there was no response in time.
     """
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
@@ -390,7 +402,7 @@ async def _await_answer(question: Awaitable[T], what: str) -> T:
 
 
 def _waiting_controllers(options: Options, cluster: FakeTracker) -> Mapping[str, str]:
-    """Return the controllers that would wait for missing CRDs -> reason."""
+    """Return the names of the controllers that would wait for missing CRDs -> reason."""
     if cluster.served is None:
         return {}
     why = "waiting: the CRDs of Machines are missing; apply manifests/crds.yaml"
@@ -402,12 +414,12 @@ def _waiting_controllers(options: Options, cluster: FakeTracker) -> Mapping[str,
 
 
 def _between_denials_s(options: Options) -> float:
-    """Return the seconds between two queries about a node, with the maximum jitter."""
+    """Return the maximum seconds between a denial of a node and the second query, with jitter."""
     return 1.2 * options.node_monitor_period.total_seconds()
 
 
 async def _wait_idle(work: asyncio.Task[None], questions: PendingQueries, seconds: float) -> None:
-    """Let the controllers run until no query was pending for that many seconds."""
+    """Let the controllers run until no query was pending for `seconds`; raise if they fail."""
     began = clock.monotonic()
     while (left_s := seconds - min(questions.idle_s, clock.monotonic() - began)) > 0:
         await asyncio.wait({work}, timeout=left_s)
@@ -416,7 +428,10 @@ async def _wait_idle(work: asyncio.Task[None], questions: PendingQueries, second
 
 
 def _unusable_classes(cluster: FakeTracker, cloud: Cloud) -> Mapping[str, str]:
-    """Return the keys of MachineClasses that cannot create a VM -> fault, as in `doctor`."""
+    """Return the keys of the MachineClasses with which no VM can be created -> faults.
+
+    `doctor` reports the same faults.
+    """
     secrets = cluster.objects(SECRETS).current
     unusable = dict[str, str]()
     for machine_class in cluster.objects(MACHINE_CLASSES).current.values():
@@ -433,7 +448,7 @@ def _unusable_classes(cluster: FakeTracker, cloud: Cloud) -> Mapping[str, str]:
 def _drop_impossible(
     differences: Sequence[PlannedChange], cluster: FakeTracker, unusable: Collection[str]
 ) -> Sequence[PlannedChange]:
-    """Drop the creation of VMs that their MachineClass makes impossible."""
+    """Drop the creations of VMs whose MachineClass is in `unusable`."""
     barred = {
         ChangedObject(MACHINES.kind, machine.namespace, machine.name)
         for machine in cluster.objects(MACHINES).current.values()
@@ -450,9 +465,11 @@ def _drop_impossible(
 def _add_conditions(
     differences: Sequence[PlannedChange], cluster: FakeTracker
 ) -> Iterator[PlannedChange]:
-    """Add the condition of a deletion: a second denial by the cloud, or a drain.
+    """Add the condition to each deletion of a node or VM.
 
-    A deletion after a drain gets no time: Pods are not copied, so the length of a drain is unknown.
+    A VM is deleted after the drain of its node, and the node with its Machine; the delay is set to
+    0, because Pods are not copied and so the length of the drain is unknown. Any other node is
+    deleted after a delay if its instance is still missing.
     """
     deleted_vms = {
         change.subject
@@ -516,7 +533,7 @@ def _undecodable_events(cluster: FakeTracker) -> Iterator[RecordedEvent]:
 def _blocked_deletions(
     options: Options, cluster: FakeTracker
 ) -> Mapping[str, deletions.BlockedDeletions]:
-    """Return the blocked deletions in the copy's record, by kind of object."""
+    """Return the blocked deletions in the copy's deletion record, by kind of object."""
     namespace, owner = options.leader_elect_resource_namespace, options.leader_elect_resource_name
     record = cluster.objects(CONFIG_MAPS).current.get(f"{namespace}/{deletions.CONFIG_MAP_NAME}")
     return deletions.blocked_deletions(record, owner)
@@ -525,14 +542,19 @@ def _blocked_deletions(
 def _split_events(
     forecast: Forecast, events: _EventCollector, on_record: Mapping[str, deletions.BlockedDeletions]
 ) -> Forecast:
-    """Split the collected events into blocked deletions and other warnings.
+    """Return the forecast with the collected events as `blocked` or `warnings`.
 
-    A deletion that was blocked only for a time is dropped.
+    Events about deletions that are no longer blocked at the end are dropped.
+
+    Args:
+        forecast: the forecast without these events.
+        events: collected events.
+        on_record: blocked deletions in the deletion record, by kind.
     """
     kept = {
         (entry.namespace, entry.name) for blocked in on_record.values() for entry in blocked.objects
     }
-    # The record lists only the first objects of a kind, and counts the rest.
+    # The record may list only the first objects of a kind. If so, keep all events.
     is_short = any(blocked.count > len(blocked.objects) for blocked in on_record.values())
     notices = list(events.events())
     holds = [notice for notice in notices if notice.reason == REASON_DELETION_HELD]

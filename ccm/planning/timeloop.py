@@ -1,8 +1,8 @@
-"""Event loop that skips waiting, except for answers from outside.
+"""Event loop that skips waits, except for waits for external operations.
 
-While the loop hurries and no hold is set, its clock moves only by skipped waits: it jumps to the
-next timer, and computing takes no time, however slow the machine. A wait for an external answer
-sets a hold. Meanwhile the clock follows real time, so that deadlines and rate limits apply.
+In a `skipping_waits` block the loop's clock is frozen while tasks run, and jumps to the next timer
+when all tasks wait. During an external operation (`real_time`), such as a call to the cloud, the
+clock follows real time, so that deadlines and rate limits apply.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class FastForwardLoop(SkippingLoop):
 
     @property
     def may_jump(self) -> bool:
-        """Whether the loop hurries and no hold is set."""
+        """Whether waits are skipped: in a `skipping_waits` block without external operations."""
         return self._skips_waits and not self.external_operations
 
     def time(self) -> float:
-        """Return the machine's monotonic time plus the skipped seconds."""
+        """Return the real monotonic time plus the skipped seconds."""
         real = super().time() if self._frozen_at is None else self._frozen_at
         return real + self.ahead_s
 
@@ -46,7 +46,7 @@ class FastForwardLoop(SkippingLoop):
         return wall + timedelta(seconds=self.time() - since)
 
     def run_forever(self) -> None:
-        """Run the loop, with the project's clocks on its time."""
+        """Run the loop; `ccm.base.clock` follows its time meanwhile."""
         self._began = clock.now(), self.time()
         super().run_forever()
 
@@ -71,12 +71,12 @@ class FastForwardLoop(SkippingLoop):
             self.add_external_operations(-1)
 
     def add_external_operations(self, count: int) -> None:
-        """Add `count` to the number of external operations; a negative number ends them."""
+        """Add `count` to the number of external operations; negative when operations end."""
         super().add_external_operations(count)
         self._update_clock()
 
     def _update_clock(self) -> None:
-        """Freeze the clock, or let it continue from the frozen time."""
+        """Freeze the clock if waits are skipped now; else let it continue from the frozen time."""
         real = super().time()
         if self.may_jump and self._frozen_at is None:
             self._frozen_at = real
@@ -102,12 +102,12 @@ class _Selector(selectors.DefaultSelector):
 
 
 def skipping_waits() -> AbstractContextManager[None]:
-    """Skip waits if the running loop can."""
+    """Skip waits in a `with` block; without effect unless the running loop can skip waits."""
     loop = asyncio.get_running_loop()
     return loop.skipping_waits() if isinstance(loop, FastForwardLoop) else contextlib.nullcontext()
 
 
 def real_time() -> AbstractContextManager[None]:
-    """Follow real time if the running loop can skip waits."""
+    """Follow real time in a `with` block; without effect unless the running loop can skip waits."""
     loop = asyncio.get_running_loop()
     return loop.real_time() if isinstance(loop, FastForwardLoop) else contextlib.nullcontext()
