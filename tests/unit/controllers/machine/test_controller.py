@@ -63,7 +63,7 @@ KEPT = {names.ANNOTATION_PRESERVE: "now"}
 
 
 @pytest.mark.row("machine-command-05")
-async def test_definitions_that_are_missing_are_waited_for(world: World) -> None:
+async def test_controller_waits_for_missing_crds_with_throttled_warnings(world: World) -> None:
     for name in ("machines", "machineclasses", "machinesets", "machinedeployments"):
         world.server.drop(f"{DEFINITIONS}/{name}.{names.GROUP}")
     with capture_logs() as lines:
@@ -99,7 +99,7 @@ def marker(world: World) -> str:
 
 
 @pytest.mark.row("machine-cluster-04", "machine-cluster-05")
-async def test_machines_here_and_nodes_there() -> None:
+async def test_machines_are_in_the_control_and_nodes_in_the_target_cluster() -> None:
     control, target = two()
     async with control.running("machine"):
         await advance(1)
@@ -121,7 +121,7 @@ async def test_machines_here_and_nodes_there() -> None:
 
 
 @pytest.mark.row("machine-cluster-01", "machine-cluster-05")
-async def test_without_a_cluster_to_join_nobody_is_asked_for_nodes() -> None:
+async def test_no_node_is_requested_without_a_target_cluster() -> None:
     control, target = two(has_target=False)
     async with control.running("machine"):
         await advance(1)
@@ -139,7 +139,7 @@ async def test_without_a_cluster_to_join_nobody_is_asked_for_nodes() -> None:
 
 
 @pytest.mark.row("machine-cluster-05")
-async def test_a_marker_that_is_given_is_not_asked_for() -> None:
+async def test_configured_cluster_marker_is_not_looked_up() -> None:
     control, target = two(cluster="ours")
     await control.run(1, "machine")
 
@@ -172,7 +172,7 @@ def touch(world: World) -> None:
 
 @pytest.mark.row("machine-clock-01")
 @pytest.mark.parametrize("seconds", [HOUR_S, -HOUR_S])
-async def test_a_jump_of_all_clocks_costs_a_waiting_machine_nothing(
+async def test_clock_jump_does_not_consume_the_creation_timeout(
     world: Ready, seconds: float
 ) -> None:
     """As where the API server runs on our own host."""
@@ -193,7 +193,7 @@ async def test_a_jump_of_all_clocks_costs_a_waiting_machine_nothing(
 
 
 @pytest.mark.row("machine-clock-01")
-async def test_a_clock_of_ours_that_was_wrong_from_the_start_fails_nobody(world: Ready) -> None:
+async def test_wrong_local_clock_does_not_shorten_the_creation_timeout(world: Ready) -> None:
     world.server.clock = Steady()  # type: ignore[assignment]
     world.machine(creationTimeout="5m")
     jump_of_the_wall(HOUR_S)
@@ -205,7 +205,7 @@ async def test_a_clock_of_ours_that_was_wrong_from_the_start_fails_nobody(world:
 
 
 @pytest.mark.row("machine-clock-02")
-async def test_a_jump_makes_no_young_vm_old_enough_to_go(world: Ready) -> None:
+async def test_clock_jump_does_not_make_a_young_orphan_vm_deletable(world: Ready) -> None:
     world.server.clock = Steady()  # type: ignore[assignment]
     world.driver.add(Identity(cluster=CLUSTER, pool="small", name="lost", uid="u"))
     born = clock.now()
@@ -220,7 +220,7 @@ async def test_a_jump_makes_no_young_vm_old_enough_to_go(world: Ready) -> None:
     assert clock.now() - born > timedelta(hours=3)
 
 
-async def test_a_jump_uses_no_force_on_a_drain(world: Drains) -> None:
+async def test_clock_jump_does_not_force_a_drain(world: Drains) -> None:
     world.pod("p0", grace_s=100)
     async with world.started(timeout_s=HOUR_S):
         await advance(5)
@@ -232,7 +232,7 @@ async def test_a_jump_uses_no_force_on_a_drain(world: Drains) -> None:
         assert (world.progress().forced, world.state()) == (False, DrainState.DONE)
 
 
-async def test_a_jump_ends_no_preservation(world: Ready) -> None:
+async def test_clock_jump_does_not_end_preservation(world: Ready) -> None:
     """Its set would delete it then."""
     world.lived(phase="Failed", metadata={"annotations": KEPT}, machinePreserveTimeout="1h")
     async with world.running("machine"):
@@ -259,7 +259,7 @@ async def test_a_jump_ends_no_preservation(world: Ready) -> None:
     ],
     ids=["unmarked", "unmarked-adopted", "foreign", "of-a-former-machine"],
 )
-async def test_a_vm_that_has_the_name(
+async def test_vm_with_the_machine_name_is_adopted_only_if_unmarked_and_allowed(
     cluster: str, uid: str, adopt: bool, provider_id: str
 ) -> None:
     world = Ready(adopt_unmarked=adopt)
@@ -284,7 +284,7 @@ class Stripping(FakeDriver):
         return replace(info, last_known_state="initialised")
 
 
-async def test_a_machine_is_claimed_whenever_its_vm_is_initialised(world: Ready) -> None:
+async def test_finalizer_removed_during_vm_initialisation_is_restored(world: Ready) -> None:
     world.driver = driver = Stripping()
     driver.world = world
     world.machine()
@@ -314,7 +314,7 @@ async def started(world: World, count: int) -> None:
     await advance(60)
 
 
-async def test_half_a_listing_makes_no_second_vm_and_deletes_none(world: Ready) -> None:
+async def test_partial_vm_listing_creates_no_duplicate_and_deletes_no_vm(world: Ready) -> None:
     """A VM that a listing lacks is found by the driver, which looks for its marks itself."""
     async with world.running():
         await started(world, 4)
@@ -328,7 +328,7 @@ async def test_half_a_listing_makes_no_second_vm_and_deletes_none(world: Ready) 
     assert world.get("late")["spec"]["providerID"] == "fake:///late"
 
 
-async def test_a_listing_of_the_past_deletes_no_vm_of_today(world: Ready) -> None:
+async def test_stale_vm_listing_deletes_no_current_vm(world: Ready) -> None:
     world.driver = driver = Stale()
     async with world.running():
         await started(world, 3)
@@ -344,7 +344,7 @@ async def test_a_listing_of_the_past_deletes_no_vm_of_today(world: Ready) -> Non
     }
 
 
-async def test_records_without_an_id_are_nobodys(world: Ready) -> None:
+async def test_vm_records_without_provider_id_are_not_deleted(world: Ready) -> None:
     async with world.running():
         await started(world, 2)
         for key, record in world.driver.vms.items():
@@ -357,7 +357,7 @@ async def test_records_without_an_id_are_nobodys(world: Ready) -> None:
 # --- deletions ------------------------------------------------------------------------------------
 
 
-async def test_another_provider_is_asked_at_once(world: Ready) -> None:
+async def test_retry_now_skips_the_back_off_of_a_failed_deletion(world: Ready) -> None:
     going.goes(world)
     world.driver.faults["delete_machine"] = [errors.Internal("x")]
     async with world.running(*MAKE):
@@ -369,7 +369,7 @@ async def test_another_provider_is_asked_at_once(world: Ready) -> None:
     assert world.get(going.M) == {}
 
 
-async def test_a_machine_that_is_gone_is_not_deleted_once_more(world: Ready) -> None:
+async def test_deleted_machine_in_a_stale_cache_is_not_deleted_again(world: Ready) -> None:
     """Real API servers answer with the former version: the cache looks as new as that."""
     going.goes(world)
     async with world.running("machineclass"):
@@ -391,7 +391,9 @@ async def test_a_machine_that_is_gone_is_not_deleted_once_more(world: Ready) -> 
 
 
 @pytest.mark.parametrize("provider_id", ["fake:///m0", "fake:///other"])
-async def test_a_deleted_node_takes_its_own_machine_with_it(world: World, provider_id: str) -> None:
+async def test_node_deletion_deletes_the_machine_with_the_same_provider_id(
+    world: World, provider_id: str
+) -> None:
     world.lived()
     world.node(metadata={"finalizers": ["example.com/held"]}, providerID=provider_id)
     async with world.running("machine"):
@@ -404,7 +406,7 @@ async def test_a_deleted_node_takes_its_own_machine_with_it(world: World, provid
 
 
 @pytest.mark.parametrize("returns", [True, False])
-async def test_a_node_that_the_cache_lacks_is_drained_before_its_vm_goes(returns: bool) -> None:
+async def test_vm_deletion_waits_for_a_node_the_cache_lacks_until_timeout(returns: bool) -> None:
     """Unless the cache does not show it until force is due."""
     server = FragileServer()
     world = Ready(server)
@@ -426,7 +428,9 @@ async def test_a_node_that_the_cache_lacks_is_drained_before_its_vm_goes(returns
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-async def test_volumes_of_another_vms_node_stay_where_they_are(world: Ready, is_own: bool) -> None:
+async def test_forced_deletion_keeps_volume_attachments_of_another_vms_node(
+    world: Ready, is_own: bool
+) -> None:
     """A deletion by force that another controller began goes on after a new node came."""
     going.goes(world, "Force Drain successful. Delete Volume Attachments")
     if not is_own:
@@ -439,7 +443,7 @@ async def test_volumes_of_another_vms_node_stay_where_they_are(world: Ready, is_
 
 
 @pytest.mark.parametrize("said", ["", "a budget"])
-async def test_a_preserved_machine_is_drained_again_when_it_goes(world: Ready, said: str) -> None:
+async def test_preserved_machine_is_drained_again_on_deletion(world: Ready, said: str) -> None:
     """The other drain, which ended in that moment, neither cordoned its node nor used force."""
     labels = {"node": "m0", names.LABEL_FORCE_DELETION: "True"}
     path = world.joined(
@@ -456,7 +460,7 @@ async def test_a_preserved_machine_is_drained_again_when_it_goes(world: Ready, s
     assert world.get() == {}
 
 
-async def test_an_end_of_preservation_is_told_by_its_writer_alone(world: Ready) -> None:
+async def test_end_of_preservation_emits_no_event_if_already_written(world: Ready) -> None:
     """A predecessor wrote it in that moment, and the second write finds it."""
     path = world.lived(phase="Failed", metadata={"annotations": KEPT})
     status = f"{path}/status"
@@ -485,7 +489,7 @@ async def test_an_end_of_preservation_is_told_by_its_writer_alone(world: Ready) 
 
 @pytest.mark.row("machine-drain-29")
 @pytest.mark.parametrize("pods", [0, 1])
-async def test_that_nobody_had_to_leave_is_no_event(world: Drains, pods: int) -> None:
+async def test_drain_without_evicted_pods_emits_no_event(world: Drains, pods: int) -> None:
     for number in range(pods):
         world.pod(f"p{number}")
     async with world.started():
@@ -495,7 +499,7 @@ async def test_that_nobody_had_to_leave_is_no_event(world: Drains, pods: int) ->
     assert world.reasons() == ["NodeDrained"] * pods
 
 
-async def test_a_drain_that_was_stopped_is_forgotten(world: Drains) -> None:
+async def test_stopped_drain_has_no_progress_and_wakes_no_machine(world: Drains) -> None:
     world.pod("p0", grace_s=100)
     async with world.started():
         await advance(1)
@@ -509,7 +513,7 @@ async def test_a_drain_that_was_stopped_is_forgotten(world: Drains) -> None:
 
 
 @pytest.mark.parametrize("then", [None, {"terminating": True}, {"terminating": False}], ids=str)
-async def test_a_node_that_stays_is_not_marked_until_another_drain_cordons_it(
+async def test_preservation_drain_does_not_cordon_until_another_drain_does(
     world: Drains, then: Any
 ) -> None:
     """A deletion and an update in place go before the drain of a preserved machine."""
@@ -528,7 +532,7 @@ async def test_a_node_that_stays_is_not_marked_until_another_drain_cordons_it(
     assert world.node_object()["spec"].get("unschedulable", False) is (then is not None)
 
 
-async def test_a_drain_without_lease_changes_nothing(world: Drains) -> None:
+async def test_drain_evicts_no_pod_after_the_lease_expired(world: Drains) -> None:
     """It has the guard of the leader that started it."""
     world.pod("p0")
     held, loop = lease_guard.LeaseGuard(), asyncio.get_running_loop()
@@ -558,7 +562,7 @@ async def test_a_drain_without_lease_changes_nothing(world: Drains) -> None:
 
 
 @pytest.mark.parametrize(("force", "evicts"), [(True, True), (False, True), (False, False)])
-async def test_a_drain_meets_another_pod_of_that_name(
+async def test_drain_keeps_a_recreated_pod_of_the_same_name(
     world: Drains, force: bool, evicts: bool
 ) -> None:
     """It came in between, and stays."""
@@ -582,7 +586,7 @@ async def test_a_drain_meets_another_pod_of_that_name(
     assert [one["spec"]["nodeName"] for one in world.server.list(PODS)] == ["m1"]
 
 
-async def test_those_who_waited_longest_for_a_budget_go_first(world: Drains) -> None:
+async def test_pods_blocked_by_a_disruption_budget_are_evicted_in_order(world: Drains) -> None:
     for number in range(3):
         world.pod(f"p{number}", node=f"n{number}", grace_s=1)
         world.node(f"n{number}")
@@ -617,7 +621,9 @@ def listed(world: World) -> list[str]:
 
 @pytest.mark.row("machine-userdata-05")
 @pytest.mark.parametrize("of_secret", ["", "<<BOOTSTRAP_TOKEN>>"])
-async def test_user_data_of_a_spec_are_filled_in_too(world: World, of_secret: str) -> None:
+async def test_user_data_in_the_provider_spec_gets_its_placeholders_filled(
+    world: World, of_secret: str
+) -> None:
     world.secret(userData=of_secret)
     given = {"size": "small", "userData": "<<MACHINE_NAME>> <<BOOTSTRAP_TOKEN>>"}
     world.machine_class(providerSpec=given)
@@ -633,7 +639,7 @@ async def test_user_data_of_a_spec_are_filled_in_too(world: World, of_secret: st
 
 
 @pytest.mark.parametrize("is_hidden", [False, True])
-async def test_a_token_of_another_is_left_alone(
+async def test_bootstrap_token_of_another_owner_is_kept(
     is_hidden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A policy may hide it."""
@@ -653,7 +659,7 @@ async def test_a_token_of_another_is_left_alone(
     assert (world.phase(), listed(world)) == ("Running", ["bootstrap-token-aaaaaa"])
 
 
-async def test_a_secret_that_took_the_name_of_a_token_stays(world: Ready) -> None:
+async def test_secret_that_replaced_a_bootstrap_token_is_not_deleted(world: Ready) -> None:
     async with world.running(*MAKE):
         world.machine()
         await advance(1)
@@ -666,7 +672,7 @@ async def test_a_secret_that_took_the_name_of_a_token_stays(world: Ready) -> Non
     assert (world.phase(), listed(world)) == ("Running", [name])
 
 
-async def test_a_token_is_made_found_prolonged_and_deleted_without_a_read() -> None:
+async def test_bootstrap_token_lifecycle_needs_no_get_permission() -> None:
     world = Ready(exhausted_retry_s=HOUR_S)
     world.driver.faults["create_machine"] = [errors.ResourceExhausted("x"), None]
     world.server.fails(Forbidden(status=403, reason="Forbidden", message="no"), "GET", TOKENS)
@@ -688,7 +694,7 @@ async def test_a_token_is_made_found_prolonged_and_deleted_without_a_read() -> N
     assert (world.phase(), listed(world)) == ("Running", [])
 
 
-async def test_a_token_that_may_not_be_deleted_holds_up_neither_joining_nor_deletion(
+async def test_forbidden_token_deletion_blocks_neither_joining_nor_deletion(
     world: Ready,
 ) -> None:
     """The token expires by itself."""
@@ -705,7 +711,7 @@ async def test_a_token_that_may_not_be_deleted_holds_up_neither_joining_nor_dele
     assert (world.get(), world.driver.vms) == ({}, {})
 
 
-async def test_a_token_is_deleted_although_the_first_attempt_was_forbidden(world: Ready) -> None:
+async def test_token_deletion_is_retried_after_a_forbidden_response(world: Ready) -> None:
     async with world.running(*MAKE):
         world.machine()
         await advance(1)
@@ -719,7 +725,7 @@ async def test_a_token_is_deleted_although_the_first_attempt_was_forbidden(world
     assert (world.phase(), listed(world), errors) == ("Running", [], [])
 
 
-async def test_a_token_that_was_found_again_is_deleted_though_one_was_before(world: Ready) -> None:
+async def test_token_found_after_a_lost_response_is_deleted(world: Ready) -> None:
     """The answer to its creation was lost, and a former token of the machine had served."""
     api, other = (Tokens(world.server.client().resource(SECRETS)) for _ in range(2))
     owner = decoding.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
@@ -732,7 +738,7 @@ async def test_a_token_that_was_found_again_is_deleted_though_one_was_before(wor
     assert listed(world) == []
 
 
-def test_redaction_knows_a_bounded_number_of_tokens() -> None:
+def test_redaction_remembers_a_bounded_number_of_tokens() -> None:
     held = Tokens(cast("Any", None))
     for number in range(MAX_REDACTED + 1):
         one = Machine(metadata=ObjectMeta(name="m", uid=str(number)))
@@ -742,13 +748,13 @@ def test_redaction_knows_a_bounded_number_of_tokens() -> None:
     assert redact.mask_text("secret-number-001") == redact.MASK
 
 
-def test_each_new_token_has_the_form_that_redaction_knows() -> None:
+def test_new_tokens_match_the_redaction_pattern() -> None:
     for _ in range(2000):
         token = f"{tokens.new_id(secrets.choice)}.{tokens.new_secret(secrets.choice)}"
         assert redact.mask_text(token) == redact.MASK
 
 
-async def test_a_token_is_known_to_redaction_while_it_lives(world: Ready) -> None:
+async def test_token_secret_is_redacted_until_the_node_joins(world: Ready) -> None:
     async with world.running(*MAKE):
         world.machine()
         await advance(1)
@@ -763,7 +769,7 @@ async def test_a_token_is_known_to_redaction_while_it_lives(world: Ready) -> Non
     assert token not in redact.mask_text(f"bad token {token}")
 
 
-async def test_a_refused_token_is_masked() -> None:
+async def test_token_quoted_by_an_admission_webhook_is_masked() -> None:
     """An admission webhook quotes what it refuses."""
     seen: list[str] = []
 
@@ -780,7 +786,7 @@ async def test_a_refused_token_is_masked() -> None:
 
 
 @pytest.mark.parametrize("of_secret", [True, False])
-async def test_user_data_that_a_cloud_quotes_are_masked(world: World, of_secret: bool) -> None:
+async def test_user_data_quoted_in_a_cloud_error_is_masked(world: World, of_secret: bool) -> None:
     data = "#cloud-config\ntoken: <<BOOTSTRAP_TOKEN>>\npassword-of-root is swordfish-no-more\n"
     world.secret(userData=data if of_secret else "")
     world.machine_class(providerSpec={"size": "s"} | ({} if of_secret else {"userData": data}))

@@ -160,7 +160,7 @@ async def gave_up_until(fatal: int) -> bool:
 
 @pytest.mark.row("machine-meltdown-07")
 @steps(9)
-async def test_never_two_are_given_up_and_what_is_preserved_is_preserved_once(step: int) -> None:
+async def test_crash_never_fails_two_machines_and_preserves_each_once(step: int) -> None:
     await sweep(gave_up_until, step=step, least=40 // step)
 
 
@@ -214,7 +214,7 @@ async def deleted(world: Drains, goes: list[str]) -> None:
 @pytest.mark.parametrize(
     ("machines", "step"), [pytest.param(5, 1, marks=pytest.mark.soak), (1, 6)], ids=["all", "some"]
 )
-async def test_a_deletion_is_finished_wherever_it_is_cut(
+async def test_machine_deletion_completes_after_a_crash_at_any_point(
     force: bool, machines: int, step: int
 ) -> None:
     """No VM is left, no other deleted, no node, token or Pod forgotten."""
@@ -323,7 +323,7 @@ async def emptied_until(fatal: int) -> bool:
 
 @pytest.mark.row("machine-drain-26")
 @steps(7)
-async def test_no_pod_is_evicted_twice_nor_left(step: int) -> None:
+async def test_drain_across_a_crash_evicts_each_pod_exactly_once(step: int) -> None:
     await sweep(emptied_until, step=step, least=20 // step)
 
 
@@ -358,7 +358,7 @@ async def updated_until(fatal: int) -> bool:
 
 
 @steps(5)
-async def test_an_update_survives_the_end_of_its_daemon(step: int) -> None:
+async def test_in_place_update_of_one_machine_completes_after_a_crash(step: int) -> None:
     """An agent is never told to begin on a node that is not empty, nor while its health counts."""
     await sweep(updated_until, step=step, least=30 // step)
 
@@ -409,7 +409,7 @@ async def fleet_until(fatal: int, *, replicas: int) -> bool:
         *(pytest.param(3, first, 4, 25, marks=pytest.mark.soak) for first in range(1, 5)),
     ],
 )
-async def test_updates_in_place_survive_the_end_of_their_daemon(
+async def test_in_place_rollout_completes_after_a_crash(
     replicas: int, first: int, step: int, least: int
 ) -> None:
     async def ended_at(fatal: int) -> bool:

@@ -49,7 +49,7 @@ def meddle(world: Rolling, method: str, path: str, action: Callable[[], None]) -
     return seen
 
 
-async def test_a_condition_of_another_writer_in_between_stays(world: Rolling) -> None:
+async def test_condition_written_concurrently_by_another_client_is_kept(world: Rolling) -> None:
     world.deployment(replicas=1)
     frozen = {"type": "Frozen", "status": "True", "reason": "OverShootingReplicaCount"}
     async with world.running(*ONLY):
@@ -68,7 +68,7 @@ async def test_a_condition_of_another_writer_in_between_stays(world: Rolling) ->
 
 
 @pytest.mark.row("rollout-pass-10")
-async def test_a_set_that_cannot_be_made(world: Rolling) -> None:
+async def test_failed_machine_set_creation_sets_a_condition_and_is_retried(world: Rolling) -> None:
     world.deployment(replicas=1)
 
     def refuse(method: str, path: str) -> Exception | None:
@@ -93,7 +93,7 @@ async def test_a_set_that_cannot_be_made(world: Rolling) -> None:
         assert world.said() == ("True", "MachineSetUpdated")
 
 
-async def test_a_set_that_has_machines_after_all_stays(world: Rolling) -> None:
+async def test_history_cleanup_keeps_a_machine_set_that_has_machines(world: Rolling) -> None:
     async with world.at_rest(replicas=1):
         (old,) = (one["metadata"]["name"] for one in world.sets())
         world.edit(template=template("large"))
@@ -114,7 +114,7 @@ async def test_a_set_that_has_machines_after_all_stays(world: Rolling) -> None:
     assert world.server.get(path) is None
 
 
-async def test_sets_stay_where_the_deployment_was_made_anew(world: Rolling) -> None:
+async def test_machine_sets_are_kept_when_the_deployment_was_recreated(world: Rolling) -> None:
     async with world.at_rest(replicas=1):
         first = world.sets()[0]["metadata"]["name"]
 
@@ -130,7 +130,7 @@ async def test_sets_stay_where_the_deployment_was_made_anew(world: Rolling) -> N
     assert "deletionTimestamp" not in world.set_object(first)["metadata"]
 
 
-async def test_a_machine_that_cannot_be_read_lets_no_roll_go_on(world: Rolling) -> None:
+async def test_rollout_waits_while_a_machine_is_malformed(world: Rolling) -> None:
     async with world.at_rest(replicas=1):
         unreadable = world.caches.machines._reflector.malformed_keys
         unreadable.add("default/odd")
@@ -143,7 +143,7 @@ async def test_a_machine_that_cannot_be_read_lets_no_roll_go_on(world: Rolling) 
     assert world.sizes() == {"small": 1, "large": 1}
 
 
-async def test_a_set_without_owner_is_adopted_and_one_that_does_not_match_released(
+async def test_orphan_machine_set_is_adopted_and_mismatched_one_released(
     world: Rolling,
 ) -> None:
     world.set("orphan", metadata={"labels": {"name": "web"}}, template=template("small"))
@@ -164,7 +164,7 @@ async def test_a_set_without_owner_is_adopted_and_one_that_does_not_match_releas
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-async def test_a_deployment_that_goes_in_a_roll_holds_no_node_any_more(
+async def test_deployment_deleted_in_a_rollout_stops_disabling_scale_down(
     world: Rolling, is_replaced: bool
 ) -> None:
     """Nor one that was replaced under its name, as a watch that missed it sees it."""
@@ -221,7 +221,7 @@ async def two() -> AsyncIterator[tuple[Rolling, Lagging, str]]:
 
 
 @pytest.mark.row("rollout-event-01")
-async def test_a_mark_whose_end_is_seen_late_ends_nothing_for_good() -> None:
+async def test_in_place_rollout_continues_after_the_machine_cache_lagged() -> None:
     """Who changed hands bears it until the sets know; it goes, and the next one is chosen."""
     async with two() as (world, server, first):
         updated(world, first)
@@ -239,7 +239,7 @@ async def test_a_mark_whose_end_is_seen_late_ends_nothing_for_good() -> None:
         assert second != first
 
 
-async def test_a_machine_that_changed_hands_unseen_is_not_made_once_more() -> None:
+async def test_machine_moved_between_sets_is_not_recreated_by_a_stale_cache() -> None:
     """Its old set becomes the new one again, before the cache shows that it is no more its own."""
     async with two() as (world, server, first):
         before = world.here()
@@ -290,7 +290,7 @@ async def rolled() -> tuple[Rolling, Mapping[tuple[str, str], int]]:
 
 
 @pytest.mark.row("rollout-autoscaler-08")
-async def test_what_a_roll_writes_and_that_no_node_stays_held() -> None:
+async def test_rollout_writes_are_bounded_and_scale_down_is_enabled_again() -> None:
     world, before = await rolled()
 
     found = told(world, before)
@@ -313,7 +313,7 @@ async def test_what_a_roll_writes_and_that_no_node_stays_held() -> None:
 
 
 @pytest.mark.row("rollout-autoscaler-08")
-async def test_a_node_that_joins_in_a_roll_is_held_at_once(world: Rolling) -> None:
+async def test_node_joining_in_a_rollout_has_scale_down_disabled_at_once(world: Rolling) -> None:
     world.boot_s = 3.0
     world.deployment(replicas=2, strategy=rolling(1, 0))
     async with world.at_work():
@@ -335,7 +335,7 @@ async def test_a_node_that_joins_in_a_roll_is_held_at_once(world: Rolling) -> No
 
 
 @pytest.mark.row("rollout-event-05")
-async def test_machines_that_come_together_are_one_step(world: Rolling) -> None:
+async def test_machines_that_become_ready_together_are_one_rollout_step(world: Rolling) -> None:
     async with world.at_rest(replicas=4, strategy=rolling(2, 0)):
         await all_run(world)
         world.edit(template=template("large"))
@@ -353,7 +353,7 @@ async def test_machines_that_come_together_are_one_step(world: Rolling) -> None:
 
 
 @pytest.mark.row("rollout-autoscaler-08")
-async def test_a_node_that_is_held_late_is_let_go(world: Rolling) -> None:
+async def test_late_scale_down_annotation_is_removed_after_the_rollout(world: Rolling) -> None:
     """The roll ended between the decision to hold it, and the write."""
     world.boot_s = 1.0
     world.deployment(replicas=1)
@@ -377,7 +377,7 @@ async def test_a_node_that_is_held_late_is_let_go(world: Rolling) -> None:
     ],
     ids=["of-use", "not-held", "unknown", "alone"],
 )
-async def test_a_machine_bears_its_claim_from_the_beginning(
+async def test_machine_is_created_with_finalizer_only_if_removable_later(
     world: Rolling, kind: str, which: tuple[str, ...], claims: bool
 ) -> None:
     world.machine_class("loose", metadata={"name": "loose"})

@@ -22,7 +22,7 @@ from tests.unit.controllers.memory_server import MemoryServer
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_a_set_of_the_reference_is_taken_over_without_a_write(world: Sets) -> None:
+async def test_machine_set_of_the_go_implementation_is_taken_over_unwritten(world: Sets) -> None:
     """With the nulls that Go writes, and what it writes beside what we do."""
     template: dict[str, Any] = {
         "metadata": {"creationTimestamp": None, "labels": {"name": "web"}},
@@ -55,7 +55,7 @@ async def test_a_set_of_the_reference_is_taken_over_without_a_write(world: Sets)
 
 
 @pytest.mark.row("machineset-status-03")
-async def test_that_a_set_knows_how_many_are_wanted_is_said_at_once(world: Sets) -> None:
+async def test_observed_generation_is_written_at_once_after_scaling(world: Sets) -> None:
     world.set(replicas=1)
     async with world.running("machineset"):
         await advance(5)
@@ -67,7 +67,7 @@ async def test_that_a_set_knows_how_many_are_wanted_is_said_at_once(world: Sets)
 
 
 @pytest.mark.row("machineset-status-03")
-async def test_counts_that_nobody_waits_for_are_said_now_and_then(world: Sets) -> None:
+async def test_replica_count_status_writes_are_batched(world: Sets) -> None:
     world.set(replicas=9)
     async with world.running("machineset"):
         await advance(5)
@@ -127,7 +127,7 @@ async def poke(world: Sets, times: int = 5) -> None:
 
 
 @pytest.mark.row("machineset-replicas-14")
-async def test_a_cache_that_lags_makes_no_machine_twice() -> None:
+async def test_lagging_cache_causes_no_duplicate_creation() -> None:
     async with lagging(3) as (world, server):
         server.shows.clear()
         world.change(WEB, spec={"replicas": 5})
@@ -145,7 +145,7 @@ async def test_a_cache_that_lags_makes_no_machine_twice() -> None:
 
 
 @pytest.mark.row("machineset-replicas-14")
-async def test_a_cache_that_lags_takes_no_further_victim() -> None:
+async def test_lagging_cache_causes_no_further_deletion() -> None:
     async with lagging(4) as (world, server):
         server.shows.clear()
         world.change(WEB, spec={"replicas": 3})
@@ -162,7 +162,7 @@ async def test_a_cache_that_lags_takes_no_further_victim() -> None:
     assert len(world.here()) == 3
 
 
-async def test_what_came_and_went_unseen_is_made_again() -> None:
+async def test_machine_deleted_before_the_cache_showed_it_is_recreated() -> None:
     async with lagging() as (world, server):
         server.shows.clear()
         world.change(WEB, spec={"replicas": 1})
@@ -175,7 +175,7 @@ async def test_what_came_and_went_unseen_is_made_again() -> None:
 
 
 @pytest.mark.row("machineset-replicas-15")
-async def test_a_creation_whose_answer_is_lost_is_found_again() -> None:
+async def test_creation_retry_after_a_lost_response_finds_the_machine() -> None:
     """The cache does not show it, so the next try has to run into it."""
     async with lagging() as (world, server):
         original, lost = server.answer, list[str]()
@@ -199,7 +199,7 @@ async def test_a_creation_whose_answer_is_lost_is_found_again() -> None:
 
 
 @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not-done"])
-async def test_a_deletion_whose_outcome_is_unknown_takes_one_machine(is_done: bool) -> None:
+async def test_deletion_with_unknown_outcome_deletes_one_machine_only(is_done: bool) -> None:
     async with lagging(3) as (world, server):
         lost = list[str]()
 
@@ -222,7 +222,7 @@ async def test_a_deletion_whose_outcome_is_unknown_takes_one_machine(is_done: bo
     assert (len(world.here()), server.requests["POST", MACHINES], len(lost)) == (2, 3, 1)
 
 
-async def test_a_machine_that_recovers_unseen_is_kept() -> None:
+async def test_recovered_machine_in_a_stale_cache_is_not_deleted() -> None:
     kept = {"phase": "Failed", "status": {"preserveExpiryTime": moment(10)}}
     async with lagging(1, m0=kept) as (world, server):
         server.shows.clear()
@@ -236,7 +236,7 @@ async def test_a_machine_that_recovers_unseen_is_kept() -> None:
     assert (world.here(), world.conditions()) == (["m0"], {})
 
 
-async def test_while_a_deletion_is_in_doubt_no_other_machine_goes() -> None:
+async def test_no_other_machine_is_deleted_while_an_outcome_is_unknown() -> None:
     """Time alone makes another one the first to go."""
     cheap = {names.ANNOTATION_PRIORITY: "0"}
     later = {"status": {"preserveExpiryTime": moment(10)}, "annotations": cheap}
@@ -259,7 +259,7 @@ async def test_while_a_deletion_is_in_doubt_no_other_machine_goes() -> None:
 # --- other writers, and what is odd about machines ------------------------------------------------
 
 
-async def test_a_server_in_trouble_says_nothing_about_the_machines(world: Sets) -> None:
+async def test_api_server_overload_sets_only_replica_failure_until_it_ends(world: Sets) -> None:
     world.set(replicas=1)
     world.server.fails(TooManyRequests(status=429, reason="x", message="later"), "POST")
     async with world.running("machineset"):
@@ -272,7 +272,7 @@ async def test_a_server_in_trouble_says_nothing_about_the_machines(world: Sets) 
     assert (len(world.here()), world.conditions()) == (1, {})
 
 
-async def test_a_name_that_another_machine_has_is_left_to_it(world: Sets) -> None:
+async def test_creation_chooses_another_name_when_a_foreign_machine_has_it(world: Sets) -> None:
     world.set(replicas=1)
     original, taken = world.server.answer, list[str]()
 
@@ -291,7 +291,7 @@ async def test_a_name_that_another_machine_has_is_left_to_it(world: Sets) -> Non
     assert world.reasons() == ["FailedCreate", "SuccessfulCreate"]
 
 
-async def test_a_machine_that_cannot_be_read_may_be_of_the_set(world: Sets) -> None:
+async def test_malformed_machine_blocks_scale_up_and_set_deletion(world: Sets) -> None:
     world.set(replicas=1)
     async with world.running("machineset"):
         await advance(1)
@@ -309,7 +309,7 @@ async def test_a_machine_that_cannot_be_read_may_be_of_the_set(world: Sets) -> N
     assert world.set_object() == {}
 
 
-async def test_a_failure_before_the_first_look_counts_for_nothing(world: Sets) -> None:
+async def test_failures_before_the_first_sync_do_not_count_for_the_back_off(world: Sets) -> None:
     owner = world.set(replicas=3)
     for number in range(3):
         world.member(f"m{number}", owner=owner, phase="Failed")
@@ -318,7 +318,7 @@ async def test_a_failure_before_the_first_look_counts_for_nothing(world: Sets) -
     assert (len(world.here()), world.conditions()) == (3, {})
 
 
-async def test_names_are_cut_so_that_they_fit(world: Sets) -> None:
+async def test_generated_machine_names_are_truncated_to_63_characters(world: Sets) -> None:
     world.set("w" * 80, replicas=1)
     await world.run(5, "machineset")
 
@@ -326,7 +326,7 @@ async def test_names_are_cut_so_that_they_fit(world: Sets) -> None:
     assert (len(made), made[:58]) == (63, "w" * 57 + "-")
 
 
-async def test_the_series_of_a_set_go_with_it(world: Sets) -> None:
+async def test_metric_series_of_a_deleted_machine_set_are_removed(world: Sets) -> None:
     def series() -> dict[str, float]:
         lines = metrics.exposition().decode().splitlines()
         return {
@@ -354,7 +354,7 @@ async def test_the_series_of_a_set_go_with_it(world: Sets) -> None:
 @pytest.mark.parametrize(
     ("replicas", "observed", "awaited"), [(2, 7, False), (2, 8, True), (0, 7, True)]
 )
-def test_a_deployment_waits_for_what_was_seen_and_for_the_last_to_go(
+def test_status_is_awaited_for_a_new_generation_or_zero_replicas(
     replicas: int, observed: int, awaited: bool
 ) -> None:
     after = SetStatus(replicas=replicas, observed=observed)

@@ -41,7 +41,7 @@ def cloud(**script: Any) -> FakeCloud:
     return FakeCloud(**{"provider_ids": {"node0": "fake://1"}, **script})
 
 
-async def test_a_node_that_vanishes_after_a_conflict_is_done() -> None:
+async def test_sync_ends_when_the_node_was_deleted_after_a_conflict() -> None:
     cluster = Cluster(build(taints=[U]))
 
     def vanish() -> Conflict:
@@ -65,7 +65,7 @@ async def test_a_node_that_vanishes_after_a_conflict_is_done() -> None:
         ({"provider_id": "fake://1"}, True, "elsewhere", False),
     ],
 )
-async def test_labels_are_changed_of_our_nodes_only(
+async def test_labels_are_reconciled_only_on_managed_nodes(
     node: dict[str, str], known: bool, node_selector: str, touched: bool
 ) -> None:
     """A node with neither ID nor taint may be anybody's, until the cloud says that it knows it."""
@@ -79,7 +79,7 @@ async def test_labels_are_changed_of_our_nodes_only(
     assert cluster.requests == (["PATCH"] if touched else [])
 
 
-async def test_a_node_that_is_left_to_others_is_neither_asked_about_nor_changed() -> None:
+async def test_unselected_node_causes_no_cloud_call_and_no_patch() -> None:
     """Neither its taint nor its labels: another manager looks after it."""
     labels = {names.LABEL_ZONE_BETA: "z1"}
     cluster = Cluster(build("new", taints=[U]), build("old", labels=labels))

@@ -64,7 +64,9 @@ answers = st.builds(
 
 
 @given(nodes, answers)
-def test_what_was_initialised_needs_nothing_more(before: Node, answer: InstanceMetadata) -> None:
+def test_initialization_patch_is_complete_and_idempotent(
+    before: Node, answer: InstanceMetadata
+) -> None:
     patch = plan.address_patch(before, answer.addresses)
     addressed = before if patch is None else patched(before, patch)
     after = patched(addressed, plan.initialization(addressed, answer)[0])
@@ -85,14 +87,14 @@ def test_what_was_initialised_needs_nothing_more(before: Node, answer: InstanceM
 
 
 @given(nodes)
-def test_labels_in_step_stay_so(before: Node) -> None:
+def test_label_patch_is_idempotent(before: Node) -> None:
     patch = plan.label_patch(before)
 
     assert patch is None or plan.label_patch(patched(before, patch)) is None
 
 
 @given(addresses, addresses)
-def test_lists_differ_exactly_if_the_order_within_a_type_does(
+def test_address_comparison_ignores_order_across_types_only(
     old: list[NodeAddress], new: list[NodeAddress]
 ) -> None:
     def sorted_by_type(entries: list[NodeAddress]) -> list[NodeAddress]:
@@ -110,7 +112,7 @@ def test_lists_differ_exactly_if_the_order_within_a_type_does(
         ({"long": "x" * 64}, "long"),
     ],
 )
-def test_a_label_that_is_none_is_named(labels: dict[str, str], named: str) -> None:
+def test_initialization_error_names_the_invalid_label(labels: dict[str, str], named: str) -> None:
     with pytest.raises(plan.Rejected, match=f"label {named}:"):
         plan.initialization(
             node(taints=[U]), InstanceMetadata(provider_id="fake://1", additional_labels=labels)

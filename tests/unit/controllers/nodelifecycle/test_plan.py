@@ -76,7 +76,7 @@ def deleting(of: Node) -> Node:
     return msgspec.structs.replace(of, metadata=metadata)
 
 
-def test_a_node_is_deleted_in_one_case_only() -> None:
+def test_node_is_deleted_only_if_unready_unchanged_and_surely_gone() -> None:
     others = [
         ASKED,
         None,
@@ -142,7 +142,7 @@ BARE = node(ready="False")
         (BARE, facts(is_claimed=True), RULES, Reason.GONE),
     ],
 )
-def test_what_holds_one_node(
+def test_reasons_that_block_the_deletion_of_one_node(
     held: Node, given: NodeFacts, rules: DeletionRules, why: Reason
 ) -> None:
     assert reason(held, given, rules) is why
@@ -166,7 +166,7 @@ def test_what_holds_one_node(
         ({"settled": 1, "denied": 0, "confirmed": 1, "new_denied": 9}, 5, Reason.GONE),
     ],
 )
-def test_what_makes_the_clouds_word_doubtful(
+def test_mass_denial_blocks_deletion_unless_explicitly_allowed(
     counted: dict[str, Any], denied_s: float, why: Reason
 ) -> None:
     given = facts(patient(denied_s), **counted)
@@ -213,7 +213,7 @@ def denied(made: NodeObservations, *moments: float, of: Node = SILENT) -> Answer
     return found
 
 
-def test_an_answer_about_a_node_that_is_another_by_now_is_no_evidence() -> None:
+def test_answer_about_a_replaced_node_is_discarded() -> None:
     made = census(node("a", provider_id="fake://a", ready="False", uid="x"))
 
     made.record_answer(SILENT, 1.0, exists=False)
@@ -222,7 +222,7 @@ def test_an_answer_about_a_node_that_is_another_by_now_is_no_evidence() -> None:
     assert made.answers(SILENT) is None
 
 
-def test_the_sums_are_those_of_a_recount() -> None:
+def test_incremental_node_counts_equal_a_full_recount() -> None:
     """Whatever happens in whatever order."""
     rng = random.Random(7)
     made, present = census(), dict[str, Node]()
@@ -268,7 +268,7 @@ READY_B, SILENT_C = node("b", provider_id="fake://b"), node("c", provider_id="c"
         (True, None, math.inf),
     ],
 )
-def test_a_clock_on_the_wall_is_believed_about_the_past_only(
+def test_wall_clock_age_counts_only_for_initially_listed_nodes(
     initial: bool, wall_s: float | None, age_s: float
 ) -> None:
     made = census()
@@ -289,7 +289,9 @@ def test_a_clock_on_the_wall_is_believed_about_the_past_only(
         (replace(RULES, limit=3, reference=True), 5000, 0),
     ],
 )
-def test_how_many_may_be_deleted_in_a_while(rules: DeletionRules, ours: int, limit: int) -> None:
+def test_deletion_limit_grows_with_node_count_unless_configured(
+    rules: DeletionRules, ours: int, limit: int
+) -> None:
     assert rules.limit_for(ours) == limit
 
 
@@ -318,7 +320,7 @@ BROKEN: list[tuple[str, Callable[[NodeObservations], object]]] = [
         *[pytest.param([0, 5], change, [8], (8, 8, 0), id=name) for name, change in BROKEN],
     ],
 )
-def test_how_long_a_denial_has_lasted(
+def test_denial_duration_restarts_after_a_contradicting_change(
     before: list[float],
     change: Callable[[NodeObservations], object] | None,
     after: list[float],
@@ -349,7 +351,7 @@ READY_B, SILENT_C = node("b", provider_id="fake://b"), node("c", provider_id="c"
     ],
     ids=["not asked", "exists", "denied", "a sick one confirmed", "known", "doubt is over"],
 )
-def test_which_ready_nodes_are_asked_about(
+def test_ready_witnesses_are_chosen_only_while_a_denial_needs_one(
     answers: list[tuple[Node, bool]], asked: list[str]
 ) -> None:
     made = census(SILENT, READY_B, SILENT_C)
@@ -362,7 +364,7 @@ def test_which_ready_nodes_are_asked_about(
     assert kept is (bool(asked) and (READY_B, True) in answers)
 
 
-def test_more_and_more_are_asked_about_until_one_is_confirmed() -> None:
+def test_witness_count_doubles_until_one_is_confirmed() -> None:
     ready = {name: node(name, provider_id=f"fake://{name}") for name in map(str, range(1000))}
     made = census(SILENT, *ready.values())
     denied(made, 0.0)
@@ -381,7 +383,7 @@ def test_more_and_more_are_asked_about_until_one_is_confirmed() -> None:
     assert made.witnesses(13.0) == ("500",)
 
 
-def test_a_witness_that_does_not_answer_makes_room_for_the_next() -> None:
+def test_unanswered_witness_is_replaced_by_the_next() -> None:
     made = census(SILENT, node("b", provider_id="fake://b"), node("c", provider_id="fake://c"))
     denied(made, 0.0)
 
@@ -391,7 +393,7 @@ def test_a_witness_that_does_not_answer_makes_room_for_the_next() -> None:
 @pytest.mark.parametrize("taints", [(A, DOWN), (DOWN, NOT_OURS), (A,), (DOWN,), ()])
 @pytest.mark.parametrize("ready", ["True", "False", "Unknown", None])
 @pytest.mark.parametrize("state", [None, RUNNING, SHUTDOWN])
-def test_the_taint_is_written_only_where_it_is_wrong(
+def test_shutdown_taint_is_patched_only_when_wrong(
     taints: tuple[Taint, ...], ready: str | None, state: InstanceState | None
 ) -> None:
     before = node(taints=taints, ready=ready, resource_version="41")
@@ -425,7 +427,9 @@ def test_the_taint_is_written_only_where_it_is_wrong(
         (node(), NodeCounts(ours=1, settled=1, unasked=1)),
     ],
 )
-def test_who_counts(one: Node, expected: NodeCounts) -> None:
+def test_node_counts_depend_on_ownership_taints_and_readiness(
+    one: Node, expected: NodeCounts
+) -> None:
     assert census(one, node_selector="!not").counts() == expected
 
 
@@ -443,5 +447,7 @@ def test_who_counts(one: Node, expected: NodeCounts) -> None:
         (node(ready="False", provider_id="no-scheme"), True),
     ],
 )
-def test_who_is_looked_at_in_each_pass(suspect: Node, expected: bool) -> None:
+def test_unready_or_shutdown_tainted_managed_nodes_are_suspect(
+    suspect: Node, expected: bool
+) -> None:
     assert is_suspect(suspect, OURS) is expected

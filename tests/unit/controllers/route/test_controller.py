@@ -20,7 +20,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 @pytest.mark.row("route-when-02")
-async def test_a_settled_cluster_costs_one_listing_now_and_one_in_ten_minutes() -> None:
+async def test_settled_cluster_lists_routes_once_in_about_ten_minutes() -> None:
     async with running({"a": A}) as env:
         env.cloud.log.clear()
         env.patches.clear()
@@ -34,7 +34,7 @@ async def test_a_settled_cluster_costs_one_listing_now_and_one_in_ten_minutes() 
 
 
 @pytest.mark.row("route-when-03")
-async def test_a_new_node_has_its_route_soon() -> None:
+async def test_route_is_created_within_half_a_second_of_a_new_node() -> None:
     async with running() as env:
         await advance(60)
         env.node("a", A)
@@ -88,7 +88,7 @@ async def test_under_churn_there_is_at_most_one_listing_in_ten_seconds() -> None
 
 
 @pytest.mark.row("route-when-01")
-async def test_a_fixed_period_is_kept_from_start_to_start_and_by_nothing_else() -> None:
+async def test_fixed_sync_period_is_measured_from_start_to_start() -> None:
     async with running(latency_s=3.0, period_s=10.0, interval_s=1.0) as env:
         await advance(5)
         for number in range(6):
@@ -102,7 +102,7 @@ async def test_a_fixed_period_is_kept_from_start_to_start_and_by_nothing_else() 
 
 
 @pytest.mark.row("route-fail-05")
-async def test_a_call_that_hangs_holds_up_nothing_else() -> None:
+async def test_hanging_route_creation_blocks_no_other_node() -> None:
     async with running({"a": A, "b": B}, slow=[f"create a {A}"]) as env:
         assert env.conditions == [("b", "False", "RouteCreated")]
 
@@ -127,7 +127,7 @@ async def end(env: Environment, *calls: str) -> None:
 
 @pytest.mark.row("route-when-07")
 @pytest.mark.parametrize("limit", [1, 7, 200])
-async def test_never_more_calls_at_once_than_allowed(limit: int) -> None:
+async def test_concurrent_route_calls_stay_within_the_limit(limit: int) -> None:
     async with running(spread(250), latency_s=1.0, concurrency=limit) as env:
         await advance(300)
 
@@ -136,7 +136,7 @@ async def test_never_more_calls_at_once_than_allowed(limit: int) -> None:
 
 
 @pytest.mark.row("route-compare-20")
-async def test_a_creation_waits_for_the_deletion_in_its_way() -> None:
+async def test_creation_waits_for_the_deletion_of_a_conflicting_route() -> None:
     crossed = [made("b", A), made("a", B, "r1")]
     async with running({"a": A, "b": B}, routes=crossed, latency_s=1.0) as env:
         await advance(5)
@@ -147,7 +147,7 @@ async def test_a_creation_waits_for_the_deletion_in_its_way() -> None:
 
 
 @pytest.mark.row("route-compare-20")
-async def test_nothing_is_created_while_what_is_in_its_way_cannot_be_deleted() -> None:
+async def test_route_is_not_created_while_an_overlapping_deletion_fails() -> None:
     fault = {"delete": Unavailable("no")}
     async with running({"a": A}, routes=[made("x", "10.120.0.0/25")], faults=fault) as env:
         await advance(20)
@@ -161,7 +161,7 @@ async def test_nothing_is_created_while_what_is_in_its_way_cannot_be_deleted() -
 
 
 @pytest.mark.row("route-compare-21")
-async def test_a_node_without_ranges_keeps_its_routes_for_a_while() -> None:
+async def test_node_that_briefly_loses_its_pod_cidrs_keeps_its_routes() -> None:
     async with running({"a": A}) as env:
         await advance(60)
         env.node("a")
@@ -175,7 +175,7 @@ async def test_a_node_without_ranges_keeps_its_routes_for_a_while() -> None:
 
 
 @pytest.mark.row("route-compare-21")
-async def test_a_node_without_ranges_for_long_loses_its_routes() -> None:
+async def test_node_without_pod_cidrs_loses_its_routes_after_a_minute() -> None:
     async with running({"a": A}) as env:
         await advance(60)
         env.node("a")
@@ -189,7 +189,7 @@ LATER = "2030-01-01T00:00:00Z"
 
 
 @pytest.mark.row("route-compare-22")
-async def test_the_route_of_a_gone_vm_whose_address_another_vm_has_is_deleted_once() -> None:
+async def test_route_of_a_deleted_vm_with_a_reused_address_is_deleted_once() -> None:
     """The node of the VM that is gone stays for a while, as while its machine is drained."""
     async with running({"a": A}) as env:
         await advance(60)
@@ -205,7 +205,7 @@ async def test_the_route_of_a_gone_vm_whose_address_another_vm_has_is_deleted_on
 
 
 @pytest.mark.row("route-compare-22")
-async def test_a_node_has_its_route_again_when_its_address_is_its_own() -> None:
+async def test_route_is_recreated_when_a_node_regains_its_address() -> None:
     async with running({"a": A}) as env:
         env.cloud.holders["10.0.0.1"] = "b"
         env.node("b", B, created=LATER)
@@ -223,7 +223,7 @@ async def test_a_node_has_its_route_again_when_its_address_is_its_own() -> None:
     [address("ExternalIP", "203.0.113.1"), address("InternalIP", "172.17.0.1")],
     ids=["external", "bridge"],
 )
-async def test_nodes_that_share_an_address_have_their_routes(shared: NodeAddress) -> None:
+async def test_nodes_that_share_a_secondary_address_get_their_routes(shared: NodeAddress) -> None:
     async with running() as env:
         for number, (name, cidr, created) in enumerate(
             [("a", A, builders.CREATED), ("b", B, LATER)]
@@ -240,7 +240,7 @@ def addresses(ip: str) -> tuple[NodeAddress, ...]:
 
 
 @pytest.mark.row("route-fail-02")
-async def test_a_failed_creation_is_told_and_tried_again_ever_later() -> None:
+async def test_failed_creation_emits_events_and_retries_with_back_off() -> None:
     async with running({"a": A}, faults={"create": Unavailable("later")}) as env:
         assert env.conditions == [("a", "True", "NoRouteCreated")]
         assert env.told == [("a", "Warning", "FailedToCreateRoute")]
@@ -281,7 +281,7 @@ async def test_a_retry_after_is_honoured_and_makes_no_event() -> None:
 
 
 @pytest.mark.row("route-fail-04")
-async def test_a_listing_that_fails_changes_nothing() -> None:
+async def test_failed_listing_changes_no_routes_and_no_conditions() -> None:
     async with running({"a": A}, faults={"list": Unavailable("no")}) as env:
         await advance(100)
 
@@ -297,7 +297,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("becomes", ["there again", "undecodable"])
-async def test_a_deletion_is_thought_over_at_the_last_moment(becomes: str) -> None:
+async def test_deletion_is_skipped_when_its_node_reappears_or_is_malformed(becomes: str) -> None:
     routes = [made("x", A), made("b", B, "r1")]
     async with running(routes=routes, slow=[f"delete x {A}"], concurrency=1) as env:
         if becomes == "there again":
@@ -312,7 +312,7 @@ async def test_a_deletion_is_thought_over_at_the_last_moment(becomes: str) -> No
 
 
 @pytest.mark.parametrize("facts", FOREIGN)
-async def test_nodes_of_others_are_left_alone_and_so_are_their_routes(facts: Any) -> None:
+async def test_foreign_nodes_and_their_routes_are_left_unchanged(facts: Any) -> None:
     """No call is made and no condition written, whether they come, change, or were always there;
     a route to one stays though it does not want it."""
     routes = [made("theirs", "10.120.7.0/24", "r7"), made("theirs", "10.120.8.0/24", "r8")]
@@ -347,7 +347,7 @@ SOON_S = 90.0
 
 
 @pytest.mark.parametrize("seed", range(60))
-async def test_routes_are_right_soon_after(seed: int) -> None:
+async def test_routes_converge_within_90_seconds_of_random_changes(seed: int) -> None:
     rng = random.Random(seed)
     log = []
     async with running(concurrency=rng.choice((1, 2, 200))) as env:
@@ -379,7 +379,7 @@ async def test_routes_are_right_soon_after(seed: int) -> None:
 
 
 @pytest.mark.parametrize("facts", FOREIGN)
-async def test_a_blackhole_waits_for_the_node_of_others_too(facts: Any) -> None:
+async def test_blackhole_route_to_the_address_of_a_foreign_node_is_kept(facts: Any) -> None:
     """It names no node: what it leads to is an address of theirs, unless a node of ours has it."""
     holes = [
         made("", "10.120.8.0/24", "theirs", blackhole=True, target_addresses=addresses("10.0.0.8")),

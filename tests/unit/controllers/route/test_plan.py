@@ -121,7 +121,7 @@ def case(
         case("has none yet", [NO_IP], []),
     ],
 )
-def test_what_follows_whatever_the_order(
+def test_comparison_plans_the_same_changes_for_any_input_order(
     nodes: list[Node], routes: list[Route], created: list[str], deleted: dict[str, str]
 ) -> None:
     for _ in range(3):
@@ -143,7 +143,7 @@ def test_what_follows_whatever_the_order(
         ([node("bare")], [], {}),
     ],
 )
-def test_which_ranges_have_no_route(
+def test_comparison_reports_missing_pod_cidrs_per_node(
     nodes: list[Node], routes: list[Route], missing: dict[str, set[Any]]
 ) -> None:
     found = compare(nodes, routes)
@@ -170,7 +170,7 @@ def test_creations_wait_for_every_deletion_that_overlaps() -> None:
     assert waits == {"a": ["r0", "r1"], "b": ["r64"], "c": []}
 
 
-def test_a_held_node_keeps_its_routes_unless_another_node_wants_the_range() -> None:
+def test_held_node_keeps_its_routes_unless_another_node_has_the_pod_cidr() -> None:
     routes = [route("bare", A, "r0"), route("bare", B, "r1")]
 
     held = compare([node("bare"), node("b", "10.120.1.0/25")], routes, held=["bare"])
@@ -202,7 +202,9 @@ def test_a_held_node_keeps_its_routes_unless_another_node_wants_the_range() -> N
         for cidr in cidrs.split()
     ],
 )
-def test_which_ranges_are_ours(cluster: str, cidr: str, ours: bool) -> None:
+def test_route_is_managed_only_inside_the_cluster_cidrs(
+    cluster: str, cidr: str, ours: bool
+) -> None:
     assert plan.is_managed(network(cidr), parse_ranges(cluster)) is ours
 
 
@@ -221,7 +223,7 @@ def test_a_comparison_yields_after_each_chunk() -> None:
     [([], ["lost", "other"]), (["lost"], ["other"]), ([""], [])],
     ids=["all are read", "one is not", "one has no name either"],
 )
-def test_routes_that_could_be_those_of_an_unreadable_node_stay(
+def test_routes_of_a_malformed_node_are_not_deleted(
     unreadable: Sequence[str], deletions: Sequence[str]
 ) -> None:
     routes = [route("lost", B, "lost"), route("other", "10.120.2.0/24", "other")]

@@ -85,7 +85,7 @@ COUNTS, NOTHING, OURS = "service-nodes-04", "service-nodes-05", "lb.fake.io/"
         case("there and back", NOTHING, gone_and_back),
     ],
 )
-async def test_the_calls_that_follow_from_one_change(
+async def test_single_change_causes_only_the_needed_cloud_calls(
     change: Callable[[World], None], log: Sequence[Any], cloud: dict[str, Any]
 ) -> None:
     async with served("n1", "n2", cloud=cloud) as world:
@@ -115,7 +115,9 @@ async def test_a_new_service_gets_finalizer_balancer_and_address(finalizers: tup
 @pytest.mark.parametrize("during", [False, True], ids=["at rest", "during a call"])
 @pytest.mark.parametrize("damage", ["finalizer", "status"])
 @pytest.mark.row("service-repair-01")
-async def test_what_somebody_took_away_comes_back(damage: str, during: bool) -> None:
+async def test_removed_finalizer_or_status_is_restored_without_an_ensure(
+    damage: str, during: bool
+) -> None:
     async with served() as world:
         address = world.address()
         if during:
@@ -137,7 +139,7 @@ async def test_what_somebody_took_away_comes_back(damage: str, during: bool) -> 
 
 
 @pytest.mark.row("service-repair-01")
-async def test_somebody_who_insists_does_not_keep_us_busy() -> None:
+async def test_repeated_status_removal_is_repaired_at_a_limited_rate() -> None:
     async with served() as world:
         for _ in range(100):
             world.wipe_status()
@@ -150,7 +152,7 @@ async def test_somebody_who_insists_does_not_keep_us_busy() -> None:
 
 @pytest.mark.row("service-uid-01")
 @pytest.mark.parametrize("type_", ["LoadBalancer", "ClusterIP"])
-async def test_a_service_made_anew_during_a_call_gets_nothing_of_the_old_one(type_: str) -> None:
+async def test_service_recreated_during_an_ensure_inherits_nothing(type_: str) -> None:
     async with started() as world:
         world.balancers.slow.add("ensure")
         world.service()
@@ -169,7 +171,7 @@ async def test_a_service_made_anew_during_a_call_gets_nothing_of_the_old_one(typ
 
 
 @pytest.mark.row("service-retry-01")
-async def test_failures_come_back_after_5_10_20_to_300_seconds() -> None:
+async def test_failed_ensure_backs_off_from_5_to_300_seconds() -> None:
     async with started("n1", faults={"ensure": Internal("boom")}) as world:
         world.service()
         await world.pass_time(2000)
@@ -181,7 +183,7 @@ async def test_failures_come_back_after_5_10_20_to_300_seconds() -> None:
 
 @pytest.mark.parametrize("operation", ["ensure", "get", "delete", "update"])
 @pytest.mark.row("service-retry-02")
-async def test_come_back_later_is_obeyed_from_every_call(operation: str) -> None:
+async def test_retry_after_is_honoured_for_every_cloud_call(operation: str) -> None:
     async with served("n1") as world:
         world.balancers.faults[operation] = RetryAfter("not yet", seconds=42)
         if operation == "update":
@@ -207,7 +209,7 @@ async def test_come_back_later_is_obeyed_from_every_call(operation: str) -> None
 
 
 @pytest.mark.row("service-order-02")
-async def test_without_the_finalizer_the_provider_is_not_called() -> None:
+async def test_provider_is_not_called_before_the_finalizer_is_written() -> None:
     labels = {"operation": "ensure", "outcome": "error"}
 
     def failed() -> float:
@@ -229,7 +231,7 @@ async def test_without_the_finalizer_the_provider_is_not_called() -> None:
 
 
 @pytest.mark.row("service-wire-02")
-async def test_a_write_that_meets_another_keeps_both() -> None:
+async def test_concurrent_finalizer_writes_are_merged() -> None:
     async with started() as world:
         world.before_write = lambda: world.meta(finalizers=["late"])
         world.service()
@@ -243,7 +245,7 @@ async def test_a_write_that_meets_another_keeps_both() -> None:
 
 
 @pytest.mark.row("service-deleting-01")
-async def test_a_service_deleted_before_its_finalizer_was_written_is_not_served() -> None:
+async def test_service_deleted_before_its_finalizer_write_is_not_ensured() -> None:
     async with started() as world:
         world.before_write = world.delete
         world.service()
@@ -254,7 +256,7 @@ async def test_a_service_deleted_before_its_finalizer_was_written_is_not_served(
 
 
 @pytest.mark.row("service-class-01", "service-sync-07")
-async def test_a_class_that_is_not_claimed_is_never_touched() -> None:
+async def test_service_of_a_foreign_load_balancer_class_is_never_touched() -> None:
     async with started() as world:
         world.service(load_balancer_class=None, loadBalancerClass="theirs", finalizers=[F])
         await world.pass_time(1)
@@ -268,7 +270,7 @@ async def test_a_class_that_is_not_claimed_is_never_touched() -> None:
 
 
 @pytest.mark.row("service-priority-01")
-async def test_what_people_change_comes_before_a_start() -> None:
+async def test_user_changes_take_priority_over_the_initial_sync() -> None:
     world = World()
     for number in range(10):
         world.service(f"old{number}", finalizers=[F])
@@ -287,7 +289,7 @@ async def test_what_people_change_comes_before_a_start() -> None:
 
 @pytest.mark.parametrize("type_", ["ClusterIP", "NodePort", "ExternalName"])
 @pytest.mark.row("service-sync-01")
-async def test_other_services_are_never_touched(type_: str) -> None:
+async def test_services_of_other_types_are_never_touched(type_: str) -> None:
     world = World()
     world.service("old", type_=type_)
     async with world.running():
@@ -301,7 +303,7 @@ async def test_other_services_are_never_touched(type_: str) -> None:
 
 
 @pytest.mark.row("service-write-01")
-async def test_a_status_that_always_conflicts_is_written_later_without_a_second_ensure() -> None:
+async def test_conflicting_status_write_is_retried_without_a_second_ensure() -> None:
     async with started() as world:
         world.service(finalizers=[F])
         conflict = Conflict(status=409, reason="Conflict", message="modified")
@@ -317,7 +319,7 @@ async def test_a_status_that_always_conflicts_is_written_later_without_a_second_
 
 
 @pytest.mark.row("service-write-02")
-async def test_a_service_that_vanishes_before_its_status_is_no_failure() -> None:
+async def test_service_deleted_before_its_status_write_is_no_failure() -> None:
     async with started("n1") as world:
         world.service(finalizers=[F])
         world.before_write = world.vanish
@@ -328,7 +330,7 @@ async def test_a_service_that_vanishes_before_its_status_is_no_failure() -> None
 
 
 @pytest.mark.row("service-write-03")
-async def test_the_newest_service_is_given_to_the_provider() -> None:
+async def test_ensure_receives_the_newest_service() -> None:
     async with served() as world:
         world.change(loadBalancerIP="192.0.2.9")
         world.node("n1")
@@ -349,7 +351,7 @@ async def test_the_newest_service_is_given_to_the_provider() -> None:
 
 
 @pytest.mark.row("service-cleanup-01")
-async def test_our_finalizer_never_holds_a_service_for_ever_whoever_put_it_there() -> None:
+async def test_our_finalizer_is_removed_whoever_added_it() -> None:
     async with started() as world:
         world.service()
         await world.pass_time(1)
@@ -366,7 +368,7 @@ async def test_our_finalizer_never_holds_a_service_for_ever_whoever_put_it_there
 
 
 @pytest.mark.row("service-sync-04")
-async def test_a_service_that_wants_a_balancer_again_in_the_middle_of_a_removal_gets_one() -> None:
+async def test_service_retyped_during_a_removal_gets_a_new_balancer() -> None:
     """The load balancer is gone, but the finalizer could not be taken away yet."""
     async with started() as world:
         world.service()
@@ -384,7 +386,7 @@ async def test_a_service_that_wants_a_balancer_again_in_the_middle_of_a_removal_
 
 
 @pytest.mark.row("service-delete-01", "service-delete-03")
-async def test_a_service_that_vanished_without_our_finalizer_loses_its_balancer() -> None:
+async def test_balancer_of_a_vanished_service_is_deleted_with_retries() -> None:
     async with served() as world:
         world.balancers.faults["delete"] = Internal("boom")
         world.vanish()
@@ -399,7 +401,7 @@ async def test_a_service_that_vanished_without_our_finalizer_loses_its_balancer(
 
 
 @pytest.mark.row("service-delete-02")
-async def test_a_service_deleted_without_our_finalizer_but_with_another_loses_it_too() -> None:
+async def test_balancer_is_deleted_though_only_a_foreign_finalizer_is_left() -> None:
     async with started() as world:
         world.service(finalizers=["foo"])
         await world.pass_time(1)
@@ -415,7 +417,7 @@ async def test_a_service_deleted_without_our_finalizer_but_with_another_loses_it
 
 
 @pytest.mark.row("service-delete-02")
-async def test_a_service_that_loses_its_finalizer_while_it_waits_for_its_cleanup() -> None:
+async def test_balancer_is_deleted_when_its_service_vanishes_in_the_queue() -> None:
     """It was there at the start, and vanishes while the only worker is busy with another."""
     world = World()
     world.service("a", type_="ClusterIP", finalizers=[F])
@@ -435,7 +437,7 @@ async def test_a_service_that_loses_its_finalizer_while_it_waits_for_its_cleanup
 
 @pytest.mark.row("service-elsewhere-01")
 @pytest.mark.parametrize("says_so", ["ensure", "get", "delete"])
-async def test_a_service_served_elsewhere_loses_our_finalizer_all_the_same(says_so: str) -> None:
+async def test_service_implemented_elsewhere_loses_our_finalizer_on_deletion(says_so: str) -> None:
     async with started() as world:
         world.balancers.faults[says_so] = ELSEWHERE
         world.service()
@@ -449,7 +451,7 @@ async def test_a_service_served_elsewhere_loses_our_finalizer_all_the_same(says_
 
 
 @pytest.mark.row("service-sync-06")
-async def test_without_a_balancer_nothing_is_deleted_but_the_finalizer() -> None:
+async def test_deletion_without_a_balancer_only_removes_the_finalizer() -> None:
     async with served() as world:
         world.meta(finalizers=[F, "foo"])
         world.balancers.held.clear()
@@ -462,7 +464,7 @@ async def test_without_a_balancer_nothing_is_deleted_but_the_finalizer() -> None
 
 
 @pytest.mark.row("service-sync-08")
-async def test_a_provider_may_ask_for_every_deletion() -> None:
+async def test_always_ensure_deleted_skips_the_lookup_before_deletion() -> None:
     world = World(cloud={"always_ensure_deleted": True})
     world.service(finalizers=[F], deleting=True)
     async with world.running():
@@ -486,7 +488,7 @@ async def test_a_failed_removal_keeps_the_finalizer() -> None:
 
 
 @pytest.mark.row("service-delete-04")
-async def test_a_service_that_was_never_served_vanishes_unnoticed() -> None:
+async def test_service_deleted_before_its_first_ensure_causes_no_call() -> None:
     async with started(slow="ensure") as world:
         world.service("first")
         world.service("second")
@@ -520,7 +522,7 @@ async def refused(world: World, error: Exception = WRONG) -> None:
     [WRONG, FailedPrecondition("renamed"), Internal("boom")],
     ids=lambda e: type(e).__name__,
 )
-async def test_nodes_come_and_go_while_the_ensure_fails(error: Exception) -> None:
+async def test_members_are_updated_while_the_ensure_fails(error: Exception) -> None:
     async with served("n1", "n2") as world:
         await refused(world, error)
 
@@ -534,7 +536,7 @@ async def test_nodes_come_and_go_while_the_ensure_fails(error: Exception) -> Non
 
 
 @pytest.mark.row("service-follow-01")
-async def test_updates_leave_the_back_off_of_the_ensure_alone() -> None:
+async def test_member_updates_do_not_reset_the_ensure_back_off() -> None:
     async with served("n1") as world:
         await refused(world, Internal("boom"))
         for number in range(40):
@@ -546,7 +548,7 @@ async def test_updates_leave_the_back_off_of_the_ensure_alone() -> None:
 
 
 @pytest.mark.row("service-follow-01")
-async def test_a_failing_update_backs_off_beside_a_failing_ensure() -> None:
+async def test_failing_update_has_its_own_back_off() -> None:
     async with served("n1") as world:
         await refused(world)
         world.balancers.faults["update"] = Internal("no")
@@ -566,7 +568,7 @@ async def test_a_failing_update_backs_off_beside_a_failing_ensure() -> None:
 
 
 @pytest.mark.row("service-follow-01")
-async def test_a_service_put_right_is_ensured_at_once() -> None:
+async def test_corrected_service_is_ensured_at_once() -> None:
     async with served("n1") as world:
         await refused(world)
         world.balancers.faults.clear()
@@ -582,7 +584,7 @@ async def test_a_service_put_right_is_ensured_at_once() -> None:
 
 @pytest.mark.row("service-follow-02")
 @pytest.mark.parametrize("digests", [False, True], ids=["unlisted", "listed"])
-async def test_members_follow_after_a_restart_though_no_ensure_ever_succeeds(digests: bool) -> None:
+async def test_members_are_updated_after_a_restart_while_the_ensure_fails(digests: bool) -> None:
     world = World(digests=digests)
     world.node("n1")
     world.service()
@@ -602,7 +604,7 @@ async def test_members_follow_after_a_restart_though_no_ensure_ever_succeeds(dig
 
 
 @pytest.mark.row("service-follow-02")
-async def test_what_is_not_there_is_looked_for_once_for_each_ensure() -> None:
+async def test_missing_balancer_is_looked_up_once_per_ensure() -> None:
     world = World()
     world.node("n1")
     world.service(finalizers=[F])
@@ -618,7 +620,7 @@ async def test_what_is_not_there_is_looked_for_once_for_each_ensure() -> None:
 
 
 @pytest.mark.row("service-follow-03")
-async def test_a_new_service_that_is_refused_costs_one_call() -> None:
+async def test_rejected_new_service_costs_one_call() -> None:
     async with started("n1", faults={"ensure": WRONG}) as world:
         world.service()
         await world.pass_time(500)
@@ -627,7 +629,7 @@ async def test_a_new_service_that_is_refused_costs_one_call() -> None:
 
 
 @pytest.mark.row("service-follow-03")
-async def test_members_follow_although_the_finalizer_cannot_be_written() -> None:
+async def test_members_are_updated_while_finalizer_writes_are_forbidden() -> None:
     async with served("n1") as world:
         world.write_faults = [FORBIDDEN] * 100
         world.meta(finalizers=None)
@@ -639,7 +641,7 @@ async def test_members_follow_although_the_finalizer_cannot_be_written() -> None
 
 
 @pytest.mark.row("service-retry-01")
-async def test_a_refused_annotation_is_logged_once_and_again_while_it_lasts() -> None:
+async def test_rejected_service_is_logged_once_and_then_at_intervals() -> None:
     async with served("n1") as world:
         with capture_logs() as lines:
             await refused(world)
@@ -655,7 +657,7 @@ async def test_a_refused_annotation_is_logged_once_and_again_while_it_lasts() ->
 
 
 @pytest.mark.row("service-follow-04")
-async def test_an_error_with_a_status_serves_the_service_and_is_repeated() -> None:
+async def test_error_with_a_status_writes_the_status_and_is_retried() -> None:
     told = Aborted("node n2 is unknown")
     told.carrying(Status(ingress=(Ingress(ip="192.0.2.1"),)))
     async with started("n1", "n2", faults={"ensure": told}) as world:
@@ -679,7 +681,7 @@ async def test_an_error_with_a_status_serves_the_service_and_is_repeated() -> No
 
 
 @pytest.mark.row("service-follow-01")
-async def test_a_service_that_is_deleted_gets_no_members_any_more() -> None:
+async def test_deleting_service_gets_no_member_updates() -> None:
     async with served("n1") as world:
         await refused(world)
         world.balancers.faults["delete"] = FailedPrecondition("protected")
@@ -693,7 +695,7 @@ async def test_a_service_that_is_deleted_gets_no_members_any_more() -> None:
 
 
 @pytest.mark.row("service-busy-01")
-async def test_a_cloud_that_stays_busy_is_asked_ever_more_rarely_and_told_about() -> None:
+async def test_persistent_retry_after_backs_off_and_is_reported() -> None:
     async with served("n1") as world:
         world.balancers.faults["delete"] = RetryAfter("it is being changed", seconds=1)
         world.delete()
@@ -719,7 +721,7 @@ async def test_a_cloud_that_stays_busy_is_asked_ever_more_rarely_and_told_about(
 
 
 @pytest.mark.row("service-busy-01")
-async def test_a_load_balancer_that_is_busy_for_long_gets_the_members_of_the_moment() -> None:
+async def test_members_are_updated_during_a_persistent_retry_after() -> None:
     """The certificate is not ready yet, say, which hinders no change of members."""
     async with served("n1") as world:
         world.balancers.faults["ensure"] = RetryAfter("no certificate yet", seconds=1)
@@ -732,7 +734,7 @@ async def test_a_load_balancer_that_is_busy_for_long_gets_the_members_of_the_mom
         assert world.balancers.of("update") == [("web", ("n1", "n2"))]
 
 
-async def test_a_service_made_anew_before_a_write_gets_nothing_of_the_old_one() -> None:
+async def test_service_recreated_before_a_write_inherits_nothing() -> None:
     world = World()
 
     def make_anew() -> None:

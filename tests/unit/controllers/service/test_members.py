@@ -44,7 +44,7 @@ async def test_one_node_added_to_a_quiet_cluster_is_a_member_within_two_seconds(
     [(0.05, 100, [5.95]), (0.5, 50, [10, 20])],
     ids=["that pause", "that never pause"],
 )
-async def test_many_new_nodes_cost_few_updates(
+async def test_burst_of_new_nodes_causes_few_updates(
     pause_s: float, nodes: int, after_s: list[float]
 ) -> None:
     async with served() as world:
@@ -58,7 +58,7 @@ async def test_many_new_nodes_cost_few_updates(
 
 
 @pytest.mark.row("service-nodes-06")
-async def test_a_tainted_or_deleting_node_leaves_with_the_next_change() -> None:
+async def test_tainted_or_deleting_node_leaves_members_with_the_next_update() -> None:
     async with served("n1", "n2", "n3") as world:
         world.node("n2", taints=[autoscaler_taint()])
         world.node("n3", deleting=True)
@@ -70,7 +70,7 @@ async def test_a_tainted_or_deleting_node_leaves_with_the_next_change() -> None:
 
 
 @pytest.mark.row("service-nodes-07")
-async def test_without_nodes_the_balancer_is_made_and_people_are_warned() -> None:
+async def test_balancer_without_nodes_is_created_with_a_warning_event() -> None:
     async with started() as world:
         world.service()
         await world.pass_time(1)
@@ -90,7 +90,7 @@ def sample(name: str) -> float:
 
 
 @pytest.mark.row("service-update-01")
-async def test_a_failed_update_is_tried_again_as_an_update_then_as_an_ensure() -> None:
+async def test_failed_update_is_retried_and_then_becomes_an_ensure() -> None:
     async with served("n1") as world:
         errors = sample("service_controller_nodesync_error_total")
         world.balancers.faults["update"] = Internal("boom")
@@ -123,7 +123,7 @@ async def test_a_failed_update_is_tried_again_as_an_update_then_as_an_ensure() -
     ],
     ids=["the balancer is gone", "changed elsewhere", "it cannot be looked up"],
 )
-async def test_which_failed_update_is_a_failure(
+async def test_update_failure_is_reported_unless_balancer_is_gone_or_foreign(
     faults: dict[str, Exception], held: bool, calls: list[str], reasons: list[str]
 ) -> None:
     async with served("n1") as world:
@@ -142,7 +142,7 @@ async def test_which_failed_update_is_a_failure(
 
 
 @pytest.mark.row("service-burst-01")
-async def test_a_look_at_a_service_during_a_burst_changes_no_members() -> None:
+async def test_service_sync_during_a_node_burst_changes_no_members() -> None:
     async with served("n1") as world:
         world.node("n2")
         await world.pass_time(0.5)
@@ -156,7 +156,7 @@ async def test_a_look_at_a_service_during_a_burst_changes_no_members() -> None:
 
 
 @pytest.mark.row("service-slow-01")
-async def test_a_slow_update_never_takes_a_newer_node_away() -> None:
+async def test_slow_update_never_removes_newer_members() -> None:
     world = World()
     world.node("n1")
     world.service("a")
@@ -182,7 +182,7 @@ async def test_a_slow_update_never_takes_a_newer_node_away() -> None:
 
 
 @pytest.mark.row("service-metrics-01")
-async def test_metrics_of_a_change_of_nodes() -> None:
+async def test_node_change_is_counted_once_in_each_metric() -> None:
     counted = (
         "service_controller_loadbalancer_sync_total",
         "service_controller_nodesync_latency_seconds_count",
@@ -199,7 +199,7 @@ async def test_metrics_of_a_change_of_nodes() -> None:
 
 
 @pytest.mark.row("service-cost-01", "service-update-05")
-async def test_a_node_costs_one_look_at_it_and_one_update_per_service(
+async def test_new_node_costs_one_evaluation_and_one_update_per_service(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks: list[Node] = []
@@ -247,7 +247,7 @@ def members(world: World) -> list[Sequence[str]]:
 
 @pytest.mark.row("service-health-01")
 @pytest.mark.parametrize("status", ["False", "Unknown"])
-async def test_a_node_that_is_not_ready_is_no_member_until_it_is(status: str) -> None:
+async def test_unready_node_is_no_member_without_health_checks(status: str) -> None:
     async with unchecked("n1", "n2", "n3") as world:
         world.node("n2", ready=status)
         await world.pass_time(2)
@@ -263,7 +263,7 @@ async def test_a_node_that_is_not_ready_is_no_member_until_it_is(status: str) ->
 
 
 @pytest.mark.row("service-health-01")
-async def test_a_terminating_node_leaves_the_members_of_policy_cluster_only() -> None:
+async def test_terminating_node_leaves_members_with_traffic_policy_cluster() -> None:
     async with unchecked("n1", "n2") as world:
         world.service("local", externalTrafficPolicy="Local")
         await world.pass_time(60)
@@ -279,7 +279,7 @@ async def test_a_terminating_node_leaves_the_members_of_policy_cluster_only() ->
 
 
 @pytest.mark.row("service-health-02")
-async def test_where_health_is_checked_neither_counts_nor_costs(
+async def test_readiness_is_ignored_when_load_balancers_check_health(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with served("n1", "n2") as world:
@@ -292,7 +292,7 @@ async def test_where_health_is_checked_neither_counts_nor_costs(
 
 
 @pytest.mark.row("service-health-03")
-async def test_the_last_ready_members_stay() -> None:
+async def test_last_ready_member_stays_when_all_nodes_become_unready() -> None:
     async with unchecked("n1", "n2") as world:
         for name in ("n1", "n2"):
             world.node(name, ready="Unknown")
@@ -305,7 +305,7 @@ async def test_the_last_ready_members_stay() -> None:
 
 
 @pytest.mark.row("service-health-03")
-async def test_an_api_server_that_loses_all_its_nodes_changes_no_members() -> None:
+async def test_unreadiness_of_all_nodes_removes_only_few_members() -> None:
     every = tuple(f"n{number:02}" for number in range(20))
     async with unchecked(*every) as world:
         for name in every:
@@ -321,7 +321,7 @@ async def test_an_api_server_that_loses_all_its_nodes_changes_no_members() -> No
 
 
 @pytest.mark.row("service-health-03")
-async def test_many_that_stay_lost_leave_after_a_while() -> None:
+async def test_many_unready_nodes_leave_members_after_the_hold_time() -> None:
     every = [f"n{number:02}" for number in range(10)]
     async with unchecked(*every) as world:
         for name in every[:4]:
@@ -334,7 +334,7 @@ async def test_many_that_stay_lost_leave_after_a_while() -> None:
 
 
 @pytest.mark.row("service-health-03")
-async def test_a_start_while_no_node_is_known_to_be_ready_keeps_the_members() -> None:
+async def test_start_without_ready_nodes_keeps_members_of_unknown_readiness() -> None:
     world = World(cloud=UNCHECKED)
     for name in ("n1", "n2"):
         world.node(name, ready="Unknown")
@@ -384,7 +384,7 @@ async def restarted(
 
 
 @pytest.mark.row("service-restart-02")
-async def test_a_restart_ensures_exactly_what_differs() -> None:
+async def test_restart_ensures_exactly_the_services_that_differ() -> None:
     world = await settled(20)
     for number in range(5):
         world.change(f"s{number}", ports=ports(81))
@@ -433,7 +433,9 @@ def case(name: str, log: Any, row: str = "", **trouble: Any) -> Any:
         case("no digest", [LISTED, ENSURED[0]], faults=NO_DIGEST),
     ],
 )
-async def test_a_start_whose_listing_helps_little(trouble: dict[str, Any], log: Any) -> None:
+async def test_start_falls_back_to_ensures_without_a_usable_listing(
+    trouble: dict[str, Any], log: Any
+) -> None:
     async with restarted(3, **trouble) as world:
         await world.pass_time(62)
 
@@ -444,7 +446,7 @@ async def test_a_start_whose_listing_helps_little(trouble: dict[str, Any], log: 
 
 
 @pytest.mark.row("service-drift-01")
-async def test_drift_is_not_looked_for_unless_asked() -> None:
+async def test_drift_detection_is_off_by_default() -> None:
     async with restarted(2) as world:
         world.balancers.held.clear()
         await world.pass_time(100_000)
@@ -453,7 +455,7 @@ async def test_drift_is_not_looked_for_unless_asked() -> None:
 
 
 @pytest.mark.row("service-drift-01")
-async def test_drift_is_found_and_set_right_within_the_budget() -> None:
+async def test_drift_is_repaired_within_the_budget() -> None:
     async with restarted(6, drift_period_s=100, drift_budget=2) as world:
         await world.pass_time(60)
         for name in list(world.balancers.held)[:3]:
@@ -467,7 +469,7 @@ async def test_drift_is_found_and_set_right_within_the_budget() -> None:
         assert not [held for held in world.balancers.held.values() if held[0] == "altered"]
 
 
-async def test_a_balancer_with_another_address_has_drifted() -> None:
+async def test_changed_balancer_address_counts_as_drift() -> None:
     async with restarted(1, drift_period_s=100) as world:
         await world.pass_time(60)
         world.balancers.address = "1.2.3.4"
@@ -477,7 +479,7 @@ async def test_a_balancer_with_another_address_has_drifted() -> None:
 
 
 @pytest.mark.row("service-drift-02")
-async def test_without_a_listing_some_are_ensured_in_turn_and_nobody_is_told() -> None:
+async def test_drift_check_without_listing_ensures_in_turn_without_events() -> None:
     async with restarted(4, digests=False, drift_period_s=100, drift_budget=2) as world:
         await world.pass_time(60)
         world.forget()

@@ -64,7 +64,7 @@ def port(**fields: Any) -> dict[str, Any]:
         (service("ClusterIP", loadBalancerClass="mine"), False),
     ],
 )
-def test_who_wants_a_balancer(given: Service, wants: bool) -> None:
+def test_balancer_is_wanted_depending_on_type_and_class(given: Service, wants: bool) -> None:
     assert plan.wants_balancer(given, {"mine"}) is wants
 
 
@@ -84,7 +84,9 @@ def test_who_wants_a_balancer(given: Service, wants: bool) -> None:
         (service(finalizers=[F], deleting=True, loadBalancerClass="mine"), True),
     ],
 )
-def test_who_needs_cleanup(given: Service, needs: bool) -> None:
+def test_cleanup_is_needed_only_with_our_finalizer_and_a_managed_class(
+    given: Service, needs: bool
+) -> None:
     assert plan.needs_cleanup(given, {"mine"}) is needs
 
 
@@ -131,7 +133,7 @@ THEIRS_DYING = service(loadBalancerClass="theirs", finalizers=[F], deleting=True
     ],
     ids=lambda value: value.name.lower() if isinstance(value, ServiceAction) else "",
 )
-def test_one_thing_follows_from_service_and_record(
+def test_decide_maps_service_and_record_to_one_action(
     now: Service | None, known: ServiceRecord | None, members_due: bool, action: ServiceAction
 ) -> None:
     assert plan.decide(now, known, ServiceRules(), members_due=members_due) is action
@@ -176,7 +178,7 @@ CHANGES = [
 @pytest.mark.parametrize(
     ("changed", "needs"), [row[:2] for row in CHANGES], ids=[row[2] for row in CHANGES]
 )
-def test_which_changes_need_an_ensure(changed: Service, needs: bool) -> None:
+def test_service_changes_that_need_an_ensure(changed: Service, needs: bool) -> None:
     assert plan.needs_ensure(service(), changed, None) is needs
     assert plan.needs_ensure(changed, service(), None) is needs
     assert not plan.needs_ensure(changed, changed, None)
@@ -191,7 +193,9 @@ def test_which_changes_need_an_ensure(changed: Service, needs: bool) -> None:
         ("ipFamilies", ["IPv4", "IPv6"], ["IPv6", "IPv4"], False),
     ],
 )
-def test_the_order_of_a_list(field: str, old: Any, new: Any, needs: bool) -> None:
+def test_list_order_needs_an_ensure_except_for_ip_families(
+    field: str, old: Any, new: Any, needs: bool
+) -> None:
     before, after = (service(**spec) for spec in ({field: old}, {field: new}))
     assert plan.needs_ensure(before, after, None) is needs
 
@@ -201,14 +205,14 @@ def test_the_order_of_a_list(field: str, old: Any, new: Any, needs: bool) -> Non
     ("key", "counts"),
     [("lb.sim.io/a", True), (names.ANNOTATION_SOURCE_RANGES, True), ("kubectl/last", False)],
 )
-def test_annotations_that_count(key: str, counts: bool) -> None:
+def test_annotation_changes_that_need_an_ensure(key: str, counts: bool) -> None:
     changed = service(annotations={key: "x"})
 
     assert plan.needs_ensure(service(), changed, ("lb.sim.io/",)) is counts
 
 
 @pytest.mark.row("service-finalizer-01")
-def test_patches_of_the_finalizer() -> None:
+def test_finalizer_patches_are_bound_to_the_resource_version() -> None:
     bound = {"resourceVersion": "7"}
 
     assert plan.finalizer_patch(service()) == {"metadata": {**bound, "finalizers": [F]}}
@@ -231,7 +235,7 @@ def test_patches_of_the_finalizer() -> None:
 
 @pytest.mark.row("service-finalizer-01")
 @pytest.mark.parametrize("given", [service(deleting=True), service("ClusterIP")])
-def test_a_finalizer_is_never_added_in_vain(given: Service) -> None:
+def test_finalizer_patch_raises_for_deleting_or_retyped_services(given: Service) -> None:
     with pytest.raises(StaleObject):
         plan.finalizer_patch(given)
 
@@ -256,7 +260,7 @@ BROKEN_WIRE = [{"port": 80, "protocol": "TCP"}, {"port": 53, "protocol": "UDP", 
         ([IP], Ingress(**NAMED, ports=BROKEN), {**NAMED, "ports": BROKEN_WIRE}),
     ],
 )
-def test_patches_of_the_status(
+def test_status_patch_writes_only_a_changed_ingress(
     present: list[dict[str, Any]] | None, wanted: Ingress | None, written: dict[str, Any] | None
 ) -> None:
     patch = plan.status_patch(service(ingress=present), Status(ingress=[wanted] if wanted else ()))
@@ -267,7 +271,7 @@ def test_patches_of_the_status(
 
 
 @pytest.mark.row("service-status-01")
-def test_a_status_that_is_no_longer_wanted_is_cleared() -> None:
+def test_unwanted_ingress_status_is_cleared() -> None:
     given = service(ingress=[{"ip": "192.0.2.1"}])
     cleared = {"loadBalancer": {"ingress": None}}
 
@@ -291,7 +295,9 @@ def test_a_status_that_is_no_longer_wanted_is_cleared() -> None:
         (node(taints=[Taint(key="other", effect="NoSchedule")]), True),
     ],
 )
-def test_who_is_a_member(given: Any, member: bool) -> None:
+def test_node_is_a_member_unless_excluded_by_label_or_autoscaler_taint(
+    given: Any, member: bool
+) -> None:
     assert is_member(given) is member
 
 
@@ -313,7 +319,7 @@ TAINTED = [autoscaler_taint()]
         ({}, {"labels": {"a": "b"}}, False),
     ],
 )
-def test_which_updates_of_a_node_count(
+def test_exclusion_label_and_provider_id_changes_affect_members(
     old: dict[str, Any], new: dict[str, Any], counts: bool, around: dict[str, Any]
 ) -> None:
     assert affects_members(node(**old, **around), node(**new, **around)) is counts
@@ -330,12 +336,14 @@ def test_which_updates_of_a_node_count(
         ({}, {"taints": [Taint(key="other", effect="NoSchedule")]}),
     ],
 )
-def test_readiness_and_taints_do_not_count(old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_readiness_and_taint_changes_do_not_affect_members(
+    old: dict[str, Any], new: dict[str, Any]
+) -> None:
     assert not affects_members(node(**old), node(**new))
 
 
 @pytest.mark.row("service-nodes-03")
-def test_two_sets_are_equal_when_names_and_provider_ids_are() -> None:
+def test_member_fingerprint_covers_names_and_provider_ids_only() -> None:
     pool = MemberPool()
     for name in ("b", "a"):
         pool.put(node(name))
@@ -356,13 +364,13 @@ def test_two_sets_are_equal_when_names_and_provider_ids_are() -> None:
     assert pool.fingerprint != first
 
 
-def test_only_some_names_are_shown() -> None:
+def test_format_names_truncates_after_20_names() -> None:
     text = format_names([node(f"n{number:02}") for number in range(23)])
 
     assert (text.startswith("[n00 n01 "), text.endswith(" n19 <3 more>]")) == (True, True)
 
 
-def test_a_finalizer_that_was_another_controllers_is_left_alone() -> None:
+def test_finalizer_of_a_formerly_foreign_service_stays_without_a_record() -> None:
     given = service("ClusterIP", finalizers=[F])
     for known, action in (
         (None, ServiceAction.NOTHING),

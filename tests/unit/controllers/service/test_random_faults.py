@@ -97,7 +97,7 @@ async def end(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-async def test_the_end_is_what_is_wanted(seed: int) -> None:
+async def test_random_changes_and_faults_converge_to_the_wanted_state(seed: int) -> None:
     rng = random.Random(seed)
     world = World(digests=rng.random() < 0.5, cloud={"always_ensure_deleted": rng.random() < 0.5})
     done: list[tuple[int, str]] = []
