@@ -39,7 +39,7 @@ def machine(text: str = "", phase: Phase = Phase.TERMINATING, **more: object) ->
     )
 
 
-def test_every_stage_but_the_last_goes_on_to_a_later_one_or_rests() -> None:
+def test_deletion_stages_only_advance_or_stay() -> None:
     order = list(DeletionStage)
 
     assert {stage for stage, _ in TABLE} == set(order) - {DeletionStage.FINALIZER}
@@ -53,7 +53,7 @@ def test_every_stage_but_the_last_goes_on_to_a_later_one_or_rests() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"uid":"u","stage":"nowhere"}', "\udce4"])
-def test_an_annotation_that_cannot_be_read(text: str) -> None:
+def test_malformed_deletion_annotation_is_ignored(text: str) -> None:
     rules = MachineSettings(names=NAMES, cluster="c")
     metadata = ObjectMeta(name="m", uid="u", annotations={names.ANNOTATION_DELETION: text})
     found = deletion.deletion_state(structs.replace(machine(), metadata=metadata), rules)
@@ -61,7 +61,7 @@ def test_an_annotation_that_cannot_be_read(text: str) -> None:
     assert found == DeletionState(uid="u")
 
 
-def test_the_first_of_two_markers_counts_and_words_of_the_cloud_are_not_ours() -> None:
+def test_first_stage_marker_wins_and_cloud_texts_are_not_formatted() -> None:
     text = f"{MARKERS[DeletionStage.VM]} {MARKERS[DeletionStage.DRAIN]}"
     event = StageResult(outcome=StageOutcome.REFUSED, text="{node} {machine}")
 
@@ -82,7 +82,7 @@ def test_the_first_of_two_markers_counts_and_words_of_the_cloud_are_not_ours() -
         ({"description": f"going. {MARKERS[DeletionStage.VM]}"}, 5, "Failed", False, True),
     ],
 )
-def test_what_is_worth_writing(
+def test_deletion_status_is_written_only_for_relevant_changes(
     before: Any, after_s: float, state: str, brief: bool, written: bool
 ) -> None:
     one = machine(MARKERS[DeletionStage.DRAIN])
@@ -117,7 +117,7 @@ FAILED = MachineStatus(
     ],
     ids=["request-id", "short", "empty", "different", "a-quarter", "nothing", "long"],
 )
-def test_similar_texts(one: str, other: str, wanted: bool) -> None:
+def test_texts_that_differ_slightly_are_similar(one: str, other: str, wanted: bool) -> None:
     assert is_similar(one, other) is is_similar(other, one) is wanted
 
 
@@ -135,5 +135,7 @@ def test_similar_texts(one: str, other: str, wanted: bool) -> None:
         ({"description": "another thing altogether"}, False),
     ],
 )
-def test_what_need_not_be_written(changes: dict[str, object], old: bool) -> None:
+def test_status_of_a_repeated_failure_is_not_written_again(
+    changes: dict[str, object], old: bool
+) -> None:
     assert is_unchanged(FAILED, replace(FAILED, **changes)) is old  # type: ignore[arg-type]

@@ -105,7 +105,9 @@ WELL = [machine(f"w{number}", Phase.RUNNING, "w") for number in range(9)]
         "" if isinstance(one, bool) else f"{one.phase.name}-{one.group}-{one.is_deleting}"
     ),
 )
-def test_another_machine_in_the_way(other: Machine, obstructs: bool) -> None:
+def test_replacement_is_blocked_by_another_one_in_its_group(
+    other: Machine, obstructs: bool
+) -> None:
     found = replacements(*WELL, machine("m"), other)
 
     why = found.claim(machine("m"))
@@ -116,7 +118,7 @@ def test_another_machine_in_the_way(other: Machine, obstructs: bool) -> None:
     )
 
 
-def test_a_turn_is_taken_before_anybody_sees_it() -> None:
+def test_claim_blocks_others_before_its_write_is_observed() -> None:
     found = replacements(*WELL, machine("m"), machine("o"))
 
     assert (found.claim(machine("m")), found.claim(machine("m"))) == ("", "")
@@ -131,7 +133,7 @@ def test_a_turn_is_taken_before_anybody_sees_it() -> None:
     [None, machine("m", Phase.RUNNING), machine("m", Phase.FAILED, kept=True)],
     ids=["gone", "runs", "preserved"],
 )
-def test_the_next_one_is_told_when_it_is_through(then: Machine | None) -> None:
+def test_next_waiting_machine_is_woken_when_a_replacement_ends(then: Machine | None) -> None:
     found = replacements(*WELL, machine("m"), machine("o"))
     found.claim(machine("m"))
     found.note(machine("m", Phase.FAILED))
@@ -151,7 +153,9 @@ JOINING = [Phase.NEW, Phase.CRASH_LOOP, Phase.PENDING]
 @pytest.mark.parametrize(
     ("sick", "well", "wanted"), [(2, 0, False), (3, 0, True), (11, 9, False), (12, 9, True)]
 )
-def test_a_meltdown(sick: int, well: int, wanted: bool) -> None:
+def test_meltdown_needs_three_and_over_55_percent_unhealthy_machines(
+    sick: int, well: int, wanted: bool
+) -> None:
     """More than 55 % of those that ran, and more than two."""
     every = [machine(f"s{number}", group=f"g{number}") for number in range(sick)]
     found = replacements(*WELL[:well], *every)
@@ -170,7 +174,7 @@ def test_a_meltdown(sick: int, well: int, wanted: bool) -> None:
         [machine("o", Phase.UNKNOWN, "o"), machine("o", Phase.UPDATED, "o")],
     ],
 )
-def test_in_a_meltdown_other_groups_create_and_delete(other: list[Machine]) -> None:
+def test_creation_in_another_group_blocks_nothing_in_a_meltdown(other: list[Machine]) -> None:
     found = replacements(*SICK, *other)
     assert found.claim(SICK[0]) == ""
     assert found.claim(SICK[1]).endswith("d/s0 is being created, replaced or deleted")
@@ -202,7 +206,7 @@ def test_in_a_meltdown_a_machine_waits_until_the_replacement_runs(first: Phase) 
     ],
     ids=["refused", "failed", "deleted", "foreign"],
 )
-def test_no_block_outlasts_the_limit(other: Machine) -> None:
+def test_replacement_block_ends_at_the_time_limit(other: Machine) -> None:
     found = replacements(*WELL, other, machine("m"))
     obstacle = found.replacements.acquire(machine("m"), 100.0)
     assert obstacle is not None
@@ -230,7 +234,7 @@ def test_replacements_of_a_replacement_do_not_renew_the_limit() -> None:
 
 
 @pytest.mark.parametrize("phase", [*JOINING, Phase.FAILED, Phase.TERMINATING], ids=str)
-def test_after_a_restart_the_objects_keep_the_block(phase: Phase) -> None:
+def test_replacement_block_is_restored_from_objects_after_a_restart(phase: Phase) -> None:
     """Without their history, machines being created or deleted may belong to a replacement."""
     found = replacements(*SICK)
     found.note(machine("o", phase, "o"), age_s=LIMIT_S - 100)
@@ -249,7 +253,9 @@ def test_after_a_restart_the_objects_keep_the_block(phase: Phase) -> None:
         (machine("m", Phase.TERMINATING, goes=True), DELETED),
     ],
 )
-def test_since_when_a_machine_is_under_way(one: Machine, wanted: datetime) -> None:
+def test_replacement_starts_at_creation_failure_or_deletion_time(
+    one: Machine, wanted: datetime
+) -> None:
     assert under_way_since(one) == wanted
 
 
@@ -268,7 +274,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.booleans())
-def test_never_two_of_a_group_and_nobody_waits_for_ever(
+def test_one_replacement_per_group_and_no_machine_waits_forever(
     steps: list[tuple[str, int, Phase | None]], alone: bool
 ) -> None:
     found, known, turns = Scene(), dict[str, Machine](), set[str]()

@@ -83,7 +83,7 @@ def seen(phase: Phase, *, since_s: float = 0.0, **more: object) -> PhaseHistory:
         case("machine-health-04", "MemoryPressure", set()),
     ],
 )
-def test_health(kind: str, sick: set[str]) -> None:
+def test_node_condition_statuses_that_count_as_unhealthy(kind: str, sick: set[str]) -> None:
     found = {
         status
         for status in ("True", "False", "Unknown")
@@ -94,7 +94,7 @@ def test_health(kind: str, sick: set[str]) -> None:
 
 
 @pytest.mark.row("machine-health-05")
-def test_a_node_that_says_nothing() -> None:
+def test_node_without_ready_condition_is_unhealthy() -> None:
     assert health.unhealthy_conditions(node(), ()) == ("Ready=missing",)
     assert health.unhealthy_conditions(node(DiskPressure="False"), ["DiskPressure"]) == (
         "Ready=missing",
@@ -105,12 +105,12 @@ def test_a_node_that_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("taints", "wanted"), [((), False), (("x",), False), (("x", names.TAINT_CRITICAL), True)]
 )
-def test_critical_components(taints: tuple[str, ...], wanted: bool) -> None:
+def test_critical_components_taint_is_recognised(taints: tuple[str, ...], wanted: bool) -> None:
     assert health.is_critical(node(*taints), RULES) is wanted
 
 
 @pytest.mark.row("machine-health-07")
-def test_settings_of_a_machine_go_before_those_of_the_daemon() -> None:
+def test_machine_settings_override_the_flags() -> None:
     own = machine(
         creation_timeout_s=1.0,
         health_timeout_s=2.0,
@@ -141,7 +141,7 @@ NODES = {
 }
 
 
-def test_every_pair_is_in_the_table_or_refused() -> None:
+def test_transition_table_covers_all_phases_without_self_transitions() -> None:
     """From a phase that is left in other ways leads nothing; into one leads nothing either."""
     assert {phase for phase, _ in TABLE} == set(Phase) - LEFT_ALONE
     assert {edge.phase for edge in TABLE.values()} == {
@@ -155,7 +155,7 @@ def test_every_pair_is_in_the_table_or_refused() -> None:
 
 
 @pytest.mark.parametrize(("phase", "kind"), list(product(Phase, NODES)), ids=str)
-def test_each_result_is_in_the_table(phase: Phase, kind: str) -> None:
+def test_every_health_check_result_is_in_the_transition_table(phase: Phase, kind: str) -> None:
     """However long it has lasted."""
     for seconds in (0.0, 1e6):
         found = health.evaluate_health(machine(phase), NODES[kind], seen(phase), at(seconds), RULES)
@@ -177,7 +177,9 @@ def test_each_result_is_in_the_table(phase: Phase, kind: str) -> None:
         (Phase.UNKNOWN, 200, 400, 600),
     ],
 )
-def test_a_timeout(phase: Phase, since_s: float, after_s: float, limit_s: float) -> None:
+def test_phase_timeout_counts_from_its_start_and_needs_confirmation(
+    phase: Phase, since_s: float, after_s: float, limit_s: float
+) -> None:
     """Counted from when it began; and at least a minute of it under our eyes."""
     spell = seen(phase, since_s=since_s)
 
@@ -190,7 +192,7 @@ def test_a_timeout(phase: Phase, since_s: float, after_s: float, limit_s: float)
     assert found(limit_s) == (PhaseTrigger.TIMED_OUT, None)
 
 
-def test_time_counts_for_one_object_and_while_nodes_can_be_seen() -> None:
+def test_phase_time_restarts_for_a_new_object_and_after_an_outage() -> None:
     status = replace(machine().status, since=at(900).wall)
     new = machine(metadata=ObjectMeta(name="m", uid="other"), status=status)
     spell = health.phase_history(new, seen(Phase.UNKNOWN), at(900))
@@ -204,7 +206,7 @@ def test_time_counts_for_one_object_and_while_nodes_can_be_seen() -> None:
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("seconds", [3600, -3600])
-async def test_a_clock_that_is_set_makes_no_machine_older(seconds: float) -> None:
+async def test_clock_change_makes_no_machine_older(seconds: float) -> None:
     ahead_s, created = 0.0, START - timedelta(seconds=10)
     ages = Ages(lambda: clock.now() + timedelta(seconds=ahead_s))
     young, other = (machine(metadata=ObjectMeta(uid=uid), created=created) for uid in "ab")
@@ -220,7 +222,7 @@ async def test_a_clock_that_is_set_makes_no_machine_older(seconds: float) -> Non
 
 
 @pytest.mark.row("machine-phase-05")
-def test_a_machine_of_which_nobody_saw_a_node() -> None:
+def test_node_counts_as_missing_only_if_it_was_seen_before() -> None:
     running = machine(Phase.RUNNING)
     without = structs.replace(running, status=replace(running.status, conditions=()))
 
@@ -232,7 +234,7 @@ def test_a_machine_of_which_nobody_saw_a_node() -> None:
 
 @pytest.mark.row("machine-phase-14")
 @pytest.mark.parametrize("kind", NODES)
-def test_a_phase_that_nobody_knows(kind: str) -> None:
+def test_unrecognised_phase_causes_no_transition(kind: str) -> None:
     found = health.evaluate_health(
         machine(Phase.FOREIGN), NODES[kind], seen(Phase.FOREIGN), at(1e6), RULES
     )
@@ -243,7 +245,7 @@ def test_a_phase_that_nobody_knows(kind: str) -> None:
 @pytest.mark.row("machine-phase-15")
 @pytest.mark.parametrize("phase", [Phase.PENDING, Phase.UNKNOWN])
 @pytest.mark.parametrize("jumped_s", [-7200.0, 7200.0], ids=["back", "forth"])
-def test_a_clock_that_jumps(phase: Phase, jumped_s: float) -> None:
+def test_wall_clock_jump_does_not_change_the_phase_timeout(phase: Phase, jumped_s: float) -> None:
     spell = seen(phase)
 
     def late(seconds: float) -> bool:
@@ -258,7 +260,7 @@ def test_a_clock_that_jumps(phase: Phase, jumped_s: float) -> None:
 
 
 @pytest.mark.row("machine-phase-17")
-def test_a_node_that_flaps() -> None:
+def test_flapping_node_must_stay_healthy_before_it_recovers() -> None:
     """Sick at 100 s, well at 200 s, sick at 300 s: from then on it has to be well for a while."""
 
     def phase(before: PhaseHistory | None, which: Phase, seconds: float) -> PhaseHistory:
@@ -287,7 +289,7 @@ def test_a_node_that_flaps() -> None:
 
 
 @pytest.mark.row("machine-phase-11")
-def test_conditions_alone_are_written_now_and_then() -> None:
+def test_condition_copies_are_rate_limited() -> None:
     running, told = machine(Phase.RUNNING), node(**WELL, MemoryPressure="True")
     outcome, spell = health.condition_copy(running, told, seen(Phase.RUNNING), at(0), RULES)
     assert outcome.status is not None
@@ -308,7 +310,7 @@ HAPPENINGS = st.lists(
 
 
 @given(st.sampled_from(sorted(set(Phase) - LEFT_ALONE - UPDATES, key=str)), HAPPENINGS)
-def test_no_machine_fails_before_its_time(
+def test_no_machine_fails_before_its_timeout(
     phase: Phase, happenings: list[tuple[str, int, int]]
 ) -> None:
     """Whatever the node does and the clock on the wall says: it fails after its time without a

@@ -217,7 +217,7 @@ def rest(shop: Workshop) -> None:
 
 
 @given(seed=st.integers(0, 2**32))
-def test_never_too_many_at_once_and_all_in_the_end(seed: int) -> None:
+def test_in_place_update_keeps_the_bounds_and_updates_all_machines(seed: int) -> None:
     rng = random.Random(seed)
     shop = opened(rng)
     survivors = {box.name for box in shop.boxes()}
@@ -238,7 +238,7 @@ def test_never_too_many_at_once_and_all_in_the_end(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32))
-def test_wishes_that_change(seed: int) -> None:
+def test_spec_changes_keep_the_bounds_and_the_update_converges(seed: int) -> None:
     rng = random.Random(seed)
     shop = opened(rng)
     for _ in range(80):

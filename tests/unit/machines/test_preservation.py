@@ -189,7 +189,7 @@ def row(number: int, given: Case, *expected: object) -> Any:
         row(23, case(None, None, "now", minutes=60, node=False), True, None, None, "now", None),
     ],
 )
-def test_preservation(
+def test_preservation_follows_annotations_of_node_and_machine(
     given: Case,
     is_kept: bool,
     condition: str | None,
@@ -209,7 +209,7 @@ def test_preservation(
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.FAILED], ids=str)
 @pytest.mark.parametrize("wish", ["now", "when-failed", "auto-preserved"])
-def test_its_end_is_its_end(phase: Phase, wish: str) -> None:
+def test_expired_preservation_is_not_granted_again(phase: Phase, wish: str) -> None:
     """A wish that was granted is not granted once more, whatever of it is cut short."""
     for theirs, own in ((wish, None), (None, wish)):
         one = case(theirs, own, phase="Failed")
@@ -224,7 +224,7 @@ def test_its_end_is_its_end(phase: Phase, wish: str) -> None:
 
 
 @pytest.mark.row("machine-preserve-20")
-def test_what_the_condition_says() -> None:
+def test_preserved_condition_reports_expiry_and_drain_result() -> None:
     one = case("when-failed", phase="Failed")
     one.pass_()
     until = "Machine preserved until 2026-01-05T00:00:00Z."
@@ -263,7 +263,7 @@ def test_what_the_condition_says() -> None:
     ],
     ids=["none", "by-hand", "by-us"],
 )
-def test_the_autoscaler(
+def test_preservation_disables_scale_down_and_restores_annotations(
     before: dict[str, str], during: dict[str, str], after: dict[str, str]
 ) -> None:
     keys = {"": ANNOTATION_SCALE_DOWN_DISABLED, "by": ANNOTATION_SCALE_DOWN_DISABLED_BY_US}
@@ -295,7 +295,9 @@ ANY = (None, "", "now", "when-failed", "auto-preserved", "false", "invalid")
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED], ids=str)
 @pytest.mark.parametrize("minutes", [None, 60.0, -1.0])
-def test_whatever_is_wished_it_comes_to_rest(phase: Phase, minutes: float | None) -> None:
+def test_preservation_settles_after_two_passes_for_any_annotations(
+    phase: Phase, minutes: float | None
+) -> None:
     """In two passes: the second may find that a wish of the node is gone."""
     for theirs, own, last, tainted, node in product(ANY, ANY, ANY, (False, True), (True, False)):
         one = case(
@@ -307,7 +309,7 @@ def test_whatever_is_wished_it_comes_to_rest(phase: Phase, minutes: float | None
 
 
 @pytest.mark.parametrize("wish", ANY)
-def test_a_failure_is_written_with_its_time(wish: str | None) -> None:
+def test_failed_status_carries_the_preservation_expiry(wish: str | None) -> None:
     one, failed = case(wish), MachineStatus(phase=Phase.FAILED)
     found = preservation.with_preservation(one.machine(), failed, one.node, NOW, RULES)
     is_kept = wish in ("now", "when-failed", "auto-preserved")
@@ -317,7 +319,7 @@ def test_a_failure_is_written_with_its_time(wish: str | None) -> None:
     assert preservation.with_preservation(one.machine(), again, one.node, NOW, RULES) == again
 
 
-def test_a_group_that_preserves_nothing() -> None:
+def test_group_without_preserve_annotation_preserves_nothing() -> None:
     rules = replace(RULES, names=replace(RULES.names, preserve=""))
     one = case("now", minutes=60)
     assert (

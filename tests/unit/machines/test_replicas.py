@@ -70,7 +70,7 @@ def step(wanted: MachineSet, found: Sequence[Member], number: int) -> Sequence[M
 
 
 @given(wanted=wishes(), found=machines())
-def test_it_comes_to_an_end_and_plans_nothing_then(
+def test_scaling_converges_and_then_plans_no_change(
     wanted: MachineSet, found: Sequence[Member]
 ) -> None:
     for number in range(4):
@@ -86,7 +86,7 @@ def test_it_comes_to_an_end_and_plans_nothing_then(
 
 
 @given(wanted=wishes(), found=machines())
-def test_there_are_never_more_than_wanted_through_what_is_made(
+def test_scaling_never_creates_more_machines_than_wanted(
     wanted: MachineSet, found: Sequence[Member]
 ) -> None:
     here = sum(not one.machine.is_terminating for one in found)
@@ -98,7 +98,7 @@ def test_there_are_never_more_than_wanted_through_what_is_made(
 
 
 @given(wanted=wishes(), found=machines())
-def test_what_goes_is_surplus_or_has_a_reason_of_its_own(
+def test_scaling_deletes_only_surplus_failed_or_marked_machines(
     wanted: MachineSet, found: Sequence[Member]
 ) -> None:
     delete = replicas.plan_scaling(wanted, found, NOW).delete
@@ -121,7 +121,7 @@ def test_what_goes_is_surplus_or_has_a_reason_of_its_own(
 
 
 @given(wanted=wishes(), found=machines(), order=st.randoms(use_true_random=False))
-def test_the_order_of_the_cache_decides_nothing(
+def test_scaling_plan_is_independent_of_the_cache_order(
     wanted: MachineSet, found: Sequence[Member], order: object
 ) -> None:
     mixed = sorted(found, key=lambda one: order.random())  # type: ignore[attr-defined]
@@ -134,7 +134,9 @@ def test_the_order_of_the_cache_decides_nothing(
 
 
 @given(wanted=wishes(), found=machines())
-def test_what_a_set_keeps_it_keeps(wanted: MachineSet, found: Sequence[Member]) -> None:
+def test_auto_preservation_is_idempotent_and_spares_kept_machines(
+    wanted: MachineSet, found: Sequence[Member]
+) -> None:
     kept, dropped = replicas.plan_preservation(wanted, found)
     after = replicas.apply_preservation(found, kept, dropped)
     ours = sum(
@@ -168,14 +170,14 @@ def fleet(*olds: SetSize, new: SetSize | None) -> Fleet:
     return Fleet(replicas=3, surge=1, floor=3, new=new, olds=olds)
 
 
-def test_amounts() -> None:
+def test_amounts_are_non_negative_numbers_or_percentages() -> None:
     amounts = (0, 3, "25%", -1, "x", "5", None, "٣%")
     assert [replicas.is_amount(value) for value in amounts] == [True] * 3 + [False] * 5
     with pytest.raises(ValueError, match="'5' is neither a number nor a percentage"):
         replicas.resolve_amount("5", 10, up=True)
 
 
-def test_a_machine_that_goes_is_not_available_and_still_takes_room() -> None:
+def test_deleting_machine_is_unavailable_but_counts_against_the_surge() -> None:
     wanted, new = deployment(replicas=3, max_surge=1), sized("new", WORKS)
     assert "old" not in rolling_sizes(fleet(sized("old", WORKS, WORKS, GOES), new=new), wanted)[0]
     old = sized("old", WORKS, WORKS, WORKS, replicas=2)
@@ -200,13 +202,13 @@ def test_a_machine_that_goes_is_not_available_and_still_takes_room() -> None:
         ([sized("a", WORKS, has_seen=False)], None, {}),
     ],
 )
-def test_sizes_while_nothing_is_exchanged(
+def test_paused_rollout_still_scales_its_sets(
     sets: list[SetSize], new: SetSize | None, sizes: dict[str, int]
 ) -> None:
     assert paused_sizes(fleet(*sets, new=new)) == sizes
 
 
-def test_nothing_shrinks_before_the_victims_are_marked() -> None:
+def test_set_does_not_shrink_before_its_victims_are_marked() -> None:
     one = shelf("new", 3, kind="new")
     metadata = ObjectMeta(name="web", annotations={"trigger": "new-1~2026-01-01T00:00:00Z"})
     view = deployment(replicas=2, max_surge=1, template=one.template, metadata=metadata)
@@ -215,11 +217,11 @@ def test_nothing_shrinks_before_the_victims_are_marked() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "²", "٣", "9" * 5000])
-def test_a_revision_that_is_no_number_is_none(text: str) -> None:
+def test_invalid_revision_annotation_counts_as_zero(text: str) -> None:
     assert rollout.revision_of({RULES.names.revision: text}, RULES.names) == 0
 
 
-def test_an_old_set_with_machines_is_kept() -> None:
+def test_history_cleanup_keeps_old_sets_with_machines() -> None:
     view = deployment(replicas=1, max_surge=1, history_limit=0)
     left = shelf("left", 0, members=plenty("left", 1, is_deleting=True))
     old = [left, shelf("unknown", 0, status=UNSEEN), shelf("empty", 0)]
@@ -245,7 +247,7 @@ def after(*times: float) -> FailureBackoff:
     return found
 
 
-def test_machines_from_before_the_end_of_a_pause_count_for_nothing() -> None:
+def test_failures_of_machines_created_before_a_pause_end_do_not_count() -> None:
     found = failure_backoff.end_backoff(at(100.9))
     assert failure_backoff.allowed_creations(found, 7, [], at(101)) == 7
 
@@ -258,7 +260,7 @@ def test_machines_from_before_the_end_of_a_pause_count_for_nothing() -> None:
     assert (found.failures, found.pauses) == (3, 1)
 
 
-def test_pauses_double_up_to_half_an_hour() -> None:
+def test_creation_pauses_double_up_to_half_an_hour() -> None:
     found, now, pauses = after(0, 0), 0.0, list[float]()
     assert (
         failure_backoff.remaining_pause_s(found, at(1)),
@@ -276,7 +278,7 @@ def test_pauses_double_up_to_half_an_hour() -> None:
     ) == (at(60), 120)
 
 
-def test_machines_of_one_burst_are_one_setback() -> None:
+def test_failures_of_one_burst_cause_one_pause() -> None:
     """A hundred that were made together fail together: that is no reason to wait for ever."""
     found = after(0, 0, 0)
     for seconds in range(1, 50):
@@ -300,7 +302,9 @@ def test_machines_of_one_burst_are_one_setback() -> None:
         ({"phase": Phase.UNKNOWN}, 1),
     ],
 )
-def test_while_one_is_tried_no_other_is_made(facts: dict[str, object], allowed: int) -> None:
+def test_one_trial_machine_at_a_time_is_created_during_back_off(
+    facts: dict[str, object], allowed: int
+) -> None:
     found, tried = after(0, 0, 0), member("a", **{"created": at(60), **facts})
     assert failure_backoff.allowed_creations(found, 5, [tried], at(90)) == allowed
     assert [
@@ -312,7 +316,7 @@ def test_while_one_is_tried_no_other_is_made(facts: dict[str, object], allowed: 
 
 
 @pytest.mark.virtual_time
-async def test_a_listing_is_shared_while_it_is_young_and_never_from_before_a_question() -> None:
+async def test_vm_listing_is_shared_while_young_and_never_predates_a_request() -> None:
     asked, fault = list[tuple[str, ...]](), list[Exception]()
 
     async def fetch(made_of: ResolvedClass) -> Sequence[MachineRecord]:

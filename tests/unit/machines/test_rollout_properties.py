@@ -378,7 +378,7 @@ def ends(game: Game) -> None:
 
 
 @given(seed=st.integers(0, 2**32))
-def test_bounds_hold_whatever_anybody_does(seed: int) -> None:
+def test_rollout_keeps_its_bounds_and_converges_under_random_edits(seed: int) -> None:
     game = opened(random.Random(seed))
     for _ in range(MOVES):
         moved(game, edits=True)
@@ -387,7 +387,7 @@ def test_bounds_hold_whatever_anybody_does(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32))
-def test_no_more_machines_than_the_surge_allows(seed: int) -> None:
+def test_rollout_never_exceeds_max_surge(seed: int) -> None:
     game = opened(random.Random(seed))
     game.edit(template=Template(essence="z"))
     game.peak = 0
@@ -400,7 +400,7 @@ def test_no_more_machines_than_the_surge_allows(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32))
-def test_recreation_ends_too(seed: int) -> None:
+def test_recreate_strategy_converges_under_random_edits(seed: int) -> None:
     game = opened(random.Random(seed), Strategy.RECREATE)
     for _ in range(MOVES):
         moved(game, edits=True)
@@ -409,7 +409,7 @@ def test_recreation_ends_too(seed: int) -> None:
 
 
 @pytest.mark.soak
-def test_bounds_hold_ten_thousand_times() -> None:
+def test_rollout_keeps_its_bounds_for_ten_thousand_seeds() -> None:
     for seed in range(10_000):
         game = opened(random.Random(seed))
         for _ in range(2 * MOVES):

@@ -68,7 +68,7 @@ class Servers(World):
         return most
 
 
-async def test_create_scale_roll_and_delete() -> None:
+async def test_another_api_group_creates_scales_rolls_and_deletes() -> None:
     world = Servers()
     world.fleet(2)
     async with world.running(*ALL):
@@ -101,7 +101,7 @@ async def test_create_scale_roll_and_delete() -> None:
     assert world.driver.vms == {}
 
 
-async def test_a_node_that_fails_is_replaced() -> None:
+async def test_another_api_group_replaces_a_failed_node() -> None:
     world = Servers()
     world.fleet(1)
     async with world.running(*ALL):
@@ -119,7 +119,7 @@ FOLDER = Path(machines.__file__).parent
 DOMAIN = re.compile(r"[a-z0-9-]+\.[a-z]{2,}/[a-z]")
 
 
-def test_no_group_label_or_annotation_stands_in_the_neutral_layer() -> None:
+def test_neutral_layer_contains_no_name_of_an_api_group() -> None:
     promised = [
         text
         for name, text in vars(names).items()

@@ -93,14 +93,14 @@ def says(reason: str) -> UpdateDecision:
         )
     ],
 )
-def test_what_follows(
+def test_in_place_update_decision_follows_phase_labels_and_condition(
     phase: Phase, labels: dict[str, str], reason: str, found: UpdateDecision
 ) -> None:
     assert in_place_update.decide(machine(phase), node(labels, reason), RULES) == found
 
 
 @row(3)
-def test_a_drain_takes_its_time_from_the_moment_its_node_was_chosen() -> None:
+def test_drain_timeout_counts_from_the_selection_of_the_node() -> None:
     chosen = node(CHOSEN, NAMES.update_selected)
     limited = machine(drain_timeout_s=60.0)
 
@@ -122,12 +122,14 @@ def test_a_drain_takes_its_time_from_the_moment_its_node_was_chosen() -> None:
         (node(CHOSEN, NAMES.update_waiting), node(CHOSEN, NAMES.update_waiting), False),
     ],
 )
-def test_what_of_a_node_matters(before: Node, after: Node, matters: bool) -> None:
+def test_update_label_and_condition_changes_of_a_node_matter(
+    before: Node, after: Node, matters: bool
+) -> None:
     assert health.node_matters(before, after, NAMES) is matters
 
 
 @row(14)
-def test_a_node_that_goes() -> None:
+def test_node_being_deleted_needs_no_update_step() -> None:
     going = node(CHOSEN, NAMES.update_selected)
     metadata = structs.replace(going.metadata, deletion_timestamp=format_time(START))
     assert (
@@ -147,7 +149,7 @@ TAINT = Taint(key="pool", effect="NoSchedule")
     [({}, {}, ARRIVAL), ({HOLD: "false"}, {}, {}), ({}, {HOLD: "always"}, {HOLD: "always"})],
     ids=["joins", "a-user", "the-template"],
 )
-def test_what_a_node_gets_when_it_joins_is_bound_to_a_version(
+def test_initial_node_annotations_are_bound_to_the_resource_version(
     said: dict[str, str], wanted: dict[str, str], found: dict[str, str]
 ) -> None:
     joins = builders.node("m0", annotations=said, resource_version="7")
@@ -159,7 +161,9 @@ def test_what_a_node_gets_when_it_joins_is_bound_to_a_version(
 
 
 @pytest.mark.parametrize("taints", [(), (TAINT,)], ids=["merged", "replaced"])
-def test_only_what_is_replaced_as_a_whole_is_bound_to_a_version(taints: tuple[Taint, ...]) -> None:
+def test_only_a_patch_that_replaces_taints_has_a_resource_version(
+    taints: tuple[Taint, ...],
+) -> None:
     """A kubelet that writes its node at the same moment is no conflict; lost taints would be."""
     patch = node_metadata.patch(
         machine(taints=taints), builders.node("m", resource_version="7"), RULES
