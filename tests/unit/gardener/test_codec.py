@@ -56,11 +56,11 @@ def secret(**data: bytes) -> Secret:
     return Secret(metadata=ObjectMeta(name="s", namespace="default"), data=data)
 
 
-def test_a_secret_shows_nothing_that_it_holds() -> None:
+def test_secret_repr_hides_its_values() -> None:
     assert repr(secret(key=b"hunter2")) == "Secret(default/s: key)"
 
 
-def test_the_later_secret_counts() -> None:
+def test_credentials_secret_ref_overrides_secret_ref() -> None:
     given = {
         "secretRef": {"name": "one", "namespace": "default"},
         "credentialsSecretRef": {"name": "two"},
@@ -109,7 +109,7 @@ def test_a_secret_of_another_namespace_is_refused() -> None:
         ),
     ],
 )
-def test_what_makes_a_set_unusable(spec: Any, expected: str) -> None:
+def test_invalid_machine_set_spec_is_reported_as_a_fault(spec: Any, expected: str) -> None:
     found = machine_set(**spec).faults
 
     assert (found[:1] or ("",))[0].startswith(expected)
@@ -117,7 +117,7 @@ def test_what_makes_a_set_unusable(spec: Any, expected: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [MACHINE_SETS, MACHINE_DEPLOYMENTS], ids=lambda kind: kind.plural)
-def test_a_template_nested_too_deeply_makes_one_object_undecodable(kind: ResourceKind[Any]) -> None:
+def test_deeply_nested_template_makes_only_its_object_malformed(kind: ResourceKind[Any]) -> None:
     """The API server stores it, and a user may create it."""
     deep = json.loads('{"a": ' * 900 + "1" + "}" * 900)
     bad = {"metadata": META, "spec": {"template": {"metadata": {"x": deep}}}}
@@ -154,7 +154,7 @@ InPlaceUpdate Preserved
 """
 
 
-def test_every_name_is_there_byte_by_byte() -> None:
+def test_gardener_api_names_are_defined_byte_by_byte() -> None:
     ours = {
         text
         for module in (names, reasons, kubernetes)
@@ -169,12 +169,14 @@ def test_every_name_is_there_byte_by_byte() -> None:
     ("annotation", "field", "seconds"),
     [("", "90s", 90.0), ("1h", "90s", 3600.0), ("", "soon", None), ("soon", "90s", None)],
 )
-def test_the_creation_timeout(annotation: str, field: str, seconds: float | None) -> None:
+def test_creation_timeout_annotation_overrides_the_field(
+    annotation: str, field: str, seconds: float | None
+) -> None:
     notes = {names.ANNOTATION_CREATION_TIMEOUT: annotation}
     assert machine({"creationTimeout": field}, annotations=notes).creation_timeout_s == seconds
 
 
-def test_odd_values_make_no_trouble() -> None:
+def test_invalid_field_values_are_ignored_or_clamped() -> None:
     metadata = {"labels": {"a": 1, "b": None}, "annotations": "none"}
     found = machine(
         {
@@ -201,11 +203,11 @@ def test_odd_values_make_no_trouble() -> None:
         *[(text, DEFAULT_PRIORITY) for text in ("", "x", "-", "--1", " 1", "1_0", "²", "٣")],
     ],
 )
-def test_a_priority_that_makes_no_sense_is_the_default(text: str, expected: int) -> None:
+def test_invalid_priority_falls_back_to_the_default(text: str, expected: int) -> None:
     assert machine(annotations={names.ANNOTATION_PRIORITY: text}).priority == expected
 
 
-def test_a_class_is_another_when_what_vms_are_made_of_is() -> None:
+def test_class_version_changes_only_with_spec_or_credentials() -> None:
     def version(spec: str, key: bytes, **metadata: Any) -> tuple[str, ...]:
         given = {"providerSpec": {"size": spec}, "secretRef": {"name": "s"}}
         return resolved(given | {"metadata": META | metadata}, s=secret(key=key)).version
@@ -237,7 +239,9 @@ def of_node(labels: Any, **more: Any) -> dict[str, Any]:
         ({"nodeTemplate": {"spec": {"taints": []}}}, {}, {"nodeTemplate": None}),
     ],
 )
-def test_what_is_pushed(has: Any, template: Any, expected: Any) -> None:
+def test_push_patch_contains_only_changed_template_fields(
+    has: Any, template: Any, expected: Any
+) -> None:
     found = CODEC.push_patch(machine(spec=has), machine_set(template={"spec": template}))
     assert (found or {}).get("spec") == expected
     if found is not None:

@@ -34,7 +34,7 @@ def parsed(path: Path) -> list[dict[str, Any]]:
     [(crds.FILE, crds.render()), (crds.CHART_FILE, crds.render_chart())],
     ids=["manifests", "chart"],
 )
-def test_the_definitions_are_those_of_the_types(file: Path, text: str) -> None:
+def test_crd_manifests_match_the_types(file: Path, text: str) -> None:
     assert file.read_text() == text, "run python -m ccm.gardener.crds"
 
 
@@ -59,7 +59,7 @@ EVERY = {
 }
 
 
-def test_each_field_says_what_it_does() -> None:
+def test_every_crd_field_has_a_description() -> None:
     plain = {"apiVersion", "kind", "metadata"}
     told = {path: field.get("description", "") for path, field in EVERY.items()}
 
@@ -97,7 +97,7 @@ def plural(one: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
-def test_every_field_of_a_type_is_kept_by_its_definition(kind: ResourceKind[Any]) -> None:
+def test_crd_schema_keeps_every_field_of_its_type(kind: ResourceKind[Any]) -> None:
     """An API server drops what a definition does not name."""
     definition = next(one for one in crds.DEFINITIONS if one.kind is kind)
     shape = served.kind_of_definition(dict(crds.manifest(definition))).shape
@@ -106,7 +106,7 @@ def test_every_field_of_a_type_is_kept_by_its_definition(kind: ResourceKind[Any]
 
 
 @pytest.mark.both_servers
-async def test_an_api_server_takes_definitions_and_samples(api_server: servers.ApiServer) -> None:
+async def test_api_server_accepts_crds_and_samples(api_server: servers.ApiServer) -> None:
     async with servers.connect(api_server) as session:
         for one in parsed(crds.FILE):
             await told(session, "POST", DEFINITIONS, one)
