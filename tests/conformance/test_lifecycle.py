@@ -131,7 +131,7 @@ def both(name: str, node: Any, script: Any, *expected: Any) -> list[Any]:
         row("lifecycle-trace-06", KNOWN, GONE, DELETED, TWO_QUESTIONS[:1]),
     ],
 )
-async def test_one_look(
+async def test_lifecycle_check_deletes_taints_untaints_or_keeps_the_node(
     env: NodeEnvironment,
     node: Mapping[str, Any],
     script: Mapping[str, Any],
@@ -170,7 +170,7 @@ async def outcome(env: NodeEnvironment, made: Node) -> str:
 
 
 @pytest.mark.row("lifecycle-shut-10")
-async def test_events_point_at_the_node(env: NodeEnvironment) -> None:
+async def test_deletion_events_reference_the_node(env: NodeEnvironment) -> None:
     made = await env.node(ready="False")
     env.proxy.on(DELETE, Respond(500))
 
@@ -188,7 +188,7 @@ async def test_events_point_at_the_node(env: NodeEnvironment) -> None:
 
 @pytest.mark.row("lifecycle-more-07")
 @pytest.mark.both_servers
-async def test_the_taint_joins_the_others(env: NodeEnvironment) -> None:
+async def test_shutdown_taint_is_added_to_existing_taints(env: NodeEnvironment) -> None:
     made = await env.node(**KNOWN, taints=[TAINT, B])
 
     await env.monitor(FakeCloud(**OFF))
@@ -204,7 +204,7 @@ async def test_the_taint_joins_the_others(env: NodeEnvironment) -> None:
 
 
 @pytest.mark.row("lifecycle-more-08")
-async def test_the_only_taint_goes(env: NodeEnvironment) -> None:
+async def test_removing_the_only_taint_clears_the_list(env: NodeEnvironment) -> None:
     made = await env.node(provider_id="fake://1", taints=[DOWN])
 
     await env.monitor(FakeCloud(**OFF))
@@ -215,7 +215,9 @@ async def test_the_only_taint_goes(env: NodeEnvironment) -> None:
 
 
 @pytest.mark.row("lifecycle-more-09")
-async def test_a_taint_that_somebody_else_removed_is_let_be(env: NodeEnvironment) -> None:
+async def test_concurrently_removed_shutdown_taint_is_not_patched_again(
+    env: NodeEnvironment,
+) -> None:
     await env.node(provider_id="fake://1", taints=[DOWN, TAINT])
     changed = await env.change_unseen(ONLY_TAINT)
 
@@ -233,7 +235,7 @@ async def test_a_taint_that_somebody_else_removed_is_let_be(env: NodeEnvironment
         row("lifecycle-own-01", wrapped(Unimplemented("cannot tell"))),
     ],
 )
-async def test_a_cloud_that_cannot_tell_power_has_running_instances(
+async def test_unimplemented_shutdown_query_counts_as_running(
     env: NodeEnvironment, v2: bool, error: Exception
 ) -> None:
     made = await env.node(**KNOWN)
@@ -246,7 +248,7 @@ async def test_a_cloud_that_cannot_tell_power_has_running_instances(
 
 @pytest.mark.row("lifecycle-trace-03")
 @pytest.mark.both_servers
-async def test_a_conflict_is_one_look_and_another_try(env: NodeEnvironment) -> None:
+async def test_taint_conflict_is_retried_after_one_read(env: NodeEnvironment) -> None:
     await env.node(provider_id="fake://1", taints=[DOWN])
     env.proxy.on(MAIN_PATCH, CONFLICT, times=1)
 
@@ -266,7 +268,7 @@ async def test_a_conflict_is_one_look_and_another_try(env: NodeEnvironment) -> N
         row("lifecycle-own-03", KNOWN, {"exists_error": Unavailable("down")}),
     ],
 )
-async def test_a_cloud_that_takes_back_its_word_deletes_nothing(
+async def test_denial_that_is_retracted_deletes_no_node(
     env: NodeEnvironment, node: Mapping[str, Any], script: Mapping[str, Any]
 ) -> None:
     class Wavering(FakeCloud):
@@ -286,7 +288,7 @@ async def test_a_cloud_that_takes_back_its_word_deletes_nothing(
 @pytest.mark.row("lifecycle-own-17")
 @pytest.mark.both_servers
 @pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
-async def test_two_denials_delete(env: NodeEnvironment, v2: bool) -> None:
+async def test_two_consecutive_denials_delete_the_node(env: NodeEnvironment, v2: bool) -> None:
     fake = FakeCloud(exists=False, v2=v2)
     made = await env.node(**KNOWN)
 
@@ -300,7 +302,7 @@ async def test_two_denials_delete(env: NodeEnvironment, v2: bool) -> None:
 
 @pytest.mark.row("lifecycle-own-04")
 @pytest.mark.both_servers
-async def test_a_node_made_anew_under_the_same_name_is_not_deleted(env: NodeEnvironment) -> None:
+async def test_recreated_node_of_the_same_name_is_not_deleted(env: NodeEnvironment) -> None:
     await env.node(**KNOWN)
     made = await env.recreate()
 
@@ -312,7 +314,7 @@ async def test_a_node_made_anew_under_the_same_name_is_not_deleted(env: NodeEnvi
 
 
 @pytest.mark.row("lifecycle-own-05")
-async def test_a_node_that_is_gone_already_was_deleted(env: NodeEnvironment) -> None:
+async def test_node_that_is_already_gone_counts_as_deleted(env: NodeEnvironment) -> None:
     await env.node(**KNOWN)
     env.is_frozen = True
     await env.delete()
@@ -325,7 +327,7 @@ async def test_a_node_that_is_gone_already_was_deleted(env: NodeEnvironment) -> 
 
 @pytest.mark.row("lifecycle-own-06")
 @pytest.mark.both_servers
-async def test_a_node_being_deleted_is_held(env: NodeEnvironment) -> None:
+async def test_node_being_deleted_causes_no_request(env: NodeEnvironment) -> None:
     await env.node(**KNOWN, finalizers=["example.com/hold"])
     await env.delete()
     made = await env.present()
@@ -340,7 +342,7 @@ async def test_a_node_being_deleted_is_held(env: NodeEnvironment) -> None:
 
 @pytest.mark.row("lifecycle-own-08")
 @pytest.mark.both_servers
-async def test_the_taint_is_lost_to_no_conflict(env: NodeEnvironment) -> None:
+async def test_shutdown_taint_is_added_despite_a_conflict(env: NodeEnvironment) -> None:
     await env.node(**KNOWN)
     await env.change_unseen(ONLY_TAINT)
 
@@ -351,7 +353,7 @@ async def test_the_taint_is_lost_to_no_conflict(env: NodeEnvironment) -> None:
 
 
 @pytest.mark.row("lifecycle-own-09")
-async def test_a_node_that_became_ready_meanwhile_is_not_tainted(env: NodeEnvironment) -> None:
+async def test_node_that_became_ready_meanwhile_is_not_tainted(env: NodeEnvironment) -> None:
     await env.node(**KNOWN)
     changed = await env.change_unseen(
         {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, subresource="status"
@@ -363,7 +365,7 @@ async def test_a_node_that_became_ready_meanwhile_is_not_tainted(env: NodeEnviro
 
 
 @pytest.mark.row("lifecycle-own-10")
-async def test_five_conflicts_are_enough(env: NodeEnvironment) -> None:
+async def test_taint_patch_stops_after_five_conflicts(env: NodeEnvironment) -> None:
     await env.node(**KNOWN)
     env.proxy.on(MAIN_PATCH, CONFLICT)
 

@@ -30,7 +30,7 @@ HOST = address("Hostname", "n")
         row("node-trace-09", [V4, OTHER, HOST], [V4, EXTERNAL], [V4, EXTERNAL, HOST]),
     ],
 )
-async def test_the_address_pass(
+async def test_address_pass_writes_only_changed_addresses(
     env: NodeEnvironment,
     before: Sequence[NodeAddress],
     addresses: Sequence[NodeAddress],
@@ -55,7 +55,7 @@ async def test_the_address_pass(
 
 
 @pytest.mark.row("node-more-14")
-async def test_the_address_pass_asks_by_provider_id_then_by_name(env: NodeEnvironment) -> None:
+async def test_address_pass_asks_by_provider_id_and_then_by_name(env: NodeEnvironment) -> None:
     class Named(FakeCloud):
         async def node_addresses_by_provider_id(self, provider_id: str) -> Sequence[NodeAddress]:
             await super().node_addresses_by_provider_id(provider_id)
@@ -102,7 +102,7 @@ async def test_one_nodes_error_does_not_stop_the_address_pass(
 @pytest.mark.parametrize(
     "workers", [row(f"node-pass-0{n}", each) for n, each in enumerate((1, 5, 10, 30), start=1)]
 )
-async def test_the_address_pass_asks_once_about_each_node(
+async def test_address_pass_asks_once_per_node_with_the_configured_workers(
     env: NodeEnvironment, workers: int
 ) -> None:
     class Counting(FakeCloud):

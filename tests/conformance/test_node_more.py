@@ -49,7 +49,7 @@ def delays() -> list[float]:
     [row("node-trace-01", [H], A2, [V4, E, H]), row("node-trace-02", [], A3, [H, V4, E])],
 )
 @pytest.mark.both_servers
-async def test_initialisation_writes_twice(
+async def test_initialisation_patches_the_status_and_then_the_node(
     env: NodeEnvironment,
     before: Sequence[NodeAddress],
     addresses: Sequence[NodeAddress],
@@ -74,7 +74,9 @@ async def test_initialisation_writes_twice(
 
 
 @pytest.mark.row("node-more-08", "node-trace-03")
-async def test_a_cloud_without_addresses_initialises_and_leaves_them(env: NodeEnvironment) -> None:
+async def test_initialisation_without_cloud_addresses_keeps_existing_ones(
+    env: NodeEnvironment,
+) -> None:
     fake = cloud(addresses=[])
     made = await env.node(taints=[U], addresses=[H, V4])
 
@@ -90,7 +92,7 @@ async def test_a_cloud_without_addresses_initialises_and_leaves_them(env: NodeEn
 
 
 @pytest.mark.row("node-more-26", "node-trace-04")
-async def test_the_old_interface_is_asked_in_this_order(env: NodeEnvironment) -> None:
+async def test_v1_interface_is_called_in_a_fixed_order(env: NodeEnvironment) -> None:
     fake = cloud(v2=False, external_ids={"node0": "1"}, addresses=A2)
     await env.node(taints=[U])
 
@@ -132,7 +134,7 @@ async def test_a_failed_initialisation_changes_nothing(
         row("node-trace-07", {**SETTLED, "labels": dict(zip(ZONES, "zy", strict=True))}, [MAIN]),
     ],
 )
-async def test_labels_are_patched_without_a_look(
+async def test_labels_are_patched_without_a_cloud_call(
     env: NodeEnvironment, node: Any, trace: list[str]
 ) -> None:
     fake = cloud()
@@ -146,7 +148,7 @@ async def test_labels_are_patched_without_a_look(
 
 @pytest.mark.row("node-more-16")
 @pytest.mark.both_servers
-async def test_conflicts_are_tried_again(env: NodeEnvironment) -> None:
+async def test_conflicting_patches_are_retried(env: NodeEnvironment) -> None:
     await env.node(taints=[U])
     env.proxy.on(MAIN_PATCH, CONFLICT, times=2)
     before = delays()
@@ -166,7 +168,7 @@ async def test_conflicts_are_tried_again(env: NodeEnvironment) -> None:
 
 @pytest.mark.row("node-more-17")
 @pytest.mark.both_servers
-async def test_a_node_the_server_refuses_keeps_its_taint(env: NodeEnvironment) -> None:
+async def test_rejected_patch_keeps_the_uninitialized_taint(env: NodeEnvironment) -> None:
     await env.node(taints=[U])
     env.proxy.on(MAIN_PATCH, REFUSED)
     before = delays()
@@ -180,7 +182,7 @@ async def test_a_node_the_server_refuses_keeps_its_taint(env: NodeEnvironment) -
 
 
 @pytest.mark.row("node-more-18")
-async def test_a_node_never_loses_its_taint_without_addresses(env: NodeEnvironment) -> None:
+async def test_taint_is_kept_until_the_addresses_are_written(env: NodeEnvironment) -> None:
     made = await env.node(taints=[U])
     env.proxy.on(STATUS_PATCH, Respond(500), times=1)
     controller = env.node_controller(cloud())
@@ -213,7 +215,7 @@ async def test_a_node_deleted_during_its_back_off_is_forgotten(env: NodeEnvironm
 
 
 @pytest.mark.row("node-more-20")
-async def test_an_event_of_a_settled_node_costs_nothing(env: NodeEnvironment) -> None:
+async def test_update_of_a_settled_node_causes_no_call(env: NodeEnvironment) -> None:
     fake = cloud(provider_ids={"second": "fake://2"})
     labels = dict.fromkeys(ZONES, "z")
     await env.node(provider_id="fake://1", labels=labels, addresses=[V4])
@@ -242,7 +244,7 @@ async def test_only_labels_that_differ_are_patched(env: NodeEnvironment) -> None
 
 
 @pytest.mark.row("node-more-27")
-async def test_the_new_interface_wins(env: NodeEnvironment) -> None:
+async def test_v2_interface_takes_precedence_over_v1(env: NodeEnvironment) -> None:
     await env.node(taints=[U])
     await env.node("settled", provider_id="fake://2")
     fake = cloud(v1=True, v2=True)
@@ -256,7 +258,7 @@ async def test_the_new_interface_wins(env: NodeEnvironment) -> None:
 
 @pytest.mark.row("node-more-28")
 @pytest.mark.both_servers
-async def test_the_event_points_at_the_node(env: NodeEnvironment) -> None:
+async def test_synced_event_references_the_node(env: NodeEnvironment) -> None:
     made = await env.node(taints=[U])
 
     await env.sync(cloud())

@@ -196,7 +196,7 @@ INITIALIZED = [
 
 
 @pytest.mark.parametrize(("fake", "before", "after"), INITIALIZED)
-async def test_a_node_is_initialised(
+async def test_initialisation_sets_provider_id_addresses_labels_and_taints(
     env: NodeEnvironment, fake: FakeCloud, before: Mapping[str, Any], after: After
 ) -> None:
     made = await env.node(**before)
@@ -224,7 +224,7 @@ async def test_a_node_is_initialised(
         row("node-sync-14", v2(), {}),
     ],
 )
-async def test_a_node_is_left_as_it_is(
+async def test_node_without_taint_or_metadata_is_left_unchanged(
     env: NodeEnvironment, fake: FakeCloud, before: Mapping[str, Any]
 ) -> None:
     made = await env.node(**before)
@@ -249,7 +249,7 @@ async def test_a_node_is_left_as_it_is(
         row("node-more-24", v1_error(NO_ID), WAITING),
     ],
 )
-async def test_a_node_that_cannot_be_initialised_is_left_as_it_is(
+async def test_failed_initialisation_raises_and_leaves_the_node_unchanged(
     env: NodeEnvironment, fake: FakeCloud, before: Mapping[str, Any]
 ) -> None:
     made = await env.node(**before)
@@ -279,7 +279,7 @@ WRONG = {stable: f"wrong-{value}" for stable, value in STABLE.items()}
         row("node-labels-03", {**BETA, **WRONG}, 1),
     ],
 )
-async def test_stable_labels_follow_their_beta_twins(
+async def test_stable_labels_follow_their_beta_labels(
     env: NodeEnvironment, before: Mapping[str, str], writes: int
 ) -> None:
     fake = v2()
@@ -294,7 +294,7 @@ async def test_stable_labels_follow_their_beta_twins(
 
 @pytest.mark.row("node-labels-04")
 @pytest.mark.both_servers
-async def test_a_stable_label_alone_stays(env: NodeEnvironment) -> None:
+async def test_stable_label_without_beta_label_is_kept(env: NodeEnvironment) -> None:
     made = await env.node(labels={names.LABEL_ZONE: "mine"})
 
     await env.sync(v2())
@@ -306,7 +306,7 @@ async def test_a_stable_label_alone_stays(env: NodeEnvironment) -> None:
 @pytest.mark.parametrize(
     "fake", [row("node-waiting-01", v1(), label="v1"), row("node-waiting-02", v2(), label="v2")]
 )
-async def test_the_address_pass_leaves_waiting_nodes_alone(
+async def test_address_pass_skips_uninitialized_nodes(
     env: NodeEnvironment, fake: FakeCloud
 ) -> None:
     made = await env.node(taints=[U])

@@ -49,7 +49,7 @@ async def not_ready(env: NodeEnvironment, count: int) -> None:
 
 
 @pytest.mark.row("node-own-01")
-async def test_a_node_that_somebody_else_initialised_is_let_be(env: NodeEnvironment) -> None:
+async def test_node_initialised_by_another_client_is_left_unchanged(env: NodeEnvironment) -> None:
     await env.node(taints=[U], addresses=[V4])
     changed = await env.change_unseen({"spec": {"taints": None}})
 
@@ -61,7 +61,7 @@ async def test_a_node_that_somebody_else_initialised_is_let_be(env: NodeEnvironm
 
 @pytest.mark.row("node-own-02")
 @pytest.mark.both_servers
-async def test_a_machine_that_took_the_name_gets_nothing_of_the_old_one(
+async def test_recreated_node_is_not_initialised_from_the_old_object(
     env: NodeEnvironment,
 ) -> None:
     await env.node(taints=[U], labels={names.LABEL_ZONE_BETA: "z"})
@@ -74,7 +74,9 @@ async def test_a_machine_that_took_the_name_gets_nothing_of_the_old_one(
 
 
 @pytest.mark.row("node-own-02")
-async def test_labels_of_the_old_machine_neither(env: NodeEnvironment) -> None:
+async def test_recreated_node_gets_no_labels_or_addresses_of_the_old_one(
+    env: NodeEnvironment,
+) -> None:
     await env.node(provider_id="fake://1", labels={names.LABEL_ZONE_BETA: "z"})
     made = await env.recreate()
 
@@ -122,7 +124,7 @@ async def test_heartbeats_do_not_override_a_back_off(env: NodeEnvironment) -> No
 
 
 @pytest.mark.row("node-own-05")
-async def test_a_failing_node_is_tried_every_half_minute(env: NodeEnvironment) -> None:
+async def test_failing_initialisation_is_retried_every_30_seconds(env: NodeEnvironment) -> None:
     fake = down()
     await env.node(taints=[U])
     async with env.running(env.node_controller(fake)):
@@ -133,7 +135,7 @@ async def test_a_failing_node_is_tried_every_half_minute(env: NodeEnvironment) -
 
 
 @pytest.mark.row("node-own-06")
-async def test_the_end_of_an_outage_wakes_all(env: NodeEnvironment) -> None:
+async def test_success_after_an_outage_retries_all_waiting_nodes(env: NodeEnvironment) -> None:
     fake = down()
     for number in range(3):
         await env.node(f"node{number}", taints=[U])
@@ -146,7 +148,7 @@ async def test_the_end_of_an_outage_wakes_all(env: NodeEnvironment) -> None:
 
 
 @pytest.mark.row("node-own-07")
-async def test_a_cloud_with_nothing_to_say_is_asked_again(env: NodeEnvironment) -> None:
+async def test_missing_metadata_is_requested_again(env: NodeEnvironment) -> None:
     said: list[str] = []
 
     def answer(node: Node) -> InstanceMetadata | None:
@@ -163,7 +165,7 @@ async def test_a_cloud_with_nothing_to_say_is_asked_again(env: NodeEnvironment) 
 
 
 @pytest.mark.row("node-own-08")
-async def test_people_are_told_why_a_node_waits(env: NodeEnvironment) -> None:
+async def test_failed_initialisation_emits_a_warning_event(env: NodeEnvironment) -> None:
     def failures() -> float:
         name = "ccm_node_initialization_failures_total"
         return metrics.REGISTRY.get_sample_value(name, {"error": "Unavailable"}) or 0.0
@@ -189,7 +191,7 @@ async def test_people_are_told_why_a_node_waits(env: NodeEnvironment) -> None:
         row("node-own-09", {}, {}, REFUSED, label="refused"),
     ],
 )
-async def test_what_will_not_pass_by_itself_is_retried_slowly(
+async def test_permanent_initialisation_errors_are_retried_slowly(
     env: NodeEnvironment, script: Any, annotations: Any, refusal: Respond | None
 ) -> None:
     fake = cloud(**script)
@@ -216,7 +218,7 @@ async def test_what_will_not_pass_by_itself_is_retried_slowly(
 
 
 @pytest.mark.row("node-own-10")
-async def test_a_provider_may_ask_for_a_calm_delay(env: NodeEnvironment) -> None:
+async def test_retry_after_delays_the_initialisation_without_an_event(env: NodeEnvironment) -> None:
     fake = cloud(metadata_error=RetryAfter("busy", seconds=42))
     await env.node(taints=[U])
     async with env.running(env.node_controller(fake)):
@@ -257,7 +259,7 @@ async def test_an_invalid_label_is_never_sent(env: NodeEnvironment) -> None:
 
 
 @pytest.mark.row("lifecycle-own-11")
-async def test_an_error_pauses_one_node_and_no_other(env: NodeEnvironment) -> None:
+async def test_lifecycle_error_backs_off_only_its_own_node(env: NodeEnvironment) -> None:
     class Half(FakeCloud):
         def _exists(self) -> bool:
             if self.asked[-1][1] == "fake://0":
@@ -273,7 +275,7 @@ async def test_an_error_pauses_one_node_and_no_other(env: NodeEnvironment) -> No
 
 
 @pytest.mark.row("lifecycle-own-12")
-async def test_a_provider_may_ask_for_a_calm_delay_about_a_node(env: NodeEnvironment) -> None:
+async def test_retry_after_delays_the_next_lifecycle_check(env: NodeEnvironment) -> None:
     fake = cloud(exists_error=RetryAfter("busy", seconds=42))
     await not_ready(env, 1)
     async with env.running(env.lifecycle(fake, period_s=5)):
@@ -284,7 +286,7 @@ async def test_a_provider_may_ask_for_a_calm_delay_about_a_node(env: NodeEnviron
 
 
 @pytest.mark.row("lifecycle-own-13")
-async def test_a_change_of_readiness_is_seen_at_once(env: NodeEnvironment) -> None:
+async def test_readiness_change_triggers_a_lifecycle_check_at_once(env: NodeEnvironment) -> None:
     fake = cloud(exists=True, shutdown=True)
     await env.node(provider_id="fake://0")
     async with env.running(env.lifecycle(fake, period_s=5)):
@@ -307,7 +309,7 @@ def tainted(env: NodeEnvironment) -> bool:
 
 
 @pytest.mark.row("lifecycle-own-14")
-async def test_a_slow_answer_holds_up_no_other_node(env: NodeEnvironment) -> None:
+async def test_slow_cloud_answer_delays_no_other_node(env: NodeEnvironment) -> None:
 
     class Slow(FakeCloud):
         async def instance_exists(self, node: Node) -> bool:
@@ -324,7 +326,7 @@ async def test_a_slow_answer_holds_up_no_other_node(env: NodeEnvironment) -> Non
 
 
 @pytest.mark.row("lifecycle-own-15")
-async def test_a_young_node_is_kept_until_it_is_old_enough(env: NodeEnvironment) -> None:
+async def test_node_is_not_deleted_before_the_minimum_age(env: NodeEnvironment) -> None:
     await not_ready(env, 1)
     controller = env.lifecycle(cloud(exists=False), min_age_s=3600)
     async with env.running(controller):
@@ -336,7 +338,7 @@ async def test_a_young_node_is_kept_until_it_is_old_enough(env: NodeEnvironment)
 
 
 @pytest.mark.row("lifecycle-own-16")
-async def test_a_brake_keeps_the_nodes_that_are_too_many(env: NodeEnvironment) -> None:
+async def test_deletion_limit_keeps_the_remaining_nodes(env: NodeEnvironment) -> None:
     await not_ready(env, 3)
     controller = env.lifecycle(cloud(exists=False), limit=2, period_s=0.5)
     async with env.running(controller):

@@ -42,7 +42,7 @@ IN, EX = internal("10.0.0.1"), external("132.143.154.163")
         row("node-change-09", [IN, internal("b")], [internal("b"), internal("b")], True),
     ],
 )
-def test_addresses_differ(
+def test_addresses_differ_by_value_and_order_within_a_type(
     old: Sequence[NodeAddress], new: Sequence[NodeAddress], changed: bool
 ) -> None:
     assert plan.addresses_differ(old, new) is changed
@@ -125,7 +125,7 @@ PAIR = "10.1.1.1,fc01:1234::5678"
         row("node-ip-17", "10.1.1.1", [], None),
     ],
 )
-def test_addresses_follow_the_node_ip(
+def test_addresses_are_filtered_and_ordered_by_the_node_ip(
     provided: str, cloud: Sequence[NodeAddress], expected: Sequence[NodeAddress] | None
 ) -> None:
     if expected is None:
@@ -162,7 +162,9 @@ def test_addresses_follow_the_node_ip(
         row("node-ip-text-13", "fe80::1%eth0", None),
     ],
 )
-def test_what_a_node_ip_may_be(text: str, expected: Sequence[str] | None) -> None:
+def test_node_ip_annotation_is_one_ip_or_a_dual_stack_pair(
+    text: str, expected: Sequence[str] | None
+) -> None:
     if expected is None:
         with pytest.raises(plan.Rejected, match="annotation"):
             plan.parse_node_ip(text)
@@ -188,7 +190,9 @@ WITH_VALUE = Taint(key=names.TAINT_SHUTDOWN, value="x", effect="NoSchedule")
         row("taint-03", [NO_EXECUTE], False),
     ],
 )
-def test_the_shutdown_taint_is_found(taints: Sequence[Taint], expected: bool) -> None:
+def test_shutdown_taint_is_recognised_by_key_and_effect(
+    taints: Sequence[Taint], expected: bool
+) -> None:
     assert has_shutdown_taint(node(taints=taints)) is expected
 
 
@@ -230,7 +234,9 @@ def test_only_a_ready_node_loses_the_shutdown_taint(
         row("taint-10", [uninitialized_taint(value="", effect="NoExecute")], None),
     ],
 )
-def test_initialisation_lifts_its_taint_alone(taints: Sequence[Taint], left: object) -> None:
+def test_initialisation_removes_only_the_uninitialized_taint(
+    taints: Sequence[Taint], left: object
+) -> None:
     before = node(taints=taints, provider_id="fake://1")
 
     patch, _ = plan.initialization(before, InstanceMetadata(provider_id="fake://1"))
@@ -260,7 +266,7 @@ FIVE_SYNCS = "--concurrent-node-syncs=5"
         row("options-node-07", "--concurrent-node-lifecycle-syncs=0", "must be 1 or more"),
     ],
 )
-def test_numbers_of_workers(argv: str, fault: str) -> None:
+def test_worker_count_flags_are_validated(argv: str, fault: str) -> None:
     found = options.faults(options.parse(["--cloud-provider=sim", *argv.split()]))
 
     assert len(found) == bool(fault)
@@ -275,14 +281,14 @@ def test_numbers_of_workers(argv: str, fault: str) -> None:
         row("options-node-08", "", 1),
     ],
 )
-def test_workers_of_the_address_pass(argv: str, workers: int) -> None:
+def test_address_pass_workers_default_to_concurrent_node_syncs(argv: str, workers: int) -> None:
     parsed = options.parse(["--cloud-provider=sim", *argv.split()])
 
     assert parsed.node_status_workers == workers
 
 
 @pytest.mark.row("options-node-09")
-def test_periods_and_rates_without_flags() -> None:
+def test_default_periods_and_rates() -> None:
     parsed = options.parse(["--cloud-provider=sim"])
 
     assert parsed.node_status_update_frequency.total_seconds() == 300

@@ -137,7 +137,7 @@ async def test_a_settled_cluster_is_taken_over_without_a_write(
 
 @pytest.mark.row("switch-over-02")
 @pytest.mark.both_servers
-async def test_a_restart_writes_nothing_either(env: NodeEnvironment) -> None:
+async def test_restart_writes_nothing(env: NodeEnvironment) -> None:
     fake = Settled(exists=True)
     shape = {**SETTLED["dual"], "addresses": [host("dual")], "taints": [uninitialized_taint()]}
     await env.node("dual", **shape)

@@ -24,18 +24,18 @@ def test_every_marker_names_a_row(pytestconfig: pytest.Config) -> None:
     assert sorted(pytestconfig.stash[PROOFS].keys() - table.load().keys()) == []
 
 
-def test_ids_look_alike() -> None:
+def test_row_ids_match_the_pattern() -> None:
     assert [name for name in table.load() if not NAME.fullmatch(name)] == []
 
 
-def test_a_deviation_says_so_first() -> None:
+def test_deviation_texts_start_with_their_prefix() -> None:
     said = {name: row.deviation for name, row in table.load().items() if row.deviation}
 
     assert said
     assert [name for name, text in said.items() if not text.startswith("Deviation: ")] == []
 
 
-def test_an_id_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+def test_duplicate_row_id_is_rejected(tmp_path: Path) -> None:
     for name in ("a.toml", "b.toml"):
         (tmp_path / name).write_text('[x-01]\nsituation = "s"\nexpected = "e"\n')
 

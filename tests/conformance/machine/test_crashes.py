@@ -297,13 +297,13 @@ async def disturb(
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_phase_survives_each_fault_once(kind: str, phase: str) -> None:
+async def test_deployment_phase_converges_after_each_fault_once(kind: str, phase: str) -> None:
     await disturb(kind, PHASES[phase], list(FAULTS.values()), at_most=1)
 
 
 @pytest.mark.parametrize("fault", ["killed-before", "killed-after"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_server_is_taken_wherever_the_leader_of_its_creation_ends(
+async def test_server_is_adopted_after_the_leader_crashes_during_creation(
     kind: str, fault: str
 ) -> None:
     """No other server replaces it, and its token is deleted."""
@@ -315,11 +315,15 @@ async def test_a_server_is_taken_wherever_the_leader_of_its_creation_ends(
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_phase_survives_a_fault_at_every_call(kind: str, phase: str, fault: str) -> None:
+async def test_deployment_phase_converges_after_a_fault_at_every_call(
+    kind: str, phase: str, fault: str
+) -> None:
     await disturb(kind, PHASES[phase], [FAULTS[fault]])
 
 
-async def test_servers_that_are_made_twice_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_duplicate_servers_are_reported_by_the_harness(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Without the look for a server, another one is made."""
     monkeypatch.setattr(creation, "match_marked", lambda *_, **__: (None, ""))
     with pytest.raises(AssertionError, match="servers made twice"):

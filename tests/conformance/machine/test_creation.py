@@ -47,7 +47,7 @@ def without(field: str) -> dict[str, Any]:
     ],
     ids=["class", "secret"],
 )
-async def test_what_a_machine_is_made_of_is_missing(world: World, lacks: str) -> None:
+async def test_creation_waits_for_a_missing_class_or_secret(world: World, lacks: str) -> None:
     if "Secret" in lacks:
         world.machine_class()
     async with world.running():
@@ -75,7 +75,9 @@ async def test_what_a_machine_is_made_of_is_missing(world: World, lacks: str) ->
     ],
     ids=["complete", "cpu", "gpu", "memory", "instanceType", "region", "zone"],
 )
-async def test_a_node_template(world: World, template: dict[str, Any], said: str) -> None:
+async def test_incomplete_node_template_prevents_the_creation(
+    world: World, template: dict[str, Any], said: str
+) -> None:
     world.secret()
     world.machine_class(nodeTemplate=template)
     async with world.running():
@@ -87,7 +89,7 @@ async def test_a_node_template(world: World, template: dict[str, Any], said: str
 
 
 @pytest.mark.row("machine-class-04")
-async def test_a_class_that_is_not_held(world: Ready) -> None:
+async def test_creation_waits_for_the_class_finalizer(world: Ready) -> None:
     world.server.patch(f"{BASE}/machineclasses/small", {"metadata": {"finalizers": []}})
     async with world.running("machine"):
         world.machine()
@@ -111,7 +113,7 @@ async def test_a_class_that_is_not_held(world: Ready) -> None:
         (("acme", "fake-2"), "fake", False),
     ],
 )
-async def test_the_provider_of_a_class(
+async def test_class_of_another_provider_is_rejected(
     world: World, declared: tuple[str, ...], provider: str, is_served: bool
 ) -> None:
     world.driver.provider_names = declared
@@ -136,7 +138,7 @@ async def test_the_provider_of_a_class(
 
 
 @pytest.mark.row("machine-create-01")
-async def test_a_new_machine(world: Ready) -> None:
+async def test_new_machine_gets_vm_label_finalizer_and_provider_id(world: Ready) -> None:
     async with world.running():
         world.machine()
         await advance(1)
@@ -152,7 +154,7 @@ async def test_a_new_machine(world: Ready) -> None:
 
 @pytest.mark.row("machine-create-02", "machine-create-09")
 @pytest.mark.parametrize("phase", ["", "CrashLoopBackOff"])
-async def test_a_machine_whose_vm_is_there(world: Ready, phase: str) -> None:
+async def test_machine_with_an_existing_vm_becomes_pending(world: Ready, phase: str) -> None:
     labels = {"labels": {"node": "m0"}, **HELD}
     status = {"currentStatus": {"phase": phase}}
     world.machine(metadata=labels, providerID="fake:///m0", status=status)
@@ -171,7 +173,7 @@ async def test_a_machine_whose_vm_is_there(world: Ready, phase: str) -> None:
 
 
 @pytest.mark.row("machine-create-03")
-async def test_a_pending_machine(world: Ready) -> None:
+async def test_pending_machine_causes_no_write_and_no_cloud_call(world: Ready) -> None:
     status = {"currentStatus": {"phase": "Pending"}}
     metadata = {"labels": {"node": "m0"}, **HELD}
     world.machine(metadata=metadata, providerID="fake:///m0", status=status)
@@ -225,7 +227,7 @@ async def test_a_pending_machine(world: Ready) -> None:
         ),
     ],
 )
-async def test_a_creation_that_fails(
+async def test_failed_creation_sets_phase_and_error_code_and_is_retried(
     error: errors.CloudError, flag_s: float, age_s: float, phase: str, after_s: float
 ) -> None:
     world = Ready(exhausted_retry_s=flag_s)
@@ -259,7 +261,7 @@ async def test_a_creation_that_fails(
     ],
     ids=["kept", "kept-exhausted", "cleared", "carried", "carried-passing", "again", "again-kept"],
 )
-async def test_what_the_driver_wants_to_remember(
+async def test_failed_creation_keeps_clears_or_replaces_last_known_state(
     world: Ready, error: errors.CloudError, state: str
 ) -> None:
     world.machine(status={"lastKnownState": "old"})
@@ -271,7 +273,7 @@ async def test_what_the_driver_wants_to_remember(
 
 
 @pytest.mark.row("machine-create-16")
-async def test_what_the_driver_wants_to_remember_is_stored_before_it_is_asked_again(
+async def test_last_known_state_is_stored_before_the_initialisation(
     world: Ready,
 ) -> None:
     seen = []
@@ -296,7 +298,9 @@ async def test_what_the_driver_wants_to_remember_is_stored_before_it_is_asked_ag
 
 @pytest.mark.row("machine-create-08")
 @pytest.mark.parametrize(("is_old", "is_own"), [(True, False), (False, False), (True, True)])
-async def test_a_node_that_has_the_name_already(world: World, is_old: bool, is_own: bool) -> None:
+async def test_machine_fails_if_an_older_node_of_another_vm_has_its_name(
+    world: World, is_old: bool, is_own: bool
+) -> None:
     """Its own may seem to be older, by the clock of another cluster."""
     provider_id = "fake:///0" if is_own else "fake:///taken"
     world.ready_class()
@@ -319,7 +323,7 @@ async def test_a_node_that_has_the_name_already(world: World, is_old: bool, is_o
 
 
 @pytest.mark.row("machine-create-10")
-async def test_an_initialisation_that_fails(world: Ready) -> None:
+async def test_failed_initialisation_is_retried_without_another_creation(world: Ready) -> None:
     world.driver.faults["initialize_machine"] = [errors.Uninitialized("x")]
     async with world.running("machine", "machineclass"):
         world.machine()
@@ -336,7 +340,7 @@ async def test_an_initialisation_that_fails(world: Ready) -> None:
 
 
 @pytest.mark.row("machine-create-12", "machine-create-13", "machine-create-14")
-async def test_without_a_target_cluster() -> None:
+async def test_machine_without_target_cluster_becomes_available() -> None:
     world = Ready(has_target=False)
     async with world.running("machine", "machineclass"):
         world.machine()
@@ -356,7 +360,7 @@ async def test_without_a_target_cluster() -> None:
 
 
 @pytest.mark.row("machine-create-13")
-async def test_without_a_target_cluster_addresses_come_together() -> None:
+async def test_addresses_are_merged_without_a_target_cluster() -> None:
     world = Ready(has_target=False)
     known = {"addresses": [{"type": "ExternalIP", "address": "1.2.3.4"}]}
     world.machine(metadata=HELD, providerID="fake:///m0", status=known)
@@ -390,7 +394,9 @@ async def test_without_a_target_cluster_addresses_come_together() -> None:
         ("<<MACHINE_NAME>> <<BOOTSTRAP_TOKEN>>", "m0 <<BOOTSTRAP_TOKEN>>", False),
     ],
 )
-async def test_placeholders(given: str, wanted: str, has_target: bool) -> None:
+async def test_user_data_placeholders_are_replaced(
+    given: str, wanted: str, has_target: bool
+) -> None:
     world = World(has_target=has_target)
     world.secret(userData=given)
     world.machine_class()
@@ -407,7 +413,7 @@ async def test_placeholders(given: str, wanted: str, has_target: bool) -> None:
 
 
 @pytest.mark.row("machine-userdata-03")
-async def test_a_secret_without_user_data(world: World) -> None:
+async def test_secret_without_user_data_still_creates_a_vm(world: World) -> None:
     world.server.put(SECRETS_PATH, {"metadata": {"name": "small"}, "stringData": {"key": "k"}})
     world.machine_class()
     async with world.running("machine", "machineclass"):
@@ -430,7 +436,9 @@ def token_of(secret: dict[str, Any]) -> str:
 
 @pytest.mark.row("machine-create-17", "machine-delete-token-01")
 @pytest.mark.parametrize("fault", [None, errors.Internal("x"), errors.ResourceExhausted("x")])
-async def test_a_deletion_after_a_creation(world: Ready, fault: errors.CloudError | None) -> None:
+async def test_deletion_after_a_creation_removes_vm_and_token(
+    world: Ready, fault: errors.CloudError | None
+) -> None:
     world.driver.faults["create_machine"] = [fault]
     async with world.running("machine", "machineclass"):
         path = world.machine()
@@ -447,7 +455,9 @@ async def test_a_deletion_after_a_creation(world: Ready, fault: errors.CloudErro
 
 @pytest.mark.row("machine-create-18")
 @pytest.mark.parametrize("kind", [errors.ResourceExhausted, errors.Aborted])
-async def test_a_vm_that_never_comes_up(world: Ready, kind: type[errors.CloudError]) -> None:
+async def test_vm_that_fails_to_start_fails_its_machine_at_once(
+    world: Ready, kind: type[errors.CloudError]
+) -> None:
     """The answer is final: who waited for the timeout would wait for nothing."""
     lost = kind("no room for it").carrying(MachineInfo(phase=Phase.FAILED))
     world.driver.faults["initialize_machine"] = [errors.RetryAfter("boots", seconds=2.0), lost]
@@ -466,7 +476,7 @@ async def test_a_vm_that_never_comes_up(world: Ready, kind: type[errors.CloudErr
 
 
 @pytest.mark.row("machine-create-18")
-async def test_a_vm_that_never_came_up_and_is_not_stored_is_made_anew(world: Ready) -> None:
+async def test_failed_vm_without_stored_provider_id_is_recreated(world: Ready) -> None:
     """As long as no provider ID is written down the machine itself tries again."""
     lost = errors.Aborted("the host died").carrying(MachineInfo(phase=Phase.FAILED))
     world.driver.faults["create_machine"] = [lost]

@@ -114,7 +114,7 @@ def started(world: World, name: str = "m0") -> bool:
     return names.ANNOTATION_CREATION in world.get(name)["metadata"].get("annotations", {})
 
 
-async def test_a_machine_costs_one_question_by_name_and_one_token() -> None:
+async def test_creation_costs_one_status_call_and_one_token() -> None:
     world, cloud = by_name()
     secrets = []
 
@@ -135,7 +135,9 @@ async def test_a_machine_costs_one_question_by_name_and_one_token() -> None:
 
 @LOST
 @pytest.mark.parametrize("goes", [False, True], ids=["taken", "deleted"])
-async def test_a_vm_whose_creation_was_answered_by_an_error(goes: bool, error: Exception) -> None:
+async def test_vm_created_despite_an_error_is_adopted_or_deleted(
+    goes: bool, error: Exception
+) -> None:
     world, cloud = by_name()
     cloud.fails = error
     async with world.running(*CREATE):
@@ -154,7 +156,7 @@ async def test_a_vm_whose_creation_was_answered_by_an_error(goes: bool, error: E
     assert (world.phase(), cloud.calls.count("create"), started(world)) == ("Pending", 1, False)
 
 
-async def test_what_was_created_beside_no_vm_is_deleted() -> None:
+async def test_leftover_disk_of_a_failed_creation_is_deleted() -> None:
     world, cloud = by_name()
     cloud.fails = errors.ResourceExhausted("no host")
     async with world.running(*CREATE):
@@ -168,7 +170,7 @@ async def test_what_was_created_beside_no_vm_is_deleted() -> None:
 
 
 @pytest.mark.parametrize("place", ["annotation", "state"])
-async def test_a_daemon_that_was_killed_after_the_order(place: str) -> None:
+async def test_vm_ordered_before_a_crash_is_adopted_by_the_successor(place: str) -> None:
     """Its successor finds the record: in the annotation, or where an earlier release kept it."""
     world, cloud = by_name()
     path = world.machine()
@@ -188,7 +190,7 @@ async def test_a_daemon_that_was_killed_after_the_order(place: str) -> None:
         assert world.status()["lastKnownState"] == "nic-7"
 
 
-async def test_the_record_of_an_earlier_release_outlives_status_writes() -> None:
+async def test_creation_record_of_an_earlier_release_survives_status_writes() -> None:
     world, cloud = by_name()
     path = world.machine(metadata={"finalizers": [names.FINALIZER]})
     state = f"{names.STATE_CREATION}{world.identity().uid} nic-7"
@@ -207,7 +209,7 @@ async def test_the_record_of_an_earlier_release_outlives_status_writes() -> None
 
 
 @pytest.mark.parametrize("uid", ["", "of-another-machine"])
-async def test_a_vm_that_had_the_name_before_is_left_alone(uid: str) -> None:
+async def test_foreign_vm_of_the_same_name_is_left_alone(uid: str) -> None:
     """Also with the record of another object, such as one restored from a backup."""
     world, cloud = by_name()
     cloud.vms["fake:///theirs"] = "m0"
@@ -223,7 +225,7 @@ async def test_a_vm_that_had_the_name_before_is_left_alone(uid: str) -> None:
     assert set(cloud.calls) == {"status"}
 
 
-async def test_an_adopted_vm_has_all_that_a_listing_lacks() -> None:
+async def test_adopted_vm_sets_provider_id_and_node_label() -> None:
     world, cloud = by_name(adopt_unmarked=True)
     cloud.vms["fake:///theirs"] = "m0"
     async with world.running(*CREATE):
@@ -236,7 +238,7 @@ async def test_an_adopted_vm_has_all_that_a_listing_lacks() -> None:
     assert "create" not in cloud.calls
 
 
-async def test_a_provider_id_that_was_typed_in() -> None:
+async def test_provider_id_of_a_vm_with_another_name_is_rejected() -> None:
     world, cloud = by_name()
     cloud.vms["fake:///theirs"] = "other-name"
     async with world.running(*CREATE):
@@ -247,7 +249,7 @@ async def test_a_provider_id_that_was_typed_in() -> None:
     assert "create" not in cloud.calls
 
 
-async def test_a_listing_that_shows_another_vm_of_the_name_decides_nothing() -> None:
+async def test_contradicting_listing_and_status_adopt_no_vm() -> None:
     """Two VMs have the name, and listing and status show one each."""
     world, cloud = by_name()
     path = world.machine()
@@ -267,7 +269,7 @@ async def test_a_listing_that_shows_another_vm_of_the_name_decides_nothing() -> 
     assert (world.phase(), world.get()["spec"]["providerID"]) == ("Pending", "fake:///1")
 
 
-async def test_a_cloud_that_shows_a_new_vm_late_is_asked_twice_before_the_machine_goes() -> None:
+async def test_vm_that_becomes_visible_late_is_deleted_with_its_machine() -> None:
     world, cloud = by_name()
     cloud.fails = errors.DeadlineExceeded("x")
     async with world.running(*CREATE):
@@ -283,7 +285,7 @@ async def test_a_cloud_that_shows_a_new_vm_late_is_asked_twice_before_the_machin
     assert (world.get(), cloud.vms) == ({}, {})
 
 
-async def test_force_does_not_forget_a_vm_that_was_ordered() -> None:
+async def test_forced_deletion_waits_for_the_class_of_an_ordered_vm() -> None:
     """Without its class the cloud cannot be asked; the machine waits for the class."""
     world, cloud = by_name()
     labels = {"force-deletion": "true"}
@@ -304,7 +306,7 @@ async def test_force_does_not_forget_a_vm_that_was_ordered() -> None:
 @pytest.mark.row("machine-create-11")
 @pytest.mark.parametrize("status", [500, 403, 409])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4, 5])
-async def test_a_write_that_is_refused(status: int, nth: int) -> None:
+async def test_rejected_write_during_creation_causes_no_second_vm(status: int, nth: int) -> None:
     """Whichever write it is: one VM, and its provider ID is stored."""
     world, cloud = by_name()
     writes = 0

@@ -61,7 +61,7 @@ def forbid(world: World) -> None:
     world.server.refuse = lambda _method, path: FORBIDDEN if path == CRD else None
 
 
-async def test_no_vm_is_deleted_until_the_crd_asks_for_it() -> None:
+async def test_crd_deletion_deletes_no_vm_until_it_is_annotated() -> None:
     world, before = World(), blocked()
     lived(world, 3)
     async with world.running(*WORK):
@@ -98,7 +98,7 @@ async def test_fifty_deletions_read_the_crd_once(world: World) -> None:
     assert (world.driver.vms, reads(world)) == ({}, 1)
 
 
-async def test_blocked_deletions_are_looked_at_again_with_few_reads(world: World) -> None:
+async def test_blocked_deletions_are_rechecked_with_few_crd_reads(world: World) -> None:
     lived(world, 50)
     async with world.running(*WORK):
         await advance(5)
@@ -109,7 +109,7 @@ async def test_blocked_deletions_are_looked_at_again_with_few_reads(world: World
     assert reads(world) <= 600 / crdguard.BLOCKED_S + 1
 
 
-async def test_a_read_from_before_a_deletion_proves_nothing(world: World) -> None:
+async def test_crd_read_from_before_a_deletion_is_not_trusted(world: World) -> None:
     paths = lived(world, 2)
     async with world.running(*WORK):
         await advance(5)
@@ -123,7 +123,7 @@ async def test_a_read_from_before_a_deletion_proves_nothing(world: World) -> Non
 
 
 @pytest.mark.parametrize(("earlier_s", "left"), [(0.0, 1), (1.0, 1), (2.0, 0)])
-async def test_what_was_deleted_while_no_daemon_ran_goes_by_its_time(
+async def test_deletion_during_downtime_is_judged_by_its_timestamp(
     world: World, earlier_s: float, left: int
 ) -> None:
     """One second may be the difference between the clocks of two API servers."""
@@ -137,7 +137,7 @@ async def test_what_was_deleted_while_no_daemon_ran_goes_by_its_time(
     assert len(world.driver.vms) == left
 
 
-async def test_a_deletion_that_began_before_that_of_the_crd_goes_on(world: World) -> None:
+async def test_deletion_started_before_the_crd_deletion_continues(world: World) -> None:
     world.drains.seconds = 300.0
     (path,) = lived(world)
     async with world.running(*WORK):
@@ -150,7 +150,7 @@ async def test_a_deletion_that_began_before_that_of_the_crd_goes_on(world: World
     assert world.driver.vms == {}
 
 
-async def test_an_object_that_outlived_a_former_crd_stays(world: World) -> None:
+async def test_machine_that_outlived_a_former_crd_keeps_its_vm(world: World) -> None:
     """Without its finalizer a CRD goes at once, and its objects come back with the next one."""
     lived(world)
     await advance(10)
@@ -174,7 +174,7 @@ async def test_an_object_that_outlived_a_former_crd_stays(world: World) -> None:
     assert world.driver.vms == {}
 
 
-async def test_without_the_right_vms_go_and_one_warning_says_so(world: World) -> None:
+async def test_forbidden_crd_read_allows_deletions_with_one_warning(world: World) -> None:
     lived(world, 3)
     forbid(world)
     with capture_logs() as lines:
@@ -187,7 +187,7 @@ async def test_without_the_right_vms_go_and_one_warning_says_so(world: World) ->
     assert [one["log_level"] for one in lines if "CRD unreadable" in one["event"]] == ["warning"]
 
 
-async def test_a_refusal_of_an_api_server_that_starts_is_not_believed(world: World) -> None:
+async def test_forbidden_answer_of_a_starting_api_server_deletes_no_vm(world: World) -> None:
     """It refuses every request until it has read the roles."""
     lived(world)
     async with world.running(*WORK):
@@ -201,7 +201,7 @@ async def test_a_refusal_of_an_api_server_that_starts_is_not_believed(world: Wor
     assert len(world.driver.vms) == 1
 
 
-async def test_a_right_that_was_taken_away_allows_nothing(world: World) -> None:
+async def test_revoked_crd_read_permission_deletes_no_vm(world: World) -> None:
     """`helm upgrade` may delete the roles before the CRDs."""
     paths = lived(world, 2)
     async with world.running(*WORK):
@@ -218,7 +218,7 @@ async def test_a_right_that_was_taken_away_allows_nothing(world: World) -> None:
 @pytest.mark.parametrize(
     ("plural", "kind"), [("machinesets", "MachineSet"), ("machinedeployments", "MachineDeployment")]
 )
-async def test_the_machines_of_sets_and_deployments_stay(plural: str, kind: str) -> None:
+async def test_deleted_set_or_deployment_crd_deletes_no_machine(plural: str, kind: str) -> None:
     world, counted = Rolling(), blocked(kind)
     world.deployment(replicas=3)
     async with world.at_work():
@@ -236,7 +236,7 @@ async def test_the_machines_of_sets_and_deployments_stay(plural: str, kind: str)
     assert world.driver.deleted
 
 
-async def test_all_crds_of_a_chart_go(world: Rolling) -> None:
+async def test_deletion_of_all_crds_deletes_no_vm(world: Rolling) -> None:
     world.deployment(replicas=3)
     async with world.at_work():
         await advance(60)

@@ -60,7 +60,7 @@ UNLABELLED = (
 # --- the texts ------------------------------------------------------------------------------
 
 
-def test_the_markers_are_the_references() -> None:
+def test_stage_markers_equal_those_of_the_go_implementation() -> None:
     assert list(MARKERS.values()) == [
         "Set machine status to termination. Now, getting VM MachineStatus",
         "Initiate node drain",
@@ -120,7 +120,9 @@ SAID = {
     ("stage", "cause", "word", "text"),
     [case(f"machine-delete-{row}", *values, id=row) for row, values in SAID.items()],
 )
-def test_what_is_said(stage: DeletionStage, cause: StageOutcome, word: str, text: str) -> None:
+def test_deletion_texts_equal_those_of_the_go_implementation(
+    stage: DeletionStage, cause: StageOutcome, word: str, text: str
+) -> None:
     assert said(stage, cause, word) == text
 
 
@@ -128,7 +130,7 @@ def test_what_is_said(stage: DeletionStage, cause: StageOutcome, word: str, text
 
 
 @pytest.mark.row("machine-delete-01")
-async def test_without_finalizer_nothing_is_done(world: Ready) -> None:
+async def test_deletion_without_our_finalizer_does_nothing(world: Ready) -> None:
     goes(world, "hands off", phase="Running", finalizers=["example.com/other"])
     await world.run(60)
 
@@ -138,7 +140,7 @@ async def test_without_finalizer_nothing_is_done(world: Ready) -> None:
 
 
 @pytest.mark.row("machine-delete-02")
-async def test_the_phase_is_written_before_anything_is_done(world: Ready) -> None:
+async def test_terminating_phase_is_written_before_the_drain(world: Ready) -> None:
     world.drains.seconds = 60
     goes(world, "Machine machine-0 successfully joined the cluster", phase="Running")
     async with world.running():
@@ -154,7 +156,7 @@ async def test_the_phase_is_written_before_anything_is_done(world: Ready) -> Non
 
 
 @pytest.mark.row("machine-delete-02")
-async def test_a_phase_that_cannot_be_written_stops_everything(world: Ready) -> None:
+async def test_failed_phase_write_stops_the_deletion(world: Ready) -> None:
     goes(world, phase="Running")
     world.server.fails(Forbidden(status=403, reason="Forbidden", message="no"), "PATCH", "/status")
     await world.run(60)
@@ -181,7 +183,7 @@ FROM: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize(("text", "drains", "deletions"), [case(*each) for each in FROM])
-async def test_a_deletion_goes_on_from_its_text(
+async def test_deletion_resumes_at_the_stage_in_its_description(
     world: Ready, text: str, drains: int, deletions: int
 ) -> None:
     goes(world, text)
@@ -195,7 +197,7 @@ async def test_a_deletion_goes_on_from_its_text(
 
 
 @pytest.mark.row("machine-delete-15")
-async def test_our_annotation_counts_where_the_text_was_written_over(world: Ready) -> None:
+async def test_deletion_annotation_outlives_an_overwritten_description(world: Ready) -> None:
     world.driver.faults["delete_machine"] = [errors.Unavailable("x")]
     path = goes(world)
     async with world.running():
@@ -208,7 +210,7 @@ async def test_our_annotation_counts_where_the_text_was_written_over(world: Read
     assert (left(world), len(world.drains.tasks)) == (NONE, 1)
 
 
-async def test_the_annotation_of_another_machine_says_nothing(world: Ready) -> None:
+async def test_deletion_annotation_of_another_uid_is_ignored(world: Ready) -> None:
     note = '{"uid":"another","stage":"finalizer"}'
     goes(world, metadata={"annotations": {names.ANNOTATION_DELETION: note}})
     await world.run(1)
@@ -218,7 +220,7 @@ async def test_the_annotation_of_another_machine_says_nothing(world: Ready) -> N
 
 @pytest.mark.row("machine-delete-05")
 @pytest.mark.parametrize("label", [M, ""], ids=["node-gone", "never-known"])
-async def test_without_node_there_is_nothing_to_drain(world: Ready, label: str) -> None:
+async def test_machine_without_node_is_deleted_without_a_drain(world: Ready, label: str) -> None:
     world.driver.faults["delete_machine"] = [errors.Unavailable("x")]
     world.driver.faults["get_machine_status"] = errors.NotFound("x")
     goes(world, labels={"node": label})
@@ -234,7 +236,7 @@ async def test_without_node_there_is_nothing_to_drain(world: Ready, label: str) 
     [({"labels": {"force-deletion": "True"}}, 0), ({"drainTimeout": "5m"}, 400)],
     ids=["label", "drain-timeout"],
 )
-async def test_force_goes_on_where_the_drain_fails(
+async def test_forced_deletion_continues_after_a_failed_drain(
     world: Ready, more: dict[str, Any], old_s: float
 ) -> None:
     world.drains.fails = ["- Failed to update node"]
@@ -248,7 +250,7 @@ async def test_force_goes_on_where_the_drain_fails(
 
 
 @pytest.mark.row("machine-delete-10")
-async def test_a_drain_that_fails_begins_anew(world: Ready) -> None:
+async def test_failed_drain_is_retried(world: Ready) -> None:
     world.drains.fails = ["failure in update of node conditions - x"]
     goes(world, MARKERS[DeletionStage.DRAIN])
     await advance(180)
@@ -266,7 +268,7 @@ async def test_a_drain_that_fails_begins_anew(world: Ready) -> None:
     assert (left(world), len(world.drains.tasks)) == (NONE, 2)
 
 
-async def test_time_that_runs_out_in_the_middle_of_a_drain(world: Ready) -> None:
+async def test_drain_timeout_turns_a_running_drain_into_a_forced_one(world: Ready) -> None:
     world.drains.seconds = 3600
     goes(world, drainTimeout="5m")
     await world.run(400)
@@ -278,7 +280,7 @@ async def test_time_that_runs_out_in_the_middle_of_a_drain(world: Ready) -> None
 
 
 @pytest.mark.row("machine-delete-16", "machine-delete-17")
-async def test_without_target_only_the_vm_goes() -> None:
+async def test_deletion_without_target_cluster_deletes_only_the_vm() -> None:
     world = Ready(has_target=False)
     world.driver.faults["delete_machine"] = [errors.Unavailable("x")]
     goes(world, MARKERS[DeletionStage.STATUS], labels={"node": ""})
@@ -292,7 +294,7 @@ async def test_without_target_only_the_vm_goes() -> None:
 # --- the VM ---------------------------------------------------------------------------------
 
 
-async def test_the_owner_of_a_vm_that_is_gone_is_asked_for_once_in_a_pass(world: Ready) -> None:
+async def test_missing_vm_costs_one_status_call_per_deletion_pass(world: Ready) -> None:
     """As after a restart in the middle of a deletion: nothing is confirmed yet."""
     goes(world)
     world.driver.vms.clear()
@@ -316,7 +318,7 @@ async def test_the_owner_of_a_vm_that_is_gone_is_asked_for_once_in_a_pass(world:
         )
     ],
 )
-async def test_a_vm_that_the_cloud_does_not_delete(
+async def test_failed_vm_deletion_is_retried_after_a_delay_by_error_code(
     world: Ready, fault: errors.CloudError, after_s: float
 ) -> None:
     world.driver.faults["delete_machine"] = [fault]
@@ -333,7 +335,7 @@ async def test_a_vm_that_the_cloud_does_not_delete(
 
 
 @pytest.mark.row("machine-delete-vm-02")
-async def test_what_was_refused_is_tried_at_once_with_other_credentials(world: Ready) -> None:
+async def test_changed_credentials_retry_a_denied_deletion_at_once(world: Ready) -> None:
     world.driver.faults["delete_machine"] = [errors.PermissionDenied("x")]
     goes(world)
     async with world.running():
@@ -347,7 +349,7 @@ async def test_what_was_refused_is_tried_at_once_with_other_credentials(world: R
 
 
 @pytest.mark.row("machine-delete-vm-03")
-async def test_a_vm_that_was_deleted_behind_our_back(world: Ready) -> None:
+async def test_vm_that_is_not_found_completes_the_deletion(world: Ready) -> None:
     goes(world)
     world.driver.vms.clear()
     world.driver.faults["delete_machine"] = errors.NotFound("x")
@@ -357,7 +359,7 @@ async def test_a_vm_that_was_deleted_behind_our_back(world: Ready) -> None:
 
 
 @pytest.mark.row("machine-delete-vm-04")
-async def test_a_deletion_that_was_accepted_and_then_failed(world: Ready) -> None:
+async def test_accepted_vm_deletion_that_fails_is_retried(world: Ready) -> None:
     world.driver.faults["delete_machine"] = [
         errors.RetryAfter("x", seconds=3),
         errors.Internal("x"),
@@ -375,7 +377,7 @@ async def test_a_deletion_that_was_accepted_and_then_failed(world: Ready) -> Non
     assert (left(world), len(world.drains.tasks)) == (NONE, 1)
 
 
-async def test_a_machine_that_is_set_free_in_the_middle_of_its_drain(world: Ready) -> None:
+async def test_removed_finalizer_stops_the_drain(world: Ready) -> None:
     """Somebody removes the finalizer: the machine is gone, and its drain ends."""
     world.drains.seconds = 3600
     path = goes(world)
@@ -404,7 +406,9 @@ TEXTS = {
 
 @pytest.mark.row("machine-delete-taken-over-01")
 @pytest.mark.parametrize("phase", TEXTS)
-async def test_a_machine_of_the_reference_goes(world: Ready, phase: str) -> None:
+async def test_machine_of_the_go_implementation_is_deleted_from_any_phase(
+    world: Ready, phase: str
+) -> None:
     goes(world, TEXTS[phase], phase=phase)
     await world.run(5)
 
@@ -418,7 +422,9 @@ async def test_a_machine_of_the_reference_goes(world: Ready, phase: str) -> None
 @pytest.mark.parametrize(
     "stage", [DeletionStage.DRAIN, DeletionStage.VOLUMES, DeletionStage.VM, DeletionStage.NODE]
 )
-async def test_where_we_rest_others_can_go_on(world: Ready, stage: DeletionStage) -> None:
+async def test_interrupted_deletion_is_resumed_by_a_successor(
+    world: Ready, stage: DeletionStage
+) -> None:
     goes(world, phase="Running", labels={"force-deletion": "true"})
     if stage is DeletionStage.DRAIN:
         world.drains.seconds = 3600
@@ -453,7 +459,7 @@ async def test_where_we_rest_others_can_go_on(world: Ready, stage: DeletionStage
     assert (world.driver.calls["delete_machine"] == deleted) is (stage is DeletionStage.NODE)
 
 
-async def test_a_preserved_machine_that_goes_is_preserved_no_longer(world: Ready) -> None:
+async def test_deletion_clears_the_preservation_expiry(world: Ready) -> None:
     world.drains.seconds = 60
     path = goes(world, phase="Failed")
     until = format_time(clock.now() + timedelta(hours=1))
@@ -489,7 +495,9 @@ def draining() -> Drains:
         )
     ],
 )
-async def test_a_node_that_is_sick(kind: str, status: str, minutes: float, forced: bool) -> None:
+async def test_deletion_forces_the_drain_if_unhealthy_for_five_minutes(
+    kind: str, status: str, minutes: float, forced: bool
+) -> None:
     world = draining()
     world.driver.faults["delete_machine"] = errors.RetryAfter("x", seconds=7)
     goes(world, MARKERS[DeletionStage.DRAIN])
@@ -511,7 +519,7 @@ async def test_a_node_that_is_sick(kind: str, status: str, minutes: float, force
 
 
 @pytest.mark.row("machine-delete-node-04")
-async def test_a_node_that_falls_sick_while_it_is_drained() -> None:
+async def test_deletion_forces_a_drain_once_its_node_stays_unhealthy() -> None:
     world = draining()
     goes(world)
     world.pod("p", node=M)
@@ -530,7 +538,7 @@ async def test_a_node_that_falls_sick_while_it_is_drained() -> None:
     assert (left(world), world.pods()) == (NONE, ["elsewhere"])
 
 
-async def test_fifty_machines_with_two_pods_each() -> None:
+async def test_deletion_of_fifty_machines_needs_few_writes_and_calls() -> None:
     """Most 6 writes to the API server and 2 calls of the cloud each; 5 s beside the Pods' grace."""
     world = draining()
     for number in range(MANY):

@@ -36,7 +36,9 @@ pytestmark = pytest.mark.virtual_time
 
 @pytest.mark.row("machine-delete-status-01")
 @pytest.mark.parametrize("labelled", [True, False], ids=["the-node-says-so", "the-cloud-says-so"])
-async def test_the_node_of_a_machine_without_label(world: Ready, labelled: bool) -> None:
+async def test_missing_node_label_is_restored_from_node_or_cloud(
+    world: Ready, labelled: bool
+) -> None:
     world.drains.seconds = 30
     goes(world, MARKERS[DeletionStage.STATUS], labels={"node": ""})
     if labelled:
@@ -63,7 +65,7 @@ async def test_the_node_of_a_machine_without_label(world: Ready, labelled: bool)
     ],
     ids=["not-found", "unimplemented", "uninitialized", "uninitialized-with-name"],
 )
-async def test_a_cloud_that_knows_no_node(
+async def test_deletion_continues_when_the_cloud_knows_no_node(
     world: Ready, fault: errors.CloudError, drains: int
 ) -> None:
     world.driver.faults["get_machine_status"] = fault
@@ -81,7 +83,7 @@ async def test_a_cloud_that_knows_no_node(
         case("machine-delete-status-04", errors.Internal("x"), LONG_S),
     ],
 )
-async def test_a_cloud_that_does_not_say_which_node(
+async def test_deletion_waits_while_the_vm_status_call_fails(
     world: Ready, fault: errors.CloudError, after_s: float
 ) -> None:
     world.driver.faults["get_machine_status"] = [fault]
@@ -103,7 +105,7 @@ CLASS, SECRET = f"{BASE}/machineclasses/small", f"{SECRETS_PATH}/small"
 
 @pytest.mark.row("machine-delete-class-01", "machine-delete-secret-01")
 @pytest.mark.parametrize("gone", [CLASS, SECRET], ids=["class", "secret"])
-async def test_what_a_machine_was_made_of_is_deleted_under_it(world: World, gone: str) -> None:
+async def test_deletion_uses_the_last_known_class_and_secret(world: World, gone: str) -> None:
     world.secret(key="token")
     world.machine_class()
     async with world.running("machine", "machineclass"):
@@ -124,7 +126,7 @@ async def test_what_a_machine_was_made_of_is_deleted_under_it(world: World, gone
 
 
 @pytest.mark.row("machine-delete-class-02")
-async def test_a_class_that_was_gone_before_we_came(world: World) -> None:
+async def test_deletion_waits_for_a_class_missing_since_the_start(world: World) -> None:
     goes(world)
     async with world.running():
         await advance(60)
@@ -140,7 +142,9 @@ async def test_a_class_that_was_gone_before_we_came(world: World) -> None:
 
 @pytest.mark.row("machine-delete-class-03")
 @pytest.mark.parametrize(("provider_id", "goes_away"), [("", True), (f"fake:///{M}", False)])
-async def test_force_without_class(world: World, provider_id: str, goes_away: bool) -> None:
+async def test_forced_deletion_without_class_needs_an_empty_provider_id(
+    world: World, provider_id: str, goes_away: bool
+) -> None:
     goes(world, labels={"force-deletion": "true", "node": ""}, providerID=provider_id)
     await world.run(60)
 
@@ -155,7 +159,7 @@ async def test_force_without_class(world: World, provider_id: str, goes_away: bo
     ],
     ids=["template", "provider"],
 )
-async def test_a_faulty_class_holds_up_no_deletion(world: World, fault: dict[str, Any]) -> None:
+async def test_invalid_class_blocks_no_deletion(world: World, fault: dict[str, Any]) -> None:
     world.secret()
     world.machine_class(**fault)
     goes(world)
@@ -201,7 +205,7 @@ async def lost(world: World, *others: str) -> None:
 
 
 @pytest.mark.row("machine-delete-project-01")
-async def test_another_project_knows_nothing_of_the_vm(world: World) -> None:
+async def test_vm_invisible_to_new_credentials_blocks_the_deletion(world: World) -> None:
     """It has VMs of this cluster too: those that were made since."""
     path = await made(world)
     vms, world.driver.deleted = dict(world.driver.vms), ["counts on"]
@@ -224,7 +228,7 @@ async def test_another_project_knows_nothing_of_the_vm(world: World) -> None:
 
 
 @pytest.mark.row("machine-delete-project-02")
-async def test_other_credentials_of_the_same_project(world: World) -> None:
+async def test_new_credentials_that_show_sibling_vms_allow_the_deletion(world: World) -> None:
     await lost(world, "other")
     await world.run(5, "machine", "machineclass")
 
@@ -232,7 +236,7 @@ async def test_other_credentials_of_the_same_project(world: World) -> None:
 
 
 @pytest.mark.row("machine-delete-project-03")
-async def test_other_credentials_that_know_the_vm(world: World) -> None:
+async def test_new_credentials_that_showed_the_vm_allow_the_deletion(world: World) -> None:
     path = await made(world)
     world.driver.faults["delete_machine"] = [errors.RetryAfter("x", seconds=3)]
     world.server.drop(path)
@@ -246,7 +250,7 @@ async def test_other_credentials_that_know_the_vm(world: World) -> None:
 
 
 @pytest.mark.row("machine-delete-project-04")
-async def test_force_takes_the_word_of_another_project(world: World) -> None:
+async def test_forced_deletion_accepts_a_vm_invisible_to_new_credentials(world: World) -> None:
     path = await made(world)
     world.driver.vms.clear()
     world.server.drop(path)
@@ -267,7 +271,9 @@ def recorded(world: World, name: str = M) -> int:
 
 @pytest.mark.row("machine-delete-project-05")
 @pytest.mark.parametrize("listed_by", ["machinesafety", "creation"])
-async def test_a_vm_that_the_new_credentials_have_shown(world: World, listed_by: str) -> None:
+async def test_vm_listed_with_new_credentials_gets_a_second_origin(
+    world: World, listed_by: str
+) -> None:
     path = await made(world, "other")
     controllers = ["machine", "machineclass"]
     if listed_by == "machinesafety":
@@ -285,7 +291,7 @@ async def test_a_vm_that_the_new_credentials_have_shown(world: World, listed_by:
 
 
 @pytest.mark.row("machine-delete-project-05")
-async def test_what_a_rotation_writes(world: World) -> None:
+async def test_credential_rotation_patches_each_machine_once(world: World) -> None:
     """One patch of each machine, and none while the credentials stay."""
     world.secret(key="first")
     world.machine_class()
@@ -308,7 +314,7 @@ async def test_what_a_rotation_writes(world: World) -> None:
 
 
 @pytest.mark.row("machine-delete-project-05")
-async def test_a_vm_that_was_not_seen_beside_others_that_were(world: World) -> None:
+async def test_sibling_vm_listed_before_allows_a_later_deletion(world: World) -> None:
     """That the new credentials show another VM of the former project is not forgotten with it."""
     path = await made(world, "other")
     lose(world)
@@ -322,7 +328,7 @@ async def test_a_vm_that_was_not_seen_beside_others_that_were(world: World) -> N
 
 
 @pytest.mark.row("machine-delete-project-06")
-async def test_the_wait_for_the_former_credentials_ends(world: World) -> None:
+async def test_wait_for_the_former_credentials_ends_after_ten_minutes(world: World) -> None:
     """Under another controller too; each look at the cloud confirms that the VM is not there."""
     await lost(world)
     async with world.running("machine", "machineclass"):
@@ -342,7 +348,7 @@ async def test_the_wait_for_the_former_credentials_ends(world: World) -> None:
 
 
 @pytest.mark.row("machine-delete-project-06")
-async def test_other_credentials_begin_another_wait(world: World) -> None:
+async def test_another_credential_rotation_restarts_the_wait(world: World) -> None:
     await lost(world)
     async with world.running("machine", "machineclass"):
         await advance(500)
@@ -355,7 +361,7 @@ async def test_other_credentials_begin_another_wait(world: World) -> None:
 
 
 @pytest.mark.row("machine-delete-project-06")
-async def test_former_credentials_end_the_wait(world: World) -> None:
+async def test_returning_to_former_credentials_resets_the_wait(world: World) -> None:
     """The same wrong ones begin it anew, also under another controller."""
     await lost(world)
     async with world.running("machine", "machineclass"):
@@ -378,7 +384,7 @@ async def test_former_credentials_end_the_wait(world: World) -> None:
 
 
 @pytest.mark.row("machine-delete-node-01")
-async def test_the_node_of_another_vm_is_left_alone(world: Ready) -> None:
+async def test_node_of_another_vm_is_neither_drained_nor_deleted(world: Ready) -> None:
     goes(world, providerID="fake:///older")
     await world.run(5)
 
@@ -387,7 +393,7 @@ async def test_the_node_of_another_vm_is_left_alone(world: Ready) -> None:
 
 
 @pytest.mark.row("machine-delete-node-02")
-async def test_a_node_that_cannot_be_deleted(world: Ready) -> None:
+async def test_forbidden_node_deletion_is_retried(world: Ready) -> None:
     goes(world)
     denied = [True]
     world.server.refuse = lambda method, path: (
@@ -409,7 +415,7 @@ async def test_a_node_that_cannot_be_deleted(world: Ready) -> None:
 
 
 @pytest.mark.row("machine-delete-node-03")
-async def test_a_node_that_vanishes_while_it_is_drained(world: Ready) -> None:
+async def test_drain_stops_when_its_node_vanishes(world: Ready) -> None:
     world.drains.seconds = 3600
     goes(world)
     async with world.running():
@@ -423,7 +429,7 @@ async def test_a_node_that_vanishes_while_it_is_drained(world: Ready) -> None:
 
 
 @pytest.mark.row("machine-delete-volumes-01")
-async def test_volumes_that_a_drain_by_force_left(world: Ready) -> None:
+async def test_forced_deletion_deletes_volume_attachments_and_waits(world: Ready) -> None:
     goes(world, labels={"force-deletion": "true"})
     attached(world, "v0", "v1")
     async with world.running():
@@ -437,7 +443,7 @@ async def test_volumes_that_a_drain_by_force_left(world: Ready) -> None:
 
 
 @pytest.mark.row("machine-delete-volumes-02")
-async def test_a_volume_that_never_detaches(world: Ready) -> None:
+async def test_vm_deletion_stops_waiting_for_volumes_at_the_timeout(world: Ready) -> None:
     world.driver.faults["delete_machine"] = [errors.Unavailable("x")]
     goes(world, labels={"force-deletion": "true"})
     attached(world, "v0")
@@ -452,7 +458,7 @@ async def test_a_volume_that_never_detaches(world: Ready) -> None:
 
 
 @pytest.mark.row("machine-delete-creation-01", "machine-create-15")
-async def test_a_deletion_while_the_vm_is_made(world: Ready) -> None:
+async def test_deletion_waits_for_a_creation_in_progress(world: Ready) -> None:
     world.driver.seconds = 10
     async with world.running("machine", "machineclass"):
         path = world.machine(M)
@@ -468,7 +474,7 @@ async def test_a_deletion_while_the_vm_is_made(world: Ready) -> None:
 
 
 @pytest.mark.row("machine-delete-creation-01")
-async def test_a_deletion_while_the_vm_is_made_in_vain(world: Ready) -> None:
+async def test_deletion_proceeds_after_a_creation_in_progress_fails(world: Ready) -> None:
     """Nothing is written of that pass, so that no change brings the machine back."""
     world.driver.seconds = 10
     world.driver.faults["create_machine"] = [errors.Unavailable("x"), errors.Unavailable("y" * 99)]

@@ -111,7 +111,7 @@ pytestmark = pytest.mark.virtual_time
         ),
     ],
 )
-async def test_pods_leave(
+async def test_drain_removes_pods_with_and_without_volumes(
     setup: Callable[[Drains], None],
     evicts: bool,
     evictions: int,
@@ -134,7 +134,7 @@ async def test_pods_leave(
 
 @pytest.mark.row("machine-drain-09")
 @pytest.mark.parametrize("evicts", ["yes", "no", "failing"])
-async def test_force_has_regard_for_nothing(world: Drains, evicts: str) -> None:
+async def test_forced_drain_ignores_budgets_and_grace_periods(world: Drains, evicts: str) -> None:
     world.server.evicts = evicts != "no"
     if evicts == "failing":
         trouble = ServerError(status=500, reason="InternalError", message="x")
@@ -154,7 +154,9 @@ async def test_force_has_regard_for_nothing(world: Drains, evicts: str) -> None:
 
 @pytest.mark.row("machine-drain-11")
 @pytest.mark.parametrize("case", ["foreign", "no-claim", "no-volume", "unbound", "unknown"])
-async def test_volumes_that_are_not_waited_for(world: Drains, case: str) -> None:
+async def test_drain_does_not_wait_for_foreign_or_unresolvable_volumes(
+    world: Drains, case: str
+) -> None:
     world.volume("a", driver="theirs" if case == "foreign" else "ours")
     if case == "no-claim":
         world.server.drop("/api/v1/namespaces/default/persistentvolumeclaims/a")
@@ -190,7 +192,7 @@ async def test_volumes_that_are_not_waited_for(world: Drains, case: str) -> None
     ],
     ids=["healthy", "empty", "not-seen", "disrupted", "unhealthy", "nothing-allowed"],
 )
-async def test_a_misconfigured_budget(
+async def test_misconfigured_disruption_budget_fails_the_drain(
     world: Drains, status: dict[str, Any], misconfigured: bool
 ) -> None:
     plain(world, 1)
@@ -214,7 +216,7 @@ async def test_a_misconfigured_budget(
 
 
 @pytest.mark.row("machine-drain-12")
-async def test_a_budget_that_looks_misconfigured_for_a_moment(world: Drains) -> None:
+async def test_briefly_misconfigured_budget_does_not_fail_the_drain(world: Drains) -> None:
     """A Pod is gone, and the one that replaces it is yet to be made."""
     plain(world, 2, grace_s=1)
     world.budget(minAvailable=1)
@@ -228,7 +230,7 @@ async def test_a_budget_that_looks_misconfigured_for_a_moment(world: Drains) -> 
 
 
 @pytest.mark.row("machine-drain-13")
-async def test_pods_that_stay(world: Drains) -> None:
+async def test_drain_keeps_mirror_and_daemon_set_pods(world: Drains) -> None:
     world.pod("mirror", metadata={"annotations": {"kubernetes.io/config.mirror": "x"}})
     world.pod("daemon", owner="DaemonSet")
     world.pod("elsewhere", node="m1")
@@ -242,7 +244,7 @@ async def test_pods_that_stay(world: Drains) -> None:
 
 
 @pytest.mark.row("machine-drain-14")
-async def test_a_budget_that_is_freed_later(world: Drains) -> None:
+async def test_blocked_eviction_is_retried_when_the_budget_allows_it(world: Drains) -> None:
     plain(world, 2, grace_s=1)
     unhealthy(world)
     world.node("m1")
@@ -267,7 +269,7 @@ async def test_a_budget_that_is_freed_later(world: Drains) -> None:
 
 
 @pytest.mark.row("machine-drain-14")
-async def test_a_budget_that_is_deleted(world: Drains) -> None:
+async def test_drain_continues_when_the_blocking_budget_is_deleted(world: Drains) -> None:
     plain(world, 2)
     unhealthy(world)
     world.budget(minAvailable=2)
@@ -281,7 +283,9 @@ async def test_a_budget_that_is_deleted(world: Drains) -> None:
 
 @pytest.mark.row("machine-drain-15")
 @pytest.mark.parametrize("claims", [(), ("a",)], ids=["without-volume", "with-volume"])
-async def test_patience_ends(world: Drains, claims: tuple[str, ...]) -> None:
+async def test_pod_is_deleted_when_the_eviction_retries_are_exhausted(
+    world: Drains, claims: tuple[str, ...]
+) -> None:
     for one in claims:
         world.volume(one)
     world.moves = 0.5
@@ -298,7 +302,7 @@ async def test_patience_ends(world: Drains, claims: tuple[str, ...]) -> None:
 
 
 @pytest.mark.row("machine-drain-16")
-async def test_a_short_timeout_has_its_retries(world: Drains) -> None:
+async def test_short_drain_timeout_still_has_three_eviction_attempts(world: Drains) -> None:
     world.pod("p0")
     unhealthy(world)
     world.budget(minAvailable=5)
@@ -312,7 +316,7 @@ async def test_a_short_timeout_has_its_retries(world: Drains) -> None:
 
 
 @pytest.mark.row("machine-drain-17")
-async def test_several_budgets_over_one_pod(world: Drains) -> None:
+async def test_drain_fails_when_several_budgets_cover_one_pod(world: Drains) -> None:
     world.pod("p0")
     world.budget("one", minAvailable=0)
     world.budget("two", minAvailable=0)

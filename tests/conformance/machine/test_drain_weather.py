@@ -36,7 +36,7 @@ pytestmark = pytest.mark.virtual_time
         ({"Ready": "True", "ReadonlyFilesystem": "False"}, 360, False),
     ],
 )
-async def test_a_node_that_is_sick(
+async def test_drain_is_forced_if_the_node_was_unhealthy_for_five_minutes(
     world: Drains, conditions: dict[str, str], since_s: float, forced: bool
 ) -> None:
     world.pod("p0")
@@ -51,7 +51,7 @@ async def test_a_node_that_is_sick(
 
 
 @pytest.mark.row("machine-drain-18")
-async def test_a_node_that_falls_ill_in_mid_drain(world: Drains) -> None:
+async def test_drain_is_forced_five_minutes_after_the_node_turns_unhealthy(world: Drains) -> None:
     """Its kubelet ends nothing any more; five minutes later force is used, and not before."""
     plain(world, 2, grace_s=600)
     async with world.started():
@@ -65,7 +65,7 @@ async def test_a_node_that_falls_ill_in_mid_drain(world: Drains) -> None:
 
 
 @pytest.mark.row("machine-drain-18")
-async def test_a_node_that_is_well_again_is_asked_before_force(world: Drains) -> None:
+async def test_node_health_is_confirmed_by_a_read_before_force(world: Drains) -> None:
     """The cache may be of before: what it says is confirmed."""
     world.pod("p0", grace_s=60)
     well = world.node_object()
@@ -82,7 +82,7 @@ async def test_a_node_that_is_well_again_is_asked_before_force(world: Drains) ->
 
 
 @pytest.mark.row("machine-drain-19")
-async def test_time_is_up(world: Drains) -> None:
+async def test_drain_timeout_deletes_the_remaining_pods_by_force(world: Drains) -> None:
     plain(world, 2)
     with_volumes(world, ("a",), ("b",), grace_s=3000)
     world.moves = None
@@ -96,7 +96,7 @@ async def test_time_is_up(world: Drains) -> None:
 
 
 @pytest.mark.row("machine-drain-19")
-async def test_force_that_is_asked_for_in_mid_drain(world: Drains) -> None:
+async def test_force_requested_during_a_drain_takes_effect_at_once(world: Drains) -> None:
     world.pod("p0", grace_s=3000)
     async with world.started():
         await advance(5)
@@ -110,7 +110,7 @@ async def test_force_that_is_asked_for_in_mid_drain(world: Drains) -> None:
 
 
 @pytest.mark.row("machine-drain-20")
-async def test_a_volume_that_never_detaches() -> None:
+async def test_drain_continues_after_the_detach_timeout() -> None:
     world = Drains(detach_timeout_s=60.0)
     with_volumes(world, ("a",), ("b",))
     async with world.started():
@@ -129,7 +129,7 @@ async def test_a_volume_that_never_detaches() -> None:
     [("StatefulSet", True, 9, 12), ("StatefulSet", False, 35, 40), ("", False, 5, 9)],
     ids=["attached", "never-attached", "nobody-makes-it-anew"],
 )
-async def test_a_volume_is_wanted_elsewhere(
+async def test_drain_waits_for_volume_reattachment_up_to_its_timeout(
     owner: str, attaches: bool, least_s: float, most_s: float
 ) -> None:
     world = Drains(reattach_timeout_s=30.0)
@@ -150,7 +150,7 @@ async def test_a_volume_is_wanted_elsewhere(
 
 
 @pytest.mark.row("machine-drain-22")
-async def test_the_most_important_goes_first(world: Drains) -> None:
+async def test_pods_with_volumes_are_evicted_in_order_of_priority(world: Drains) -> None:
     for name in ("a", "b", "c"):
         world.volume(name)
     world.pod("low", claims=("a",), priority=-5)
@@ -169,7 +169,7 @@ async def test_the_most_important_goes_first(world: Drains) -> None:
 
 @pytest.mark.row("machine-drain-23")
 @pytest.mark.parametrize(("grace_s", "ends_s"), [(0, 1), (None, 30)])
-async def test_a_pod_that_states_no_grace(
+async def test_drain_waits_for_a_zero_or_default_grace_period(
     world: Drains, grace_s: int | None, ends_s: float
 ) -> None:
     world.pod("p0", grace_s=grace_s)
@@ -181,7 +181,7 @@ async def test_a_pod_that_states_no_grace(
 
 
 @pytest.mark.row("machine-drain-24")
-async def test_a_node_that_goes_in_mid_drain(world: Drains) -> None:
+async def test_drain_completes_when_its_node_is_deleted(world: Drains) -> None:
     with_volumes(world, ("a",), ("b",))
     async with world.started():
         await advance(7)
@@ -199,7 +199,7 @@ async def test_a_node_that_goes_in_mid_drain(world: Drains) -> None:
 
 
 @pytest.mark.row("machine-drain-25")
-async def test_what_is_written_on_the_node(world: Drains) -> None:
+async def test_drain_sets_the_terminating_condition_on_the_node(world: Drains) -> None:
     async with world.draining():
         world.start()
         await settle()
@@ -218,7 +218,7 @@ async def test_what_is_written_on_the_node(world: Drains) -> None:
         ("/nodes/m0", "- Failed to update node"),
     ],
 )
-async def test_a_node_that_cannot_be_written(
+async def test_node_write_errors_fail_the_drain_except_forced_status_writes(
     world: Drains, fails: str, said: str, force: bool
 ) -> None:
     world.pod("p0")
@@ -248,7 +248,9 @@ async def test_a_node_that_cannot_be_written(
     ],
     ids=["cut", "503"],
 )
-async def test_an_api_server_in_trouble(world: Drains, trouble: KubeError) -> None:
+async def test_api_server_errors_do_not_consume_eviction_retries(
+    world: Drains, trouble: KubeError
+) -> None:
     """Uses up nobody's patience."""
     world.pod("p0", grace_s=1)
     async with world.draining():
@@ -263,7 +265,7 @@ async def test_an_api_server_in_trouble(world: Drains, trouble: KubeError) -> No
 
 
 @pytest.mark.row("machine-drain-27")
-async def test_a_pod_that_does_not_end_is_named(world: Drains) -> None:
+async def test_pod_that_does_not_terminate_is_named_in_the_failure(world: Drains) -> None:
     world.pod("p0")
     world.pod("stuck", metadata={"finalizers": ["example.com/hold"]})
     async with world.started(timeout_s=100):
@@ -280,7 +282,7 @@ async def test_a_pod_that_does_not_end_is_named(world: Drains) -> None:
 
 
 @pytest.mark.row("machine-drain-28")
-async def test_fifty_nodes_at_once(world: Drains) -> None:
+async def test_drain_of_fifty_nodes_needs_few_requests(world: Drains) -> None:
     """They take their Pods' grace and little more, and nothing is read again and again."""
     for number in range(50):
         world.machine(f"m{number}")

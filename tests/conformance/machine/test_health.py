@@ -43,7 +43,7 @@ CREATION = {"type": "Create", "state": "Processing"}
     ],
 )
 @pytest.mark.row("machine-phase-18")
-async def test_time_that_is_over(
+async def test_machine_fails_at_its_creation_or_health_timeout(
     world: World,
     phase: str,
     operation: Any,
@@ -97,7 +97,9 @@ async def test_a_failed_join_is_counted() -> None:
         ("Dancing", {}, "Dancing"),
     ],
 )
-async def test_a_node_that_is_healthy(world: World, phase: str, more: Any, wanted: str) -> None:
+async def test_phase_after_the_node_became_healthy(
+    world: World, phase: str, more: Any, wanted: str
+) -> None:
     world.lived(phase=phase)
     world.node(**more)
     await world.run(5, "machine")
@@ -118,7 +120,9 @@ async def test_a_node_that_is_healthy(world: World, phase: str, more: Any, wante
         case("machine-phase-05", {}, id="absent"),
     ],
 )
-async def test_a_node_that_falls_sick(world: World, conditions: dict[str, str]) -> None:
+async def test_unhealthy_or_deleted_node_makes_its_machine_unknown(
+    world: World, conditions: dict[str, str]
+) -> None:
     world.joined()
     async with world.running("machine"):
         await advance(5)
@@ -141,7 +145,7 @@ async def test_a_node_that_falls_sick(world: World, conditions: dict[str, str]) 
 
 
 @pytest.mark.row("machine-phase-22")
-async def test_a_node_that_somebody_deletes_by_force(world: World) -> None:
+async def test_machine_fails_after_its_node_was_deleted_by_force(world: World) -> None:
     world.joined()
     async with world.running("machine"):
         await advance(5)
@@ -155,7 +159,7 @@ async def test_a_node_that_somebody_deletes_by_force(world: World) -> None:
 
 
 @pytest.mark.row("machine-health-07")
-async def test_a_machine_with_settings_of_its_own(world: World) -> None:
+async def test_machine_health_settings_override_the_flags(world: World) -> None:
     for number, timeout in enumerate(("2m", "0s", "soon")):
         world.joined(f"m{number}", healthTimeout=timeout, nodeConditions="Broken")
     async with world.running("machine"):
@@ -178,7 +182,7 @@ async def test_a_machine_with_settings_of_its_own(world: World) -> None:
 
 
 @pytest.mark.row("machine-phase-11")
-async def test_conditions_of_the_node_are_told_by_the_machine(world: World) -> None:
+async def test_node_conditions_are_copied_to_the_machine_at_a_limited_rate(world: World) -> None:
     world.joined()
     async with world.running("machine"):
         await advance(31)
@@ -196,7 +200,7 @@ async def test_conditions_of_the_node_are_told_by_the_machine(world: World) -> N
 
 
 @pytest.mark.row("machine-phase-18")
-async def test_another_leader_goes_on_where_the_last_one_ended(world: World) -> None:
+async def test_health_timeout_continues_across_leaders(world: World) -> None:
     world.joined(ready="Unknown")
     for seconds in (200, 200):
         async with world.running("machine"):
@@ -214,7 +218,7 @@ async def test_another_leader_goes_on_where_the_last_one_ended(world: World) -> 
 @pytest.mark.parametrize(
     "phase", [one.value for one in Phase if one.value not in ("", "?", "CrashLoopBackOff")]
 )
-async def test_machines_of_the_reference_are_taken_over(world: World, phase: str) -> None:
+async def test_machines_of_the_go_implementation_are_taken_over(world: World, phase: str) -> None:
     """With a node that is well they run, and the cloud is not asked about them."""
     world.joined(phase=phase)
     await world.run(1800, "machine")
@@ -228,7 +232,7 @@ async def test_machines_of_the_reference_are_taken_over(world: World, phase: str
 
 
 @pytest.mark.row("machine-phase-15")
-async def test_the_clock_on_the_wall_jumps() -> None:
+async def test_wall_clock_jump_does_not_change_the_timeouts() -> None:
     world, loop = World(), asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
     for name, phase in (("m0", "Running"), ("m1", "Pending")):
@@ -255,7 +259,9 @@ async def test_the_clock_on_the_wall_jumps() -> None:
     [(10, 600 - 530), (35, 600), (400, 600)],
     ids=["short", "unfrozen", "long"],
 )
-async def test_the_api_server_is_away(outage_s: int, left_s: int) -> None:
+async def test_api_server_outage_restarts_the_health_timeout_unless_short(
+    outage_s: int, left_s: int
+) -> None:
     """Whatever the time was before: nodes that could not report had no time to do so either. A
     long outage freezes the machine, which is taken for well when it thaws."""
     server = FragileServer()
@@ -298,7 +304,7 @@ async def test_after_an_outage_nodes_have_time_to_report() -> None:
     assert world.phase() == "Unknown"
 
 
-async def test_what_a_cache_holds_that_nobody_feeds_counts_for_nothing() -> None:
+async def test_disconnected_cache_fails_no_machine() -> None:
     """The API server answers that the node is well; the cache has it sick, and stays so."""
     server = FragileServer()
     world = World(server)
@@ -319,7 +325,7 @@ async def test_what_a_cache_holds_that_nobody_feeds_counts_for_nothing() -> None
 
 
 @pytest.mark.row("machine-phase-17")
-async def test_a_node_that_flaps_writes_little_and_is_replaced_in_the_end(world: World) -> None:
+async def test_flapping_node_causes_few_writes_and_finally_fails(world: World) -> None:
     """Well for ten seconds of every minute."""
     world.joined()
     async with world.running("machine"):
@@ -335,7 +341,7 @@ async def test_a_node_that_flaps_writes_little_and_is_replaced_in_the_end(world:
     assert wrote <= 30
 
 
-async def test_a_node_that_flaps_slowly_is_left_alone(world: World) -> None:
+async def test_slowly_flapping_node_does_not_fail_its_machine(world: World) -> None:
     """Well for longer than it takes to be believed."""
     world.joined()
     async with world.running("machine"):
@@ -350,7 +356,7 @@ async def test_a_node_that_flaps_slowly_is_left_alone(world: World) -> None:
 
 
 @pytest.mark.row("machine-phase-19")
-async def test_a_node_of_two_machines(world: World) -> None:
+async def test_node_claimed_by_two_machines_fails_neither(world: World) -> None:
     world.lived()
     world.lived("m1", metadata={"labels": {"node": "m0"}})
     world.node(ready="Unknown")
@@ -361,7 +367,9 @@ async def test_a_node_of_two_machines(world: World) -> None:
 
 @pytest.mark.row("machine-phase-20")
 @pytest.mark.parametrize("unreadable", ["m0", ""], ids=["sick", "gone"])
-async def test_a_node_that_cannot_be_read(unreadable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_malformed_node_does_not_change_the_phase(
+    unreadable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An empty name: there is a node whose name could not be read."""
     world, keys = World(), {unreadable}
     world.lived()
@@ -379,7 +387,7 @@ async def test_a_node_that_cannot_be_read(unreadable: str, monkeypatch: pytest.M
 
 @pytest.mark.row("machine-phase-21")
 @pytest.mark.parametrize("answers", [True, False], ids=["well", "away"])
-async def test_nobody_is_given_up_by_the_cache_alone(
+async def test_stale_cache_alone_fails_no_machine(
     world: World, answers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch brings nothing, and says nothing of it."""
@@ -403,7 +411,7 @@ async def test_nobody_is_given_up_by_the_cache_alone(
 
 
 @pytest.mark.row("machine-preserve-13")
-async def test_a_machine_whose_node_is_not_there_is_kept(world: World) -> None:
+async def test_machine_without_node_can_be_preserved(world: World) -> None:
     wish = {names.ANNOTATION_PRESERVE: "now"}
     world.lived(phase="Unknown", metadata={"annotations": wish}, machinePreserveTimeout="1h")
     async with world.running("machine"):
@@ -420,7 +428,7 @@ async def test_a_machine_whose_node_is_not_there_is_kept(world: World) -> None:
 
 
 @pytest.mark.row("machine-preserve-24", "machine-preserve-25")
-async def test_a_preserved_node_until_its_time_is_over(world: World) -> None:
+async def test_preservation_disables_scale_down_until_it_expires(world: World) -> None:
     world.joined(machinePreserveTimeout="1h")
     path = f"{NODES_PATH}/m0"
 
@@ -457,7 +465,7 @@ async def test_a_preserved_node_until_its_time_is_over(world: World) -> None:
 
 
 @pytest.mark.parametrize("force", [False, True])
-async def test_a_drain_of_a_preserved_node(world: World, force: bool) -> None:
+async def test_failed_drain_of_a_preserved_node_is_retried(world: World, force: bool) -> None:
     world.drains.seconds = 10
     world.drains.fails = ["a budget"]
     metadata = {
@@ -522,20 +530,26 @@ STARTED, ELAPSED = FreezeState(away_since=90.0), FreezeState(away_since=0.0)
         case("machine-freeze-04", FROZEN, False, True),
     ],
 )
-def test_what_a_look_means(before: FreezeState, is_there: bool, is_frozen: bool) -> None:
+def test_machines_freeze_once_the_api_server_is_away_too_long(
+    before: FreezeState, is_there: bool, is_frozen: bool
+) -> None:
     assert freezing.next_state(before, is_there, 100.0, TIMEOUT_S).is_frozen is is_frozen
 
 
 @pytest.mark.parametrize(
     ("reach", "after_s"), [(ACTIVE, 60.0), (STARTED, 6.0), (FROZEN, 6.0)], ids=str
 )
-def test_when_to_look_again(reach: FreezeState, after_s: float) -> None:
+def test_api_server_check_interval_depends_on_the_freeze_state(
+    reach: FreezeState, after_s: float
+) -> None:
     assert freezing.next_check_s(reach, PERIOD_S, TIMEOUT_S) == after_s
 
 
 @pytest.mark.row("machine-freeze-03", "machine-freeze-04", "machine-freeze-05")
 @pytest.mark.parametrize("part", [MACHINES, NODES])
-async def test_frozen_and_thawed(world: Ready, part: str) -> None:
+async def test_machines_freeze_during_an_outage_and_unfreeze_after_it(
+    world: Ready, part: str
+) -> None:
     status = {"currentStatus": {"phase": "Unknown"}}
     world.machine("sick", providerID="fake:///s", metadata={"labels": {"node": "s"}}, status=status)
     is_away = away(world, part)
@@ -568,7 +582,7 @@ async def test_frozen_and_thawed(world: Ready, part: str) -> None:
 
 
 @pytest.mark.row("machine-freeze-01", "machine-freeze-02")
-async def test_a_server_that_is_away_for_a_moment_now_and_then(world: Ready) -> None:
+async def test_short_outages_do_not_freeze_machines(world: Ready) -> None:
     is_away = away(world, NODES)
     async with world.running("machine", "machineclass"):
         for _ in range(5):
@@ -581,7 +595,7 @@ async def test_a_server_that_is_away_for_a_moment_now_and_then(world: Ready) -> 
 
 
 @pytest.mark.row("machine-freeze-05")
-async def test_a_thaw_that_cannot_be_written_is_none(world: Ready) -> None:
+async def test_machines_stay_frozen_until_the_unfreeze_is_written(world: Ready) -> None:
     status = {"currentStatus": {"phase": "Unknown"}}
     world.machine("sick", providerID="fake:///s", status=status)
     is_away = away(world, NODES)
@@ -602,7 +616,7 @@ async def test_a_thaw_that_cannot_be_written_is_none(world: Ready) -> None:
 
 
 @pytest.mark.row("machine-freeze-06")
-async def test_what_goes_goes_on(world: Ready) -> None:
+async def test_deletion_continues_while_machines_are_frozen(world: Ready) -> None:
     away(world, NODES)
     async with world.running("machine", "machineclass"):
         await advance(PERIOD_S + TIMEOUT_S + 10)
@@ -614,7 +628,7 @@ async def test_what_goes_goes_on(world: Ready) -> None:
 
 
 @pytest.mark.row("machine-freeze-07")
-async def test_without_target_nothing_is_looked_at() -> None:
+async def test_machines_without_target_cluster_never_freeze() -> None:
     world = Ready(has_target=False)
     away(world, NODES)
     async with world.running("machine", "machineclass"):

@@ -98,12 +98,14 @@ def moved(count: int) -> list[Member]:
         case("rollout-inplace-10", (old(2), new(2)), {"old": 1}, id="too-many"),
     ],
 )
-def test_sizes(sets: tuple[PopulatedSet, ...], found: dict[str, int]) -> None:
+def test_set_sizes_during_an_in_place_update(
+    sets: tuple[PopulatedSet, ...], found: dict[str, int]
+) -> None:
     assert sizes(decided(*sets)) == found
 
 
 @pytest.mark.row("rollout-inplace-11")
-def test_an_old_set_is_the_new_one_again() -> None:
+def test_in_place_rollback_does_not_recreate_moved_machines() -> None:
     """What moved away is not made once more, though it may make machines again from now on."""
     again = structs.replace(old(2, machines("old", 1)), template=Template(essence="new"))
     former = new(0, moved(1))
@@ -119,14 +121,14 @@ def test_an_old_set_is_the_new_one_again() -> None:
 
 
 @pytest.mark.row("rollout-inplace-12")
-def test_machines_that_are_to_go_leave_no_room() -> None:
+def test_machines_still_to_be_deleted_leave_no_room_in_the_new_set() -> None:
     assert sizes(decided(old(0, machines("old", 2)), new(0))) == {"new": 1}
     assert sizes(decided(old(0, machines("old", 3)), new(0))) == {}
 
 
 @pytest.mark.row("rollout-inplace-13")
 @pytest.mark.parametrize("wish", [{"is_paused": True}, {"strategy": Strategy.ROLLING}])
-def test_an_update_that_goes_no_further(wish: dict[str, Any]) -> None:
+def test_stopped_in_place_update_accounts_for_moved_machines(wish: dict[str, Any]) -> None:
     before, after = old(2, machines("old", 1)), new(0, moved(1))
 
     found = decided(before, after, replicas=2, **wish)
@@ -138,7 +140,7 @@ def test_an_update_that_goes_no_further(wish: dict[str, Any]) -> None:
 
 
 @pytest.mark.row("rollout-inplace-15")
-def test_no_old_set_grows_in_a_pause() -> None:
+def test_old_set_does_not_grow_while_paused() -> None:
     """It may make no machines: what it got it would lose in the next pass, and get again."""
     assert sizes(decided(old(3), new(0), replicas=5, is_paused=True)) == {}
     one_failed = old(3, machines("old", 2))
@@ -147,14 +149,14 @@ def test_no_old_set_grows_in_a_pause() -> None:
 
 
 @pytest.mark.row("rollout-inplace-03")
-def test_an_old_set_that_may_still_grow_does_not_shrink() -> None:
+def test_old_set_with_scale_up_enabled_does_not_shrink() -> None:
     grows = structs.replace(old(2, machines("old", 1)), metadata=ObjectMeta(name="old", uid="old"))
 
     assert "old" not in sizes(decided(grows, new(1)))
 
 
 @pytest.mark.row("rollout-inplace-02")
-def test_who_came_over_is_one_of_them() -> None:
+def test_moved_machine_joins_the_new_set_and_its_node_is_finished() -> None:
     pieces = on([*moved(1), *machines("new", 2)], UPDATED)
 
     found = decided(old(2), new(3, pieces)).update
@@ -166,7 +168,7 @@ def test_who_came_over_is_one_of_them() -> None:
 
 
 @pytest.mark.row("rollout-inplace-05")
-def test_a_machine_that_was_updated_moves() -> None:
+def test_updated_machine_moves_to_the_new_set() -> None:
     pieces = on(machines("old", 2), UPDATED)
 
     found = decided(old(2, pieces), new(1))
@@ -183,11 +185,11 @@ def test_a_machine_that_was_updated_moves() -> None:
     ],
     ids=["still-updating", "not-confirmed", "failed"],
 )
-def test_a_machine_that_was_not_updated_stays(piece: list[Member]) -> None:
+def test_machine_without_confirmed_update_stays_in_the_old_set(piece: list[Member]) -> None:
     assert decided(old(2, piece), new(1)).update.moves == ()
 
 
-def test_what_was_updated_to_the_template_before_is_updated_again() -> None:
+def test_machine_updated_to_a_former_template_is_updated_again() -> None:
     pieces = on([*moved(1), *machines("old", 1)], UPDATED)
 
     before = decided(old(1, pieces), new(1))
@@ -209,7 +211,9 @@ def test_what_was_updated_to_the_template_before_is_updated_again() -> None:
         case("rollout-inplace-07", (CANDIDATE, CANDIDATE), True, True, 0, id="manual"),
     ],
 )
-def test_who_is_selected(nodes: tuple[Node, ...], ready: bool, manual: bool, count: int) -> None:
+def test_one_candidate_is_selected_if_automatic_and_available(
+    nodes: tuple[Node, ...], ready: bool, manual: bool, count: int
+) -> None:
     news = machines("new", 1, phase=Phase.RUNNING if ready else Phase.PENDING)
 
     found = decided(old(2, on(machines("old", 2), *nodes)), new(1, news), manual=manual)
@@ -219,7 +223,7 @@ def test_who_is_selected(nodes: tuple[Node, ...], ready: bool, manual: bool, cou
 
 @pytest.mark.row("rollout-inplace-14")
 @pytest.mark.parametrize(("unavailable", "count"), [(2, 1), (1, 0)])
-def test_who_is_updated_is_missing_once(unavailable: int, count: int) -> None:
+def test_updating_machine_counts_once_as_unavailable(unavailable: int, count: int) -> None:
     every = [*machines("old", 1, phase=Phase.UPDATING), *machines("old", 3)[1:]]
     pieces = on(every, SELECTED, CANDIDATE, CANDIDATE)
 
@@ -229,7 +233,7 @@ def test_who_is_updated_is_missing_once(unavailable: int, count: int) -> None:
 
 
 @pytest.mark.row("rollout-inplace-09")
-def test_old_sets_and_their_nodes() -> None:
+def test_old_nodes_become_candidates_and_new_nodes_are_released() -> None:
     bare = node("bare")
     fresh = structs.replace(
         old(2, on(machines("old", 2), bare)), metadata=ObjectMeta(name="old", uid="old")
@@ -244,12 +248,12 @@ def test_old_sets_and_their_nodes() -> None:
 
 
 @pytest.mark.row("rollout-inplace-10")
-def test_replicas_that_change_meanwhile() -> None:
+def test_replica_change_during_an_in_place_update_resizes_the_new_set() -> None:
     assert sizes(decided(old(2), new(1), replicas=5)) == {"new": 3}
     assert sizes(decided(old(2), new(3), replicas=2)) == {"new": 2}
 
 
-def test_a_set_that_does_not_know_yet_is_waited_for() -> None:
+def test_in_place_update_waits_until_every_set_has_a_status() -> None:
     found = decided(old(2, machines("old", 1)), structs.replace(new(1), status=UNSEEN))
 
     assert (sizes(found), found.update) == ({}, UpdateActions())
@@ -271,7 +275,7 @@ def test_a_set_that_does_not_know_yet_is_waited_for() -> None:
         (NodeStep.RELEASE, CANDIDATE, {"labels": {"candidate": None}}),
     ],
 )
-def test_what_is_written_on_a_node(
+def test_node_patch_of_each_in_place_update_step(
     step: NodeStep, before: Node, after: dict[str, Any] | None
 ) -> None:
     found = in_place_update.node_patch(before, step, NAMES)
@@ -285,7 +289,7 @@ def test_what_is_written_on_a_node(
 
 
 @pytest.mark.row("rollout-inplace-02")
-def test_a_node_that_was_updated_is_in_use_again() -> None:
+def test_finished_update_makes_the_node_schedulable_again() -> None:
     taints = [Taint(key="old", effect="PreferNoSchedule"), Taint(key="mine", effect="NoSchedule")]
     metadata = ObjectMeta(
         name="n", uid="n", labels=dict(UPDATED.labels), annotations={"reason": "x"}

@@ -38,7 +38,7 @@ def crowd(world: World, count: int = 8) -> None:
         ),
     ],
 )
-async def test_another_one_of_its_deployment(
+async def test_machine_is_not_failed_while_another_of_its_group_is_replaced(
     world: World, other: str, group: str, wanted: str
 ) -> None:
     crowd(world)
@@ -59,7 +59,7 @@ async def test_another_one_of_its_deployment(
 
 
 @pytest.mark.row("machine-meltdown-03")
-async def test_two_at_once_and_a_slow_api_server(world: World) -> None:
+async def test_slow_api_server_still_fails_one_machine_at_a_time(world: World) -> None:
     crowd(world)
     for number in range(4):
         world.joined(f"m{number}", phase="Unknown", group="d", ready="Unknown")
@@ -74,7 +74,7 @@ async def test_two_at_once_and_a_slow_api_server(world: World) -> None:
     assert sorted(world.phase(f"m{number}") for number in range(4)) == ["Failed", *["Unknown"] * 3]
 
 
-async def test_a_turn_of_no_use_is_given_to_the_next(world: World) -> None:
+async def test_unreadable_node_lets_the_next_machine_fail_instead(world: World) -> None:
     """The API server does not answer about one node."""
     crowd(world)
     for number in range(2):
@@ -89,7 +89,9 @@ async def test_a_turn_of_no_use_is_given_to_the_next(world: World) -> None:
 
 @pytest.mark.row("machine-meltdown-04")
 @pytest.mark.parametrize(("of_set", "wanted"), [(True, 1), (False, 3)], ids=["of-a-set", "alone"])
-async def test_machines_of_no_deployment(world: World, of_set: bool, wanted: int) -> None:
+async def test_machines_of_one_set_fail_one_by_one_and_unowned_ones_together(
+    world: World, of_set: bool, wanted: int
+) -> None:
     owner = owned("MachineSet", "s", "u")
     crowd(world)
     for number in range(3):
@@ -101,7 +103,7 @@ async def test_machines_of_no_deployment(world: World, of_set: bool, wanted: int
 
 
 @pytest.mark.row("machine-meltdown-05")
-async def test_sixty_percent_of_the_nodes_are_sick_at_once() -> None:
+async def test_meltdown_replaces_unhealthy_machines_one_at_a_time() -> None:
     """Of five deployments; one machine at a time goes, and nobody but that one."""
     world, most = World(), 0
     for number in range(20):
@@ -135,7 +137,7 @@ async def test_sixty_percent_of_the_nodes_are_sick_at_once() -> None:
 
 
 @pytest.mark.row("machine-meltdown-06", "machine-phase-13", "machine-preserve-21")
-async def test_a_preserved_machine_holds_up_nobody(world: World) -> None:
+async def test_preserved_machine_blocks_no_other_replacement(world: World) -> None:
     crowd(world)
     world.lived(phase="Unknown", group="d")
     world.node(
@@ -175,7 +177,9 @@ async def test_a_preserved_machine_holds_up_nobody(world: World) -> None:
 
 @pytest.mark.row("machine-meltdown-08")
 @pytest.mark.parametrize("when", ["before the daemon", "after it"])
-async def test_a_machine_without_quota_delays_no_replacement(world: World, when: str) -> None:
+async def test_machine_without_quota_delays_no_replacement_of_other_groups(
+    world: World, when: str
+) -> None:
     """All nodes are lost, and a machine of another pool waits for quota."""
     world.driver.faults["create_machine"] = errors.ResourceExhausted("no quota")
     world.ready_class()
@@ -206,7 +210,7 @@ async def test_a_machine_without_quota_delays_no_replacement(world: World, when:
 
 
 @pytest.mark.row("machine-meltdown-09")
-async def test_a_machine_without_quota_delays_its_own_deployment_for_a_time(world: World) -> None:
+async def test_machine_without_quota_delays_its_group_for_a_limited_time(world: World) -> None:
     crowd(world)
     world.driver.faults["create_machine"] = errors.ResourceExhausted("no quota")
     world.ready_class()

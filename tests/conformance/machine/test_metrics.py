@@ -25,7 +25,7 @@ mcm_cloud_api_driver_requests_failed_total counter {error_code,operation,provide
 
 @pytest.mark.row("machine-metrics-01", "machine-metrics-02")
 @pytest.mark.parametrize("line", GO.split("\n")[1:-1])
-def test_a_metric_of_the_go_program(line: str) -> None:
+def test_metrics_of_the_go_implementation_are_exposed(line: str) -> None:
     """Times of creations and joins are histograms too."""
     assert f"\n{line}" in METRICS
     for step in ("create", "join"):

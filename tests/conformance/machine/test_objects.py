@@ -49,7 +49,9 @@ def held(world: World) -> list[str]:
         case("machine-finalizer-04", HELD, 1, HELD),
     ],
 )
-async def test_a_class(world: Ready, before: list[str], machines: int, after: list[str]) -> None:
+async def test_class_has_a_finalizer_only_while_machines_use_it(
+    world: Ready, before: list[str], machines: int, after: list[str]
+) -> None:
     world.server.patch(CLASS, {"metadata": {"finalizers": before}})
     for number in range(machines):
         world.machine(f"m{number}")
@@ -60,7 +62,7 @@ async def test_a_class(world: Ready, before: list[str], machines: int, after: li
 
 
 @pytest.mark.row("machine-finalizer-02", "machine-finalizer-05", "machine-finalizer-06")
-async def test_a_class_that_is_being_deleted(world: Ready) -> None:
+async def test_deleting_class_keeps_its_finalizer_until_its_machines_are_gone(world: Ready) -> None:
     async with world.running():
         path = world.machine()
         await advance(1)
@@ -75,7 +77,7 @@ async def test_a_class_that_is_being_deleted(world: Ready) -> None:
 
 @pytest.mark.row("machine-finalizer-07")
 @pytest.mark.parametrize("field", ["secretRef", "credentialsSecretRef"])
-async def test_a_secret(world: World, field: str) -> None:
+async def test_secret_finalizer_follows_the_class_reference(world: World, field: str) -> None:
     for name in ("small", "other"):
         world.secret(name)
     refers: dict[str, Any] = {field: {"name": "small", "namespace": "default"}}
@@ -104,7 +106,7 @@ class Picky(FakeDriver):
         return [] if spec["size"] == "small" else [Problem(field="size", message="no such size")]
 
 
-async def test_a_class_says_whether_vms_can_be_made_of_it(world: World) -> None:
+async def test_class_condition_reports_whether_its_spec_is_valid(world: World) -> None:
     world.driver = Picky()
     world.ready_class()
     world.driver.faults["validate_spec"] = [errors.Unavailable("x")]
@@ -128,7 +130,7 @@ async def test_a_class_says_whether_vms_can_be_made_of_it(world: World) -> None:
     assert world.reasons() == ["SpecInvalid", "SpecInvalid"]
 
 
-async def test_a_credential_that_is_too_long_is_a_fault_of_its_class_alone(world: World) -> None:
+async def test_oversized_credential_invalidates_only_its_class(world: World) -> None:
     world.driver = Picky()
     world.secret("small", token="hunter2-" * 38_000, caBundle="x")
     world.machine_class("small")
@@ -161,7 +163,9 @@ class GardenersClasses(World):
 
 
 @pytest.mark.row("machine-finalizer-08")
-async def test_a_definition_of_classes_without_status(world: GardenersClasses) -> None:
+async def test_class_crd_without_status_causes_one_write_and_one_warning(
+    world: GardenersClasses,
+) -> None:
     world.driver = Picky()
     for name in ("small", "large", "tiny"):
         world.secret(name)
@@ -190,7 +194,9 @@ async def test_a_definition_of_classes_without_status(world: GardenersClasses) -
     assert world.reasons() == ["SpecInvalid"]
 
 
-async def test_conditions_are_written_once_the_definition_has_them(world: GardenersClasses) -> None:
+async def test_class_condition_is_written_once_the_crd_has_a_status(
+    world: GardenersClasses,
+) -> None:
     world.ready_class()
     world.machine()
     async with world.running("machineclass"):
@@ -271,7 +277,7 @@ OUR_TAINT = ("t", "1", "NoSchedule")
 
 
 @pytest.mark.row("machine-template-01", "machine-template-04")
-async def test_a_node_gets_what_the_template_has(world: World) -> None:
+async def test_node_template_is_applied_with_one_write(world: World) -> None:
     machine = joined(world)
     async with world.running("machine"):
         node = await machine.found()
@@ -289,7 +295,7 @@ async def test_a_node_gets_what_the_template_has(world: World) -> None:
 
 
 @pytest.mark.row("machine-template-02")
-async def test_the_template_changes(world: World) -> None:
+async def test_node_template_changes_are_applied_to_the_node(world: World) -> None:
     machine = joined(world)
     async with world.running("machine"):
         await machine.found()
@@ -302,7 +308,7 @@ async def test_the_template_changes(world: World) -> None:
 
 
 @pytest.mark.row("machine-template-03")
-async def test_somebody_edits_the_node(world: World) -> None:
+async def test_edits_of_templated_node_metadata_are_reverted(world: World) -> None:
     machine = joined(world)
     async with world.running("machine"):
         await machine.found()
@@ -314,7 +320,7 @@ async def test_somebody_edits_the_node(world: World) -> None:
 
 
 @pytest.mark.row("machine-template-05")
-async def test_a_node_that_is_not_there(world: World) -> None:
+async def test_missing_node_causes_no_write(world: World) -> None:
     machine = joined(world)
     world.server.drop(f"{NODES_PATH}/m0")
     await world.run(60, "machine")
@@ -324,7 +330,7 @@ async def test_a_node_that_is_not_there(world: World) -> None:
 
 
 @pytest.mark.row("machine-template-06")
-async def test_taints(world: World) -> None:
+async def test_template_taint_changes_are_applied_to_the_node(world: World) -> None:
     machine = joined(world)
     async with world.running("machine"):
         await machine.found()
@@ -339,7 +345,7 @@ async def test_taints(world: World) -> None:
 
 
 @pytest.mark.row("machine-template-07")
-async def test_virtual_capacity(world: World) -> None:
+async def test_virtual_capacity_of_the_class_is_written_to_the_node(world: World) -> None:
     machine = joined(world, template={})
     capacity = {"status": {"capacity": {"cpu": "2"}}}
     world.server.patch(f"{NODES_PATH}/m0/status", capacity, STRATEGIC)

@@ -95,7 +95,9 @@ FREE = (False, "")
         (SetState(count=3, replicas=3, has_condition=False), FreezeAction.REMOVE_CONDITION),
     ],
 )
-def test_what_follows_from_the_number(stock: SetState, expected: FreezeAction) -> None:
+def test_freeze_action_depends_on_machine_count_and_state(
+    stock: SetState, expected: FreezeAction
+) -> None:
     assert overshoot.decide(stock, Margins()) is expected
 
 
@@ -104,7 +106,7 @@ def test_what_follows_from_the_number(stock: SetState, expected: FreezeAction) -
     ("value", "expected"),
     [(2, 2), ("30%", 1), ("34%", 2), ("0%", 0), (None, 1), ("many", 0), (-2, 0)],
 )
-def test_a_surge_in_percent_is_rounded_up(value: int | str | None, expected: int) -> None:
+def test_max_surge_percentage_is_rounded_up(value: int | str | None, expected: int) -> None:
     bounds = RollingUpdate(max_surge=value)
     strategy = Strategy(type="RollingUpdate", rolling_update=bounds)
     spec = MachineDeploymentSpec(replicas=3, strategy=strategy, template=MachineTemplateSpec())
@@ -113,7 +115,7 @@ def test_a_surge_in_percent_is_rounded_up(value: int | str | None, expected: int
 
 
 @pytest.mark.row("machineset-freeze-05", "machineset-freeze-06")
-async def test_a_set_freezes_and_thaws(world: Crowd) -> None:
+async def test_set_freezes_above_its_limit_and_unfreezes_below(world: Crowd) -> None:
     world.crowd(8)
     other = {"type": "ReplicaFailure", "status": "True"}
     world.change(f"{WEB}/status", status={"machineSetCondition": [other]})
@@ -139,7 +141,7 @@ async def test_a_set_freezes_and_thaws(world: Crowd) -> None:
 
 @pytest.mark.row("machineset-freeze-04", "machineset-freeze-05", "machineset-freeze-06")
 @pytest.mark.parametrize("strategy", [None, ROLLING, IN_PLACE], ids=["number", "percent", "place"])
-async def test_a_deployment_freezes_and_thaws_with_its_set(world: Crowd, strategy: Any) -> None:
+async def test_deployment_freezes_and_unfreezes_with_its_set(world: Crowd, strategy: Any) -> None:
     of = world.deployment(replicas=3, **({"strategy": strategy} if strategy else {}))
     owner = world.crowd(5, of=of, replicas=9)
     async with world.running("machineovershoot"):
@@ -158,7 +160,7 @@ async def test_a_deployment_freezes_and_thaws_with_its_set(world: Crowd, strateg
 
 
 @pytest.mark.row("machineset-freeze-01")
-async def test_sets_are_counted_when_a_machine_appears_and_every_minute(world: Crowd) -> None:
+async def test_machines_are_counted_on_creation_and_every_minute(world: Crowd) -> None:
     owner = world.crowd(7)
     async with world.running("machineovershoot"):
         await advance(5)
@@ -176,7 +178,7 @@ async def test_sets_are_counted_when_a_machine_appears_and_every_minute(world: C
 
 
 @pytest.mark.row("machineset-freeze-02")
-async def test_what_counts(world: Crowd) -> None:
+async def test_deleting_machines_count_for_the_freeze_and_foreign_ones_do_not(world: Crowd) -> None:
     owner = world.crowd(6)
     other = world.set("other", replicas=3)
     world.member("m6", owner=owner, finalizers=["example.com/hold"])
@@ -195,7 +197,7 @@ async def test_what_counts(world: Crowd) -> None:
 
 
 @pytest.mark.row("machineset-freeze-07")
-async def test_a_person_has_a_set_thaw_once(world: Crowd) -> None:
+async def test_unfreeze_annotation_unfreezes_a_set_once(world: Crowd) -> None:
     owner = world.crowd(8)
     async with world.running("machineovershoot"):
         await advance(1)
@@ -220,7 +222,7 @@ async def test_a_person_has_a_set_thaw_once(world: Crowd) -> None:
 
 
 @pytest.mark.row("machineset-freeze-07")
-async def test_what_is_not_frozen_cannot_thaw(world: Crowd) -> None:
+async def test_unfreeze_annotation_of_an_unfrozen_set_is_only_removed(world: Crowd) -> None:
     world.crowd(1)
     world.change(WEB, metadata={"annotations": {names.ANNOTATION_UNFREEZE: "1"}})
     await world.run(5, "machineovershoot")
@@ -230,7 +232,7 @@ async def test_what_is_not_frozen_cannot_thaw(world: Crowd) -> None:
 
 
 @pytest.mark.row("machineset-freeze-08")
-async def test_a_person_has_a_deployment_thaw(world: Crowd) -> None:
+async def test_unfreeze_annotation_unfreezes_a_deployment_and_its_sets(world: Crowd) -> None:
     of = world.deployment(replicas=1)
     world.crowd(4, of=of)
     second = world.set("api", replicas=1, metadata=owned_by_deployment(of))
@@ -253,7 +255,7 @@ async def test_a_person_has_a_deployment_thaw(world: Crowd) -> None:
 
 
 @pytest.mark.row("machineset-freeze-09")
-async def test_a_deployment_follows_its_sets(world: Crowd) -> None:
+async def test_deployment_freeze_label_follows_its_sets(world: Crowd) -> None:
     of = world.deployment(replicas=3, metadata={"labels": {names.LABEL_FREEZE: names.FROZEN}})
     world.set(metadata=owned_by_deployment(of))
     async with world.running("machineovershoot"):
@@ -272,7 +274,7 @@ async def test_a_deployment_follows_its_sets(world: Crowd) -> None:
 
 
 @pytest.mark.row("machineset-freeze-10")
-async def test_all_sets_are_looked_at_in_one_pass(world: Crowd) -> None:
+async def test_all_sets_are_checked_in_one_pass(world: Crowd) -> None:
     uids = {name: world.set(name, replicas=0) for name in ("a", "b", "c")}
     for name, uid in uids.items():
         for number in range(2):
@@ -283,7 +285,7 @@ async def test_all_sets_are_looked_at_in_one_pass(world: Crowd) -> None:
 
 
 @pytest.mark.row("machineset-freeze-11")
-async def test_a_deployment_that_recreates_has_no_surge(world: Crowd) -> None:
+async def test_recreate_strategy_adds_no_surge_to_the_freeze_limit(world: Crowd) -> None:
     of = world.deployment(replicas=3, strategy={"type": "Recreate"})
     owner = world.crowd(4, of=of)
     async with world.running("machineovershoot"):
@@ -296,7 +298,7 @@ async def test_a_deployment_that_recreates_has_no_surge(world: Crowd) -> None:
 
 
 @pytest.mark.row("machineset-freeze-13")
-async def test_the_condition_does_not_get_lost(world: Crowd) -> None:
+async def test_removed_freeze_label_or_condition_is_restored(world: Crowd) -> None:
     owner = world.crowd(8)
     async with world.running("machineovershoot"):
         await advance(1)
@@ -316,7 +318,7 @@ async def test_the_condition_does_not_get_lost(world: Crowd) -> None:
 
 
 @pytest.mark.row("machineset-freeze-13", "machineset-freeze-12")
-async def test_both_controllers_write_the_same_status(world: Crowd) -> None:
+async def test_overshoot_and_set_controllers_share_one_status(world: Crowd) -> None:
     owner = world.crowd(5, replicas=5)
     async with world.running("machineovershoot", "machineset"):
         await advance(1)
@@ -337,7 +339,7 @@ async def test_both_controllers_write_the_same_status(world: Crowd) -> None:
     assert world.set_status()["replicas"] == 0
 
 
-async def test_a_set_that_ends_is_left_alone(world: Crowd) -> None:
+async def test_deleting_set_is_not_frozen(world: Crowd) -> None:
     owner = world.set(replicas=0, metadata={"finalizers": ["example.com/hold"]})
     world.more(3, owner)
     world.server.drop(WEB)

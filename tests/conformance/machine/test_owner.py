@@ -59,7 +59,7 @@ def untouched(world: World) -> bool:
     return CP_ID in world.driver.vms and not is_written and not is_drained
 
 
-async def test_the_server_of_another_is_not_adopted(world: Ready) -> None:
+async def test_foreign_vm_is_not_adopted(world: Ready) -> None:
     control_plane(world)
     world.machine(M, providerID=CP_ID, nodeTemplate=TEMPLATE)
     await world.run(30)
@@ -71,7 +71,7 @@ async def test_the_server_of_another_is_not_adopted(world: Ready) -> None:
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Unknown"])
-async def test_the_node_of_another_is_not_changed(world: Ready, phase: str) -> None:
+async def test_node_of_a_foreign_vm_is_not_changed(world: Ready, phase: str) -> None:
     control_plane(world)
     thief(world, phase=phase)
     await world.run(60)
@@ -83,9 +83,7 @@ async def test_the_node_of_another_is_not_changed(world: Ready, phase: str) -> N
 @pytest.mark.parametrize(
     "stage", [None, *DeletionStage], ids=lambda one: one.value if one else "fresh"
 )
-async def test_the_server_of_another_is_not_deleted(
-    world: Ready, stage: DeletionStage | None
-) -> None:
+async def test_foreign_vm_is_not_deleted(world: Ready, stage: DeletionStage | None) -> None:
     control_plane(world)
     text = MARKERS[stage] if stage else ""
     path = thief(world, phase="Terminating" if stage else "Running", text=text)
@@ -103,7 +101,7 @@ async def test_the_server_of_another_is_not_deleted(
     assert untouched(world)
 
 
-async def test_a_server_that_the_credentials_do_not_show_keeps_its_node(world: Ready) -> None:
+async def test_vm_invisible_to_the_credentials_keeps_its_node(world: Ready) -> None:
     control_plane(world)
     del world.driver.vms[CP_ID]
     world.server.drop(thief(world))
@@ -114,7 +112,7 @@ async def test_a_server_that_the_credentials_do_not_show_keeps_its_node(world: R
     assert world.drains.tasks == []
 
 
-async def test_a_machine_that_was_running_cannot_take_another_server(world: Ready) -> None:
+async def test_running_machine_cannot_take_over_a_foreign_vm(world: Ready) -> None:
     control_plane(world)
     path = world.lived(M)
     world.node(M)
@@ -129,7 +127,7 @@ async def test_a_machine_that_was_running_cannot_take_another_server(world: Read
     assert untouched(world)
 
 
-async def test_nothing_is_drained_while_the_cloud_does_not_say_whose_server_it_is(
+async def test_node_is_not_drained_while_the_vm_owner_is_unknown(
     world: Ready,
 ) -> None:
     path = world.lived(M)
@@ -146,7 +144,7 @@ async def test_nothing_is_drained_while_the_cloud_does_not_say_whose_server_it_i
     assert world.get(M) == {}
 
 
-async def test_a_class_imports_a_server_by_its_annotation(world: World) -> None:
+async def test_class_annotation_imports_an_existing_vm(world: World) -> None:
     world.secret()
     world.machine_class(
         metadata={
@@ -167,7 +165,7 @@ async def test_a_class_imports_a_server_by_its_annotation(world: World) -> None:
     assert (world.driver.vms, world.node_object(CONTROL_PLANE)) == ({}, {})
 
 
-async def test_a_restored_machine_keeps_its_server(world: Ready) -> None:
+async def test_restored_machine_keeps_its_vm(world: Ready) -> None:
     path = world.lived(M)
     marks = replace(world.identity(M), uid="before-the-restore")
     world.driver.add(marks)
@@ -181,7 +179,7 @@ async def test_a_restored_machine_keeps_its_server(world: Ready) -> None:
     assert (world.get(M), world.driver.vms, world.node_object(M)) == ({}, {}, {})
 
 
-async def test_a_known_owner_costs_no_question(world: Ready) -> None:
+async def test_known_vm_owner_costs_no_cloud_call(world: Ready) -> None:
     async with world.running("machine", "machineclass"):
         path = world.machine(M)
         await advance(1)
@@ -209,7 +207,7 @@ def running_vm(world: World, cloud: NamedVMs, name: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", [M, "somebody-else"])
-async def test_a_driver_that_knows_names_decides_by_the_name(name: str) -> None:
+async def test_name_only_driver_decides_ownership_by_name(name: str) -> None:
     world, cloud = by_name()
     path, provider_id = running_vm(world, cloud, name)
     world.server.drop(path)
@@ -219,7 +217,7 @@ async def test_a_driver_that_knows_names_decides_by_the_name(name: str) -> None:
     assert (world.node_object(name) == {}) is (name == M)
 
 
-async def test_a_vm_that_got_another_name_is_left_alone() -> None:
+async def test_renamed_vm_is_not_deleted() -> None:
     world, cloud = by_name()
     path, provider_id = running_vm(world, cloud, M)
     async with world.running("machine", "machineclass", "machinesafety"):

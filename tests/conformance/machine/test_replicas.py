@@ -53,18 +53,20 @@ def running(count: int) -> list[Member]:
         case("machineset-delete-06", 2, [member("a"), member("b", **FAILED)], 0, ["b"]),
     ],
 )
-def test_a_pass(wanted: int, members: Sequence[Member], create: int, delete: list[str]) -> None:
+def test_scaling_creates_missing_and_deletes_surplus_machines(
+    wanted: int, members: Sequence[Member], create: int, delete: list[str]
+) -> None:
     found = replicas.plan_scaling(wanting(replicas=wanted), members, NOW)
 
     assert found.create == create
     assert [one.key for one in found.delete] == [f"default/{name}" for name in delete]
 
 
-def test_no_more_than_a_burst_is_deleted_at_once() -> None:
+def test_deletions_per_pass_are_limited() -> None:
     assert len(deleted(wanting(replicas=0), *running(150))) == replicas.MAX_CHANGES_PER_PASS
 
 
-def test_a_set_that_ends_deletes_all_it_has() -> None:
+def test_deleting_set_deletes_all_its_machines() -> None:
     members = [*running(150), member("t", phase=Phase.TERMINATING), member("d", is_deleting=True)]
     found = replicas.plan_scaling(wanting(replicas=9, is_deleting=True), members, NOW)
 
@@ -73,7 +75,7 @@ def test_a_set_that_ends_deletes_all_it_has() -> None:
 
 @pytest.mark.row("machineset-replicas-07", "machineset-replicas-08")
 @pytest.mark.parametrize("wanted", [2, 1])
-def test_called_machines_go_whatever_is_wanted(wanted: int) -> None:
+def test_machines_marked_by_the_autoscaler_are_always_deleted(wanted: int) -> None:
     both = [member("a", **CALLED), member("b", **CALLED)]
 
     assert deleted(wanting(replicas=wanted, scaled=at(0)), *both) == ["a", "b"]
@@ -91,19 +93,19 @@ def test_called_machines_go_whatever_is_wanted(wanted: int) -> None:
         pytest.param(at(0), {"priority": 2, "marked": at(0)}, id="another priority"),
     ],
 )
-def test_one_that_is_not_called_stays(scaled: Any, marks: dict[str, Any]) -> None:
+def test_machine_without_valid_autoscaler_marks_is_kept(scaled: Any, marks: dict[str, Any]) -> None:
     assert deleted(wanting(replicas=1, scaled=scaled), member("a", **marks)) == []
 
 
 @pytest.mark.row("machineset-scaler-01")
-def test_those_that_were_called_are_the_surplus() -> None:
+def test_prioritised_machine_is_deleted_as_the_surplus() -> None:
     members = [member("a", phase=Phase.PENDING), member("b", priority=1), member("c")]
 
     assert deleted(wanting(replicas=2), *members) == ["b"]
 
 
 @pytest.mark.row("machineset-replicas-12", "machineset-freeze-12")
-def test_one_that_may_not_grow_shrinks_all_the_same() -> None:
+def test_frozen_set_still_deletes_machines() -> None:
     frozen = wanting(replicas=3, may_grow=False)
     found = replicas.plan_scaling(frozen, [member("a"), member("b", **FAILED)], NOW)
 
@@ -113,7 +115,7 @@ def test_one_that_may_not_grow_shrinks_all_the_same() -> None:
 
 
 @pytest.mark.row("machineset-delete-01")
-def test_the_order_in_which_machines_go() -> None:
+def test_deletion_order_follows_priority_and_mark() -> None:
     order = [
         member("a", priority=1),
         member("b", marked=at(0)),
@@ -127,7 +129,7 @@ def test_the_order_in_which_machines_go() -> None:
 
 
 @pytest.mark.row("machineset-delete-01")
-def test_of_machines_alike_what_does_least_goes_and_then_the_oldest() -> None:
+def test_deletion_order_follows_phase_and_then_age() -> None:
     phases = [
         Phase.NEW,
         Phase.FAILED,
@@ -144,7 +146,7 @@ def test_of_machines_alike_what_does_least_goes_and_then_the_oldest() -> None:
 
 
 @pytest.mark.row("machineset-delete-02", "machineset-delete-03")
-def test_preserved_machines_go_last() -> None:
+def test_preserved_machines_are_deleted_last() -> None:
     order = [
         member("plain"),
         member("auto", **FAILED, preserve=Preserve.AUTO, preserved_until=at(90)),
@@ -173,7 +175,7 @@ def test_preserved_machines_go_last() -> None:
         ({"preserved_until": at(-1), "preserve": Preserve.AUTO}, True),
     ],
 )
-def test_a_failed_machine_goes_unless_it_is_kept(facts: dict[str, Any], goes: bool) -> None:
+def test_failed_machine_is_deleted_unless_preserved(facts: dict[str, Any], goes: bool) -> None:
     found = deleted(wanting(replicas=1), member("a", **FAILED, **facts))
 
     assert found == (["a"] if goes else [])
@@ -210,7 +212,7 @@ OURS = {**FAILED, "own_preserve": Preserve.AUTO, "preserve": Preserve.AUTO}
         pytest.param(1, [member("kept", **FAILED, preserved_until=at(60))], [], []),
     ],
 )
-def test_what_a_set_keeps_of_its_own_accord(
+def test_set_auto_preserves_the_newest_failed_machines_up_to_its_limit(
     most: int, members: Sequence[Member], keep: list[str], drop: list[str]
 ) -> None:
     wanted = wanting(replicas=len(members), max_preserved=most)
@@ -223,7 +225,7 @@ def test_what_a_set_keeps_of_its_own_accord(
 
 
 @pytest.mark.row("machineset-status-01", "machineset-status-02")
-def test_what_is_said_of_a_set() -> None:
+def test_set_status_counts_ready_preserved_and_failed_machines() -> None:
     members = [
         member("a"),
         member("b", phase=Phase.AVAILABLE, is_labeled=False),
@@ -241,7 +243,7 @@ def test_what_is_said_of_a_set() -> None:
 
 
 @pytest.mark.row("machineset-status-02")
-def test_a_machine_is_available_once_it_has_run_for_long_enough() -> None:
+def test_machine_is_available_after_min_ready_seconds() -> None:
     wanted = wanting(replicas=3, min_ready_s=60.0)
     members = [member("a", since=at(-60)), member("b", since=at(-50)), member("c", since=at(-20))]
     found, changes_in_s = replicas.count_status(wanted, members, NOW)
@@ -257,7 +259,9 @@ def test_a_machine_is_available_once_it_has_run_for_long_enough() -> None:
         case("machineset-create-03", 1, True, 0, 1),
     ],
 )
-async def test_slow_start(first: int, fails: bool, done: int, calls: int) -> None:
+async def test_slow_start_stops_after_the_first_failed_batch(
+    first: int, fails: bool, done: int, calls: int
+) -> None:
     tried = list[int]()
     refusal = Forbidden(status=403, reason="Forbidden", message="no")
 

@@ -72,7 +72,7 @@ MANUAL = {**IN_PLACE, "is_manual": True}
         case("rollout-unavailable-07", 0, 2, MANUAL, 0, id="manual-none"),
     ],
 )
-def test_how_many_may_be_missing(
+def test_max_unavailable_depends_on_strategy_and_replicas(
     replicas: int, most: int, how: dict[str, Any], missing: int
 ) -> None:
     wanted = deployment(replicas=replicas, max_unavailable=most, max_surge=1, **how)
@@ -85,7 +85,9 @@ def test_how_many_may_be_missing(
     ("surge", "missing", "found"),
     [("25%", "25%", (2, 1)), ("0%", "10%", (0, 1)), (0, 0, (0, 1)), ("1%", "0%", (1, 0))],
 )
-def test_percentages(surge: int | str, missing: int | str, found: tuple[int, int]) -> None:
+def test_surge_is_rounded_up_and_unavailable_down(
+    surge: int | str, missing: int | str, found: tuple[int, int]
+) -> None:
     wanted = deployment(replicas=7, max_surge=surge, max_unavailable=missing)
 
     assert (replicas.surge(wanted), unavailable(wanted)) == found
@@ -102,7 +104,7 @@ def test_percentages(surge: int | str, missing: int | str, found: tuple[int, int
         case("rollout-size-06", IN_PLACE, 1, 6, 2, 2, id="auto-full"),
     ],
 )
-def test_how_large_the_new_set_may_be(
+def test_new_set_size_is_bounded_by_strategy_and_surge(
     how: dict[str, Any], surge: int, present: int, new: int, size: int
 ) -> None:
     wanted = deployment(replicas=5, max_surge=surge, **how)
@@ -111,7 +113,7 @@ def test_how_large_the_new_set_may_be(
 
 
 @pytest.mark.row("rollout-size-07")
-def test_a_strategy_that_nobody_knows_has_no_size() -> None:
+def test_unknown_strategy_raises_for_the_new_set_size() -> None:
     with pytest.raises(ValueError, match="unknown strategy"):
         replicas.new_size(deployment(strategy=None), present=0, new=0)
 
@@ -125,7 +127,7 @@ def test_a_strategy_that_nobody_knows_has_no_size() -> None:
         case("rollout-scale-04", 7, 7, (1, 3, 5), (1, 3, 5), id="same"),
     ],
 )
-def test_scaling_in_mid_roll(
+def test_scaling_during_a_rollout_is_proportional(
     before: int, after: int, counts: tuple[int, ...], found: tuple[int, ...]
 ) -> None:
     notes = {"desired": str(before), "most": str(before + 2), "old": "True"}
@@ -147,7 +149,7 @@ def test_scaling_in_mid_roll(
 
 
 @pytest.mark.row("rollout-scale-05")
-def test_the_only_set_is_told_the_size() -> None:
+def test_only_set_gets_the_desired_replicas_annotations() -> None:
     one = shelf("new", 1, kind="new", annotations={"desired": "2", "most": "4"})
 
     plan = decided(rolling(1, 2), one)
@@ -158,7 +160,7 @@ def test_the_only_set_is_told_the_size() -> None:
 
 
 @pytest.mark.row("rollout-scale-06")
-def test_those_go_first_that_are_missing_anyway() -> None:
+def test_scale_down_takes_unavailable_machines_first() -> None:
     notes = {"desired": "8", "most": "10", "old": "True"}
     new = shelf("new", 6, kind="new", annotations=notes)
     new = structs.replace(new, members=machines("new", 6, phase=Phase.PENDING))
@@ -168,7 +170,7 @@ def test_those_go_first_that_are_missing_anyway() -> None:
 
 
 @pytest.mark.row("rollout-scale-07")
-def test_who_has_not_worked_for_long_enough_goes_first() -> None:
+def test_scale_down_takes_machines_below_min_ready_seconds_first() -> None:
     young = machines("young", 5, since=BEGIN)
     one = shelf("new", 10, kind="new", members=[*machines("new", 5), *young])
 
@@ -179,7 +181,7 @@ def test_who_has_not_worked_for_long_enough_goes_first() -> None:
 
 
 @pytest.mark.row("rollout-first-01")
-def test_the_first_pass_of_a_roll() -> None:
+def test_rollout_creates_the_new_set_before_shrinking_the_old() -> None:
     old = shelf("a", 5, annotations={"desired": "5", "most": "6"})
 
     first = decided(rolling(5, 1, 1), old)
@@ -191,7 +193,7 @@ def test_the_first_pass_of_a_roll() -> None:
 
 
 @pytest.mark.row("rollout-first-02")
-def test_a_machine_on_its_way_out_makes_room() -> None:
+def test_deleting_machine_makes_room_for_a_new_one() -> None:
     going = [*machines("a", 3), *machines("b", 2, is_deleting=True)]
     old = shelf("a", 3, members=going)
     new = shelf("new", 1, kind="new")
@@ -200,7 +202,7 @@ def test_a_machine_on_its_way_out_makes_room() -> None:
 
 
 @pytest.mark.row("rollout-first-03")
-def test_nothing_is_scaled_before_all_sets_know() -> None:
+def test_rollout_waits_until_every_set_has_a_status() -> None:
     sets = [shelf("a", 4, status=UNSEEN), shelf("new", 2, kind="new")]
 
     assert sizes(decided(rolling(5, 1, 2), *sets)) == {}
@@ -211,7 +213,7 @@ def test_nothing_is_scaled_before_all_sets_know() -> None:
 
 
 @pytest.mark.row("rollout-first-04")
-def test_machines_that_are_missing_anyway_go_first() -> None:
+def test_rollout_deletes_unavailable_old_machines_first() -> None:
     members = [*machines("a", 3), *machines("b", 2, phase=Phase.CRASH_LOOP)]
     new = shelf("new", 1, kind="new")
 
@@ -221,7 +223,7 @@ def test_machines_that_are_missing_anyway_go_first() -> None:
 
 
 @pytest.mark.row("rollout-first-05")
-def test_an_available_machine_is_no_victim_while_none_may_be_missing() -> None:
+def test_available_machine_is_kept_while_max_unavailable_is_zero() -> None:
     members = [
         *machines("a", 3),
         *machines("first", 1, priority=1),
@@ -233,7 +235,7 @@ def test_an_available_machine_is_no_victim_while_none_may_be_missing() -> None:
 
 
 @pytest.mark.row("rollout-autoscaler-02")
-def test_a_wish_without_a_moment() -> None:
+def test_deletion_trigger_without_a_time_uses_the_current_time() -> None:
     one = shelf("new", 2, kind="new")
     metadata = ObjectMeta(name="web", annotations={"trigger": "new-0,new-1~never,gone"})
 

@@ -45,7 +45,7 @@ SCALER_TIME = names.ANNOTATION_SCALER_TIME
 
 
 @pytest.mark.row("rollout-pass-01", "rollout-set-02")
-async def test_a_set_is_made(world: Rolling) -> None:
+async def test_deployment_creates_a_machine_set_with_template_hash(world: Rolling) -> None:
     uid = world.deployment(replicas=2)
     async with world.running(*ONLY):
         await all_run(world)
@@ -70,7 +70,7 @@ async def test_a_set_is_made(world: Rolling) -> None:
 
 
 @pytest.mark.row("rollout-pass-02")
-async def test_an_empty_selector(world: Rolling) -> None:
+async def test_empty_selector_is_rejected(world: Rolling) -> None:
     world.deployment(replicas=2, selector={})
     await world.run(2, *ONLY)
 
@@ -79,7 +79,7 @@ async def test_an_empty_selector(world: Rolling) -> None:
 
 
 @pytest.mark.row("rollout-pass-03")
-async def test_a_deletion(world: Rolling) -> None:
+async def test_deployment_deletion_deletes_sets_and_machines(world: Rolling) -> None:
     async with world.at_rest(replicas=2):
         world.server.drop(WEB)
         await advance(5)
@@ -96,7 +96,7 @@ async def test_a_deletion(world: Rolling) -> None:
         ({"inPlaceUpdate": {"maxSurge": 1, "maxUnavailable": 1}}, "spec.strategy.type is ''"),
     ],
 )
-async def test_a_strategy_that_makes_no_sense(
+async def test_invalid_strategy_is_rejected(
     world: Rolling, strategy: dict[str, Any], said: str
 ) -> None:
     world.deployment(replicas=2, strategy=strategy)
@@ -120,7 +120,7 @@ class AnyStrategy(Rolling):
 
 
 @pytest.mark.row("rollout-pass-04")
-async def test_a_strategy_that_nobody_knows(world: AnyStrategy) -> None:
+async def test_unknown_strategy_type_is_rejected(world: AnyStrategy) -> None:
     world.deployment(replicas=2, strategy={"type": "Magic"})
     await world.run(2, *ONLY)
 
@@ -142,7 +142,9 @@ async def test_a_strategy_that_nobody_knows(world: AnyStrategy) -> None:
     ],
     ids=["none", "no bounds", "no type", "no unavailable", "no surge", "recreate"],
 )
-def test_the_defaults_of_a_strategy(strategy: Strategy, surge: int, unavailable: int) -> None:
+def test_omitted_strategy_fields_get_their_defaults(
+    strategy: Strategy, surge: int, unavailable: int
+) -> None:
     made_of = MachineTemplateSpec(spec=MachineSpec(class_=ClassSpec(kind="MachineClass", name="c")))
     spec = MachineDeploymentSpec(replicas=3, template=made_of, strategy=strategy)
     found = MachineDeployment(metadata=ObjectMeta(name="d"), spec=spec)
@@ -153,7 +155,7 @@ def test_the_defaults_of_a_strategy(strategy: Strategy, surge: int, unavailable:
 
 
 @pytest.mark.row("rollout-pass-13")
-async def test_a_deployment_without_a_strategy(world: Rolling) -> None:
+async def test_deployment_without_strategy_rolls_with_the_defaults(world: Rolling) -> None:
     spec = {"replicas": 3, "selector": SELECTOR, "template": template()}
     world.server.put(DEPLOYMENTS, {"metadata": {"name": "web"}, "spec": spec})
     async with world.running(*ONLY):
@@ -169,7 +171,7 @@ async def test_a_deployment_without_a_strategy(world: Rolling) -> None:
 
 
 @pytest.mark.row("rollout-pass-05")
-async def test_recreation(world: Rolling) -> None:
+async def test_recreate_strategy_waits_until_all_old_machines_are_gone(world: Rolling) -> None:
     async with world.at_rest(replicas=2, strategy={"type": "Recreate"}):
         assert world.kinds() == {"small": 2}
         for name in world.here():
@@ -186,7 +188,7 @@ async def test_recreation(world: Rolling) -> None:
 
 
 @pytest.mark.row("rollout-pass-06", "rollout-set-05")
-async def test_a_rollback(world: Rolling) -> None:
+async def test_rollback_restores_the_previous_template(world: Rolling) -> None:
     async with world.at_rest(replicas=1, template=template(extra="one")):
         world.edit(template=template("large") | {"metadata": {"labels": {"extra": None}}})
         await advance(5)
@@ -212,7 +214,9 @@ async def test_a_rollback(world: Rolling) -> None:
         (1, "DeploymentRollbackTemplateUnchanged"),
     ],
 )
-async def test_a_rollback_to_nowhere(world: Rolling, revision: int, reason: str) -> None:
+async def test_impossible_rollback_emits_an_event_and_is_cleared(
+    world: Rolling, revision: int, reason: str
+) -> None:
     async with world.at_rest(replicas=1):
         world.edit(rollbackTo={"revision": revision})
         await advance(5)
@@ -223,7 +227,7 @@ async def test_a_rollback_to_nowhere(world: Rolling, revision: int, reason: str)
 
 
 @pytest.mark.row("rollout-pass-08")
-async def test_a_pause(world: Rolling) -> None:
+async def test_paused_deployment_scales_but_does_not_roll(world: Rolling) -> None:
     async with world.at_rest(replicas=2):
         world.edit(paused=True, template=template("large"), replicas=3)
         await advance(5)
@@ -235,7 +239,7 @@ async def test_a_pause(world: Rolling) -> None:
 
 
 @pytest.mark.row("rollout-pass-12")
-async def test_what_is_ready(world: Rolling) -> None:
+async def test_ready_replicas_count_running_machines_only(world: Rolling) -> None:
     world.deployment(replicas=3)
     async with world.running(*ONLY):
         await advance(2)
@@ -250,7 +254,7 @@ async def test_what_is_ready(world: Rolling) -> None:
 
 
 @pytest.mark.row("rollout-pass-09")
-async def test_no_progress(world: Rolling) -> None:
+async def test_progress_deadline_is_reported_until_machines_run(world: Rolling) -> None:
     world.deployment(replicas=2, progressDeadlineSeconds=60)
     async with world.running(*ONLY):
         await advance(50)
@@ -266,7 +270,7 @@ async def test_no_progress(world: Rolling) -> None:
 
 
 @pytest.mark.row("rollout-set-01")
-async def test_what_does_not_roll_is_copied(world: Rolling) -> None:
+async def test_non_rolling_template_fields_are_copied_to_the_set(world: Rolling) -> None:
     async with world.at_rest(replicas=1):
         more = {
             "drainTimeout": "5m",
@@ -287,7 +291,7 @@ async def test_what_does_not_roll_is_copied(world: Rolling) -> None:
 
 
 @pytest.mark.row("rollout-set-03")
-async def test_a_name_that_is_taken(world: Rolling) -> None:
+async def test_set_name_collision_increments_the_collision_count(world: Rolling) -> None:
     async with world.at_rest(replicas=1):
         (first,) = world.sets()
     name = first["metadata"]["name"]
@@ -306,7 +310,7 @@ async def test_a_name_that_is_taken(world: Rolling) -> None:
 
 
 @pytest.mark.row("rollout-set-04", "rollout-autoscaler-03")
-async def test_annotations_reach_the_set(world: Rolling) -> None:
+async def test_deployment_annotations_are_copied_to_the_set(world: Rolling) -> None:
     unsaid = {TRIGGER: "gone~2026-01-01T00:00:00Z", names.ANNOTATION_UNFREEZE: "now"}
     copied = {"example.com/team": "blue", SCALER_TIME: "2026-01-01T00:00:00Z"}
     async with world.at_rest(replicas=1, metadata={"annotations": {**unsaid, **copied}}):
@@ -323,7 +327,9 @@ async def test_annotations_reach_the_set(world: Rolling) -> None:
 
 @pytest.mark.row("rollout-set-06")
 @pytest.mark.parametrize(("limit", "left"), [(None, 5), (1, 2), (0, 1)])
-async def test_the_history(world: Rolling, limit: int | None, left: int) -> None:
+async def test_revision_history_limit_deletes_old_sets(
+    world: Rolling, limit: int | None, left: int
+) -> None:
     more: dict[str, Any] = {} if limit is None else {"revisionHistoryLimit": limit}
     world.deployment(replicas=1, **more)
     async with world.running(*ONLY):
@@ -340,7 +346,7 @@ async def test_the_history(world: Rolling, limit: int | None, left: int) -> None
 
 
 @pytest.mark.row("rollout-event-01", "rollout-event-04")
-async def test_a_machine_brings_a_pass(world: Rolling) -> None:
+async def test_machine_changes_trigger_a_deployment_sync(world: Rolling) -> None:
     uid = world.deployment(replicas=1)
     world.set(metadata=owned_by_deployment(uid) | {"labels": {"name": "web"}}, replicas=1)
     async with world.running("machinedeployment"):
@@ -358,7 +364,7 @@ async def test_a_machine_brings_a_pass(world: Rolling) -> None:
 
 
 @pytest.mark.row("rollout-event-02")
-def test_a_resync_is_no_change() -> None:
+def test_resync_of_an_unchanged_set_is_ignored() -> None:
     from ccm.controllers.machinedeployment import plan
 
     one = wanted(1)
@@ -370,7 +376,7 @@ def test_a_resync_is_no_change() -> None:
 
 
 @pytest.mark.row("rollout-event-03")
-async def test_a_set_that_changes_hands(world: Rolling) -> None:
+async def test_former_owner_creates_a_new_set_when_its_set_is_reassigned(world: Rolling) -> None:
     first = world.deployment("first", replicas=1)
     second = world.deployment("second", replicas=1)
     labels = {"labels": {"name": "web"}}
@@ -391,7 +397,7 @@ OLD_TAINT = names.TAINT_OLD_SET
 
 
 @pytest.mark.row("rollout-autoscaler-01", "rollout-autoscaler-03")
-async def test_the_autoscaler_chooses(world: Rolling) -> None:
+async def test_autoscaler_trigger_deletes_the_chosen_machine(world: Rolling) -> None:
     async with world.at_rest(replicas=4):
         names_ = world.here()
         chosen, failed = names_[1], names_[2]
@@ -414,7 +420,7 @@ async def test_the_autoscaler_chooses(world: Rolling) -> None:
 
 
 @pytest.mark.row("rollout-autoscaler-03")
-async def test_the_autoscaler_chooses_in_mid_roll(world: Rolling) -> None:
+async def test_autoscaler_trigger_deletes_the_chosen_machine_in_a_rollout(world: Rolling) -> None:
     async with world.at_rest(replicas=4):
         world.edit(template=template("large"))
         await advance(2)
@@ -442,7 +448,9 @@ IN_PLACE = {"maxSurge": 0, "maxUnavailable": 1, "orchestrationType": "Manual"}
 @pytest.mark.row("rollout-autoscaler-07")
 @pytest.mark.parametrize("kind", ["small", "large"])
 @pytest.mark.parametrize("in_place", [False, True], ids=["paused", "in-place"])
-async def test_nobody_else_goes_in_mid_roll(world: Rolling, kind: str, in_place: bool) -> None:
+async def test_only_the_chosen_machine_is_deleted_in_a_stopped_rollout(
+    world: Rolling, kind: str, in_place: bool
+) -> None:
     """Whichever set the machine belongs to."""
     async with world.at_rest(replicas=6, strategy=rolling(0, 3)):
         world.edit(template=template("large"))
@@ -467,7 +475,7 @@ async def test_nobody_else_goes_in_mid_roll(world: Rolling, kind: str, in_place:
 
 
 @pytest.mark.row("rollout-autoscaler-04", "rollout-autoscaler-05")
-async def test_nodes_of_a_rollout(world: Rolling) -> None:
+async def test_rollout_taints_old_nodes_and_disables_their_scale_down(world: Rolling) -> None:
     async with world.at_rest(replicas=2):
         mine, theirs = world.here()
         for name in (mine, theirs):
@@ -496,7 +504,7 @@ async def test_nodes_of_a_rollout(world: Rolling) -> None:
 
 
 @pytest.mark.row("rollout-autoscaler-04")
-async def test_a_preserved_machine_stays_held(world: Rolling) -> None:
+async def test_scale_down_stays_disabled_for_a_preserved_machine(world: Rolling) -> None:
     async with world.at_rest(replicas=1):
         (name,) = world.here()
         notes = {HOLD: "true", f"{HOLD}-by-mcm": "true"}
@@ -583,7 +591,7 @@ def essentials(world: Rolling) -> list[dict[str, Any]]:
 
 
 @pytest.mark.row("rollout-handover-01", "rollout-handover-02", "rollout-pass-11")
-async def test_a_roll_is_taken_over() -> None:
+async def test_rollout_of_the_go_implementation_is_taken_over() -> None:
     world = in_mid_roll()
     before = essentials(world)
     async with world.running("machinedeployment"):
@@ -599,7 +607,7 @@ async def test_a_roll_is_taken_over() -> None:
 
 
 @pytest.mark.row("rollout-handover-02")
-async def test_a_roll_is_handed_back(world: Rolling) -> None:
+async def test_rollout_can_be_handed_back_to_the_go_implementation(world: Rolling) -> None:
     async with world.at_rest(replicas=3, strategy=rolling(1, 0)):
         world.edit(template=template("large"))
         await advance(2)

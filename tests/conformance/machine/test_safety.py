@@ -48,7 +48,7 @@ async def looked_over(world: World, count: int) -> None:
 
 
 @pytest.mark.row("machine-orphans-01")
-async def test_a_vm_that_belongs_to_no_machine(world: Ready) -> None:
+async def test_orphan_vm_is_deleted_in_the_second_pass(world: Ready) -> None:
     lost = vm(world)
     async with world.running("machinesafety"):
         await advance(10)
@@ -62,7 +62,7 @@ async def test_a_vm_that_belongs_to_no_machine(world: Ready) -> None:
 
 @pytest.mark.row("machine-orphans-01")
 @pytest.mark.parametrize("told", [True, False], ids=["created-known", "created-unknown"])
-async def test_a_young_vm_waits_for_its_hour(world: Ready, told: bool) -> None:
+async def test_young_orphan_vm_is_kept_for_an_hour(world: Ready, told: bool) -> None:
     vm(world, created=clock.now() if told else None)
     async with world.running("machinesafety"):
         await advance(3590)
@@ -73,7 +73,7 @@ async def test_a_young_vm_waits_for_its_hour(world: Ready, told: bool) -> None:
 
 
 @pytest.mark.row("machine-orphans-01")
-async def test_a_machine_that_only_the_cache_lacks_keeps_its_vm(world: Ready) -> None:
+async def test_vm_of_a_machine_missing_from_the_cache_is_kept(world: Ready) -> None:
     world.machine("lost", providerID="fake:///lost", status={"currentStatus": {"phase": "Running"}})
     vm(world, uid=world.identity("lost").uid)
     async with world.running("machinesafety"):
@@ -96,7 +96,7 @@ async def test_a_machine_that_only_the_cache_lacks_keeps_its_vm(world: Ready) ->
         ("Running", "", True),
     ],
 )
-async def test_a_vm_whose_machine_is_there(
+async def test_vm_of_an_existing_machine_is_deleted_only_as_a_duplicate(
     world: Ready, phase: str, provider_id: str, kept: bool
 ) -> None:
     status = {"currentStatus": {"phase": phase}}
@@ -110,7 +110,7 @@ async def test_a_vm_whose_machine_is_there(
 @pytest.mark.row("machine-orphans-10", "machine-orphans-11")
 @pytest.mark.parametrize("phase", ["", "Pending", "Running", "Unknown", "Failed", "Terminating"])
 @pytest.mark.parametrize("name", ["lost", "renamed"])
-async def test_a_vm_that_is_written_down(world: Ready, name: str, phase: str) -> None:
+async def test_vm_referenced_by_a_provider_id_is_kept(world: Ready, name: str, phase: str) -> None:
     lost = vm(world, name)
     world.machine("lost", providerID=lost, status={"currentStatus": {"phase": phase}})
     await looked_over(world, 2)
@@ -119,7 +119,7 @@ async def test_a_vm_that_is_written_down(world: Ready, name: str, phase: str) ->
 
 
 @pytest.mark.row("machine-orphans-12")
-async def test_what_is_said_of_a_vm_that_goes(world: Ready) -> None:
+async def test_orphan_deletion_request_carries_identity_and_class(world: Ready) -> None:
     lost = vm(world, uid="former")
     await looked_over(world, 2)
 
@@ -133,7 +133,7 @@ async def test_what_is_said_of_a_vm_that_goes(world: Ready) -> None:
 
 
 @pytest.mark.row("machine-orphans-01")
-async def test_the_vm_of_a_former_machine_of_that_name(world: Ready) -> None:
+async def test_vm_of_a_former_machine_with_the_same_name_is_deleted(world: Ready) -> None:
     world.machine("lost", status={"currentStatus": {"phase": "CrashLoopBackOff"}})
     former = vm(world, uid="of-another")
     await looked_over(world, 2)
@@ -142,7 +142,7 @@ async def test_the_vm_of_a_former_machine_of_that_name(world: Ready) -> None:
 
 
 @pytest.mark.row("machine-orphans-05")
-async def test_what_asks_for_a_pass(world: Ready) -> None:
+async def test_machine_deletion_and_out_of_range_error_trigger_a_pass(world: Ready) -> None:
     gone, doubtful = world.machine("gone"), world.machine("doubtful")
     async with world.running("machinesafety"):
         assert world.driver.calls["list_machines"] == 1
@@ -176,7 +176,7 @@ class HalfDeaf(FakeDriver):
 
 
 @pytest.mark.row("machine-orphans-06")
-async def test_a_class_that_cannot_be_listed(world: World) -> None:
+async def test_unlistable_class_does_not_block_other_classes(world: World) -> None:
     world.driver = HalfDeaf()
     world.secret("deaf")
     world.machine_class("deaf")
@@ -189,7 +189,7 @@ async def test_a_class_that_cannot_be_listed(world: World) -> None:
 
 @pytest.mark.row("machine-orphans-07")
 @pytest.mark.parametrize("cluster", ["", "theirs"])
-async def test_a_vm_that_is_not_ours(world: Ready, cluster: str) -> None:
+async def test_unmarked_or_foreign_vm_is_not_deleted(world: Ready, cluster: str) -> None:
     vm(world, marks={"cluster": cluster} if cluster else UNMARKED)
     await looked_over(world, 6)
 
@@ -198,7 +198,7 @@ async def test_a_vm_that_is_not_ours(world: Ready, cluster: str) -> None:
 
 
 @pytest.mark.row("machine-orphans-07")
-async def test_a_vm_that_is_not_ours_goes_and_comes(world: Ready) -> None:
+async def test_unmarked_vm_is_reported_again_after_it_vanished(world: Ready) -> None:
     """What is gone is forgotten: a daemon meets many strangers in its life."""
     stranger = vm(world, marks=UNMARKED)
     async with world.running("machinesafety"):
@@ -213,7 +213,9 @@ async def test_a_vm_that_is_not_ours_goes_and_comes(world: Ready) -> None:
 
 @pytest.mark.row("machine-orphans-08")
 @pytest.mark.parametrize(("count", "owned", "most"), [(12, 0, 5), (12, 88, 10)])
-async def test_many_vms_at_once(world: Ready, count: int, owned: int, most: int) -> None:
+async def test_orphan_deletions_per_pass_are_limited(
+    world: Ready, count: int, owned: int, most: int
+) -> None:
     for number in range(owned):
         status = {"currentStatus": {"phase": "Running"}}
         world.machine(f"m{number}", providerID=f"fake:///m{number}", status=status)
@@ -227,7 +229,7 @@ async def test_many_vms_at_once(world: Ready, count: int, owned: int, most: int)
 
 
 @pytest.mark.row("machine-orphans-09")
-async def test_an_orphan_that_cannot_be_deleted(world: Ready) -> None:
+async def test_failed_orphan_deletion_is_retried(world: Ready) -> None:
     lost = vm(world)
     world.driver.faults["delete_machine"] = [errors.Unavailable("x")]
     with capture_logs() as lines:
@@ -241,7 +243,7 @@ async def test_an_orphan_that_cannot_be_deleted(world: Ready) -> None:
 
 
 @pytest.mark.row("machine-orphans-09")
-async def test_an_orphan_that_cannot_be_deleted_delays_no_other(world: Ready) -> None:
+async def test_failed_orphan_deletion_delays_no_other(world: Ready) -> None:
     lost = sorted(vm(world, f"x{number}", uid=f"x{number}") for number in range(3))
     world.driver.faults["delete_machine"] = [errors.FailedPrecondition("it is protected")]
     async with world.running("machinesafety"):
@@ -271,7 +273,7 @@ def refused(method: str, path: str) -> Exception | None:
 
 
 @pytest.mark.row("machine-orphans-13")
-async def test_a_vm_of_another_namespace(world: Ready) -> None:
+async def test_vm_of_another_namespace_is_not_deleted(world: Ready) -> None:
     vm(world, marks={"namespace": "theirs"})
     await looked_over(world, 4)
 
@@ -280,7 +282,9 @@ async def test_a_vm_of_another_namespace(world: Ready) -> None:
 
 @pytest.mark.row("machine-orphans-14")
 @pytest.mark.parametrize("owned", [True, False])
-async def test_a_vm_without_namespace(world: Ready, owned: bool) -> None:
+async def test_vm_without_namespace_is_deleted_unless_owned_elsewhere(
+    world: Ready, owned: bool
+) -> None:
     lost = vm(world, marks={"namespace": ""})
     if owned:
         elsewhere(world, "other", lost)
@@ -291,7 +295,7 @@ async def test_a_vm_without_namespace(world: Ready, owned: bool) -> None:
 
 
 @pytest.mark.row("machine-orphans-14")
-async def test_many_vms_of_another_namespace_without_namespace(world: Ready) -> None:
+async def test_vms_owned_in_another_namespace_do_not_change_the_limit(world: Ready) -> None:
     """They are live VMs: they neither keep ours from being deleted, nor raise the number."""
     for number in range(100):
         elsewhere(world, f"m{number}", vm(world, f"m{number}", marks={"namespace": ""}))
@@ -306,7 +310,7 @@ async def test_many_vms_of_another_namespace_without_namespace(world: Ready) -> 
 
 
 @pytest.mark.row("machine-orphans-15")
-async def test_a_vm_without_namespace_where_no_other_may_be_listed(world: World) -> None:
+async def test_vm_without_namespace_is_kept_if_listing_all_is_forbidden(world: World) -> None:
     world.server.refuse = refused
     world.ready_class()
     unknown = [vm(world, f"a{number}", marks={"namespace": ""}) for number in range(7)]
@@ -320,7 +324,7 @@ async def test_a_vm_without_namespace_where_no_other_may_be_listed(world: World)
 
 
 @pytest.mark.row("machine-orphans-13", "machine-orphans-14")
-async def test_two_namespaces_with_one_marker(world: Ready) -> None:
+async def test_namespaces_with_one_cluster_marker_keep_each_others_vms(world: Ready) -> None:
     """Each has a daemon of its own, and VMs of before and after the mark of the namespace."""
     for name, namespace in (("m0", "default"), ("m1", "")):
         world.lived(name)
@@ -357,7 +361,7 @@ def reasons(world: World) -> list[str]:
 
 @pytest.mark.row("machine-orphans-16")
 @pytest.mark.parametrize("rights", ["all", "one"])
-async def test_a_vm_whose_machine_lost_its_finalizers(rights: str) -> None:
+async def test_vm_of_a_machine_without_finalizers_is_deleted_as_orphan(rights: str) -> None:
     world, cloud = by_name()
     world.server.refuse = refused if rights == "one" else world.server.refuse
     path, other = await made(world), await made(world, "m1")
@@ -389,7 +393,7 @@ async def delete_beside_a_hidden_twin(world: World, cloud: NamedVMs, path: str) 
 
 
 @pytest.mark.row("machine-orphans-16")
-async def test_a_twin_that_a_listing_did_not_show() -> None:
+async def test_hidden_duplicate_vm_is_deleted_once_it_is_listed() -> None:
     world, cloud = by_name()
     path = await made(world)
     async with world.running():
@@ -400,7 +404,7 @@ async def test_a_twin_that_a_listing_did_not_show() -> None:
 
 
 @pytest.mark.row("machine-orphans-16")
-async def test_a_vm_whose_provider_id_was_never_stored() -> None:
+async def test_vm_without_stored_provider_id_is_deleted_as_orphan() -> None:
     """The object recorded the creation, and its finalizers were removed by hand."""
     world, cloud = by_name()
     cloud.fails = errors.DeadlineExceeded("x")
@@ -416,7 +420,7 @@ async def test_a_vm_whose_provider_id_was_never_stored() -> None:
 
 
 @pytest.mark.row("machine-orphans-16")
-async def test_a_twin_of_a_vm_whose_provider_id_its_deletion_stored() -> None:
+async def test_hidden_duplicate_is_deleted_after_a_failed_creation() -> None:
     world, cloud = by_name()
     cloud.fails = errors.DeadlineExceeded("x")
     async with world.running():
@@ -429,7 +433,7 @@ async def test_a_twin_of_a_vm_whose_provider_id_its_deletion_stored() -> None:
 
 
 @pytest.mark.row("machine-orphans-16")
-async def test_many_vms_with_names_only() -> None:
+async def test_orphan_limit_applies_to_name_only_drivers() -> None:
     world, cloud = by_name()
     paths = [await made(world, f"m{number}") for number in range(7)]
     async with world.running("machinesafety"):
@@ -445,7 +449,7 @@ async def test_many_vms_with_names_only() -> None:
 
 @pytest.mark.row("machine-orphans-17")
 @pytest.mark.parametrize("origin", ["typed", "typed before the start", "restored"])
-async def test_a_vm_that_a_user_gave_to_a_machine(origin: str) -> None:
+async def test_vm_assigned_by_a_user_is_not_deleted_as_orphan(origin: str) -> None:
     """Its provider ID was typed in, or came with a copy of another Machine's object."""
     world, cloud = by_name()
     await made(world, "other")
@@ -463,7 +467,7 @@ async def test_a_vm_that_a_user_gave_to_a_machine(origin: str) -> None:
 
 
 @pytest.mark.row("machine-orphans-17")
-async def test_two_vms_of_a_name_before_the_machine() -> None:
+async def test_ambiguous_vms_of_one_name_are_neither_adopted_nor_deleted() -> None:
     """Neither is adopted, so that the deletion of the machine deletes neither."""
     world, cloud = by_name(adopt_unmarked=True)
     cloud.vms |= {"fake:///1": "m0", "fake:///2": "m0"}
@@ -478,7 +482,7 @@ async def test_two_vms_of_a_name_before_the_machine() -> None:
 
 
 @pytest.mark.row("machine-orphans-17")
-async def test_a_vm_that_takes_the_name_of_a_machine_that_is_gone() -> None:
+async def test_new_vm_with_the_name_of_a_deleted_machine_is_kept() -> None:
     world, cloud = by_name()
     path = await made(world)
     async with world.running():
@@ -493,7 +497,7 @@ async def test_a_vm_that_takes_the_name_of_a_machine_that_is_gone() -> None:
 
 
 @pytest.mark.row("machine-orphans-17")
-async def test_a_machine_that_takes_the_name_of_one_that_is_gone() -> None:
+async def test_vm_taken_over_by_a_recreated_machine_is_kept() -> None:
     world, cloud = by_name()
     path = await made(world)
     async with world.running("machinesafety"):
@@ -509,7 +513,7 @@ async def test_a_machine_that_takes_the_name_of_one_that_is_gone() -> None:
 
 @pytest.mark.row("machine-orphans-17")
 @pytest.mark.parametrize("tie", ["name", "provider ID"])
-async def test_a_machine_of_another_namespace_has_the_vm(tie: str) -> None:
+async def test_vm_claimed_in_another_namespace_is_kept(tie: str) -> None:
     world, cloud = by_name()
     path = await made(world)
     if tie == "name":
@@ -524,7 +528,7 @@ async def test_a_machine_of_another_namespace_has_the_vm(tie: str) -> None:
 
 
 @pytest.mark.row("machine-orphans-17")
-async def test_the_class_looks_elsewhere_since() -> None:
+async def test_vm_is_kept_after_the_class_credentials_changed() -> None:
     """Other credentials may show another project, where the name is another's."""
     world, cloud = by_name()
     path = await made(world)
@@ -537,7 +541,7 @@ async def test_the_class_looks_elsewhere_since() -> None:
 
 
 @pytest.mark.row("machine-orphans-17")
-async def test_a_machine_that_is_only_missing() -> None:
+async def test_vm_of_a_machine_missing_from_a_restored_list_is_kept() -> None:
     """A new list lacks it, as that of an API server which was restored from an older copy."""
     world, cloud = by_name()
     path = await made(world)
@@ -552,7 +556,7 @@ async def test_a_machine_that_is_only_missing() -> None:
 
 
 @pytest.mark.row("machine-orphans-17")
-async def test_a_restart_forgets_which_machines_are_gone() -> None:
+async def test_restart_keeps_vms_of_machines_deleted_before() -> None:
     world, cloud = by_name()
     path = await made(world)
     async with world.running("machinesafety"):
@@ -565,7 +569,7 @@ async def test_a_restart_forgets_which_machines_are_gone() -> None:
 
 
 @pytest.mark.row("machine-orphans-07")
-async def test_a_vm_without_marks_where_vms_have_them(world: Ready) -> None:
+async def test_unmarked_vm_is_kept_although_its_driver_marks_vms(world: Ready) -> None:
     """It has the name of a Machine that is gone, and of no Machine was it ever."""
     async with world.running("machine", "machineclass"):
         path = world.machine()
@@ -588,7 +592,7 @@ async def test_a_vm_without_marks_where_vms_have_them(world: Ready) -> None:
 @pytest.mark.parametrize(
     ("minutes", "note", "wanted"), [(21, None, "1"), (19, None, None), (21, "1", "1")]
 )
-async def test_a_node_without_machine(
+async def test_node_without_machine_is_annotated_after_20_minutes(
     world: Ready, minutes: int, note: str | None, wanted: str | None
 ) -> None:
     notes = {names.ANNOTATION_NOT_MANAGED: note} if note else {}
@@ -603,7 +607,9 @@ async def test_a_node_without_machine(
 
 @pytest.mark.row("machine-nodes-02", "machine-nodes-03")
 @pytest.mark.parametrize("machines", [1, 2])
-async def test_a_marked_node_with_machines(world: Ready, machines: int) -> None:
+async def test_not_managed_annotation_is_removed_if_one_machine_has_the_node(
+    world: Ready, machines: int
+) -> None:
     world.node("n", metadata={"annotations": {names.ANNOTATION_NOT_MANAGED: "1"}})
     for number in range(machines):
         world.machine(f"m{number}", metadata={"labels": {"node": "n"}})

@@ -31,7 +31,7 @@ CLASS = TEMPLATE["spec"]["class"]
 REFUSED = Forbidden(status=403, reason="Forbidden", message="not this one")
 
 
-async def test_nothing_is_said_twice(world: Sets) -> None:
+async def test_settled_set_causes_no_request(world: Sets) -> None:
     world.set(replicas=1)
     async with world.running("machineset"):
         await advance(5)
@@ -44,7 +44,7 @@ async def test_nothing_is_said_twice(world: Sets) -> None:
 
 
 @pytest.mark.row("machineset-replicas-01")
-async def test_what_is_missing_is_made_of_the_template(world: Sets) -> None:
+async def test_missing_machine_is_created_from_the_template(world: Sets) -> None:
     template: dict[str, Any] = {
         "metadata": {"labels": {"name": "web", "a": "1"}, "annotations": {"b": "2"}},
         "spec": {"class": CLASS, "drainTimeout": "5m"},
@@ -77,7 +77,9 @@ async def test_what_is_missing_is_made_of_the_template(world: Sets) -> None:
     ],
     ids=["no-selector", "other-labels", "no-class", "negative"],
 )
-async def test_an_invalid_set(world: Sets, spec: dict[str, Any], said: str) -> None:
+async def test_invalid_set_creates_nothing_and_reports_invalid_spec(
+    world: Sets, spec: dict[str, Any], said: str
+) -> None:
     world.set(**{"replicas": 2, **spec})
     world.member("orphan")
     async with world.running("machineset"):
@@ -99,7 +101,7 @@ async def test_an_invalid_set(world: Sets, spec: dict[str, Any], said: str) -> N
 
 
 @pytest.mark.row("machineset-replicas-03")
-async def test_a_large_set_comes_in_bursts(world: Sets) -> None:
+async def test_large_set_is_created_in_bursts(world: Sets) -> None:
     world.set(replicas=150)
     sizes = list[int]()
     async with world.running("machineset"):
@@ -114,7 +116,7 @@ async def test_a_large_set_comes_in_bursts(world: Sets) -> None:
 
 
 @pytest.mark.row("machineset-replicas-07", "machineset-scaler-01")
-async def test_the_autoscaler_has_its_victims(world: Sets) -> None:
+async def test_machines_marked_by_the_autoscaler_are_deleted(world: Sets) -> None:
     told = {names.ANNOTATION_SCALER_TIME: moment(0)}
     owner = world.set(replicas=2, metadata={"annotations": told})
     for number in range(2):
@@ -140,7 +142,7 @@ async def test_the_autoscaler_has_its_victims(world: Sets) -> None:
 
 @pytest.mark.row("machineset-replicas-12", "machineset-freeze-12")
 @pytest.mark.parametrize("label", [names.LABEL_FREEZE, names.LABEL_SCALE_UP_DISABLED])
-async def test_a_set_that_may_not_grow(world: Sets, label: str) -> None:
+async def test_frozen_or_scale_up_disabled_set_creates_no_machine(world: Sets, label: str) -> None:
     value = names.FROZEN if label == names.LABEL_FREEZE else "true"
     owner = world.set(replicas=2, metadata={"labels": {label: value}})
     world.member("m0", owner=owner, phase="Failed")
@@ -155,7 +157,7 @@ async def test_a_set_that_may_not_grow(world: Sets, label: str) -> None:
 
 
 @pytest.mark.row("machineset-replicas-13")
-async def test_the_scale_sub_resource(world: Sets) -> None:
+async def test_scale_subresource_scales_the_set(world: Sets) -> None:
     world.set(replicas=1)
     async with world.running("machineset"):
         await advance(5)
@@ -168,7 +170,7 @@ async def test_the_scale_sub_resource(world: Sets) -> None:
 
 
 @pytest.mark.row("machineset-create-04")
-async def test_the_effective_creation_timeout_is_in_the_spec_too(world: Sets) -> None:
+async def test_creation_timeout_annotation_is_copied_to_the_spec(world: Sets) -> None:
     metadata = {"labels": {"name": "web"}, "annotations": {names.ANNOTATION_CREATION_TIMEOUT: "7m"}}
     world.set(replicas=1, template={"metadata": metadata, "spec": TEMPLATE["spec"]})
     async with world.running("machineset"):
@@ -183,7 +185,7 @@ async def test_the_effective_creation_timeout_is_in_the_spec_too(world: Sets) ->
 
 
 @pytest.mark.row("machineset-create-05")
-async def test_a_set_whose_machines_fail_slows_down(world: Sets) -> None:
+async def test_repeated_machine_failures_slow_creation_down(world: Sets) -> None:
     world.set(replicas=1)
     times = list[float]()
 
@@ -217,7 +219,7 @@ async def test_a_set_whose_machines_fail_slows_down(world: Sets) -> None:
 
 @pytest.mark.row("machineset-create-05")
 @pytest.mark.parametrize("hours", [-1, 1])
-async def test_a_clock_of_ours_that_jumps_changes_no_pause(world: Sets, hours: int) -> None:
+async def test_clock_jump_does_not_change_the_creation_pause(world: Sets, hours: int) -> None:
     world.server.clock = Steady()  # type: ignore[assignment]
     world.set(replicas=1)
     async with world.running("machineset"):
@@ -234,7 +236,7 @@ async def test_a_clock_of_ours_that_jumps_changes_no_pause(world: Sets, hours: i
 
 
 @pytest.mark.row("machineset-create-05")
-async def test_machines_that_are_refused_slow_the_set_down(world: Sets) -> None:
+async def test_rejected_creations_slow_creation_down(world: Sets) -> None:
     world.set(replicas=3)
     world.server.fails(REFUSED, "POST")
     async with world.running("machineset"):
@@ -306,7 +308,7 @@ CLASSES = f"{BASE}/machineclasses"
     ],
     ids=["class", "secret", "set", "deployment"],
 )
-async def test_the_pause_ends_when_the_cause_is_mended(
+async def test_creation_pause_ends_when_its_cause_is_corrected(
     world: Slowed, mend: Callable[[Sets], None]
 ) -> None:
     async with world.running("machineset", "machineovershoot"):
@@ -336,7 +338,7 @@ async def test_the_pause_ends_when_the_cause_is_mended(
     ],
     ids=["other class", "other secret", "class", "secret", "set", "deployment"],
 )
-async def test_the_pause_goes_on_when_nothing_is_mended(
+async def test_creation_pause_ignores_unrelated_changes(
     world: Slowed, change: Callable[[Sets], None]
 ) -> None:
     async with world.running("machineset"):
@@ -359,7 +361,7 @@ async def test_the_pause_goes_on_when_nothing_is_mended(
     ],
     ids=["created", "other text", "same text", "other class", "did not join"],
 )
-async def test_the_pause_ends_when_the_cloud_answers_otherwise(
+async def test_creation_pause_ends_when_the_cloud_answers_differently(
     world: Slowed, code: str, of: str, step: Callable[[Slowed], None], wanted: int
 ) -> None:
     async with world.running("machineset"):
@@ -374,7 +376,7 @@ async def test_the_pause_ends_when_the_cloud_answers_otherwise(
 
 
 @pytest.mark.row("machineset-create-05")
-async def test_another_daemon_goes_on_slowly(world: Sets) -> None:
+async def test_creation_pause_survives_a_restart(world: Sets) -> None:
     slow = {"type": "CreationSlowed", "status": "True", "lastTransitionTime": moment(-600)}
     world.set(replicas=3)
     world.change(f"{WEB}/status", status={"machineSetCondition": [slow]})
@@ -386,7 +388,7 @@ async def test_another_daemon_goes_on_slowly(world: Sets) -> None:
 
 
 @pytest.mark.row("machineset-delete-04")
-async def test_a_deletion_that_is_refused(world: Sets) -> None:
+async def test_rejected_deletion_is_reported_and_retried(world: Sets) -> None:
     owner = world.set(replicas=0)
     world.member("m0", owner=owner)
     world.server.fails(REFUSED, "DELETE")
@@ -405,7 +407,7 @@ async def test_a_deletion_that_is_refused(world: Sets) -> None:
 
 
 @pytest.mark.row("machineset-delete-05")
-async def test_the_phase_belongs_to_the_machines_own_controller(world: Sets) -> None:
+async def test_set_deletes_machines_without_writing_their_phase(world: Sets) -> None:
     owner = world.set(replicas=0)
     world.member("m0", owner=owner, finalizers=[names.FINALIZER])
     await world.run(5, "machineset")
@@ -428,7 +430,7 @@ async def test_the_phase_belongs_to_the_machines_own_controller(world: Sets) -> 
         (None, "nonsense", None, True),
     ],
 )
-async def test_node_and_machine_say_what_is_kept(
+async def test_preserve_annotations_of_node_and_machine_prevent_deletion(
     world: Sets, node: str | None, machine: str, last: str | None, goes: bool
 ) -> None:
     owner = world.set(replicas=1)
@@ -447,7 +449,7 @@ async def test_node_and_machine_say_what_is_kept(
 
 
 @pytest.mark.row("machineset-delete-07")
-async def test_the_time_of_a_preserved_machine_ends(world: Sets) -> None:
+async def test_machine_is_replaced_when_its_preservation_expires(world: Sets) -> None:
     owner = world.set(replicas=1)
     world.member("m0", owner=owner, phase="Failed", status={"preserveExpiryTime": moment(300)})
     async with world.running("machineset"):
@@ -460,7 +462,7 @@ async def test_the_time_of_a_preserved_machine_ends(world: Sets) -> None:
 
 
 @pytest.mark.row("machineset-delete-07")
-async def test_a_word_on_the_node_counts_at_once(world: Sets) -> None:
+async def test_preserve_annotation_change_on_the_node_applies_at_once(world: Sets) -> None:
     owner = world.set(replicas=1)
     keep = {names.ANNOTATION_PRESERVE: "when-failed"}
     world.member("m0", owner=owner, phase="Failed", labels={names.LABEL_NODE: "n0"})
@@ -478,7 +480,7 @@ async def test_a_word_on_the_node_counts_at_once(world: Sets) -> None:
 
 @pytest.mark.row("machineset-delete-08")
 @pytest.mark.parametrize("is_valid", [True, False])
-async def test_a_set_that_is_deleted(world: Sets, is_valid: bool) -> None:
+async def test_deleted_set_waits_for_its_machines(world: Sets, is_valid: bool) -> None:
     owner = world.set(replicas=2, metadata={"finalizers": [names.FINALIZER]})
     world.member("m0", owner=owner, finalizers=["example.com/hold"])
     world.member("m1", owner=owner)
@@ -498,7 +500,7 @@ async def test_a_set_that_is_deleted(world: Sets, is_valid: bool) -> None:
 
 
 @pytest.mark.row("machineset-own-01", "machineset-own-02")
-async def test_orphans_are_adopted_and_those_that_left_are_released(world: Sets) -> None:
+async def test_orphans_are_adopted_and_machines_that_do_not_match_released(world: Sets) -> None:
     owner = world.set(replicas=1)
     async with world.running("machineset"):
         await advance(5)
@@ -518,7 +520,7 @@ async def test_orphans_are_adopted_and_those_that_left_are_released(world: Sets)
 
 
 @pytest.mark.row("machineset-push-01", "machineset-push-02")
-async def test_what_of_the_template_reaches_the_machines(world: Sets) -> None:
+async def test_template_changes_are_pushed_to_existing_machines(world: Sets) -> None:
     template: dict[str, Any] = {
         "metadata": TEMPLATE["metadata"],
         "spec": {
@@ -565,7 +567,7 @@ async def test_what_of_the_template_reaches_the_machines(world: Sets) -> None:
 
 
 @pytest.mark.row("machineset-preserve-01", "machineset-preserve-06")
-async def test_what_the_set_preserves_is_not_replaced(world: Sets) -> None:
+async def test_auto_preserved_machine_is_not_replaced(world: Sets) -> None:
     owner = world.set(replicas=2, autoPreserveFailedMachineMax=1)
     world.member("m0", owner=owner, phase="Failed")
     await advance(10)
@@ -587,7 +589,7 @@ async def test_what_the_set_preserves_is_not_replaced(world: Sets) -> None:
 
 
 @pytest.mark.row("machineset-status-01", "machineset-status-02")
-async def test_the_status(world: Sets) -> None:
+async def test_set_status_summarises_its_machines(world: Sets) -> None:
     owner = world.set(replicas=3, minReadySeconds=60)
     failed = {"state": "Failed", "description": "no quota"}
     world.member("m0", owner=owner)
@@ -622,7 +624,7 @@ async def test_the_status(world: Sets) -> None:
 
 
 @pytest.mark.row("machineset-status-03")
-async def test_a_burst_costs_a_write_a_machine_and_few_more(world: Sets) -> None:
+async def test_burst_costs_one_write_per_machine_and_few_status_writes(world: Sets) -> None:
     world.set(replicas=50)
     async with world.running("machineset"):
         await advance(5)

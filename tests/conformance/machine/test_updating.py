@@ -101,7 +101,7 @@ def reason(found: dict[str, Any]) -> str:
 @row(3)
 @row(5)
 @pytest.mark.virtual_time
-async def test_a_node_is_emptied_and_handed_over(world: Updates) -> None:
+async def test_selected_node_is_drained_and_marked_ready_for_update(world: Updates) -> None:
     async with world.running("machine"):
         await advance(2)
         assert (world.step(), world.pods()) == ("", ["p"])
@@ -128,7 +128,7 @@ async def test_a_node_is_emptied_and_handed_over(world: Updates) -> None:
 
 @row(3)
 @pytest.mark.virtual_time
-async def test_a_drain_that_fails_is_begun_anew(world: Updates) -> None:
+async def test_failed_drain_before_an_update_is_retried(world: Updates) -> None:
     refused = Unreachable("no", kind="timeout")
     async with world.running("machine"):
         await advance(2)
@@ -151,7 +151,7 @@ async def test_a_drain_that_fails_is_begun_anew(world: Updates) -> None:
 
 @row(4)
 @pytest.mark.virtual_time
-async def test_a_node_that_is_chosen_no_longer_is_left_alone(world: Updates) -> None:
+async def test_deselected_node_is_not_drained_any_further(world: Updates) -> None:
     # Never healthy: the budget is not misconfigured then, and may be met some time.
     world.node("m1", ready="False")
     world.pod("elsewhere", node="m1")
@@ -171,7 +171,7 @@ async def test_a_node_that_is_chosen_no_longer_is_left_alone(world: Updates) -> 
 
 @row(3)
 @pytest.mark.virtual_time
-async def test_nothing_is_evicted_by_the_cache_alone(
+async def test_stale_cache_alone_evicts_no_pod(
     world: Updates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch brings nothing: the node was chosen, and is no longer."""
@@ -188,7 +188,7 @@ async def test_nothing_is_evicted_by_the_cache_alone(
 
 @row(5)
 @pytest.mark.virtual_time
-async def test_nobody_is_told_to_begin_before_the_machine_says_so(world: Updates) -> None:
+async def test_ready_for_update_waits_for_the_machine_phase_write(world: Updates) -> None:
     refused = Unreachable("no", kind="timeout")
     world.server.fails(refused, "PATCH", "machines/m0/status")
     async with world.running("machine"):
@@ -203,7 +203,7 @@ async def test_nobody_is_told_to_begin_before_the_machine_says_so(world: Updates
 
 @row(8)
 @pytest.mark.virtual_time
-async def test_nobody_judges_a_node_that_is_updated(world: Updates) -> None:
+async def test_node_health_is_ignored_during_an_in_place_update(world: Updates) -> None:
     async with world.ready():
         world.heartbeat(Ready="Unknown", DiskPressure="True")
         await advance(1100)
@@ -220,7 +220,7 @@ async def test_nobody_judges_a_node_that_is_updated(world: Updates) -> None:
 
 @row(8)
 @pytest.mark.virtual_time
-async def test_an_update_that_succeeds_on_a_sick_node(world: Updates) -> None:
+async def test_updated_machine_is_unknown_until_its_node_is_healthy(world: Updates) -> None:
     """It runs again only once its node is healthy, and does not wait for that for ever."""
     async with world.ready():
         world.heartbeat(Ready="False")
@@ -236,7 +236,7 @@ async def test_an_update_that_succeeds_on_a_sick_node(world: Updates) -> None:
 @row(7)
 @row(9)
 @pytest.mark.virtual_time
-async def test_an_update_that_fails(world: Updates) -> None:
+async def test_failed_update_sets_phase_and_reason_until_it_succeeds(world: Updates) -> None:
     async with world.ready():
         note = {"metadata": {"annotations": {NAMES.update_failed_reason: "no space"}}}
         world.server.patch(f"{NODES_PATH}/m0", note)
@@ -261,7 +261,7 @@ async def test_an_update_that_fails(world: Updates) -> None:
 @row(10)
 @pytest.mark.parametrize("never", [False, True], ids=["given-up", "never-given-up"])
 @pytest.mark.virtual_time
-async def test_an_update_that_does_not_end(world: Updates, never: bool) -> None:
+async def test_in_place_update_fails_at_its_timeout(world: Updates, never: bool) -> None:
     """Two of one deployment: neither waits for the other for ever."""
     for name in ("m1", "m2"):
         limits = {"inPlaceUpdateTimeout": "5m", "disableHealthTimeout": never}
@@ -290,7 +290,7 @@ async def test_an_update_that_does_not_end(world: Updates, never: bool) -> None:
 
 @row(9)
 @pytest.mark.virtual_time
-async def test_a_preserved_machine_stays_so_while_it_is_updated(world: Updates) -> None:
+async def test_preservation_is_kept_during_an_in_place_update(world: Updates) -> None:
     until = format_time(clock.now() + timedelta(hours=50))
     wish = {"metadata": {"annotations": {names.ANNOTATION_PRESERVE: "now"}}}
     world.server.patch(M0, wish)
@@ -306,7 +306,7 @@ async def test_a_preserved_machine_stays_so_while_it_is_updated(world: Updates) 
 
 @row(3)
 @pytest.mark.virtual_time
-async def test_a_machine_that_is_to_be_kept_when_it_fails_is_updated(world: Updates) -> None:
+async def test_machine_to_preserve_when_failed_can_be_updated(world: Updates) -> None:
     """It is not preserved, so nobody ends its drain for that."""
     wish = {"metadata": {"annotations": {names.ANNOTATION_PRESERVE: "when-failed"}}}
     world.server.patch(M0, wish)
@@ -316,7 +316,7 @@ async def test_a_machine_that_is_to_be_kept_when_it_fails_is_updated(world: Upda
 
 @row(11)
 @pytest.mark.virtual_time
-async def test_the_machine_tells_the_steps_of_its_node(world: Updates) -> None:
+async def test_update_condition_of_the_node_is_copied_to_the_machine(world: Updates) -> None:
     async with world.ready():
         world.label(went="successful")
         await advance(40)
@@ -377,7 +377,7 @@ class Fleet(Rolling):
 @row(12)
 @pytest.mark.row("rollout-inplace-05", "rollout-inplace-09", "rollout-autoscaler-06")
 @pytest.mark.virtual_time
-async def test_a_deployment_is_updated_in_place_and_goes(world: Fleet) -> None:
+async def test_deployment_is_updated_in_place_and_then_deleted(world: Fleet) -> None:
     """All controllers; only the agent on the nodes is played."""
     world.deployment(replicas=3, strategy=IN_PLACE)
     async with world.at_work(*ALL, "machinesafety"), world.agents():

@@ -152,7 +152,7 @@ def one(
         one(16, [*ONE_ROUTES, HOLE_ELSEWHERE], [*ONE_ROUTES, HOLE_ELSEWHERE], calls=0),
     ],
 )
-async def test_reconcile(
+async def test_reconcile_creates_missing_and_deletes_stale_routes(
     env: NodeEnvironment,
     nodes: Sequence[tuple[str, list[str], str]],
     routes: Sequence[Route],
@@ -179,7 +179,9 @@ async def test_reconcile(
 
 @pytest.mark.row("route-cond-08")
 @pytest.mark.both_servers
-async def test_a_condition_as_it_is_written(env: NodeEnvironment) -> None:
+async def test_network_unavailable_condition_is_a_strategic_merge_patch(
+    env: NodeEnvironment,
+) -> None:
     node = await placed(env, *N1)
     async with running(env, FakeRoutes()):
         await eventually(lambda: conditions(env) != {})
@@ -216,7 +218,7 @@ ROUTED = ("False", "RouteCreated")
         row("route-cond-07", ("Unknown", "RouteCreated"), True, "RouteCreated"),
     ],
 )
-async def test_condition(
+async def test_network_unavailable_condition_is_written_only_if_it_differs(
     env: NodeEnvironment, present: tuple[str, str] | None, routed: bool, found: str | None
 ) -> None:
     await placed(env, *N1)
@@ -239,7 +241,7 @@ async def test_condition(
 
 @pytest.mark.row("route-fail-01")
 @pytest.mark.both_servers
-async def test_a_failure_is_told_and_mended(env: NodeEnvironment) -> None:
+async def test_failed_creation_emits_an_event_and_is_retried(env: NodeEnvironment) -> None:
     node = await placed(env, *N1)
     cloud = FakeRoutes()
     cloud.faults["create"] = Unavailable("the cloud is tired")
@@ -260,7 +262,7 @@ async def test_a_failure_is_told_and_mended(env: NodeEnvironment) -> None:
 
 
 @pytest.mark.row("route-when-05", "route-when-06")
-async def test_changes_that_matter_and_that_do_not(env: NodeEnvironment) -> None:
+async def test_only_relevant_node_changes_trigger_a_route_sync(env: NodeEnvironment) -> None:
     await placed(env, *N1)
     cloud = FakeRoutes()
     async with running(env, cloud):
@@ -281,7 +283,7 @@ async def test_changes_that_matter_and_that_do_not(env: NodeEnvironment) -> None
 
 
 @pytest.mark.row("route-compare-18")
-async def test_a_blackhole_is_no_route(env: NodeEnvironment) -> None:
+async def test_blackhole_route_is_replaced(env: NodeEnvironment) -> None:
     await placed(env, *N1)
     cloud = FakeRoutes(made("n1", "10.120.0.0/24", blackhole=True))
     async with running(env, cloud):

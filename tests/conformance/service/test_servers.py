@@ -20,7 +20,9 @@ def address_the_server_accepts(services: ServiceEnvironment) -> None:
 
 @pytest.mark.row("service-sync-02", "service-order-01", "service-wire-01")
 @pytest.mark.both_servers
-async def test_finalizer_then_provider_then_status(services: ServiceEnvironment) -> None:
+async def test_sync_writes_finalizer_then_calls_provider_then_writes_status(
+    services: ServiceEnvironment,
+) -> None:
     await services.node("n1")
     async with services.running():
         created = await services.create()
@@ -45,7 +47,9 @@ async def test_finalizer_then_provider_then_status(services: ServiceEnvironment)
 
 @pytest.mark.row("service-sync-05", "service-wire-02")
 @pytest.mark.both_servers
-async def test_a_deletion_keeps_the_finalizers_of_others(services: ServiceEnvironment) -> None:
+async def test_deletion_keeps_the_finalizers_of_other_controllers(
+    services: ServiceEnvironment,
+) -> None:
     async with services.running():
         service = await services.settle(metadata={"finalizers": ["example.com/other"]})
         assert service["metadata"]["finalizers"] == ["example.com/other", F]
@@ -67,7 +71,9 @@ async def test_a_deletion_keeps_the_finalizers_of_others(services: ServiceEnviro
 
 
 @pytest.mark.row("service-sync-05")
-async def test_a_deleted_service_vanishes(services: ServiceEnvironment) -> None:
+async def test_deleted_service_loses_its_balancer_and_finalizer(
+    services: ServiceEnvironment,
+) -> None:
     async with services.running():
         await services.settle()
         await services.delete()
@@ -79,7 +85,7 @@ async def test_a_deleted_service_vanishes(services: ServiceEnvironment) -> None:
 
 
 @pytest.mark.row("service-sync-04")
-async def test_another_type_takes_finalizer_and_address_away(services: ServiceEnvironment) -> None:
+async def test_type_change_removes_finalizer_and_address(services: ServiceEnvironment) -> None:
     async with services.running():
         await services.settle()
         await services.change({"spec": {"type": "ClusterIP"}})
@@ -88,7 +94,7 @@ async def test_another_type_takes_finalizer_and_address_away(services: ServiceEn
 
 
 @pytest.mark.row("service-repair-01")
-async def test_what_somebody_took_away_comes_back(services: ServiceEnvironment) -> None:
+async def test_removed_finalizer_and_status_are_restored(services: ServiceEnvironment) -> None:
     async with services.running():
         await services.settle()
         await services.change({"metadata": {"finalizers": None}})
@@ -98,7 +104,7 @@ async def test_what_somebody_took_away_comes_back(services: ServiceEnvironment) 
 
 
 @pytest.mark.row("service-delete-02")
-async def test_a_service_deleted_without_our_finalizer_loses_its_balancer(
+async def test_balancer_is_deleted_though_our_finalizer_was_removed(
     services: ServiceEnvironment,
 ) -> None:
     async with services.running():
@@ -110,7 +116,7 @@ async def test_a_service_deleted_without_our_finalizer_loses_its_balancer(
 
 
 @pytest.mark.row("service-elsewhere-01")
-async def test_a_service_served_elsewhere_keeps_the_finalizer_only(
+async def test_service_implemented_elsewhere_gets_only_the_finalizer(
     services: ServiceEnvironment,
 ) -> None:
     services.balancers.faults["ensure"] = ImplementedElsewhere("not ours")
@@ -147,7 +153,7 @@ async def test_a_restart_with_a_listing_writes_nothing(services: ServiceEnvironm
 
 
 @pytest.mark.row("service-switch-01")
-async def test_a_cluster_settled_by_the_reference_is_taken_over_without_a_write(
+async def test_service_of_the_go_implementation_is_taken_over_unwritten(
     services: ServiceEnvironment,
 ) -> None:
     """The Go reference's finalizer and status are the ones we would write."""
@@ -164,7 +170,9 @@ async def test_a_cluster_settled_by_the_reference_is_taken_over_without_a_write(
 
 
 @pytest.mark.row("service-class-01")
-async def test_a_class_that_is_not_claimed_is_never_touched(services: ServiceEnvironment) -> None:
+async def test_service_of_a_foreign_load_balancer_class_is_never_touched(
+    services: ServiceEnvironment,
+) -> None:
     async with services.running():
         await services.create(loadBalancerClass="example.com/theirs", metadata={"finalizers": [F]})
         await services.delete()
@@ -179,7 +187,7 @@ async def test_a_class_that_is_not_claimed_is_never_touched(services: ServiceEnv
 
 @pytest.mark.row("service-class-02", "service-shape-01")
 @pytest.mark.both_servers
-async def test_a_claimed_class_and_every_shape_reach_the_provider(
+async def test_claimed_class_and_all_spec_fields_reach_the_provider(
     services: ServiceEnvironment,
 ) -> None:
     ports = [
@@ -207,7 +215,7 @@ async def test_a_claimed_class_and_every_shape_reach_the_provider(
 
 
 @pytest.mark.row("service-nodes-04")
-async def test_a_node_becomes_a_member(services: ServiceEnvironment) -> None:
+async def test_new_node_becomes_a_load_balancer_member(services: ServiceEnvironment) -> None:
     async with services.running():
         await services.settle()
         await services.node("n1")

@@ -34,7 +34,9 @@ async def address(env: harness.Environment, name: str) -> str:
 
 @pytest.mark.row("service-whole-01")
 @pytest.mark.both_servers
-async def test_a_service_gets_an_address_and_loses_its_balancer(whole: harness.Environment) -> None:
+async def test_service_gets_an_address_and_deletion_removes_its_balancer(
+    whole: harness.Environment,
+) -> None:
     await whole.node("n1")
     await whole.start_leading(flags=FLAGS)
     await whole.cluster.initialised("n1")
@@ -54,7 +56,7 @@ async def test_a_service_gets_an_address_and_loses_its_balancer(whole: harness.E
 
 
 @pytest.mark.row("service-whole-02")
-async def test_a_restart_asks_the_cloud_for_one_listing(whole: harness.Environment) -> None:
+async def test_restart_lists_load_balancers_once(whole: harness.Environment) -> None:
     await whole.node("n1")
     daemon = await whole.start_leading(flags=FLAGS)
     await whole.cluster.initialised("n1")
