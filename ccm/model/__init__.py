@@ -1,8 +1,8 @@
-"""L1: Kubernetes objects as frozen structs with only the fields in use.
+"""L1: Kubernetes objects as frozen structs that contain only the fields in use.
 
-This package only computes: no I/O, no clock, no event loop, no log. Objects are never modified. A
-change is a patch that contains only changed fields, so fields that are not decoded survive on the
-server.
+This package does no I/O, reads no clock, needs no event loop and logs nothing. Objects are never
+modified. A change is a patch that contains only changed fields, so the API server keeps the fields
+that are not decoded here.
 """
 
 from ccm.model.meta import ObjectMeta, ObjectReference, OwnerReference

@@ -20,7 +20,7 @@ _MAPPED_BITS = 96
 
 
 def parse_cidr(text: str) -> Network | None:
-    """Return the network, or None for invalid text; surrounding blanks are invalid."""
+    """Return the network; None for invalid text, such as text with surrounding blanks."""
     address, separator, length = text.partition("/")
     parsed = parse_ip(address)
     bits = parse_digits(length.lstrip("0") or length[:1])
@@ -34,17 +34,20 @@ def parse_cidr(text: str) -> Network | None:
 
 
 def parse_cidrs(text: str) -> list[Network] | None:
-    """Return the networks of a comma separated list, blanks allowed; None = an item is invalid."""
+    """Return the networks of a comma separated list; None = an item is invalid.
+
+    Blanks around an item are allowed.
+    """
     parsed = [parse_cidr(part.strip()) for part in text.split(",")]
     networks = [network for network in parsed if network is not None]
     return networks if len(networks) == len(parsed) else None
 
 
 def parse_ranges(text: str) -> tuple[Network, ...]:
-    """Return the cluster's Pod ranges in `--cluster-cidr`: one, or one of each family.
+    """Return the Pod ranges in `--cluster-cidr`: one range, or an IPv4 and an IPv6 range.
 
     Raises:
-        ValueError: the text is something else; the message has the reason.
+        ValueError: the text is invalid; the message has the reason, without the flag.
     """
     entries = [entry.strip() for entry in text.split(",")]
     if entries == [""]:
@@ -67,7 +70,7 @@ def parse_ranges(text: str) -> tuple[Network, ...]:
 
 
 def overlap(first: Network, second: Network) -> bool:
-    """Return whether two networks share an address; never across families."""
+    """Return whether two networks share an address; False for different IP families."""
     if isinstance(first, ipaddress.IPv4Network) and isinstance(second, ipaddress.IPv4Network):
         return first.overlaps(second)
     if isinstance(first, ipaddress.IPv6Network) and isinstance(second, ipaddress.IPv6Network):
@@ -76,7 +79,10 @@ def overlap(first: Network, second: Network) -> bool:
 
 
 def _mapped(parsed: ipaddress.IPv4Address, bits: int) -> Network | None:
-    """Return the range around an IPv4-mapped IPv6 address; a wide one is an IPv6 range."""
+    """Return the range around an IPv4-mapped IPv6 address; None = the prefix is too long.
+
+    The range is an IPv4 range, or an IPv6 range if its prefix is shorter than /96.
+    """
     if bits > 128:
         return None
     if bits >= _MAPPED_BITS:

@@ -12,7 +12,7 @@ IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def parse_ip(text: str) -> IP | None:
-    """Return the address, or None for invalid text; surrounding blanks are invalid."""
+    """Return the address; None for invalid text, such as text with surrounding blanks."""
     if "%" in text or not text.isascii():
         return None
     try:

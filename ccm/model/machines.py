@@ -1,8 +1,8 @@
 """Machine types of the controllers, independent of the API group of the objects.
 
-Kubernetes converts the versions of an API group to one internal type, the hub. These are the hub
-types of machines. A codec for each API group converts its documents to them, once per version of an
-object, and creates the patches that controllers write.
+Kubernetes converts the versions of an API group to one internal type, the hub. This module has the
+hub types of machines. Each API group has a codec, which converts its documents to hub types, once
+per version of an object, and creates the patches that controllers write.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Phase(Enum):
 
     NEW = ""
     PENDING = "Pending"
-    """The VM exists; its node has not joined, or is not ready."""
+    """The VM exists; its node has not joined the cluster, or is not ready."""
     AVAILABLE = "Available"
-    """The VM exists, and there is no cluster to join."""
+    """The VM exists, and VMs of this installation join no cluster."""
     RUNNING = "Running"
     UNKNOWN = "Unknown"
-    """The machine ran, and its node is unhealthy or missing."""
+    """The machine was running; now its node is unhealthy or missing."""
     FAILED = "Failed"
-    """The machine is to be replaced."""
+    """The machine set must replace the machine."""
     CRASH_LOOP = "CrashLoopBackOff"
     """The VM could not be created; the creation is retried."""
     TERMINATING = "Terminating"
@@ -40,18 +40,18 @@ class Phase(Enum):
     UPDATED = "InPlaceUpdateSuccessful"
     UPDATE_FAILED = "InPlaceUpdateFailed"
     FOREIGN = "?"
-    """Phase that this release does not know; it is never overwritten."""
+    """Phase that this version of the daemon does not know and never overwrites."""
 
 
 CREATION_PHASES = frozenset({Phase.NEW, Phase.CRASH_LOOP})
-"""Phases until the creation of the VM is recorded."""
+"""Phases of a machine before the status records that its VM was created."""
 
 READY_PHASES = frozenset({Phase.RUNNING, Phase.AVAILABLE})
 """Phases of a machine that counts as ready."""
 
 
 class OperationState(Enum):
-    """Result of an operation."""
+    """State of an operation."""
 
     PROCESSING = "Processing"
     FAILED = "Failed"
@@ -77,14 +77,14 @@ class Strategy(Enum):
 
 
 class Preserve(Enum):
-    """Value of the annotation of a machine or its node that preserves a failed machine."""
+    """Value of the annotation, on a machine or its node, that preserves a failed machine."""
 
     UNSET = ""
     NO = "false"
     NOW = "now"
     WHEN_FAILED = "when-failed"
     AUTO = "auto-preserved"
-    """Set by the machine set, within its limit of preserved machines."""
+    """Set by the machine set controller, for at most `MachineOwner.max_preserved` machines."""
 
     @classmethod
     def of(cls, text: str) -> Preserve:
@@ -102,15 +102,15 @@ class MachineStatus:
     Attributes:
         phase: phase of the machine.
         description: result of the last operation in words.
-        code: name of the code of the cloud's error; empty = no error.
-        state: result of the last operation, a value of `OperationState`; empty = none.
+        code: name of the cloud's error code, such as `NotFound`; empty = no error.
+        state: state of the last operation, a value of `OperationState`; empty = none.
         kind: type of the last operation, a value of `OperationType`; empty = none.
-        timeout_active: whether a timeout runs after which the machine fails.
+        timeout_active: whether a timeout is running after which the machine fails.
         since: time at which the machine entered the phase.
         preserve_until: time until which a failed machine is kept; None = it is not preserved.
         updated: time at which the last operation was recorded.
         known_state: state that the driver stores between calls; opaque.
-        addresses: addresses of the VM; only without a cluster to join.
+        addresses: addresses of the VM; empty if VMs of this installation join a cluster.
         conditions: conditions of the node.
     """
 
@@ -160,7 +160,8 @@ class Condition:
         status: True, False or Unknown.
         reason: cause of the last change, in one word.
         message: cause of the last change, in a sentence.
-        updated: time at which the condition was written last; None = the kind does not record it.
+        updated: time at which the condition was written last; None = the object's kind has no such
+            field.
         since: time since which the condition has this status.
     """
 
@@ -183,9 +184,9 @@ class Operation:
 
     Attributes:
         description: result in words.
-        code: name of the code of the cloud's error; empty = no error.
-        state: result, a value of `OperationState`; empty = none.
-        kind: type, a value of `OperationType`; empty = none.
+        code: name of the cloud's error code, such as `NotFound`; empty = no error.
+        state: state of the operation, a value of `OperationState`; empty = none.
+        kind: type of the operation, a value of `OperationType`; empty = none.
         updated: time at which the operation was recorded.
     """
 
@@ -198,12 +199,12 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedMachine:
-    """A machine whose last operation failed, as the status of its owners lists it.
+    """Entry for a machine whose last operation failed, in the status of its set and deployment.
 
     Attributes:
         name: name of the machine.
-        provider_id: cloud ID of its VM.
-        owner: name of its machine set.
+        provider_id: provider ID of the machine's VM.
+        owner: name of the machine's set.
         operation: last operation on the machine.
     """
 
@@ -214,19 +215,20 @@ class FailedMachine:
 
 
 class MachineClass(KubeObject, frozen=True, kw_only=True):
-    """Properties that VMs have in common.
+    """Common properties of the VMs of several machines.
 
     Attributes:
-        provider: name of the provider; empty = the one in use.
-        provider_spec: properties of the VM in terms of the provider.
-        secrets: namespace and name of each Secret with credentials or user data; for a key in both,
-            the later Secret counts.
-        imports: provider IDs of VMs that may belong to machines whatever marks they have.
+        provider: name of the provider; empty = the configured provider.
+        provider_spec: properties of the VMs, in the schema of the provider's driver.
+        secrets: namespace and name of each Secret with credentials or user data; if several Secrets
+            have the same key, the last Secret counts.
+        imports: provider IDs of VMs that may belong to machines, whichever owner their labels or
+            tags name.
         extra_capacity: resources that are added to the capacity of nodes.
-        place: type and zone of the VMs, as far as the class has them; for metrics.
-        region: region of the VMs, as far as the class has it.
-        is_held: whether the finalizer of this program protects the class.
-        gaps: properties that the class lacks, one sentence each.
+        place: instance type and zone of the VMs, for metrics; empty = the class does not state it.
+        region: region of the VMs; empty = the class does not state it.
+        is_held: whether the class has the finalizer of this program.
+        gaps: required properties that the class lacks, one sentence each.
         conditions: conditions of the object.
         source: document of the API group; for the codec only.
     """
@@ -249,37 +251,42 @@ class Machine(KubeObject, frozen=True, kw_only=True):
 
     Attributes:
         created: creation time of the object.
-        class_name: name of the class; empty = the machine refers to none.
-        class_reference: API group, kind and name of the class as the object has them.
-        provider_id: cloud ID of the VM; empty until the VM is created.
+        class_name: name of the machine class; empty = the machine refers to no class.
+        class_reference: API group, kind and name of the class as written in the object.
+        provider_id: provider ID of the VM; empty until the VM is created.
         node_name: name of the node; empty until it is known.
         status: observed state.
-        group: machines of one group fail one at a time; empty = in no group.
+        group: group of machines of which only one may fail at a time; empty = in no group.
         deployment: name of the machine deployment, for metrics.
-        creation_timeout_s: time to join, after which the machine fails; None = the daemon's.
-        health_timeout_s: time with an unhealthy node, after which the machine fails; None = the
-            daemon's.
-        update_timeout_s: time for an update in place; None = the daemon's.
-        never_fails: whether the machine stays however long its node is unhealthy.
-        preserve_timeout_s: time for which the failed machine is preserved; None = the daemon's.
-        unhealthy_conditions: condition types that make the node unhealthy; None = the daemon's.
-        creation_started: whether the object records that the cloud was, or may have been, asked for
-            a VM whose provider ID is not stored. Every error since then means "unknown".
-        origins: marks of the credentials and regions with which the VM was created, and seen since;
-            the newest last. Empty = not recorded.
-        node_labels: labels that are kept on the node.
-        node_annotations: annotations that are kept on the node.
-        taints: taints that are kept on the node.
-        force_deletion: whether a user wants the machine deleted without regard for its drain.
+        creation_timeout_s: seconds to join the cluster, after which the machine fails; None = the
+            daemon's setting.
+        health_timeout_s: seconds with an unhealthy node, after which the machine fails; None = the
+            daemon's setting.
+        update_timeout_s: seconds for an update in place; None = the daemon's setting.
+        never_fails: whether `health_timeout_s` is disabled, so that an unhealthy node never makes
+            the machine fail.
+        preserve_timeout_s: seconds for which the failed machine is preserved; None = the daemon's
+            setting.
+        unhealthy_conditions: condition types that make the node unhealthy; None = the daemon's
+            setting.
+        creation_started: whether the object records that the creation of a VM was requested, or may
+            have been, whose provider ID is not stored. After an error the VM may then exist.
+        origins: digests of the credentials and regions with which the VM was created or later
+            found, newest last; empty = not recorded.
+        node_labels: labels that the controller maintains on the node.
+        node_annotations: annotations that the controller maintains on the node.
+        taints: taints that the controller maintains on the node.
+        force_deletion: whether a user requested a deletion that does not wait for an orderly drain.
         force_drain: whether drains that do not end in a deletion use force, too.
-        drain_timeout_s: time after which the drain uses force; None = the daemon's.
-        max_evict_retries: number of evictions of a Pod before it is deleted; None = the daemon's.
+        drain_timeout_s: seconds after which the drain uses force; None = the daemon's setting.
+        max_evict_retries: number of evictions of a Pod before it is deleted; None = the daemon's
+            setting.
         priority: machines with a lower priority are deleted first.
-        marked: time at which the autoscaler chose the machine for deletion; None = it did not.
-        preserve: the annotation of the object.
-        preserve_of_node: the annotation of the node that was applied last.
-        was_moved: whether the machine came from another set by an update in place.
-        own_class: class that the object itself describes, in an API group without class objects.
+        marked: time at which the cluster autoscaler chose the machine for deletion; None = never.
+        preserve: value of the preserve annotation on the object (`Preserve`).
+        preserve_of_node: value of the node's preserve annotation that was applied last.
+        was_moved: whether an update in place moved the machine here from another set.
+        own_class: class that the object itself contains, in an API group without class objects.
         source: document of the API group; for the codec only.
     """
 
@@ -325,12 +332,12 @@ class Machine(KubeObject, frozen=True, kw_only=True):
 
     @property
     def spec(self) -> object:
-        """Spec of the document; only to be compared with another."""
+        """Spec of the document; only to compare it with another spec."""
         return self.source.spec
 
     @property
     def in_creation(self) -> bool:
-        """Whether the VM has to be found, created or initialised."""
+        """Whether the VM must still be found, created or initialised."""
         return not self.provider_id or self.phase in CREATION_PHASES
 
     @property
@@ -349,11 +356,11 @@ class Template:
     """Template that machines are created from.
 
     Attributes:
-        essence: fields that decide which machines are alike, as text; a change replaces machines.
-        rest: all other fields, as text; a change is copied to the machines that exist.
+        essence: fields whose change replaces the machines, as text.
+        rest: all other fields, as text; a change is copied to the existing machines.
         labels: labels of the machines.
-        class_name: name of their class; empty = the template refers to none.
-        class_reference: API group, kind and name of the class as the object has them.
+        class_name: name of the machine class; empty = the template refers to no class.
+        class_reference: API group, kind and name of the class as written in the object.
         source: template of the document; for the codec only.
     """
 
@@ -370,14 +377,14 @@ class SetStatus:
     """Observed state of a machine set.
 
     Attributes:
-        observed: generation of the spec that this status is about.
+        observed: generation of the spec that this status describes (`observedGeneration`).
         replicas: number of machines.
         labeled: number of machines with all labels of the template.
-        ready: number of machines that run.
-        available: number of machines that have run for long enough.
+        ready: number of machines that count as ready.
+        available: number of machines that have been ready for `min_ready_s`.
         preserved: number of failed machines that are preserved.
-        preserved_by_us: number of those that the set itself preserves.
-        conditions: conditions of the set, those of other writers included.
+        preserved_by_us: number of machines that the controller preserved, not a user.
+        conditions: conditions of the set, including those of other writers.
         last: last creation or deletion of machines.
         failed: machines that failed.
     """
@@ -399,15 +406,16 @@ class DeploymentStatus:
     """Observed state of a machine deployment.
 
     Attributes:
-        observed: generation of the spec that this status is about.
+        observed: generation of the spec that this status describes (`observedGeneration`).
         replicas: number of machines.
         updated: number of machines of the newest template.
-        ready: number of machines that run.
-        available: number of machines that have run for long enough.
+        ready: number of machines that count as ready.
+        available: number of machines that have been ready for `min_ready_s`.
         preserved: number of failed machines that are preserved.
         unavailable: number of machines that are missing or unavailable.
-        conditions: conditions of the deployment, those of other writers included.
-        collisions: number of names of sets that were taken; part of the next name.
+        conditions: conditions of the deployment, including those of other writers.
+        collisions: number of collisions with names of existing sets (`collisionCount`); it is
+            hashed into the name of the next set.
         failed: machines that failed.
     """
 
@@ -423,7 +431,7 @@ class DeploymentStatus:
     failed: tuple[FailedMachine, ...] = ()
 
     def condition(self, kind: str) -> Condition | None:
-        """Return the condition of a type; None = there is none."""
+        """Return the condition of a type; None = no such condition."""
         return next((condition for condition in self.conditions if condition.type == kind), None)
 
 
@@ -433,12 +441,12 @@ class MachineOwner(KubeObject, frozen=True, kw_only=True):
     Attributes:
         replicas: desired number of machines.
         template: template of the machines.
-        selector: label selector of the controlled objects.
-        min_ready_s: time for which a machine has to run to count as available.
+        selector: label selector of the controlled objects; None = none.
+        min_ready_s: seconds for which a machine must be ready to count as available.
         max_preserved: maximum number of failed machines that a set preserves automatically.
-        is_frozen: whether no machines are created.
-        wants_unfreeze: whether a user wants machines created though the object is frozen.
-        faults: reasons for which the object cannot be used, one sentence each.
+        is_frozen: whether the creation of machines is stopped.
+        wants_unfreeze: whether a user requested that the object be unfrozen.
+        faults: reasons why the object cannot be used, one sentence each.
         source: document of the API group; for the codec only.
     """
 
@@ -454,7 +462,7 @@ class MachineOwner(KubeObject, frozen=True, kw_only=True):
 
     @property
     def requirements(self) -> tuple[Requirement, ...] | None:
-        """Requirements of the selector; None = there is none, or it cannot be used."""
+        """Requirements of the selector; None = there is no selector, or it is invalid."""
         if self.selector is None:
             return None
         try:
@@ -464,7 +472,7 @@ class MachineOwner(KubeObject, frozen=True, kw_only=True):
 
     @property
     def selects_all(self) -> bool:
-        """Whether the selector is empty."""
+        """Whether the selector is absent or empty, so that it would match every object."""
         selector = self.selector
         return selector is None or not (selector.match_labels or selector.match_expressions)
 
@@ -474,9 +482,9 @@ class MachineSet(MachineOwner, frozen=True, kw_only=True):
 
     Attributes:
         created: creation time of the object.
-        may_grow: whether machines may be created: the set is neither frozen, nor an old one in an
-            update in place.
-        scaled: time at which the autoscaler last changed the replicas.
+        may_grow: whether machines may be created: the set is not frozen, and is not an old set in
+            an update in place.
+        scaled: time at which the cluster autoscaler last changed the replicas; None = never.
         status: observed state.
     """
 
@@ -487,17 +495,20 @@ class MachineSet(MachineOwner, frozen=True, kw_only=True):
 
     @property
     def is_active(self) -> bool:
-        """Whether machines of the set are wanted."""
+        """Whether the set should have machines."""
         return self.replicas > 0 and not self.is_deleting
 
     @property
     def creation_key(self) -> tuple[datetime, str]:
-        """Key that sorts the oldest first."""
+        """Sort key that puts the oldest set first."""
         return (self.created, self.name)
 
     @property
     def is_status_current(self) -> bool:
-        """Whether the status covers the current spec; if not, the cache may lack new machines."""
+        """Whether the status describes the current spec.
+
+        If False, the cache may lack new machines of the set.
+        """
         return self.status.observed >= self.metadata.generation
 
 
@@ -505,16 +516,16 @@ class MachineDeployment(MachineOwner, frozen=True, kw_only=True):
     """Machines of one template, and the rollout to a new template.
 
     Attributes:
-        strategy: how machines are replaced; None = the type is not known.
-        strategy_type: the type as text.
+        strategy: how machines are replaced; None = `strategy_type` is unknown.
+        strategy_type: type of the strategy as written in the object.
         max_surge: maximum number of machines beyond the replicas; a number, or a percentage.
-        max_unavailable: maximum number of replicas that may be unavailable; likewise.
+        max_unavailable: maximum number of unavailable replicas; a number, or a percentage.
         is_manual: whether a user selects the nodes to update in place.
         is_paused: whether rollouts are paused.
-        deadline_s: time without progress after which the rollout is reported as stuck; None =
+        deadline_s: seconds without progress after which the rollout is reported as stuck; None =
             never.
         history_limit: number of old sets to keep; None = all.
-        rollback_to: revision to return to, 0 = the one before; None = none.
+        rollback_to: revision to roll back to, 0 = the previous revision; None = no rollback.
         status: observed state.
     """
 
@@ -531,6 +542,6 @@ class MachineDeployment(MachineOwner, frozen=True, kw_only=True):
 
 
 def document_of(obj: KubeObject) -> Any:
-    """Return the document that an object was converted from, or the object itself."""
+    """Return the document from which a hub object was converted; any other object itself."""
     hub_types = (Machine, MachineClass, MachineOwner)
     return obj.source if isinstance(obj, hub_types) else obj

@@ -22,14 +22,17 @@ class Wire(
 ):
     """Base of every type that is decoded from the API server.
 
-    Types declare only the fields in use; the decoder skips others. Go writes `null` for empty lists
-    and maps, so those fields are optional. Objects form trees, so the garbage collector need not
-    track them.
+    Types declare only the fields in use; the decoder skips other fields. Go writes `null` for empty
+    lists and maps, so fields for lists and maps allow None. Objects form trees, so the garbage
+    collector need not track them.
     """
 
 
 def enum(*values: str) -> msgspec.Meta:
-    """Return the values of a field for its schema in a CRD; the decoder accepts others, too."""
+    """Return metadata with the allowed values of a field in the CRD schema.
+
+    The decoder accepts other values, too.
+    """
     return msgspec.Meta(extra_json_schema={"enum": list(values)})
 
 
@@ -89,12 +92,12 @@ class KubeObject(Wire, frozen=True, kw_only=True):
 
     @property
     def uid(self) -> str:
-        """UID of the object; differs after it is recreated under the same name."""
+        """UID of the object; a recreated object of the same name has another UID."""
         return self.metadata.uid
 
     @property
     def resource_version(self) -> str:
-        """Version that the API server gave this state; opaque."""
+        """Version that the API server assigned to this state of the object; opaque."""
         return self.metadata.resource_version
 
     @property
@@ -109,7 +112,7 @@ class KubeObject(Wire, frozen=True, kw_only=True):
 
     @property
     def allows_deletion(self) -> bool:
-        """Whether an annotation of a user allows a deletion that is blocked otherwise."""
+        """Whether a user allows an otherwise blocked deletion, by `kube-ccm/allow-deletion`."""
         return self.annotations.get(names.ANNOTATION_ALLOW_DELETION) == "true"
 
     @property
@@ -123,7 +126,7 @@ class KubeObject(Wire, frozen=True, kw_only=True):
         return self.metadata.deletion_timestamp is not None
 
     def is_older_than(self, other: KubeObject) -> bool:
-        """Return whether this is an earlier state of the same object; False if that is unknown."""
+        """Return whether this is an earlier state of the object `other`; False = no or unknown."""
         own, others = map(parse_digits, (self.resource_version, other.resource_version))
         return self.uid == other.uid and own is not None and others is not None and own < others
 

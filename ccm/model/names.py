@@ -1,14 +1,15 @@
 """Names that Kubernetes or this project defines: labels, annotations, taints, reasons, conditions.
 
-These strings are an API. A name is never changed and never removed; a new one is added here,
-documented, and used from here. Source of the Kubernetes names: the well-known labels, annotations
-and taints of the Kubernetes API and the cloud-provider library. "Ours" marks names of this project.
+These strings are an API: a name is never changed and never removed. New names are added and
+documented here, and other modules import them. Source of the Kubernetes names: the well-known
+labels, annotations and taints of the Kubernetes API and the Go cloud-provider library. "Ours" marks
+names of this project.
 """
 
 from __future__ import annotations
 
 TAINT_UNINITIALIZED = "node.cloudprovider.kubernetes.io/uninitialized"
-"""On a node of a kubelet with an external cloud provider, until the node is initialised.
+"""Set by a kubelet with `--cloud-provider=external` on its node, until the node is initialised.
 
 Only the key is compared: any value and any effect match.
 """
@@ -22,18 +23,20 @@ TAINT_AUTOSCALER_DELETION = "ToBeDeletedByClusterAutoscaler"
 """On a node that the cluster autoscaler is about to remove; any value and any effect match."""
 
 ANNOTATION_ALLOW_DELETION = "kube-ccm/allow-deletion"
-"""On a node: `true` = a user allows its deletion although the state of its cloud is uncertain. On
-the ConfigMap with the record of deletions: `true` = any number of load balancers and routes may be
-deleted. Ours."""
+"""On a node: `true` = a user allows its deletion although it is uncertain whether its instance
+exists. On the ConfigMap in which the daemon records deletions: `true` = any number of load
+balancers and routes may be deleted. Ours."""
 
 LABEL_EXCLUDE_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
-"""On a node that load balancers must not send traffic to; any value but a Go false."""
+"""On a node to which load balancers must not send traffic; any value but those that Go parses as
+false."""
 
 FINALIZER_LOAD_BALANCER = "service.kubernetes.io/load-balancer-cleanup"
 """On a Service whose load balancer must be removed before the Service is gone."""
 
 ANNOTATION_SOURCE_RANGES = "service.beta.kubernetes.io/load-balancer-source-ranges"
-"""On a Service: client ranges, comma separated; the field of the spec takes precedence."""
+"""On a Service: comma-separated CIDRs of allowed clients; `spec.loadBalancerSourceRanges` takes
+precedence."""
 
 CONDITION_NETWORK_UNAVAILABLE = "NetworkUnavailable"
 """On a node: True while the network has no route to the node's Pods."""
@@ -55,7 +58,7 @@ LABEL_OS = "kubernetes.io/os"
 LABEL_ARCH = "kubernetes.io/arch"
 
 LABEL_APP = "app.kubernetes.io/name"
-"""Application of a Deployment and its Pods; ours have the name of the program."""
+"""Application of a Deployment and its Pods; on ours, the name of the program."""
 
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 LABEL_INSTANCE = "app.kubernetes.io/instance"
@@ -66,7 +69,7 @@ LABEL_PAIRS = (
     (LABEL_REGION_BETA, LABEL_REGION),
     (LABEL_INSTANCE_TYPE_BETA, LABEL_INSTANCE_TYPE),
 )
-"""(beta, stable) label keys that must have the same value; the beta label is the primary."""
+"""(beta, stable) label keys that must have the same value; the value of the beta label counts."""
 
 ADDRESS_HOSTNAME = "Hostname"
 ADDRESS_INTERNAL_IP = "InternalIP"
@@ -100,7 +103,8 @@ REASON_DELETION_HELD = "DeletionHeld"
 
 REASON_PERSISTENCE_DOWN = "PersistenceUnavailable"
 REASON_PERSISTENCE_UP = "PersistenceAvailable"
-"""On the Lease: no storage of `--persistence-config` works, or one works again. Ours."""
+"""Events on the Lease: no instance of `--persistence-config` is up, or an instance is up again.
+Ours."""
 
 REASON_ENSURING_BALANCER = "EnsuringLoadBalancer"
 REASON_ENSURED_BALANCER = "EnsuredLoadBalancer"
@@ -115,14 +119,15 @@ REASON_UPDATE_BALANCER_FAILED = "UpdateLoadBalancerFailed"
 """Warning events on a Service; the message has the cause."""
 
 REASON_ORPHANED_BALANCER = "OrphanedLoadBalancer"
-"""Warning event on the record of deletions: a load balancer belongs to no Service. Ours."""
+"""Warning event on the ConfigMap in which the daemon records deletions: a load balancer belongs to
+no Service. Ours."""
 
 REASON_NO_NODES = "UnAvailableLoadBalancer"
 """Warning event on a Service: its load balancer has no members."""
 
 REASON_ROUTE_CREATED = "RouteCreated"
 REASON_NO_ROUTE_CREATED = "NoRouteCreated"
-"""Reasons of a node's condition NetworkUnavailable: False and True."""
+"""Reasons of a node's condition NetworkUnavailable with status False and True, respectively."""
 
 REASON_ROUTE_FAILED = "FailedToCreateRoute"
 """Warning event on a Node: its route could not be created."""
@@ -134,17 +139,17 @@ COMPONENT_NODE = "cloud-node-controller"
 COMPONENT_NODE_LIFECYCLE = "cloud-node-lifecycle-controller"
 COMPONENT_SERVICE = "service-controller"
 COMPONENT_ROUTE = "route_controller"
-"""Event source components, as the Go reference names them."""
+"""Source components of events, as in the Go cloud-controller-manager."""
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """Annotation on the bookmark that ends the initial events of a watch-list."""
 
 TAINT_NOT_READY = "node.kubernetes.io/not-ready"
-"""On a node that is not Ready yet; an API server adds it to every new node."""
+"""On a node that is not Ready yet; the API server adds this taint to every new node."""
 
 LABEL_STACKIT_MACHINE = "kubernetes.io/machine"
 LABEL_STACKIT_MACHINE_CLASS = "kubernetes.io/machineclass"
-"""On servers of STACKIT, set by its driver for Gardener: names of machine and class."""
+"""On servers of STACKIT, set by Gardener's driver for STACKIT: names of machine and class."""
 
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"
 """On every namespace: its own name."""
@@ -157,10 +162,10 @@ EXTENSION_EXEC = "client.authentication.k8s.io/exec"
 """Extension of a kubeconfig's cluster that is passed to its credential plugin."""
 
 BOOTSTRAP_TOKEN_PREFIX = "bootstrap-token-"  # noqa: S105 - of a name
-"""Prefix of the name of a Secret in kube-system that holds a bootstrap token."""
+"""Prefix of the name of a Secret in kube-system with a bootstrap token."""
 
 BOOTSTRAP_TOKEN_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
-"""Type of a Secret that holds a bootstrap token."""
+"""Type of a Secret with a bootstrap token."""
 
 ANNOTATION_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 """On objects that were written with `kubectl apply`; no other program may change it."""
@@ -169,11 +174,14 @@ ANNOTATION_REVISION = "deployment.kubernetes.io/revision"
 ANNOTATION_REVISION_HISTORY = "deployment.kubernetes.io/revision-history"
 ANNOTATION_DESIRED_REPLICAS = "deployment.kubernetes.io/desired-replicas"
 ANNOTATION_MAX_REPLICAS = "deployment.kubernetes.io/max-replicas"
-"""On a machine set, as on a ReplicaSet: values of its deployment when that scaled the set."""
+"""On a machine set, as on a ReplicaSet: values of its deployment when the deployment controller
+last scaled the set."""
 
 ANNOTATION_SCALE_DOWN_DISABLED = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 ANNOTATION_SCALE_DOWN_DISABLED_BY_US = "cluster-autoscaler.kubernetes.io/scale-down-disabled-by-mcm"
-"""On a Node: the autoscaler must not remove it, and whether a machine controller set that."""
+"""On a Node: the cluster autoscaler must not remove the node; and a machine controller, not a user,
+set this annotation."""
 
 SAFE_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""Letters of generated names; they spell no words (Kubernetes, safe encoding)."""
+"""Characters of generated names, without vowels, so that no words result (the safe encoding of
+Kubernetes)."""

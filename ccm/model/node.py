@@ -1,4 +1,4 @@
-"""Node: a machine of the cluster, with the fields that a cloud-controller-manager reads."""
+"""Node, with the fields that a cloud-controller-manager reads, and patches for it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class NodeStatus(Wire, frozen=True, kw_only=True):
 
 
 class Node(KubeObject, frozen=True, kw_only=True):
-    """Machine of the cluster."""
+    """Node of the cluster."""
 
     metadata: ObjectMeta
     spec: NodeSpec = NodeSpec()
@@ -74,7 +74,7 @@ class Node(KubeObject, frozen=True, kw_only=True):
 
     @property
     def provider_id(self) -> str:
-        """Cloud ID of the instance, `<scheme>://<id>`; empty until the node is initialised."""
+        """Provider ID of the instance, `<scheme>://<id>`; empty until the node is initialised."""
         return self.spec.provider_id
 
     @property
@@ -112,7 +112,7 @@ def age_s(node: Node, now: datetime) -> float | None:
 
 
 def condition_of(node: Node, kind: str) -> NodeCondition | None:
-    """Return the node's condition of a type; None = there is none."""
+    """Return the node's condition of a type; None = no such condition."""
     return next(
         (condition for condition in node.status.conditions or () if condition.type == kind), None
     )
@@ -121,11 +121,14 @@ def condition_of(node: Node, kind: str) -> NodeCondition | None:
 def node_condition_patch(
     node: Node, kind: str, state: tuple[str, str, str], now: datetime, *, since: str = ""
 ) -> Patch:
-    """Return the status patch of a condition with all fields: the server keeps missing ones.
+    """Return the status patch for a condition.
+
+    The patch has all fields, because the API server keeps the old value of an absent field.
 
     Args:
         kind: type of the condition.
-        state: its status, reason and message.
+        state: status, reason and message of the condition.
+        now: time of the heartbeat.
         since: time since which the condition has this status; empty = `now`.
     """
     status, reason, message = state
@@ -148,12 +151,12 @@ def node_patch(
     taints: Sequence[Taint] | None = None,
     spec: Mapping[str, Any] | None = None,
 ) -> Patch | None:
-    """Return the patch with all differences from a node; None = there are none.
+    """Return the patch that makes a node have the given values; None = the node has them.
 
     Args:
         labels: labels to set; None as a value removes a label.
-        annotations: annotations to set, likewise.
-        taints: all taints; None = unchanged.
+        annotations: annotations to set; None as a value removes an annotation.
+        taints: complete list of taints; None = unchanged.
         spec: further fields of the spec that change.
     """
     metadata: dict[str, Any] = {}
@@ -173,14 +176,14 @@ def node_patch(
 
 
 def taints_value(taints: Sequence[Taint]) -> list[Any] | None:
-    """Return taints for a patch: the complete list, or null for none."""
+    """Return the complete list of taints for a patch; null for an empty list."""
     return [msgspec.to_builtins(taint) for taint in taints] or None
 
 
 def is_uninitialized(node: Node) -> bool:
-    """Return whether the node waits for its initialisation; only the taint's key counts."""
-    # A loop: a generator takes three times as long, and each change of a node is checked several
-    # times.
+    """Return whether the node has the uninitialized taint, with any value and effect."""
+    # A loop, because a generator takes three times as long and every change of a node leads to
+    # several calls.
     for taint in node.taints:  # noqa: SIM110
         if taint.key == names.TAINT_UNINITIALIZED:
             return True
@@ -188,7 +191,7 @@ def is_uninitialized(node: Node) -> bool:
 
 
 def has_shutdown_taint(node: Node) -> bool:
-    """Return whether the node has the shutdown taint; key and effect count."""
+    """Return whether the node has the shutdown taint, with effect NoSchedule and any value."""
     return any(
         taint.key == names.TAINT_SHUTDOWN and taint.effect == names.EFFECT_NO_SCHEDULE
         for taint in node.taints

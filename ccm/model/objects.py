@@ -6,7 +6,7 @@ from ccm.model.meta import KubeObject, ObjectMeta, ObjectReference, Wire
 
 
 class ConfigMap(KubeObject, frozen=True, kw_only=True):
-    """Texts by key; not modelled completely, so changes are written as patches."""
+    """ConfigMap; has not all fields of the API, so change it with patches only."""
 
     metadata: ObjectMeta
     data: dict[str, str] | None = None
@@ -26,7 +26,7 @@ class EventSource(Wire, frozen=True, kw_only=True):
 
 
 class Event(KubeObject, frozen=True, kw_only=True):
-    """Event; repetitions increase its count."""
+    """Event of `v1`; a repeated event has a `count` above 1."""
 
     metadata: ObjectMeta
     involved_object: ObjectReference = ObjectReference()
@@ -41,7 +41,7 @@ class Event(KubeObject, frozen=True, kw_only=True):
 
 
 class LeaseSpec(Wire, frozen=True, kw_only=True):
-    """Holder of a lease, and its times: RFC 3339 with six fraction digits."""
+    """Holder of a Lease, and times in RFC 3339 with six fraction digits."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -53,7 +53,7 @@ class LeaseSpec(Wire, frozen=True, kw_only=True):
 
 
 class Lease(KubeObject, frozen=True, kw_only=True):
-    """Lock of leader election; modelled completely, because it is written with PUT."""
+    """Lock of leader election; has all fields of the API, because it is written with PUT."""
 
     metadata: ObjectMeta
     spec: LeaseSpec = LeaseSpec()
@@ -66,7 +66,7 @@ class Namespace(KubeObject, frozen=True, kw_only=True):
 
 
 class Secret(KubeObject, frozen=True, kw_only=True):
-    """Data by key, decoded from the base64 of the API; `repr` does not show the values."""
+    """Secret; `data` is decoded from the API's base64, and `repr` does not show its values."""
 
     metadata: ObjectMeta
     type: str = ""

@@ -1,7 +1,8 @@
-"""Owner references: controllers of objects, adoption and release. Pure functions.
+"""Owner references: controllers of objects, adoption and release. No I/O.
 
-At most one owner of an object is its controller. Lists of owners are replaced as a whole, with the
-version they were read from as precondition: custom resources have no merge key for them.
+At most one owner of an object is its controller. A patch replaces the whole list of owners, because
+custom resources have no merge key for it. The precondition of a patch is the resourceVersion of the
+object from which the list was computed.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from ccm.model.patches import Patch, uid_precondition, version_precondition
 
 
 def controller_of(obj: KubeObject) -> OwnerReference | None:
-    """Return the owner reference of the object's controller; None = there is none."""
+    """Return the owner reference of the object's controller; None = no controller."""
     owners = obj.metadata.owner_references or ()
     return next((reference for reference in owners if reference.controller), None)
 
 
 def controller_uid(obj: KubeObject) -> str:
-    """Return the UID of the object's controller; empty = there is none."""
+    """Return the UID of the object's controller; empty = no controller."""
     controller = controller_of(obj)
     return "" if controller is None else controller.uid
 
 
 def controller_key(obj: KubeObject, kind: str) -> str:
-    """Return the key of the object's controller of a kind; empty = there is none."""
+    """Return `namespace/name` of the object's controller; empty = no controller of this kind."""
     controller = controller_of(obj)
     return (
         ""
@@ -37,7 +38,7 @@ def controller_key(obj: KubeObject, kind: str) -> str:
 def controller_reference(owner: KubeObject, *, api_version: str, kind: str) -> OwnerReference:
     """Return the owner reference that makes `owner` a controller.
 
-    In a foreground deletion of the owner, `blockOwnerDeletion` keeps it until the object is gone.
+    In a foreground deletion, `blockOwnerDeletion` keeps the owner until the object is gone.
     """
     return OwnerReference(
         api_version=api_version,
@@ -58,7 +59,7 @@ def adoption_patch(obj: KubeObject, owner: OwnerReference) -> Patch:
 
 
 def release_patch(obj: KubeObject, owner_uid: str) -> Patch | None:
-    """Return the patch that removes an owner from the object; None = it is no owner."""
+    """Return the patch that removes an owner from the object; None = the object lacks it."""
     owners = obj.metadata.owner_references or []
     others = [reference for reference in owners if reference.uid != owner_uid]
     return None if len(others) == len(owners) else _owned_by(obj, others)

@@ -1,9 +1,10 @@
-"""Patches that contain only changed fields, and their preconditions. Pure functions.
+"""Patches that contain only changed fields, and their preconditions. No I/O.
 
-With resourceVersion as precondition, the server refuses a patch (409) after any change of the
+With resourceVersion as precondition, the API server refuses a patch (409) after any change of the
 object. With the UID as precondition, it refuses a patch for another object of the same name (409,
-or 422 naming `metadata.uid`). A list without a merge key is replaced as a whole. Its patch needs
-the resourceVersion it was computed from: otherwise it would undo concurrent changes.
+or 422 naming `metadata.uid`). A list without a merge key is replaced as a whole. A patch with such
+a list needs the resourceVersion from which the list was computed: otherwise the patch would undo
+concurrent changes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class StaleObject(Exception):
 
 
 def uid_precondition(obj: KubeObject) -> dict[str, Any]:
-    """Return patch metadata with the UID as precondition."""
+    """Return patch metadata with the UID as precondition; empty if the object has no UID."""
     return {"uid": obj.uid} if obj.uid else {}
 
 
@@ -64,9 +65,10 @@ def add_finalizer_patch(obj: KubeObject, name: str, *, strategic: bool = True) -
 
 
 def custom_resource_finalizer_patch(obj: KubeObject, name: str) -> Patch | None:
-    """Return the patch that adds a finalizer to a custom resource; None = it exists, or too late.
+    """Return the patch that adds a finalizer to a custom resource.
 
-    An object that is being deleted accepts no further finalizers.
+    None = the object has the finalizer, or is being deleted: the API server then accepts no further
+    finalizers.
     """
     return None if obj.is_deleting else add_finalizer_patch(obj, name, strategic=False)
 

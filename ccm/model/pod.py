@@ -10,7 +10,7 @@ from ccm.model.meta import KubeObject, ObjectMeta, Wire
 from ccm.model.selectors import BadSelectorError, LabelSelector, matches
 
 DEFAULT_GRACE_S = 30
-"""Grace period of a Pod that sets none (Kubernetes API)."""
+"""Seconds of the grace period of a Pod that sets none (Kubernetes API)."""
 
 
 class ClaimSource(Wire, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class ClaimSource(Wire, frozen=True, kw_only=True):
 
 
 class PodVolume(Wire, frozen=True, kw_only=True):
-    """Volume of a Pod; only claims are decoded."""
+    """Volume of a Pod; only PersistentVolumeClaims are decoded."""
 
     persistent_volume_claim: ClaimSource | None = None
 
@@ -35,25 +35,25 @@ class PodSpec(Wire, frozen=True, kw_only=True):
 
 
 class Pod(KubeObject, frozen=True, kw_only=True):
-    """Workload on a node."""
+    """Pod, with the fields for evictions and volumes."""
 
     metadata: ObjectMeta
     spec: PodSpec = PodSpec()
 
     @property
     def is_mirror(self) -> bool:
-        """Whether this is the mirror Pod of a static Pod; deleting it stops nothing."""
+        """Whether this is the mirror Pod of a static Pod, whose deletion does not stop it."""
         return names.ANNOTATION_MIRROR in self.annotations
 
     @property
     def controller(self) -> str:
-        """Kind of the controller that recreates the Pod; empty = none."""
+        """Kind of the Pod's controller, such as `ReplicaSet`; empty = no controller."""
         owners = self.metadata.owner_references or ()
         return next((owner.kind for owner in owners if owner.controller), "")
 
     @property
     def grace_s(self) -> int:
-        """Grace period in seconds."""
+        """Termination grace period in seconds."""
         stated = self.spec.termination_grace_period_seconds
         return DEFAULT_GRACE_S if stated is None else max(0, stated)
 
@@ -72,13 +72,13 @@ class Pod(KubeObject, frozen=True, kw_only=True):
 
 
 class BudgetSpec(Wire, frozen=True, kw_only=True):
-    """Desired state of a budget; a missing selector selects nothing."""
+    """Desired state of a PodDisruptionBudget; without a selector it covers no Pod."""
 
     selector: LabelSelector | None = None
 
 
 class BudgetStatus(Wire, frozen=True, kw_only=True):
-    """Observed state of a budget."""
+    """Observed state of a PodDisruptionBudget."""
 
     observed_generation: int = 0
     disruptions_allowed: int = 0
@@ -102,16 +102,17 @@ class PodDisruptionBudget(KubeObject, frozen=True, kw_only=True):
     status: BudgetStatus = BudgetStatus()
 
     def covers(self, pod: Pod) -> bool:
-        """Return whether the budget covers a Pod."""
+        """Return whether a Pod is in the budget's namespace and matches its selector."""
         return pod.namespace == self.namespace and budget_selects(self.spec.selector, pod.labels)
 
     is_over = covers  # alias for one release
 
     @property
     def is_misconfigured(self) -> bool:
-        """Whether the budget allows no disruption of healthy Pods, so that waiting is pointless.
+        """Whether the budget allows no disruption although all its Pods are healthy.
 
-        The status must cover the current generation, and no Pod may be in disruption.
+        Then it is pointless to wait for the budget. False if the status is outdated or a Pod is
+        being disrupted.
         """
         status = self.status
         return (
@@ -124,7 +125,7 @@ class PodDisruptionBudget(KubeObject, frozen=True, kw_only=True):
 
 
 def budget_selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Return whether a budget's selector matches labels; an invalid selector matches none."""
+    """Return whether a budget's selector matches labels; False if it is absent or invalid."""
     try:
         return selector is not None and matches(selector.requirements(), labels)
     except BadSelectorError:

@@ -20,19 +20,25 @@ _TERM = re.compile(
 
 
 class BadSelectorError(ValueError):
-    """The text is no selector, or selects by a field that is not selectable."""
+    """The selector is malformed, or uses a field that cannot be selected."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """Requirement of a selector: the value must (or must not) be in `values`; None = any value."""
+    """Requirement of a selector.
+
+    Attributes:
+        key: key of the label or field.
+        values: values to compare with; None = any value.
+        wanted: True = the key must exist with one of these values; False = it must not.
+    """
 
     key: str
     values: frozenset[str] | None
     wanted: bool
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether labels (or fields) satisfy this; an absent key satisfies `!=`."""
+        """Return whether labels (or fields) satisfy the requirement; `!=` allows an absent key."""
         value = labels.get(self.key)
         inside = value is not None and (self.values is None or value in self.values)
         return inside is self.wanted
@@ -63,7 +69,7 @@ def _label_term(match: re.Match[str]) -> Requirement:
 
 
 _OPERATORS = {"In": True, "NotIn": False, "Exists": True, "DoesNotExist": False}
-"""Operators of an object's selector; True = the value, or the key, must be present."""
+"""Operator of a `matchExpressions` entry -> `Requirement.wanted`."""
 
 
 class Term(Wire, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Service: a stable address for Pods, with the fields that a load balancer depends on."""
+"""Service, with the fields on which a load balancer depends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TYPE_LOAD_BALANCER = "LoadBalancer"
 TYPE_NODE_PORT = "NodePort"
 
 POLICY_LOCAL = "Local"
-"""Value of `externalTrafficPolicy`: traffic stays on the node that receives it."""
+"""Value of `externalTrafficPolicy`: a node sends external traffic only to its own Pods."""
 
 
 class ServicePort(Wire, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class ServicePort(Wire, frozen=True, kw_only=True):
 
 
 class ClientIPConfig(Wire, frozen=True, kw_only=True):
-    """Time for which a client stays with one Pod."""
+    """Time for which requests of a client go to the same Pod."""
 
     timeout_seconds: int | None = None
 
@@ -68,7 +68,7 @@ class PortStatus(Wire, frozen=True, kw_only=True):
 
 
 class LoadBalancerIngress(Wire, frozen=True, kw_only=True):
-    """Address of a load balancer; the API server sets a missing `ip_mode` of an IP."""
+    """Address of a load balancer; for an `ip`, the API server sets an absent `ip_mode`."""
 
     ip: str = ""
     hostname: str = ""
@@ -89,7 +89,7 @@ class ServiceStatus(Wire, frozen=True, kw_only=True):
 
 
 class Service(KubeObject, frozen=True, kw_only=True):
-    """Stable address for Pods."""
+    """Service, with the fields on which a load balancer depends."""
 
     metadata: ObjectMeta
     spec: ServiceSpec = ServiceSpec()

@@ -10,40 +10,40 @@ from ccm.model.meta import KubeObject, ObjectMeta, Wire
 
 
 class ClaimSpec(Wire, frozen=True, kw_only=True):
-    """Desired state of a claim; has the name of the volume once it is bound."""
+    """Desired state of a claim; `volume_name` is empty until the claim is bound."""
 
     volume_name: str = ""
 
 
 class PersistentVolumeClaim(KubeObject, frozen=True, kw_only=True):
-    """Claim of a namespace to a volume."""
+    """PersistentVolumeClaim; only the name of its volume."""
 
     metadata: ObjectMeta
     spec: ClaimSpec = ClaimSpec()
 
 
 class PersistentVolume(KubeObject, frozen=True, kw_only=True):
-    """Volume; its spec stays a plain mapping, which the driver reads."""
+    """PersistentVolume; its spec stays a plain mapping, which the machine driver reads."""
 
     metadata: ObjectMeta
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class AttachmentSource(Wire, frozen=True, kw_only=True):
-    """Volume of an attachment."""
+    """Volume of a VolumeAttachment."""
 
     persistent_volume_name: str = ""
 
 
 class AttachmentSpec(Wire, frozen=True, kw_only=True):
-    """Volume of an attachment, and the node to attach it to."""
+    """Desired state of a VolumeAttachment: volume and node."""
 
     node_name: str = ""
     source: AttachmentSource = AttachmentSource()
 
 
 class AttachmentStatus(Wire, frozen=True, kw_only=True):
-    """Observed state of an attachment."""
+    """Observed state of a VolumeAttachment."""
 
     attached: bool = False
 
@@ -57,7 +57,7 @@ class VolumeAttachment(KubeObject, frozen=True, kw_only=True):
 
 
 class AttachedVolume(Wire, frozen=True, kw_only=True):
-    """Volume that is attached to a node; the name contains its cloud ID."""
+    """Volume that is attached to a node; the name contains the volume's ID in the cloud."""
 
     name: str = ""
 
@@ -69,7 +69,7 @@ class VolumesStatus(Wire, frozen=True, kw_only=True):
 
 
 class NodeVolumes(KubeObject, frozen=True, kw_only=True):
-    """Node reduced to its volumes, which are rarely needed."""
+    """Node with only its volumes, a separate type because they are rarely needed."""
 
     metadata: ObjectMeta
     status: VolumesStatus = VolumesStatus()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 EPOCH = datetime.fromtimestamp(0, UTC)
-"""Placeholder for a missing time: the start of Unix time."""
+"""Placeholder for an absent time: the start of Unix time."""
 
 
 def format_time(moment: datetime) -> str:
@@ -14,7 +14,7 @@ def format_time(moment: datetime) -> str:
 
 
 def format_micro_time(moment: datetime) -> str:
-    """Format a time as `2026-01-02T03:04:05.000000Z`: Go's layout requires six digits."""
+    """Format a time as `2026-01-02T03:04:05.000000Z`; Go's layout requires six fraction digits."""
     return _in_utc(moment).isoformat(timespec="microseconds") + "Z"
 
 
@@ -22,7 +22,7 @@ def parse_time(text: str) -> datetime:
     """Parse a time in either format, with any offset.
 
     Raises:
-        ValueError: the text is no RFC 3339 time with a zone, or out of range in UTC.
+        ValueError: the text is not an RFC 3339 time with a time zone, or is out of range in UTC.
     """
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
