@@ -17,7 +17,7 @@ from tests.waiting import DEADLINE_S
 
 
 class Remote:
-    """A caller of the cloud that shows answers as they come."""
+    """Caller of the cloud that returns raw responses."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
@@ -25,7 +25,7 @@ class Remote:
     async def call(
         self, method: str, path: str, body: object = None, *, token: str = "a-tokens-text"
     ) -> tuple[int, dict[str, object], aiohttp.typedefs.LooseHeaders]:
-        """Status, decoded body (empty for none) and headers of an answer."""
+        """Return status, decoded body (empty for none) and headers of a response."""
         headers = {"Authorization": f"Bearer {token}"}
         data = None if body is None else msgspec.json.encode(body)
         async with self._session.request(method, path, data=data, headers=headers) as response:
@@ -33,7 +33,7 @@ class Remote:
             return response.status, msgspec.json.decode(content or b"{}"), response.headers
 
     async def ok(self, method: str, path: str, body: object = None) -> dict[str, object]:
-        """The body of an answer that must not be an error."""
+        """Return the body of a response that must not be an error."""
         status, answer, _ = await self.call(method, path, body)
         assert status < 300, answer
         return answer
@@ -64,7 +64,7 @@ async def remote(url: str) -> AsyncIterator[Remote]:
 
 @pytest_asyncio.fixture
 async def provider(url: str) -> AsyncIterator[cloud.Cloud]:
-    """The provider, opened on that cloud."""
+    """The provider, connected to that cloud."""
     context = cloud.Context(config=f"url: {url}\ntoken: a-tokens-text\ntimeout: 2m".encode())
     async with sim.open_cloud(context) as found:
         yield found

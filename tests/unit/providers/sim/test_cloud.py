@@ -1,4 +1,4 @@
-"""The simulated cloud: its content in a time of its own, over HTTP, as a process."""
+"""The simulated cloud: its state over time, its HTTP API, and its process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def names(page: world.Page) -> list[str]:
 
 
 @pytest.mark.parametrize(("action", "state"), [("start", "running"), ("stop", "stopped")])
-def test_repeating_an_action_changes_nothing(
+def test_repeated_instance_action_changes_nothing(
     vms: world.InstanceStore, action: world.Action, state: world.State
 ) -> None:
     assert vms.act(put(vms, state=state), action).state == state
@@ -48,14 +48,14 @@ def test_repeating_an_action_changes_nothing(
 
 @pytest.mark.parametrize("action", ["start", "stop"])
 @pytest.mark.parametrize("state", ["starting", "stopping", "deleted"])
-def test_interfering_with_an_instance_on_its_way_is_a_conflict(
+def test_action_on_an_instance_in_transition_is_a_conflict(
     vms: world.InstanceStore, action: world.Action, state: world.State
 ) -> None:
     with refused("conflict"):
         vms.act(put(vms, state=state), action)
 
 
-def test_a_stale_read_shows_creation_and_deletion_late(
+def test_stale_read_shows_creation_and_deletion_late(
     vms: world.InstanceStore, hand: HandClock
 ) -> None:
     one = put(vms)
@@ -72,7 +72,7 @@ def test_a_stale_read_shows_creation_and_deletion_late(
     assert names(vms.page(limit=10, stale_s=5.0)) == []
 
 
-def test_a_page_boundary_survives_deletions(vms: world.InstanceStore, hand: HandClock) -> None:
+def test_page_boundary_survives_deletions(vms: world.InstanceStore, hand: HandClock) -> None:
     ids = [put(vms, f"n{number}") for number in range(6)]
     first = vms.page(limit=3)
 
@@ -94,7 +94,7 @@ def test_a_page_boundary_survives_deletions(vms: world.InstanceStore, hand: Hand
     ],
     ids=["no name", "an ID twice", "an ID that exists"],
 )
-def test_many_instances_are_placed_or_none(
+def test_several_instances_are_placed_all_or_none(
     vms: world.InstanceStore, given: list[tuple[str, str]], code: world.Code
 ) -> None:
     vms.put(world.Instance(name="old", id="old"))
@@ -114,7 +114,9 @@ def order(cloud: state.CloudState, name: str = "a", **fields: Any) -> world.Inst
     return cloud.order(state.Order(name=name, **fields))
 
 
-def test_an_order_that_comes_again_is_the_same(cloud: state.CloudState, hand: HandClock) -> None:
+def test_repeated_order_with_the_same_token_returns_the_same_instance(
+    cloud: state.CloudState, hand: HandClock
+) -> None:
     made = order(cloud, token="t-1")
     hand.advance(60.0)
 
@@ -124,7 +126,7 @@ def test_an_order_that_comes_again_is_the_same(cloud: state.CloudState, hand: Ha
 
 
 @pytest.mark.parametrize("removal_s", [0.0, 30.0])
-def test_an_order_whose_instance_went_is_a_new_one(
+def test_repeated_order_of_a_deleted_instance_creates_a_new_one(
     cloud: state.CloudState, removal_s: float
 ) -> None:
     made = order(cloud, token="t-1")
@@ -134,7 +136,9 @@ def test_an_order_whose_instance_went_is_a_new_one(
     assert order(cloud, token="t-1").id != made.id
 
 
-def test_an_instance_takes_its_time_to_go(cloud: state.CloudState, hand: HandClock) -> None:
+def test_instance_is_deleted_after_its_removal_time(
+    cloud: state.CloudState, hand: HandClock
+) -> None:
     cloud.apply_settings(state.Settings(removal_s=10.0, linger_s=5.0))
     made = order(cloud)
     states = []
@@ -151,7 +155,7 @@ def test_an_instance_takes_its_time_to_go(cloud: state.CloudState, hand: HandClo
         cloud.instances.get(made.id)
 
 
-def test_volumes_are_attached_as_long_as_their_instance_is_there(cloud: state.CloudState) -> None:
+def test_volumes_stay_attached_while_their_instance_exists(cloud: state.CloudState) -> None:
     volume = cloud.volumes.create(world.NewVolume(name="v", size_gib=1, labels={"k": "v"}))
     made = order(cloud, volumes=(volume.id,))
 
@@ -186,7 +190,7 @@ def balancer(name: str = "web", **fields: object) -> NewBalancer:
     return NewBalancer(name=name, listeners=(PORT,), **fields)  # type: ignore[arg-type]
 
 
-def test_one_on_its_way_refuses_changes_but_not_its_deletion(
+def test_load_balancer_in_transition_refuses_changes_but_not_deletion(
     lbs: world_balancers.Balancers, hand: HandClock
 ) -> None:
     lbs.change_s = 5.0
@@ -222,7 +226,7 @@ def route(destination: str = "10.9.0.0/24", **fields: str) -> NewRoute:
         lambda made: made.routes.create(route(gateway="a")),
     ],
 )
-def test_an_impossible_order(
+def test_invalid_orders_are_refused(
     cloud: state.CloudState, order: Callable[[state.CloudState], Any]
 ) -> None:
     with refused("invalid"):
@@ -233,7 +237,7 @@ def new_cloud() -> state.CloudState:
     return state.CloudState(random.Random(1))
 
 
-async def test_everything_outlives_the_process(tmp_path: Path) -> None:
+async def test_all_cloud_objects_survive_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     before, after = new_cloud(), new_cloud()
 
@@ -265,7 +269,9 @@ def script(hand: HandClock) -> FaultScript:
     return FaultScript()
 
 
-def test_a_window_chooses_the_calls_by_time(script: FaultScript, hand: HandClock) -> None:
+def test_fault_with_a_time_window_applies_only_within_it(
+    script: FaultScript, hand: HandClock
+) -> None:
     script.add(Fault(kind="drop", start_s=2.0, for_s=2.0))
 
     struck = []
@@ -284,7 +290,7 @@ async def arm(remote: Remote, **fault: object) -> None:
     await remote.ok("POST", "/admin/faults", {"faults": [fault]})
 
 
-async def test_an_instance_lives_from_order_to_deletion(remote: Remote) -> None:
+async def test_instance_is_created_changed_listed_and_deleted_over_http(remote: Remote) -> None:
     await remote.ok("PATCH", "/admin/settings", {"transition_s": 0})
     made = await remote.ok("POST", "/v1/instances", {"name": "a", "labels": {"x": "1"}})
     path = f"/v1/instances/{made['id']}"
@@ -321,7 +327,7 @@ async def test_an_instance_lives_from_order_to_deletion(remote: Remote) -> None:
         ("POST", "/admin/faults", {"faults": [{"kind": "odd"}]}, 400, "invalid"),
     ],
 )
-async def test_refusals_have_one_shape(
+async def test_error_responses_have_one_format(
     remote: Remote, method: str, path: str, body: object, status: int, code: str
 ) -> None:
     found, answer, _ = await remote.call(method, path, body)
@@ -331,11 +337,11 @@ async def test_refusals_have_one_shape(
     assert (found, error["code"], set(error)) == (status, code, {"code", "message", "request_id"})
 
 
-async def test_the_administrator_needs_the_token_too(remote: Remote) -> None:
+async def test_admin_api_requires_the_token(remote: Remote) -> None:
     assert (await remote.call("GET", "/admin/snapshot", token="wrong"))[0] == 401
 
 
-async def test_exceeding_the_rate_limit_is_429_with_retry_after(remote: Remote) -> None:
+async def test_exceeded_rate_limit_returns_429_with_retry_after(remote: Remote) -> None:
     await remote.ok("PATCH", "/admin/settings", {"rate_limit": 1})
 
     answers = [await remote.call("GET", "/v1/instances") for _ in range(2)]
@@ -353,7 +359,7 @@ async def test_changing_one_setting_keeps_the_others(remote: Remote) -> None:
     assert settings == await remote.ok("GET", "/admin/settings")
 
 
-async def test_the_log_holds_cloud_calls_only_and_in_order(remote: Remote) -> None:
+async def test_call_log_has_only_cloud_calls_in_order(remote: Remote) -> None:
     made = await remote.ok("POST", "/admin/instances", {"instances": [{"name": "a"}]})
     instance = made["instances"][0]["id"]  # type: ignore[index]
     await remote.ok("GET", "/v1/instances?name=a")
@@ -379,7 +385,7 @@ async def test_the_log_holds_cloud_calls_only_and_in_order(remote: Remote) -> No
 @pytest.mark.parametrize(
     "fault", [{"kind": "drop"}, {"kind": "hang", "delay_s": 0.05}], ids=["drop", "hang"]
 )
-async def test_a_cut_connection_is_logged_without_status(
+async def test_dropped_connection_is_logged_without_a_status(
     remote: Remote, fault: dict[str, object]
 ) -> None:
     await arm(remote, **fault)
@@ -392,9 +398,9 @@ async def test_a_cut_connection_is_logged_without_status(
     assert (await remote.ok("GET", "/admin/snapshot"))["instances"] == []
 
 
-async def test_clearing_the_faults_lets_hanging_calls_go(remote: Remote) -> None:
+async def test_clearing_the_faults_ends_hanging_calls(remote: Remote) -> None:
     await arm(remote, kind="hang")
-    # Not a GET: the HTTP library would silently send it again.
+    # Not a GET: the HTTP library would silently repeat it.
     hanging = asyncio.create_task(remote.call("POST", "/v1/instances", {"name": "a"}))
     while not (await remote.ok("GET", "/admin/calls"))["total"]:
         await asyncio.sleep(0.01)
@@ -429,7 +435,7 @@ def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_where_it_is_and_ends_cleanly(
+def test_process_prints_its_url_and_saves_its_state_on_a_stop_signal(
     process: subprocess.Popen[str], number: signal.Signals, tmp_path: Path
 ) -> None:
     assert process.stdout
@@ -457,7 +463,7 @@ def test_it_says_where_it_is_and_ends_cleanly(
         (["--rate-limit=-1"], "negative"),
     ],
 )
-def test_bad_options_are_explained(
+def test_invalid_options_are_refused_with_the_reason(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -467,7 +473,7 @@ def test_bad_options_are_explained(
     assert words in capsys.readouterr().err
 
 
-def test_an_unreadable_state_file_ends_it_with_one_line(
+def test_unreadable_state_file_ends_the_process_with_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "state.json"

@@ -48,7 +48,7 @@ async def asking(url: str) -> AsyncIterator[Asking]:
     ],
     ids=lambda value: repr(value)[:24],
 )
-async def test_credentials_are_checked_and_not_told(
+async def test_invalid_credentials_are_refused_and_not_shown(
     asking: Asking, credentials: Mapping[str, bytes], told: str
 ) -> None:
     given = cloud.Credentials(credentials)
@@ -71,7 +71,7 @@ async def test_credentials_are_checked_and_not_told(
         ({"allowedAddresses": ["10.0.0.0/8", "x"]}, ["allowedAddresses"]),
     ],
 )
-async def test_every_fault_of_a_spec_is_told(
+async def test_invalid_spec_fields_are_reported(
     asking: Asking, spec: Mapping[str, Any], fields: list[str]
 ) -> None:
     problems = await asking.driver.validate_spec(spec, asking.credentials, live=False)
@@ -81,8 +81,10 @@ async def test_every_fault_of_a_spec_is_told(
         await asking.create(provider_spec=spec)
 
 
-async def test_volumes_of_a_vm_that_stays_stay(asking: Asking, service: server.Service) -> None:
-    """A provider ID written by hand has another VM deleted."""
+async def test_volumes_of_a_remaining_vm_are_not_deleted(
+    asking: Asking, service: server.Service
+) -> None:
+    """A manually written provider ID makes the driver delete another VM."""
     await asking.create(provider_spec={"dataVolumes": [10, 20]})
     other = service.world.put(world.Instance(name="other"))
 
@@ -93,7 +95,7 @@ async def test_volumes_of_a_vm_that_stays_stay(asking: Asking, service: server.S
     assert len(service.worlds.volumes.list()) == 2
 
 
-async def test_a_secret_does_not_say_where_the_cloud_is(
+async def test_url_in_a_secret_does_not_select_the_cloud(
     asking: Asking, service: server.Service
 ) -> None:
     other = server.Service()
@@ -105,13 +107,13 @@ async def test_a_secret_does_not_say_where_the_cloud_is(
 
 
 @pytest.mark.parametrize("url", ["", "nowhere", "ftp://x"])
-async def test_where_the_cloud_is_has_to_be_said(url: str) -> None:
+async def test_url_of_the_cloud_is_required(url: str) -> None:
     with pytest.raises(cloud.ConfigError, match="SIM_URL is"):
         async with sim.open_machines(cloud.Context(environ={"SIM_URL": url})):
             pass
 
 
-async def test_a_live_check_tries_the_credentials(asking: Asking) -> None:
+async def test_live_validation_tests_the_credentials(asking: Asking) -> None:
     wrong = cloud.Credentials({**asking.credentials, "token": b"other"})
 
     (problem,) = await asking.driver.validate_spec({}, wrong, live=True)

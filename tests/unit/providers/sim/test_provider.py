@@ -27,7 +27,7 @@ def node(name: str = "a", provider_id: str = "") -> Node:
     return builders.node(name, provider_id=provider_id)
 
 
-async def test_metadata_is_complete_and_in_kubernetes_words(
+async def test_instance_metadata_is_translated_to_kubernetes_values(
     service: server.Service, instances: sim.instances.SimInstances
 ) -> None:
     kinds: tuple[tuple[world.AddressKind, str], ...] = (
@@ -70,7 +70,7 @@ async def test_metadata_is_complete_and_in_kubernetes_words(
     assert await instances.instance_metadata(node(provider_id=f"sim://{made.id}")) == found
 
 
-async def test_a_question_is_one_request_and_a_name_that_is_not_unique_decides_nothing(
+async def test_query_by_name_takes_one_request_and_refuses_ambiguous_names(
     service: server.Service, instances: sim.instances.SimInstances
 ) -> None:
     _, twin = (service.world.put(world.Instance(name="a")).id for _ in range(2))
@@ -110,7 +110,7 @@ def only(service: server.Service) -> world_balancers.Balancer:
 
 
 @pytest.mark.parametrize("call", ["ensure_load_balancer", "update_load_balancer"])
-async def test_a_refused_member_keeps_out_no_other(
+async def test_refused_member_does_not_exclude_the_others(
     service: server.Service, load_balancers: balancers.SimBalancers, call: str
 ) -> None:
     bad = builders.node("bad", addresses=[cloud.address("InternalIP", "10.0.0.1/24")])
@@ -144,7 +144,9 @@ def route(target: str, cidr: str = "10.120.0.0/24", *ips: str) -> cloud.Route:
     )
 
 
-async def test_impossible_routes(service: server.Service, table: routes.SimRoutes) -> None:
+async def test_invalid_routes_raise_the_matching_error(
+    service: server.Service, table: routes.SimRoutes
+) -> None:
     service.change_settings(state.Settings(route_quota=1))
     await table.create_route(CLUSTER, "uid", route("a", "10.120.0.0/24", "10.0.0.1"))
 
@@ -160,7 +162,7 @@ async def test_impossible_routes(service: server.Service, table: routes.SimRoute
                 await table.create_route(CLUSTER, "uid", wanted)
 
 
-async def test_a_gateway_that_went_over_to_another_leads_there(
+async def test_route_follows_its_gateway_address_to_another_node(
     service: server.Service, table: routes.SimRoutes
 ) -> None:
     put(service, "a", "10.0.0.1")
@@ -181,7 +183,7 @@ HTTP = ServicePort(name="http", port=80, node_port=30080)
 DNS = ServicePort(name="dns", protocol="UDP", port=53, node_port=30053)
 
 
-def test_everything_a_service_can_ask_for() -> None:
+def test_service_with_all_options_becomes_a_load_balancer_spec() -> None:
     service = builders.service(
         ports=[HTTP, DNS],
         annotations={
@@ -217,7 +219,7 @@ def test_everything_a_service_can_ask_for() -> None:
         (builders.service(load_balancer_source_ranges=["all"]), "'all' is not a CIDR"),
     ],
 )
-def test_what_the_cloud_does_not_have_is_refused(service: Service, said: str) -> None:
+def test_unsupported_service_options_are_refused(service: Service, said: str) -> None:
     with pytest.raises(cloud.InvalidArgument, match=said):
         balancers.desired_spec(service)
 
@@ -247,7 +249,7 @@ def body(**fields: object) -> Fault:
     ],
     ids=["no cursor field", "the same cursor for ever", "another instance"],
 )
-async def test_an_answer_to_another_question_is_refused(
+async def test_response_that_does_not_match_the_request_is_refused(
     service: server.Service, api: client.Client, instance: str, answer: dict[str, object]
 ) -> None:
     service.script.add(body(**answer))
@@ -270,10 +272,10 @@ async def test_an_answer_to_another_question_is_refused(
     ],
     ids=lambda value: f"{value.kind}-{value.code}" if isinstance(value, Fault) else "",
 )
-async def test_a_fault_arrives_as_its_class(
+async def test_cloud_fault_raises_its_error_class(
     service: server.Service, api: client.Client, instance: str, fault: Fault, promised: type
 ) -> None:
-    """Only a 404 with the cloud's own word says that something is not there."""
+    """Only a 404 with the cloud's error code becomes NotFound."""
     service.script.add(fault)
 
     for question in (api.server(instance), api.servers("a"), api.servers()):
@@ -282,7 +284,7 @@ async def test_a_fault_arrives_as_its_class(
         assert caught.type is promised
 
 
-async def test_a_fault_on_a_later_page_is_no_short_listing(
+async def test_error_on_a_later_page_fails_the_whole_listing(
     service: server.Service, api: client.Client
 ) -> None:
     service.world.put_all([world.Instance(name=f"n{index}") for index in range(5)])
@@ -298,6 +300,6 @@ def read(text: str) -> client.Config:
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "http://", "http://x:port", "https://[::1"])
-def test_an_odd_url_is_refused(url: str) -> None:
+def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(cloud.ConfigError, match="url is"):
         read(f"url: '{url}'\ntoken: t")
