@@ -65,7 +65,7 @@ def api(kind: type[kube.ApiError], status: int, retry_after: float | None = None
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_the_class_of_an_error_decides(error: Exception, expected: RetryDecision) -> None:
+def test_error_class_decides_the_retry(error: Exception, expected: RetryDecision) -> None:
     assert classify(error) == expected
 
 
@@ -80,7 +80,9 @@ def test_the_class_of_an_error_decides(error: Exception, expected: RetryDecision
         (RetryDecision(retry=Retry.LONG), [30, 60, LONG.cap_s]),
     ],
 )
-def test_delays(decision: RetryDecision, delays: list[float | None]) -> None:
+def test_retry_delays_follow_the_decision(
+    decision: RetryDecision, delays: list[float | None]
+) -> None:
     assert [decision.delay_s(failures) for failures in (0, 1, 100_000)] == delays
 
 
@@ -88,7 +90,7 @@ def made() -> ItemBackoff[str]:
     return ItemBackoff(ExponentialBackoff(base_s=1.0, cap_s=10.0), rng=random.Random(1))
 
 
-def test_pauses_grow_and_one_that_recovers_ends_an_outage_for_the_others() -> None:
+def test_backoff_grows_and_a_success_wakes_the_other_keys_of_an_outage() -> None:
     backoff = made()
     assert [backoff.record_failure("a", CLOUD_IS_DOWN, 0.0) for _ in range(6)] == [
         1,
@@ -104,20 +106,20 @@ def test_pauses_grow_and_one_that_recovers_ends_an_outage_for_the_others() -> No
 
     assert backoff.record_success("a", 0.5) == ["b"]
     assert (backoff.is_waiting("b", 0.5), backoff.is_waiting("c", 0.5)) == (False, True)
-    # Until "b" is tried, the outage may go on for it.
+    # The outage lasts until "b" was retried.
     assert backoff.in_outage
     assert backoff.end_outage(0.5 + MIN_WAKE_INTERVAL_S / 2) == ()
     assert backoff.record_success("b", 0.6) == ()
     assert not backoff.in_outage
 
 
-def test_the_default_is_the_longer_of_key_and_bucket() -> None:
+def test_default_backoff_is_the_longer_of_key_delay_and_token_bucket() -> None:
     backoff = default_backoff()
     delays = [backoff.record_failure(f"key-{number}", BACK_OFF, 0.0) for number in range(102)]
     assert delays == pytest.approx([0.005] * 100 + [0.1, 0.2])
 
 
-def test_a_busy_side_is_asked_more_and_more_rarely_and_by_each_at_another_moment() -> None:
+def test_retry_after_delays_grow_with_jitter_while_the_server_is_busy() -> None:
     backoff = made()
     pauses = [backoff.record_failure(str(number), after(100), 0.0) for number in range(100)]
     assert len({pause for pause in pauses if 100 <= pause <= 100 * (1 + RETRY_AFTER_JITTER)}) == 100
@@ -132,7 +134,7 @@ def test_a_busy_side_is_asked_more_and_more_rarely_and_by_each_at_another_moment
     assert backoff.record_failure("a", after(1.0), now) <= 1.0 + RETRY_AFTER_JITTER
 
 
-def test_a_new_cause_is_reported_at_once_and_a_known_one_later() -> None:
+def test_new_cause_is_reported_at_once_and_a_known_one_after_a_period() -> None:
     reports: FailureReports[str] = FailureReports()
 
     def due(error: cloud.CloudError, now: float) -> bool:
@@ -148,8 +150,8 @@ def test_a_new_cause_is_reported_at_once_and_a_known_one_later() -> None:
     assert [now for now in range(0, 700, 10) if due(busy, float(now))] == [60, 360, 660]
 
 
-def test_in_the_long_run_all_tries_share_one_rate() -> None:
-    """What goes before is not had for nothing: those behind wait the longer."""
+def test_all_retries_share_one_overall_rate() -> None:
+    """Prioritized retries use tokens too: later retries wait longer."""
     backoff = default_backoff()
     for _ in range(PRIORITY_RETRIES):
         backoff.record_failure("stuck", BACK_OFF, 0.0)
@@ -160,7 +162,7 @@ def test_in_the_long_run_all_tries_share_one_rate() -> None:
 
 
 @pytest.mark.parametrize("answer", ["failure", "not ready", "success"])
-def test_another_answer_ends_the_count_of_a_busy_side(answer: str) -> None:
+def test_other_results_reset_the_busy_time(answer: str) -> None:
     backoff = made()
     for now in (0.0, 100.0):
         backoff.record_failure("a", after(1.0), now)
@@ -177,7 +179,7 @@ def test_another_answer_ends_the_count_of_a_busy_side(answer: str) -> None:
     assert backoff.record_failure("a", after(1.0), 200.0) <= 1.0 + RETRY_AFTER_JITTER
 
 
-def test_what_is_no_longer_to_be_done_is_forgotten() -> None:
+def test_backoff_forgets_keys_that_are_not_retained() -> None:
     backoff = made()
     for key in ("a", "b"):
         backoff.record_failure(key, CLOUD_IS_DOWN, 0.0)

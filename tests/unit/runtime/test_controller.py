@@ -1,4 +1,4 @@
-"""What runs a controller: keys, workers, turns, caches and passes."""
+"""The controller: keys, workers, concurrency slots, caches and periodic tasks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from tests.unit.controllers.drains import Server
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_every_line_of_one_reconcile_has_its_controller_key_and_id() -> None:
+async def test_every_log_line_of_a_reconcile_has_controller_key_and_id() -> None:
     stream = io.BytesIO()
     root = logging.getLogger()
     handlers = root.handlers
@@ -82,7 +82,7 @@ async def test_every_line_of_one_reconcile_has_its_controller_key_and_id() -> No
 
 
 class Works:
-    """A reconcile that does what the test wrote down, and notes when and how many at once."""
+    """Reconcile function with scripted results; records its calls and their concurrency."""
 
     def __init__(self, **answers: object) -> None:
         self.answers = answers
@@ -144,7 +144,7 @@ async def running(works: Works, **parts: Any) -> AsyncIterator[WorkQueue[str]]:
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_the_class_of_the_error_decides_when_a_key_returns(
+async def test_error_class_decides_when_a_key_is_requeued(
     answer: object, times: list[float]
 ) -> None:
     works = Works(a=answer)
@@ -154,8 +154,8 @@ async def test_the_class_of_the_error_decides_when_a_key_returns(
     assert works.times("a") == times
 
 
-async def test_what_failed_comes_back_in_the_background() -> None:
-    """Retries and changes take turns, so that neither keeps the other waiting."""
+async def test_failed_keys_are_retried_in_the_background_lane() -> None:
+    """Retries and changes alternate, so neither delays the other."""
     works = Works(a=Internal("x"), b=Internal("x"))
     works.took_s = 0.7
     async with running(works) as queue:
@@ -167,7 +167,7 @@ async def test_what_failed_comes_back_in_the_background() -> None:
         await advance(20)
 
 
-async def test_never_forgets_the_failures_before() -> None:
+async def test_error_without_a_retry_resets_the_failure_count() -> None:
     works = Works(a=Internal("x"))
     async with running(works) as queue:
         queue.add("a")
@@ -179,14 +179,14 @@ async def test_never_forgets_the_failures_before() -> None:
         assert works.controller.backoff.failures("a") == 0
 
 
-async def test_the_end_of_an_outage_wakes_what_it_stopped_and_nothing_else() -> None:
+async def test_end_of_an_outage_requeues_only_the_keys_that_it_stopped() -> None:
     down = Unavailable("down")
     works = Works(a=down, b=down, c=Internal("its own fault"))
     with capture_logs() as lines:
         async with running(works) as queue:
             for key in "abc":
                 queue.add(key)
-            await advance(16)  # all wait until 23
+            await advance(16)  # all keys wait until 23 s
             works.answers.update(a=DONE, b=DONE)
             queue.add("a")
             await advance(0)
@@ -200,7 +200,7 @@ async def test_the_end_of_an_outage_wakes_what_it_stopped_and_nothing_else() -> 
     ]
 
 
-async def test_another_provider_ends_every_pause() -> None:
+async def test_retry_now_requeues_every_waiting_key() -> None:
     refusals = {"a": PermissionDenied("no"), "c": ImplementedElsewhere("no")}
     works = Works(**refusals, b=Unavailable("down"))
     async with running(works) as queue:
@@ -217,10 +217,10 @@ async def test_another_provider_ends_every_pause() -> None:
         await advance(1)
         works.controller.retry_now()
         await advance(20)
-        assert len(works.times("d")) == 2, "one in work comes again after it"
+        assert len(works.times("d")) == 2, "a key in work is reconciled again afterwards"
 
 
-async def test_what_a_watch_says_has_work_is_queued_once_all_caches_are_complete() -> None:
+async def test_watch_events_are_queued_once_all_caches_are_synced() -> None:
     nodes: Informer[Node] = Informer(None, resource="nodes")  # type: ignore[arg-type]
     seen: list[tuple[str, str, bool]] = []
 
@@ -242,7 +242,7 @@ async def test_what_a_watch_says_has_work_is_queued_once_all_caches_are_complete
         await settle()
         nodes.remove("a")
         await settle()
-        assert deleted == [], "a new list lacked it"
+        assert deleted == [], "a relist lacked the object"
         nodes.upsert(gone := node("b", resource_version="3"))
         nodes.remove("b", gone)
         assert deleted == [gone]
@@ -250,11 +250,13 @@ async def test_what_a_watch_says_has_work_is_queued_once_all_caches_are_complete
         del seen[4:]
     assert seen == [("", "a", True), ("synced", "", True), ("a", "a", False), ("a", "", False)]
     assert works.times("a") == [100, 100]
-    assert not nodes._handlers, "nobody listens for a controller that has ended"
+    assert not nodes._handlers, "an ended controller has no handlers"
 
 
 @pytest.mark.parametrize(("at_once", "began"), [(True, [0, 13, 26, 39]), (False, [10, 23, 36])])
-async def test_the_period_begins_when_a_pass_ends(at_once: bool, began: list[float]) -> None:
+async def test_period_of_a_task_starts_when_its_last_run_ended(
+    at_once: bool, began: list[float]
+) -> None:
     seen: list[float] = []
 
     async def work() -> None:
@@ -266,7 +268,7 @@ async def test_the_period_begins_when_a_pass_ends(at_once: bool, began: list[flo
     assert seen == began
 
 
-async def test_an_error_of_a_pass_is_logged_and_the_next_one_comes() -> None:
+async def test_failed_periodic_task_is_logged_and_runs_again() -> None:
     passes = 0
 
     async def work() -> None:
@@ -283,7 +285,7 @@ async def test_an_error_of_a_pass_is_logged_and_the_next_one_comes() -> None:
     assert lines[0]["log_level"] == "error"
 
 
-async def test_a_key_that_still_fails_keeps_its_back_off() -> None:
+async def test_failing_result_keeps_the_backoff_of_its_key() -> None:
     works = Works(a=Internal("x"))
     async with running(works) as queue:
         queue.add("a")
@@ -301,7 +303,7 @@ async def test_a_key_that_still_fails_keeps_its_back_off() -> None:
         assert works.times("a") == [0, 1, 3, 3.5, 7, 15]
 
 
-async def test_a_key_comes_back_when_it_said_or_a_little_later() -> None:
+async def test_key_is_requeued_after_the_given_delay_with_jitter() -> None:
     works = Works(a=ReconcileResult(after_s=10), b=ReconcileResult(after_s=10, punctual=True))
     async with running(works) as queue:
         for key in "ab":
@@ -311,7 +313,7 @@ async def test_a_key_comes_back_when_it_said_or_a_little_later() -> None:
     assert 10 < works.times("a")[1] <= 10 * (1 + RETRY_AFTER_JITTER)
 
 
-async def test_after_a_success_the_same_cause_is_a_warning_again() -> None:
+async def test_known_cause_is_a_warning_again_after_a_success() -> None:
     works = Works()
     with capture_logs() as lines:
         async with running(works) as queue:
@@ -324,7 +326,7 @@ async def test_after_a_success_the_same_cause_is_a_warning_again() -> None:
     ] * 2
 
 
-async def test_a_key_whose_cloud_is_busy_comes_back_as_after_that_error() -> None:
+async def test_busy_result_backs_off_like_a_retry_after_error() -> None:
     busy = RetryAfter("works on it", seconds=2)
     works = Works(a=ReconcileResult(after_s=2, busy=busy))
     async with running(works) as queue:
@@ -340,7 +342,7 @@ async def test_a_key_whose_cloud_is_busy_comes_back_as_after_that_error() -> Non
 
 
 class Crew:
-    """Workers of keys that take as long as the test says, and fail if it says so."""
+    """Workers whose keys take the given time, and fail on request."""
 
     def __init__(self, count: int = 1, /, **lasts: float) -> None:
         self.workers = Workers("crew", queue="crew", reconcile=self.take, count=count)
@@ -366,14 +368,14 @@ class Crew:
             self.workers.queue.add(key)
 
     async def hang(self, *keys: str) -> None:
-        """Let keys hold up their workers once, and forget that."""
+        """Let keys block their workers once, and reset the records."""
         for key in keys:
             self.add(key)
             await advance(self.lasts[key])
         self.began.clear()
 
     def since(self, when: float) -> dict[str, float]:
-        """When keys were begun for the last time, in seconds since then."""
+        """Return the last start of each key, in seconds relative to the given time."""
         return {key: began - when for key, began in self.began}
 
     @contextlib.asynccontextmanager
@@ -395,7 +397,7 @@ def lent() -> float | None:
     return REGISTRY.get_sample_value("ccm_overflow_workers", {"name": "crew"})
 
 
-async def test_a_worker_is_lent_for_as_long_as_another_is_held_up() -> None:
+async def test_overflow_worker_exists_while_a_worker_is_stuck() -> None:
     crew = Crew(slow=100.0, a=10.0, b=10.0)
     async with crew.at_work():
         crew.add("slow", "a", "b")
@@ -411,7 +413,7 @@ async def test_a_worker_is_lent_for_as_long_as_another_is_held_up() -> None:
         assert crew.since(100) == {"slow": -100, "a": 0, "b": 10}
 
 
-async def test_a_key_that_hung_before_never_takes_the_last_free_worker() -> None:
+async def test_key_that_hung_before_does_not_occupy_the_last_worker() -> None:
     crew = Crew(slow=100.0, a=10.0)
     async with crew.at_work():
         await crew.hang("slow")
@@ -423,7 +425,7 @@ async def test_a_key_that_hung_before_never_takes_the_last_free_worker() -> None
         assert lent() == 1
 
 
-async def test_a_key_is_trusted_again_when_it_was_dealt_with_quickly_and_well() -> None:
+async def test_isolated_key_returns_to_normal_after_a_quick_success() -> None:
     crew = Crew(slow=100.0)
     queue = crew.workers.queue
     async with crew.at_work():
@@ -432,14 +434,14 @@ async def test_a_key_is_trusted_again_when_it_was_dealt_with_quickly_and_well() 
         crew.failing = {"slow"}
         crew.add("slow")
         await settle()
-        assert queue.is_isolated("slow"), "what is refused at once may hang again"
+        assert queue.is_isolated("slow"), "a key that fails quickly may hang again"
         crew.failing.clear()
         crew.add("slow")
         await settle()
         assert not queue.is_isolated("slow")
 
 
-async def test_no_more_workers_are_lent_than_may_be_and_that_is_said() -> None:
+async def test_overflow_workers_are_limited_and_their_exhaustion_is_logged() -> None:
     slow = {f"slow{number}": 10_000.0 for number in range(MAX_OVERFLOW + 5)}
     crew = Crew(**slow)
     with capture_logs() as lines:
@@ -469,7 +471,7 @@ ADDED = st.lists(
 
 
 @given(added=ADDED, count=st.integers(min_value=1, max_value=3))
-async def test_whatever_hangs_every_key_is_served_and_none_in_two_hands(
+async def test_every_key_is_processed_by_one_worker_despite_hanging_keys(
     added: list[tuple[int, float, bool, float]], count: int
 ) -> None:
     crew = Crew(count)
@@ -494,7 +496,7 @@ async def test_whatever_hangs_every_key_is_served_and_none_in_two_hands(
         assert len(crew.began) == count, "workers are as many as at the start"
 
 
-async def test_waiting_takes_no_turn() -> None:
+async def test_released_slot_is_free_during_a_wait() -> None:
     free, at_once, most = asyncio.Semaphore(2), 0, 0
 
     async def work() -> None:
@@ -519,7 +521,7 @@ async def test_waiting_takes_no_turn() -> None:
     assert asyncio.get_running_loop().time() - began == pytest.approx(105)
 
 
-async def test_a_cancellation_waits_for_nobody() -> None:
+async def test_cancelled_task_does_not_wait_for_a_slot() -> None:
     free = asyncio.Semaphore(1)
 
     async def work() -> None:
@@ -536,8 +538,8 @@ async def test_a_cancellation_waits_for_nobody() -> None:
 
 
 @pytest.mark.parametrize(("joins", "ends"), [(False, 3), (True, 4)])
-async def test_a_pass_ends_with_its_last_key(joins: bool, ends: float) -> None:
-    """Two keys at 0 s, one more at 1 s; they are finished at 2, 3 and 4 s."""
+async def test_pass_timer_ends_with_the_last_key(joins: bool, ends: float) -> None:
+    """Two keys start at 0 s, one more at 1 s; they finish at 2, 3 and 4 s."""
     seen: list[float] = []
     timer = PassTimer(seen.append)
     timer.start(["a", "b"], joins=joins)

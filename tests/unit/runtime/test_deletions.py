@@ -1,4 +1,4 @@
-"""The record of deletions, and of those that are blocked."""
+"""The record of deletions and of blocked deletions."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def record(api: Api, owner: str = "lease") -> DeletionRecord:
 
 
 async def reserved(of: DeletionRecord, count: int, *, limit: int = 3, window_s: float = 600) -> int:
-    """How many of so many who ask at once get a slot."""
+    """Reserve this many slots concurrently; return how many were granted."""
     asked = (of.reserve("Node", limit=limit, window_s=window_s) for _ in range(count))
     return sum(map(bool, await asyncio.gather(*asked)))
 
 
 def at(*seconds: float) -> dict[str, str]:
-    """A record of deletions at some seconds before or after the clock's start."""
+    """Return a record of deletions, in seconds relative to the start of the clock."""
     moments = [times.format_micro_time(START + timedelta(seconds=each)) for each in seconds]
     return {KEY: msgspec.json.encode(moments).decode()}
 
 
-async def test_a_refused_deletion_gives_its_slot_back() -> None:
+async def test_refused_deletion_returns_its_slot() -> None:
     api = Api()
     ours = record(api)
     slot = await ours.reserve("Node", limit=3, window_s=600)
@@ -55,32 +55,34 @@ async def test_a_refused_deletion_gives_its_slot_back() -> None:
     ours.release("Node", slot)
     ours.release("Node", slot)
 
-    api.put(api.data)  # read anew, the record still has it
+    api.put(api.data)  # after a new read, the record still has it
     assert await reserved(ours, 2) == 1
     assert len(api.times) == 3
     api.put(api.data)
     assert await reserved(ours, 2) == 0
 
 
-async def test_the_limit_is_on_record_and_holds_for_successors_too() -> None:
+async def test_deletion_limit_is_recorded_and_holds_for_successors() -> None:
     api = Api()
     assert await reserved(record(api), 5) == 3
     assert (api.requests, len(api.times)) == (["get", "create"], 3)
     await advance(590)
     assert await reserved(record(api), 1) == 0
-    assert await reserved(record(api, "lease.too"), 5) == 3, "its name begins like ours"
+    assert await reserved(record(api, "lease.too"), 5) == 3, "its name starts with ours"
     assert await record(api).reserve("Route", limit=1, window_s=600)
     await advance(11)
     assert await reserved(record(api), 5) == 3
 
 
-async def test_what_another_process_or_a_backup_wrote_frees_nothing() -> None:
+async def test_foreign_or_restored_record_frees_no_slots() -> None:
     api = Api()
     ours, other = record(api), record(api)
     await reserved(ours, 1)
     older = api.data
     await reserved(other, 1)
-    assert await reserved(ours, 5, limit=3) == 1, "after a conflict the other's count"
+    assert await reserved(ours, 5, limit=3) == 1, (
+        "after a conflict, deletions of the other process count"
+    )
     api.put(older)
     assert await reserved(ours, 5, limit=3) == 0
     api.map = None
@@ -88,8 +90,8 @@ async def test_what_another_process_or_a_backup_wrote_frees_nothing() -> None:
 
 
 @pytest.mark.parametrize(("when", "left"), [("error", 3), ("lost", 0)])
-async def test_without_an_answer_no_slot_is_given(when: str, left: int) -> None:
-    """Whether a write was carried out is unknown: its slots count as taken."""
+async def test_failed_record_write_grants_no_slot(when: str, left: int) -> None:
+    """A write with a lost response may have succeeded: its slots count as taken."""
     api = Api({})
     ours = record(api)
     setattr(api, when, Unreachable("timeout", kind="timeout"))
@@ -105,7 +107,7 @@ async def test_without_an_answer_no_slot_is_given(when: str, left: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", '["yesterday"]', "[1]"])
-async def test_a_garbled_record_names_itself_and_deletes_nothing(text: str) -> None:
+async def test_malformed_record_is_named_and_grants_no_deletion(text: str) -> None:
     api = Api({KEY: text})
     ours = record(api)
     with pytest.raises(
@@ -122,7 +124,7 @@ async def test_a_garbled_record_names_itself_and_deletes_nothing(text: str) -> N
     [((3600, 3601), [1, 0, 3]), ((-601, -600.5, -10), [2, 1, 2])],
     ids=["the clock of a leader before was ahead", "before the window"],
 )
-async def test_recorded_times_count_within_the_window(
+async def test_recorded_deletions_count_within_the_window(
     moments: tuple[float, ...], free: list[int]
 ) -> None:
     ours = record(Api(at(*moments)))
@@ -134,7 +136,7 @@ async def test_recorded_times_count_within_the_window(
 
 
 @pytest.mark.parametrize("seconds", [86400, -86400])
-async def test_a_wall_clock_that_jumps_frees_nothing_and_blocks_nothing(seconds: float) -> None:
+async def test_wall_clock_jump_neither_frees_nor_blocks_slots(seconds: float) -> None:
     api = Api()
     ours = record(api)
     await reserved(ours, 3)
@@ -147,7 +149,7 @@ async def test_a_wall_clock_that_jumps_frees_nothing_and_blocks_nothing(seconds:
     assert await reserved(ours, 1) == 1
 
 
-async def test_a_cancelled_request_takes_no_slot_and_leaves_the_others_theirs() -> None:
+async def test_cancelled_reservation_takes_no_slot_of_the_others() -> None:
     api = Api()
     ours = record(api)
     asked = [spawn(ours.reserve("Node", limit=2, window_s=600), name=name) for name in "abc"]
@@ -194,7 +196,7 @@ def barred(reason: str) -> float | None:
     return REGISTRY.get_sample_value("ccm_deletions_held", {"kind": "Thing", "reason": reason})
 
 
-def test_an_event_tells_the_beginning_and_each_new_reason(
+def test_event_is_written_when_blocked_and_for_each_new_reason(
     holds: DeletionBlocks, events: Events
 ) -> None:
     holds.block(thing("a"), "mass_denial", "4 of 9 are denied")
@@ -208,7 +210,7 @@ def test_an_event_tells_the_beginning_and_each_new_reason(
     assert (barred("mass_denial"), barred("limit"), len(holds)) == (0, 1, 1)
 
 
-async def test_what_is_held_back_is_on_record_until_no_longer(events: Events) -> None:
+async def test_blocked_deletions_are_recorded_until_unblocked(events: Events) -> None:
     api = Api({"lease.Route.held": "{"})
     with pytest.raises(MalformedRecord, match=r"lease\.Route\.held"):
         blocked_deletions(api.map, "lease")
@@ -232,7 +234,7 @@ async def test_what_is_held_back_is_on_record_until_no_longer(events: Events) ->
     await cancel_and_join(running)
 
 
-async def test_a_person_allows_what_is_held_back_now_and_not_for_good(events: Events) -> None:
+async def test_allow_deletion_annotation_holds_only_for_current_blocks(events: Events) -> None:
     api = Api({})
     ours = record(api)
     holds = DeletionBlocks("Thing", events, ours)
@@ -248,7 +250,7 @@ async def test_a_person_allows_what_is_held_back_now_and_not_for_good(events: Ev
     await cancel_and_join(running)
 
 
-def test_an_owner_that_is_back_prolongs_the_doubt_about_the_others() -> None:
+def test_returned_owner_extends_the_hold_for_the_others() -> None:
     guard = MassDeletionGuard(lambda: False)
     assert guard.wait_s(9, 10, 0) == MASS_HOLD_S
     guard.owner_returned(60)

@@ -1,4 +1,4 @@
-"""Writes to the API server, ownership, and what an owner waits for."""
+"""Writes to the API server, ownership, and expectations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def conflict() -> ApiError:
 
 
 class Api:
-    """One object; refuses as told, and notes the requests."""
+    """API with one object; refuses on request, and records the requests."""
 
     def __init__(self, obj: Node | None) -> None:
         self.obj = obj
@@ -113,7 +113,7 @@ def machine(name: str = "a", uid: str = "u-a", *, is_deleting: bool = False) -> 
     return MachineObject(metadata=meta)
 
 
-async def test_each_step_is_planned_for_the_state_that_the_one_before_left() -> None:
+async def test_patch_step_is_planned_from_the_result_of_the_former_step() -> None:
     api = Api(A)
     written, changed = await writer(api).change(
         A, PatchStep(label, "status"), PatchStep(lambda _: None), PatchStep(label)
@@ -139,7 +139,7 @@ def other_uid() -> ApiError:
     ],
     ids=["there", "made anew", "gone"],
 )
-async def test_a_refused_write_is_decided_anew_on_the_very_object(
+async def test_conflicting_write_is_replanned_only_for_the_same_object(
     refusal: Callable[[], ApiError], now: Node | None, requests: list[str]
 ) -> None:
     api = Api(A)
@@ -150,7 +150,7 @@ async def test_a_refused_write_is_decided_anew_on_the_very_object(
     assert not changed or api.patches[1]["metadata"]["resourceVersion"] == "7"
 
 
-async def test_conflicts_without_end_and_wrong_patches_are_errors() -> None:
+async def test_permanent_conflicts_and_invalid_patches_are_errors() -> None:
     api = Api(A)
     api.refuse = [conflict() for _ in range(20)]
     with pytest.raises(Conflict):
@@ -162,7 +162,7 @@ async def test_conflicts_without_end_and_wrong_patches_are_errors() -> None:
         await writer(api).change(A, PatchStep(label))
 
 
-async def test_a_writer_reads_its_own_writes_until_the_cache_has_them() -> None:
+async def test_writer_returns_its_own_writes_until_the_cache_has_them() -> None:
     cache: InformerStore[Node] = InformerStore()
     cache.put(A)
     own = writer(Api(A), cache=cache)
@@ -170,15 +170,15 @@ async def test_a_writer_reads_its_own_writes_until_the_cache_has_them() -> None:
     later, anew = versioned(A, "3"), versioned(A, "1", uid="u2")
     assert own.newest(A) is written
     assert own.newest(later) is later
-    assert own.newest(A) is A, "a version that the cache has shown is not remembered"
+    assert own.newest(A) is A, "a version that the cache reached is forgotten"
     await own.change(A, PatchStep(label))
     assert own.newest(anew) is anew
     cache.pop(A.key)
     await own.change(A, PatchStep(label))
-    assert own.newest(A) is A, "what the cache saw deleted before the answer is not remembered"
+    assert own.newest(A) is A, "an object that left the cache before the response is forgotten"
 
 
-async def test_only_the_very_object_is_deleted() -> None:
+async def test_delete_requires_the_same_uid() -> None:
     api = Api(versioned(A, "2", uid="u2"))
     with pytest.raises(StaleObject):
         await delete(api, A)
@@ -217,7 +217,7 @@ GOING, ANEW = machine(is_deleting=True), machine(uid="u-new")
         pytest.param("deletion", [GOING], [], 0, id="the cache shows it going"),
     ],
 )
-async def test_an_expectation_that_is_late_is_looked_up(
+async def test_overdue_expectation_is_verified_by_a_read(
     expected: str, shown: list[MachineObject], there: list[MachineObject], late: int
 ) -> None:
     found, cache = Expectations(timeout_s=60.0), InformerStore[MachineObject]()
@@ -247,7 +247,7 @@ async def test_an_expectation_that_is_late_is_looked_up(
     ],
     ids=["seen", "came and went", "refused", "gone", "going", "kept"],
 )
-def test_an_expectation_ends_with_its_own_object(
+def test_expectation_ends_only_with_its_own_object(
     expected: str, end: Callable[[Expectations], None]
 ) -> None:
     found = Expectations()
@@ -265,7 +265,7 @@ def test_an_expectation_ends_with_its_own_object(
     assert list(found.uncertain_creations(OWNER)) == []
 
 
-def test_a_creation_in_doubt_keeps_its_name() -> None:
+def test_creation_with_an_unknown_outcome_keeps_its_name() -> None:
     found = Expectations()
     for name in "abc":
         found.expect_creation(OWNER, "n", name)
@@ -276,7 +276,7 @@ def test_a_creation_in_doubt_keeps_its_name() -> None:
     assert list(found.uncertain_creations(OWNER)) == ["c"]
 
 
-def test_an_owner_that_is_gone_waits_for_nothing() -> None:
+def test_forgotten_owner_has_no_expectations() -> None:
     found = Expectations()
     found.expect_creation(OWNER, "n", "a")
     found.creation_unknown("n", "a")
@@ -301,7 +301,7 @@ def by(owner: MachineSet) -> dict[str, Any]:
 
 
 class Room:
-    """A set `web`, machines, and who claims them."""
+    """A machine set `web`, machines, and their claims."""
 
     def __init__(self) -> None:
         self.server = MemoryServer()
@@ -340,7 +340,7 @@ async def room() -> AsyncIterator[Room]:
     yield Room()
 
 
-async def test_an_orphan_that_matches_is_adopted_beside_its_other_owners(room: Room) -> None:
+async def test_matching_orphan_is_adopted_and_keeps_its_other_owners(room: Room) -> None:
     owner = await room.owner()
     other = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "u-x"}
     orphan = await room.machine("a", ownerReferences=[{**other, "blockOwnerDeletion": True}])
@@ -352,7 +352,7 @@ async def test_an_orphan_that_matches_is_adopted_beside_its_other_owners(room: R
     assert room.owners("b") == []
 
 
-async def test_an_owner_that_was_made_anew_is_another_one(room: Room) -> None:
+async def test_recreated_owner_adopts_nothing_for_the_former_one(room: Room) -> None:
     cached = await room.owner()
     orphan = await room.machine("a")
     await room.sets.delete("web", namespace="default")
@@ -363,7 +363,7 @@ async def test_an_owner_that_was_made_anew_is_another_one(room: Room) -> None:
     assert room.owners("a") == []
 
 
-async def test_only_own_machines_are_released_and_by_an_owner_that_stays(room: Room) -> None:
+async def test_only_own_machines_are_released_and_not_by_a_deleted_owner(room: Room) -> None:
     owner, other = await room.owner(finalizers=["example.com/hold"]), await room.owner("other")
     kept, foreign = await room.owned("kept", owner), await room.owned("foreign", other)
     left = await room.owned("left", owner, label="api")
@@ -376,13 +376,13 @@ async def test_only_own_machines_are_released_and_by_an_owner_that_stays(room: R
     has, orphan = await room.owned("has", owner, label="api"), await room.machine("orphan")
     await room.sets.delete("web", namespace="default")
     before = room.server.writes("machines")
-    assert await room.claim(owner, [orphan]) == [], "the cache does not know that it is going"
+    assert await room.claim(owner, [orphan]) == [], "the cache does not have the deletion yet"
     going = await room.sets.get("web", namespace="default")
     assert await room.claim(going, [has, orphan]) == ["has"]
     assert room.server.writes("machines") == before
 
 
-async def test_a_machine_that_is_deleted_or_made_anew_is_left_alone(room: Room) -> None:
+async def test_deleted_or_recreated_machine_is_not_claimed(room: Room) -> None:
     owner = await room.owner()
     await room.machine("a", finalizers=["example.com/hold"])
     await room.machines.delete("a", namespace="default")
@@ -395,8 +395,8 @@ async def test_a_machine_that_is_deleted_or_made_anew_is_left_alone(room: Room) 
     assert [len(room.owners(name)) for name in "ab"] == [0, 1]
 
 
-async def test_who_is_faster_has_it(room: Room) -> None:
-    """Two owners see the same orphan; the patch of the slower one meets another version."""
+async def test_first_of_two_owners_adopts_an_orphan(room: Room) -> None:
+    """Both owners see the same orphan; the second patch conflicts by resource version."""
     first, second = await room.owner(), await room.owner("other")
     orphan = await room.machine("a")
 
@@ -406,7 +406,7 @@ async def test_who_is_faster_has_it(room: Room) -> None:
 
 
 @pytest.mark.parametrize("is_owned", [False, True], ids=["adopted", "released"])
-async def test_one_that_cannot_be_written_keeps_no_other_from_it(
+async def test_failed_adoption_or_release_does_not_block_the_others(
     room: Room, is_owned: bool
 ) -> None:
     owner = await room.owner()
@@ -425,7 +425,7 @@ async def test_one_that_cannot_be_written_keeps_no_other_from_it(
     assert [len(room.owners(name)) for name in ("a", "b")] == ([1, 0] if is_owned else [0, 1])
 
 
-async def test_an_adopted_one_counts_before_the_cache_has_it(room: Room) -> None:
+async def test_adopted_machine_is_claimed_before_the_cache_has_it(room: Room) -> None:
     owner = await room.owner()
     orphan = await room.machine("a")
     cache: InformerStore[Machine] = InformerStore()
