@@ -1,4 +1,4 @@
-"""The board: when objects have settled, the counts, the news, and the words at the end."""
+"""The board: settled objects, counts, news, and the final lines."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def warning(name: str = "a", **fields: Any) -> Event:
     ],
     ids=str,
 )
-def test_a_node_of_the_simulated_cloud_needs_everything(lacking: dict[str, Any]) -> None:
+def test_node_is_settled_only_with_id_address_labels_and_no_taint(lacking: dict[str, Any]) -> None:
     address = NodeAddress(type="InternalIP", address="10.0.0.1")
     whole: dict[str, Any] = {
         "provider_id": "sim://i",
@@ -85,7 +85,7 @@ def test_a_node_of_the_simulated_cloud_needs_everything(lacking: dict[str, Any])
     assert not is_settled(builders.node(**{**whole, **lacking}), SIM_LABELS)
 
 
-def test_a_row_says_how_long_the_node_waited_and_begins_anew_with_a_new_one() -> None:
+def test_node_row_shows_the_settling_time_and_restarts_for_a_new_node() -> None:
     board = Board(["a"])
     board.node_seen(builders.node("a", taints=[builders.uninitialized_taint()]), 10.0)
     for moment in (12.5, 99.0):
@@ -101,7 +101,7 @@ def test_a_row_says_how_long_the_node_waited_and_begins_anew_with_a_new_one() ->
     assert (row.is_deleted, row.settled_after, board.nodes.done) == (False, None, 1)
 
 
-def test_warnings_count_as_often_as_they_say_and_only_about_us() -> None:
+def test_warnings_are_counted_by_their_count_and_only_for_own_objects() -> None:
     board = Board(["a"])
     for count in (1, 3):
         board.event_seen(warning(count=count), 1.0)
@@ -118,7 +118,7 @@ def test_warnings_count_as_often_as_they_say_and_only_about_us() -> None:
 # --- Services ------------------------------------------------------------------------
 
 
-def test_a_service_is_served_when_it_has_an_address_and_all_nodes_as_members() -> None:
+def test_service_is_served_with_an_address_and_all_nodes_as_members() -> None:
     board = Board([], services=["default/web"])
     board.service_seen(service(), 1.0)
     assert (sorted(board.services.missing), board.is_converged) == (["default/web"], False)
@@ -136,7 +136,7 @@ def test_a_service_is_served_when_it_has_an_address_and_all_nodes_as_members() -
         assert board.services.rows["default/web"].members == members.get(name)
 
 
-def test_a_service_of_the_user_is_worth_a_line_at_each_step() -> None:
+def test_every_change_of_a_user_service_is_reported() -> None:
     board = Board([])
     board.service_seen(service(), 1.0)
     board.event_seen(event("web", about="Service", reason=names.REASON_ENSURED_BALANCER), 1.0)
@@ -155,7 +155,7 @@ def test_a_service_of_the_user_is_worth_a_line_at_each_step() -> None:
     assert board.warnings == 1
 
 
-async def test_who_goes_before_it_ran_is_waited_for_in_its_successor() -> None:
+async def test_machine_deleted_before_running_is_replaced_in_the_expectation() -> None:
     board = Board(["n0"], routes=True, machines=2, machines_join=True)
     board.node_seen(routed("n0"), 0.0)
     for name in ("m0", "m1", "m2"):
@@ -188,7 +188,7 @@ async def test_who_goes_before_it_ran_is_waited_for_in_its_successor() -> None:
 # --- in words ----------------------------------------------------------------------------------
 
 
-def test_the_last_line_gives_what_is_known_and_makes_nothing_up() -> None:
+def test_last_line_shows_unknown_figures_as_question_marks() -> None:
     board = Board(["n0", "n1"])
     board.node_seen(ready("n0"), 0.0)
     line = boards.last_line(board, writes=None, cloud_calls=None, took_s=None)
@@ -199,7 +199,7 @@ def test_the_last_line_gives_what_is_known_and_makes_nothing_up() -> None:
     assert line == "done: 2 nodes initialised, 4 writes, 1 cloud calls, 0 warnings in 6.2 s"
 
 
-def test_the_summary_counts_what_is_there() -> None:
+def test_summary_counts_existing_objects() -> None:
     board = Board(["n0", "n1"], routes=True, services=["default/web-1"])
     board.node_seen(ready("n0"), 0.0)
     board.cloud_calls = 4
@@ -216,7 +216,7 @@ def test_the_summary_counts_what_is_there() -> None:
     assert boards.summary(board) == "2/2 nodes initialised, 0 warnings"
 
 
-def test_those_left_behind_are_named_with_what_is_known() -> None:
+def test_unsettled_objects_are_listed_with_the_reason() -> None:
     board = Board(
         ["n0", "n1"], routes=True, services=["default/web-1", "default/web-2"], machines=3
     )

@@ -1,4 +1,4 @@
-"""How a running sandbox is found, and what is done to the machines of its cloud."""
+"""Discovery of a running sandbox, and actions on the machines of its cloud."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def folder(home: Path, name: str) -> Path:
     return made
 
 
-def test_the_only_one_is_meant_while_it_runs(tmp_path: Path) -> None:
-    """The folder may outlive it, and its file says nothing then."""
+def test_single_running_sandbox_is_found_without_a_folder(tmp_path: Path) -> None:
+    """The folder may outlive the sandbox; its file is then ignored."""
     kept = folder(tmp_path, "a")
     with cloud.announce(kept, OURS):
         assert cloud.find_sandbox(None, "", home=tmp_path) == OURS
@@ -36,7 +36,7 @@ def test_the_only_one_is_meant_while_it_runs(tmp_path: Path) -> None:
         cloud.find_sandbox(kept, "", home=tmp_path)
 
 
-def test_of_several_somebody_has_to_choose(tmp_path: Path) -> None:
+def test_several_sandboxes_require_a_choice(tmp_path: Path) -> None:
     both = [folder(tmp_path, name) for name in "ab"]
     with contextlib.ExitStack() as stack:
         for number, each in enumerate(both):
@@ -53,7 +53,7 @@ def test_of_several_somebody_has_to_choose(tmp_path: Path) -> None:
     assert "--folder=" in said
 
 
-def test_a_garbled_file_is_nobodys(tmp_path: Path) -> None:
+def test_malformed_sandbox_file_is_ignored(tmp_path: Path) -> None:
     made = folder(tmp_path, "a")
     with cloud.announce(made, OURS):
         (made / "sandbox.json").write_text("{")
@@ -77,7 +77,7 @@ async def states(told: CloudEndpoint) -> dict[str, str]:
         return {one.name: one.state for one in await admin.instances()}
 
 
-async def test_each_act_changes_the_machine_of_that_node_alone(told: CloudEndpoint) -> None:
+async def test_action_changes_only_the_machine_of_its_node(told: CloudEndpoint) -> None:
     assert "n1: i-0001 is powered off" in await cloud.run_action("poweroff", "n1", told)
     assert await states(told) == {"n1": "stopped", "n2": "running"}
 
@@ -91,7 +91,7 @@ async def test_each_act_changes_the_machine_of_that_node_alone(told: CloudEndpoi
     assert await states(told) == {"n1": "running", "n3": "running"}
 
 
-async def test_what_cannot_be_done_is_told_with_what_there_is(told: CloudEndpoint) -> None:
+async def test_impossible_action_error_lists_the_machines(told: CloudEndpoint) -> None:
     with pytest.raises(ActionError, match=r"'x': no machine of this name; machines: n1, n2$"):
         await cloud.run_action("delete", "x", told)
     with pytest.raises(ActionError, match="n1: a machine of this name already exists"):
@@ -110,7 +110,7 @@ async def admin() -> AsyncIterator[cloud.Admin]:
         yield calls
 
 
-async def test_placed_instances_run_and_the_administrator_is_not_counted(
+async def test_placed_instances_run_and_admin_calls_are_not_counted(
     admin: cloud.Admin,
 ) -> None:
     names = [f"n{number}" for number in range(2001)]  # more than one request carries
@@ -123,14 +123,14 @@ async def test_placed_instances_run_and_the_administrator_is_not_counted(
     assert await admin.call_count() == 0
 
 
-async def test_a_refusal_is_trouble(admin: cloud.Admin) -> None:
+async def test_refused_admin_call_raises_an_error(admin: cloud.Admin) -> None:
     await admin.place(["a"])
 
     with pytest.raises(cloud.AdminError, match="HTTP 409"):
         await admin.place(["a"])
 
 
-async def test_the_members_of_every_load_balancer_are_counted(admin: cloud.Admin) -> None:
+async def test_members_of_every_load_balancer_are_counted(admin: cloud.Admin) -> None:
     assert await admin.members() == {}
     listeners = [{"protocol": "TCP", "port": 80, "target_port": 30080}]
     headers = {"Authorization": "Bearer t"}

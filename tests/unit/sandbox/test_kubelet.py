@@ -1,4 +1,4 @@
-"""Make-believe kubelets, Pods on their nodes, and budgets as their controller counts them."""
+"""Fake kubelets, Pods on their nodes, and the status of disruption budgets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def seen(server: MemoryServer, name: str = "a") -> Node:
     return msgspec.convert(server.get(f"{PATH}/{name}"), Node)
 
 
-async def test_each_node_gets_a_range_of_pod_addresses_once() -> None:
+async def test_node_gets_a_pod_cidr_once() -> None:
     server = MemoryServer()
     server.put(PATH, {"metadata": {"name": "b"}, "spec": {"podCIDRs": ["100.64.0.0/24"]}})
     async with running(server, ranges=kubelet.PodRanges()) as kubelets:
@@ -51,7 +51,7 @@ async def test_each_node_gets_a_range_of_pod_addresses_once() -> None:
 # --- Pod ranges ------------------------------------------------------------------------------
 
 
-def test_each_node_has_one_range_of_its_own_maybe_one_that_it_brought_along() -> None:
+def test_node_keeps_its_own_or_reserved_pod_cidr() -> None:
     ranges = kubelet.PodRanges()
     for _ in range(2):
         ranges.reserve("a", "100.64.0.0/24")
@@ -61,7 +61,7 @@ def test_each_node_has_one_range_of_its_own_maybe_one_that_it_brought_along() ->
         assert ranges.allocate("a") == "100.64.0.0/24"
 
 
-def test_the_range_of_a_node_that_has_gone_is_used_again() -> None:
+def test_pod_cidr_of_a_deleted_node_is_reused() -> None:
     ranges = kubelet.PodRanges()
     ranges.allocate("a")
     ranges.allocate("b")
@@ -73,7 +73,7 @@ def test_the_range_of_a_node_that_has_gone_is_used_again() -> None:
     assert ranges.allocate("d") == "100.64.2.0/24"
 
 
-def test_when_all_are_gone_it_says_so() -> None:
+def test_exhausted_pod_cidrs_raise_an_error() -> None:
     ranges = kubelet.PodRanges("10.0.0.0/23")
     ranges.allocate("a")
     ranges.allocate("b")
@@ -108,7 +108,7 @@ def budget(disrupted: Any = None, **spec: Any) -> kubelet.Budget:
         ({}, 0, 3),
     ],
 )
-def test_what_a_budget_allows(spec: Any, desired: int, allowed: int) -> None:
+def test_disruption_budget_status_is_computed(spec: Any, desired: int, allowed: int) -> None:
     pods = [pod("a"), pod("b"), pod("c"), pod("d", ready=False)]
 
     found = kubelet.budget_status(budget(**spec), pods, 0.0)
@@ -118,7 +118,7 @@ def test_what_a_budget_allows(spec: Any, desired: int, allowed: int) -> None:
     assert found["observedGeneration"] == 3
 
 
-def test_pods_that_go_are_not_counted_on() -> None:
+def test_disrupted_and_terminating_pods_are_not_counted_as_healthy() -> None:
     noted = {
         "a": "1970-01-01T00:00:10Z",
         "gone": "1970-01-01T00:00:10Z",

@@ -1,4 +1,4 @@
-"""The Machines that a sandbox makes, and the nodes that they become."""
+"""Machines of a sandbox, and their nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @pytest.mark.virtual_time
-async def test_those_that_do_not_go_are_named() -> None:
+async def test_removal_returns_the_machines_that_remain() -> None:
     server = MemoryServer()
     client = server.client()
     await machines.create_crds(client)
@@ -42,7 +42,7 @@ async def test_those_that_do_not_go_are_named() -> None:
     assert await machines.remove(client) == []
 
 
-def test_a_deployment_tells_its_bounds() -> None:
+def test_rollout_summary_shows_counts_and_bounds() -> None:
     def told(**changed: Any) -> str:
         body = dict(machines.deployment(4, machines.CLASS))
         body["status"] = {"replicas": 5, "updatedReplicas": 2, "availableReplicas": 3}
@@ -53,10 +53,10 @@ def test_a_deployment_tells_its_bounds() -> None:
 
     now = "workers: 5 machines (at most 5), 2 of 4 new, 3 available (at least 3)"
     assert (told(), told(paused=True)) == (now, f"{now}, paused")
-    assert re.match("workers: .*selector", told(selector={})), "what is wrong with it"
+    assert re.match("workers: .*selector", told(selector={})), "the summary shows the error"
 
 
-def test_a_vm_that_is_there_is_a_node() -> None:
+def test_machine_with_a_vm_becomes_a_node() -> None:
     def one(name: str, **spec: Any) -> Machine:
         labels = {"node": f"node-{name}"} if spec else {}
         body = {"metadata": {"name": name, "labels": labels}, "spec": spec}

@@ -1,4 +1,4 @@
-"""The processes of a sandbox: how they start, where they listen, what they log, how they end."""
+"""The processes of a sandbox: start, ports, logs and end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def up(code: str, log: Path) -> process.Child:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that only waits to be reaped does not."""
+    """Return whether the process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -44,20 +44,20 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-async def test_the_log_tail_is_short(tmp_path: Path) -> None:
+async def test_log_tail_is_limited(tmp_path: Path) -> None:
     child = await ended(python("print('x' * 100_000 + 'end')", tmp_path / "log"))
     assert len(child.log_tail()) == 4000
     assert child.log_tail().endswith("xend\n")
 
 
-async def test_stop_asks_first(tmp_path: Path) -> None:
+async def test_stop_sends_sigterm_first(tmp_path: Path) -> None:
     child = await up("import time; print('up', flush=True); time.sleep(60)", tmp_path / "log")
     assert child.exit_code is None
     assert await child.stop(grace_s=DEADLINE_S) == child.exit_code == -signal.SIGTERM
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
-def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_child_ends_with_a_killed_parent(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = (
         "import sys, time; from pathlib import Path; from ccm.sandbox import process\n"
@@ -77,7 +77,7 @@ def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 # --- A picked port is free and stays out of the way of outgoing connections --------------------
 
 
-def test_a_port_in_use_is_not_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_used_port_is_not_picked(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server((process.LOOPBACK, process.pick_port())) as listener:
         taken = listener.getsockname()[1]
         monkeypatch.setattr(process, "_PORTS", range(taken, taken + 1))
@@ -88,7 +88,7 @@ def test_a_port_in_use_is_not_picked(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- The files written for and about the real API server ---------------------------------------
 
 
-def test_missing_programs_are_listed(tmp_path: Path) -> None:
+def test_missing_binaries_are_listed(tmp_path: Path) -> None:
     (tmp_path / "etcd").touch()
     assert realserver.missing_binaries(tmp_path) == ["kube-apiserver"]
 
@@ -96,7 +96,7 @@ def test_missing_programs_are_listed(tmp_path: Path) -> None:
 # --- The daemon's command line, and processes that do not become ready -------------------------
 
 
-def test_controllers_of_machines_work_where_there_are_machines() -> None:
+def test_machine_controllers_are_enabled_only_with_machines() -> None:
     wanted = {"machine-controller", "machineclass-controller", "machine-safety-controller"}
     wanted |= {"machine-set-controller", "machine-deployment-controller"}
     wanted |= {"machine-overshoot-controller"}
@@ -110,7 +110,7 @@ def test_controllers_of_machines_work_where_there_are_machines() -> None:
         assert "cloud-node-controller" in enabled
 
 
-async def test_a_process_that_ends_before_it_is_ready_leaves_its_last_words(tmp_path: Path) -> None:
+async def test_process_that_ends_before_it_is_ready_shows_its_last_output(tmp_path: Path) -> None:
     child = process.Child(
         [sys.executable, "-c", "raise SystemExit('no way')"], log=tmp_path / "log"
     )
@@ -122,7 +122,7 @@ async def test_a_process_that_ends_before_it_is_ready_leaves_its_last_words(tmp_
 # --- the daemon's log ------------------------------------------------------------------------
 
 
-def test_each_whole_line_is_read_once(tmp_path: Path) -> None:
+def test_complete_log_lines_are_read_once(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = cluster.DaemonLog(path)
     path.write_text('{"msg":"one","level":"info"}\n{"msg":"tw')
@@ -136,7 +136,7 @@ def test_each_whole_line_is_read_once(tmp_path: Path) -> None:
     assert log.read_entries() == []
 
 
-def test_the_figures_stand_in_the_last_line(tmp_path: Path) -> None:
+def test_figures_are_read_from_the_last_log_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = cluster.DaemonLog(path)
     path.write_text('{"msg":"stopping"}\n')
@@ -150,7 +150,7 @@ def test_the_figures_stand_in_the_last_line(tmp_path: Path) -> None:
     assert (log.last.writes, log.last.cloud_calls) == (13, 2)
 
 
-def test_an_entry_reads_as_a_sentence(tmp_path: Path) -> None:
+def test_log_entry_is_shown_as_one_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text('{"msg":"it failed","node":"a","err":"no answer","level":"error"}\n')
 
@@ -170,10 +170,10 @@ def test_an_entry_reads_as_a_sentence(tmp_path: Path) -> None:
         ("my-cloud", ["MY_CLOUD_TOKEN"], ["MY_CLOUDY_DAY", "HCLOUD_TOKEN"]),
     ],
 )
-def test_nothing_of_a_real_account_reaches_the_daemon(
+def test_variables_of_a_real_account_are_removed_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, name: str, real: list[str], others: list[str]
 ) -> None:
-    """Neither by its name nor by what the provider declares; all else stays."""
+    """Variables with the provider's prefix, and declared ones; all others stay."""
     for key in (*real, *others):
         monkeypatch.setenv(key, "real")
 

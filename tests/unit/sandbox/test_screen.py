@@ -25,7 +25,7 @@ class Tty(io.StringIO):
 
 
 class Terminal:
-    """A terminal with a picture on it, and what a person sees there."""
+    """A terminal with a picture, and its visible text."""
 
     def __init__(self, columns: int = 80, lines: int = 24) -> None:
         self.out = Tty()
@@ -52,7 +52,7 @@ class Terminal:
         return bool(self.seen) and not self._screen.cursor.hidden
 
 
-def test_colours_can_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_disables_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
     def drawn() -> str:
@@ -67,7 +67,7 @@ def test_colours_can_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[1m" not in drawn()
 
 
-def test_lines_tell_progress_and_warnings_at_once_and_the_rest_after_convergence() -> None:
+def test_lines_show_progress_and_warnings_first_and_news_when_converged() -> None:
     out, board = io.StringIO(), Board(["a"])
     lines = screen.Lines(out)
     board.happenings.add("early", 10.0)
@@ -89,7 +89,7 @@ def test_lines_tell_progress_and_warnings_at_once_and_the_rest_after_convergence
     ]
 
 
-def test_a_picture_is_drawn_anew_for_another_size_and_leaves_the_cursor() -> None:
+def test_picture_is_redrawn_on_resize_and_restores_the_cursor() -> None:
     terminal = Terminal(80, 24)
     terminal.picture.say("stays")
     terminal.picture.show(Board(["a"]), now=0.0)
@@ -107,7 +107,7 @@ def test_a_picture_is_drawn_anew_for_another_size_and_leaves_the_cursor() -> Non
 
 
 @pytest.mark.parametrize("columns", [80, 10, 3])
-def test_the_picture_never_fills_more_than_the_terminal(columns: int) -> None:
+def test_picture_never_exceeds_the_terminal(columns: int) -> None:
     terminal = Terminal(columns, 10)
     board = Board(["a"])
     for number in range(50):
@@ -152,7 +152,7 @@ def served(name: str) -> Service:
     return msgspec.structs.replace(builders.service(name), status=status)
 
 
-def test_each_object_has_a_line_under_its_headers() -> None:
+def test_tables_have_one_line_per_object() -> None:
     board = board_of(2)
     board.service_seen(served("web"), 0.0)
     board.machine_seen(machine("m0", provider_id="sim://i-9", said="so it\n is"), 0.0)
@@ -172,7 +172,7 @@ def test_each_object_has_a_line_under_its_headers() -> None:
     assert lines[8] == "web LoadBalancer served in 0 ms 192.0.2.1 80/TCP - -"
 
 
-def test_states_of_nodes_and_services() -> None:
+def test_tables_show_the_states_of_nodes_and_services() -> None:
     board = board_of(1)
     board.node_seen(builders.node("off", taints=[builders.shutdown_taint()]), 0.0)
     board.node_seen(builders.node("gone"), 0.0)
@@ -198,7 +198,7 @@ def test_states_of_nodes_and_services() -> None:
         assert said in drawn
 
 
-def test_the_file_is_the_table_as_an_image_that_needs_nothing_else(tmp_path: Path) -> None:
+def test_svg_file_shows_the_table_without_external_resources(tmp_path: Path) -> None:
     file = tmp_path / "demo.svg"
 
     screen.write_svg(board_of(1), file, now=1.0)
