@@ -7,7 +7,7 @@ Machines      see `machines`
 
 This package contains two programs that communicate over HTTP only. `client`, `instances`,
 `balancers`, `routes` and `machines` are the provider, a model for other providers. The other
-modules are the cloud, started by `python -m providers.sim`: `worlds`, `world` and `world_balancers`
+modules are the cloud, started by `python -m providers.sim`: `state`, `world` and `world_balancers`
 hold its state, `server` has its API. The provider imports none of them.
 """
 

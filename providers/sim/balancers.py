@@ -1,13 +1,13 @@
-"""Load balancers of the simulated cloud, over its client.
+"""Load balancers of the simulated cloud.
 
 A load balancer is found by its name, which is derived from the Service's UID. Load balancers of
 other clusters are ignored. Every call first reads the load balancer, so that it adopts the result
 of an earlier call that was interrupted. While the cloud works on a load balancer, calls raise
 `RetryAfter` with the remaining time.
 
-One normalised form, `client.BalancerSpec`, describes what a Service asks for (`desired_spec`) and
-what the cloud has (`actual_spec`). Comparing the two yields the change; hashing one yields the
-digest.
+One normalised form, `client.BalancerSpec`, describes the load balancer that a Service specifies
+(`desired_spec`) and the load balancer in the cloud (`actual_spec`). A comparison of both shows
+whether a change is necessary; a hash of the form is the digest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ccm.cloud.annotations import truth
 from . import client
 
 BUSY_STATES = ("provisioning", "updating")
-"""States in which the cloud refuses changes. Unknown states are assumed to accept them."""
+"""States in which the cloud refuses changes. Unknown states are assumed to accept changes."""
 
 FAILED_STATE = "error"
 
@@ -50,20 +50,26 @@ class SimBalancers:
     async def get_load_balancer(
         self, cluster_name: str, service: cloud.Service
     ) -> cloud.Status | None:
-        """Return the status, without addresses while provisioning: one request."""
+        """Return the status of the load balancer, None if there is none: one request.
+
+        It has no addresses while the cloud provisions the load balancer.
+        """
         balancer = await self._find(cluster_name, service)
         return None if balancer is None else _status(balancer)
 
     async def ensure_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> cloud.Status:
-        """Create or update: one request to find it, and one per step: create, change, members.
+        """Create or update the load balancer.
+
+        Sends one request to find it, and one for each necessary step: create, change, set members.
 
         Raises:
             InvalidArgument: the Service asks for something the cloud does not offer.
+            FailedPrecondition: a load balancer of another cluster has the name.
             RetryAfter: the cloud works on the load balancer.
-            Aborted: its creation failed, or the cloud refused members and has the others; the
-                message has the cloud's reason.
+            Aborted: the load balancer failed, or the cloud refused some members and accepted the
+                others; the message has the cloud's reason.
         """
         recipe = desired_spec(service)
         balancer = await self._find(cluster_name, service)
@@ -79,12 +85,13 @@ class SimBalancers:
     async def update_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> None:
-        """Update the members: one request to find it, another if the members differ.
+        """Update the members: one request to find the load balancer, another if members differ.
 
         Raises:
             NotFound: the load balancer does not exist.
             RetryAfter: the cloud works on the load balancer.
-            Aborted: its creation failed, or the cloud refused members and has the others.
+            Aborted: the load balancer failed, or the cloud refused some members and accepted the
+                others.
         """
         balancer = await self._find(cluster_name, service)
         if balancer is None:
@@ -197,7 +204,7 @@ def _digest(balancer: client.Balancer) -> str:
     return digest(actual_spec(balancer), balancer.members)
 
 
-# --- what a Service asks for --------------------------------------------------------------------
+# --- specification of a Service -----------------------------------------------------------------
 
 PROTOCOLS = ("TCP", "UDP")
 DEFAULT_STICKY_S = 10800
@@ -205,7 +212,7 @@ DEFAULT_STICKY_S = 10800
 
 
 def desired_spec(service: cloud.Service) -> client.BalancerSpec:
-    """Return the configuration that a Service asks for.
+    """Return the configuration that a Service specifies.
 
     Raises:
         InvalidArgument: the Service asks for something the cloud does not offer.
@@ -230,7 +237,7 @@ def actual_spec(balancer: client.Balancer) -> client.BalancerSpec:
 
 
 def members(nodes: Iterable[cloud.Node], families: Sequence[str]) -> tuple[str, ...]:
-    """Return the members for nodes: the first InternalIP of each family."""
+    """Return the members: the first InternalIP of each node for each family."""
     addresses: set[str] = set()
     for node in nodes:
         for family in families:

@@ -1,6 +1,6 @@
 """Client of the simulated cloud: wire types, error codes and calls.
 
-`ccm.cloud.rest` does all of the HTTP. Every method raises only `CloudError` classes.
+`ccm.cloud.rest` sends all HTTP requests. Every method raises only `CloudError` classes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ PAGE_LIMIT = 500
 """Page size of list requests: the cloud's maximum."""
 
 MARK_PREFIX = "kube-ccm/"
-"""Prefix of the labels that record which machine owns an instance. Never node labels."""
+"""Prefix of the labels that record which machine owns an instance. They never become node labels.
+"""
 
 MARK_CLUSTER = f"{MARK_PREFIX}cluster"
 MARK_NAMESPACE = f"{MARK_PREFIX}namespace"
@@ -109,7 +110,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class ServerOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Order of an instance. Repeating an order with the same `token` returns the same instance."""
+    """Request that creates an instance. A repetition with the same `token` returns the same one."""
 
     name: str
     type: str
@@ -122,7 +123,7 @@ class ServerOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VolumeOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Order of a volume."""
+    """Request that creates a volume."""
 
     name: str
     size_gib: int
@@ -145,7 +146,7 @@ class Listener(msgspec.Struct, frozen=True, order=True):
 
 
 class HealthCheck(msgspec.Struct, frozen=True):
-    """Health check of members: HTTP GET of `path`, or a TCP connection if it is empty."""
+    """Health check of members: HTTP GET of `path`, or a TCP connection if `path` is empty."""
 
     port: int
     path: str = ""
@@ -165,7 +166,7 @@ class BalancerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BalancerOrder(BalancerSpec, frozen=True, kw_only=True):
-    """Order of a load balancer."""
+    """Request that creates a load balancer."""
 
     name: str
     cluster: str
@@ -190,7 +191,7 @@ class Balancer(BalancerOrder, frozen=True, kw_only=True):
 
 
 class NewRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """Order of a route."""
+    """Request that creates a route."""
 
     destination: str
     gateway: str
@@ -231,7 +232,7 @@ class Client:
         self._http = http
 
     async def server(self, instance_id: str) -> Server:
-        """Return the instance with an ID, which must be safe in a path. Raises `NotFound`."""
+        """Return the instance with an ID, which must be safe in a URL path. Raises `NotFound`."""
         server = await self._http.get(f"/v1/instances/{instance_id}", Server)
         if server.id != instance_id:
             raise cloud.Unknown(f"requested instance {instance_id}, got {server.id!r}")
@@ -247,11 +248,14 @@ class Client:
         return await self._list("instances", Server, query)
 
     async def create_server(self, order: ServerOrder) -> Server:
-        """Order an instance. Raises `ResourceExhausted` if quota or zone capacity is used up."""
+        """Create an instance. Raises `ResourceExhausted` if quota or zone capacity is used up."""
         return await self._http.send("POST", "/v1/instances", order, Server)
 
     async def allow_addresses(self, instance_id: str, ranges: Sequence[str]) -> Server:
-        """Set further ranges an instance may send from. Raises `RetryAfter` while it starts."""
+        """Set the CIDRs from which an instance may send, besides its own addresses.
+
+        Raises `RetryAfter` while the instance starts.
+        """
         body = {"allowed_addresses": ranges}
         return await self._http.send("PATCH", f"/v1/instances/{instance_id}", body, Server)
 
@@ -264,7 +268,7 @@ class Client:
         return (await self._list("volumes", Volume, {"label": "=".join(label)}))[0]
 
     async def create_volume(self, order: VolumeOrder) -> Volume:
-        """Order a volume."""
+        """Create a volume."""
         return await self._http.send("POST", "/v1/volumes", order, Volume)
 
     async def delete_volume(self, volume_id: str) -> None:
@@ -281,7 +285,7 @@ class Client:
         return (await self._list("balancers", Balancer, {"cluster": cluster}))[0]
 
     async def create_balancer(self, order: BalancerOrder) -> Balancer:
-        """Order a load balancer. Raises `AlreadyExists` if the name is taken."""
+        """Create a load balancer. Raises `AlreadyExists` if the name is taken."""
         return await self._http.send("POST", "/v1/balancers", order, Balancer)
 
     async def change_balancer(self, balancer_id: str, recipe: BalancerSpec) -> Balancer:
@@ -302,7 +306,7 @@ class Client:
         return (await self._list("routes", Route, {"cluster": cluster}))[0]
 
     async def create_route(self, order: NewRoute) -> Route:
-        """Order a route. Raises `AlreadyExists` if the destination has one."""
+        """Create a route. Raises `AlreadyExists` if the destination has a route."""
         return await self._http.send("POST", "/v1/routes", order, Route)
 
     async def delete_route(self, route_id: str) -> None:

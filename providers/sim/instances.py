@@ -1,4 +1,4 @@
-"""Instances and inventory of the simulated cloud, over its client.
+"""Instances and inventory of the simulated cloud.
 
 A node is looked up by its provider ID, or by its exact name if it has none. The cloud may list
 a deleted instance as `deleted` for a while; this module treats that instance as not found.
@@ -61,7 +61,7 @@ class SimInstances(cloud.InstancesByPower):
 
         Raises:
             NotFound: the node has no instance.
-            InvalidArgument: the provider ID is not of this cloud.
+            InvalidArgument: the provider ID is malformed or of another cloud.
             FailedPrecondition: the node has no provider ID and several instances have its name.
         """
         if node.provider_id:
@@ -83,7 +83,7 @@ def parse_id(provider_id: str) -> str:
     """Return the instance ID in a provider ID.
 
     Raises:
-        InvalidArgument: the provider ID is not of this cloud.
+        InvalidArgument: the provider ID is malformed or of another cloud.
     """
     instance_id = cloud.parse_provider_id(provider_id, SCHEME)
     if not _ID.fullmatch(instance_id):
@@ -93,7 +93,7 @@ def parse_id(provider_id: str) -> str:
 
 
 def exists(server: client.Server) -> bool:
-    """Return whether an instance exists; the cloud may still list deleted ones."""
+    """Return whether an instance exists; the cloud may still list deleted instances."""
     return server.state != "deleted"
 
 
@@ -130,7 +130,7 @@ def addresses(server: client.Server) -> tuple[cloud.NodeAddress, ...]:
 
 @functools.lru_cache  # a listing repeats the same few types, zones and regions
 def _label_value(text: str) -> str:
-    """Return a text as a valid label value: unchanged if it is valid already."""
+    """Convert a text to a valid label value; a valid text stays unchanged."""
     if _LABEL_VALUE.fullmatch(text):
         return text
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:63].strip("-_.")

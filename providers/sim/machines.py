@@ -1,11 +1,11 @@
-"""Machine driver of the simulated cloud, over its client.
+"""Machine driver of the simulated cloud.
 
 Provider spec  see `Spec`
 Credentials    `token`, as in the cloud config; they do not contain the cloud's address
 
-A VM and its data volumes carry the machine's identity as labels below `client.MARKS`. The
-volumes are created first. Cluster and UID are the token of the order: repeating an order whose
-response was lost returns the same VM.
+A VM and its data volumes carry the machine's identity as labels with the prefix
+`client.MARK_PREFIX`. The volumes are created first. Cluster and UID form the token of the creation:
+repeating a creation whose response was lost returns the same VM.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def open_clients(url: str) -> Clients:
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The `providerSpec` of a MachineClass; null means the default.
 
-    `allowedAddresses` are ranges the VM may send from besides its own addresses, such as those of
-    its pods; they are set once the VM has started. `dataVolumes` are sizes in GiB of volumes that
-    are created and deleted with the VM.
+    `allowedAddresses` are CIDRs from which the VM may send besides its own addresses, such as the
+    CIDRs of its Pods; they are set once the VM has started. `dataVolumes` are sizes in GiB of
+    volumes that are created and deleted with the VM.
     """
 
     machine_type: str = "small"
@@ -99,7 +99,7 @@ def token(credentials: Mapping[str, bytes]) -> str:
     """Return the bearer token.
 
     Raises:
-        InvalidArgument: it is missing, or not valid in a header; the message omits the value.
+        InvalidArgument: the token is missing, or not valid in a header; the message omits it.
     """
     if not (value := cloud.token_of(credentials, "token")):
         raise cloud.InvalidArgument("the credentials lack token; add the token of the cloud config")
@@ -156,7 +156,10 @@ class SimMachines(cloud.Driver[Clients]):
             return _info(await api.create_server(order))
 
     async def initialize_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """Set the allowed addresses of a started VM: two requests. Raises `Unimplemented`."""
+        """Set the allowed addresses of a started VM: two requests, or one if they are set.
+
+        Raises `RetryAfter` while the VM starts, `Unimplemented` if the spec has no such addresses.
+        """
         spec = parse_spec(req.provider_spec)
         if not spec.allowed_addresses:
             raise cloud.Unimplemented("the spec has no allowed addresses to set")
@@ -182,8 +185,8 @@ class SimMachines(cloud.Driver[Clients]):
             for instance_id in instance_ids:
                 with suppress(cloud.NotFound):
                     await api.delete_server(instance_id)
-            # Search for volumes always: the current spec may differ from the one at creation.
-            # Concurrently with the check of the VM: a deletion then waits for one request less.
+            # Always search for volumes: the current spec may differ from the spec at creation. The
+            # search runs concurrently with the check of the VM, which saves the time of a request.
             listing = tasks.spawn(_volumes(api, identity), name="volumes")
             try:
                 for instance_id in instance_ids:
@@ -241,7 +244,7 @@ class SimMachines(cloud.Driver[Clients]):
 async def _find(
     api: client.Client, req: cloud.MachineRequest
 ) -> tuple[client.Server, cloud.Identity]:
-    """Return the VM by provider ID or identity labels, and the identity on its volumes.
+    """Find the VM by provider ID or identity labels; return it, and the identity of its volumes.
 
     Raises:
         NotFound: the VM does not exist.
@@ -260,7 +263,7 @@ async def _find(
 async def _find_vms_to_delete(
     api: client.Client, req: cloud.MachineRequest
 ) -> tuple[Sequence[str], cloud.Identity]:
-    """Return the IDs of the VMs to delete, and the identity on their volumes."""
+    """Return the IDs of the VMs to delete, and the identity in the labels of their volumes."""
     if not req.provider_id:
         return [server.id for server in await _find_by_identity(api, req.identity)], req.identity
     try:

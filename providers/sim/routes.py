@@ -1,8 +1,8 @@
-"""Routes of the simulated cloud, over its client.
+"""Routes of the simulated cloud.
 
 A route sends a CIDR to a gateway, the private address of an instance. The cloud reports which
 instance has that address. The route is a blackhole if no instance has the address, and belongs
-to another node if the address moved there. The route controller corrects both.
+to another node if the address moved there. The route controller corrects both cases.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SimRoutes:
         try:
             await self._api.create_route(order)
         except cloud.AlreadyExists:
-            # An earlier call may have created the route and lost the response: then it succeeds.
+            # If an earlier call created the route and lost the response, this call succeeds.
             for listed in await self._api.routes(cluster_name):
                 if (listed.destination, listed.gateway) == (order.destination, order.gateway):
                     return
@@ -64,7 +64,7 @@ class SimRoutes:
         """Delete a route by its ID: one request. A missing route is not an error.
 
         Raises:
-            InvalidArgument: the route has no ID, so `list_routes` did not return it.
+            InvalidArgument: the route has no ID (`name`), so `list_routes` did not return it.
         """
         if not route.name:
             raise cloud.InvalidArgument(

@@ -75,7 +75,7 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Position that the cursor encodes.
 
         Raises:
-            WorldError: `invalid`.
+            WorldError: `invalid`: the cursor is malformed.
         """
         prefix, _, number = (self.cursor or "after-0").partition("-")
         try:
@@ -128,7 +128,7 @@ class GivenInstances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Members(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """New member addresses of a load balancer; they replace the existing ones."""
+    """New member addresses of a load balancer; they replace the existing addresses."""
 
     members: tuple[str, ...]
 
@@ -316,7 +316,7 @@ class Operation(msgspec.Struct, frozen=True):
     """Operation of the API; `route` is method and path.
 
     `does` is a function, or the name of a method of `CloudState` or of one of its parts. The method
-    gets the ID in the path and the body, if present.
+    gets the ID from the path, and the body, as far as the request has them.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """State and settings of the simulated cloud, and the file that persists the state.
 
-Orders of instances are idempotent by token: while the instance of an earlier order with the same
-token exists, the order returns that instance.
+The creation of an instance is idempotent by token: while the instance of an earlier request with
+the same token exists, a request returns that instance.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         latency_s: delay before every response.
         rate_limit: calls per second, and the burst; 0 = no limit. Excess calls get 429 with
             Retry-After.
-        order_rate_limit: the same for orders of instances.
+        order_rate_limit: additional limit for requests that create instances, in the same form.
         page_size: maximum number of items in a page.
         list_delay_s: age of the data in listings, to simulate eventual consistency.
         get_delay_s: age of the data in reads of one instance.
         transition_s: time an instance takes to start (also a new one) or to stop.
         removal_s: time a deleted instance is `deleting`.
-        linger_s: time a deleted instance is then still listed as `deleted`.
+        linger_s: time after `removal_s` for which a deleted instance is still listed as `deleted`.
         provision_s: time a new load balancer takes to become active.
         change_s: time a change of a load balancer takes.
         instance_quota: maximum number of instances; 0 = no limit.
@@ -72,9 +72,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Order(world.NewInstance, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Order of an instance.
+    """Request that creates an instance.
 
-    `user_data` is the boot script in Base64. `volumes` are the IDs of volumes to attach.
+    `token` makes repetitions return the same instance; empty = no token. `user_data` is the boot
+    script in Base64. `volumes` are the IDs of volumes to attach.
     """
 
     token: str = ""
@@ -111,7 +112,7 @@ class CloudState:
 
     @property
     def revision(self) -> int:
-        """Number of writes; a change of it triggers a save."""
+        """Number of writes; a change of this number triggers a save."""
         return sum(part.revision for part in self._parts)
 
     def apply_settings(self, settings: Settings) -> None:
@@ -126,11 +127,12 @@ class CloudState:
         self.routes.quota = settings.route_quota
 
     def order(self, order: Order) -> world.Instance:
-        """Order an instance: `starting` at first, `running` after `transition_s`.
+        """Create an instance: `starting` at first, `running` after `transition_s`.
 
         Raises:
-            WorldError: `invalid` without a name or with malformed user data, `quota_exceeded`,
-                `no_capacity` in its zone; `not_found` or `conflict` for a volume.
+            WorldError: `invalid` if the name is missing or the user data are malformed,
+                `quota_exceeded`, `no_capacity` if the zone is full, `not_found` if a volume does
+                not exist, `conflict` if a volume is attached.
         """
         world.check_text("user_data", _decoded, order.user_data)
         before = self._by_token.get(order.token, "")
@@ -263,8 +265,8 @@ async def persisted(cloud: CloudState, path: Path | None) -> AsyncIterator[None]
 async def _save_changes(cloud: CloudState, path: Path, saved: int, stop: asyncio.Event) -> None:
     """Save changes every `SAVE_INTERVAL_S`, and once more after `stop`.
 
-    `stop` replaces cancellation: a writing thread cannot be cancelled, and a second one would
-    corrupt the draft file.
+    `stop` replaces cancellation: a writing thread cannot be cancelled, and a second writing thread
+    would corrupt the draft file.
     """
     last = False
     while not last:

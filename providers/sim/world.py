@@ -29,13 +29,17 @@ T = TypeVar("T", bound=Any)
 S = TypeVar("S", bound=msgspec.Struct)
 
 HISTORY_S = 600.0
-"""Retention of the past in seconds; the maximum consistency delay."""
+"""Seconds for which past states are kept; also the maximum age of the data in eventually consistent
+reads.
+"""
 
 PRIVATE_NETWORK = ipaddress.ip_network("10.0.0.0/8")
-"""Network that instances without given addresses get theirs from, in order."""
+"""Network from which an instance without given addresses gets its address; consecutive addresses
+go to consecutive instances.
+"""
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""Form of instance IDs; generated ones are `i-` and 12 hex digits."""
+"""Form of instance IDs; generated IDs are `i-` and 12 hex digits."""
 
 State = Literal["starting", "running", "stopping", "stopped", "error", "deleting", "deleted"]
 Action = Literal["start", "stop"]
@@ -96,7 +100,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class NewInstance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Order of an instance.
+    """Request that creates an instance.
 
     Names need not be unique. Without addresses, an instance gets one private address.
     """
@@ -170,7 +174,7 @@ class _Timeline:
         return None
 
     def write(self, now: float, entries: Iterable[tuple[float, Instance | None]]) -> None:
-        """Replace the entries of the future, and drop those older than `HISTORY_S`."""
+        """Replace the future entries; drop entries that ended more than `HISTORY_S` seconds ago."""
         past = [entry for entry in self.timeline if entry[0] <= now]
         horizon = now - HISTORY_S
         while len(past) > 1 and past[1][0] <= horizon:
@@ -206,9 +210,9 @@ class InstanceStore:
         self.linger_s = 0.0
         """Time in seconds that a deleted instance is still listed as `deleted`."""
         self.removal_s = 0.0
-        """Time in seconds that a deleted instance is `deleting`, before `linger_s`."""
+        """Time in seconds that a deleted instance is `deleting`, before it is `deleted`."""
         self.revision = 0
-        """Number of writes; a change of it triggers a save."""
+        """Number of writes; a change of this number triggers a save."""
         self._rng = rng
         self._sequence = 0
         self._order: list[_Timeline] = []
@@ -237,7 +241,7 @@ class InstanceStore:
         return tuple(self.put(instance) for instance in given)
 
     def put(self, given: Instance) -> Instance:
-        """Add an instance in a given state; a transitional state settles as usual.
+        """Add an instance in a given state; a transitional state ends after `transition_s`.
 
         Raises:
             WorldError: `invalid` if name or ID is malformed, `conflict` if the ID exists.
@@ -266,7 +270,7 @@ class InstanceStore:
         """Return an instance as it was `stale_s` seconds ago.
 
         Raises:
-            WorldError: `not_found` before its creation and after its end.
+            WorldError: `not_found`: at that time, the instance did not exist yet, or no longer.
         """
         record = self._by_id.get(instance_id)
         instance = record and record.at(clock.monotonic() - stale_s)
@@ -310,7 +314,8 @@ class InstanceStore:
         """Start or stop an instance; idempotent.
 
         Raises:
-            WorldError: `not_found`, or `conflict` in a transition, in `error` or when deleted.
+            WorldError: `not_found`, or `conflict` if the instance is in a transition, in state
+                `error` or deleted.
         """
         instance = self.get(instance_id)
         if (action, instance.state) not in ACTIONS:
@@ -330,8 +335,8 @@ class InstanceStore:
         """Change type, addresses or labels of an instance.
 
         Raises:
-            WorldError: `not_found`, `conflict` if it is deleted, or `busy` if allowed addresses
-                are set while it starts.
+            WorldError: `not_found`, `conflict` if the instance is deleted, or `busy` if allowed
+                addresses are set while it starts.
         """
         state = self.get(instance_id).state
         if state in ("deleting", "deleted"):
@@ -497,7 +502,7 @@ class ObjectStore(Generic[T]):
 
 
 class NewVolume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Order of a volume; names need not be unique."""
+    """Request that creates a volume; names need not be unique."""
 
     name: str
     size_gib: int
@@ -512,11 +517,11 @@ class Volume(NewVolume, frozen=True, kw_only=True):
 
 
 class Volumes(ObjectStore[Volume]):
-    """All volumes. The order of an instance attaches volumes; they outlive the instance.
+    """All volumes. The creation of an instance attaches volumes; they outlive the instance.
 
     Args:
         rng: random source of the IDs.
-        is_there: returns whether the instance with an ID exists.
+        is_there: function that returns whether the instance with an ID exists.
     """
 
     kind, prefix = "volume", "v"
@@ -554,7 +559,7 @@ class Volumes(ObjectStore[Volume]):
         """Delete a volume.
 
         Raises:
-            WorldError: `not_found`, or `busy` while it is attached.
+            WorldError: `not_found`, or `busy` while the volume is attached.
         """
         if other := self.get(thing_id).instance:
             raise WorldError("busy", f"volume {thing_id} is attached to {other}")
@@ -566,7 +571,7 @@ class Volumes(ObjectStore[Volume]):
 
 
 class NewRoute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Order of a route from a CIDR to the instance with the gateway's address."""
+    """Request that creates a route from a CIDR to the instance with the gateway's address."""
 
     destination: str
     gateway: str
@@ -587,7 +592,7 @@ class RouteTable(ObjectStore[Route]):
 
     Args:
         rng: random source of the IDs.
-        owners: returns the instances by address.
+        owners: function that returns address -> instance.
     """
 
     kind, prefix = "route", "r"

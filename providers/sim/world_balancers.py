@@ -3,8 +3,8 @@
 A load balancer is a record and the time at which it becomes `active`. Until then its state is
 `provisioning` (new) or `updating` (changed), and every change except deletion is refused.
 Clouds that build load balancers from VMs behave so. No background task exists: the state is
-computed on read. Names are unique, so a client that lost the response to an order can repeat
-the order and get a conflict. Reads are consistent: a call sees the effects of all earlier calls.
+computed on read. Names are unique: a client that lost the response to a creation gets a conflict
+when it repeats the creation. Reads are consistent: a call sees the effects of all earlier calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NETWORKS: Mapping[tuple[bool, str], ipaddress.IPv4Network | ipaddress.IPv6Networ
     (False, "IPv6"): ipaddress.ip_network("2001:db8:1b::/64"),
     (True, "IPv6"): ipaddress.ip_network("fd00:1b::/64"),
 }
-"""(internal, family) -> network that the addresses of load balancers are taken from."""
+"""(internal, family) -> network from which the addresses of load balancers are taken."""
 
 State = Literal["provisioning", "active", "updating", "error"]
 Family = Literal["IPv4", "IPv6"]
@@ -49,7 +49,7 @@ class Ingress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class HealthCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Health check of members: HTTP GET of `path`, or a TCP connection if it is empty."""
+    """Health check of members: HTTP GET of `path`, or a TCP connection if `path` is empty."""
 
     port: Port
     path: str = ""
@@ -72,7 +72,7 @@ class BalancerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class NewBalancer(BalancerSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Order of a load balancer: configuration, unique name and cluster. It has no members."""
+    """Request that creates a load balancer without members: configuration, unique name, cluster."""
 
     name: str
     cluster: str = ""
@@ -113,7 +113,7 @@ class Balancers(world.ObjectStore[Balancer]):
     """All load balancers of the simulated cloud.
 
     Args:
-        rng: draws IDs.
+        rng: random source of the IDs.
     """
 
     kind, prefix = "load balancer", "lb"
