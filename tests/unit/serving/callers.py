@@ -20,7 +20,7 @@ def request(
     caller: Caller | None = None,
     body: bytes = b"",
 ) -> Request:
-    """A request as a server hands it on."""
+    """Return a request as the server passes it to a handler."""
 
     async def read() -> bytes:
         return body
@@ -36,7 +36,7 @@ def request(
 
 
 def certified(name: str, *chain: bytes, groups: Sequence[str] = ()) -> Caller:
-    """A caller with a certificate that a chain of such authorities has signed."""
+    """Return a caller with a certificate signed by this chain of CAs."""
     subject = [(("organizationName", group),) for group in groups]
     if name:
         subject.append((("commonName", name),))
@@ -44,7 +44,7 @@ def certified(name: str, *chain: bytes, groups: Sequence[str] = ()) -> Caller:
 
 
 class Reviewer:
-    """An API server that knows these tokens and rights; None: it does not answer."""
+    """API server with these tokens and permissions; None: it does not respond."""
 
     def __init__(
         self,

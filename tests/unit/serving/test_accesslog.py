@@ -1,4 +1,4 @@
-"""Who was refused, and who used what few may, as the log tells it."""
+"""The access log: refused requests and privileged requests."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ async def told(chain: HandlerChain, *asked: Request) -> list[Line]:
 
 
 def only(lines: list[Line]) -> dict[str, Any]:
-    """The one line, without what every line has."""
+    """Return the only line without the common fields."""
     (line,) = lines
     return {key: line[key] for key in line if key not in ("logger", "_caller", "log_level", "v")}
 
 
-async def test_a_flood_of_one_kind_is_cut_and_hides_no_other() -> None:
+async def test_flood_of_one_kind_of_request_is_limited_and_hides_no_other() -> None:
     chain = site()
     flood = [request(f"/metrics/{number}") for number in range(500)]
 
@@ -91,7 +91,7 @@ async def test_a_flood_of_one_kind_is_cut_and_hides_no_other() -> None:
     ],
     ids=["a wrong proof", "nobody", "somebody without the right"],
 )
-async def test_who_is_refused_is_said_with_what_was_asked_for(
+async def test_refused_request_is_logged_with_its_caller_and_path(
     path: str, headers: dict[str, str], facts: dict[str, Any]
 ) -> None:
     asked = request(path, headers=headers, query=[("token", "in-the-query")], caller=HERE)
@@ -104,7 +104,7 @@ async def test_who_is_refused_is_said_with_what_was_asked_for(
     assert not any(secret in str(line) for secret in ("in-the-query", "wrong-token", "right-token"))
 
 
-async def test_long_words_of_a_caller_are_cut() -> None:
+async def test_long_paths_and_methods_are_truncated_in_the_log() -> None:
     asked = request("/" + "x" * 10_000, method="Y" * 10_000)
 
     assert len(str(await told(site(), asked))) < 1500

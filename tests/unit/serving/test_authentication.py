@@ -1,4 +1,4 @@
-"""Callers: identified, authorized, and the answers about them that are remembered."""
+"""Authentication and authorization of callers, and the caches of reviews."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def bearer(token: str) -> Request:
 
 @pytest.mark.row("serving-matrix-05")
 @pytest.mark.parametrize("reviewer", [Reviewer({}), None], ids=["unknown", "nobody to ask"])
-async def test_a_wrong_token_is_refused(reviewer: Reviewer | None) -> None:
+async def test_unknown_token_is_refused(reviewer: Reviewer | None) -> None:
     with pytest.raises(InvalidCredentials):
         await authenticator(reviewer).identify(bearer("wrong"))
 
 
 @pytest.mark.row("serving-matrix-07")
 @pytest.mark.parametrize("token", ["right", "wrong"])
-async def test_an_answer_about_a_token_is_remembered_for_a_while(token: str) -> None:
+async def test_token_review_is_cached_for_its_ttl(token: str) -> None:
     reviewer = Reviewer({"right": ALICE})
     asked = authenticator(reviewer)
 
@@ -105,13 +105,13 @@ async def test_an_answer_about_a_token_is_remembered_for_a_while(token: str) -> 
         pytest.param(certified("front", b"proxies-ca"), id="of a proxy that names no user"),
     ],
 )
-async def test_a_certificate_that_proves_nothing_is_refused(caller: Caller) -> None:
+async def test_certificate_of_an_unsuitable_ca_is_refused(caller: Caller) -> None:
     with pytest.raises(InvalidCredentials):
         await authenticator().identify(request(caller=caller))
 
 
 @pytest.mark.parametrize("name", ["", "system:anonymous"])
-async def test_a_certificate_without_a_name_is_nobodys(name: str) -> None:
+async def test_certificate_without_a_user_name_is_anonymous(name: str) -> None:
     asked = authenticator()
     asked.trust = Trust(clients=CLIENTS)
 
@@ -120,7 +120,7 @@ async def test_a_certificate_without_a_name_is_nobodys(name: str) -> None:
     assert (found.name, "system:authenticated" in found.groups) == (ANONYMOUS.name, False)
 
 
-async def test_a_trusted_proxy_tells_who_asks() -> None:
+async def test_front_proxy_headers_name_the_user() -> None:
     told = request(
         headers=[
             ("X-Other-User", "later"),
@@ -144,14 +144,14 @@ async def test_a_trusted_proxy_tells_who_asks() -> None:
     )
 
 
-async def test_headers_of_a_proxy_with_another_name_are_refused() -> None:
+async def test_front_proxy_with_a_disallowed_name_is_refused() -> None:
     told = request(headers={"X-Remote-User": "root"}, caller=certified("back", b"proxies-ca"))
 
     with pytest.raises(InvalidCredentials):
         await authenticator().identify(told)
 
 
-async def test_a_certificate_whose_time_is_over_proves_nothing_on_an_old_connection() -> None:
+async def test_expired_client_certificate_is_refused_on_an_open_connection() -> None:
     asked = authenticator()
     end = clock.now() + timedelta(seconds=60)
     facts = {"notAfter": end.strftime("%b %d %H:%M:%S %Y GMT")}
@@ -173,7 +173,7 @@ async def test_a_certificate_whose_time_is_over_proves_nothing_on_an_old_connect
             await asked.identify(each)
 
 
-async def test_a_token_that_is_no_text_is_refused_without_a_question() -> None:
+async def test_token_that_is_no_valid_text_is_refused_without_a_review() -> None:
     reviewer = Reviewer({"caf?": ALICE})
     asked = authenticator(reviewer)
     await asked.identify(bearer("caf?"))
@@ -188,8 +188,8 @@ def came(sent: Request, origin: str) -> Request:
     return replace(sent, caller=Caller(origin=origin))
 
 
-async def test_only_so_many_good_tokens_are_remembered() -> None:
-    """The one unused for longest is forgotten first."""
+async def test_number_of_remembered_valid_tokens_is_limited() -> None:
+    """The least recently used token is forgotten first."""
     names = [str(number) for number in range(MAX_VALID_TOKENS + 1)]
     asked = authenticator(Reviewer(dict.fromkeys(names, ALICE)), ttl_s=0)
     known = Mock()
@@ -203,7 +203,7 @@ async def test_only_so_many_good_tokens_are_remembered() -> None:
     assert (kept, known.call_count) == (1, 1)
 
 
-async def test_authorities_are_told_by_their_certificates() -> None:
+async def test_ca_bundle_without_a_valid_certificate_is_refused() -> None:
     with pytest.raises(ValueError, match="no certificate found"):
         CABundle.parse(b"nonsense")
     with pytest.raises(ValueError, match="is truncated"):
@@ -226,13 +226,15 @@ def authorizer(reviewer: Reviewer | None) -> DelegatingAuthorizer:
 
 
 @pytest.mark.row("serving-matrix-05")
-async def test_without_anybody_to_ask_the_rest_is_forbidden() -> None:
+async def test_paths_that_need_a_review_are_forbidden_without_a_reviewer() -> None:
     assert await authorizer(None).decide(question("/metrics")) == AccessDecision(allowed=False)
 
 
 @pytest.mark.row("serving-matrix-07")
 @pytest.mark.parametrize(("path", "ttl_s"), [("/metrics", 10.0), ("/configz", 5.0)])
-async def test_the_answer_is_remembered_for_as_long_as_its_kind(path: str, ttl_s: float) -> None:
+async def test_allowed_and_denied_decisions_are_cached_for_their_own_ttl(
+    path: str, ttl_s: float
+) -> None:
     reviewer = Reviewer(allowed=[("alice", "/metrics")])
     asked = authorizer(reviewer)
 
@@ -251,7 +253,7 @@ async def test_the_answer_is_remembered_for_as_long_as_its_kind(path: str, ttl_s
     "headers",
     [{}, {"Authorization": ""}, {"Authorization": "Bearer"}, {"Authorization": "Basic eDp5"}],
 )
-async def test_who_shows_nothing_is_anonymous(headers: dict[str, str]) -> None:
+async def test_caller_without_credentials_is_anonymous(headers: dict[str, str]) -> None:
     assert await authenticator().identify(request(headers=headers)) == ANONYMOUS
 
 
@@ -264,7 +266,9 @@ async def test_who_shows_nothing_is_anonymous(headers: dict[str, str]) -> None:
     ],
     ids=["groups", "a UID", "the last name counts"],
 )
-async def test_whom_a_certificate_names(subject: str, user: dict[str, Any]) -> None:
+async def test_user_is_read_from_the_certificate_subject(
+    subject: str, user: dict[str, Any]
+) -> None:
     certificate = {"subject": tuple((tuple(fact.split("=")),) for fact in subject.split())}
     caller = Caller(certificate=certificate, chain=(b"leaf", b"clients-ca"))
 
@@ -282,7 +286,7 @@ async def test_whom_a_certificate_names(subject: str, user: dict[str, Any]) -> N
         pytest.param(certified("front", b"clients-ca"), id="with a client's of a proxy's name"),
     ],
 )
-async def test_headers_of_anybody_else_mean_nothing(caller: Caller | None) -> None:
+async def test_front_proxy_headers_of_other_callers_are_ignored(caller: Caller | None) -> None:
     told = request(
         headers={"X-Remote-User": "root", "X-Remote-Group": "system:masters"},
         caller=caller,
@@ -294,7 +298,7 @@ async def test_headers_of_anybody_else_mean_nothing(caller: Caller | None) -> No
     assert "system:masters" not in user.groups
 
 
-async def test_without_names_every_certified_proxy_is_trusted() -> None:
+async def test_every_certified_front_proxy_is_trusted_without_allowed_names() -> None:
     asked = authenticator()
     asked.trust = Trust(
         proxies=FrontProxies(authorities=PROXIES, user_headers=("x-remote-user",)),
@@ -304,7 +308,7 @@ async def test_without_names_every_certified_proxy_is_trusted() -> None:
     assert (await asked.identify(told)).name == "carol"
 
 
-async def test_a_token_that_cannot_be_reviewed_is_refused_and_reviewed_again() -> None:
+async def test_failed_token_review_refuses_and_is_not_cached() -> None:
     reviewer = Reviewer(None)
     asked = authenticator(reviewer)
 
@@ -316,7 +320,7 @@ async def test_a_token_that_cannot_be_reviewed_is_refused_and_reviewed_again() -
 
 
 class Crowded(Reviewer):
-    """An API server that answers about good tokens alone."""
+    """API server that responds only to reviews of valid tokens."""
 
     async def review_token(self, token: str) -> UserInfo | None:
         user = await super().review_token(token)
@@ -325,7 +329,7 @@ class Crowded(Reviewer):
         return user
 
 
-async def test_a_crowd_of_wrong_tokens_lets_a_newcomer_from_elsewhere_in() -> None:
+async def test_flood_of_unknown_tokens_does_not_block_other_addresses() -> None:
     reviewer = Crowded({"right": ALICE})
     asked = authenticator(reviewer)
     crowd = [
@@ -354,12 +358,12 @@ async def test_a_crowd_of_wrong_tokens_lets_a_newcomer_from_elsewhere_in() -> No
         ("/", False),
     ],
 )
-def test_paths_are_exact_or_beginnings(path: str, covered: bool) -> None:
+def test_always_allowed_paths_match_exactly_or_by_prefix(path: str, covered: bool) -> None:
     assert (path in PathSet(OPEN)) is covered
     assert (path in PathSet([pattern.removeprefix("/") for pattern in OPEN])) is covered
 
 
-async def test_masters_may_all_and_open_paths_are_for_all() -> None:
+async def test_system_masters_and_open_paths_are_allowed_without_a_review() -> None:
     reviewer = Reviewer(allowed=())
     asked = authorizer(reviewer)
     root = UserInfo(name="root", groups=("system:masters",))
@@ -369,7 +373,7 @@ async def test_masters_may_all_and_open_paths_are_for_all() -> None:
     assert reviewer.asked == []
 
 
-async def test_another_user_verb_or_path_is_another_question() -> None:
+async def test_decisions_are_cached_by_user_verb_and_path() -> None:
     reviewer = Reviewer(allowed=[("alice", "/metrics")])
     asked = authorizer(reviewer)
     group = UserInfo(name="alice", groups=("more",))
@@ -385,7 +389,7 @@ async def test_another_user_verb_or_path_is_another_question() -> None:
     assert len(reviewer.asked) == 4
 
 
-async def test_no_answer_is_not_remembered() -> None:
+async def test_failed_access_review_is_not_cached() -> None:
     reviewer = Reviewer(allowed=None)
     asked = authorizer(reviewer)
 
@@ -396,8 +400,8 @@ async def test_no_answer_is_not_remembered() -> None:
     assert len(reviewer.asked) == 2
 
 
-def test_a_key_is_short_however_long_the_question() -> None:
-    """And no two questions share one, whatever characters they are made of."""
+def test_cache_key_has_a_fixed_length() -> None:
+    """Different attributes have different keys, whatever their characters."""
     keys = {digest(("get", "/" + text)) for text in ("a", "b", "\udcff", "x" * 100_000)}
 
     assert {len(key) for key in keys} == {32}
@@ -405,7 +409,7 @@ def test_a_key_is_short_however_long_the_question() -> None:
 
 
 class Source:
-    """Answers with the number of the question, once it is let."""
+    """Source that returns the number of its call once it is released."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -419,7 +423,7 @@ class Source:
         return number
 
 
-async def test_a_crowd_of_wrong_tokens_keeps_nobody_waiting_whose_token_was_good() -> None:
+async def test_flood_of_unknown_tokens_does_not_delay_known_valid_tokens() -> None:
     reviewer = Crowded({"right": ALICE})
     asked = authenticator(reviewer, ttl_s=0)
     await asked.identify(bearer("right"))
@@ -435,8 +439,8 @@ async def test_a_crowd_of_wrong_tokens_keeps_nobody_waiting_whose_token_was_good
     await cancel_and_join(*crowd)
 
 
-async def test_whose_token_was_good_keeps_the_connection_before_the_review() -> None:
-    """A token that is good no more means nothing."""
+async def test_known_valid_token_marks_its_connection_before_the_review() -> None:
+    """A token that is no longer valid does not mark the connection."""
     reviewer = Reviewer({"right": ALICE})
     asked = authenticator(reviewer, ttl_s=0)
     known = Mock()
@@ -456,7 +460,7 @@ async def test_whose_token_was_good_keeps_the_connection_before_the_review() -> 
     assert (first, unanswered, known.call_count) == (0, 1, 2)
 
 
-async def test_a_crowd_of_nobodies_keeps_nobody_waiting_who_is_somebody() -> None:
+async def test_flood_of_anonymous_callers_does_not_delay_authenticated_ones() -> None:
     answer, asked = asyncio.Event(), []
 
     class Slow(Reviewer):
@@ -480,8 +484,8 @@ async def test_a_crowd_of_nobodies_keeps_nobody_waiting_who_is_somebody() -> Non
     assert len(asked) == 2 * MAX_ANONYMOUS_REVIEWS + 1
 
 
-async def test_who_leaves_does_not_take_the_answer_away() -> None:
-    """Those who ask at the same time get the same answer."""
+async def test_cancelled_waiter_does_not_cancel_a_shared_lookup() -> None:
+    """Concurrent lookups of a key share one result."""
     source, memory = Source(), TTLCache[str, int](lambda _: 9.0, name="test")
     source.let.clear()
     leaves = asyncio.create_task(memory.get("key", source))
@@ -496,8 +500,8 @@ async def test_who_leaves_does_not_take_the_answer_away() -> None:
     assert leaves.cancelled()
 
 
-async def test_a_question_that_nobody_waits_for_ends() -> None:
-    """And who comes after that asks anew."""
+async def test_lookup_without_waiters_is_cancelled() -> None:
+    """A later lookup starts a new one."""
     source, memory = Source(), TTLCache[str, int](lambda _: 9.0, name="test")
     source.let.clear()
     before = asyncio.all_tasks()
@@ -516,13 +520,13 @@ async def test_a_question_that_nobody_waits_for_ends() -> None:
     assert len(under_way) == 1
 
 
-async def test_nothing_is_kept_for_no_time() -> None:
+async def test_ttl_of_zero_disables_caching() -> None:
     source, memory = Source(), TTLCache[str, int](lambda _: 0.0, name="test")
 
     assert [await memory.get("key", source), await memory.get("key", source)] == [1, 2]
 
 
-async def test_an_answer_whose_time_is_over_leaves_though_nobody_asks() -> None:
+async def test_expired_entries_are_removed_without_a_lookup() -> None:
     shelf = LRUStore()
     memory = TTLCache[str, str](float, name="leaving", store=shelf)
 
@@ -540,7 +544,7 @@ async def test_an_answer_whose_time_is_over_leaves_though_nobody_asks() -> None:
     assert metrics.REGISTRY.get_sample_value("ccm_serving_cache_bytes", labels) == 0
 
 
-async def test_the_answer_unused_for_longest_is_forgotten_first_over_all_caches() -> None:
+async def test_least_recently_used_entry_of_all_caches_is_evicted_first() -> None:
     source = Source()
     shelf = LRUStore(2 * ENTRY_OVERHEAD + 10)
     memory = TTLCache[str, int](lambda _: 9.0, name="test", store=shelf)

@@ -1,4 +1,4 @@
-"""Where certificates come from: files, a directory, memory; and the names in them."""
+"""Sources of certificates (files, a directory, memory), and the names in them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parsed(pair: KeyPair) -> x509.Certificate:
 
 
 @pytest.mark.row("serving-tls-01")
-async def test_a_certificate_in_memory_is_valid_for_a_year_from_an_hour_ago() -> None:
+async def test_self_signed_certificate_is_valid_for_a_year_from_an_hour_ago() -> None:
 
     certificate = parsed(await memory(LOCAL)())
 
@@ -45,13 +45,15 @@ async def test_a_certificate_in_memory_is_valid_for_a_year_from_an_hour_ago() ->
         ("127.0.0.1", ("localhost", "127.0.0.1")),
     ],
 )
-async def test_names_of_a_certificate_in_memory(address: str, names: tuple[str, ...]) -> None:
+async def test_self_signed_certificate_names_localhost_and_the_address(
+    address: str, names: tuple[str, ...]
+) -> None:
     pair = await memory(tls.hosts_of(ip_address(address)))()
 
     assert await tls.names_in(pair) == names
 
 
-async def test_a_certificate_in_memory_stays_until_a_month_before_its_end() -> None:
+async def test_self_signed_certificate_is_renewed_a_month_before_expiry() -> None:
     source = memory(LOCAL)
     first = await source()
 
@@ -62,7 +64,7 @@ async def test_a_certificate_in_memory_stays_until_a_month_before_its_end() -> N
 
 
 @pytest.mark.row("serving-tls-02")
-async def test_a_directory_gets_a_pair_that_the_next_process_uses_again(tmp_path: Path) -> None:
+async def test_cert_dir_gets_a_pair_that_the_next_process_reuses(tmp_path: Path) -> None:
     folder = tmp_path / "certs"
 
     made = await directory(folder, "daemon", LOCAL)()
@@ -73,7 +75,7 @@ async def test_a_directory_gets_a_pair_that_the_next_process_uses_again(tmp_path
 
 
 @pytest.mark.row("serving-tls-02")
-async def test_half_a_pair_in_a_directory_is_replaced(tmp_path: Path) -> None:
+async def test_incomplete_pair_in_the_cert_dir_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "daemon.crt").write_text("left over")
 
     made = await directory(tmp_path, "daemon", LOCAL)()
@@ -82,7 +84,7 @@ async def test_half_a_pair_in_a_directory_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("serving-tls-07")
-async def test_names_without_a_list_are_those_the_certificate_carries(tmp_path: Path) -> None:
+async def test_sni_names_default_to_those_in_the_certificate(tmp_path: Path) -> None:
     authority = pki.Authority(tmp_path, "authority")
     main = authority.server("main.example", file="main")
     other = authority.server("a.example", "*.b.example", "192.0.2.9", file="other")
@@ -105,7 +107,7 @@ async def test_names_without_a_list_are_those_the_certificate_carries(tmp_path: 
 
 
 @pytest.mark.row("serving-tls-07")
-async def test_an_exact_name_goes_before_a_wildcard() -> None:
+async def test_exact_sni_name_wins_over_a_wildcard() -> None:
     wild, exact, main = (KeyPair(chain=text, key=b"") for text in (b"wild", b"exact", b"main"))
     loaded = tls.LoadedCertificates(
         main=main, named=((("*.example",), wild), (("a.example",), exact))
@@ -116,5 +118,5 @@ async def test_an_exact_name_goes_before_a_wildcard() -> None:
     assert loaded.for_name("c.b.example") == main
 
 
-async def test_the_key_is_never_shown() -> None:
+async def test_private_key_is_not_in_the_repr() -> None:
     assert "secret" not in repr(KeyPair(chain=b"chain", key=b"secret"))

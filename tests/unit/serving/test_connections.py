@@ -1,4 +1,4 @@
-"""The places of connections, and what their bodies may cost."""
+"""Slots of connections, and the memory for request bodies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Port:
     def comes(
         self, *names: str, stage: ConnectionStage = ConnectionStage.SILENT, origin: str = ""
     ) -> None:
-        """These come from there, one after the other, and get so far."""
+        """Open these connections from an origin, each up to a stage."""
         for name in names:
             seat = self.seats[name] = self.connections.admit(origin)
             seat.abort = lambda name=name: self.ended.append(name)  # type: ignore[misc]
@@ -49,7 +49,7 @@ def names(letter: str, number: int) -> list[str]:
 
 
 @pytest.mark.parametrize("stage", ConnectionStage)
-def test_a_crowd_from_one_address_ends_its_own(stage: ConnectionStage) -> None:
+def test_flood_from_one_address_evicts_only_its_own_connections(stage: ConnectionStage) -> None:
     port = Port()
     port.comes("honest", stage=stage, origin="a")
     port.comes(*names("c", 10 * MOST), stage=stage, origin="b")
@@ -59,7 +59,7 @@ def test_a_crowd_from_one_address_ends_its_own(stage: ConnectionStage) -> None:
     assert len(port.connections) == MOST
 
 
-def test_what_is_over_takes_no_place_and_is_not_ended_again() -> None:
+def test_released_connection_takes_no_slot_and_is_not_evicted() -> None:
     port = Port()
     port.comes("a", "b")
     port.seats["a"].release()
@@ -71,7 +71,7 @@ def test_what_is_over_takes_no_place_and_is_not_ended_again() -> None:
 
 
 class Crowd:
-    """Callers that stay until they are told to go."""
+    """Callers that keep their slots until they are released."""
 
     def __init__(self, places: int, each: int) -> None:
         self.turns = FairLimiter(places, per_origin=each)
@@ -80,13 +80,13 @@ class Crowd:
         self._over = asyncio.Semaphore(0)
 
     async def come(self, *names: str) -> None:
-        """These come; the first letter says where from."""
+        """Start these callers; the first letter is the origin."""
         for name in names:
             self.tasks[name] = spawn(self._stay(name), name=name)
             await settle()
 
     async def go(self, number: int = 1) -> None:
-        """So many of those that have a place leave it."""
+        """Release this many callers that have a slot."""
         for _ in range(number):
             self._over.release()
             await settle()
@@ -107,12 +107,12 @@ class Crowd:
         ("", ""),
     ],
 )
-def test_where_a_caller_counts_as_coming_from(host: str, origin: str) -> None:
+def test_origin_is_the_ipv4_address_or_the_ipv6_prefix(host: str, origin: str) -> None:
     assert origin_of(host) == origin
 
 
 class Sender:
-    """Sends a body in pieces, when it is told to."""
+    """Request body that is sent in pieces on request."""
 
     def __init__(self) -> None:
         self._pieces: asyncio.Queue[bytes] = asyncio.Queue()
@@ -150,7 +150,7 @@ SPOKEN = (ConnectionStage.UNFINISHED, ConnectionStage.ANONYMOUS, ConnectionStage
 
 
 @pytest.mark.parametrize("crowd", SPOKEN)
-def test_a_crowd_takes_nobody_else_s_share(crowd: ConnectionStage) -> None:
+def test_flood_in_one_stage_does_not_take_the_share_of_others(crowd: ConnectionStage) -> None:
     port = Port()
     for stage in set(SPOKEN) - {crowd}:
         port.comes(*names(stage.name, SHARE), stage=stage)
@@ -160,7 +160,7 @@ def test_a_crowd_takes_nobody_else_s_share(crowd: ConnectionStage) -> None:
     assert len(port.connections.by_stage[crowd]) == SHARE
 
 
-def test_who_has_not_asked_goes_before_who_has() -> None:
+def test_connection_without_a_request_is_evicted_first() -> None:
     port = Port()
     port.comes(*names("a", SHARE + 1), stage=ConnectionStage.ANONYMOUS)
     port.comes(*names("u", SHARE + 2), stage=ConnectionStage.UNFINISHED)
@@ -169,7 +169,7 @@ def test_who_has_not_asked_goes_before_who_has() -> None:
     assert port.ended == ["u0"]
 
 
-async def test_origins_take_turns() -> None:
+async def test_fair_limiter_alternates_between_origins() -> None:
     crowd = Crowd(1, each=1)
     await crowd.come("a1", "a2", "a3", "a4", "b1", "b2", "c1")
     await crowd.go(7)
@@ -177,8 +177,8 @@ async def test_origins_take_turns() -> None:
     assert crowd.begun == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
 
 
-async def test_who_is_slow_is_told_in_time() -> None:
-    """However it goes on; the time begins when somebody wants to read."""
+async def test_slow_body_times_out() -> None:
+    """The time limit starts with the read, and further data does not extend it."""
     bodies, sender = BodyMemory(BodyLimits(timeout_s=2.0)), Sender()
     with bodies.of(sender) as body:
         await asyncio.sleep(5.0)
@@ -191,7 +191,7 @@ async def test_who_is_slow_is_told_in_time() -> None:
         assert await refused(reading) == 408
 
 
-async def test_a_larger_body_than_allowed_is_refused_when_it_is() -> None:
+async def test_body_is_refused_as_soon_as_it_exceeds_the_limit() -> None:
     bodies, sender = BodyMemory(BodyLimits(max_body=2)), Sender()
     await sender.sends(b"ab", b"c")
 
@@ -199,7 +199,7 @@ async def test_a_larger_body_than_allowed_is_refused_when_it_is() -> None:
     assert bodies.size == 0
 
 
-async def test_where_there_is_no_room_the_largest_unfinished_one_goes() -> None:
+async def test_largest_unfinished_body_is_refused_when_memory_is_full() -> None:
     bodies = BodyMemory(BodyLimits(max_body=9, max_total=10))
     large, larger, small = Sender(), Sender(), Sender()
     readers = [spawn(read(bodies, each), name="read") for each in (large, larger, small)]
@@ -215,7 +215,7 @@ async def test_where_there_is_no_room_the_largest_unfinished_one_goes() -> None:
 
 
 @pytest.mark.parametrize("rest", [(b"4567",), (b"4567", b"")], ids=["goes on", "is whole"])
-async def test_a_whole_one_stays_until_it_is_answered(rest: tuple[bytes, ...]) -> None:
+async def test_complete_body_is_kept_until_its_request_is_answered(rest: tuple[bytes, ...]) -> None:
     bodies, answered = BodyMemory(BodyLimits(max_body=9, max_total=10)), asyncio.Event()
     first, second = Sender(), Sender()
     readers = [
@@ -231,7 +231,7 @@ async def test_a_whole_one_stays_until_it_is_answered(rest: tuple[bytes, ...]) -
     assert bodies.size == 0
 
 
-def test_few_files_mean_few_silent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_low_open_file_limit_allows_few_silent_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (32, 32))
     port = Port()
     port.comes(*names("s", 5))
@@ -239,7 +239,7 @@ def test_few_files_mean_few_silent_ones(monkeypatch: pytest.MonkeyPatch) -> None
     assert port.ended == ["s0"]
 
 
-def test_who_asked_lately_stays() -> None:
+def test_recently_active_connection_is_not_evicted() -> None:
     port = Port()
     port.comes(*names("a", MOST), stage=ConnectionStage.ANONYMOUS)
     port.seats["a0"].advance(ConnectionStage.ANONYMOUS)
@@ -248,7 +248,7 @@ def test_who_asked_lately_stays() -> None:
     assert port.ended == ["a1"]
 
 
-async def test_an_origin_has_some_of_the_places_at_most() -> None:
+async def test_fair_limiter_limits_the_slots_of_an_origin() -> None:
     crowd = Crowd(5, each=2)
     await crowd.come("a1", "a2", "a3", "b1")
     assert crowd.begun == ["a1", "a2", "b1"]
@@ -256,10 +256,13 @@ async def test_an_origin_has_some_of_the_places_at_most() -> None:
     await crowd.go()
     assert crowd.begun[3:] == ["a3"]
     await cancel_and_join(*crowd.tasks.values())
-    assert (crowd.turns._taken, crowd.turns._waiting) == ({}, {})  # nothing of those who left
+    assert (crowd.turns._taken, crowd.turns._waiting) == (
+        {},
+        {},
+    )  # nothing is kept of cancelled callers
 
 
-async def test_a_deadline_ends_with_the_first_request() -> None:
+async def test_connection_deadline_ends_with_the_first_request() -> None:
     loop, port = asyncio.get_running_loop(), Port()
     port.comes("a", "b")
     for seat in port.seats.values():
@@ -274,7 +277,7 @@ async def test_a_deadline_ends_with_the_first_request() -> None:
     assert [timer.cancelled() for timer in timers if timer] == [True, True]
 
 
-def test_places_that_nobody_needs_are_free_for_all() -> None:
+def test_unused_slots_may_be_used_by_any_stage() -> None:
     port = Port()
     port.comes(*names("a", MOST), stage=ConnectionStage.ANONYMOUS)
 

@@ -1,4 +1,4 @@
-"""The way of a request, and the health pages at its end."""
+"""The handler chain, and the health endpoints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def site(*, rights: list[tuple[str, str]] | None = RIGHTS) -> HandlerChain:
 
 
 @pytest.mark.row("serving-matrix-06")
-async def test_without_an_answer_about_rights_it_is_our_error() -> None:
+async def test_failed_access_review_returns_500() -> None:
     answer = await site(rights=None).answer(request("/page", headers=TOKEN))
 
     assert answer.status == 500
@@ -91,7 +91,7 @@ UNMATCHED = 'warn: some health checks cannot be excluded: no matches for "a", "b
     ],
     ids=["well", "verbose", "a name that there is not", "no checks", "excluded", "a failure"],
 )
-async def test_what_is_answered_about_all_checks(
+async def test_health_endpoint_lists_all_checks_on_failure_or_request(
     checks: Sequence[HealthCheck], query: str, status: int, lines: list[str]
 ) -> None:
     assert await answer(checks, query) == (status, lines)
@@ -107,13 +107,13 @@ async def test_what_is_answered_about_all_checks(
         ("/readyz/", 404, "404 page not found\n"),
     ],
 )
-async def test_a_single_check_can_be_asked_for(path: str, status: int, body: str) -> None:
+async def test_health_endpoint_serves_single_checks(path: str, status: int, body: str) -> None:
     response = await health(*BAD).pages["/readyz/"](request(path))
 
     assert (response.status, response.body.decode()) == (status, body)
 
 
-async def test_checks_are_counted_and_a_delete_starts_anew() -> None:
+async def test_health_checks_are_counted_and_a_delete_resets_the_metrics() -> None:
     slis = Slis()
     watched = health(*BAD, slis=slis)
     for _ in range(2):
@@ -148,14 +148,16 @@ async def test_checks_are_counted_and_a_delete_starts_anew() -> None:
         ("/page/", TOKEN, 403),
     ],
 )
-async def test_a_status_for_each_request(path: str, headers: dict[str, str], status: int) -> None:
+async def test_status_of_a_request_depends_on_path_and_credentials(
+    path: str, headers: dict[str, str], status: int
+) -> None:
     answer = await site().answer(request(path, headers=headers))
 
     assert answer.status == status
     assert ("Cache-Control", "no-cache, private") in answer.headers
 
 
-async def test_a_cause_shows_no_secret() -> None:
+async def test_health_check_detail_is_masked() -> None:
     redact.register("a-password-of-somebody")
     try:
         _, lines = await answer([check("cloud", failed("login a-password-of-somebody failed"))])

@@ -1,4 +1,4 @@
-"""What a caller may cost, and what a server says to requests it cannot serve."""
+"""Resource limits of callers, and responses to invalid requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def echo(request: Request) -> Response:
 async def serving(
     handler: http.Handler = echo, *, context: ssl.SSLContext | None = None, **limits: Any
 ) -> AsyncIterator[int]:
-    """A server of this handler; its port."""
+    """Run a server with this handler; yield its port."""
     server = http.Server(handler, context=context, **limits)
     opened = acceptor.bind(acceptor.Endpoint(address=LOOPBACK, port=0))
     await server.start(opened)
@@ -46,7 +46,7 @@ async def serving(
 
 
 async def exchange(port: int, sent: bytes, **secured: Any) -> bytes:
-    """All that comes back until the server hangs up."""
+    """Return everything received until the server closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, **secured)
     try:
         writer.write(sent)
@@ -67,7 +67,7 @@ async def slowly(_request: Request) -> Response:
 
 @asynccontextmanager
 async def knowing(root: pki.Authority) -> AsyncIterator[tuple[int, list[http.Caller]]]:
-    """A server that believes an authority: its port, and who called."""
+    """Run a server that trusts a CA; yield its port and its callers."""
     told: list[http.Caller] = []
     pair = root.server("localhost")
     keeper = tls.CertReloader(
@@ -85,8 +85,8 @@ async def knowing(root: pki.Authority) -> AsyncIterator[tuple[int, list[http.Cal
 
 
 @pytest.mark.row("serving-tls-05")
-async def test_a_caller_of_tls_12_is_known_again_on_each_connection(tmp_path: Path) -> None:
-    """A session that TLS resumes would come without the chain of certificates."""
+async def test_tls_12_caller_is_identified_on_each_connection(tmp_path: Path) -> None:
+    """A resumed TLS session would have no certificate chain."""
     root = pki.Authority(tmp_path, "root")
     context = root.client("someone").context(trusts=root.file)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -109,7 +109,7 @@ async def test_a_caller_of_tls_12_is_known_again_on_each_connection(tmp_path: Pa
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "::", "0.0.0.0"])
-async def test_both_families_of_addresses_are_listened_on(address: str) -> None:
+async def test_server_listens_on_ipv4_and_ipv6_addresses(address: str) -> None:
     with acceptor.bind(acceptor.Endpoint(address=ip_address(address), port=0)) as opened:
         port = opened.getsockname()[1]
         host = "::1" if ":" in address else "127.0.0.1"
@@ -121,7 +121,7 @@ async def test_both_families_of_addresses_are_listened_on(address: str) -> None:
             writer.close()
 
 
-async def test_a_port_that_is_taken_is_named_and_one_may_be_shared() -> None:
+async def test_taken_port_is_named_unless_it_is_shared() -> None:
     shared = acceptor.Endpoint(address=LOOPBACK, port=0, share_port=True)
     with acceptor.bind(shared) as opened:
         port = opened.getsockname()[1]
@@ -155,20 +155,20 @@ HALVES = b"".join(b"X-%d: %s\r\n" % (each, b"x" * (http.MAX_HEADER // 2)) for ea
         (b"\x16\x03\x01\x00\r\n\r\n", b"400"),
     ],
 )
-async def test_what_is_too_large_or_no_http_is_refused(sent: bytes, status: bytes) -> None:
+async def test_too_large_or_malformed_request_is_refused(sent: bytes, status: bytes) -> None:
     async with serving(bodies=BodyLimits(max_body=10)) as port:
         assert (await exchange(port, sent))[9:12] == status
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", GET])
-async def test_who_sends_no_header_in_time_is_hung_up_on(sent: bytes) -> None:
-    # What the server did not read any more of becomes a reset.
+async def test_connection_without_a_complete_header_is_closed_in_time(sent: bytes) -> None:
+    # Unread data makes the close a reset.
     async with serving(header_s=0.1) as port:
         with contextlib.suppress(ConnectionResetError):
             assert await exchange(port, sent) == b""
 
 
-async def test_a_handler_that_stumbles_is_a_500_without_a_detail() -> None:
+async def test_failing_handler_returns_500_without_details() -> None:
     async def stumble(_request: Request) -> Response:
         raise RuntimeError("a secret")
 
@@ -183,7 +183,7 @@ REST = LAST[5:]
 
 
 @pytest.mark.parametrize(("length", "status"), [(http.MAX_QUERY, 200), (http.MAX_QUERY + 2, 414)])
-async def test_a_query_has_a_limit_before_it_is_taken_apart(length: int, status: int) -> None:
+async def test_query_length_is_limited_before_parsing(length: int, status: int) -> None:
     query = b"a&" * (length // 2)
 
     async with serving(size) as port:
@@ -192,7 +192,7 @@ async def test_a_query_has_a_limit_before_it_is_taken_apart(length: int, status:
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
 
 
-async def test_a_body_is_not_unpacked() -> None:
+async def test_compressed_body_is_not_decompressed() -> None:
     body = gzip.compress(b"\0" * MAX_BODY * 4)
     header = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
 
@@ -202,7 +202,7 @@ async def test_a_body_is_not_unpacked() -> None:
     assert answer.endswith(f"\r\n\r\n{len(body)} 0".encode())
 
 
-async def test_requests_on_one_connection_do_not_add_up() -> None:
+async def test_header_limit_applies_to_each_request_of_a_connection() -> None:
     field = b"X-Fact: " + b"x" * (http.MAX_HEADER // 2) + b"\r\n"
     request = b"GET / HTTP/1.1\r\nHost: x\r\n" + field + b"\r\n"
     last = b"GET /" + REST + field + b"\r\n"
@@ -213,7 +213,7 @@ async def test_requests_on_one_connection_do_not_add_up() -> None:
     assert answers.count(b"HTTP/1.1 200") == 13
 
 
-async def test_many_large_fields_of_a_header_are_not_kept() -> None:
+async def test_header_with_many_large_fields_closes_the_connection() -> None:
     field = b"x" * (http.MAX_HEADER // 2) + b"\r\n"
     header = b"".join(b"X-%d: %s" % (number, field) for number in range(32))
 
@@ -233,7 +233,7 @@ TRUST.verify_mode = ssl.CERT_NONE
 
 @pytest.fixture
 def context(tmp_path: Path) -> ssl.SSLContext:
-    """A server's."""
+    """TLS context of a server."""
     files = pki.Authority(tmp_path, "ca").server("localhost")
     found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     found.load_cert_chain(files.chain, files.key)
@@ -241,7 +241,7 @@ def context(tmp_path: Path) -> ssl.SSLContext:
 
 
 async def come(port: int, number: int, sent: bytes = b"", **how: Any) -> list[asyncio.StreamWriter]:
-    """So many callers, one after the other."""
+    """Connect this many callers, one after the other."""
     writers = []
     for _ in range(number):
         _, writer = await asyncio.open_connection("127.0.0.1", port, **how)
@@ -252,7 +252,7 @@ async def come(port: int, number: int, sent: bytes = b"", **how: Any) -> list[as
 
 @asynccontextmanager
 async def callers(port: int, number: int, sent: bytes = b"", **how: Any) -> AsyncIterator[None]:
-    """So many callers that stay."""
+    """Keep this many callers connected."""
     writers = await come(port, number, sent, **how)
     try:
         yield
@@ -264,7 +264,7 @@ async def callers(port: int, number: int, sent: bytes = b"", **how: Any) -> Asyn
 @pytest.mark.parametrize(
     ("sent", "secured"), [(b"", False), (b"G", False), (GET, True)], ids=["silent", "begun", "tls"]
 )
-async def test_a_crowd_does_not_keep_anybody_from_an_answer(
+async def test_flood_of_incomplete_requests_does_not_block_a_request(
     monkeypatch: pytest.MonkeyPatch, context: ssl.SSLContext, sent: bytes, secured: bool
 ) -> None:
     few = {"max_connections": 9, "max_silent": 9}
@@ -277,8 +277,8 @@ async def test_a_crowd_does_not_keep_anybody_from_an_answer(
     assert answer.startswith(b"HTTP/1.1 200")
 
 
-async def test_who_sends_requests_ahead_is_hung_up_on(context: ssl.SSLContext) -> None:
-    """They would be kept while the first is answered."""
+async def test_too_many_pipelined_requests_close_the_connection(context: ssl.SSLContext) -> None:
+    """They would occupy memory while the first one is answered."""
     answered = asyncio.Event()
 
     async def wait(_request: http.Request) -> http.Response:
@@ -296,10 +296,10 @@ def begun_or_waiting() -> list[asyncio.Task[Any]]:
     return [task for task in asyncio.all_tasks() if task.get_name() == "caller"]
 
 
-async def test_a_crowd_that_begins_tls_costs_a_caller_from_elsewhere_nothing(
+async def test_tls_handshakes_of_one_address_do_not_delay_other_addresses(
     context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a crowd from one address a few begin at a time, and who loses its place waits no more."""
+    """Handshakes per address are limited, and an evicted connection leaves the queue."""
     monkeypatch.setattr(acceptor, "PACE_S", 60.0)
     begun: list[acceptor._TlsProtocol] = []
     monkeypatch.setattr(
@@ -324,7 +324,7 @@ async def test_a_crowd_that_begins_tls_costs_a_caller_from_elsewhere_nothing(
 
 
 class Short(socket.socket):
-    """A port of a process that has no file descriptor left, for a while."""
+    """Socket of a process that temporarily has no file descriptor left."""
 
     lacks = 1
 
@@ -335,7 +335,9 @@ class Short(socket.socket):
         return super().accept()
 
 
-async def test_a_shortage_of_files_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_recovers_from_a_shortage_of_file_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(acceptor, "_PAUSE_S", 0.05)
     server = http.Server(echo)
     with acceptor.bind(acceptor.Endpoint(address=LOOPBACK, port=0)) as opened:

@@ -1,4 +1,4 @@
-"""TLS of a server: names of the settings, and what a running server presents and accepts."""
+"""TLS of a server: setting names, served certificates, and accepted clients."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ async def whom(request: Request) -> Response:
 
 @asynccontextmanager
 async def serving(kept: tls.CertReloader) -> AsyncIterator[int]:
-    """A server that tells its callers who they are; its port."""
+    """Run a server that returns the identity of its caller; yield its port."""
     await kept.start()
     async with test_http.serving(whom, context=kept.context) as port:
         yield port
 
 
 async def call(port: int, context: ssl.SSLContext, name: str = "localhost") -> tuple[Any, str]:
-    """What TLS agreed on, and what the server said."""
+    """Return the TLS connection and the response of the server."""
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", port, ssl=context, server_hostname=name
     )
@@ -69,13 +69,13 @@ async def call(port: int, context: ssl.SSLContext, name: str = "localhost") -> t
 
 
 async def presented(port: int, context: ssl.SSLContext, name: str = "localhost") -> str:
-    """The common name of the server's certificate."""
+    """Return the common name of the server's certificate."""
     secured, _ = await call(port, context, name)
     facts = dict(part[0] for part in secured.getpeercert()["subject"])
     return str(facts["commonName"])
 
 
-def test_each_name_is_known_to_openssl() -> None:
+def test_every_suite_and_group_is_known_to_openssl() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for name in set(policy.SUITES.values()):
         context.set_ciphers(f"{name}:@SECLEVEL=0")
@@ -93,7 +93,7 @@ def test_each_name_is_known_to_openssl() -> None:
         ("", (), (29, 4588), "group 4588 is unknown; known: 23 \\(prime256v1\\)"),
     ],
 )
-def test_an_unknown_name_is_an_error_that_lists_the_known_ones(
+def test_unknown_tls_setting_lists_the_known_ones(
     minimum: str, suites: tuple[str, ...], groups: tuple[int, ...], told: str
 ) -> None:
     with pytest.raises(policy.TlsError, match=told):
@@ -101,7 +101,7 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones(
 
 
 def of_tls_12(context: ssl.SSLContext, suites: str = "") -> ssl.SSLContext:
-    """A client that knows nothing newer; there a refusal comes with the handshake."""
+    """Limit a client to TLS 1.2, where a refusal happens during the handshake."""
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     if suites:
         context.set_ciphers(suites)
@@ -118,7 +118,7 @@ def of_tls_12(context: ssl.SSLContext, suites: str = "") -> ssl.SSLContext:
     ],
     ids=["its suite", "another suite", "any suite", "an older version"],
 )
-async def test_suites_and_lowest_version_are_kept_to(
+async def test_cipher_suites_and_minimum_version_are_enforced(
     authority: pki.Authority,
     minimum: str,
     suites: tuple[str, ...],
@@ -138,7 +138,7 @@ async def test_suites_and_lowest_version_are_kept_to(
 
 
 @pytest.mark.row("serving-tls-06")
-async def test_http_2_is_not_agreed_on(authority: pki.Authority) -> None:
+async def test_http_2_is_not_negotiated(authority: pki.Authority) -> None:
     client = pki.client_context(authority.file)
     client.set_alpn_protocols(["h2", "http/1.1"])
 
@@ -149,7 +149,7 @@ async def test_http_2_is_not_agreed_on(authority: pki.Authority) -> None:
 
 
 @pytest.mark.row("serving-tls-07")
-async def test_a_host_name_has_its_certificate(authority: pki.Authority) -> None:
+async def test_sni_selects_the_certificate(authority: pki.Authority) -> None:
     other = authority.server("other.example", file="other")
     kept = keeper(
         authority.server("localhost"), SniCertificate(source=files(other), names=("*.EXAMPLE",))
@@ -162,7 +162,9 @@ async def test_a_host_name_has_its_certificate(authority: pki.Authority) -> None
 
 
 @pytest.mark.row("serving-tls-03")
-async def test_a_changed_certificate_is_shown(authority: pki.Authority, tmp_path: Path) -> None:
+async def test_changed_certificate_is_served_once_its_key_matches(
+    authority: pki.Authority, tmp_path: Path
+) -> None:
     used = authority.server("localhost", file="used")
     client = pki.client_context(authority.file)
     client.check_hostname = False
@@ -173,7 +175,7 @@ async def test_a_changed_certificate_is_shown(authority: pki.Authority, tmp_path
 
         fresh = authority.server("fresh.example", file="fresh")
         shutil.copy(fresh.chain, used.chain)
-        with pytest.raises(CertificateError):  # its key is still the old one
+        with pytest.raises(CertificateError):  # the key is still the old one
             await kept.check()
         assert await presented(port, client) == "localhost"
 
@@ -183,7 +185,7 @@ async def test_a_changed_certificate_is_shown(authority: pki.Authority, tmp_path
 
 
 @pytest.mark.row("serving-lookup-04")
-async def test_changed_authorities_count_at_once(authority: pki.Authority, tmp_path: Path) -> None:
+async def test_changed_client_cas_apply_at_once(authority: pki.Authority, tmp_path: Path) -> None:
     kept = keeper(authority.server("localhost"))
     kept.trust(authority.own)
     someone = of_tls_12(authority.client("someone").context(trusts=authority.file))
@@ -200,7 +202,7 @@ async def test_changed_authorities_count_at_once(authority: pki.Authority, tmp_p
     assert unasked == "{}"
 
 
-async def test_authorities_that_are_none_leave_the_old_ones(authority: pki.Authority) -> None:
+async def test_invalid_client_cas_keep_the_former_ones(authority: pki.Authority) -> None:
     kept = keeper(authority.server("localhost"))
     kept.trust(authority.own)
     await kept.start()
@@ -213,7 +215,7 @@ async def test_authorities_that_are_none_leave_the_old_ones(authority: pki.Autho
     assert kept._newest is before
 
 
-async def test_a_key_that_needs_a_password_is_an_error(authority: pki.Authority) -> None:
+async def test_encrypted_private_key_is_an_error(authority: pki.Authority) -> None:
     pair = authority.server("localhost")
     key = serialization.load_pem_private_key(pair.key.read_bytes(), password=None)
     pair.key.write_bytes(
@@ -228,8 +230,10 @@ async def test_a_key_that_needs_a_password_is_an_error(authority: pki.Authority)
         await keeper(pair).start()
 
 
-async def test_webhook_callers_show_certificates(tmp_path: Path, authority: pki.Authority) -> None:
-    """The file is followed; one that cannot be used leaves the old one."""
+async def test_webhook_requires_a_certificate_of_the_client_ca_file(
+    tmp_path: Path, authority: pki.Authority
+) -> None:
+    """The file is reloaded; an unusable one keeps the former CAs."""
     own = pki.Authority(tmp_path, "own")
     listed = tmp_path / "listed.crt"
     listed.write_bytes(authority.own)
@@ -258,8 +262,8 @@ async def test_webhook_callers_show_certificates(tmp_path: Path, authority: pki.
         assert (await call(port, others))[1] == "{'commonName': 'other'}"
 
 
-async def test_callers_may_show_a_certificate(authority: pki.Authority, tmp_path: Path) -> None:
-    """An intermediate authority may be trusted alone."""
+async def test_client_certificate_is_optional(authority: pki.Authority, tmp_path: Path) -> None:
+    """An intermediate CA may be trusted on its own."""
     middle = pki.Authority(tmp_path, "middle", signed_by=authority)
     kept = keeper(authority.server("localhost"))
     kept.trust(middle.own)
@@ -273,7 +277,7 @@ async def test_callers_may_show_a_certificate(authority: pki.Authority, tmp_path
     assert unknown == "{}"
 
 
-def test_nothing_set_means_tls_12_and_only_suites_of_tls_13_no_other_version() -> None:
+def test_minimum_tls_version_is_12_or_13_with_only_suites_of_tls_13() -> None:
     rules = policy.parse_policy("", (), ())
 
     assert rules == policy.TlsPolicy(minimum=ssl.TLSVersion.TLSv1_2, suites=(), groups=())

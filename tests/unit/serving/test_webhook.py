@@ -1,4 +1,4 @@
-"""Admission webhooks: the wire, status codes, limits, metrics, and what is decided."""
+"""Admission webhooks: protocol, status codes, limits, metrics, and decisions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Gate:
         return admission.ALLOWED
 
     async def holds(self, number: int) -> None:
-        """Wait until so many are inside."""
+        """Wait until this many calls are inside."""
         while self.inside < number:
             await asyncio.sleep(0.01)
 
@@ -65,7 +65,7 @@ async def serving(
     kept: http.BodyLimits = admission.BODY_LIMITS,
     name: str = "test-hook",
 ) -> AsyncIterator[Ask]:
-    """A server; a function that posts to the first webhook: status and body."""
+    """Run a server; yield a function that posts to the first webhook: status and body."""
     hooks = [
         admission.Webhook(name=name if not number else f"{name}-{number}", handle=handler)
         for number, handler in enumerate(handlers)
@@ -93,7 +93,7 @@ def counted(name: str, code: str, *, metric: str = "request_total") -> float:
 
 
 @pytest.mark.row("webhook-serve-01")
-async def test_a_request_is_answered_with_its_uid() -> None:
+async def test_admission_response_has_the_uid_of_the_request() -> None:
     async with serving(allow) as ask:
         status, text = await ask()
 
@@ -106,7 +106,7 @@ async def test_a_request_is_answered_with_its_uid() -> None:
 
 
 @pytest.mark.row("webhook-serve-01")
-async def test_a_refusal_is_an_answer_too() -> None:
+async def test_denied_request_gets_a_response_with_the_message() -> None:
     name = "denying"
     async with serving(deny, name=name) as ask:
         status, text = await ask()
@@ -129,7 +129,9 @@ async def test_a_refusal_is_an_answer_too() -> None:
     ],
     ids=["a parameter", "another type", "empty", "no JSON", "no request"],
 )
-async def test_bad_requests_are_refused(body: bytes, headers: dict[str, str], message: str) -> None:
+async def test_malformed_admission_requests_return_400(
+    body: bytes, headers: dict[str, str], message: str
+) -> None:
     async with serving(allow) as ask:
         status, text = await ask(body, headers=headers)
 
@@ -139,8 +141,8 @@ async def test_bad_requests_are_refused(body: bytes, headers: dict[str, str], me
 
 @pytest.mark.row("webhook-serve-03")
 @pytest.mark.parametrize("handler", [AsyncMock(side_effect=RuntimeError), AsyncMock()])
-async def test_a_webhook_that_fails_is_our_fault(handler: admission.Handler) -> None:
-    """Also by giving no answer at all."""
+async def test_failing_webhook_returns_500(handler: admission.Handler) -> None:
+    """A handler that returns None fails as well."""
     async with serving(handler) as ask:
         status, text = await ask()
 
@@ -149,7 +151,7 @@ async def test_a_webhook_that_fails_is_our_fault(handler: admission.Handler) -> 
 
 
 @pytest.mark.row("webhook-metrics-01")
-async def test_every_answer_is_counted_and_measured() -> None:
+async def test_webhook_requests_are_counted_and_measured() -> None:
     name = "counting"
     async with serving(allow, name=name) as ask:
         assert counted(name, "500") == 0
@@ -168,14 +170,14 @@ async def test_every_answer_is_counted_and_measured() -> None:
 
 
 @pytest.mark.row("webhook-limits-01")
-async def test_a_body_may_not_be_endless() -> None:
+async def test_webhook_body_size_is_limited() -> None:
     async with serving(allow, kept=http.BodyLimits(max_body=len(BODY))) as ask:
         assert (await ask())[0] == 200
         assert (await ask(BODY + b" "))[0] == 413
 
 
 @pytest.mark.row("webhook-limits-01")
-async def test_a_caller_may_not_send_for_ever() -> None:
+async def test_webhook_body_must_arrive_in_time() -> None:
     answered = asyncio.Event()
 
     async def slowly() -> AsyncIterator[bytes]:
@@ -195,8 +197,10 @@ async def test_a_caller_may_not_send_for_ever() -> None:
 @pytest.mark.parametrize(
     ("asked", "limit_s"), [("50ms", 10.0), *((text, 0.05) for text in ("1h", "-1s", "soon", ""))]
 )
-async def test_a_webhook_decides_before_its_deadline(asked: str, limit_s: float) -> None:
-    """And a caller cannot buy more time."""
+async def test_webhook_times_out_at_the_shorter_of_limit_and_requested_timeout(
+    asked: str, limit_s: float
+) -> None:
+    """The caller cannot extend the limit."""
     async with serving(Gate(), limits=admission.WebhookLimits(timeout_s=limit_s)) as ask:
         status, text = await ask(path=f"/test-hook?timeout={asked}")
 
@@ -205,7 +209,7 @@ async def test_a_webhook_decides_before_its_deadline(asked: str, limit_s: float)
 
 
 @pytest.mark.row("webhook-limits-01")
-async def test_only_so_many_are_decided_at_once_and_others_wait() -> None:
+async def test_concurrent_webhook_requests_are_limited_and_others_wait() -> None:
     gate = Gate()
     async with serving(gate, limits=admission.WebhookLimits(max_concurrent=2)) as ask:
         asked = [spawn(ask(), name="ask") for _ in range(6)]
@@ -218,7 +222,7 @@ async def test_only_so_many_are_decided_at_once_and_others_wait() -> None:
 
 
 @pytest.mark.row("webhook-limits-01")
-async def test_who_waits_for_too_long_is_told() -> None:
+async def test_waiting_webhook_request_returns_503_at_its_timeout() -> None:
     gate = Gate()
     async with serving(gate, limits=admission.WebhookLimits(max_concurrent=1)) as ask:
         first = spawn(ask(), name="ask")
@@ -305,7 +309,9 @@ async def asked(
     ],
     ids=["every wrong value is named", "served from now on", "exchanged for another"],
 )
-async def test_refused(new: Service, old: Service | None, message: str) -> None:
+async def test_service_with_invalid_annotations_is_denied(
+    new: Service, old: Service | None, message: str
+) -> None:
     answer = await asked(new, old)
 
     assert (answer.allowed, answer.code, answer.message) == (False, 403, message)
@@ -339,12 +345,14 @@ PASSES: Mapping[str, tuple[Any, Any, dict[str, Any]]] = {
 
 @pytest.mark.row("webhook-annotations-03", "webhook-annotations-04", "webhook-annotations-05")
 @pytest.mark.parametrize(("new", "old", "facts"), PASSES.values(), ids=PASSES)
-async def test_what_passes_without_a_word(new: Any, old: Any, facts: dict[str, Any]) -> None:
+async def test_valid_service_is_allowed_without_warnings(
+    new: Any, old: Any, facts: dict[str, Any]
+) -> None:
     assert await asked(new, old, **facts) == admission.ALLOWED
 
 
 @pytest.mark.row("webhook-annotations-02")
-async def test_an_unknown_name_below_the_prefix_is_a_warning() -> None:
+async def test_unknown_annotation_with_the_prefix_is_a_warning() -> None:
     close = await asked(service({PREFIX + "sise": "small"}))
     far = await asked(service({PREFIX + "qqq": "x"}))
 
@@ -358,7 +366,7 @@ async def test_an_unknown_name_below_the_prefix_is_a_warning() -> None:
     )
 
 
-async def test_an_object_that_is_no_service_is_the_callers_mistake() -> None:
+async def test_object_that_is_no_service_is_a_decode_error() -> None:
     with pytest.raises(msgspec.DecodeError):
         await asked({"metadata": {"annotations": 7}})
 
@@ -408,12 +416,14 @@ def answered(answer: admission.AdmissionResponse) -> dict[str, Any]:
         (json.dumps({**UPDATE_REVIEW, "request": {}}).encode(), "uid"),
     ],
 )
-def test_what_cannot_be_answered_is_refused(body: bytes, message: str) -> None:
+def test_invalid_admission_review_is_refused(body: bytes, message: str) -> None:
     with pytest.raises(admission.InvalidReview, match=message):
         admission.decode(body)
 
 
-async def test_unknown_names_cost_no_more_than_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_annotations_are_compared_only_up_to_the_warning_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compared: list[str] = []
 
     def compare(word: str, *_rest: Any, **_more: Any) -> list[str]:
@@ -428,7 +438,7 @@ async def test_unknown_names_cost_no_more_than_warnings(monkeypatch: pytest.Monk
     assert max(len(word) for word in compared) < 1000
 
 
-async def test_warnings_come_with_a_refusal_too_and_have_a_limit() -> None:
+async def test_denied_service_also_gets_a_limited_number_of_warnings() -> None:
     strangers = {f"{PREFIX}q{number}": "x" for number in range(100)}
 
     answer = await asked(service({SIZE: "huge", **strangers}))
@@ -437,7 +447,7 @@ async def test_warnings_come_with_a_refusal_too_and_have_a_limit() -> None:
     assert len(answer.warnings) == MAX_WARNINGS
 
 
-async def test_what_stays_wrong_beside_a_change_is_a_warning() -> None:
+async def test_unchanged_invalid_annotation_is_only_a_warning() -> None:
     before = service({SIZE: "huge", COLOUR: "green"})
 
     answer = await asked(service({SIZE: "huge", COLOUR: "red"}), before)
@@ -446,8 +456,8 @@ async def test_what_stays_wrong_beside_a_change_is_a_warning() -> None:
     assert answer.warnings == (HUGE,)
 
 
-async def test_who_sends_slowly_keeps_nobody_waiting() -> None:
-    """As many as could be decided at once."""
+async def test_slow_senders_do_not_take_webhook_slots() -> None:
+    """There are more slow senders than slots."""
     begun, end = 0, asyncio.Event()
 
     async def slowly() -> AsyncIterator[bytes]:
@@ -469,7 +479,7 @@ async def test_who_sends_slowly_keeps_nobody_waiting() -> None:
         assert [status for status, _ in await asyncio.gather(*slow)] == [200] * 3
 
 
-async def test_a_lost_caller_leaves_no_place_taken() -> None:
+async def test_disconnected_caller_frees_its_webhook_slot() -> None:
     gate = Gate()
     async with serving(gate, limits=admission.WebhookLimits(max_concurrent=1)) as ask:
         lost = spawn(ask(), name="ask")
