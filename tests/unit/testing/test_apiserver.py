@@ -29,7 +29,7 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
 
 class Server:
-    """Requests to one store; bodies are given as Python has them."""
+    """Requests to one store, with bodies as Python objects."""
 
     def __init__(self, store: stores.ObjectStore | None = None, **options: Any) -> None:
         self.store = stores.ObjectStore() if store is None else store
@@ -99,7 +99,7 @@ def refused(code: int, reason: str, *fields: str) -> Any:
 # --- writes --------------------------------------------------------------------------------------
 
 
-def test_a_new_object_gets_the_metadata_of_the_server(server: Server) -> None:
+def test_new_object_gets_metadata_and_defaults_of_the_server(server: Server) -> None:
     claimed = {"uid": "mine", "deletionTimestamp": "2026-01-01T00:00:00Z", "generation": 7}
     made = server.make(NODES, "n", {"metadata": claimed, "status": {"capacity": {"cpu": "2"}}})
 
@@ -133,7 +133,7 @@ def test_a_new_object_gets_the_metadata_of_the_server(server: Server) -> None:
         ("/api/v1/configmaps", {"metadata": {"name": "a"}}, 405, "MethodNotAllowed"),
     ],
 )
-def test_a_wrong_object_is_refused(
+def test_invalid_object_is_refused(
     server: Server, path: str, body: Any, code: int, reason: str
 ) -> None:
     with pytest.raises(errors.StatusError) as caught:
@@ -141,7 +141,7 @@ def test_a_wrong_object_is_refused(
     assert (caught.value.code, caught.value.reason) == (code, reason)
 
 
-def test_unknown_fields_are_left_out_unless_validation_is_strict(server: Server) -> None:
+def test_unknown_fields_are_dropped_unless_validation_is_strict(server: Server) -> None:
     body = {"spec": {"foo": 1}}
     with refused(400, "BadRequest"):
         server.make(NODES, "n", body, fieldValidation="Strict")
@@ -153,7 +153,7 @@ def test_unknown_fields_are_left_out_unless_validation_is_strict(server: Server)
         server.ask("PATCH", f"{NODES}/n", body, fieldValidation="Strict")
 
 
-def test_a_stale_version_or_uid_conflicts(server: Server) -> None:
+def test_stale_resource_version_or_uid_conflicts(server: Server) -> None:
     first = server.make(NODES, "n")
     server.ask("PATCH", f"{NODES}/n", {"spec": {"unschedulable": True}})
     stale = {"metadata": {"resourceVersion": first["metadata"]["resourceVersion"]}}
@@ -184,9 +184,7 @@ def test_a_stale_version_or_uid_conflicts(server: Server) -> None:
         (api.JSON_PATCH, [{"op": "test", "path": "/spec/providerID", "value": "x"}]),
     ],
 )
-def test_a_write_that_changes_nothing_takes_no_revision(
-    server: Server, kind: str, body: Any
-) -> None:
+def test_no_op_patch_keeps_the_resource_version(server: Server, kind: str, body: Any) -> None:
     made = server.make(
         NODES, "n", {"metadata": {"labels": {"a": "b"}}, "spec": {"providerID": "x"}}
     )
@@ -194,7 +192,7 @@ def test_a_write_that_changes_nothing_takes_no_revision(
     assert made["metadata"]["resourceVersion"] == str(server.store.revision)
 
 
-def test_identity_cannot_be_changed(server: Server) -> None:
+def test_immutable_fields_cannot_be_changed(server: Server) -> None:
     server.make(NODES, "n", {"spec": {"providerID": "x://1"}})
     with refused(400, "BadRequest"):
         server.ask("PATCH", f"{NODES}/n", {"metadata": {"name": "m"}})
@@ -205,7 +203,7 @@ def test_identity_cannot_be_changed(server: Server) -> None:
             server.ask("PATCH", f"{NODES}/n", {"spec": {"providerID": value}})
 
 
-def test_finalizers_hold_a_deleted_object(server: Server) -> None:
+def test_finalizers_keep_a_deleted_object(server: Server) -> None:
     server.make(NODES, "n", {"metadata": {"finalizers": ["a/b"]}})
     held = server.ask("DELETE", f"{NODES}/n")
     assert held["metadata"]["deletionTimestamp"]
@@ -217,7 +215,7 @@ def test_finalizers_hold_a_deleted_object(server: Server) -> None:
     assert server.names(NODES) == []
 
 
-def test_a_namespace_takes_its_objects_along(server: Server) -> None:
+def test_namespace_deletion_deletes_its_objects(server: Server) -> None:
     server.make("/api/v1/namespaces", "x")
     held = {"metadata": {"finalizers": ["a/b"]}}
     server.make("/api/v1/namespaces/x/configmaps", "held", held)
@@ -236,7 +234,7 @@ def test_a_namespace_takes_its_objects_along(server: Server) -> None:
     ("token", "given", "is_known"),
     [("secret", "secret", True), ("secret", "guess", False), ("", "any", True)],
 )
-def test_a_daemon_learns_who_its_callers_are(token: str, given: str, is_known: bool) -> None:
+def test_token_and_access_reviews_are_answered(token: str, given: str, is_known: bool) -> None:
     server = Server(token=token)
     before = server.store.revision
 
@@ -271,7 +269,7 @@ _READY = {"type": "Ready", "status": "True"}
         ),
     ],
 )
-def test_a_strategic_patch_merges_lists_by_their_keys(
+def test_strategic_merge_patch_merges_lists_by_key(
     server: Server, patch: Any, conditions: list[str], addresses: list[str]
 ) -> None:
     present = [{"type": "A", "address": "1"}, {"type": "B", "address": "2"}]
@@ -296,7 +294,9 @@ def test_a_strategic_patch_merges_lists_by_their_keys(
         ({"$retainKeys": ["b", "c"], "c": "3"}, {"b": "2", "c": "3"}),
     ],
 )
-def test_directives_of_an_object(server: Server, patch: Any, labels: Any) -> None:
+def test_strategic_merge_patch_directives_of_an_object_are_applied(
+    server: Server, patch: Any, labels: Any
+) -> None:
     server.make(NODES, "n", {"metadata": {"labels": {"a": "1", "b": "2"}}})
     whole = {"metadata": {"labels": patch}}
     body = server.ask("PATCH", f"{NODES}/n", whole, api.STRATEGIC_PATCH)
@@ -313,7 +313,9 @@ def test_directives_of_an_object(server: Server, patch: Any, labels: Any) -> Non
         ({"op": "remove", "path": "no pointer"}, None),
     ],
 )
-def test_a_json_patch_of_a_list(server: Server, operation: Any, keys: list[str] | None) -> None:
+def test_json_patch_changes_list_items(
+    server: Server, operation: Any, keys: list[str] | None
+) -> None:
     taints = [{"key": key, "effect": "NoExecute"} for key in "ab"]
     made = server.make(NODES, "n", {"spec": {"taints": taints}})
     server.ask("PATCH", f"{NODES}/n", {"spec": {"taints": taints}})
@@ -335,7 +337,7 @@ def test_a_json_patch_of_a_list(server: Server, operation: Any, keys: list[str] 
         ([{"op": "remove", "path": "/metadata/labels/a"}], {}),
     ],
 )
-def test_a_json_patch_is_carried_out(server: Server, operations: Any, labels: Any) -> None:
+def test_json_patch_adds_and_removes_map_keys(server: Server, operations: Any, labels: Any) -> None:
     server.make(NODES, "n", {"metadata": {"labels": {"a": "b"}}})
     body = server.ask("PATCH", f"{NODES}/n", operations, api.JSON_PATCH)
     assert body["metadata"].get("labels", {}) == labels
@@ -362,14 +364,14 @@ def test_a_json_patch_is_carried_out(server: Server, operations: Any, labels: An
         (api.APPLY_PATCH, b"{}", 400),
     ],
 )
-def test_a_bad_patch_is_refused(server: Server, kind: str, body: bytes, code: int) -> None:
+def test_invalid_patch_is_refused(server: Server, kind: str, body: bytes, code: int) -> None:
     server.make(NODES, "n", {"status": {"conditions": [_READY]}})
     with pytest.raises(errors.StatusError) as caught:
         server.ask("PATCH", f"{NODES}/n", body, kind)
     assert caught.value.code == code
 
 
-def test_an_apply_patch_creates_and_merges(server: Server) -> None:
+def test_apply_patch_creates_and_merges(server: Server) -> None:
     for value in ("1", "2"):
         body = f"metadata: {{name: n, labels: {{a: '{value}'}}}}".encode()
         made = server.ask("PATCH", f"{NODES}/n", body, api.APPLY_PATCH, fieldManager="me")
@@ -379,7 +381,7 @@ def test_an_apply_patch_creates_and_merges(server: Server) -> None:
 # --- lists and watches ---------------------------------------------------------------------------
 
 
-def test_a_list_is_selected_and_comes_in_pages(server: Server) -> None:
+def test_list_is_filtered_by_selectors_and_paged(server: Server) -> None:
     for name, zone in (("a", "1"), ("b", "1"), ("c", "2")):
         server.make(NODES, name, {"metadata": {"labels": {"zone": zone}}})
     assert server.names(NODES, labelSelector="zone=1") == ["a", "b"]
@@ -397,7 +399,7 @@ def test_a_list_is_selected_and_comes_in_pages(server: Server) -> None:
     assert rest["metadata"] == {"resourceVersion": meta["resourceVersion"]}
 
 
-def test_a_page_expires_with_its_revision() -> None:
+def test_continue_token_expires_with_its_revision() -> None:
     server = Server(stores.ObjectStore(history=2))
     for name in "ab":
         server.make(NODES, name)
@@ -409,7 +411,7 @@ def test_a_page_expires_with_its_revision() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_a_selector_turns_changes_into_additions_and_deletions(server: Server) -> None:
+async def test_watch_with_a_selector_reports_changes_as_added_and_deleted(server: Server) -> None:
     server.make(NODES, "a")
     events = server.events(NODES, labelSelector="x=1", resourceVersion=str(server.store.revision))
     for value in ("1", "2"):
@@ -418,7 +420,7 @@ async def test_a_selector_turns_changes_into_additions_and_deletions(server: Ser
 
 
 @pytest.mark.virtual_time
-async def test_a_watch_ends_where_its_place_is_forgotten_or_the_store_is_closed() -> None:
+async def test_watch_ends_when_its_version_expired_or_the_store_is_closed() -> None:
     server = Server(stores.ObjectStore(history=2))
     for name in "abcdef":
         server.make(NODES, name)
@@ -436,7 +438,7 @@ async def test_a_watch_ends_where_its_place_is_forgotten_or_the_store_is_closed(
 
 
 @pytest.mark.parametrize("case", ROWS, ids=str)
-def test_rows(case: dict[str, Any]) -> None:
+def test_table_rows_match_the_kubectl_columns(case: dict[str, Any]) -> None:
     (name, body), (_, row) = case.items()
     (kind,) = [one for one in kinds.BUILTIN.values() if one.kind == name]
     began = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=3)
@@ -451,7 +453,7 @@ def test_rows(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("include", "brings"), [("", "PartialObjectMetadata"), ("Object", "Node"), ("None", None)]
 )
-def test_a_table_brings_as_much_of_the_objects_as_is_asked_for(
+def test_table_includes_objects_as_requested(
     server: Server, include: str, brings: str | None
 ) -> None:
     server.make(NODES, "n")
@@ -478,7 +480,7 @@ def change(server: Server, **spec: Any) -> Any:
     return server.ask("PATCH", f"{SERVICES}/s", {"spec": spec})["spec"]
 
 
-def test_a_balancer_gets_addresses_ports_and_defaults(server: Server) -> None:
+def test_load_balancer_service_gets_addresses_ports_and_defaults(server: Server) -> None:
     spec = service(server, **LB)
     assert spec["clusterIPs"] == [spec["clusterIP"]]
     assert spec["clusterIP"].startswith("10.96.")
@@ -497,13 +499,13 @@ def test_a_balancer_gets_addresses_ports_and_defaults(server: Server) -> None:
     assert "clusterIP" not in change(server, type="ExternalName", externalName="a.b")
 
 
-def test_a_balancer_may_do_without_node_ports(server: Server) -> None:
+def test_load_balancer_service_may_have_no_node_ports(server: Server) -> None:
     spec = service(server, **LB, allocateLoadBalancerNodePorts=False)
     assert "nodePort" not in spec["ports"][0]
     assert change(server, allocateLoadBalancerNodePorts=True)["ports"][0]["nodePort"]
 
 
-def test_a_number_is_given_once_and_free_after_the_last_finalizer(server: Server) -> None:
+def test_node_port_is_unique_and_freed_after_the_last_finalizer(server: Server) -> None:
     service(server, **NUMBERED)
     server.ask("PATCH", f"{SERVICES}/s", {"metadata": {"finalizers": ["a/b"]}})
     server.ask("DELETE", f"{SERVICES}/s")
@@ -527,12 +529,12 @@ def test_a_number_is_given_once_and_free_after_the_last_finalizer(server: Server
         ({"ports": [{"port": 1, "name": "a"}, {"port": 2}]}, "spec.ports[1].name"),
     ],
 )
-def test_a_wrong_service_is_refused(server: Server, spec: dict[str, Any], field: str) -> None:
+def test_invalid_service_is_refused(server: Server, spec: dict[str, Any], field: str) -> None:
     with refused(422, "Invalid", field):
         service(server, **spec)
 
 
-def test_addresses_never_change(server: Server) -> None:
+def test_cluster_ip_and_load_balancer_class_are_immutable(server: Server) -> None:
     service(server, **LB)
     for address in ({"clusterIP": "10.96.7.7"}, {"clusterIPs": ["10.96.7.7"]}):
         with refused(422, "Invalid", "spec.clusterIPs"):
@@ -541,7 +543,7 @@ def test_addresses_never_change(server: Server) -> None:
         change(server, loadBalancerClass="a.b/c")
 
 
-def test_only_a_balancer_has_an_ingress_in_its_status(server: Server) -> None:
+def test_only_a_load_balancer_service_may_have_a_status_ingress(server: Server) -> None:
     service(server, ports=P80)
     status = {"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}}
     with refused(422, "Invalid", "status.loadBalancer.ingress"):
@@ -551,7 +553,7 @@ def test_only_a_balancer_has_an_ingress_in_its_status(server: Server) -> None:
     assert written["loadBalancer"]["ingress"] == [{"ip": "192.0.2.1", "ipMode": "VIP"}]
 
 
-def test_the_service_of_the_api_server_comes_back(server: Server) -> None:
+def test_kubernetes_service_is_recreated_after_deletion(server: Server) -> None:
     verbs = server.front.verbs
     verbs.publish(6443)
     first = server.ask("GET", f"{SERVICES}/kubernetes")
@@ -587,7 +589,7 @@ def evict(server: Server) -> None:
 
 
 @pytest.mark.virtual_time
-async def test_a_pod_has_its_grace_and_then_goes_at_once(server: Server) -> None:
+async def test_pod_deletion_follows_the_grace_period(server: Server) -> None:
     pod(server, terminationGracePeriodSeconds=40)
 
     for asked, given in ((None, 40), (60, 40), (10, 10)):
@@ -602,7 +604,7 @@ async def test_a_pod_has_its_grace_and_then_goes_at_once(server: Server) -> None
 
 @pytest.mark.parametrize("policy", ["IfHealthyBudget", "AlwaysAllow"])
 @pytest.mark.parametrize("healthy", [2, 3])
-def test_a_pod_that_is_not_ready_goes_by_the_policy(
+def test_eviction_of_an_unready_pod_follows_the_unhealthy_pod_policy(
     server: Server, policy: str, healthy: int
 ) -> None:
     pod(server, {"phase": "Running"}, terminationGracePeriodSeconds=0)
@@ -631,7 +633,7 @@ def machine(server: Server, **spec: Any) -> Any:
     return server.make(MACHINES, "m", {"spec": {"class": "small", **spec}})
 
 
-def test_a_custom_object_is_pruned_completed_and_counted(defined: Server) -> None:
+def test_custom_object_is_pruned_defaulted_and_has_a_generation(defined: Server) -> None:
     made = machine(defined, odd=1)
     assert "odd" not in made["spec"]
     assert made["metadata"]["generation"] == 1
@@ -642,7 +644,7 @@ def test_a_custom_object_is_pruned_completed_and_counted(defined: Server) -> Non
     assert defined.ask("GET", MACHINES, accept=TABLE)["rows"][0]["cells"][:2] == ["m", "small"]
 
 
-def test_a_wrong_custom_object_is_refused(defined: Server) -> None:
+def test_invalid_custom_object_is_refused(defined: Server) -> None:
     with refused(422, "Invalid", "spec.replicas"):
         machine(defined, replicas=-1)
     with refused(422, "Invalid", "spec.class"):
@@ -655,7 +657,7 @@ def test_a_wrong_custom_object_is_refused(defined: Server) -> None:
 
 
 @pytest.mark.parametrize("broken", ["spec.names", "spec.versions", "metadata.name"])
-def test_a_wrong_definition_is_refused(server: Server, broken: str) -> None:
+def test_invalid_crd_is_refused(server: Server, broken: str) -> None:
     body = json.loads(json.dumps(DEFINITION))
     part, key = broken.split(".")
     body[part][key] = "odd.example.com" if part == "metadata" else []
@@ -666,7 +668,7 @@ def test_a_wrong_definition_is_refused(server: Server, broken: str) -> None:
 # --- discovery and the wire ----------------------------------------------------------------------
 
 
-def test_the_server_tells_what_it_serves(defined: Server) -> None:
+def test_discovery_lists_the_served_resources(defined: Server) -> None:
     groups = [one["name"] for one in defined.ask("GET", "/apis")["groups"]]
     assert {"apps", "example.com", "policy"} <= set(groups)
     served = defined.ask("GET", "/apis/example.com/v1")["resources"]
@@ -675,7 +677,7 @@ def test_the_server_tells_what_it_serves(defined: Server) -> None:
     assert core["pods/eviction"]["verbs"] == ["create"]
     assert defined.ask("GET", "/apis/apps")["versions"][0]["version"] == "v1"
     assert defined.ask("GET", "/version")["minor"] == "36"
-    # kubectl asks the server to check fields where a document says that it can.
+    # kubectl requests field validation only if the OpenAPI document declares it.
     where = defined.ask("GET", "/openapi/v3")["paths"]["apis/example.com/v1"]
     (path,) = defined.ask("GET", where["serverRelativeURL"])["paths"].values()
     assert path["patch"]["parameters"][0]["name"] == "fieldValidation"
@@ -703,7 +705,7 @@ def envelope(version: str, kind: str, raw: bytes) -> bytes:
     return b"k8s\0" + field(1, field(1, version) + field(2, kind)) + field(2, raw)
 
 
-def test_kubectl_sends_protobuf(server: Server) -> None:
+def test_protobuf_bodies_of_kubectl_are_decoded(server: Server) -> None:
     metadata = field(1, "l") + field(11, field(1, "label") + field(2, "x"))
     renewed = field(1, 1767225600) + field(2, 123456789)
     spec = field(1, "me") + field(2, 15) + field(4, renewed) + field(99, "unknown")
@@ -730,7 +732,7 @@ def test_kubectl_sends_protobuf(server: Server) -> None:
             server.ask("POST", SERVICES, broken, protobuf.CONTENT_TYPE)
 
 
-def test_a_new_process_continues_where_a_killed_one_ended(tmp_path: Path) -> None:
+def test_stored_objects_survive_a_killed_process(tmp_path: Path) -> None:
     path = tmp_path / "objects.jsonl"
     server = Server(stores.ObjectStore(path=path))
     server.ask("POST", DEFINITIONS, DEFINITION)
@@ -750,7 +752,7 @@ def test_a_new_process_continues_where_a_killed_one_ended(tmp_path: Path) -> Non
         stores.ObjectStore(path=path)
 
 
-async def test_the_http_front(tmp_path: Path) -> None:
+async def test_http_server_authenticates_limits_bodies_and_serves_watches(tmp_path: Path) -> None:
     store = stores.ObjectStore()
     async with (
         serve(store, token="secret") as url,

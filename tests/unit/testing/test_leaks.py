@@ -1,4 +1,4 @@
-"""Whose tasks they are, and what was never closed."""
+"""Detection of leaked tasks and unclosed resources of providers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ccm.testing import probes
 from ccm.testing.harness import Harness
 
 
-async def test_what_a_call_began_is_the_providers_whoever_began_it(
+async def test_tasks_started_by_a_provider_call_are_attributed_to_the_provider(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(probes, "GRACE_S", 0.0)
@@ -33,7 +33,7 @@ async def test_what_a_call_began_is_the_providers_whoever_began_it(
             task.cancel()
 
 
-async def test_what_is_found_open_is_told() -> None:
+async def test_unclosed_resources_are_reported() -> None:
     async def forget() -> None:
         warnings.warn("unclosed session", ResourceWarning, stacklevel=1)
 

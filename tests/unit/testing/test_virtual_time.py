@@ -13,7 +13,7 @@ from ccm.testing.clock import START, START_S, VirtualTimeLoop, advance, elapsed_
 pytestmark = pytest.mark.virtual_time
 
 
-def test_waiting_for_what_never_comes_beside_a_ticker_is_an_error(
+def test_endless_wait_beside_a_ticking_task_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ccm.testing.clock._JUMP_LIMIT", 1000)
@@ -34,12 +34,12 @@ def test_waiting_for_what_never_comes_beside_a_ticker_is_an_error(
         runner.run(stuck())
 
 
-def test_a_real_loop_has_no_virtual_time() -> None:
+def test_advance_refuses_a_loop_in_real_time() -> None:
     with pytest.raises(RuntimeError, match="runs in real time"):
         asyncio.run(advance(1))
 
 
-async def test_both_clocks_show_the_time_of_the_loop() -> None:
+async def test_wall_and_monotonic_clocks_show_the_time_of_the_loop() -> None:
     before = clock.now(), clock.monotonic(), elapsed_s()
 
     await asyncio.sleep(1.5)
@@ -49,7 +49,7 @@ async def test_both_clocks_show_the_time_of_the_loop() -> None:
     assert (clock.now() - START, clock.monotonic(), elapsed_s()) == (moved, START_S + 1.5, 1.5)
 
 
-async def test_sleepers_wake_in_order_at_their_own_moment() -> None:
+async def test_sleeping_tasks_wake_in_order_at_their_times() -> None:
     seen: list[tuple[str, float]] = []
 
     async def sleeper(name: str, *naps: float) -> None:
@@ -71,14 +71,14 @@ def _count(end: int) -> None:
         pass
 
 
-async def test_time_waits_for_work_in_a_thread() -> None:
+async def test_virtual_time_stands_still_during_work_in_a_thread() -> None:
     async with asyncio.timeout(0.001):
         await asyncio.to_thread(_count, 200_000)
 
     assert elapsed_s() == 0.0
 
 
-async def test_a_jump_wakes_nobody_until_time_moves_again() -> None:
+async def test_jump_wakes_no_task_until_time_advances() -> None:
     task = asyncio.create_task(asyncio.sleep(5, result=None))
     await settle()
 
@@ -90,7 +90,7 @@ async def test_a_jump_wakes_nobody_until_time_moves_again() -> None:
     assert elapsed_s() == 60
 
 
-async def test_advancing_ends_when_everything_set_off_has_settled() -> None:
+async def test_advance_waits_until_all_woken_tasks_settled() -> None:
     seen: list[float] = []
 
     async def sleeper() -> None:
@@ -106,7 +106,7 @@ async def test_advancing_ends_when_everything_set_off_has_settled() -> None:
     await task
 
 
-async def test_a_spinning_task_never_settles(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_settle_reports_a_spinning_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ccm.testing.clock._SETTLE_LIMIT", 100)
 
     async def spin() -> None:
