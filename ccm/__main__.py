@@ -1,11 +1,11 @@
-"""Entry points of the daemon and of its two commands for machines."""
+"""Entry points of the daemon and of the two machine commands."""
 
 from __future__ import annotations
 
 import gc
 
-# Imports produce no garbage, yet collecting during them takes a tenth of the start time.
-# `run` enables the collector again.
+# Imports produce no garbage, but garbage collections during imports take a tenth of the start time.
+# `ccm.app.main` enables the collector again.
 gc.disable()
 
 from ccm.app.main import exit_process  # noqa: E402 - see above
@@ -13,7 +13,7 @@ from ccm.app.main import main as run  # noqa: E402
 
 
 def main() -> None:
-    """Run the daemon and end the process with its exit code."""
+    """Run `cloud-controller-manager`, and end the process with its exit code."""
     exit_process(run())
 
 

@@ -1,11 +1,12 @@
-"""The `kube-ccm` command, for trying, inspecting and developing, not for production.
+"""The command `kube-ccm`, for administrators and developers of providers.
 
-Each subcommand is a module whose `add` declares its arguments and a function that runs it and
-returns the exit status. Subcommands with the daemon's flags use a `command.Command`. A subcommand
-imports its dependencies when it runs, so that `--help` and `--version` answer at once.
+Each subcommand is a module. Its function `add` declares the arguments, and the function that runs
+the subcommand and returns the exit status. Subcommands with the daemon's flags use a
+`command.DaemonCommand`. A subcommand imports its dependencies when it runs, so that `--help` and
+`--version` respond at once.
 
-Allowed here: reading the command line and the environment, and one clear message for each mistake
-in them. Not allowed: the work itself.
+This package reads the command line and the environment, and reports each mistake in them with one
+clear message. The work itself is done in other packages.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ INTERRUPTED = 130
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Prints command names and summaries side by side, on lines of up to 100 characters."""
+    """Help formatter that prints command names beside summaries, in lines of up to 100 columns."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=_COLUMN, width=100)
@@ -68,7 +69,11 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand and return the exit status; 2 means that the command line is wrong."""
+    """Run a subcommand and return its exit status; after Ctrl-C it is `INTERRUPTED`.
+
+    Raises:
+        SystemExit: `--help` or `--version` was printed, or argparse rejected the command line (2).
+    """
     try:
         words = sys.argv[1:] if argv is None else argv
         if words[:1] == [completion.COMPLETE_COMMAND] and words[2:]:
@@ -79,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has closed the pipe (`| head`): also keep Python from flushing at exit.
+        # The reader, such as `| head`, has closed the pipe. Python must not flush to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

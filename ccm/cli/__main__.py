@@ -11,12 +11,12 @@ from ccm.cli import main as run
 
 
 def complete() -> None:
-    """Print the completions of a `kubectl ccm` command line, which kubectl passes on Tab."""
+    """Print the completions of a `kubectl ccm` command line; kubectl runs this on Tab."""
     sys.exit(run([completion.COMPLETE_COMMAND, "kube-ccm", *sys.argv[1:]]))
 
 
 def main() -> None:
-    """Run the command and end the process, even if a thread of a vendor's library hangs."""
+    """Run `kube-ccm`, and exit even if a thread of a vendor's library hangs."""
     code = run()
     if all(thread.daemon for thread in threading.enumerate()[1:]):
         sys.exit(code)

@@ -1,7 +1,7 @@
-"""Common parts of commands: the daemon's flags beside their own, output and errors.
+"""Common parts of subcommands: parsing of flags, output and errors.
 
-Names, annotations and messages of tenants and clouds can contain anything: terminal escape
-sequences, line breaks, bidirectional controls. All output of commands is escaped here.
+Names, annotations and messages from tenants and clouds can contain terminal escape sequences, line
+breaks and bidirectional control characters. This module escapes all output of subcommands.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class ParsedCommand:
     """A parsed command line.
 
     Attributes:
-        options: the daemon's settings, including those from `--config`.
-        own_flags: values of the command's own flags, by name.
+        options: the daemon's settings, including those in the `--config` file.
+        own_flags: values of the subcommand's own flags, by name.
         arguments: positional arguments.
     """
 
@@ -44,18 +44,20 @@ class ParsedCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonCommand:
-    """A command that takes the daemon's flags, in the daemon's syntax, and some of its own.
+    """A subcommand with the daemon's flags, in the daemon's syntax, and with flags of its own.
 
     Attributes:
         name: name of the subcommand.
-        summary: one line for the list of commands.
+        summary: one line for the list of subcommands.
         introduction: help text above the flags.
-        own: a dataclass that declares the command's own flags.
-        execute: executes a request and returns the exit status; raises ExaminationError.
+        own: dataclass that declares the subcommand's own flags.
+        execute: runs the subcommand, writes to the given stream and returns the exit status; raises
+            ExaminationError.
         used: names of the daemon's flags that the help lists; empty = all.
         needs_provider: whether a missing `--cloud-provider` is an error.
-        check_arguments: returns the errors of the positional arguments, one sentence each.
-        exit_usage: exit status for a wrong command line.
+        check_arguments: called with the positional arguments and the values of the own flags;
+            returns one message for each error.
+        exit_usage: exit status for an invalid command line.
     """
 
     name: str
@@ -71,11 +73,11 @@ class DaemonCommand:
     exit_usage: int = EXIT_USAGE
 
     def own_flags(self) -> Mapping[str, Flag]:
-        """Return the flags that the daemon does not have, by name."""
+        """Return the subcommand's own flags, by name."""
         return flags_of(self.own)
 
     def add(self, commands: Any) -> None:
-        """Register the command; argparse passes its arguments on unparsed."""
+        """Register the subcommand; argparse does not parse its arguments."""
         parser: argparse.ArgumentParser = commands.add_parser(
             self.name, help=self.summary, add_help=False, prefix_chars="\0"
         )
@@ -83,10 +85,10 @@ class DaemonCommand:
         parser.set_defaults(run=lambda options: self.run(options.words))
 
     def run(self, words: Sequence[str], *, out: TextIO | None = None) -> int:
-        """Print the help or execute the request; return the exit status.
+        """Print the help or run the subcommand; return the exit status.
 
         Args:
-            words: the arguments of the command.
+            words: the arguments of the subcommand.
             out: destination of the output; None = standard output.
         """
         from ccm.app.options.argv import UsageError
@@ -108,10 +110,10 @@ class DaemonCommand:
                 return EXIT_FAILED
 
     def read(self, words: Sequence[str]) -> ParsedCommand:
-        """Parse the arguments of the command.
+        """Parse the arguments of the subcommand.
 
         Raises:
-            UsageError: the arguments are invalid; the message lists every error.
+            UsageError: an argument or the `--config` file is invalid; the message lists the errors.
         """
         from ccm.app.options import FLAGS, NO_EFFECT, Options, argv, config, faults
 
@@ -143,7 +145,14 @@ class DaemonCommand:
 
 
 def add_parser(commands: Any, name: str, text: str, **more: str) -> argparse.ArgumentParser:
-    """Register a command with an argparse parser; `more`: description, epilog, usage."""
+    """Register a subcommand, and return its argparse parser.
+
+    Args:
+        commands: the subparsers of `kube-ccm`.
+        name: name of the subcommand.
+        text: one line for the list of subcommands.
+        more: description, epilog and usage.
+    """
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter, **more
     )
@@ -151,7 +160,7 @@ def add_parser(commands: Any, name: str, text: str, **more: str) -> argparse.Arg
 
 
 def output(section: FlagSection, for_people: str) -> str:
-    """Declare the flag `--output`, with a human-readable format as default, and json."""
+    """Declare the flag `--output`: a human-readable format, which is the default, or json."""
     return section.flag(
         for_people,
         f"Output format: {for_people} or json.",
@@ -162,7 +171,7 @@ def output(section: FlagSection, for_people: str) -> str:
 
 @contextlib.contextmanager
 def _logging_at(verbosity: int) -> Iterator[None]:
-    """Show logs only with -v."""
+    """Write logs to stderr if `verbosity` is above 0, else drop them; for the block."""
     from ccm.base import log
 
     with open(os.devnull, "wb", buffering=0) as null:
@@ -174,7 +183,7 @@ def _logging_at(verbosity: int) -> Iterator[None]:
 
 
 def show(out: TextIO, lines: Iterable[str]) -> None:
-    """Write each text as one line; escape control characters."""
+    """Write each text as one line, with control characters escaped."""
     from ccm.base.log_render import escape_control
 
     out.writelines(f"{escape_control(line)}\n" for line in lines)
@@ -182,7 +191,7 @@ def show(out: TextIO, lines: Iterable[str]) -> None:
 
 
 def show_json(out: TextIO, value: object) -> None:
-    """Write a value as JSON; escape characters that are not printable."""
+    """Write a value as JSON, with characters that are not printable escaped."""
     import msgspec
 
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
@@ -196,5 +205,5 @@ def show_json(out: TextIO, value: object) -> None:
 
 
 def fail(command: str, text: str) -> None:
-    """Write the reason of a command's failure to standard error; each line of `text` is escaped."""
+    """Write why a subcommand failed to standard error, with control characters escaped."""
     show(sys.stderr, f"kube-ccm {command}: {text}".split("\n"))

@@ -1,9 +1,10 @@
-"""`kube-ccm completion`: shell completion of commands, the daemon's flags and their values.
+"""`kube-ccm completion`: shell completion of subcommands, the daemon's flags and their values.
 
-The shell script is short: each Tab runs `kube-ccm __complete`, which reads the argparse tree of
-`kube-ccm` and the daemon's flags. The output has Cobra's format, which kubectl expects of plugins:
-one line per word with its description after a tab, then a line with directives as a number. Imports
-are lazy, so that the answer comes at once. shtab supports neither fish nor kubectl.
+The shell script is short: each Tab runs `kube-ccm __complete`, which computes completions from the
+argparse parsers of `kube-ccm` and from the daemon's flags. The output has Cobra's format, which
+kubectl expects of plugins: one line per word, with its description after a tab, then a line with
+the directives as a number. Imports are lazy, so that `__complete` is fast. The library shtab is not
+used, because it supports neither fish nor kubectl.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ if TYPE_CHECKING:
     from ccm.base.flags import Flag
 
 COMPLETE_COMMAND = "__complete"
-"""Hidden command that shell scripts call."""
+"""Hidden command that prints completions; the completion scripts call it."""
 
 NO_SPACE = 2
-"""Cobra's directive: add no space after the word."""
+"""Cobra's directive: the shell adds no space after the word."""
 
 NO_FILES = 4
-"""Cobra's directive: do not offer files."""
+"""Cobra's directive: the shell does not offer files."""
 
 DAEMON = "cloud-controller-manager"
 
 DAEMONS = (DAEMON, "machine-controller", "machine-controller-manager")
-"""Daemon programs: the cloud controller manager, and those with machine controllers only."""
+"""Programs of the daemon: the cloud-controller-manager, and the two machine commands."""
 
 _DESCRIPTION = """\
 Prints a shell script that completes the command lines of `kube-ccm`, `cloud-controller-manager`,
@@ -106,16 +107,18 @@ end
 """
 
 SCRIPTS: Mapping[str, str] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-"""Shell -> script template; `COMPLETE_COMMAND` stands for the completion command, `PROGRAMS` for
-programs."""
+"""Shell -> script template.
+
+`ASK` stands for the command line that prints completions, `PROGRAMS` for the completed programs.
+"""
 
 _COMMANDS = {module.NAME: module.COMMAND for module in (doctor, explain, orphans, plan, rollout)}
-"""Commands that take the daemon's flags."""
+"""Subcommands that take the daemon's flags."""
 
 _FIRST_WORDS = {explain.NAME: explain.OBJECTS, rollout.NAME: rollout.ACTIONS}
 
 _PROVIDERS = "ccm.providers"
-"""Entry-point group of the provider registry, copied because importing the registry is slow."""
+"""Entry-point group of providers; a copy, because importing `ccm.cloud.registry` is slow."""
 
 _FILE_ENDS = ("config", "-file", "-config-to", "-dir", "folder", "picture")
 
@@ -137,7 +140,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def script(shell: str) -> str:
     """Return the completion script of a shell."""
-    # Completion must not run code from the current folder.
+    # `interpreter.command` keeps Python from importing modules from the current folder.
     asking = shlex.join(interpreter.command("ccm.cli", COMPLETE_COMMAND))
     programs = " ".join(("kube-ccm", *DAEMONS))
     return SCRIPTS[shell].replace("PROGRAMS", programs).replace("ASK", asking)
@@ -148,8 +151,8 @@ def print_completions(whole: argparse.ArgumentParser, typed: Sequence[str]) -> i
 
     Args:
         whole: the parser of `kube-ccm`.
-        typed: the words up to the cursor, at least two: the program, and last the word at the
-            cursor, which may be empty.
+        typed: the words up to the cursor, at least two. The first is the program. The last is the
+            word at the cursor, which may be empty.
     """
     *before, last = typed
     offered, directive = _offer(completion_context(whole, before), before[-1], last)
@@ -163,10 +166,10 @@ class Option:
     """A flag or a positional argument.
 
     Attributes:
-        names: names with their dashes; only the first is offered.
-        help: one line.
-        words: the known values, except names of providers.
-        needs_value: whether a value must follow.
+        names: names, with dashes for a flag; only the first name is offered.
+        help: help in one line.
+        words: known values, except names of providers.
+        needs_value: whether a value must follow the flag.
     """
 
     names: Sequence[str]
@@ -176,12 +179,12 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The offered name without dashes."""
+        """The first name, without dashes."""
         return self.names[0].lstrip("-")
 
     @property
     def is_list(self) -> bool:
-        """Whether the value is a comma-separated list of the words."""
+        """Whether the value is a comma-separated list of `words`."""
         return self.name == "controllers"
 
     @property
@@ -200,7 +203,12 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionContext:
-    """Candidates for the completion at the cursor: flags, and words with their descriptions."""
+    """Candidates for the completion at the cursor.
+
+    Attributes:
+        options: flags.
+        words: subcommands and other words -> description.
+    """
 
     options: Sequence[Option]
     words: Mapping[str, str] = field(default_factory=dict)
@@ -238,7 +246,7 @@ def completion_context(whole: argparse.ArgumentParser, before: Sequence[str]) ->
 def _offer(here: CompletionContext, previous: str, last: str) -> tuple[Mapping[str, str], int]:
     """Return the matching words with their descriptions, and the directives.
 
-    After `--flag=`, the words are values without the flag.
+    After `--flag=`, the words are values of the flag, without `--flag=`.
     """
     name, equals, begun = last.partition("=")
     named = name if equals else previous
@@ -325,5 +333,5 @@ def _of_flag(flag: Flag) -> Option:
 
 
 def _line(text: str) -> str:
-    """Return the first sentence, on one line."""
+    """Return the first sentence of a text, on one line, without a full stop."""
     return " ".join(text.split()).partition(". ")[0].rstrip(".")

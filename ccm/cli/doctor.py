@@ -74,13 +74,16 @@ async def examine_and_show(
     environ: Mapping[str, str] = os.environ,
     watch: Callable[[str], None] = lambda _name: None,
 ) -> int:
-    """Run all checks and show their findings; return the exit status.
+    """Run all checks and show their findings.
 
     Args:
         request: the command line.
         out: destination of the findings.
-        environ: the environment, for kubeconfig and exec plugins.
-        watch: called with the name of each check before it runs.
+        environ: environment variables, for the kubeconfig and exec plugins.
+        watch: called with the name of each check before the check runs.
+
+    Returns:
+        The exit status.
     """
     from ccm.base import terminal
     from ccm.doctor import case, examination
@@ -136,9 +139,10 @@ def _show(result: CheckResult, out: TextIO) -> None:
 
 @contextlib.contextmanager
 def _watchdog(limit_s: float) -> Iterator[Callable[[str], None]]:
-    """Yield a function that starts the timer of a check; exit the process if a check hangs.
+    """Yield a function to call with the name of each check; exit the process if a check hangs.
 
-    A provider can block the event loop or ignore cancellation, so that only a thread can act.
+    A check hangs if no other call follows within 2 * `limit_s` + 1 seconds. The timer is a thread,
+    because a provider can block the event loop or ignore cancellation.
     """
     timers: list[threading.Timer] = []
 

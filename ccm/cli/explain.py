@@ -1,4 +1,4 @@
-"""`kube-ccm explain`: the state of a node, Service or Machine, its cause, and what to do."""
+"""`kube-ccm explain`: shows the state of an object, the cause of the state, and advice."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ OBJECTS = {
     "machineset": "NAMESPACE/NAME of a MachineSet",
     "machinedeployment": "NAMESPACE/NAME of a MachineDeployment",
 }
-"""Kind of object -> description of its name. Plurals and kubectl's short names work as well."""
+"""Kind of object -> description of the name that follows it on the command line.
+
+Plurals and kubectl's short names are accepted too.
+"""
 
 _SHORT = {
     "no": "node",
@@ -114,7 +117,7 @@ class _Own:
 
 
 def kind_of(word: str) -> str:
-    """Return the kind for a word as in kubectl; empty if it is unknown."""
+    """Return the kind for a kind, its plural or kubectl's short name; empty if unknown."""
     kind = _SHORT.get(word, word.removesuffix("s"))
     return kind if kind in OBJECTS else ""
 
@@ -136,10 +139,10 @@ def _faults(words: Sequence[str], own: Mapping[str, Any]) -> Iterator[str]:
 async def explain_object(
     request: ParsedCommand, out: TextIO, *, environ: Mapping[str, str] = os.environ
 ) -> int:
-    """Explain the object; return the exit status.
+    """Show the explanation of the object's state; return the exit status.
 
     Raises:
-        ExaminationError: a request to the cluster failed.
+        ExaminationError: the kubeconfig is unusable, or a request to the API server failed.
     """
     from ccm.base import redact
     from ccm.doctor import explain, explain_facts, reach

@@ -1,4 +1,7 @@
-"""`kube-ccm orphans`: shows or deletes load balancers of this cluster without a Service."""
+"""`kube-ccm orphans`: shows load balancers of this cluster that belong to no Service.
+
+With `--delete`, it deletes one of these load balancers.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +53,14 @@ class _Own:
 async def show_or_delete(
     request: ParsedCommand, out: TextIO, *, environ: Mapping[str, str] = os.environ
 ) -> int:
-    """Show the orphans, or delete one.
+    """Show the orphaned load balancers, or delete the load balancer that `--delete` names.
+
+    Returns:
+        The exit status.
 
     Raises:
-        ExaminationError: the cloud or the API server refuses, or the load balancer is no orphan.
+        ExaminationError: a request to the cloud or the API server failed, the provider lacks an
+            interface, or the load balancer belongs to a Service or another cluster.
     """
     from ccm.base import redact
     from ccm.cloud.errors import CloudError
@@ -83,7 +90,11 @@ async def show_or_delete(
 
 
 async def _opened(case: Case) -> CloudClient:
-    """Connect `case` to the API server and the cloud; return the cloud client."""
+    """Open the clients of `case`, and return a client for cloud calls.
+
+    Raises:
+        ExaminationError: a client cannot be opened, or the provider cannot list load balancers.
+    """
     from ccm.cloud.calls.client import CloudClient
     from ccm.cloud.interface import LoadBalancerDigests
     from ccm.doctor import provider
@@ -101,7 +112,7 @@ async def _orphans(case: Case, handle: CloudClient) -> Sequence[LoadBalancerReco
     from ccm.kube.resources import SERVICES
 
     listing = await handle.call(LoadBalancerDigests.list_load_balancers, handle.cluster_name)
-    # Read Services after the listing: the owner of a listed load balancer exists by now.
+    # Services are read after the load balancers, because a Service exists before its load balancer.
     services: list[Service] = []
     async for page in case.client.resource(SERVICES).pages():
         services += page.items

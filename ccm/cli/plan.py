@@ -1,4 +1,4 @@
-"""`kube-ccm plan`: what the daemon would do, without doing it."""
+"""`kube-ccm plan`: shows what the daemon would change, without changing it."""
 
 from __future__ import annotations
 

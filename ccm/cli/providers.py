@@ -1,7 +1,7 @@
-"""`kube-ccm providers`: the installed providers, and capabilities and settings of each.
+"""`kube-ccm providers`: lists installed providers, or describes the capabilities of a provider.
 
-Without a cloud config the description comes from the provider's declaration in the registry. With
-one the provider is opened and reports its actual capabilities.
+Without a cloud config, the capabilities are those that the provider declares. With a cloud config,
+the provider is opened, and the capabilities are those of the open provider.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def installed() -> list[Document]:
-    """Return every provider, sorted by name; unusable ones have a `fault`."""
+    """Return every installed provider, sorted by name; an unusable provider has a `fault`."""
     from ccm.cloud import registry
 
     documents = map(_installed, entry_points(group=registry.GROUP))
@@ -122,12 +122,13 @@ async def describe(name: str, *, cloud_config: str = "") -> Document:
     """Return the description of a provider.
 
     Args:
-        cloud_config: cloud config with which to open the provider; empty = do not open it.
+        name: name of the provider.
+        cloud_config: path of the cloud config for opening the provider; empty = do not open it.
 
     Raises:
         ProviderError: the provider cannot be loaded.
         Misconfigured: the provider rejects its cloud config.
-        Exception: opening the provider failed.
+        Exception: the provider could not be opened for another reason.
     """
     import dataclasses
     import inspect

@@ -1,4 +1,4 @@
-"""`kube-ccm rollout`: status, pause, resume and undo of a MachineDeployment's rollout."""
+"""`kube-ccm rollout`: shows, pauses, resumes or undoes the rollout of a MachineDeployment."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _Own:
 
 
 def parse_target(words: Sequence[str]) -> tuple[str, str]:
-    """Return the action and the name of the deployment; both are empty for invalid words."""
+    """Return the action and the name of the MachineDeployment; both are empty for invalid words."""
     action, *objects = words or ("",)
     kind, _, name = "/".join(objects).partition("/")
     if action not in ACTIONS or kind not in _KINDS or "/" in name or len(objects) > 2:
@@ -96,7 +96,8 @@ async def show_or_change(
     """Show or change the rollout; return the exit status.
 
     Raises:
-        ExaminationError: the action is not possible, or the rollout is stuck or times out.
+        ExaminationError: a request failed, the MachineDeployment does not permit the action, or the
+            rollout is stuck or not complete in time.
     """
     from ccm.base import redact
     from ccm.doctor import reach
@@ -143,7 +144,10 @@ async def _status(client: Client, request: ParsedCommand, out: TextIO) -> int:
 async def _states(
     deployments: Resource[MachineDeployment], request: ParsedCommand, name: str
 ) -> AsyncIterator[MachineDeployment]:
-    """Yield the current deployment and each later state until its deletion. Raises KubeError."""
+    """Yield the current MachineDeployment and, with --watch, each later state until its deletion.
+
+    Raises KubeError.
+    """
     namespace = request.options.namespace
     while True:
         yield await deployments.get(name, namespace=namespace)

@@ -1,4 +1,4 @@
-"""`kube-ccm sandbox`: arguments, validated before anything starts."""
+"""`kube-ccm sandbox`: declares the arguments, and validates them before the sandbox starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ccm.base.parsing import parse_digits
 from ccm.cli import command
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
-"""Environment variable with the folder of kube-apiserver and etcd (kubebuilder's convention)."""
+"""Environment variable with the folder of kube-apiserver and etcd, as in kubebuilder."""
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NODE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -189,7 +189,7 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_action(name: str, options: argparse.Namespace) -> int:
-    """Run an action on a machine of a running sandbox; return the exit status."""
+    """Run an action, such as `poweroff`, in a running sandbox; return the exit status."""
     import asyncio
 
     from ccm.sandbox import cloud
@@ -214,13 +214,18 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 def read(
     options: argparse.Namespace, refuse: Callable[[str], NoReturn]
 ) -> settings.SandboxSettings:
-    """Convert parsed arguments to settings; call `refuse` with a message if they conflict."""
+    """Convert parsed arguments to settings.
+
+    Args:
+        options: the parsed arguments.
+        refuse: called with a message if arguments are invalid together; does not return.
+    """
     if options.nodes is not None and options.node_names is not None:
         refuse("--nodes and --node-names exclude each other")
     if options.timeout is not None and not options.once:
         refuse("--timeout needs --once")
     provider = _read_provider(options, refuse)
-    # With Machines in a real cloud, the default is no simulated node.
+    # With Machines in a real cloud, no nodes are simulated by default.
     is_own = provider is not None and not provider.fake
     count = options.nodes or (0 if options.machines and is_own else settings.DEFAULT_NODES)
     names = options.node_names or tuple(f"node-{number:04d}" for number in range(1, count + 1))
@@ -284,7 +289,11 @@ def _read_provider(
 def _read_class(
     options: argparse.Namespace, refuse: Callable[[str], NoReturn], *, is_made: bool
 ) -> tuple[Mapping[str, Any], ...]:
-    """Return the objects of `--machine-class`; empty if a fake of the cloud provides them."""
+    """Return the objects in the file of `--machine-class`; empty without the flag.
+
+    `is_made`: whether a fake of the cloud provides the MachineClass, so that the flag may be
+    missing.
+    """
     file: Path | None = options.machine_class
     is_enough = is_made and file is None
     if not is_enough and (file is None) == bool(options.machines):

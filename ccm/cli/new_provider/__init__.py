@@ -1,8 +1,9 @@
 """`kube-ccm new-provider`: writes a provider package whose tests pass at once.
 
-`template` holds the package for a cloud called acme, each file with the suffix `.tmpl`. The written
-package differs in that word, in the versions of daemon and SDK, and in the parts between
-`@if NAME@` and `@end@`. A file that consists only of a dropped part is not written.
+The folder `template` contains the package for a cloud called acme; each file has the suffix
+`.tmpl`. In the written package, the provider's name replaces `acme`, and the versions of daemon and
+SDK are filled in. Parts between `@if FEATURE@` and `@end@` are dropped if the feature is not
+requested. A file that consists only of a dropped part is not written.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ccm.cli.command import EXIT_FAILED, EXIT_OK
 from ccm.doctor import ExaminationError
 
 NAME_LENGTH = 24
-"""Maximum length of a provider name: longer names exceed the line length of the template."""
+"""Maximum length of a provider name; with a longer name, lines of the package would be too long."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _TEMPLATE = Path(__file__).with_name("template")
@@ -55,7 +56,7 @@ def add(commands: Any) -> None:
         commands, "new-provider", _SUMMARY, description=_DESCRIPTION, epilog=_EPILOG
     )
     parser.set_defaults(run=lambda options: _run(parser, options))
-    # Not `name`: completion offers the installed providers for that.
+    # Not `name`, for which completion offers the installed providers.
     parser.add_argument("new_name", metavar="NAME", help="lower-case letters, digits and '-'")
     parser.add_argument(
         "--folder", type=Path, metavar="FOLDER", help="folder to create (default: ccm-NAME)"
@@ -87,7 +88,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _name_error(name: str) -> str:
-    """Return the error of a provider name; empty if it is valid."""
+    """Return why a provider name is invalid; empty if it is valid."""
     if len(name) > NAME_LENGTH or not _NAME.fullmatch(name):
         return (
             f"{name!r} is not a valid provider name; use lower-case letters, digits and '-' "
@@ -101,7 +102,13 @@ def _name_error(name: str) -> str:
 
 
 def write(name: str, folder: Path, *, load_balancer: bool = False, routes: bool = False) -> None:
-    """Write the package of a new provider into a new folder.
+    """Write the package of a new provider to a new folder.
+
+    Args:
+        name: name of the provider.
+        folder: the folder to create.
+        load_balancer: whether the provider has load balancers.
+        routes: whether the provider has routes.
 
     Raises:
         ExaminationError: the folder exists, or cannot be written.
@@ -126,7 +133,7 @@ def write(name: str, folder: Path, *, load_balancer: bool = False, routes: bool 
 
 
 def _files(name: str, parts: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield the path and content of each file."""
+    """Yield path and content of each file for a provider with these features."""
     words = _words(name)
     for file in sorted(_TEMPLATE.rglob(f"*{_SUFFIX}")):
         place = file.relative_to(_TEMPLATE).as_posix().removesuffix(_SUFFIX)
@@ -137,7 +144,7 @@ def _files(name: str, parts: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def _words(name: str) -> Mapping[str, str]:
-    """Return the replacements of the template; longer words come first."""
+    """Return words of the template with their replacements; a word precedes its substrings."""
     from ccm.cloud import SDK_VERSION
 
     return {
@@ -151,5 +158,5 @@ def _words(name: str) -> Mapping[str, str]:
 
 
 def _filled(text: str, words: Mapping[str, str]) -> str:
-    # In one pass, because a provider name may contain a word of the template.
+    # One pass, because a provider name may contain a word of the template.
     return re.sub("|".join(words), lambda match: words[match[0]], text)
