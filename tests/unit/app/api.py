@@ -1,4 +1,4 @@
-"""An API server for those who ask it about callers, settings and its health."""
+"""Fake API server for reviews of callers, ConfigMaps and health."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Api:
-    """Gives these answers, the last one again and again, and notes what it is asked."""
+    """Client that returns scripted answers, the last one repeatedly, and records requests."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)

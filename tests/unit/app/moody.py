@@ -14,7 +14,7 @@ from ccm.cloud.interface import Cloud
 
 
 def provider(mood: str) -> registry.Opener:
-    """What opens the cloud."""
+    """Return the opener of a cloud that behaves according to the mood."""
 
     @contextlib.asynccontextmanager
     async def open_cloud(_: object) -> AsyncIterator[Cloud]:

@@ -66,7 +66,7 @@ class Cluster:
         return {"data": data}
 
     async def started(self, *flags: str, asked: bool = True) -> DynamicClientCA:
-        """Who believes what flags say; without `asked` these are all there is."""
+        """Start the dynamic client CA with these flags; without `asked` it reads no ConfigMap."""
         chosen = options.parse(["--cloud-provider=sim", *flags])
         found = DynamicClientCA(chosen, self.api if asked else None, self.adopted.append)
         await found.start()
@@ -162,7 +162,7 @@ REVIEWS_REFUSED = errors.Forbidden(status=403, reason="Forbidden", message="not 
 
 
 def reviews(*answers: Any) -> tuple[ReviewClient, Api]:
-    """Who asks, and who answers: with the status of a review, as it is told, or not at all."""
+    """Return a review client, and its API server with these statuses, bodies or errors."""
     raw = [{"status": one} if isinstance(one, dict) else one for one in answers]
     api = Api(*raw)
     return ReviewClient(api), api

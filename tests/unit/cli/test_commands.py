@@ -125,7 +125,7 @@ def test_invalid_command_lines_are_refused(
     assert fault in told.err
 
 
-# --- what is printed ----------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------
 
 
 def is_harmless(text: str) -> bool:

@@ -121,7 +121,7 @@ def test_completion_imports_no_heavy_modules() -> None:
         assert "ccm.app.options" in told.stdout
 
 
-# --- in the shells --------------------------------------------------------------------------------
+# --- shells ---------------------------------------------------------------------------------------
 
 SET_UP = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], "source {script}"),
@@ -129,7 +129,7 @@ SET_UP = {
     "fish": (["fish", "--no-config"], "source {script}"),
 }
 
-# What is typed before Tab, and what the word is then.
+# The text typed before Tab, and the completed word.
 LINES = [
     ("kube-ccm doct", "doctor"),
     ("kube-ccm sandbox --onc", "--once"),

@@ -146,7 +146,7 @@ async def test_webhook_registrations_are_compared_with_served_webhooks(
     assert told.advice or verdict is Severity.OK
 
 
-# --- deletions that are held --------------------------------------------------------------------
+# --- blocked deletions --------------------------------------------------------------------------
 
 HELD = {
     "count": 7,
@@ -425,7 +425,7 @@ def test_similar_instance_names_are_suggested() -> None:
     ]
 
 
-# --- the way to the API server ------------------------------------------------------------------
+# --- connection to the API server ---------------------------------------------------------------
 
 
 def unreachable(kind: errors.FailureKind, *causes: Exception) -> errors.Unreachable:

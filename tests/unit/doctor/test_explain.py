@@ -176,7 +176,7 @@ def test_explain_table_shows_the_last_reconcile_and_newest_warning() -> None:
     assert document(subject, find_cause(subject))["daemon"] is answer
 
 
-# --- which daemon is asked ----------------------------------------------------------------------
+# --- the queried daemon -------------------------------------------------------------------------
 
 LEADER, OTHER = (
     daemons.ManagerPod(pod=f"ccm-{host}", host=host, image="i", provider="sim") for host in "ab"

@@ -50,7 +50,7 @@ class Seen:
 
 @dataclass(kw_only=True)
 class Server:
-    """A server that gives its answers one after the other, then `{}` for ever."""
+    """A server that sends its scripted answers in order, then always `{}`."""
 
     url: str = ""
     port: int = 0
@@ -162,7 +162,7 @@ def no_answer(kind: str) -> Iterator[None]:
 
 
 def server_context(name: str, *, clients: str = "") -> ssl.SSLContext:
-    """TLS of a server; `clients` names the authority whose client certificates it asks for."""
+    """Return the TLS context of a server; `clients` names the CA of required client certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTS / f"{name}.pem", CERTS / f"{name}.key.pem")
     if clients:

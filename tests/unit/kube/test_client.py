@@ -1,4 +1,4 @@
-"""Typed calls, and decoding of what the server answers."""
+"""Typed calls, and decoding of responses."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_watch_line_that_is_no_event_is_a_connection_error(line: bytes) -> None:
 
 KINDS: list[ResourceKind[Any]] = [NODES, SERVICES, LEASES, EVENTS, CONFIG_MAPS]
 
-"""Types whose name in the official client is not theirs with `V1` before it."""
+"""Types whose name in the official client is not `V1` and their own name."""
 
 """Types that no kind of the API has."""
 

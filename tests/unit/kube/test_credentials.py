@@ -30,7 +30,7 @@ from tests.unit.kube.proxy import Answer, Server, connect, cuts, refuses, says
 
 V1 = "client.authentication.k8s.io/v1"
 
-# Prints the next of its arguments at each call, and notes what it was asked.
+# Prints its next argument at each call, and records its input.
 _PLUGIN = """
 import os, pathlib, sys
 folder = pathlib.Path(sys.argv[1])

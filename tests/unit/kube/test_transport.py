@@ -203,7 +203,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 class Line:
-    """A server that says what it is told, a saying for each request, whatever it is asked.
+    """A server that sends one scripted response for each request, whatever the request.
 
     Attributes:
         heads: the first lines of the requests.

@@ -157,7 +157,7 @@ USED = {
     "create": {"open", "write", "fsync", "close", "link", "unlink", "mkdir"},
     "delete": {"open", "fsync", "close", "unlink"},
 }
-"""What is done -> the system calls of it."""
+"""System calls of each operation."""
 
 KEY = key_of("default", "one")
 SMOKE = [("write", 0, errno.ENOSPC), ("fsync", 1, errno.EIO), ("rename", 0, errno.EIO)]
@@ -181,7 +181,7 @@ class Refusing:
                 return real(*given, **named)
             self.refused = True
             if name == "close":
-                real(*given)  # it fails, and the handle is gone all the same
+                real(*given)  # close fails, but the descriptor is closed nevertheless
             raise OSError(self.number, os.strerror(self.number))
 
         return refusing

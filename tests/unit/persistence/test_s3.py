@@ -39,20 +39,20 @@ Happening: TypeAlias = Callable[[], Awaitable[None]]
 
 @dataclasses.dataclass
 class Proxy:
-    """What is done to requests on their way.
+    """Faults that the proxy applies to requests, and its records.
 
     Attributes:
-        strips: the conditions.
-        drops: this many answers to a PUT that was carried out.
-        refuses: this many requests, with `status`.
+        strips: whether the condition headers are removed.
+        drops: number of responses to successful PUTs that are dropped.
+        refuses: number of requests that are refused with `status`.
         status: 503, or 429.
-        conflicts: this many PUTs, with 409: another one is under way.
-        puts: that came by.
-        deletions: that came by.
-        keys: ids of the access keys that came with requests.
-        encryption: what was asked for with PUTs.
-        before: what happens once, before the next PUT is handed on.
-        after: what happens once, before the next PUT is answered.
+        conflicts: number of PUTs that are refused with 409: a concurrent write.
+        puts: number of PUTs.
+        deletions: number of deletions.
+        keys: IDs of the access keys in requests.
+        encryption: encryption requested by PUTs.
+        before: action run once, before the next PUT is forwarded.
+        after: action run once, before the response to the next PUT.
     """
 
     url: str = ""

@@ -30,7 +30,7 @@ def settled(town: Town | None = None) -> Town:
     return town
 
 
-# --- what can happen to a node and to a Service ------------------------------------------------
+# --- events of a node and of a Service ---------------------------------------------------------
 
 Strike = Callable[[Town, str], object]
 TAINT = {"key": names.TAINT_UNINITIALIZED, "value": "true", "effect": "NoSchedule"}
@@ -90,12 +90,12 @@ TO_NODES: tuple[Strike, ...] = (
     on_node({"metadata": {"labels": {names.LABEL_EXCLUDE_BALANCERS: ""}}}),
     _without_route,
     on_node({"spec": {"podCIDRs": None}}),
-    # Nothing says whose it is, and the cloud does not know it; the second has not joined yet.
+    # The owner is unknown, and the cloud has no instance; the second is not initialised yet.
     on_node({"spec": {"providerID": None}}, Town.gone),
     on_node({"spec": {"providerID": None, "taints": [TAINT]}}, Town.gone),
     on_node({"spec": {"providerID": "other://i-1"}}, Town.gone),
     _new,
-    # A person allows its deletion, whatever the cloud says of others.
+    # An annotation allows the deletion, regardless of the other nodes.
     on_node({"metadata": {"annotations": ALLOWED}}, Town.gone),
     _denied_though_ready,
 )
@@ -214,7 +214,7 @@ def test_plan_matches_what_the_daemon_does_then(town: Town) -> None:
     assert holds(planned) == holds(done)
 
 
-# --- waiting for the second answer --------------------------------------------------------------
+# --- confirmed deletions ------------------------------------------------------------------------
 
 QUICK = ["--node-monitor-period=100ms", "--configure-cloud-routes=false"]
 
@@ -239,7 +239,7 @@ def test_waiting_plan_deletes_nothing_when_the_instance_returns() -> None:
     assert list(found.changes) == []
 
 
-# --- the copy of the cluster --------------------------------------------------------------------
+# --- the fake tracker ---------------------------------------------------------------------------
 
 
 @pytest.mark.virtual_time

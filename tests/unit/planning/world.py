@@ -44,10 +44,10 @@ class Town:
     """A cluster and its cloud.
 
     Attributes:
-        flags: of the daemon.
+        flags: flags of the daemon.
         blind: whether the cloud lists no load balancers.
         listing: whether it lists instances.
-        record: what the brakes remember.
+        record: content of the deletion record.
         malformed: keys of Services that cannot be decoded.
     """
 
@@ -61,7 +61,7 @@ class Town:
     nodes: dict[str, Node] = field(default_factory=dict)
     services: dict[str, Service] = field(default_factory=dict)
 
-    # --- what there is ----------------------------------------------------------------------
+    # --- content ----------------------------------------------------------------------------
 
     def node(self, name: str, *, cidr: str = "", **facts: Any) -> MemoryInstance:
         """A settled node, with its machine and its route; `facts` as `builders.node` takes them."""
@@ -143,7 +143,7 @@ class Town:
         body = patches.merge(msgspec.to_builtins(objects[key]), patch)
         objects[key] = msgspec.convert(body, kind.type)
 
-    # --- what comes of it -------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------
 
     def plan(
         self,
@@ -152,12 +152,12 @@ class Town:
         really: bool = False,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> Forecast:
-        """What the daemon would do; the cloud is as it was.
+        """Return the plan, and check that it changed nothing in the cloud.
 
         Args:
-            wait: whether to wait for second answers.
-            really: in the machine's time, skipped where nothing is waited for.
-            meanwhile: happens a moment after the first answers.
+            wait: whether to wait for confirmations.
+            really: whether to run in real time that skips idle waits.
+            meanwhile: action run shortly after the start.
         """
         writes = self.api.writes
 
@@ -172,7 +172,7 @@ class Town:
         return found
 
     def live(self) -> Forecast:
-        """What the daemon does, in the time for which it is planned."""
+        """Return what the daemon does in the period of the plan."""
 
         async def work() -> Forecast:
             async with open_memory_network(self.api) as cloud:
@@ -252,16 +252,16 @@ Comparable = frozenset[tuple[object, ...]]
 
 
 def actions(found: Forecast) -> Comparable:
-    """What can be compared: all but what nobody can know beforehand.
+    """Return the comparable changes.
 
-    That is what an ensure answers, whether it changed anything, and where the cloud says that a
-    route leads once it was made.
+    A plan cannot know the result of an ensure call, whether the call changed anything, and the
+    target that the cloud reports for a new route.
     """
     return frozenset(_told(one) for one in found.changes if not _is_answer(one, found.changes))
 
 
 def holds(found: Forecast) -> Comparable:
-    """What is held back, and why."""
+    """Return the blocked deletions with their messages."""
     return frozenset((one.subject, one.message) for one in found.blocked)
 
 

@@ -159,7 +159,7 @@ async def test_cancelled_reservation_takes_no_slot_of_the_others() -> None:
     assert (len(api.times), await reserved(ours, 5, limit=2)) == (1, 1)
 
 
-# --- what is held back ----------------------------------------------------------------------
+# --- blocked deletions ----------------------------------------------------------------------
 
 
 def held(count: int) -> tuple[BlockedDeletion, ...]:

@@ -185,7 +185,7 @@ async def test_machine_deleted_before_running_is_replaced_in_the_expectation() -
     assert board.is_converged
 
 
-# --- in words ----------------------------------------------------------------------------------
+# --- texts -------------------------------------------------------------------------------------
 
 
 def test_last_line_shows_unknown_figures_as_question_marks() -> None:

@@ -80,17 +80,17 @@ ROWS = rows()
 GUIDANCE = re.compile(
     r"expected|must|needs|cannot|can't|known|works with|unrecognized|is not in the list"
 )
-"""One of these begins what would be right."""
+"""Words that introduce the expected form."""
 
 
 def together(row: Row, word: str) -> list[str]:
-    """A command line on which nothing else is wrong."""
+    """Return a command line that is valid apart from this word."""
     others = [] if row.name == "cloud-provider" else ["--cloud-provider=sim"]
     return [*others, *WITH.get(row.name, ()), word]
 
 
 def complaints(words: list[str]) -> list[str]:
-    """What is said of a command line; nothing if it is right."""
+    """Return the errors of a command line; none if it is valid."""
     try:
         return options.faults(options.parse(words))
     except argv.UsageError as error:

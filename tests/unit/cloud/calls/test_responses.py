@@ -138,7 +138,7 @@ BAD: list[tuple[Callable[..., object], object, str]] = [
     (LoadBalancerDigests.list_load_balancers, ["x"], "'x', not a LoadBalancerRecord"),
     (LoadBalancerDigests.list_load_balancers, [UNTOLD], "None as status, not a Status"),
     (Routes.list_routes, None, "None, not a sequence of Route"),
-    # What is stored without an ID has another one made.
+    # A VM recorded without an ID would lead to a second VM.
     (MachineDriver.create_machine, None, "None, not a MachineInfo"),
     (MachineDriver.create_machine, MachineInfo(), "'' as provider_id, not the ID of a VM"),
     (MachineDriver.list_machines, [UNIDENTIFIED], "'' as provider_id, not the ID of a VM"),
