@@ -1,10 +1,10 @@
 """The machine controller: a VM and a node for each Machine.
 
-`create` creates VMs, and `remove` deletes machines, in a work queue of its own. `health` syncs
+`create` creates VMs. `termination` deletes machines, in a work queue of its own. `health` syncs
 machine and node, preserves failed machines, and updates machines in place. `tokens` manages the
-bootstrap tokens, and `freeze` stops the controller while an API server is unreachable. `controller`
-dispatches to these parts, and `context` holds what they share. `ccm.machines` makes their
-decisions.
+bootstrap tokens. `freeze` stops the controller while an API server is unreachable. `controller`
+reconciles a machine with these modules, and `context` contains the objects that they share.
+`ccm.machines` makes the decisions.
 
-`drain` drains nodes, each in a task of its own; `evictions` is one such drain.
+`drain` starts drains of nodes, each in a task of its own; `evictions` is the drain of one node.
 """

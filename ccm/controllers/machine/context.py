@@ -1,4 +1,4 @@
-"""Shared objects of the machine controller's parts, and the end of a pass over a machine."""
+"""Shared objects of the machine controller's modules, and the writes of a pass over a machine."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _TOLD = {
     Phase.UPDATED: (NORMAL, reasons.REASON_UPDATE_SUCCESSFUL),
     Phase.UPDATE_FAILED: (WARNING, reasons.REASON_UPDATE_FAILED),
 }
-"""Phases whose beginning is reported by an event."""
+"""Phases whose start is reported by an event."""
 
 
 class Drains(Protocol):
     """Drains of nodes, by the UID of the machine."""
 
     def start(self, task: DrainTask, wake: Callable[[], None]) -> None:
-        """Drain a node unless it is drained; call `wake` on progress."""
+        """Start or continue the drain of a machine's node; call `wake` on progress."""
         ...
 
     def progress(self, uid: str) -> DrainProgress | None:
-        """Return the progress of a drain; None = it was not started by this process."""
+        """Return the progress of a machine's drain; None = this process has not started one."""
         ...
 
     async def stop(self, uid: str) -> None:
-        """Stop a drain, complete or not."""
+        """Stop and forget the drain of a machine, complete or not."""
         ...
 
     async def run_until_cancelled(self) -> None:
@@ -52,7 +52,7 @@ class Drains(Protocol):
 
 
 class MachineContext:
-    """Caches, calls, writers and events of the machine controller.
+    """Caches, driver, writers and events of the machine controller.
 
     Args:
         shared: components of all machine controllers; the caches are ready.
@@ -61,7 +61,8 @@ class MachineContext:
         rng: source of jitter.
 
     Attributes:
-        creations_ended: UID of a machine -> end of the last call that may have created its VM.
+        creations_ended: UID of a machine -> event loop time at which the last call ended that may
+            have created its VM.
         wake: requeues machines by their keys; set by the controller.
     """
 
@@ -91,12 +92,12 @@ class MachineContext:
         return self.caches.settings
 
     def node_of(self, machine: Machine) -> Node | None:
-        """Return the newest known version of the machine's node; None = it has none."""
+        """Return the newest known version of the machine's node; None = not in the cache."""
         node = self.caches.nodes.store.get(machine.node_name) if machine.node_name else None
         return None if node is None else self.write_nodes.newest(node)
 
     def own_node_of(self, machine: Machine) -> Node | None:
-        """Return the machine's node, if it is confirmed to be that of its VM."""
+        """Return the machine's node if it is confirmed to run on the machine's VM, else None."""
         node = self.node_of(machine)
         return node if node is not None and self.vms.owns_node(machine, node) else None
 
@@ -109,7 +110,7 @@ class MachineContext:
         """Write a machine, and return its new version.
 
         Raises:
-            StaleObject: the machine is gone; its change brings the next pass.
+            StaleObject: the machine is gone; its deletion event triggers the next pass.
             KubeError: the write failed.
         """
         after = (await self.write.change(machine, PatchStep(patch, part))).obj
@@ -118,15 +119,16 @@ class MachineContext:
         return after
 
     async def write_result(self, machine: Machine, outcome: PassResult) -> PassResult:
-        """Write the outcome of a pass.
+        """Write the result of a pass.
 
         Raises:
-            StaleObject: the machine is gone.
+            StaleObject: the machine is gone, or changed in a way that makes the result outdated.
             KubeError: a write failed.
         """
         wanted = outcome.status
         if outcome.joined:
-            # Before the status: after a restart, a joined machine's token would never be deleted.
+            # Delete the token before the status is written: a restart in between would otherwise
+            # leave the token of a joined machine.
             took_s = self.caches.ages.of(machine)
             metrics.observe_duration("join", machine, self.caches.class_of(machine), took_s)
             await self.tokens.delete(machine, self.settings)
@@ -145,7 +147,7 @@ class MachineContext:
 
     def _report_phase(self, before: Machine, after: Machine) -> None:
         metrics.count_phase_change(after.phase)
-        # No event for a machine that joined: its health did not change, and joins are frequent.
+        # No event when a machine joins: its health did not change, and joins are frequent.
         joined = after.phase is Phase.RUNNING and before.phase not in (Phase.UNKNOWN, Phase.FAILED)
         if not joined and (event := _TOLD.get(after.phase)) is not None:
             self.record_event(after, *event, after.status.description)
@@ -158,9 +160,9 @@ class MachineContext:
 
 
 class Pauses:
-    """Pauses of machines by key: the end of each, and the value whose change ends it earlier.
+    """Pauses of machines, by key. A pause ends at a time, or as soon as a version value changes.
 
-    Times are seconds of any monotonic clock.
+    Times are seconds of a monotonic clock.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Reconciles Machines: selects the due part, runs it, and writes its outcome once.
+"""Reconciles Machines: runs the creation or the health check of a machine, and writes the result.
 
-Keys come from changes of Machines, of their Nodes, and of their classes and Secrets. A worker
-releases its concurrency slot during cloud calls, so that few slots suffice for many machines. A
-failed pass is repeated only after its delay, or when the machine or its class changes.
+Changes of Machines, of their Nodes, and of their classes and Secrets add keys to the queue. A
+worker releases its concurrency slot during cloud calls, so that few slots suffice for many
+machines. A failed pass is repeated only after its delay, or when the machine or its class changes.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ QUEUE_NAME = "machine"
 """Name in logs, and value of the work-queue metrics' label."""
 
 WORKERS = 256
-"""Number of workers, which limits concurrent cloud calls. A flag limits the other concurrent work.
-"""
+"""Number of workers, which limits concurrent cloud calls. `--machine-concurrent-syncs` limits all
+other concurrent work."""
 
 CONFLICT_S = 0.2
-"""Requeue delay for a machine that another worker holds (reference)."""
+"""Requeue delay for a machine that another worker is processing (Gardener's MCM)."""
 
 BACK_OFF_CAP_S = 30.0
 """Maximum back-off after a failed write of the object. client-go's 1000 s would delay a machine for
@@ -59,10 +59,10 @@ class MachineController:
         guard: blocks deletions that result from the deletion of the CRD.
         drains: drains nodes.
         events: recorder of events.
-        turns: concurrency limit of each queue, without workers that wait for the cloud
-            (--machine-concurrent-syncs).
-        check_period_s: see `Freezer`; the default is that of the flag (reference).
-        check_timeout_s: see `Freezer`; the default is that of the flag (reference).
+        turns: maximum number of machines that each of the two queues processes concurrently, not
+            counting machines that wait for the cloud (--machine-concurrent-syncs).
+        check_period_s: `period_s` of `Freezer`; the default is the flag's (Gardener's MCM).
+        check_timeout_s: `timeout_s` of `Freezer`; the default is the flag's (Gardener's MCM).
         rng: source of jitter.
     """
 
@@ -133,13 +133,13 @@ class MachineController:
             self._terminations.add(key)
             return IDLE
         if self._terminations.has(key):
-            # The last pass over a deleted machine of that name is still running.
+            # The last pass over a deleted machine of the same name is still running.
             return ReconcileResult(after_s=CONFLICT_S, idle=True)
         if self._freezer.is_frozen:
             return IDLE
         if (left_s := self.remaining_pause_s(machine)) > 0:
             return ReconcileResult(after_s=left_s, idle=True)
-        # Deletions skip keys that are in work here; the `finally` queues them again.
+        # The termination queue skips keys in `_processing`; the `finally` queues them again.
         self._processing.add(key)
         try:
             async with ConcurrencySlot(self._free) as turn:
@@ -152,7 +152,7 @@ class MachineController:
             self._add_deleting(key)
         if outcome.after_s is None:
             return DONE
-        # If something else is due earlier, the delay is not that of the busy cloud.
+        # `busy` explains the delay only if no other action is due earlier.
         is_busy = outcome.busy is not None and outcome.after_s == outcome.busy.seconds
         busy = outcome.busy if is_busy else None
         return ReconcileResult(after_s=outcome.after_s, punctual=outcome.is_exact, busy=busy)
@@ -203,19 +203,19 @@ class MachineController:
             self._pauses.begin(machine.key, until, self._pause_version(machine))
 
     def _pause_version(self, machine: Machine) -> object:
-        """Return the value whose change ends a pause."""
+        """Return the value whose change ends a machine's pause."""
         machine_class = self._caches.class_of(machine)
         return (machine.spec, machine_class.version, machine_class.is_held)
 
     def _retry(self) -> None:
-        """End all pauses, because another provider answers from now on."""
+        """End all pauses, because the provider was replaced."""
         self._vms.listings.drop()
         for key in self._pauses.end_all():
             self.controller.queue.add(key, background=True)
         self._terminations.controller.retry_now()
 
     def _requeue_all(self) -> None:
-        """Requeue all machines after an outage, with time for nodes to report first."""
+        """Requeue all machines after an outage, after time for nodes to report."""
         for machine in self._caches.machines.store.list():
             self.controller.queue.add_after(machine.key, SETTLING_S)
 
@@ -281,7 +281,7 @@ class MachineController:
                 self.controller.queue.add(key)
 
     def _add_deleting(self, key: str) -> bool:
-        """Queue the deletion of a machine; return whether the machine is being deleted."""
+        """Queue the deletion of a machine if it is being deleted; return whether it is."""
         machine = self._caches.machines.store.get(key)
         if machine is None or not machine.is_deleting:
             return False

@@ -1,4 +1,4 @@
-"""Creation of VMs: runs the steps that `ccm.machines.creation` explains."""
+"""Creation of VMs: runs the steps that `ccm.machines.creation` describes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CLAIMS = frozenset({"annotations", "finalizers"})
 
 
 class CreateFlow:
-    """One pass over a machine in creation.
+    """One pass over a machine whose VM has to be found, created or initialised.
 
     Args:
         context: shared objects of the machine controller.
@@ -60,14 +60,15 @@ class CreateFlow:
         """Run steps until one has to wait.
 
         Raises:
-            StaleObject: the object was replaced or deleted; its change brings the next pass.
+            StaleObject: the object was changed or deleted; its watch event triggers the next pass.
             KubeError: a write failed.
         """
         machine_class = self._machine_class
         if machine_class.faults:
             return creation.unusable_class_result(self.machine, machine_class.faults, clock.now())
         if not machine_class.is_held:
-            # Wait until the class controller has set its finalizer: a class in use must not vanish.
+            # Wait until the class controller has set the finalizer that keeps a class in use from
+            # being deleted.
             return PassResult(after_s=SHORT_S)
         initializing = False
         try:
@@ -76,7 +77,7 @@ class CreateFlow:
             if self._new_vm is not None or self._existing_vm is not None:
                 initializing = True
                 await self._initialize()
-                # The write of the driver's state may have returned another state of the object.
+                # The write of the driver's state may have returned a newer version of the object.
                 if (ended := await self._ensure_vm()) is not None:
                     return ended
         except CloudError as error:
@@ -91,9 +92,12 @@ class CreateFlow:
         return creation.success_result(self.machine, vm, clock.now(), self._settings, is_new=is_new)
 
     async def _ensure_vm(self) -> PassResult | None:
-        """Find or create the VM, and store its identity; return the outcome if the pass ends here.
+        """Find or create the VM, and store its provider ID and node name.
 
-        Each write may return another state of the object, so each step is chosen anew.
+        Each write may return a newer version of the object, so the next step is chosen after it.
+
+        Returns:
+            Result of the pass if it ends here; None = the VM is stored.
         """
         settings = self._settings
         while True:
@@ -143,9 +147,14 @@ class CreateFlow:
         self.machine = await self._context.save(self.machine, patch, part)
 
     async def _find_vm(self) -> tuple[MachineRecord | None, str]:
-        """Return the machine's VM, if any, and why another VM prevents a creation, else empty."""
+        """Find the machine's VM, as `creation.match_marked` and `creation.match_named` decide.
+
+        Returns:
+            The VM, or None; and the reason why another VM prevents a creation, or empty.
+        """
         machine = self.machine
-        # A VM is missing only from a listing that began after the last call that may have made it.
+        # Only a listing that began after the last `create_machine` ended proves that a VM is
+        # missing.
         since = self._context.creations_ended.get(machine.uid, float("-inf"))
         listing = await self._without_slot(self._vms.listings.of(self._machine_class, since=since))
         adopts = self._settings.adopt_unmarked
@@ -154,8 +163,8 @@ class CreateFlow:
         if not self._driver.finds_by_name:
             identity = self._settings.identity(machine)
             return creation.match_marked(listing.records, identity, adopt_unmarked=adopts)
-        # Query by name even before the creation is recorded: the result says whether the name is
-        # free. `match_named` decides whether the VM is the machine's.
+        # Query by name even before the creation is recorded: the result shows whether the name is
+        # free. `match_named` decides whether the VM belongs to the machine.
         request = replace(self._driver.request(machine, self._machine_class), creation_started=True)
         try:
             status = await self._status(request)
@@ -176,8 +185,8 @@ class CreateFlow:
         )
         record = next(listed, None)
         if record is None or not (record.info.node_name or machine.node_name):
-            # The VM is not in the listing of its class, as when a user set the provider ID; or the
-            # driver lists IDs and names only.
+            # The VM is not in the listing of its class, for example because a user set the provider
+            # ID; or the driver lists provider IDs and names only.
             with contextlib.suppress(errors.Unimplemented):
                 record = await self._status(self._driver.request(machine, self._machine_class))
         return record
@@ -186,7 +195,7 @@ class CreateFlow:
         """Return the VM that the driver finds for a request; None = there is none.
 
         Raises:
-            Unimplemented: the driver cannot tell.
+            Unimplemented: the driver has no `get_machine_status`.
             CloudError: the call failed.
         """
         try:
@@ -225,7 +234,7 @@ class CreateFlow:
         await self._save_known_state(info)
 
     async def _save_known_state(self, info: MachineInfo) -> None:
-        """Store the driver's state before the driver is called again."""
+        """Store the state that the driver returned, before the driver is called again."""
         state, codec = info.last_known_state, self._context.codec
         if state is not None and state != self.machine.status.known_state:
             await self._save(lambda obj: codec.known_state_patch(obj, state), "status")
@@ -243,7 +252,10 @@ class CreateFlow:
         await self._save_known_state(info)
 
     async def _discard(self, vm: MachineInfo) -> None:
-        """Delete the VM that this pass created; if that fails, it is deleted as an orphan."""
+        """Delete the VM that this pass created.
+
+        If that fails, the machine safety controller deletes the VM as an orphan.
+        """
         request = self._driver.request(self.machine, self._machine_class)
         request = replace(request, provider_id=vm.provider_id)
         try:
@@ -265,9 +277,9 @@ class CreateFlow:
 
 
 def initial_metadata(context: MachineContext, machine: Machine) -> Mapping[str, Any]:
-    """Return metadata that a machine about to be created can have from the beginning.
+    """Return the finalizer and annotations with which a machine can be created.
 
-    Empty if its class is unusable: such a machine has no VM, and our finalizer would only delay its
+    Empty if its class is unusable: the machine gets no VM, and our finalizer would only delay its
     deletion.
     """
     machine_class = context.caches.class_of(machine)
@@ -284,7 +296,7 @@ def _claim_patch(context: MachineContext, machine: Machine, token_id: str) -> Pa
 
 
 def _token_id(context: MachineContext, machine: Machine, machine_class: ResolvedClass) -> str:
-    """Return the ID of the machine's bootstrap token, new if missing; empty = no token needed."""
+    """Return the ID of the machine's bootstrap token, or a new ID; empty = no token needed."""
     if not creation.needs_token(machine_class, context.settings):
         return ""
     known = machine.annotation(context.settings.names.token_id)
@@ -294,7 +306,7 @@ def _token_id(context: MachineContext, machine: Machine, machine_class: Resolved
 def _with_user_data(
     request: MachineRequest, machine_class: ResolvedClass, placeholders: Mapping[str, str]
 ) -> MachineRequest:
-    """Return the request with the user data of the class, with placeholders replaced."""
+    """Return the request with the user data of the class, in which placeholders are replaced."""
     of_secret, of_spec = machine_class.user_data, machine_class.spec_user_data
     for placeholder, value in placeholders.items():
         of_secret = tokens.fill_placeholder(of_secret, placeholder, value)

@@ -1,8 +1,9 @@
-"""Drains, each in a task of its own, so that a long drain occupies no worker.
+"""Drains of nodes, each in a task of its own, so that a long drain occupies no worker.
 
-A pass over a machine starts its drain, is requeued on progress, and reads the progress. Drains are
-kept in memory; after a restart they begin anew from the state of the node. Each has the context of
-the pass that started it, so that the lease guards its writes, and ends with the controller.
+A pass over a machine starts the drain of its node. On progress the machine is requeued, and the
+next pass reads the progress. Drains are kept in memory only; after a restart, the pass starts them
+again. A drain runs in the context of the pass that started it, so that the lease also guards its
+writes. It ends with the controller.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from ccm.model.names import NORMAL, WARNING
 from ccm.runtime.writer import Recorder
 
 NOTICE_S = 5.0
-"""Delay of a progress notice, which collects changes until then. The end of a drain is reported at
-once."""
+"""Seconds for which progress of a drain is collected before the machine is requeued. The end of a
+drain requeues it at once."""
 
 _log = log.logger("machine")
 
@@ -43,7 +44,10 @@ class _Drain:
     notice: asyncio.TimerHandle | None = field(default=None)
 
     def serves(self, task: DrainTask) -> bool:
-        """Return whether this drain serves a task: not if it failed, or has other effects."""
+        """Return whether this drain can be used for a task.
+
+        False if it failed, or differs from the task in `terminating` or `cordon`.
+        """
         ends = [(candidate.terminating, candidate.cordon) for candidate in (self.task, task)]
         return ends[0] == ends[1] and self.progress.state is not DrainState.FAILED
 
@@ -71,10 +75,11 @@ class Drainer:
         self._tools = DrainDependencies(shared, settings or drain.DrainSettings())
 
     def start(self, task: DrainTask, wake: Callable[[], None]) -> None:
-        """Make sure that a machine's node is drained.
+        """Start or continue the drain of a machine's node.
 
-        A running drain continues, with force if the task requests it. A drain that is done stays
-        done. A failed drain begins anew. A drain with other effects is replaced.
+        A running drain continues, with force if the task requests it. A complete drain stays
+        complete. A failed drain, and a drain that differs in `terminating` or `cordon`, is replaced
+        by a new drain.
 
         Args:
             task: the task.
@@ -105,7 +110,7 @@ class Drainer:
         entry.job = spawn(self._run(entry, before), name=f"drain-{task.node_name}")
 
     def progress(self, uid: str) -> DrainProgress | None:
-        """Return the progress of a machine's drain; None = there is none."""
+        """Return the progress of a machine's drain; None = this process has not started one."""
         entry = self._drains.get(uid)
         if entry is None:
             return None
@@ -115,7 +120,7 @@ class Drainer:
         return DrainProgress(state=DrainState.RUNNING, message=tally.summary(), forced=tally.forced)
 
     async def stop(self, uid: str) -> None:
-        """Stop and forget a machine's drain; evicted Pods still end."""
+        """Stop and forget a machine's drain; Pods that were evicted still terminate."""
         if (entry := self._drains.pop(uid, None)) is not None:
             _settle(entry)
             await cancel_and_join(entry.job)
@@ -175,7 +180,7 @@ class Drainer:
     def _notice(self, entry: _Drain) -> None:
         entry.notice = None
         tally = entry.evictions.tally
-        # Once per drain: the blocked Pods change every few seconds.
+        # One event per drain, because the blocked Pods change every few seconds.
         if tally.blocked and not entry.was_blocked:
             entry.was_blocked = True
             text = f"drain waits: {tally.summary()}"

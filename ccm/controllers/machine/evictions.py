@@ -1,7 +1,8 @@
-"""Drain of one node: marks it, evicts its Pods, waits for their end, and uses force when due.
+"""Drain of one node: sets condition and cordon, evicts the Pods, and waits until they are gone.
 
-A watch of the node's Pods tracks the drain while it lasts; nothing is polled. The drain is
-idempotent: after a restart, a Pod that is terminating already is only waited for.
+When due, the drain deletes the remaining Pods by force. It observes the node's Pods by a watch, and
+polls nothing. The drain is idempotent: a restarted drain does not evict a terminating Pod again,
+but only waits for it.
 """
 
 from __future__ import annotations
@@ -45,29 +46,30 @@ PASSES = 2
 was cordoned."""
 
 TROUBLE_S = 5.0
-"""Delay after an API error (reference, retry of a failed drain). It does not count against the
-eviction retries, because no budget refused the eviction."""
+"""Retry delay in seconds after an API error (Gardener's MCM, retry of a failed drain). The delay
+does not count against the eviction retries, because no budget refused the eviction."""
 
 RACED_S = 0.2
-"""Delay after a conflict (reference)."""
+"""Retry delay in seconds after a conflict (Gardener's MCM)."""
 
 FORCE_S = 60.0
-"""Maximum duration of the forced drain (reference)."""
+"""Maximum duration of the forced part of a drain, in seconds (Gardener's MCM)."""
 
 FORCED_AT_ONCE = 16
 """Number of Pods that are deleted concurrently by force."""
 
 BUDGET = "DisruptionBudget"
-"""Cause in the API server's error if a budget refuses an eviction."""
+"""Cause in the API server's error response if a disruption budget refuses an eviction."""
 
 _NEVER_S = 3600.0
-"""Longest wait of a drain without a deadline; each change ends the wait earlier."""
+"""Longest wait in seconds until a drain checks again whether force is due; changes end the wait
+earlier."""
 
 _log = log.logger("machine")
 
 
 class DrainFailed(Exception):
-    """The drain failed; the text follows the words `Drain failed due to `."""
+    """The drain failed. The message completes a text that begins with `Drain failed due to `."""
 
 
 class EvictionResult(Enum):
@@ -78,7 +80,7 @@ class EvictionResult(Enum):
     """A budget refused the eviction."""
     API_ERROR = "trouble"
     CONFLICT = "raced"
-    """A concurrent change of Pod or budget caused a conflict."""
+    """The Pod or its budget changed concurrently."""
 
 
 PAUSES_S = {EvictionResult.API_ERROR: TROUBLE_S, EvictionResult.CONFLICT: RACED_S}
@@ -117,7 +119,7 @@ class NodeDrain:
     Args:
         task: the task.
         tools: objects that all drains share.
-        changed: called when the tally changes.
+        changed: called when the counters change.
     """
 
     def __init__(
@@ -155,11 +157,11 @@ class NodeDrain:
         self._changed_event.set()
 
     def check_node(self) -> None:
-        """Check the conditions of the node, because force may be due earlier or later now."""
+        """Check again whether force is due, because the conditions of the node changed."""
         self._changed_event.set()
 
     async def run(self) -> None:
-        """Drain the node; return once no Pod that a drain removes is left.
+        """Drain the node; return once no Pod that the drain has to remove is left.
 
         Raises:
             DrainFailed: the drain failed.
@@ -167,7 +169,7 @@ class NodeDrain:
         async with running_informer(self._pods), AsyncExitStack() as self._budgets:
             await self._mark()
             await wait_for_sync(self._pods, component="machine")
-            # Checked first: if force is due already, no Pod is evicted.
+            # If force is due from the beginning, no Pod is evicted.
             if not (self.tally.forced or await self._is_due()):
                 await first_of(self._drain_gracefully(), self._force_is_due(), name="drain")
             if not self._is_empty:
@@ -176,7 +178,7 @@ class NodeDrain:
     # --- the node ---------------------------------------------------------------------------
 
     async def _mark(self) -> None:
-        """Set the Terminating condition of the node, and cordon it."""
+        """Set the Terminating condition of the node, and cordon the node, as the task says."""
         if (node := self._node()) is None:
             return
         write = ObjectWriter(self._tools.client.resource(NODES))
@@ -213,13 +215,13 @@ class NodeDrain:
         if (left_s := self._left_s()) is not None:
             delays.append(left_s)
         if (since := drain.unhealthy_since(node)) is not None:
-            # The timestamp is from the target cluster's API server, so its clock is used.
+            # The target cluster set the timestamp, so the clock of its API server is used.
             unhealthy_s = self._ages.since(self._task.machine.uid, since)
             delays.append(drain.UNHEALTHY_FORCE_S - unhealthy_s)
         return min(delays)
 
     async def _is_due(self) -> bool:
-        """Return whether force is due, also by a live read: the cache may be stale."""
+        """Return whether force is due, both by the cached node and by a live read of the node."""
         if self._due_s(self._node()) > 0:
             return False
         node: Node | None = None
@@ -247,7 +249,8 @@ class NodeDrain:
                         group.start(self._evict_and_wait(pod), name=f"drain-{pod.key}")
                     group.start(self._evict_serially(serial, claims), name="drain-serial")
             except ExceptionGroup as errors:
-                # The first error suffices: evicted Pods end, and the next drain handles the others.
+                # The first error suffices: evicted Pods terminate, and the next drain handles the
+                # other Pods.
                 raise next(leaf_exceptions(errors)) from errors
             if self.tally.overdue:
                 late = ", ".join(sorted(self.tally.overdue))
@@ -255,7 +258,7 @@ class NodeDrain:
         self._is_empty = True
 
     async def _evict_and_wait(self, pod: Pod) -> None:
-        """Evict a Pod without exclusive claims, and wait for its end."""
+        """Evict a Pod without claims, and wait until it is gone."""
         spent_s = 0.0
         while (answer := await self._evict(pod)) is not EvictionResult.ACCEPTED:
             if spent_s >= self._max_refusal_s:
@@ -287,13 +290,17 @@ class NodeDrain:
     async def _wait_for_retry(
         self, pods: Sequence[Pod], answer: EvictionResult, left_s: float
     ) -> float:
-        """Wait until a Pod should be evicted again; return the seconds that count as retries."""
+        """Wait until a Pod should be evicted again.
+
+        Returns:
+            Seconds that count against the eviction retries: 0 unless a budget refused the eviction.
+        """
         trouble = answer is not EvictionResult.REFUSED
         pause_s = PAUSES_S[answer] if trouble else min(self._interval_s, left_s)
         began = clock.monotonic()
         budgets = self._tools.budgets
         if (stack := self._budgets) is not None:
-            # Start the watch of budgets once, at the first refusal, and keep it until the end.
+            # Start the watch of budgets at the first refusal, and keep it until the drain ends.
             self._budgets = None
             await stack.enter_async_context(budgets.watching())
         await first_of(*(budgets.wait(pod, pause_s) for pod in pods), name="budgets")
@@ -312,8 +319,8 @@ class NodeDrain:
         except NotFound:
             pass
         except Conflict as error:
-            # Pod or budget changed concurrently. A Pod that was replaced under its name will soon
-            # be gone from the cache.
+            # Pod or budget changed concurrently. If a new Pod has the name, the cache will soon
+            # show that this Pod is gone.
             self._record_blocked(pod, f"could not be evicted: {error}")
             return EvictionResult.CONFLICT
         except (TooManyRequests, Unreachable, ServerError) as error:
@@ -340,7 +347,7 @@ class NodeDrain:
     # --- end of Pods --------------------------------------------------------------------------
 
     async def _ended(self, pod: Pod) -> None:
-        """Wait, up to its limit, until a Pod is gone."""
+        """Wait until a Pod is gone; after its time limit, record it as overdue."""
         if not self._is_gone(pod):
             end = self._ends.setdefault(pod.uid, asyncio.Event())
             if not await tasks.wait_for(end, drain.end_limit_s(pod, self._left_s())):
@@ -352,7 +359,7 @@ class NodeDrain:
         self._changed()
 
     async def _moved(self, pod: Pod, mounted: PodVolumes) -> None:
-        """Wait, within limits, until a Pod is gone and its volumes are attached elsewhere."""
+        """Wait until a Pod is gone and its volumes are attached to another node, within limits."""
         settings, node_name = self._tools.settings, self._task.node_name
         until = clock.monotonic() + pod.grace_s + settings.detach_timeout_s
         await self._ended(pod)
@@ -363,8 +370,8 @@ class NodeDrain:
         left_s = until - clock.monotonic()
         self._record_volume_wait(pod, f"waits for {listed} to be detached")
         if await _ends_within(left_s, attachments.wait_detached(ids, node_name)):
-            # A Pod without a controller is not recreated, so its volumes are attached nowhere. The
-            # reference waits for them all the same.
+            # A Pod without a controller is not recreated, so its volumes will not be attached to
+            # another node. Gardener's MCM waits nevertheless.
             if pod.controller:
                 self._record_volume_wait(pod, f"waits for {listed} to be attached to another node")
                 limit_s = settings.reattach_timeout_s
@@ -443,20 +450,20 @@ async def _ends_within(seconds: float, work: Awaitable[None]) -> bool:
 
 LOOKUP_TRIES = 3
 LOOKUP_RETRY_S = 5.0
-"""Attempts to read a claim or volume, and the delay between them (reference)."""
+"""Number of attempts to read a claim or volume, and seconds between them (Gardener's MCM)."""
 
 T = TypeVar("T", bound=KubeObject)
 
 
 PodVolumes = tuple[tuple[str, ...], tuple[str, ...]]
-"""Volumes to wait for: names of the PersistentVolumes, and IDs that appear in node statuses."""
+"""Volumes to wait for: names of the PersistentVolumes, and their IDs in the status of nodes."""
 
 
 class Attachments:
-    """Attachments of volumes.
+    """Volumes of Pods, and waits for their detachment and attachment.
 
     Args:
-        driver: calls the driver.
+        driver: client of the driver.
         client: client of the cluster that machines join.
     """
 
@@ -468,7 +475,7 @@ class Attachments:
         )
 
     async def volumes_of(self, pod: Pod, claims: Iterable[str]) -> PodVolumes:
-        """Return the volumes of a Pod's claims, without those that the driver does not know."""
+        """Return the volumes of a Pod's claims, except volumes that the driver does not know."""
         volumes: list[str] = []
         ids: list[str] = []
         for claim in claims:
@@ -480,7 +487,7 @@ class Attachments:
         return tuple(volumes), tuple(ids)
 
     async def wait_detached(self, ids: Sequence[str], node_name: str) -> None:
-        """Return once the node reports none of the volumes as attached, or is gone."""
+        """Wait until the node is gone, or reports none of the volumes (by ID) as attached."""
         source = self._client.resource(NODE_VOLUMES).where(f"metadata.name={node_name}")
         async with running_informer(Informer(source, resource=NODE_VOLUMES.plural)) as nodes:
 
@@ -491,7 +498,7 @@ class Attachments:
             await _wait_until(nodes, are_gone)
 
     async def wait_reattached(self, volumes: Sequence[str], node_name: str) -> None:
-        """Return once each volume is attached to another node."""
+        """Wait until each volume (by name) is attached to another node than `node_name`."""
         async with self._elsewhere.use() as attachments:
             await _wait_until(
                 attachments,
@@ -499,7 +506,7 @@ class Attachments:
             )
 
     async def _volume(self, pod: Pod, claim: str) -> tuple[str, dict[str, Any]]:
-        """Return name and spec of a claim's PersistentVolume; empty = there is none."""
+        """Return name and spec of a claim's PersistentVolume; empty = none, or not readable."""
         for attempt in range(1, LOOKUP_TRIES + 1):
             try:
                 bound = await self._client.resource(CLAIMS).get(claim, namespace=pod.namespace)
@@ -528,7 +535,7 @@ class Attachments:
 
 
 async def _wait_until(informer: Informer[T], holds: Callable[[], bool]) -> None:
-    """Return once a condition holds for a synced cache."""
+    """Wait until the cache has synced and `holds` returns True."""
     changed = asyncio.Event()
 
     def note(*_: object) -> None:
@@ -550,23 +557,24 @@ async def _wait_until(informer: Informer[T], holds: Callable[[], bool]) -> None:
 # --- budgets ------------------------------------------------------------------------------
 
 SYNC_S = 10.0
-"""Maximum time to wait for the budgets' cache; the eviction is retried without it, too."""
+"""Maximum seconds to wait for the cache of budgets; after that, the eviction is retried without the
+cache."""
 
 STALE_S = 1.0
-"""Retry delay if the budget seems to allow the eviction: the cache may be stale."""
+"""Retry delay in seconds if the cached budget allows the eviction: the cache may be stale."""
 
 
 CONFIRM_S = 2.0
-"""Time for which a budget has to look misconfigured. It may do so for a moment, when a Pod is gone
-and its replacement does not exist yet."""
+"""Seconds for which a budget has to look misconfigured before the drain fails. A correct budget may
+look so for a moment, when a Pod is gone and its replacement does not exist yet."""
 
 
 class Budgets:
-    """Cache of budgets, and the Pods that wait for them.
+    """Cache of disruption budgets, and the Pods whose evictions they refused.
 
-    An eviction uses up what a budget allows, and the next is refused until the disruption
-    controller has updated the budget. So a change wakes only as many Pods as the budget allows, in
-    the order in which they were refused.
+    Each eviction uses up one allowed disruption of a budget, until the disruption controller has
+    updated the budget. So a change of a budget wakes only as many waiting Pods as it allows
+    disruptions, in the order in which their evictions were refused.
 
     Args:
         client: client of the cluster that machines join.
@@ -579,7 +587,7 @@ class Budgets:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Watch budgets while the block runs; nested waits share the watch."""
+        """Watch budgets while the `async with` block runs; `wait` calls share the watch."""
         async with self._cache.use():
             yield
 

@@ -1,4 +1,4 @@
-"""Checks whether the API servers answer, and freezes machines while one does not."""
+"""Checks the API servers of both clusters, and freezes machines while a server is unreachable."""
 
 from __future__ import annotations
 
@@ -19,22 +19,29 @@ from ccm.model.patches import StaleObject
 from ccm.runtime.writer import PatchStep
 
 PROBE = "kube-ccm-probe"
-"""Name of a missing object that the checks read: NotFound proves that the server answers."""
+"""Name of an object that does not exist, which the checks read: a response NotFound proves that the
+server is reachable."""
 
 
 THAW_TEXT = "Machine Health Timeout was reset due to APIServer being unreachable"
-"""Description of a machine whose health timeout restarts (reference)."""
+"""Status description of a machine whose health timeout restarts (Gardener's MCM)."""
 
 SETTLING_S = 30.0
-"""Time after the thaw in which nodes may report, before machines are reconciled (reference)."""
+"""Seconds after the thaw in which nodes may report, before machines are reconciled (Gardener's
+MCM)."""
 
 _CHECKS = 5
-"""Number of checks while the timeout runs (reference)."""
+"""Number of checks during the timeout while a server is unreachable (Gardener's MCM)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreezeState:
-    """Frozen state, and start of the current outage; seconds of a monotonic clock."""
+    """Whether machines are frozen, and the start of the current outage.
+
+    Attributes:
+        is_frozen: whether machines are frozen.
+        away_since: start of the outage, in seconds of a monotonic clock; None = no outage.
+    """
 
     is_frozen: bool = False
     away_since: float | None = None
@@ -48,8 +55,8 @@ def next_state(
     Args:
         before: state before the check.
         all_answered: whether all servers answered.
-        now: the time, by the clock of `FreezeState`.
-        timeout_s: time that a server may be unreachable.
+        now: the time, in seconds of the clock of `FreezeState`.
+        timeout_s: seconds for which a server may be unreachable before machines are frozen.
     """
     if all_answered:
         return FreezeState()
@@ -58,12 +65,15 @@ def next_state(
 
 
 def next_check_s(reach: FreezeState, period_s: float, timeout_s: float) -> float:
-    """Return the delay of the next check: short in an outage, whose end all machines wait for."""
+    """Return the seconds until the next check; fewer during an outage, as all machines wait."""
     return period_s if reach.away_since is None else min(period_s, timeout_s / _CHECKS)
 
 
 def thawed_status(machine: Machine, now: datetime) -> MachineStatus | None:
-    """Return the status of a machine that became Unknown during the outage; None = no change."""
+    """Return the status Running for a machine in the phase Unknown; None = no change.
+
+    The phase change restarts its health timeout after an outage of an API server.
+    """
     if machine.phase is not Phase.UNKNOWN or machine.is_deleting:
         return None
     state, kind = OperationState.SUCCESSFUL, OperationType.HEALTH_CHECK
@@ -77,8 +87,8 @@ class Freezer:
         context: shared objects of the machine controller.
         thawed: called when machines may be reconciled again.
         period_s: seconds between two checks while all servers answer.
-        timeout_s: time that a server may be unreachable before machines are frozen. The time limit
-            of one check, too: a server that hangs counts as unreachable.
+        timeout_s: seconds for which a server may be unreachable before machines are frozen. Also
+            the time limit of one check: a server that hangs counts as unreachable.
     """
 
     def __init__(
@@ -100,7 +110,7 @@ class Freezer:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether only deletions are reconciled."""
+        """Whether machines are frozen: only deletions are reconciled."""
         return self._reach.is_frozen
 
     async def run(self) -> None:
@@ -126,7 +136,7 @@ class Freezer:
             self._outage.record_success()
 
     async def _find_outage(self) -> str:
-        """Return why a server is unreachable; empty = both answer."""
+        """Return why a server is unreachable; empty = the servers of both clusters answer."""
         context = self._context
         for reads, namespace in ((context.machines, context.caches.namespace), (context.nodes, "")):
             look = reads.get(PROBE, namespace=namespace)
@@ -139,7 +149,7 @@ class Freezer:
         return ""
 
     async def _thaw(self) -> None:
-        """Restart the health timeouts, then requeue all machines once nodes had time to report.
+        """Restart the health timeouts, then call `thawed`.
 
         Raises:
             KubeError: a write failed.

@@ -1,7 +1,8 @@
 """Health of machines that have a VM: node sync, phases, preservation, and in-place updates.
 
-`ccm.machines.health` makes the decisions. A machine is marked Failed because of its node only after
-a live read of the node confirmed it, and only when `FailureBudget` allows it.
+`ccm.machines.health` makes the decisions. After a timeout, a machine is marked Failed only if a
+live read of its node confirms the timeout. If its node is unhealthy, the machine also needs a turn
+of `FailureBudget`.
 """
 
 from __future__ import annotations
@@ -40,16 +41,17 @@ from ccm.runtime import writer
 from ccm.runtime.writer import PatchStep
 
 BLIND_S = 10.0
-"""Delay of the next evaluation while the watch of nodes is broken, and its cache proves nothing."""
+"""Delay in seconds of the next evaluation while the watch of nodes is broken, or a node cannot be
+decoded: the cache of nodes may be wrong then."""
 
 OUTAGE_S = 30.0
-"""Minimum duration of a broken watch of nodes after which the timeouts of machines restart: the
-nodes could not report either (reference, default of
---machine-safety-apiserver-statuscheck-timeout)."""
+"""Minimum seconds for which the watch of nodes was broken before the timeouts of machines restart:
+the nodes could not report either. Source: Gardener's MCM, default of
+--machine-safety-apiserver-statuscheck-timeout."""
 
 SETTLE_S = 30.0
-"""Time after an outage in which no machine becomes Unknown: nodes need time to report (reference,
-the pause after its freeze)."""
+"""Seconds after such an outage in which no machine becomes Unknown: nodes need time to report.
+Source: Gardener's MCM, the pause after its freeze."""
 
 
 class HealthReconciler:
@@ -71,7 +73,7 @@ class HealthReconciler:
         """Reconcile the node and the phase of a machine.
 
         Raises:
-            StaleObject: the object was replaced; its change brings the next pass.
+            StaleObject: the object was replaced; its watch event triggers the next pass.
             KubeError: the node could not be read, or a write failed.
         """
         if not self._caches.settings.has_target:
@@ -92,8 +94,8 @@ class HealthReconciler:
                     outcome = await self._evaluate(machine, None)
                     return replace(outcome, after_s=min_delay(outcome.after_s, SHORT_S))
             except KubeError as error:
-                # A machine joins only with complete node metadata. In other phases the health is
-                # evaluated although the node could not be written.
+                # A machine must not become Running before its node has all metadata. In all other
+                # phases the health is evaluated even if the write to the node failed.
                 if machine.phase is Phase.PENDING:
                     raise
                 fault = error
@@ -125,12 +127,12 @@ class HealthReconciler:
         outcome = replace(outcome, after_s=min_delay(outcome.after_s, result.after_s))
         outcome = await self._context.write_result(machine, outcome)
         if machine.phase in health.TIMEOUTS:
-            # Only in these phases: in another one, the turn may stand for a write just made.
+            # In other phases, the turn may belong to a write that the cache does not show yet.
             self._release_turn(machine)
         return outcome
 
     async def _mark_failed(self, machine: Machine) -> PassResult:
-        """Mark a machine Failed after its timeout, once it has a turn and a live read agrees."""
+        """Write the phase after a timeout, if there is a free turn and a live read confirms it."""
         in_turn = health.TIMEOUTS[machine.phase].needs_turn
         if in_turn and (obstacle := self._replacements.acquire(machine, clock.monotonic())):
             self._report_waiting(machine, obstacle.why)
@@ -142,12 +144,13 @@ class HealthReconciler:
             fails = outcome.status is not None and outcome.status.phase is Phase.FAILED
             return await self._context.write_result(machine, outcome)
         finally:
-            # A failed write may have reached the server: the turn stays until the cache shows it.
+            # A write that raised may have reached the API server: keep the turn until the cache
+            # shows the phase.
             if not fails:
                 self._release_turn(machine)
 
     async def _confirm_live(self, machine: Machine) -> PassResult:
-        """Return the outcome by a live read of the node.
+        """Evaluate the health with a live read of the node, and return the result to write.
 
         Raises:
             KubeError: the read failed.
@@ -170,7 +173,7 @@ class HealthReconciler:
         return replace(outcome, status=status)
 
     def _phase_history(self, machine: Machine, now: Moment) -> PhaseHistory:
-        """Return the observation of the machine's phase, without the time of node outages."""
+        """Return the history of the machine's phase; an outage of the node watch restarts it."""
         aged = self._caches.ages.with_local_creation(now.wall, machine)
         spell = health.phase_history(aged, self._spells.get(machine.key), now)
         ended = self._outage_ended()
@@ -180,17 +183,20 @@ class HealthReconciler:
         return spell
 
     def _outage_ended(self) -> float | None:
-        """Return the end of the last outage of node observations; None = there was none."""
+        """Return the monotonic time at which the node watch last recovered from an outage.
+
+        None = the last outage was shorter than `OUTAGE_S`, or there was none.
+        """
         began, ended = self._caches.nodes.last_outage
         return ended if ended - began >= OUTAGE_S else None
 
     def _settling_s(self, now: Moment) -> float:
-        """Return the remaining seconds for nodes to report after an outage."""
+        """Return the remaining seconds for nodes to report after an outage; 0 or less = none."""
         ended = self._outage_ended()
         return 0.0 if ended is None else ended + SETTLE_S - now.steady_s
 
     def _is_blind(self, machine: Machine, node: Node | None) -> bool:
-        """Return whether the cache may be wrong about this node."""
+        """Return whether the cache of nodes may be wrong about this machine's node."""
         nodes, unreadable = self._caches.nodes, self._caches.nodes.malformed_keys
         return (
             nodes.outage_since is not None
@@ -215,7 +221,7 @@ class HealthReconciler:
     # --- the node ---------------------------------------------------------------------------
 
     def is_contested(self, machine: Machine) -> bool:
-        """Return whether another machine claims the same node, whose health then proves nothing."""
+        """Return whether another machine has the same node name; then the owner is unknown."""
         others = self._by_node.get(machine.node_name, set()) - {machine.key}
         if machine.node_name and others:
             self._context.log.warning(
@@ -225,7 +231,10 @@ class HealthReconciler:
         return False
 
     async def _owns(self, machine: Machine, node: Node) -> bool:
-        """Return whether the node may be changed; record an event if another machine owns it."""
+        """Return whether the node is confirmed to run on the machine's VM.
+
+        If another machine owns the VM, record an event.
+        """
         if self._vms.owns_node(machine, node):
             return True
         if not deletion.is_its_node(machine, node):
@@ -247,7 +256,10 @@ class HealthReconciler:
         return self._vms.owns_node(machine, node)
 
     async def _sync_node(self, machine: Machine, node: Node) -> Node | None:
-        """Apply the machine's metadata and capacity to its node, and return the new node."""
+        """Apply the machine's metadata and extra capacity to its node; return the new version.
+
+        None = the node is gone.
+        """
         settings = self._caches.settings
         extra = self._caches.class_of(machine).extra_capacity
         arrival = self._caches.initial_metadata.annotations_for(controller_uid(machine))
@@ -260,13 +272,13 @@ class HealthReconciler:
         return written.obj
 
     async def _delete_with_node(self, machine: Machine, cached: Node) -> None:
-        """Delete a machine whose node a user deleted, after a live read confirmed that."""
+        """Delete a machine whose node is being deleted, if a live read confirms that."""
         try:
             node = await self._nodes.get(cached.name)
         except NotFound:
             return
         if not deletion.is_its_node(machine, node):
-            # A node of another VM with the same name: it says nothing about this machine.
+            # The node belongs to another VM, and only has the same name.
             return
         if node.uid == cached.uid and node.is_deleting:
             self._context.log.info("node is being deleted, deleting machine", machine=machine.key)
@@ -275,7 +287,7 @@ class HealthReconciler:
     # --- the caches ---------------------------------------------------------------------------
 
     def machine_changed(self, old: Machine | None, new: Machine | None, *, initial: bool) -> None:
-        """Record a change of a machine; `initial` = it existed before this process."""
+        """Record a change of a machine; `initial` = the machine existed before this process."""
         changed = new or old
         if changed is None:
             return
@@ -301,12 +313,12 @@ class HealthReconciler:
         metrics.WAITING.set(len(self._replacements.waiting))
 
     def machines_of_node(self, name: str) -> Iterable[str]:
-        """Return the keys of the machines of a node."""
+        """Return the keys of the machines that have this node name."""
         return tuple(self._by_node.get(name, ()))
 
 
 def min_delay(*moments: float | None) -> float | None:
-    """Return the shortest of some delays; None = never."""
+    """Return the shortest delay; None = no delay is given."""
     return min((moment for moment in moments if moment is not None), default=None)
 
 
@@ -320,8 +332,8 @@ def _now() -> Moment:
 class PreservationReconciler:
     """Preserves machines as `ccm.machines.preservation` decides.
 
-    The status of a preserved machine is written first and cleared last, so that the next pass
-    completes an interrupted one.
+    The end of the preservation is the first field to be written, and the last to be cleared, so
+    that the next pass completes an interrupted pass.
 
     Args:
         context: shared objects of the machine controller.
@@ -333,12 +345,12 @@ class PreservationReconciler:
         self._draining: set[str] = set()
 
     async def run(self, machine: Machine) -> float | None:
-        """Reconcile the preservation of a machine, and return the requeue delay.
+        """Reconcile the preservation of a machine; return the requeue delay, None = none.
 
-        No other machine may claim the same node.
+        The caller makes sure that no other machine has the same node.
 
         Raises:
-            StaleObject: the object was replaced; its change brings the next pass.
+            StaleObject: the object was replaced; its watch event triggers the next pass.
             KubeError: a write failed.
         """
         node, settings = self._context.own_node_of(machine), self._context.settings
@@ -351,7 +363,7 @@ class PreservationReconciler:
         waits_s = None
         if node is not None:
             waits_s = await self._on_node(machine, node, decision)
-        # The machine's annotations; the end of the preservation is cleared after everything else.
+        # The end of the preservation is cleared last, after the machine's annotations.
         written = await self._context.write.change(
             machine, PatchStep(lambda obj: preservation.machine_patch(obj, decision, settings))
         )
@@ -381,7 +393,7 @@ class PreservationReconciler:
             # A running drain requeues the machine itself.
             waits_s = SHORT_S if drained is False else None
         else:
-            # Recovered, or no longer preserved: the remaining Pods may stay.
+            # The machine recovered or is no longer preserved: the remaining Pods may stay.
             await self._stop(machine.uid)
         now = clock.now()
         await self._context.write_nodes.change(
@@ -396,15 +408,15 @@ class PreservationReconciler:
         return waits_s
 
     async def _drain(self, machine: Machine, node: Node) -> bool | None:
-        """Start or check a drain.
+        """Start or check the drain of a preserved node.
 
         Returns:
-            True: it succeeded. False: it failed and was started again. None: it is running.
+            True: the drain succeeded. False: it failed, and was started again. None: it is running.
         """
         is_ours = machine.uid in self._draining
         progress = self._drains.progress(machine.uid) if is_ours else None
         if progress is not None and progress.state is DrainState.DONE:
-            # Forget it: a later deletion must check the node itself.
+            # Forget the complete drain: a later deletion must drain the node again.
             await self._stop(machine.uid)
             return True
         has_failed = progress is not None and progress.state is DrainState.FAILED
@@ -416,13 +428,13 @@ class PreservationReconciler:
         return False if has_failed else None
 
     async def _stop(self, uid: str) -> None:
-        """Stop the drain that the preservation started; a drain of another part continues."""
+        """Stop the machine's drain if the preservation started it."""
         if uid in self._draining:
             self._draining.discard(uid)
             await self._drains.stop(uid)
 
     def forget(self, uid: str) -> None:
-        """Forget a machine that is being deleted: the deletion drains its node."""
+        """Forget the drain of a machine that is being deleted: the deletion drains the node."""
         self._draining.discard(uid)
 
     async def _write_expiry(self, machine: Machine, until: datetime | None) -> Machine:
@@ -433,7 +445,7 @@ class PreservationReconciler:
         if written.obj is None:
             raise StaleObject
         if not written.changed:
-            # Another pass wrote it, and recorded the event.
+            # Another pass wrote the same end, and recorded the event.
             return written.obj
         reason, text = reasons.REASON_PRESERVED_ENDED, "The machine is no longer preserved"
         if until is not None:
@@ -449,10 +461,11 @@ class PreservationReconciler:
 
 
 class InPlaceUpdater:
-    """The part of in-place updates that acts on nodes, as `ccm.machines.in_place_update` decides.
+    """Drains nodes for in-place updates, and writes the steps of the updates.
 
-    No Pod is evicted before a live read confirmed that this very node is selected. The next pass
-    repeats interrupted steps: an empty node is drained in a moment.
+    `ccm.machines.in_place_update` makes the decisions. No Pod is evicted before a live read of the
+    node confirmed that the node is selected. The next pass repeats an interrupted step: the drain
+    of an empty node takes only a moment.
 
     Args:
         context: shared objects of the machine controller.
@@ -461,13 +474,15 @@ class InPlaceUpdater:
     def __init__(self, context: MachineContext) -> None:
         self._context, self._drains = context, context.drains
         self._draining: dict[str, str] = {}
-        """Key of a machine -> its UID, while an update's drain runs."""
+        """Key of a machine -> UID of the machine, while its node is drained for an update."""
 
     async def run(self, machine: Machine, *, is_contested: bool) -> float | None:
-        """Reconcile the update of a machine; return the requeue delay.
+        """Reconcile the in-place update of a machine; return the requeue delay, None = none.
+
+        If the node is contested (another machine has the same node name), stop the update's drain.
 
         Raises:
-            StaleObject: the object was replaced; its change brings the next pass.
+            StaleObject: the object was replaced; its watch event triggers the next pass.
             KubeError: a read or a write failed.
         """
         key, settings = machine.key, self._context.settings
@@ -492,13 +507,13 @@ class InPlaceUpdater:
         return None
 
     def forget(self, key: str) -> None:
-        """Forget a machine that is gone or being deleted: the deletion takes over its drain."""
+        """Forget the drain of a deleted machine; of a machine in deletion, the deletion drains."""
         self._draining.pop(key, None)
 
     async def _prepare(
         self, machine: Machine, node: Node, decision: in_place_update.UpdateDecision
     ) -> float | None:
-        """Drain the node, then hand it to its updater; return the requeue delay."""
+        """Drain the node, then let its updater begin; return the requeue delay, None = none."""
         now, settings = clock.now(), self._context.settings
         if decision.drains:
             failure = await self._drain(machine, node)
@@ -510,7 +525,8 @@ class InPlaceUpdater:
                     await self._context.write_result(machine, PassResult(status=status))
                 return SHORT_S
         if machine.phase is not Phase.UPDATING:
-            # Before the condition: the node may vanish as soon as its updater has it.
+            # Write the phase before the condition: with the condition, the updater begins, and the
+            # node may disappear.
             await self._context.write_result(
                 machine, PassResult(status=in_place_update.updating_status(machine, now))
             )
@@ -525,10 +541,10 @@ class InPlaceUpdater:
         return None
 
     async def _drain(self, machine: Machine, node: Node) -> str | None:
-        """Start or check a drain.
+        """Start or check the drain for an update.
 
         Returns:
-            Empty: it succeeded. None: it is running. Else the reason of its failure.
+            Empty: the drain succeeded. None: it is running. Else: the reason why it failed.
         """
         settings = self._context.settings
         if self._draining.get(machine.key) != machine.uid:
@@ -536,13 +552,13 @@ class InPlaceUpdater:
             with suppress(NotFound):
                 live = await self._context.nodes.get(node.name)
             if live is None or not in_place_update.decide(machine, live, settings).drains:
-                return None  # The change reaches the cache, and requeues the machine.
+                return None  # The cache will show the change of the node, and requeue the machine.
             self._draining[machine.key] = machine.uid
             task = in_place_update.task(machine, live, self._context.caches.now(), settings)
             self._drains.start(task, lambda: self._context.wake((machine.key,)))
         progress = self._drains.progress(machine.uid)
         if progress is None or progress.state is DrainState.FAILED:
-            # The next pass starts it again.
+            # The next pass starts the drain again.
             del self._draining[machine.key]
             return "- the drain was stopped" if progress is None else progress.message
         return "" if progress.state is DrainState.DONE else None

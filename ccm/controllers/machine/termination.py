@@ -1,8 +1,8 @@
 """Deletion of machines: a work queue, and the stages that `ccm.machines.deletion` defines.
 
-Deletions have their own work queue, so that they never wait for creations. A machine whose deletion
-is requested during its creation is handed over after that pass. Nothing of a machine is removed
-before the cloud confirmed that its VM is gone; the node and the finalizer are removed last.
+Deletions have their own work queue, so that they never wait for creations. If a deletion is
+requested during a pass of the other queue, it begins after that pass. The node and the finalizer
+are removed last, after the cloud confirmed that the VM is gone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from ccm.runtime.writer import PatchStep
 
 NAME = "machine-termination"
 QUEUE_NAME = "machinetermination"
-"""Value of the work-queue metrics' label (reference)."""
+"""Name of the queue in the labels of the work-queue metrics (Gardener's MCM)."""
 
 WORKERS = 256
 """Number of workers, which limits concurrent cloud calls."""
@@ -67,9 +67,9 @@ class TerminationQueue:
     Args:
         context: shared objects of the machine controller.
         guard: blocks deletions that result from the deletion of the CRD.
-        elsewhere: keys that the other queue is processing.
-        turns: concurrency limit, without workers that wait for the cloud
-            (--machine-concurrent-syncs).
+        elsewhere: keys that the other queue of the machine controller is processing.
+        turns: maximum number of machines processed concurrently, not counting machines that wait
+            for the cloud (--machine-concurrent-syncs).
         rng: source of jitter.
     """
 
@@ -87,7 +87,7 @@ class TerminationQueue:
         self._free = asyncio.Semaphore(turns)
         self._pauses = Pauses()
         self._deletions: dict[str, DeleteFlow] = {}
-        """UID of a machine -> its deletion."""
+        """UID of a machine -> progress of its deletion in this process."""
         self._uids: dict[str, str] = {}
         self.controller = Controller(
             NAME,
@@ -104,12 +104,15 @@ class TerminationQueue:
         self.controller.queue.add(key)
 
     def add_deleted(self, machine: Machine) -> None:
-        """Queue a machine that was deleted, perhaps because its finalizers were removed."""
+        """Queue a machine whose object no longer exists, to clean up after it.
+
+        Another program may have removed its finalizers.
+        """
         self._uids.setdefault(machine.key, machine.uid)
         self.add(machine.key)
 
     def has(self, key: str) -> bool:
-        """Return whether a worker is processing a machine of that name."""
+        """Return whether a worker of this queue is processing the key."""
         return self.controller.queue.is_processing(key)
 
     async def sync(self, key: str) -> ReconcileResult:
@@ -153,18 +156,18 @@ class TerminationQueue:
         return ReconcileResult(after_s=event.after_s, busy=event.busy)
 
     def _pause_version(self, machine: Machine) -> object:
-        """Return the value whose change ends a pause."""
+        """Return the value whose change ends a machine's pause."""
         machine_class = self._caches.class_to_delete_with(machine)
         return (machine.spec, machine_class.version, machine.force_deletion)
 
     def _retry(self) -> None:
-        """End all pauses, because another provider answers from now on."""
+        """End all pauses, because the provider was replaced."""
         for key in self._pauses.end_all():
             self.controller.queue.add(key, background=True)
 
 
 class DeleteFlow:
-    """Deletion of a machine, with state that only this process has.
+    """Deletion of one machine, across passes, with state that is kept in memory.
 
     Args:
         context: shared objects of the machine controller.
@@ -180,15 +183,15 @@ class DeleteFlow:
         self._transition = deletion.current_transition(self._deletion_state.stage, machine)
         """Transition for the next status."""
         self._waits: dict[DeletionStage, int] = {}
-        """Number of waits at each stage."""
+        """Stage -> number of passes that ended at it."""
         self._first_denial_s = 0.0
-        """Monotonic time at which the cloud first found no VM by identity; 0 = never."""
+        """Monotonic time of the first query that found no VM of the machine; 0 = none yet."""
         self._has_failed = False
         """Whether the drain failed and has to be started again."""
         self._drain_began = 0.0
-        """Monotonic time of the first start of the drain; 0 = not started by this process."""
+        """Monotonic time at which this flow first started the drain; 0 = not started yet."""
         self._absent_id = ""
-        """Provider ID of a VM that the cloud did not show during this pass."""
+        """Provider ID of a VM that the cloud did not show in the owner check of this pass."""
         self._is_done = False
 
     async def run(
@@ -202,10 +205,10 @@ class DeleteFlow:
             wake: called on progress of the drain.
 
         Returns:
-            Event of the stage that waits; None once our finalizer is removed.
+            Result of the stage that waits; None once our finalizer is removed.
 
         Raises:
-            StaleObject: the object was replaced; its change brings the next pass.
+            StaleObject: the object was replaced; its watch event triggers the next pass.
             KubeError: a write failed.
         """
         if self._is_done:
@@ -241,10 +244,13 @@ class DeleteFlow:
     # --- stages -----------------------------------------------------------------------------
 
     async def _check_owner(self) -> StageResult | None:
-        """Return the result that blocks the deletion until the owner is clear; None = continue.
+        """Check the owner of the machine's VM before a stage.
 
-        A VM of another owner blocks the deletion. A failed owner check blocks it too, unless the
-        node is absent or known to be the machine's.
+        A VM of another owner blocks the deletion. A failed owner check also blocks it, unless the
+        node is missing, or confirmed as the machine's.
+
+        Returns:
+            The result that blocks the deletion; None = continue.
         """
         machine = self._machine
         machine_class = self._caches.class_to_delete_with(machine)
@@ -261,7 +267,7 @@ class DeleteFlow:
         try:
             async with self._turn.release():
                 if not await self._vms.confirm(machine, machine_class):
-                    # Asked once for all stages of the pass.
+                    # Query the cloud once for all stages of the pass.
                     self._absent_id = machine.provider_id
         except errors.NotOwned as error:
             await self._write_terminating()
@@ -297,7 +303,8 @@ class DeleteFlow:
                 vm = await self._vm_status(self._driver.request(machine, machine_class)) or vm
             except CloudError as error:
                 return deletion.error_result(error, cause=StageOutcome.OWNER_UNCLEAR)
-            # The origin replaces the record of the creation, as after a successful creation.
+            # As after a successful creation, the provider ID and the origin are stored, and the
+            # record of the started creation is removed.
             origin = machine_class.origin if vm.provider_id else ""
         if vm.node_name:
             vm = replace(vm, provider_id=self._machine.provider_id or vm.provider_id)
@@ -317,7 +324,8 @@ class DeleteFlow:
             return StageResult(outcome=StageOutcome.NO_NODE)
         await self._write_terminating()
         task = deletion.deletion_drain_task(self._machine, node, now, self._settings)
-        # A drain that another part started, for example to preserve the machine, does not count.
+        # The result of a drain that was started for another purpose, such as the preservation of
+        # the machine, does not count.
         progress = drains.progress(machine.uid) if self._drain_began else None
         if progress is None or progress.state is DrainState.RUNNING or self._has_failed:
             # A running drain continues, with force if the task requests it now.
@@ -337,7 +345,10 @@ class DeleteFlow:
         return event
 
     async def _is_unseen(self, now: datetime) -> bool:
-        """Return whether an existing node is missing in the cache; False if a force is due."""
+        """Return whether the machine's node exists, but is missing in the cache.
+
+        False if the deletion ignores failed drains: then it does not wait for the cache.
+        """
         machine = self._machine
         is_seen = not machine.node_name or machine.node_name in self._caches.nodes.store
         if is_seen or deletion.ignores_drain_failure(machine, now, self._settings):
@@ -349,7 +360,7 @@ class DeleteFlow:
         return self._vms.owns_node(machine, node)
 
     async def _delete_attachments(self) -> StageResult:
-        """Delete the VolumeAttachments that a forced drain left."""
+        """Delete the VolumeAttachments that a forced drain left, and wait for the detachment."""
         await self._write_terminating()
         name, client = self._machine.node_name, self._caches.target.client
         if name in self._caches.nodes.store and self._context.own_node_of(self._machine) is None:
@@ -383,7 +394,8 @@ class DeleteFlow:
         machine_class = self._caches.class_to_delete_with(machine)
         await self._write_terminating()
         if machine_class.access_faults:
-            # Force deletes a machine that never had a VM; any other machine waits for its class.
+            # A forced deletion removes a machine that never had a VM; every other machine waits
+            # until its class is usable.
             if machine.force_deletion and not deletion.may_have_vm(machine):
                 return StageResult(outcome=StageOutcome.VM_DELETED)
             return deletion.unusable_class_result(machine_class.access_faults)
@@ -395,7 +407,7 @@ class DeleteFlow:
             if wait is not None:
                 return wait
             if not is_not_visible and self._deletion_state.not_visible:
-                # The former credentials are back, so the next rotation gets the full time again.
+                # The cloud shows the VM again: after the next rotation, wait for the full time.
                 self._update_state(not_visible="", not_visible_origin="")
                 await self._persist()
             answer = await self._call_delete(machine, machine_class)
@@ -422,10 +434,10 @@ class DeleteFlow:
         return StageResult(outcome=StageOutcome.VM_DELETED, known_state=answer.last_known_state)
 
     def _is_denied_twice(self) -> bool:
-        """Return whether the cloud found no VM twice, at least `deletion.DENIAL_S` apart.
+        """Record that the cloud found no VM; return whether this is enough to finish.
 
-        A listing may lag behind a creation whose response was lost. After the second time the cloud
-        is not queried again.
+        It is enough if an earlier query found none, at least `deletion.DENIAL_S` before: a listing
+        may lag behind a creation whose response was lost.
         """
         now = clock.monotonic()
         self._first_denial_s = self._first_denial_s or now
@@ -436,9 +448,9 @@ class DeleteFlow:
     ) -> DeleteMachineResponse:
         request, called_at = self._driver.request(machine, machine_class), clock.monotonic()
         if self._driver.finds_by_name and not self._vms.owns_vm(machine):
-            # Such a driver does not check the owner of a provider ID, so the VM is deleted by name.
-            # The VM of the provider ID is not the machine's, or is gone; a creation whose response
-            # was lost may have left another.
+            # A driver that finds VMs by name does not check the owner of a provider ID. This VM is
+            # not confirmed as the machine's, or is gone. So delete by name, because a creation
+            # whose response was lost may have left another VM.
             started = machine.creation_started or bool(machine.provider_id)
             request = replace(request, provider_id="", creation_started=started)
         async with self._turn.release():
@@ -450,7 +462,7 @@ class DeleteFlow:
         return answer
 
     async def _is_elsewhere(self, machine: Machine, machine_class: ResolvedClass) -> bool:
-        """Return whether the VM may be missing only because of other credentials.
+        """Return whether the cloud may hide the VM because the class's credentials were replaced.
 
         Raises:
             CloudError: a call failed.
@@ -458,7 +470,7 @@ class DeleteFlow:
         if not deletion.may_be_other_project(machine, machine_class.origin):
             return False
         if await self._vm_status(self._driver.request(machine, machine_class)) is not None:
-            # Record the origin before the deletion: afterwards the cloud no longer shows the VM.
+            # Record the origin before the VM is deleted: after that, the cloud does not show it.
             names, origin = self._settings.names, machine_class.origin
             await self._save(lambda obj: creation.origin_patch(obj, origin, names))
             return False
@@ -469,7 +481,10 @@ class DeleteFlow:
         return trusted.isdisjoint(record.info.provider_id for record in listing.records)
 
     async def _wait_for_credentials(self, origin: str) -> StageResult | None:
-        """Return the event of a wait for the former credentials; None = the wait has ended."""
+        """Return the result that waits for the former credentials; None = the wait has ended.
+
+        `origin` is the `ResolvedClass.origin` of the present credentials.
+        """
         machine, before = self._machine, self._deletion_state
         seen = deletion.mark_not_visible(before, origin, self._caches.now())
         self._deletion_state, since = seen, parse_optional_time(seen.not_visible)
@@ -477,14 +492,14 @@ class DeleteFlow:
         now = self._caches.now_since(machine.uid, since)
         wait = deletion.wait_for_credentials(machine, since, now)
         if seen != before:
-            # Written at once: a restart must not begin the wait anew.
+            # Write at once: after a restart, the wait must not begin again.
             await self._persist()
             if wait is not None:
                 self._record_event(reasons.REASON_VM_NOT_VISIBLE, wait.text)
         return wait
 
     async def _vm_status(self, request: MachineRequest) -> MachineInfo | None:
-        """Return the VM as the cloud describes it; None = the cloud shows none.
+        """Return the VM that the cloud shows for a request; None = no VM, or not implemented.
 
         Raises:
             CloudError: the call failed.
@@ -503,7 +518,7 @@ class DeleteFlow:
             return StageResult(outcome=StageOutcome.NO_LABEL)
         try:
             await self._context.tokens.delete(machine, self._settings)
-            # A node of the same name that belongs to another VM is kept.
+            # A node that belongs to another VM and only has the same name is kept.
             if (node := self._context.own_node_of(machine)) is not None:
                 await self._let_go(node)
         except Forbidden as error:
@@ -530,7 +545,7 @@ class DeleteFlow:
         self._deletion_state = msgspec.structs.replace(self._deletion_state, **changes)
 
     async def _write_terminating(self) -> None:
-        """Write the phase Terminating, before any other change for the machine."""
+        """Write the phase Terminating, if not done yet, before the deletion changes anything."""
         if self._machine.phase is not Phase.TERMINATING:
             await self._write_status(self._transition, None)
 
@@ -546,7 +561,7 @@ class DeleteFlow:
         await self._write_status(move, event)
 
     async def _write_status(self, move: StageTransition, event: StageResult | None) -> None:
-        # The preservation ends, whatever other passes wrote.
+        # A deletion ends the preservation, even if another pass has just started it.
         status = deletion.transition_status(self._machine, move, event, clock.now())
         wanted, codec = replace(status, preserve_until=None), self._context.codec
         await self._save(lambda obj: codec.machine_status_patch(obj, wanted), "status")

@@ -1,7 +1,8 @@
 """Bootstrap tokens on the API server: created before a VM, deleted once its node has joined.
 
-A Secret is read by an empty patch. Admission policies check patches but not reads, so that the
-account needs no permission to read all Secrets of the namespace.
+The Secret of a token is read with an empty patch instead of GET. An admission policy can restrict
+patches to our tokens, but not reads; so the service account needs no permission to read all Secrets
+of the namespace.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from ccm.model.times import parse_time
 _log = log.logger("machine")
 
 MAX_REDACTED = 64
-"""Maximum number of secrets that redaction knows by value: each costs time in every log line. A
-token with its ID is recognised by form."""
+"""Maximum number of token secrets that are redacted by value: each costs time in every log line. A
+whole token, `<id>.<secret>`, is always redacted by its form."""
 
 
 class TokenIDTaken(Exception):
-    """The ID belongs to another owner's token."""
+    """A Secret of another owner has the token ID."""
 
 
 class Tokens:
-    """Tokens of all machines.
+    """Bootstrap tokens of all machines.
 
     Args:
         api: client for Secrets of the cluster that machines join.
@@ -41,20 +42,20 @@ class Tokens:
         self._api = api
         self._redacted: dict[str, None] = {}
         self._uids: dict[str, str] = {}
-        """UID of a machine -> UID of its Secret; empty once the Secret is deleted."""
+        """UID of a machine -> UID of its token's Secret; empty once the Secret is deleted."""
         self._forbidden: set[str] = set()
-        """UIDs of machines whose token could not be deleted at the first attempt."""
+        """UIDs of machines whose token the API server refused to delete (403) once."""
 
     @staticmethod
     def new_id() -> str:
-        """Return a new ID."""
+        """Return a new random token ID."""
         return tokens.new_id(secrets.choice)
 
     async def ensure(self, machine: Machine, settings: MachineSettings) -> str:
         """Return the machine's token, `<id>.<secret>`, and create it if it is missing.
 
         Raises:
-            TokenIDTaken: a Secret with that ID is not the machine's.
+            TokenIDTaken: a Secret of another owner has the machine's token ID.
             KubeError: the request failed.
         """
         token_id = machine.annotation(settings.names.token_id)
@@ -91,8 +92,9 @@ class Tokens:
     async def delete(self, machine: Machine, settings: MachineSettings) -> None:
         """Delete the machine's token; a Secret of another owner is kept.
 
-        A 403 may pass, such as while RBAC rules or admission policies are replaced: the first one
-        is raised, for a retry. After the second one the token expires, and blocks nothing.
+        A 403 may be temporary, for example while RBAC rules or admission policies are replaced. So
+        the first 403 is raised, for a retry. The second 403 is only logged, because the token will
+        expire.
 
         Raises:
             KubeError: the request failed.
@@ -112,7 +114,7 @@ class Tokens:
         except NotFound:
             self._uids[machine.uid] = ""
         except Conflict:
-            # Another owner may have the name by now: the next attempt reads it again.
+            # The name may belong to another owner's Secret now: the next attempt reads it again.
             self._uids.pop(machine.uid, None)
             raise
         except Forbidden as error:
@@ -135,7 +137,7 @@ class Tokens:
         redact.remove_owner((tokens.NAMESPACE, uid))
 
     def _redact(self, machine: Machine, secret: str) -> None:
-        """Register the secret for redaction; beyond the limit the oldest is released."""
+        """Register the secret for redaction; beyond `MAX_REDACTED`, release the oldest secret."""
         self._redacted[machine.uid] = None
         redact.set_owner_secrets((tokens.NAMESPACE, machine.uid), secret)
         if len(self._redacted) > MAX_REDACTED:
@@ -144,11 +146,16 @@ class Tokens:
             redact.remove_owner((tokens.NAMESPACE, oldest))
 
     async def _reuse(self, name: str, machine: Machine, data: Mapping[str, str]) -> str:
-        """Return the secret of a token from an earlier creation; renew it if it has expired."""
+        """Return the secret of a token from an earlier attempt; extend the token if it has expired.
+
+        Raises:
+            TokenIDTaken: a Secret of another owner has the token ID.
+            KubeError: the request failed.
+        """
         try:
             existing = await self._read(name)
         except Forbidden as error:
-            # An admission policy allows only our own tokens.
+            # Forbidden by the admission policy, which allows patches of our own tokens only.
             raise TokenIDTaken(name) from error
         content = existing.data or {}
         if not tokens.is_ours(content, machine.key) or "token-secret" not in content:
