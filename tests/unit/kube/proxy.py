@@ -162,7 +162,7 @@ def no_answer(kind: str) -> Iterator[None]:
 
 
 def server_context(name: str, *, clients: str = "") -> ssl.SSLContext:
-    """Return the TLS context of a server; `clients` names the CA of required client certificates."""
+    """Return the TLS context of a server; `clients` names the CA for client certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTS / f"{name}.pem", CERTS / f"{name}.key.pem")
     if clients:
