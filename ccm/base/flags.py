@@ -38,8 +38,8 @@ class FlagKind(Generic[T]):
         expected: description of a valid value, to complete the sentence "it takes ...".
         parse: converts text to a value; raises ValueError for invalid text.
         write: converts a value to text that `parse` accepts, except for the brackets of lists.
-        bare_value: text of the value if the flag is given without one; None = a value is required.
-            Such a flag never takes the next word of the command line as its value.
+        bare_value: text of the value if the flag is given without a value; the flag then never
+            takes the next word of the command line as its value. None = a value is required.
         merge: combines the values of repeated flags; None = the last value wins.
     """
 

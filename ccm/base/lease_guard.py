@@ -91,7 +91,7 @@ def check_current_guard() -> None:
 class limit:  # noqa: N801 - used as `asyncio.timeout` is
     """Context manager that ends its block after a time limit or when the lease expires.
 
-    If the lease is renewed while the block runs, its new expiry counts.
+    If the lease is renewed while the block runs, the new expiry counts.
 
     Args:
         seconds: time limit; None = the lease is the only limit.

@@ -109,7 +109,11 @@ def _decimal(value: int, unit: int) -> str:
 
 
 def parse_url(text: str) -> str:
-    """Return the URL of an HTTP server without trailing slashes; raise ValueError for others."""
+    """Return the URL of an HTTP server without trailing slashes.
+
+    Raises:
+        ValueError: the text is not such a URL.
+    """
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError(text)

@@ -395,7 +395,9 @@ def mask_known_forms(text: bytes, mask: bytes, *, encoded: bool) -> bytes:
 
 
 def _follows_object(text: bytes, match: re.Match[bytes]) -> bool:
-    """Return whether a pair is no secret but an object and a word, such as `m-nosecret: Running`.
+    """Return whether a match is an object name with a plain word, and so not a secret.
+
+    An example is `m-nosecret: Running`.
 
     An object name is in lower case and contains a dash. Names that begin with `x-` are headers.
     """

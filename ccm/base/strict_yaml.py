@@ -66,7 +66,7 @@ class _Strict(yaml.SafeLoader):
     """Safe loader that rejects duplicate names in a mapping."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # Check nodes rather than values: an explicit name may override one from `<<`.
+        # Check nodes rather than values: an explicit name may override a name from `<<`.
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):

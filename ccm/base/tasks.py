@@ -99,7 +99,7 @@ async def first_of(*waits: Coroutine[Any, Any, Any], name: str) -> None:
 async def with_timeout(seconds: float, work: Coroutine[Any, Any, T], *, name: str) -> T:
     """Run a coroutine with a time limit and return its result.
 
-    After the limit the coroutine is cancelled and has ended before this function returns.
+    At the limit the coroutine is cancelled; this function returns after it has ended.
 
     Raises:
         TimeoutError: the limit was exceeded.

@@ -130,7 +130,7 @@ class TokenBucket:
     def _wake_next(self) -> None:
         """Pass the head of the queue to the next waiter.
 
-        A waiter that was cancelled but has not run since passes it on when it runs.
+        If the next waiter was cancelled but has not run since, it passes the head on when it runs.
         """
         self._waiters.popleft()
         if self._waiters and not self._waiters[0].done():

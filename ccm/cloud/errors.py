@@ -4,10 +4,10 @@
 CloudError
 ├─ NotFound                               the object is absent: a result, not a failure
 │  └─ DiskNotFound                        a volume is absent
-├─ AlreadyExists                          event; back off (providers read and adopt)
+├─ AlreadyExists                          event; back off (a provider adopts its own object first)
 ├─ InvalidArgument, OutOfRange            event; retry slowly (the cloud side may change)
 ├─ FailedPrecondition                     event; retry slowly
-│  └─ NotOwned                            the VM is not the Machine's: nothing is changed
+│  └─ NotOwned                            event; retry slowly; the VM is left unchanged
 ├─ Unauthenticated, PermissionDenied      event; long back-off
 ├─ ResourceExhausted                      event; long back-off
 ├─ Unavailable, DeadlineExceeded, Aborted event; back off

@@ -17,10 +17,10 @@ from ccm.model.cidr import Network, parse_cidr
 from ccm.model.service import POLICY_LOCAL, TYPE_LOAD_BALANCER, TYPE_NODE_PORT
 
 DEFAULT_SOURCE_RANGES = "0.0.0.0/0"
-"""Source ranges of a Service without any: every IPv4 client."""
+"""Source ranges of a Service that states none: every IPv4 client."""
 
 HEALTH_CHECK_PATH = "/healthz"
-"""Path of kube-proxy's health check: whether a node has local endpoints of a Service."""
+"""Path of kube-proxy's health check, which tells whether a node has endpoints of a Service."""
 
 _NAME_LENGTH = 32
 
@@ -84,7 +84,7 @@ def needs_health_check(service: Service) -> bool:
 
 
 def health_check_path_port(service: Service) -> tuple[str, int]:
-    """Return path and node port of kube-proxy's health check; ("", 0) without one."""
+    """Return path and node port of kube-proxy's health check; ("", 0) = none is needed."""
     port = service.spec.health_check_node_port
     return (HEALTH_CHECK_PATH, port) if needs_health_check(service) and port else ("", 0)
 

@@ -45,10 +45,11 @@ from ccm.cloud.types import (
 from ccm.model import Node, NodeAddress, Service
 
 BALANCER_S = 900.0
-"""Deadline of a load balancer change: clouds take minutes and handle interruptions badly."""
+"""Deadline in seconds of a load balancer change: clouds take minutes and handle interruptions
+badly."""
 
 ROUTE_S = 300.0
-"""Deadline of a route change."""
+"""Deadline in seconds of a route change."""
 
 
 def _service_uid(service: Service, **_: object) -> str:
@@ -87,11 +88,11 @@ class InstancesV2(Protocol):
         """Return whether the instance is switched off.
 
         Called right after `instance_exists` returned True. True puts the shutdown taint on the
-        node. Any error leaves the node unchanged.
+        node. Any error but `Unimplemented` leaves the node unchanged.
 
         Raises:
             NotFound: the instance was deleted in the meantime.
-            Unimplemented: the cloud does not report the power state.
+            Unimplemented: the cloud does not report the power state; counts as False.
         """
 
     @operation()
@@ -367,7 +368,7 @@ class LoadBalancerDigests(Protocol):
     other properties that the provider sets. The wanted and the actual digest must be equal exactly
     if `ensure_load_balancer` would change nothing. Write one function that computes a digest, and
     apply it to the wanted and to the actual properties. Never store the wanted digest in the cloud
-    (a tag, a description) as the actual one: that would hide every change made outside the daemon.
+    (a tag, a description) as the actual digest: that would hide changes made outside the daemon.
     """
 
     @operation(deadline_s=LISTING_S)
@@ -484,7 +485,7 @@ class InformerFactory(Protocol):
         """
 
     def node(self, name: str) -> Node | None:
-        """Return the Node from the cache; None if it is not there."""
+        """Return the Node from the cache; None = not in the cache."""
 
 
 SetInformers = Callable[[InformerFactory], None]

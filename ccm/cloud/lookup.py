@@ -82,8 +82,8 @@ class NodeOwnership:
     def may_change(self, node: Node, *, is_confirmed: bool) -> bool:
         """Return whether a node may be changed without a lookup in the cloud.
 
-        A node with neither provider ID nor uninitialized taint has an unknown owner. It may be
-        changed only if a selector is configured or `is_confirmed`.
+        A foreign node may never be changed. A node with neither provider ID nor uninitialized taint
+        has an unknown owner: it may be changed only if a selector is configured or `is_confirmed`.
 
         Args:
             node: the node.
@@ -394,7 +394,10 @@ class InstanceLookup:
         return await self._client.call(InstancesV2.instance_metadata, node)
 
     def _record_confirmation(self, node: Node, provider_session: int, *, exists: bool) -> None:
-        """Record that a node without provider ID has an instance; ignore a former session."""
+        """Record that a node without provider ID has an instance.
+
+        Do nothing if the provider was replaced since the session began.
+        """
         if exists and not node.provider_id and self.provider_session == provider_session:
             self._client.confirmed.add(node.uid)
 

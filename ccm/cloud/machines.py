@@ -47,7 +47,7 @@ from ccm.cloud.operation import LISTING_S, operation
 from ccm.model import NodeAddress
 
 CHANGE_S = 300.0
-"""Deadline of a call that creates or deletes a VM: a few requests, never the boot of the VM."""
+"""Deadline in seconds of a call that creates or deletes a VM: a few requests, never the boot."""
 
 IMPORT_ANNOTATION = "kube-ccm/import-vms"
 """Annotation of a MachineClass: comma-separated provider IDs of VMs that its Machines may own, even
@@ -298,7 +298,7 @@ class Problem:
 
     Attributes:
         field: path of the field, such as `spec.networking.networkId`.
-        message: the invalid value and the valid ones.
+        message: the invalid value and the valid values.
     """
 
     field: str

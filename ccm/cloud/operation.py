@@ -16,10 +16,10 @@ Args = TypeVarTuple("Args")
 M = TypeVar("M", bound=Callable[..., Awaitable[Any]])
 
 READ_S = 60.0
-"""Default deadline of a call that reads one object."""
+"""Default deadline in seconds of a call that reads one object."""
 
 LISTING_S = 300.0
-"""Deadline of a listing: one call that may send many requests."""
+"""Deadline in seconds of a listing: one call that may send many requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class OperationDeclaration:
 
     Attributes:
         parameters: names of the parameters, without `self`.
-        deadline_s: deadline of a call, unless the provider sets its own (`Limits.deadlines_s`).
+        deadline_s: deadline of a call in seconds, unless the provider sets its own
+            (`Limits.deadlines_s`).
         change: whether the method changes cloud resources; a shutdown waits for such calls.
         subject: function from the arguments to the subject of a call; see `ProviderCall`.
     """

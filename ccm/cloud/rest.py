@@ -78,7 +78,7 @@ UNDECODABLE = DECODE_ERRORS  # alias for one release
 
 
 class Refusal(NamedTuple):
-    """Unsuccessful response; the `CloudError` raised for it has it as `refusal`.
+    """Unsuccessful response, attached to the `CloudError` as its `refusal`.
 
     Attributes:
         code: the cloud's error code.

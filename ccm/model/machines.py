@@ -256,7 +256,8 @@ class Machine(KubeObject, frozen=True, kw_only=True):
         provider_id: provider ID of the VM; empty until the VM is created.
         node_name: name of the node; empty until it is known.
         status: observed state.
-        group: group of machines of which only one may fail at a time; empty = in no group.
+        group: group of machines of which the controller marks only one as Failed at a time; empty =
+            in no group.
         deployment: name of the machine deployment, for metrics.
         creation_timeout_s: seconds to join the cluster, after which the machine fails; None = the
             daemon's setting.
@@ -269,8 +270,9 @@ class Machine(KubeObject, frozen=True, kw_only=True):
             setting.
         unhealthy_conditions: condition types that make the node unhealthy; None = the daemon's
             setting.
-        creation_started: whether the object records that the creation of a VM was requested, or may
-            have been, whose provider ID is not stored. After an error the VM may then exist.
+        creation_started: whether the object records a creation that was, or may have been,
+            requested, and no provider ID is stored. While True, an error does not prove that no VM
+            exists.
         origins: digests of the credentials and regions with which the VM was created or later
             found, newest last; empty = not recorded.
         node_labels: labels that the controller maintains on the node.
@@ -342,7 +344,7 @@ class Machine(KubeObject, frozen=True, kw_only=True):
 
     @property
     def is_terminating(self) -> bool:
-        """Whether the machine is being deleted; its set no longer counts it."""
+        """Whether the machine is being deleted, so that its set no longer counts it."""
         return self.is_deleting or self.phase is Phase.TERMINATING
 
     @property

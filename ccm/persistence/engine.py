@@ -113,8 +113,8 @@ WINDOW = 256
 """Number of writes and deletes in the mean latency."""
 
 DEADLINE_S = 30.0
-"""Deadline of one operation: long enough for three attempts of an S3 request (5 s to connect, 10 s
-to respond)."""
+"""Deadline of one operation in seconds: long enough for three attempts of an S3 request, each with
+5 s to connect and 10 s to respond."""
 
 
 class StorageInstance:

@@ -15,7 +15,7 @@ from ccm.persistence.interface import Stamp, Stamped, Version
 from ccm.persistence.objects import StoragePlace, to_canonical_json
 
 FORMAT = 1
-"""Format version of envelopes and markers; a newer version of the daemon writes a higher one."""
+"""Format version of envelopes and markers; a newer daemon may write a higher version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

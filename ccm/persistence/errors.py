@@ -8,7 +8,7 @@ PersistenceError
   ├─ UnknownInstance                 programming error: use `instances()`
   ├─ BackendUnavailable              retry later; the outcome of a write is unknown
   ├─ InvalidObject, ObjectTooLarge   never retry with the same object
-  ├─ SensitiveObjectRefused          use the secret store, or store it without its secret
+  ├─ SensitiveObjectRefused          use the secret store, or remove the secret from the object
   ├─ CorruptObject                   an operator must investigate; the bytes are kept unchanged
   ├─ VersionConflict                 read again, then decide again
   └─ Fenced                          another replica leads: stop all changes

@@ -99,7 +99,7 @@ class FileStore:
     def _path(self, place: StoragePlace) -> Path:
         return self._root / self._cluster / place.path
 
-    # In the thread
+    # Run in the worker thread
 
     def _open(self, claim: Claim) -> None:
         local.ensure_private_folder(self._root)

@@ -169,7 +169,7 @@ Policy = Literal["any", "majority", "all"]
 WhenDown = Literal["degrade", "block"]
 
 REPAIR_S = 30.0
-"""Seconds between two rounds of repair; the same as between two probes (`engine.PROBE_S`)."""
+"""Seconds between two rounds of repair, equal to the probe period `engine.PROBE_S`."""
 
 _REJECTIONS = (Fenced, InvalidObject, ObjectTooLarge, SensitiveObjectRefused)
 """Errors that every instance would raise for the same write."""

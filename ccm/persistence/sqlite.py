@@ -100,7 +100,7 @@ class SqliteStore:
         await self._worker.run(self._close)
         await self._worker.stop()
 
-    # In the thread
+    # Run in the worker thread
 
     @property
     def _db(self) -> sqlite3.Connection:

@@ -1,7 +1,7 @@
 """Client for one cloud: deadline, rate limit, metrics and normalized errors for every call.
 
 Controllers hold a `CloudClient`, never the provider's own object. `swap` can replace the provider
-while controllers run, because every call looks it up again.
+while controllers run, because every call uses the current provider object.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class CloudClient:
         cluster_name: passed to `LoadBalancer` and `Routes`.
         deadline_s: deadline of every call in seconds; None = that of the provider, or else of
             `operation`.
-        limiter: rate limiter of all calls; None = that for the provider's `Limits.rate`.
+        limiter: rate limiter of all calls; None = as the provider declares in `Limits.rate`.
     """
 
     def __init__(
