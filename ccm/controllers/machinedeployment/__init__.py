@@ -1,4 +1,5 @@
-"""The machine deployment controller: replaces or updates machines, within bounds.
+"""The machine deployment controller: replaces machines, or updates them in place, within bounds.
 
-`ccm.machines.rollout` makes the plans; `controller` triggers them and carries them out.
+`ccm.machines.rollout` plans the writes of a pass; `controller` triggers passes and carries out the
+plans.
 """

@@ -1,6 +1,7 @@
 """Reconciles MachineDeployments: one plan per pass, from the current state of the caches.
 
-A change of the deployment or its sets, or a relevant change of their machines, triggers a pass.
+A pass is triggered by a change of the deployment or its sets, or by a relevant change of the
+machines and nodes of the sets.
 """
 
 from __future__ import annotations
@@ -48,19 +49,20 @@ BACK_OFF_CAP_S = 60.0
 """Maximum back-off of one object; client-go's 1000 s would delay a repaired object for too long."""
 
 RESYNC_S = 600.0
-"""Resync period of a deployment (reference)."""
+"""Resync period of a deployment (Gardener's MCM)."""
 
 STATUS_PAUSE_S = 2.0
-"""Minimum time between two statuses that differ in counts only: many machines change at about the
-same time."""
+"""Minimum seconds between two status writes of a deployment that only change counts: many machines
+change at about the same time."""
 
 GATHER_S = 0.1
-"""Delay of a pass that collects changes of machines and sets, because a pass checks all sets."""
+"""Delay of a pass in seconds, to collect changes of machines and sets, because a pass checks all
+sets."""
 
 ARRIVAL_S = 0.75
-"""Time in which machines that start to work are collected before the next pass. The machines of one
-step of a rollout start at about the same time, and each step costs writes and events for every
-set."""
+"""Seconds for which machines that have become ready are collected before the next pass. The
+machines of one step of a rollout become ready at about the same time, and each step costs writes
+and events for every set."""
 
 
 class MachineDeploymentController:
@@ -101,7 +103,7 @@ class MachineDeploymentController:
         self._sets: OwnerIndex[MachineSet] = OwnerIndex()
         self._status_written_at: dict[str, float] = {}
         self._gathered_until: dict[str, float] = {}
-        """Key of a deployment -> monotonic time at which `ARRIVAL_S` ends."""
+        """Key of a deployment -> monotonic time before which no pass runs, see `ARRIVAL_S`."""
         self._notes = autoscaler.scale_down_annotations(settings.names)
         self.controller = Controller(
             NAME,
@@ -150,7 +152,7 @@ class MachineDeploymentController:
             await self._write_invalid(updated)
             return DONE
         if self._caches.machines.malformed_keys or self._caches.machine_sets.malformed_keys:
-            # Undecodable objects may belong to this deployment, and would not be counted.
+            # Objects that cannot be decoded may belong to this deployment, but are not counted.
             return ReconcileResult(back_off=True)
         return await self._roll(updated)
 
@@ -165,7 +167,7 @@ class MachineDeploymentController:
             self._settings,
             taken=[machine_set.name for machine_set in self._caches.machine_sets.store.list()],
         )
-        # Without a set that is about to be created: its creation triggers the next pass.
+        # `sets` lacks a set that this pass creates: its creation triggers the next pass.
         self._caches.initial_metadata.set_rollout_annotations(
             obj.uid, sets if planned.holds else (), self._notes
         )
@@ -179,7 +181,11 @@ class MachineDeploymentController:
     async def _write_status(
         self, obj: MachineDeployment, before: DeploymentStatus, status: DeploymentStatus
     ) -> float | None:
-        """Write the status at a limited rate; return the remaining delay in seconds, if any."""
+        """Write the status if it changed, at a limited rate.
+
+        Returns:
+            Seconds until the status may be written; None = up to date or written.
+        """
         if self._codec.deployment_status_patch(obj, status) is None:
             return None
         rest_s = (
@@ -200,7 +206,7 @@ class MachineDeploymentController:
             self._writer.record_event(obj, event)
 
     async def _remove(self, obj: MachineDeployment) -> None:
-        """Delete the sets, each of which deletes its machines, then remove the finalizer."""
+        """Delete the sets, then remove our finalizer. Each set deletes its machines."""
         if self._settings.names.finalizer not in obj.finalizers:
             return
         sets = await self._claim_sets(obj)
@@ -239,9 +245,10 @@ class MachineDeploymentController:
         )
 
     def _is_behind(self, sets: Iterable[str]) -> bool:
-        """Return whether the cache does not show yet that a machine moved from one of these sets.
+        """Return whether the cache does not yet show that a machine moved away from a set.
 
-        The sets use the same cache: a set that shrinks would delete another machine instead.
+        The set controller reads the same cache: while it counts the moved machine, a set that
+        shrinks would delete another machine.
         """
         store, newest = self._caches.machines.store, self._writer.write_machines.newest
         for uid in sets:
@@ -334,14 +341,15 @@ class MachineDeploymentController:
 # --- requests -------------------------------------------------------------------------------------
 
 AT_ONCE = 16
-"""Number of concurrent writes of machines or nodes for one deployment."""
+"""Maximum number of concurrent writes of machines or nodes for one deployment."""
 
 SHOWN_WITHIN_S = 30.0
-"""Time for the cache to show a created set. After that, the creation is repeated to look it up."""
+"""Seconds for the cache to show a created set. After that, the creation is repeated: the response
+AlreadyExists leads to a live read of the set."""
 
 
 class DeploymentWriter:
-    """All requests for a deployment and its objects.
+    """Writer of deployments and of their sets, machines and nodes.
 
     Args:
         caches: caches of the machine controllers.
@@ -406,7 +414,7 @@ class DeploymentWriter:
         def said(latest: MachineDeployment) -> Patch | None:
             if latest.metadata.generation != obj.metadata.generation:
                 raise StaleObject
-            # Conditions of other writers may have changed since the plan was made.
+            # Conditions that other programs write may have changed since the plan was made.
             conditions = (
                 *(
                     condition
@@ -424,7 +432,7 @@ class DeploymentWriter:
     async def delete_set(
         self, obj: MachineDeployment, view: PopulatedSet, cached: MachineSet
     ) -> None:
-        """Delete a superfluous set, after a live read confirmed that it is empty.
+        """Delete an old set, after a live read confirmed that it is empty.
 
         Raises:
             StaleObject: the set has machines, or another owner.
@@ -461,7 +469,7 @@ class DeploymentWriter:
         self._events.event(self._codec.machine_deployments.reference(obj), *event)
 
     def forget_created(self, key: str) -> None:
-        """Note that the cache shows a set, or its deletion."""
+        """Record that the cache shows the creation or deletion of a set; `key` is the set's."""
         self._created_until.pop(key, None)
 
     # --- the deployment -------------------------------------------------------------------------
@@ -496,7 +504,7 @@ class DeploymentWriter:
     async def _change_machine(
         self, member: Member, patch: Callable[[Machine], Patch | None]
     ) -> bool:
-        """Write a machine; return False if it was replaced since the plan was made."""
+        """Write a machine; return False if it was deleted or replaced since the plan was made."""
         cached = self._caches.machines.store.get(member.key)
         if cached is None or cached.uid != member.uid:
             return False
@@ -560,7 +568,12 @@ class DeploymentWriter:
     # --- sets -------------------------------------------------------------------------------------
 
     async def _create_set(self, obj: MachineDeployment, making: SetCreation) -> None:
-        """Create a set, unless an earlier creation is not in the cache yet."""
+        """Create a set, unless it was created before and the cache does not show it yet.
+
+        Raises:
+            StaleObject: another object has the name; the collision is counted in the status.
+            KubeError: a request failed.
+        """
         key = f"{obj.namespace}/{making.name.name}"
         if self._created_until.get(key, 0.0) > clock.monotonic():
             return
@@ -588,7 +601,7 @@ class DeploymentWriter:
             self.record_event(obj, DeploymentEvent(NORMAL, reasons.EVENT_SCALING, text))
 
     async def _collided(self, obj: MachineDeployment, making: SetCreation) -> None:
-        """Handle a taken name: accept our own earlier creation, or count a collision.
+        """Handle a taken name: accept a set that we created before, else count a collision.
 
         Raises:
             StaleObject: another object has the name.
@@ -613,7 +626,7 @@ class DeploymentWriter:
 
     async def _change(self, obj: MachineDeployment, change: SetChange, cached: MachineSet) -> None:
         def changed(latest: MachineSet) -> Patch | None:
-            # The sizes of a plan belong together: if one was changed meanwhile, plan again.
+            # The sizes of a plan belong together: if a set's size changed meanwhile, plan again.
             if latest.replicas != change.set.replicas or controller_uid(latest) != obj.uid:
                 raise StaleObject
             return self._codec.set_patch(latest, change, obj)
@@ -627,10 +640,10 @@ class DeploymentWriter:
 
 
 async def _call_all(items: Sequence[Any], call: Any) -> None:
-    """Call for all items, with limited concurrency.
+    """Call `call` for each item, at most `AT_ONCE` calls concurrently.
 
     Raises:
-        KubeError: the first error; the other calls were made.
+        KubeError: first error of a call; all other calls were made, too.
     """
     errors = list[KubeError]()
 

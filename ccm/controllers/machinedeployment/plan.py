@@ -1,4 +1,4 @@
-"""Changes that concern a deployment, and the events of a pass. Pure."""
+"""Filters for changes that may affect a deployment, and the events of a pass. No I/O."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ class DeploymentEvent(NamedTuple):
 
 
 def machine_matters(old: Machine | None, new: Machine | None) -> bool:
-    """Return whether a change of a machine may matter to the rollout or its status."""
+    """Return whether a change of a machine may affect the rollout or its status."""
     return old is None or new is None or _seen(old) != _seen(new)
 
 
 def has_started_working(old: Machine | None, new: Machine | None) -> bool:
-    """Return whether a machine has just started to work, whatever else changed."""
+    """Return whether a machine has just become ready."""
     if old is None or new is None or old.is_deleting is not new.is_deleting:
         return False
     return new.phase in READY_PHASES and old.phase not in READY_PHASES
 
 
 def node_matters(old: Node | None, new: Node, names: Names) -> bool:
-    """Return whether a change of a node may matter to the rollout.
+    """Return whether a change of a node may affect the rollout.
 
-    That is a step of an in-place update, or a change of our annotation that keeps the autoscaler
-    off: a rollout that set it may have ended meanwhile.
+    Relevant are steps of an in-place update, and our annotation that keeps the autoscaler from
+    scaling down the node: the rollout that set the annotation may have ended.
     """
     return old is None or _relevant_node_fields(old, names) != _relevant_node_fields(new, names)
 
@@ -77,7 +77,7 @@ def _seen(machine: Machine) -> tuple[object, ...]:
 
 
 def is_urgent(before: DeploymentStatus, after: DeploymentStatus) -> bool:
-    """Return whether more than counts changed in a status, so that it is written at once."""
+    """Return whether a status change must be written at once: not only counts changed."""
     known = [
         [(condition.type, condition.status, condition.reason) for condition in status.conditions]
         for status in (before, after)
@@ -86,7 +86,7 @@ def is_urgent(before: DeploymentStatus, after: DeploymentStatus) -> bool:
 
 
 def scaling_event(change: SetChange) -> DeploymentEvent | None:
-    """Return the event about a set that gets another size; None = no change."""
+    """Return the event about a set that gets another size; None = its size does not change."""
     if change.replicas is None or change.replicas == change.set.replicas:
         return None
     way = "up" if change.replicas > change.set.replicas else "down"
@@ -95,7 +95,7 @@ def scaling_event(change: SetChange) -> DeploymentEvent | None:
 
 
 def rollback_event(rollback: Rollback, obj: MachineDeployment) -> DeploymentEvent:
-    """Return the event about a rollback request."""
+    """Return the event about the result of a rollback request."""
     if rollback.to is not None:
         text = f'Rolled back deployment "{obj.name}" to revision {rollback.revision}'
         return DeploymentEvent(NORMAL, reasons.EVENT_ROLLBACK, text)
@@ -104,7 +104,12 @@ def rollback_event(rollback: Rollback, obj: MachineDeployment) -> DeploymentEven
 
 
 def invalid_event(status: DeploymentStatus, *, selects_all: bool) -> DeploymentEvent | None:
-    """Return the event about an invalid deployment."""
+    """Return the event about an invalid deployment; None = the status lacks the condition.
+
+    Args:
+        status: status with the condition Progressing and its reason.
+        selects_all: whether the selector of the deployment is empty.
+    """
     condition = status.condition(progress.PROGRESSING)
     if condition is None:
         return None
