@@ -1,9 +1,10 @@
 """Reconciles MachineSets: creates and deletes machines, and writes the status.
 
-A pass claims the machines, applies template changes to them, and decides from the cache how many to
-create and which to delete. It waits until the cache shows the changes of the previous pass. A pass
-that created or deleted machines writes no status: these changes trigger the next pass. So a burst
-costs one write per machine, and one for the set.
+A pass claims the machines, applies template changes to them, and decides from the cache how many
+machines to create and which machines to delete. Before that decision, the cache must show all
+creations and deletions of previous passes. A pass that created or deleted machines writes no
+status, because these changes trigger the next pass. So a burst of creations costs one write per
+machine, and one write of the status.
 """
 
 from __future__ import annotations
@@ -50,19 +51,19 @@ BACK_OFF_CAP_S = 60.0
 """Maximum back-off of one object; client-go's 1000 s would delay a repaired object for too long."""
 
 RESYNC_S = 600.0
-"""Resync period of a set (reference)."""
+"""Resync period of a set (Gardener's MCM)."""
 
 BATCH_S = 0.1
-"""Delay of a pass that collects changes of machines, because every pass checks all machines of a
-set."""
+"""Delay of a pass in seconds, to collect changes of machines, because every pass checks all
+machines of a set."""
 
 AGAIN_S = 1.0
-"""Requeue delay after a machine was not as the cache had shown it: the cache needs time to show the
-change."""
+"""Requeue delay in seconds after a machine was not deleted, because it had changed: the cache needs
+time to show the change."""
 
 STATUS_PAUSE_S = 2.0
-"""Minimum time between two writes of a set's status, unless a deployment waits for it: many
-machines change one by one at about the same time."""
+"""Minimum seconds between two status writes of a set, unless its deployment waits for the status:
+many machines change one by one at about the same time."""
 
 
 class MachineSetController:
@@ -73,7 +74,7 @@ class MachineSetController:
         guard: blocks deletions that result from the deletion of the CRD.
         events: recorder of events.
         workers: number of workers.
-        rng: source of names of machines, and of jitter.
+        rng: source of random suffixes of machine names, and of jitter.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class MachineSetController:
         return ReconcileResult(after_s=RESYNC_S)
 
     async def _write_invalid(self, obj: MachineSet) -> None:
-        """Write the condition of an invalid set."""
+        """Write the condition ReplicaFailure of an invalid set."""
         faults = "; ".join(obj.faults)
         condition = plan.failure_condition(faults, reason=reasons.REASON_INVALID, now=clock.now())
 
@@ -166,7 +167,7 @@ class MachineSetController:
             self._record_event(obj, WARNING, condition.reason, condition.message)
 
     async def _claim_machines(self, obj: MachineSet) -> Sequence[Machine]:
-        """Return the machines of a set, in their newest known versions."""
+        """Adopt and release machines; return the machines of the set in their newest versions."""
         store, terms = self._caches.machines.store, _terms(obj)
         candidates = (store.get(key) for key in self._index.candidates(obj.uid))
 
@@ -178,7 +179,7 @@ class MachineSetController:
         )
 
     async def _push(self, obj: MachineSet, machines: dict[str, Machine]) -> Sequence[KubeError]:
-        """Apply template changes to the machines; return the errors of those that failed."""
+        """Apply template changes to the machines; return the errors of failed writes."""
 
         def pushed(machine: Machine) -> Patch | None:
             return self._codec.push_patch(machine, obj)
@@ -203,7 +204,7 @@ class MachineSetController:
         members: Sequence[Member] = [self._member(machine, labels) for machine in machines.values()]
         if not obj.is_deleting:
             members = await self._preserve(obj, members, machines)
-        # Decisions from a stale cache would create or delete machines twice.
+        # A decision from a stale cache would create or delete machines twice.
         if not await self._is_current(obj):
             self._requeue_after(obj, self._expect.due_s(obj.uid))
             return
@@ -212,7 +213,8 @@ class MachineSetController:
             return
         scaling = replicas.plan_scaling(obj, members, clock.now())
         did, error = await self._scale(obj, memory, scaling, members, machines)
-        # The changes trigger the next pass. Should their watch events be lost, it looks them up.
+        # The changes trigger the next pass. If their watch events are lost, a pass when they are
+        # overdue looks them up.
         self._requeue_after(obj, self._expect.due_s(obj.uid))
         if not did or error is not None:
             await self._write_status(obj, memory, members)
@@ -222,7 +224,13 @@ class MachineSetController:
     async def _preserve(
         self, obj: MachineSet, members: Sequence[Member], machines: dict[str, Machine]
     ) -> Sequence[Member]:
-        """Start or stop to preserve failed machines, before the deletions are decided."""
+        """Annotate the failed machines that the set starts to preserve, or stops preserving.
+
+        This precedes the decision about deletions.
+
+        Returns:
+            All machines of the set, with the changed annotations.
+        """
         keep, drop = replicas.plan_preservation(obj, members)
         for selected, is_kept in ((keep, True), (drop, False)):
             for member in selected:
@@ -239,7 +247,10 @@ class MachineSetController:
         return (await self._write_machines.change(machine, PatchStep(annotated))).obj or machine
 
     async def _is_current(self, obj: MachineSet) -> bool:
-        """Return whether the cache shows all changes of previous passes."""
+        """Return whether the cache shows all creations and deletions of previous passes.
+
+        Overdue changes are looked up.
+        """
         if self._expect.satisfied(obj.uid):
             return True
         late = await self._members.look_up(obj.uid)
@@ -255,9 +266,13 @@ class MachineSetController:
         members: Sequence[Member],
         machines: Mapping[str, Machine],
     ) -> tuple[bool, KubeError | None]:
-        """Create and delete machines; return whether any was changed, and an error."""
+        """Create and delete machines.
+
+        Returns:
+            Whether a machine was created or deleted; and an error of a failed request, or None.
+        """
         now, owner = self._caches.now(), self._ownership.reference(obj)
-        # An undecodable machine may belong to this set.
+        # A machine that cannot be decoded may belong to this set.
         can_count = not self._caches.machines.malformed_keys
         count = (
             failure_backoff.allowed_creations(memory.backoff, scaling.create, members, now)
@@ -288,7 +303,7 @@ class MachineSetController:
         done: Sequence[str],
         error: KubeError | None,
     ) -> None:
-        """Remember the result of creations or deletions, and record events."""
+        """Store the result of creations or deletions in the set's memory, and record events."""
         if not done and error is None:
             return
         now, is_create = clock.now(), kind is OperationType.CREATE
@@ -331,12 +346,12 @@ class MachineSetController:
         await self._write.change(obj, PatchStep(status_patch, "status"))
 
     def _requeue_after(self, obj: MachineSet, seconds: float | None) -> None:
-        """Requeue a set after a delay at the latest; None = no requeue."""
+        """Requeue a set after a delay at the latest; None = do not requeue."""
         if seconds is not None:
             self.controller.queue.add_after(obj.key, seconds)
 
     def _member(self, machine: Machine, labels: Mapping[str, str]) -> Member:
-        """Return a member whose end of preservation is converted to our wall clock."""
+        """Return a machine of a set, with the end of its preservation on our wall clock."""
         node = self._caches.nodes.store.get(machine.node_name) if machine.node_name else None
         member = replicas.build_member(machine, node, labels, annotation=self._names.preserve)
         if member.preserved_until is None:
@@ -361,7 +376,7 @@ class MachineSetController:
         return False
 
     def _add(self, machines: Iterable[Machine]) -> None:
-        """Queue the sets of machines; for an orphan, the sets that may adopt it."""
+        """Queue the sets of machines; for an orphaned machine, the sets that may adopt it."""
         for machine in machines:
             if key := controller_key(machine, self._codec.machine_sets.kind):
                 self.controller.queue.add_after(key, BATCH_S)
@@ -411,7 +426,7 @@ class MachineSetController:
         changed = new or old
         if initial or changed is None:
             return False
-        # Not the whole objects, on which the class controller writes conditions and finalizers.
+        # Objects also differ by conditions and finalizers, which the class controller writes.
         versions = [version and self._caches.resolve(version).version for version in (old, new)]
         if versions[0] != versions[1]:
             self._resume(self._memories.end_for_class(changed.name))

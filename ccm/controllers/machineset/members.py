@@ -1,7 +1,7 @@
 """Creates and deletes machines of a set.
 
-Each machine is created under a unique name, so that a repeated attempt cannot create a second one.
-Calls start slowly: if the first ones fail, the others are not made.
+A repeated attempt to create a machine uses the same name, so that it cannot create a second
+machine. Creations start slowly: if the first requests fail, no more requests are sent.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from ccm.runtime.ownership import Expectations
 T = TypeVar("T")
 
 _SUFFIX = 5
-"""Length of a name's suffix, as Kubernetes generates it for `generateName`."""
+"""Length of the random suffix of a machine's name, as for `generateName` in Kubernetes."""
 
 _NAME_ROOM = 58
-"""Length to which the set's name is cut in that of a machine, as the API server does for
-`generateName`."""
+"""Maximum length of the part of a machine's name before the suffix, as for `generateName` in the
+API server: the set's name, which is cut, and a hyphen."""
 
 _log = log.logger("machineset")
 
@@ -54,8 +54,8 @@ class MachineManager:
 
     Args:
         caches: caches of the machine controllers.
-        expect: changes that the cache does not show yet.
-        rng: source of names.
+        expect: creations and deletions that the cache does not show yet.
+        rng: source of random suffixes of names.
     """
 
     def __init__(self, caches: Caches, expect: Expectations, rng: random.Random) -> None:
@@ -65,13 +65,20 @@ class MachineManager:
         self._rng = rng
 
     async def look_up(self, uid: str) -> int:
-        """Look up overdue changes of a set; return the number that is still missing."""
+        """Look up overdue creations and deletions of a set on the API server.
+
+        Returns:
+            Number of overdue changes that took effect, but are not in the cache yet.
+
+        Raises:
+            KubeError: a read failed.
+        """
         return await self._expect.verify_overdue(uid, self._machines, self._cache)
 
     async def create(
         self, owner: MachineSet, reference: OwnerReference, count: int
     ) -> tuple[Sequence[str], KubeError | None]:
-        """Create machines; return the names of those created, and an error."""
+        """Create machines; return the names of the created machines, and an error or None."""
         created = list[str]()
 
         async def one(name: str) -> None:
@@ -84,9 +91,9 @@ class MachineManager:
     async def delete(
         self, owner: MachineSet, machines: Sequence[Machine]
     ) -> tuple[Sequence[str], KubeError | None]:
-        """Delete exactly these machines; return the names of those deleted, and an error.
+        """Delete these machines; return the names of the deleted machines, and an error or None.
 
-        A machine that is missing from both has changed meanwhile, and has to be evaluated again.
+        A machine that changed meanwhile is not deleted, without an error: decide about it again.
         """
         deleted = list[str]()
 
@@ -100,8 +107,8 @@ class MachineManager:
     def _names(self, owner: MachineSet, count: int) -> Sequence[str]:
         """Return names for new machines.
 
-        Names of attempts with an unknown result come first: the repeated attempt creates no second
-        machine.
+        The names of earlier attempts with unknown results are reused first, so that a repeated
+        attempt creates no second machine.
         """
         names = dict.fromkeys(self._expect.uncertain_creations(owner.uid)[:count])
         while len(names) < count:
@@ -125,7 +132,7 @@ class MachineManager:
         except AlreadyExists:
             is_ours = await self._is_ours(owner, name)
             if not is_ours or f"{namespace}/{name}" in self._cache:
-                # Not ours, or the cache shows it already: no watch event will follow.
+                # The machine is not ours, or the cache shows it: no watch event will follow.
                 self._expect.creation_failed(namespace, name)
             if not is_ours:
                 raise
@@ -138,9 +145,9 @@ class MachineManager:
         _log.info("machine created", key=owner.key, machine=f"{namespace}/{name}")
 
     def _claimed(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a new machine with the metadata that its controller would write first.
+        """Add the metadata that the machine controller would write first to a new machine.
 
-        A body that cannot be decoded is returned unchanged: the API server will report its fault.
+        A body that cannot be decoded is returned unchanged: the API server will report the fault.
         """
         metadata, kind = body["metadata"], self._caches.codec.machines
         try:
@@ -152,7 +159,13 @@ class MachineManager:
         return {**body, "metadata": {**metadata, **initial, "annotations": annotations}}
 
     async def _is_ours(self, owner: MachineSet, name: str) -> bool:
-        """Return whether the machine of that name was created by an earlier attempt."""
+        """Return whether the existing machine of a name belongs to the set.
+
+        Then an earlier attempt has created it.
+
+        Raises:
+            KubeError: the machine could not be read.
+        """
         try:
             live = await self._machines.get(name, namespace=owner.namespace)
         except NotFound:
@@ -163,12 +176,13 @@ class MachineManager:
         return controller_uid(live) == owner.uid
 
     async def _delete(self, owner: MachineSet, machine: Machine) -> bool:
-        """Delete one machine; return False if it has changed meanwhile.
+        """Delete one machine; return False if it changed meanwhile and was not deleted.
 
         Raises:
             KubeError: the machine was not deleted, or the result is unknown.
         """
-        # The cache may lag: a failed machine may have recovered, so its version is a precondition.
+        # A failed machine may have recovered, which the cache may not show yet. So its
+        # resourceVersion is a precondition.
         may_recover = machine.phase is Phase.FAILED
         self._expect.expect_deletion(owner.uid, machine)
         try:
@@ -181,7 +195,7 @@ class MachineManager:
         except NotFound:
             shown = self._cache.get(machine.key)
             if shown is None or shown.uid != machine.uid:
-                # The cache showed the deletion before the request: no watch event will follow.
+                # The cache shows the deletion already: no watch event will follow.
                 self._expect.deletion_failed(machine)
         except Conflict:
             self._expect.deletion_failed(machine)
@@ -199,12 +213,12 @@ class MachineManager:
 async def slow_start(
     items: Sequence[T], call: Callable[[T], Awaitable[None]], *, first: int = 1
 ) -> tuple[int, KubeError | None]:
-    """Call for each item: `first` calls concurrently, then twice as many, and so on.
+    """Call `call` for each item: `first` calls concurrently, then twice as many, and so on.
 
-    A batch with an error is the last one.
+    A batch with an error is the last batch.
 
     Returns:
-        Number of calls that succeeded, and an error of the last batch.
+        Number of calls that succeeded, and an error of the last batch or None.
     """
     done, size = 0, min(len(items), first)
     rest = list(items)
@@ -219,7 +233,7 @@ async def slow_start(
 
 
 async def call_all(items: Sequence[T], call: Callable[[T], Awaitable[None]]) -> Sequence[KubeError]:
-    """Call for all items concurrently; return the errors."""
+    """Call `call` for all items concurrently; return the errors."""
     errors = list[KubeError]()
 
     async def one(item: T) -> None:
@@ -235,18 +249,18 @@ async def call_all(items: Sequence[T], call: Callable[[T], Awaitable[None]]) -> 
 # --- memory ---------------------------------------------------------------------------------------
 
 _TRANSIENT = (ServerError, TooManyRequests, Conflict, Unauthorized)
-"""Errors of an overloaded or failing API server, which say nothing about the machine."""
+"""API errors that may be temporary, and so do not show that the machine was rejected."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SetMemory:
-    """State of a set that is kept in memory.
+    """State of a set that is kept in memory only.
 
     Attributes:
         key: key of the set.
-        template: template of its last machines.
-        backoff: machines that failed in a row.
-        failure: condition for the last failed creation or deletion.
+        template: template of the set in the last pass.
+        backoff: back-off of creations after machines failed in a row.
+        failure: condition about the last failed creation or deletion; None = no failure.
         last: last operation; None = none since this process became the leader.
         status_written_at: monotonic time of the last write of the status.
     """
@@ -259,14 +273,14 @@ class SetMemory:
     status_written_at: float = -math.inf
 
     def conditions(self, now: datetime) -> Sequence[Condition]:
-        """Return the conditions of the types that this controller writes."""
+        """Return the conditions that this controller writes to the status of the set."""
         conditions = [self.failure] if self.failure else []
         if (next_at := failure_backoff.pause_end(self.backoff)) is not None:
             conditions.append(plan.slowed_condition(self.backoff, next_at, now))
         return conditions
 
     def record_error(self, error: KubeError, now: datetime) -> None:
-        """Count an error of the API server that rejected a machine."""
+        """Count a creation that the API server rejected; other errors do not count."""
         if isinstance(error, ApiError) and not isinstance(error, _TRANSIENT):
             self.backoff = failure_backoff.record_failure(
                 self.backoff, created_at=now, now=now, text=str(error)
@@ -277,8 +291,8 @@ class Memories:
     """Memory of each set, by UID.
 
     Args:
-        now: returns the time of the API server that stamps the machines. Pauses count by it, so
-            that no jump of our clock extends one.
+        now: returns the time of the API server, which also sets the creation timestamps of
+            machines. Pauses use it, so that a jump of our clock does not extend a pause.
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -286,7 +300,11 @@ class Memories:
         self._of: dict[str, SetMemory] = {}
 
     def of(self, obj: MachineSet) -> SetMemory:
-        """Return the observed state of a set; a changed template resets its failure back-off."""
+        """Return the memory of a set; a changed template resets its back-off.
+
+        For a set that this process sees for the first time, the back-off is restored from the
+        condition CreationSlowed.
+        """
         template, memory = obj.template, self._of.get(obj.uid)
         if memory is None:
             memory = self._of[obj.uid] = SetMemory(key=obj.key, template=template)
@@ -297,7 +315,7 @@ class Memories:
         return memory
 
     def record_result(self, old: Machine | None, machine: Machine | None) -> None:
-        """Record the result of a creation, which decides how fast other machines are created."""
+        """Update the back-off of a machine's set after the machine became ready or failed."""
         memory = None if machine is None else self._of.get(controller_uid(machine))
         joined = plan.creation_succeeded(old, machine)
         if joined is None or machine is None or memory is None:
@@ -315,12 +333,15 @@ class Memories:
         )
 
     def end_for_result(self, class_name: str, code: str, text: str) -> Iterable[str]:
-        """End the pauses of sets whose last failure differs from this result; return their keys.
+        """End the back-off of sets whose last failure differs from the result of a creation.
 
         Args:
             class_name: class of the created machine.
-            code: see `failure_backoff.is_different_result`.
-            text: see `failure_backoff.is_different_result`.
+            code: code of the cloud's error; empty = the VM was created.
+            text: text of the error.
+
+        Returns:
+            Keys of the sets that had paused.
         """
         return self.end(
             uid
@@ -329,14 +350,14 @@ class Memories:
         )
 
     def end_for_class(self, class_name: str) -> Iterable[str]:
-        """End the pauses of the sets of a changed class; return their keys."""
+        """End the back-off of the sets of a changed class; return the keys of paused sets."""
         return self.end(self._of_class(class_name))
 
     def _of_class(self, class_name: str) -> Sequence[str]:
         return [uid for uid, memory in self._of.items() if memory.template.class_name == class_name]
 
     def end(self, uids: Iterable[str]) -> Iterable[str]:
-        """Forget the failures of sets; return the keys of the sets that had slowed down."""
+        """End the back-off of sets; return the keys of the sets that had paused."""
         ended, now = list[str](), self._now()
         for uid in uids:
             memory = self._of.get(uid)

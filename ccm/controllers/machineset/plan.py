@@ -1,4 +1,4 @@
-"""Status texts of a set, and the changes that concern a set. Pure."""
+"""Status texts of a set, and filters for changes that may affect a set. No I/O."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ _MOST_NAMES = 5
 
 
 def creation_succeeded(old: Machine | None, new: Machine | None) -> bool | None:
-    """Return whether a created machine has started to work, or failed; None = neither.
+    """Return whether a new machine has just become ready (True) or failed (False).
 
-    A failure after a machine had worked says nothing about machines that are yet to be created.
+    None = neither. A machine that fails after it was ready predicts nothing about new machines, so
+    it does not count.
     """
     if old is None or new is None or new.status.kind != OperationType.CREATE.value:
         return None
@@ -50,9 +51,9 @@ def creation_succeeded(old: Machine | None, new: Machine | None) -> bool | None:
 
 
 def creation_result(old: Machine | None, new: Machine | None) -> tuple[str, str] | None:
-    """Return the new result of the cloud for the creation of a machine; None = no new result.
+    """Return the cloud's new result for the creation of a machine's VM; None = no new result.
 
-    The result is the code and the text of an error; both empty = the VM was created.
+    The result is code and text of an error; both empty = the cloud created the VM.
     """
     if old is None or new is None or new.is_deleting:
         return None
@@ -67,12 +68,15 @@ def creation_result(old: Machine | None, new: Machine | None) -> tuple[str, str]
 
 
 def begins_unfreeze(old: MachineOwner | None, new: MachineOwner | None) -> bool:
-    """Return whether a user has just set the annotation that ends the pause of a set."""
+    """Return whether a user has just set the annotation that unfreezes a set or deployment.
+
+    The annotation also ends the back-off of a set.
+    """
     return old is not None and new is not None and new.wants_unfreeze and not old.wants_unfreeze
 
 
 def matters(old: Machine | None, new: Machine | None) -> bool:
-    """Return whether a change of a machine may matter to its set."""
+    """Return whether a change of a machine may affect its set."""
     return old is None or new is None or _seen(old) != _seen(new)
 
 
@@ -100,18 +104,18 @@ def _seen(machine: Machine) -> tuple[object, ...]:
 
 
 def condition(kind: str, reason: str, text: str, now: datetime) -> Condition:
-    # Redacted as it will be stored, because the next pass compares it.
+    # Redacted already, because the next pass compares the message with the stored message.
     message = redact.mask_for_api(text)
     return Condition(type=kind, status=STATUS_TRUE, reason=reason, message=message, since=now)
 
 
 def failure_condition(text: str, *, reason: str, now: datetime) -> Condition:
-    """Return the condition that machines cannot be created or deleted."""
+    """Return the condition which says that machines cannot be created or deleted."""
     return condition(reasons.CONDITION_REPLICA_FAILURE, reason, text, now)
 
 
 def slowed_condition(backoff: FailureBackoff, next_at: datetime, now: datetime) -> Condition:
-    """Return the condition that creations are delayed."""
+    """Return the condition which says that creations are delayed until `next_at`."""
     text = (
         f"{backoff.failures} machines in a row could not be created or did not join; the next one "
         f"is created after {format_time(next_at)}. Correct the template, its class or its Secret. "
@@ -132,7 +136,7 @@ def is_slowed(obj: MachineSet) -> bool:
 def last_operation(
     kind: OperationType, machines: Sequence[str], error: object, now: datetime
 ) -> Operation:
-    """Return the last operation of a set."""
+    """Return the last operation for the status of a set; `error` None = it succeeded."""
     state = OperationState.SUCCESSFUL if error is None else OperationState.FAILED
     return Operation(
         description=operation_text(kind, machines)
@@ -145,7 +149,7 @@ def last_operation(
 
 
 def operation_text(kind: OperationType, machines: Sequence[str]) -> str:
-    """Return the text about created or deleted machines."""
+    """Return the text about created or deleted machines, with up to 5 of their names."""
     done = "Created" if kind is OperationType.CREATE else "Deleted"
     named = ", ".join(machines[:_MOST_NAMES])
     more = len(machines) - _MOST_NAMES
@@ -155,15 +159,16 @@ def operation_text(kind: OperationType, machines: Sequence[str]) -> str:
 
 
 def is_awaited(before: SetStatus, after: SetStatus) -> bool:
-    """Return whether a deployment may wait for a status.
+    """Return whether a deployment may wait for a status of its set.
 
-    It waits for a set to observe its replicas, and to be empty. All other counts it makes itself.
+    The deployment waits until a set has observed its replicas, or is empty. The deployment
+    controller computes all other counts itself.
     """
     return before.observed < after.observed or bool(before.replicas and not after.replicas)
 
 
 def merged(before: Iterable[Condition], ours: Iterable[Condition]) -> tuple[Condition, ...]:
-    """Return all conditions: those of other writers unchanged, and ours as given."""
+    """Return conditions of other writers unchanged, and `ours` instead of our former conditions."""
     known = {existing.type: existing for existing in before}
     others = (other for other in known.values() if other.type not in _OURS)
     return (*others, *(own.after(known.get(own.type)) for own in ours))
