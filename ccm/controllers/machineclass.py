@@ -1,6 +1,6 @@
 """The machine class controller: finalizers of classes and Secrets in use, and a validity condition.
 
-One queue serves both kinds of object: their keys begin with the kind.
+Classes and Secrets share one queue, whose keys begin with the kind.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BACK_OFF_CAP_S = 60.0
 _CLASS, _SECRET = "MachineClass", "Secret"
 
 Checked = tuple[Mapping[str, Any], str]
-"""A spec, and the digest of the credentials with which it was validated."""
+"""Provider spec, and digest of the credentials with which the driver validated the spec."""
 
 
 class MachineClassController:
@@ -70,10 +70,11 @@ class MachineClassController:
         self._announced: dict[str, tuple[str, str]] = {}
         """Key of a class -> status and message of the last condition that was written or logged."""
         self._stores_status = True
-        """False once the API server dropped a condition: Gardener's definition of MachineClass has
-        no field `status`, so that every further write would be useless."""
+        """False after the API server dropped a condition: Gardener's CRD of MachineClass has no
+        field `status`, so further writes of conditions would have no effect."""
         self._status_writes = asyncio.Lock()
-        """Held during a write: its response decides whether further writes are useful."""
+        """Held during the write of a condition: its response decides whether further writes have an
+        effect."""
         self.controller = Controller(
             NAME,
             queue=NAME,
@@ -111,7 +112,7 @@ class MachineClassController:
 
         def held(machine_class: MachineClass) -> Patch | None:
             machines = self._caches.machines
-            # An undecodable Machine may use the class.
+            # A Machine that cannot be decoded may use the class.
             if machines.malformed_keys and self._names.finalizer in machine_class.finalizers:
                 return None
             is_used = any(
@@ -136,7 +137,7 @@ class MachineClassController:
             self._events.event(self._kind.reference(obj), WARNING, wanted.reason, wanted.message)
 
     async def _write_condition(self, obj: MachineClass, wanted: Condition) -> bool:
-        """Write the condition of a class; return whether it is new.
+        """Write the condition of a class; return whether it changed.
 
         Raises:
             KubeError: the write failed.
@@ -162,9 +163,9 @@ class MachineClassController:
             return written.changed
 
     async def _faults_of(self, key: str, view: ResolvedClass) -> list[str] | None:
-        """Return the faults of a class; each spec is validated once.
+        """Return the faults of a class; None = the driver does not validate specs.
 
-        None: the driver does not validate specs.
+        The driver validates a spec again only after spec or credentials changed.
         """
         if view.faults:
             self._checked.pop(key, None)
@@ -210,7 +211,7 @@ class MachineClassController:
         return self._codec.class_conditions_patch(obj, known.values())
 
     def _retry(self) -> None:
-        """Validate all classes again, because another provider answers from now on."""
+        """Validate all classes again, because the provider was replaced."""
         self._checked.clear()
         for machine_class in self._caches.classes.store.list():
             self._add(_CLASS, machine_class.key)
@@ -260,15 +261,18 @@ class MachineClassController:
 def _finalizer_patch(
     obj: KubeObject, finalizer: str, *, is_used: bool, strategic: bool
 ) -> Patch | None:
-    """Return the patch that sets or removes the finalizer, which only used objects have."""
+    """Return the patch that adds or removes the finalizer; None = up to date.
+
+    Only objects in use have the finalizer.
+    """
     if not is_used:
         return remove_finalizer_patch(obj, finalizer, strategic=strategic)
-    # No finalizer can be added to an object in deletion.
+    # The API server rejects new finalizers on an object that is being deleted.
     return None if obj.is_deleting else add_finalizer_patch(obj, finalizer, strategic=strategic)
 
 
 def _condition(faults: Sequence[str] | None, now: datetime) -> Condition:
-    """Return the condition of a class; `faults` None = the driver does not validate specs."""
+    """Return the condition `SpecValid`; `faults` None = the driver does not validate specs."""
     if faults is None:
         status, reason, text = STATUS_TRUE, reasons.REASON_UNCHECKED, "The driver checks no specs."
     elif faults:
@@ -279,7 +283,7 @@ def _condition(faults: Sequence[str] | None, now: datetime) -> Condition:
         type=reasons.CONDITION_SPEC_VALID,
         status=status,
         reason=reason,
-        # Redacted as it will be stored, because the next pass compares it.
+        # Redacted already, because the next pass compares the message with the stored message.
         message=redact.mask_for_api(text),
         since=now,
     )

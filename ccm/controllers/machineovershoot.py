@@ -1,10 +1,11 @@
 """The machine overshoot controller: stops creations in a set that has far too many machines.
 
-It freezes and unfreezes a MachineSet, and its deployment with it.
+The controller freezes and unfreezes MachineSets; a deployment is frozen while one of its sets is.
 
-A set is reconciled when it gets a machine, when a frozen set loses one, when a user requests it,
-and every period. The label stops creations, and the condition informs users. A lost condition is
-written again, because other controllers write the same status.
+A set is reconciled when it gets a machine, when it is frozen and loses a machine, when a user sets
+the unfreeze annotation, and periodically. The label `freeze` stops creations, and the condition
+`Frozen` informs users. Other controllers that write the same status may remove the condition, so a
+missing condition is written again.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ Freezable = MachineSet | MachineDeployment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margins:
-    """Margins for freezing a set.
+    """Margins for freezing a set, in machines.
 
     Attributes:
-        up: machines above the expected maximum at which a set is frozen.
-        down: machines below that number at which it is unfrozen.
+        up: a set is frozen at this many machines above its expected maximum.
+        down: a set is unfrozen at this many machines below the number that freezes it.
     """
 
     up: int = 2
@@ -57,14 +58,15 @@ class SetState:
     """A set and its machines.
 
     Attributes:
-        count: machines that it owns and that have all labels of its template, also those being
-            deleted.
-        replicas: desired machines of the set.
-        most: desired machines of its deployment, with the surge; None = it has no deployment.
-        is_frozen: whether the set creates no machines.
-        has_condition: whether the condition agrees with that.
-        wants_unfreeze: whether a user requests to unfreeze it.
-        was_unfrozen: whether a user unfroze it, and no machine was created since.
+        count: number of its machines that have all labels of its template, including machines that
+            are being deleted.
+        replicas: desired number of machines of the set.
+        most: sum of replicas and surge of its deployment; None = the set has no deployment.
+        is_frozen: whether the set has the label `freeze`, so that it creates no machines.
+        has_condition: whether the condition `Frozen` agrees with `is_frozen`.
+        wants_unfreeze: whether a user requests to unfreeze the set.
+        was_unfrozen: whether a user unfroze the set, and since then neither a machine was created
+            nor a period passed.
     """
 
     count: int
@@ -82,13 +84,13 @@ class FreezeAction(Enum):
     NONE = "stay"
     FREEZE = "freeze"
     ADD_CONDITION = "say"
-    """The set is frozen, and the condition is missing."""
+    """The set is frozen, but the condition `Frozen` is missing."""
     REMOVE_CONDITION = "unsay"
-    """The set is not frozen, but the condition says so."""
+    """The set is not frozen, but has the condition `Frozen`."""
     UNFREEZE = "thaw"
-    """Few enough machines are left."""
+    """The set has few enough machines to be unfrozen."""
     UNFREEZE_REQUESTED = "thaw as asked"
-    """A user requests it. The next machine may freeze the set again."""
+    """A user requests to unfreeze the set. The next new machine may freeze it again."""
 
 
 def limits(stock: SetState, margins: Margins) -> tuple[int, int]:
@@ -167,7 +169,7 @@ class MachineOvershootController:
         )
 
     async def sync(self, key: str) -> ReconcileResult:
-        """Freeze or unfreeze one set, or one deployment according to its sets.
+        """Reconcile one set, or one deployment; keys begin with the kind.
 
         Raises:
             KubeError: a write failed.
@@ -184,7 +186,7 @@ class MachineOvershootController:
         return DONE
 
     async def _sync_set(self, obj: MachineSet, *, unfreeze_requested: bool) -> None:
-        """Freeze or unfreeze a set."""
+        """Freeze or unfreeze a set, as its number of machines or a user requires."""
         if obj.is_deleting:
             return
         stock = self._state_of(obj, unfreeze_requested=unfreeze_requested)
@@ -203,7 +205,7 @@ class MachineOvershootController:
             self._add(_DEPLOYMENT, key)
 
     async def _sync_deployment(self, obj: MachineDeployment) -> None:
-        """Freeze a deployment while one of its sets is frozen."""
+        """Freeze a deployment if one of its sets is frozen, else unfreeze it."""
         if obj.is_deleting:
             return
         if obj.wants_unfreeze:
@@ -221,16 +223,20 @@ class MachineOvershootController:
     async def _write(
         self, writer: ObjectWriter[Any], obj: Freezable, *, frozen: bool, reason: str, message: str
     ) -> None:
-        """Write condition and label, and record the event of a change."""
+        """Write condition and label of an object; if it is frozen or unfrozen, record an event."""
         condition = partial(self._condition_patch, frozen=frozen, reason=reason, message=message)
         labeled = partial(self._label_patch, frozen=frozen)
-        # The label patch also removes the unfreeze annotation: last, so that a failure is retried.
+        # The label patch also removes the unfreeze annotation. It comes last, so that a failure of
+        # the other write is retried.
         await writer.change(obj, PatchStep(condition, "status"), PatchStep(labeled))
         if obj.is_frozen is not frozen:
             self._report(obj, frozen=frozen, reason=reason, text=message)
 
     def _label_patch(self, obj: Freezable, *, frozen: bool) -> Patch | None:
-        """Return the patch of the label; unfreezing also removes the user's annotation."""
+        """Return the patch of the label `freeze`; None = up to date.
+
+        If the object is unfrozen, the patch also removes the user's unfreeze annotation.
+        """
         changes: dict[str, Any] = {}
         if obj.is_frozen is not frozen:
             changes["labels"] = {self._names.freeze: self._names.frozen if frozen else None}
@@ -245,7 +251,10 @@ class MachineOvershootController:
     def _condition_patch(
         self, obj: Freezable, *, frozen: bool, reason: str, message: str
     ) -> Patch | None:
-        """Return the patch of the condition; an existing one is kept, whatever its reason."""
+        """Return the patch of the condition `Frozen`; None = the condition agrees already.
+
+        An existing condition keeps its reason and message.
+        """
         if _has_matching_condition(obj, frozen=frozen):
             return None
         others = [
@@ -318,7 +327,7 @@ class MachineOvershootController:
     # --- triggers ---------------------------------------------------------------------------
 
     async def _queue_all(self) -> None:
-        """Queue all sets and deployments."""
+        """Queue all sets and deployments; a set unfrozen by a user may be frozen again."""
         self._unfrozen.clear()
         sets = self._caches.machine_sets.store.list()
         metrics.SETS_FROZEN.set(sum(machine_set.is_frozen for machine_set in sets))
@@ -379,7 +388,7 @@ def _condition_of(obj: Freezable) -> Condition | None:
 
 
 def _has_matching_condition(obj: Freezable, *, frozen: bool) -> bool:
-    """Return whether the condition agrees with the frozen state."""
+    """Return whether the condition `Frozen` of an object agrees with `frozen`."""
     condition = _condition_of(obj)
     if not frozen:
         return condition is None
@@ -387,5 +396,5 @@ def _has_matching_condition(obj: Freezable, *, frozen: bool) -> bool:
 
 
 def _needs_reconcile(obj: Freezable) -> bool:
-    """Return whether an object needs a reconcile whatever the number of machines."""
+    """Return whether an object needs a reconcile, independent of its number of machines."""
     return obj.wants_unfreeze or not _has_matching_condition(obj, frozen=obj.is_frozen)

@@ -1,9 +1,10 @@
-"""Deletes VMs that no Machine owns, class by class, and marks nodes that no Machine owns.
+"""Deletes VMs that no Machine owns, class by class, and annotates nodes that no Machine owns.
 
-A pass runs at the start, every period and after the deletion of a Machine. If VMs have no marks,
-another pass follows a minute later. A class whose listing fails does not delay the others. Before a
-VM is deleted, `ccm.machines.orphans` compares it with the cache, and with a live list of Machines:
-of all namespaces where we may read them.
+A pass runs at the start, periodically, and after the deletion of a Machine. With a driver that
+finds VMs by name only, another pass follows a minute later while orphans may be left. If the
+listing of a class fails, the pass continues with the next class. Before a VM is deleted,
+`ccm.machines.orphans` compares it with the cache and with a live list of Machines, of all
+namespaces if the service account may list them.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 NAME = "machinesafety"
 
 SOON_S = 5.0
-"""Delay of a pass after the deletion of a Machine, which collects further deletions."""
+"""Delay in seconds of a pass after the deletion of a Machine, to collect further deletions."""
 
 AGAIN_S = 60.0
-"""Time until VMs without marks are listed again. Later, the name of a deleted Machine proves
-nothing about a VM."""
+"""Seconds until the next pass if VMs of a driver that finds VMs by name only may be orphans. The
+more time passes, the more likely another owner creates a VM with the name of a deleted Machine."""
 
 JITTER = 0.1
 
 
 TRIGGER = "OutOfRange"
-"""Text in the description of a machine that may have left a VM behind (reference)."""
+"""Text in the status description of a Machine that may have left a VM behind (Gardener's MCM)."""
 
 
 class MachineSafetyController:
@@ -88,7 +89,8 @@ class MachineSafetyController:
         """Key of a class -> texts of the events of its last pass."""
         self._gone = DeletedMachines()
         self._imported: set[str] = set()
-        """UIDs of Machines created with a provider ID: their VMs are never ours by name."""
+        """UIDs of Machines that were created with a provider ID: a VM with such a Machine's name
+        does not count as ours."""
         self._recheck_soon = False
         self._triggered = asyncio.Event()
         self._log = log.logger(NAME)
@@ -147,15 +149,15 @@ class MachineSafetyController:
         """Check the VMs of one class, and delete the orphans.
 
         Raises:
-            CloudError: the VMs cannot be listed, or one of them cannot be deleted.
+            CloudError: the VMs cannot be listed, or an orphan cannot be deleted.
             KubeError: Machines cannot be read.
         """
-        # A shared listing is good enough, if it began after the deletion that triggered the pass.
+        # Reuse a shared listing if it began after the deletion that triggered the pass.
         since = asyncio.get_running_loop().time() - SOON_S
         listing = await self._vms.listings.of(resolved, since=since)
         machines = self._caches.machines.store.list()
         by_name = self._driver.finds_by_name
-        # With a driver that marks VMs, a VM without marks is never ours.
+        # With a driver that labels VMs, a VM without labels never counts as ours.
         gone = self._gone.of(resolved.name, resolved.origin) if by_name else {}
         judgement = orphans.find_candidates(
             listing.records,
@@ -194,7 +196,7 @@ class MachineSafetyController:
         try:
             machines = await self._list_live("")
         except Forbidden:
-            # The shipped Role grants our namespace only.
+            # The Role in manifests/ allows reads in our namespace only.
             machines = await self._list_live(self._caches.namespace)
             return orphans.decide_deletions(judgement, machines, all_namespaces=False)
         return orphans.decide_deletions(judgement, machines, all_namespaces=True)
@@ -203,7 +205,7 @@ class MachineSafetyController:
         """Return a live list of the Machines of a namespace; empty = of all namespaces.
 
         Raises:
-            KubeError: a Machine cannot be decoded, and may own any VM.
+            KubeError: the request failed, or a Machine cannot be decoded and so may own any VM.
         """
         machines: list[Machine] = []
         async for page in self._machines.pages(namespace=namespace):
@@ -235,7 +237,7 @@ class MachineSafetyController:
     def _report(
         self, obj: MachineClass, judgement: OrphanCandidates, decision: OrphanDecision
     ) -> None:
-        """Record events about VMs that are not deleted, once while the texts stay the same."""
+        """Log VMs that are not deleted, and record events; skip texts of the previous pass."""
         texts = dict(_ignored_vms(judgement, decision, obj.namespace))
         before, self._reported[obj.key] = self._reported.get(obj.key, set()), set(texts)
         for text in sorted(texts.keys() - before):
@@ -286,14 +288,15 @@ class MachineSafetyController:
         if new is not None and (old is None or new.uid != old.uid):
             self._gone.remove(new.name)
             if new.provider_id and not initial:
-                # Set by a user or a restore: the annotations prove nothing about this object.
+                # A user or a restore created the Machine with a provider ID: its annotations do not
+                # prove that we created its VM.
                 self._imported.add(new.uid)
         if _triggers_pass(old, new):
             self._triggered.set()
         return False
 
     def _machine_deleted(self, obj: Machine) -> None:
-        """Remember a Machine that may have left a VM."""
+        """Remember a deleted Machine that may have left a VM."""
         if obj.uid not in self._imported and orphans.may_leave_vm(obj):
             origins = obj.origins or (self._caches.class_of(obj).origin,)
             now = asyncio.get_running_loop().time()
@@ -317,7 +320,7 @@ def _ignored_vms(
         )
         yield text, reasons.REASON_ORPHAN_HELD
     if decision.unconfirmed:
-        # Without a count: every change of it would cause another event.
+        # The text has no count, because every change of the count would cause another event.
         text = (
             "VMs of this cluster carry no namespace and belong to no Machine in namespace "
             f"{namespace}; they are kept, as Machines of other namespaces may own them; to delete "
@@ -325,7 +328,7 @@ def _ignored_vms(
         )
         yield text, reasons.REASON_ORPHAN_UNCONFIRMED
     for record in judgement.strangers:
-        # VMs of another cluster or namespace are reported by its own controller.
+        # The controller of another cluster or namespace reports its own VMs.
         if not record.identity.cluster:
             vm = f"VM {record.info.provider_id} ({record.identity.name})"
             yield f"{vm} has no marker and is ignored", reasons.REASON_STRANGER
@@ -345,7 +348,10 @@ def _set_vm_metrics(results: Sequence[tuple[OrphanCandidates, OrphanDecision]]) 
 
 
 def _triggers_pass(old: Machine | None, new: Machine | None) -> bool:
-    """Return whether a pass should run at once: a machine was deleted, or may have left a VM."""
+    """Return whether a change of a Machine triggers a pass.
+
+    That is the case if the Machine was deleted, or its status says that it may have left a VM.
+    """
     if new is None:
         return old is not None
     if old is None:
@@ -357,9 +363,16 @@ def _triggers_pass(old: Machine | None, new: Machine | None) -> bool:
 def _node_patch(
     node: Node, machines: Collection[Machine], now: datetime, settings: MachineSettings
 ) -> Patch | None:
-    """Return the patch of a node, from the machines that name it; None = no change.
+    """Return the patch that marks or unmarks a node as without a Machine; None = no change.
 
-    A node that several machines name is not changed: its owner is unknown.
+    A node with several Machines is not changed, because its owner is unknown. A node without a
+    Machine is marked only once it is older than the creation timeout.
+
+    Args:
+        node: the node.
+        machines: Machines that have the node's name.
+        now: the time.
+        settings: names and settings.
     """
     if len(machines) > 1:
         return None
