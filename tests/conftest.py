@@ -1,4 +1,4 @@
-"""What holds for every test: our own modules can be imported, and only loopback is reached."""
+"""Settings of every test: its own modules can be imported, and only loopback is reachable."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def pytest_asyncio_loop_factories(
 
 
 class NetworkForbidden(RuntimeError):
-    """A test tried to leave this machine; no `OSError`, so that nobody takes it for an outage."""
+    """A test connected to another host. No `OSError`, so that it is not handled as an outage."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Vendors' OpenAPI documents as judges of what goes over the wire.
+"""Validation of HTTP traffic against the vendors' OpenAPI documents.
 
 The documents are not ours to keep. `API_DOCUMENTS` names a folder that has them, in the form of
 OpenAPI 3.0; each user of this module says where the public original is. Without one the tests
@@ -55,7 +55,7 @@ class Document:
         return self._loaded
 
     def violations(self, exchanges: Sequence[Exchange]) -> list[str]:
-        """Everything in which calls and answers are not as the document says."""
+        """Return all deviations of calls and answers from the document."""
         found: list[str] = []
         for one in {_likeness(each): each for each in exchanges}.values():
             found += self._violations(one)
@@ -89,7 +89,7 @@ class Document:
 
 
 def _likeness(one: Exchange) -> tuple[Any, ...]:
-    """Exchanges that look alike are looked at once: the values of a listing are many."""
+    """Exchanges of the same shape are checked once: a listing has many values."""
     return (one.operation, one.status, tuple(sorted(dict(one.query))), one.request, one.answer)
 
 

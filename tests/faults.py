@@ -166,7 +166,7 @@ class Replied(Exception):
 
 
 class Action:
-    """Does nothing; each fault overrides what it needs."""
+    """Base of all faults; does nothing."""
 
     def applies_to(self, exchange: Exchange) -> bool:
         """Whether this kind of request can suffer this fault at all."""
@@ -186,7 +186,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class _AtPoint(Action):
-    """What happens at one point of a request."""
+    """An action at one point of a request."""
 
     at: Point = field(default=Point.BEFORE, kw_only=True)
 
@@ -226,7 +226,7 @@ class Delay(_AtPoint):
 
 @dataclass(frozen=True, slots=True)
 class Hold(_AtPoint):
-    """Wait until the event is set, or the client has gone."""
+    """Wait until the event is set, or the client has disconnected."""
 
     release: asyncio.Event
 
@@ -292,7 +292,7 @@ class RewriteBody(Action):
 
 @dataclass(frozen=True, slots=True)
 class _LineAction(Action):
-    """What can happen to streams only."""
+    """Faults of streams."""
 
     def applies_to(self, exchange: Exchange) -> bool:
         return exchange.is_stream
@@ -325,7 +325,7 @@ class InsertLine(_LineAction):
 
 @dataclass(frozen=True, slots=True)
 class _AfterLines(_LineAction):
-    """What happens once so many lines have passed; does not wait for the one after them."""
+    """Acts after a number of lines, without waiting for the next one."""
 
     count: int
 
@@ -371,7 +371,7 @@ _SHUTDOWN_S = 1.0
 
 
 class Rule:
-    """An action in force; counts what it saw and did."""
+    """An active rule; counts requests that it matched and acted on."""
 
     def __init__(self, match: Match, action: Action, *, nth: int | None, times: int | None) -> None:
         self.match = match
@@ -519,7 +519,7 @@ class FaultProxy:
         await asyncio.sleep(0)
         self._listener.close()
         self._listener = None
-        # Bound but not listening: connections are refused, and nobody takes the port.
+        # Bound but not listening: connections are refused, and the port stays reserved.
         self._reserved = _bound_socket(self._port)
         self.cut_connections()
 
@@ -553,7 +553,7 @@ class FaultProxy:
             exchange.ended_s = asyncio.get_running_loop().time()
             self._under_way.discard(id(exchange))
             self._notify()
-        # Nobody reads this: the connection is closed.
+        # This is never read: the connection is closed.
         return web.Response()
 
     async def _relay(
@@ -697,7 +697,7 @@ def _bound_socket(port: int) -> socket.socket:
 
 
 def _end(transport: asyncio.Transport | None, *, reset: bool) -> None:
-    """Close a connection: what was written still goes out, unless it is a reset."""
+    """Close a connection: written data is still sent, unless it is a reset."""
     if transport is None:
         return
     if not reset:

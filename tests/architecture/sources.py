@@ -1,4 +1,4 @@
-"""What the architecture tests read: the project's files, parsed once."""
+"""Files of the project for the architecture tests, each parsed once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @functools.cache
 def project_files() -> Sequence[Path]:
-    """Every file of the project: what git tracks, and what it would if added."""
+    """Every file of the project that git tracks or does not ignore."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found = (ROOT / name for name in sorted(set(listed.stdout.split("\0")) - {""}))

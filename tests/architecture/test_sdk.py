@@ -1,4 +1,4 @@
-"""What provider authors rely on, and the import contracts."""
+"""The SDK for provider authors, and the import contracts."""
 
 from __future__ import annotations
 

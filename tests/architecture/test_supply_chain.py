@@ -26,7 +26,7 @@ from tests.architecture.sources import ROOT
 
 SCRIPT = ROOT / ".dev" / "run.py"
 NOWHERE = "http://127.0.0.1:9/simple"
-"""Nobody listens on the port of `discard`."""
+"""The port of `discard`, where no server listens."""
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_the_audit_fails_on_a_vulnerability_and_reports_when_it_is_skipped(
 
 @pytest.fixture
 def bill(chores: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The bill of materials; a registry is asked what packages require."""
+    """The bill of materials. Its creation reads package requirements from the registry."""
     monkeypatch.setattr(chores, "SBOM", tmp_path / "bill.json")
     monkeypatch.setattr(chores, "prepare", lambda: None)
     try:

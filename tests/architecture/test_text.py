@@ -1,4 +1,4 @@
-"""What files may say: docstrings in place, names from one place, nothing about a machine."""
+"""Texts in files: docstrings of packages, one place for names, no paths of home folders."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def test_log_messages_are_constant() -> None:
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Call)
         if any(not isinstance(text, ast.Constant) for text in log_messages(node))
-        if path.name != "log.py"  # it says what its users gave it, which is looked at here
+        if path.name != "log.py"  # it passes on the messages of its callers, which are checked here
     ]
 
     assert built == []
 
 
 def log_messages(call: ast.Call) -> Iterator[ast.expr | None]:
-    """What a call says in the log, or will."""
+    """Yield the messages that a call logs, now or later."""
     if is_log_call(call.func):
         yield call.args[0] if call.args else None
     if isinstance(call.func, ast.Name) and call.func.id == "Outage":

@@ -61,7 +61,7 @@ class Api:
         return await self.send("PATCH", path, body, "application/strategic-merge-patch+json")
 
     def event(self, body: Any) -> None:
-        """Send an event; nobody waits for it but `drain`."""
+        """Send an event without waiting for its answer; `drain` does."""
         post = self.send("POST", "/api/v1/namespaces/default/events", body)
         self._events.append(asyncio.create_task(post))
 

@@ -96,7 +96,7 @@ class Pool:
 
 @contextlib.asynccontextmanager
 async def pool(world: World, look_s: float = LOOK_S) -> AsyncIterator[Pool]:
-    """Definitions, a class, and kubelets that follow what the cloud runs."""
+    """CRDs, a class, and a kubelet for each VM of the cloud."""
     config = yaml.safe_load(Path(world.cloud_config).read_text())
     cluster = ClusterConfig(
         server=world.server.url,
@@ -116,7 +116,7 @@ async def pool(world: World, look_s: float = LOOK_S) -> AsyncIterator[Pool]:
             on_add=lambda one, _: found.seen(one),
             on_update=lambda _, one: found.seen(one),
         )
-        # Only what the machine controllers do is measured: no node waits for another one.
+        # Only the machine controllers are measured: no node waits for another controller.
         kubelets = kubelet.Kubelets(
             informers.informer_for(NODES), client.resource(NODES), external=False
         )

@@ -19,7 +19,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a process has used so far."""
+    """Resources that a process has used so far."""
 
     cpu_s: float
     rss_mib: float
@@ -75,7 +75,7 @@ class Daemon:
             time.sleep(0.1)
 
     def stop(self) -> dict[str, Any]:
-        """SIGTERM; the figures it says when it stops."""
+        """Send SIGTERM; return the figures that the process prints when it stops."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(30)
         self._file.close()
@@ -93,7 +93,7 @@ def daemon(
     """Run the daemon.
 
     Args:
-        log: what it says goes there.
+        log: file for its output.
         flags: of its command line.
         in_cluster: a folder that it reads as its service account.
         ticks: a file into which it writes when its event loop stood still, see `ticking`.

@@ -86,7 +86,7 @@ async def memory(world: World, *, watch_s: float = 300) -> dict[str, Any]:
 
 
 async def stall(world: World) -> dict[str, Any]:
-    """How long reading 5,000 fat nodes makes the event loop stand still, both ways."""
+    """How long reading 5,000 large nodes blocks the event loop, by watch-list and by pages."""
     await world.register([f"node-{n:04d}" for n in range(5000)], padding=True)
     return {mode: await _stall(world, mode) for mode in ("watch-list", "pages")}
 

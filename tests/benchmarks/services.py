@@ -111,7 +111,7 @@ async def _load(
 async def _latecomers(
     world: World, daemon: proc.Daemon, names: Sequence[str], webs: int, members: int
 ) -> dict[str, Any]:
-    """What one node more costs, when all is quiet between two of them."""
+    """Cost of one more node, when the daemon is idle between two of them."""
     await asyncio.sleep(QUIET_S)
     before = proc.usage(daemon.pid)
     seconds = []

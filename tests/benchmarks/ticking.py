@@ -15,7 +15,7 @@ from typing import TextIO
 
 TICK_S = 0.002
 LEAST_S = 0.005
-"""What is written down is longer than that."""
+"""Minimum length of a recorded stall."""
 
 
 async def tick(out: TextIO) -> None:

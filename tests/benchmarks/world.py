@@ -59,7 +59,7 @@ class World:
             yield daemon
 
     async def bare(self, names: list[str]) -> dict[str, Any]:
-        """Figures of a bare client that is told of these nodes as they are registered."""
+        """Figures of a bare client that handles these nodes as they are registered."""
         server = (self.server.url, self.server.token, str(self.server.ca_file))
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.benchmarks.bare", *server), stdin=PIPE, stdout=PIPE

@@ -57,7 +57,7 @@ class CreatesAnew(MemoryMachines):
 
 @noticed_by("test_a_vm_is_found_when_it_was_made", "test_a_vm_deleted_by_somebody_is_not_found")
 class AbsenceIsAnAnswer(MemoryMachines):
-    """What is not there has an empty answer."""
+    """The status of a missing VM is empty instead of NotFound."""
 
     async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
         try:
@@ -68,7 +68,7 @@ class AbsenceIsAnAnswer(MemoryMachines):
 
 @noticed_by("test_a_deleted_vm_is_gone[provider_id]", "test_deleting_what_was_never_made_is_done")
 class DeletingNothingFails(MemoryMachines):
-    """A deletion of what is not there is an error."""
+    """The deletion of a missing VM is an error."""
 
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
         if await self._find(req) is None:
@@ -102,7 +102,7 @@ class ListsEveryPool(MemoryMachines):
     "test_a_vm_that_only_has_the_name_is_left_alone[another_cluster]",
 )
 class ClaimsAll(MemoryMachines):
-    """Every listed VM bears the marker of whoever asks."""
+    """Every listed VM has the cluster name of the request."""
 
     async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
         return [
@@ -185,7 +185,7 @@ class DeletesByName(MemoryMachines):
 
 @noticed_by("test_a_vm_that_only_has_the_name_is_left_alone[another_machine]")
 class MakesADouble(MemoryMachines):
-    """Where the name is taken, another name does."""
+    """If the name is taken, another name is used."""
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         try:
@@ -197,7 +197,7 @@ class MakesADouble(MemoryMachines):
 
 @noticed_by("test_with_a_provider_id_that_vm_goes_and_no_other")
 class MarksWinOverProviderID(MemoryMachines):
-    """A VM is looked for by its marks, whatever the provider ID says."""
+    """A VM is looked up by its labels, and the provider ID is ignored."""
 
     async def _find(self, req: MachineRequest) -> MemoryInstance | None:
         found = await super()._find(dataclasses.replace(req, provider_id=""))
@@ -234,7 +234,7 @@ class ErrorsReadAsAbsence(MemoryMachines):
 
 @noticed_by("test_machine_fault_arrives_as_promised[outage]")
 class ClientErrorsLeak(MemoryMachines):
-    """What the client raises comes through as it is."""
+    """Errors of the client library are not translated."""
 
     async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
         await self.spi.page(token_of(req.credentials), 0)
@@ -243,7 +243,7 @@ class ClientErrorsLeak(MemoryMachines):
 
 @noticed_by("test_machine_fault_arrives_as_promised[quota]")
 class QuotaIsAnOutage(MemoryMachines):
-    """That something is used up is told as an outage."""
+    """An exhausted quota is reported as an outage."""
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         try:
@@ -258,7 +258,7 @@ class QuotaIsAnOutage(MemoryMachines):
     "test_a_lost_answer_is_mended[delete-1]",
 )
 class LeavesDisks(MemoryMachines):
-    """The disk of a VM stays when it goes."""
+    """The disk of a VM stays when the VM is deleted."""
 
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
         found = await self._there(req)
@@ -268,7 +268,7 @@ class LeavesDisks(MemoryMachines):
 
 @noticed_by("test_a_creation_cut_short_can_be_deleted", "test_a_lost_answer_is_mended[delete-1]")
 class ForgetsHalfMade(MemoryMachines):
-    """Where there is no VM, its disk is not looked for."""
+    """If there is no VM, its disk is not looked up."""
 
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
         if await self._find(req) is None:
@@ -289,7 +289,7 @@ class WaitsForBoot(MemoryMachines):
 
 @noticed_by("test_nothing_waits_in_a_call")
 class DoneTooEarly(MemoryMachines):
-    """A deletion that was begun is told as done, and nobody asks again."""
+    """A deletion in progress is reported as completed."""
 
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
         try:
@@ -327,7 +327,7 @@ class AnotherForm(MemoryMachines):
 
 @noticed_by("test_a_bad_spec_stops_a_creation_alone")
 class BadSpecStopsDeletion(MemoryMachines):
-    """What the spec says has to make sense to delete a VM."""
+    """Deletion of a VM requires a valid spec."""
 
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
         if await self.validate_spec(req.provider_spec, req.credentials, live=False):
@@ -352,12 +352,12 @@ class FirstClientForEver(MemoryMachines):
 
 @noticed_by("test_each_request_has_its_own_credentials", harness=OddKeyHarness)
 class FirstOddKeyForEver(FirstClientForEver):
-    """The same where no key of the credentials sounds secret."""
+    """The same, if no key of the credentials looks like one of a secret."""
 
 
 @noticed_by("test_machine_fault_arrives_as_promised[denied]")
 class TellsTheToken(MemoryMachines):
-    """A refusal quotes what was refused."""
+    """A refusal quotes the refused value."""
 
     async def _find(self, req: MachineRequest) -> MemoryInstance | None:
         try:
@@ -368,7 +368,7 @@ class TellsTheToken(MemoryMachines):
 
 @noticed_by("test_machine_fault_arrives_as_promised[outage]")
 class LogsUserData(MemoryMachines):
-    """What a VM is booted with stands in the log."""
+    """The user data of a VM is logged."""
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         logging.getLogger("acme").debug("booting with %s", req.user_data)
@@ -408,7 +408,7 @@ class LabelsOfNumbers(_Labelled):
 
 @noticed_by("test_metric_labels_have_a_size_and_cost_nothing")
 class LabelsAsk(MemoryMachines):
-    """The cloud is asked what the size is."""
+    """The cloud is asked for the size."""
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
         self.spi.requests += 1
@@ -417,7 +417,7 @@ class LabelsAsk(MemoryMachines):
 
 @noticed_by("test_validation_tells_good_from_bad")
 class ValidatesAlwaysLive(MemoryMachines):
-    """The cloud is asked although nobody wants it to be."""
+    """The cloud is asked although the validation is not live."""
 
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: Credentials, live: bool
@@ -459,7 +459,7 @@ class NamesEveryVolume(MemoryMachines):
 
 @noticed_by("test_many_machines_at_once_have_a_vm_each")
 class SharesARequest(MemoryMachines):
-    """What one call is about is kept where another finds it."""
+    """State of a call is stored where a concurrent call overwrites it."""
 
     current: MachineRequest | None = None
 
@@ -471,7 +471,7 @@ class SharesARequest(MemoryMachines):
 
 @noticed_by("test_a_cancelled_creation_is_completed")
 class LeavesWhenCancelled(MemoryMachines):
-    """A cancelled creation leaves something that nobody finds."""
+    """A cancelled creation leaves a resource that no call finds."""
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         try:

@@ -31,7 +31,7 @@ from tests.contract.memory import MemoryBalancer, MemoryNetwork, NetworkHarness,
 
 @noticed_by("test_no_load_balancer_is_none")
 class AbsenceRaises(MemoryNetwork):
-    """What is not there is an error instead of None."""
+    """A missing load balancer is an error instead of None."""
 
     async def get_load_balancer(self, *args: Any) -> Status | None:
         found = await super().get_load_balancer(*args)
@@ -117,7 +117,7 @@ class AllMembersOrNone(MemoryNetwork):
 
 @noticed_by("test_a_refused_node_keeps_out_no_other")
 class RefusalWithoutStatus(MemoryNetwork):
-    """The error about a refused node does not say where the load balancer can be reached."""
+    """The error about a refused node lacks the address of the load balancer."""
 
     async def ensure_load_balancer(self, *args: Any) -> Status:
         try:
@@ -146,7 +146,7 @@ class PortsStay(MemoryNetwork):
 
 @noticed_by("test_source_ranges_limit_who_is_let_in")
 class SourceRangesIgnored(MemoryNetwork):
-    """Everybody is let in, whatever the Service says."""
+    """All source addresses are allowed, whatever the Service says."""
 
     async def ensure_load_balancer(
         self, cluster_name: str, service: Service, nodes: Sequence[Node]
@@ -157,7 +157,7 @@ class SourceRangesIgnored(MemoryNetwork):
 
 
 class UntoldRanges(NetworkHarness):
-    """Does not tell source ranges."""
+    """Ignores source ranges."""
 
     async def load_balancers(self) -> Sequence[HeldBalancer]:
         return [
@@ -190,7 +190,7 @@ class ForgetsHalfMade(MemoryNetwork):
 
 @noticed_by("test_one_that_was_there_before_is_not_deleted")
 class DeletesWhatItAdopted(MemoryNetwork):
-    """What has the name and no mark is taken over, and deleted with the Service."""
+    """An unmarked load balancer of the name is adopted, and deleted with the Service."""
 
     async def _find(self, cluster_name: str, service: Service) -> MemoryBalancer | None:
         found = self.api.balancers.get(self.get_load_balancer_name(cluster_name, service))
@@ -212,7 +212,7 @@ class Waits(MemoryNetwork):
 
 @noticed_by("test_a_failure_tells_the_reason")
 class SilentFailure(MemoryNetwork):
-    """A failure of the cloud is told without its reason."""
+    """An error of the cloud is reported without its reason."""
 
     async def ensure_load_balancer(self, *args: Any) -> Status:
         try:
@@ -252,7 +252,7 @@ class ServiceChanged(MemoryNetwork):
 
 @noticed_by("test_digests_tell_whether_ensure_is_needed")
 class DigestFromNote(MemoryNetwork):
-    """The listed digest is a note of what was wanted, not what the cloud holds."""
+    """The listed digest is that of the last request, not of the state in the cloud."""
 
     notes: ClassVar[dict[str, str]] = {}
 
@@ -283,7 +283,7 @@ class DigestWithoutProtocol(MemoryNetwork):
 
 @noticed_by("test_a_listing_tells_where_balancers_are_reached")
 class EmptyListedStatus(MemoryNetwork):
-    """A listing does not say where load balancers can be reached."""
+    """A listing lacks the addresses of load balancers."""
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
         found = await super().list_load_balancers(cluster_name)
@@ -352,7 +352,7 @@ class RoutesTwice(MemoryNetwork):
     "test_a_route_to_a_deleted_instance_leads_to_no_node",
 )
 class RouteTakenOver(MemoryNetwork):
-    """A range goes over to whoever asks last, and dead instances keep their routes."""
+    """The last request gets a range, and deleted instances keep their routes."""
 
     async def create_route(self, cluster_name: str, name_hint: str, route: Route) -> None:
         for one in self.api.routes.values():
@@ -370,7 +370,7 @@ class RouteTakenOver(MemoryNetwork):
 
 @noticed_by("test_a_range_of_another_node_is_not_taken_over")
 class TakenRangeIsSuccess(MemoryNetwork):
-    """A range that leads to another node is told as a success."""
+    """A range that leads to another node is reported as a success."""
 
     async def create_route(self, *args: Any) -> None:
         with suppress(AlreadyExists):
@@ -379,7 +379,7 @@ class TakenRangeIsSuccess(MemoryNetwork):
 
 @noticed_by("test_a_range_of_another_node_is_not_taken_over")
 class TakenRangeIsInvalid(MemoryNetwork):
-    """A range that leads to another node is an error that a person has to correct."""
+    """A range that leads to another node is a permanent error."""
 
     async def create_route(self, *args: Any) -> None:
         try:

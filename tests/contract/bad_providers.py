@@ -74,7 +74,7 @@ class OldErrorMeansAbsent(MemoryProvider):
     "test_absence_elsewhere_is_not_found[InstancesV2]",
 )
 class ClientErrorsLeak(MemoryProvider):
-    """What the client raises comes through as it is."""
+    """Errors of the client library are not translated."""
 
     async def instance_shutdown(self, node: Node) -> bool:
         found = await self.api.get(self._token, node.provider_id.removeprefix("memory://"))
@@ -130,7 +130,7 @@ class PoorMetadata(MemoryProvider):
 
 @noticed_by("test_stopped_instance_still_exists[InstancesV2]")
 class StoppedMeansAbsent(MemoryProvider):
-    """A stopped instance is said not to exist."""
+    """A stopped instance is reported as missing."""
 
     async def instance_exists(self, node: Node) -> bool:
         return await super().instance_exists(node) and not await self.instance_shutdown(node)
@@ -165,7 +165,7 @@ class AbsenceIsAnError(MemoryProvider):
     "test_foreign_provider_id_is_refused[InstancesV2-other_cloud]",
 )
 class NameWins(MemoryProvider):
-    """Instances are looked up by name although there is a provider ID."""
+    """Instances are looked up by name although the node has a provider ID."""
 
     async def _of(self, node: Node):  # type: ignore[no-untyped-def]
         return await self._named(node.name)
@@ -231,7 +231,7 @@ class PoorListing(MemoryProvider):
 
 @noticed_by("test_a_name_is_looked_for_on_every_page[InstancesV2]")
 class NamesOfTheFirstPage(MemoryProvider):
-    """A name is looked for among the instances of the first page."""
+    """Only the first page of instances is searched for a name."""
 
     async def _named(self, name: str) -> MemoryInstance:
         for one in await self.api.page(self._token, 0):
@@ -242,7 +242,7 @@ class NamesOfTheFirstPage(MemoryProvider):
 
 @noticed_by("test_metadata_is_complete[InstancesV2]")
 class LabelsDropped(MemoryProvider):
-    """What the cloud says beside type and zone gets lost."""
+    """Metadata besides type and zone gets lost."""
 
     async def instance_metadata(self, node: Node) -> InstanceMetadata | None:
         found = await super().instance_metadata(node)
@@ -251,7 +251,7 @@ class LabelsDropped(MemoryProvider):
 
 
 class NoneOurs(MemoryHarness):
-    """One text where a list of prefixes is asked for: each of its letters would be one."""
+    """A string instead of a list of prefixes: each letter counts as a prefix."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Cloud]:
@@ -261,7 +261,7 @@ class NoneOurs(MemoryHarness):
 
 @noticed_by("test_metadata_is_complete[InstancesV2]", harness=NoneOurs)
 class LeavesItsOwnAlone(MemoryProvider):
-    """What it says of IDs makes its own nodes another's."""
+    """Its declared prefixes make its own nodes foreign."""
 
 
 @noticed_by("test_calls_reach_the_cloud_side_by_side[InstancesV2]")
@@ -289,11 +289,11 @@ class Unclosed(MemoryHarness):
 
 @noticed_by("test_closing_ends_every_session", harness=Unclosed)
 class SessionNeverClosed(MemoryProvider):
-    """Works, and leaves its session to whoever finds it."""
+    """Works, but never closes its session."""
 
 
 class Undeclared(MemoryHarness):
-    """Opts out of what nobody knows, and without a word why."""
+    """Opts out of an unknown case, and of a known one without a reason."""
 
     opt_outs: Mapping[str, str] = {"everything": "we are special", "free_writes": ""}
 

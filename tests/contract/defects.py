@@ -30,7 +30,7 @@ DEFECTS: dict[str, Defect] = {}
 
 
 def noticed_by(*cases: str, harness: Callable[[Any], Harness] | None = None) -> Callable[[T], T]:
-    """Marks a provider with a defect; unless told otherwise it offers the new interface only."""
+    """Marks a provider with a defect. By default, it offers only the new interface."""
 
     def register(kind: T) -> T:
         new = partial(MemoryHarness, without=("instances_v1", "zones"))

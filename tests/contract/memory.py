@@ -66,7 +66,7 @@ ERRORS: Mapping[int, type[errors.CloudError]] = {
     429: errors.ResourceExhausted,
     503: errors.Unavailable,
 }
-"""Status of an answer -> what it means; any other is `Internal`."""
+"""Status of an answer -> error; any other is `Internal`."""
 
 
 class MemoryApiError(Exception):
@@ -164,7 +164,7 @@ class MemoryApi:
             raise MemoryApiError(401)
 
     def written(self) -> None:
-        """One write took effect. Raises MemoryApiError where its answer is lost."""
+        """Count a write that took effect. Raises MemoryApiError if its answer is lost."""
         self.writes += 1
         if self.writes == self.lost:
             raise MemoryApiError(503)
@@ -326,7 +326,7 @@ def _metadata(instance: MemoryInstance) -> InstanceMetadata:
 
 
 SIZES = ("small", "big")
-"""What VMs there are."""
+"""All VMs."""
 
 ROLE = "role"
 """The tag of a VM that was initialised."""
@@ -365,7 +365,7 @@ class MemoryMachineApi(MemoryApi):
         self.written()
 
     async def order(self, token: str, name: str, tags: Mapping[str, str]) -> MemoryInstance:
-        """Make a VM under a name that nobody has. Raises MemoryApiError."""
+        """Create a VM with an unused name. Raises MemoryApiError."""
         await self.request(token)
         if any(one.name == name for one in self.instances.values()):
             raise MemoryApiError(412)
@@ -425,7 +425,7 @@ class MemoryMachines(Driver[MemoryMachineApi]):
         return info(found)
 
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
-        """The VM first, then the disk of whoever it was."""
+        """Delete the VM first, then its disk."""
         token = token_of(req.credentials)
         found, disk = await self._find(req), req.identity.uid
         if found is not None:
@@ -950,7 +950,7 @@ class MachineHarness(MemoryHarness):
 
 
 class OddKeyHarness(MachineHarness):
-    """The token stands under a name that does not sound secret."""
+    """The key of the token does not look like one of a secret."""
 
     def machine_credentials(self) -> Mapping[str, bytes]:
         return {"endpoint": b"in-memory", SCHEME: self.api.token.encode()}

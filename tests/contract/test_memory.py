@@ -132,7 +132,7 @@ class OriginHarness(MachineHarness):
         )
 
     async def slow_vms(self, *, slow: bool) -> None:
-        """Such a driver does not say "again later"."""
+        """Such a driver never raises RetryAfter."""
 
 
 class OtherWays(ListsAllClusters, WritesAlways):

@@ -1,7 +1,6 @@
-"""What `kube-ccm new-provider` writes keeps the contract at once.
+"""The package that `kube-ccm new-provider` writes keeps the contract unchanged.
 
-The whole package, load balancers and routes included, is what the reader of `providers/README.md`
-makes and tries.
+The tests of `providers/README.md` cover the whole package, with load balancers and routes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The machine driver of `providers/README.md` keeps the contract of drivers, as it stands there."""
+"""The machine driver printed in `providers/README.md` keeps the contract of drivers."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class SimHarness(Harness):
         return {"token": f"{self._service.token}\n".encode()}
 
     def machine_spec(self) -> Mapping[str, Any]:
-        ranges = ["10.244.0.0/16"]  # what has to be set when the VM has started
+        ranges = ["10.244.0.0/16"]  # to be set after the start of the VM
         return {"machineType": "big", "allowedAddresses": ranges, "dataVolumes": [1, 2]}
 
     def bad_machine_spec(self) -> Mapping[str, Any]:

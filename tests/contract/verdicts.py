@@ -1,4 +1,4 @@
-"""Runs test cases in a pytest of their own and tells how each ended."""
+"""Runs test cases in a separate pytest and returns the outcome of each."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ NEW = uninitialized_taint()
 
 
 class HarmDone(Exception):
-    """Under the reference's policy a disaster has done its harm; there is nothing more to tell."""
+    """Under the policy of the reference, the disaster did harm; the test ends here."""
 
 
 class Vms(FakeCloud):
@@ -88,7 +88,7 @@ class ApiServer(Cluster):
 
 @dataclass
 class World:
-    """What happens around the daemons.
+    """Cluster and cloud around the daemons.
 
     Attributes:
         reference: whether they work as the Go reference does.
@@ -195,7 +195,7 @@ class World:
 
     @property
     def held(self) -> dict[str, str]:
-        """What is held back, as `doctor` finds it: node -> reason."""
+        """Blocked deletions as `doctor` finds them: node -> reason."""
         found = blocked_deletions(self.config_map.map, OWNER).get(KIND)
         return {one.name: one.reason for one in found.objects} if found else {}
 
@@ -206,12 +206,12 @@ class World:
             raise HarmDone
 
     async def tells_the_truth(self, *gone: str, within_s: float) -> None:
-        """The cloud does so again; these machines are gone, and their nodes go in time."""
+        """The cloud answers correctly again; these VMs and, in time, their nodes are deleted."""
         self.cloud.lie = lambda _: False
         await self.goes(*gone, within_s=within_s)
 
     async def goes(self, *gone: str, within_s: float) -> None:
-        """These machines are gone, and their nodes go in time."""
+        """These VMs are deleted, and their nodes are deleted in time."""
         self.gone(*gone)
         await self.until_gone(gone, within_s=within_s)
 
@@ -222,12 +222,12 @@ class World:
             await advance(1.0)
         assert awaited & self.left == set(), self.held
         assert self.harmed == []
-        await advance(15.0)  # so that what is held is on record
+        await advance(15.0)  # so that blocked deletions are on record
         assert awaited & self.held.keys() == set()
 
 
 def set_wall_clock(by: timedelta) -> None:
-    """Somebody sets the clock on the wall."""
+    """Set the wall clock."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
     loop.start += by

@@ -25,7 +25,7 @@ SHOPS = [f"shop-{number}" for number in range(9)]
 HOUR = 3600.0
 
 RECKLESS = pytest.mark.parametrize("reckless", [False, True], ids=["guarded", "reckless"])
-"""With and without the guard: what it keeps from happening does happen without it."""
+"""With and without the guard: without it, the harm is done."""
 
 
 @pytest.fixture(autouse=True)

@@ -149,7 +149,7 @@ async def follow(
         balancers.hanging, balancers.hang_s = names[:hanging], hang_s
         balancers.stubborn = stubborn
         world.node("n1")
-        # Each hangs for the first time, and holds up a worker that nobody can foresee.
+        # Each hangs for the first time, and unforeseeably blocks a worker.
         await world.pass_time(60 + 31 * hanging + min(hang_s, 1000) + wait_s)
         balancers.seconds = quick_s
 

@@ -165,7 +165,7 @@ class Pair:
         return await self.env.start(flags=self._flags, env=self._variables)
 
     async def both(self) -> tuple[Daemon, Daemon]:
-        """The leader and its standby, which knows who leads."""
+        """Start the leader and its standby; wait until the standby knows the leader."""
         old = await self.alone()
         await old.says("became leader")
         new = await self.alone()
@@ -218,7 +218,7 @@ class Pair:
         )
 
     def too_late(self, end: float) -> list[object]:
-        """What the old leader began after a moment, in the cloud and at the API server."""
+        """Calls that the old leader began after a moment, in the cloud and at the API server."""
         writes = [one for one in self.env.proxies[0].requests(WRITE) if one.started_s > end]
         return [*writes, *(moment for moment in self.acts("old") if moment > end)]
 

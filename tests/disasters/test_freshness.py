@@ -64,7 +64,7 @@ def sample(name: str, **labels: str) -> float:
 
 
 class SlowCloud(FakeStateCloud):
-    """Lists what it had when the listing began, half a minute later."""
+    """Returns the instances of the start of the listing half a minute later."""
 
     async def list_instances(self) -> InstanceListing:
         before = dict(self.provider_ids)
@@ -120,7 +120,7 @@ async def test_a_vm_replaced_during_a_slow_listing_gets_its_own_provider_id() ->
 
 
 class Silent(FakeDigests):
-    """Does not say in its listing where a balancer can be reached."""
+    """Omits addresses from its listing."""
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
         return [replace(one, status=Status()) for one in await super().list_load_balancers("")]
@@ -200,7 +200,7 @@ async def test_a_failed_deletion_of_a_load_balancer_leaves_no_floating_ip(restar
     assert world.objects == {}
 
 
-# --- what cannot be read --------------------------------------------------------------------
+# --- malformed objects ----------------------------------------------------------------------
 
 
 async def test_a_bookmark_within_the_initial_events_is_no_resume_point() -> None:

@@ -87,7 +87,7 @@ async def test_a_node_recreated_before_the_delete_request_is_kept(guarded: World
         await guarded.goes("n0", within_s=MINUTE_S)
 
 
-# --- a cloud that denies what is there ------------------------------------------------------------
+# --- a cloud that denies existing VMs -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("count", "silent"), [(10, 10), (10, 2), (3, 1)])
@@ -363,7 +363,7 @@ async def test_a_bare_metal_node_unknown_to_the_cloud_is_never_deleted(world: Wo
         await world.goes("ours", within_s=MINUTE_S)
 
 
-# --- what is gone goes, and no faster than may be -------------------------------------------------
+# --- nodes without VM are deleted, within the limit -----------------------------------------------
 
 
 async def test_nodes_without_vm_are_deleted_once_a_wrong_token_is_replaced(guarded: World) -> None:

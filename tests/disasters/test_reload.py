@@ -48,7 +48,7 @@ class Project(FakeCloud):
 
 
 class Daemon:
-    """What leads: its nodes, its provider, and one controller that fails as told."""
+    """A leader: its nodes, its provider, and one controller that fails with `error`."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ async def test_a_reload_retries_failed_and_running_keys(monkeypatch: pytest.Monk
 
 
 class Listing:
-    """A bulk listing that says what it is told, when it is told."""
+    """A bulk listing with scripted content, which waits for `free`."""
 
     def __init__(self, *known: str) -> None:
         self.known = known

@@ -27,10 +27,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 PROGRAMS = ("etcd", "helm", "kube-apiserver", "kubectl")
-"""What the folder holds when it is complete."""
+"""Programs of a complete folder."""
 
 CONTROLLERS = "kube-controller-manager"
-"""What the folder beside it holds: few tests need it, and it is built from the same modules."""
+"""Programs of a second folder, for few tests, built from the same modules."""
 
 OTHER_VERSIONS = ("v1.35.4", "v1.37.2")
 """Of Kubernetes: `make soak` tries the daemon with these kube-apiservers, too. The newest
@@ -48,7 +48,7 @@ _BUILT_NAMES = {"etcd": "server"}
 
 
 class AssetsError(Exception):
-    """The programs are not there and cannot be built; the text says what to do."""
+    """The programs are missing and cannot be built; the text says what to do."""
 
 
 def kubernetes_version() -> str:
@@ -57,14 +57,14 @@ def kubernetes_version() -> str:
 
 
 def version_of(folder: Path) -> str:
-    """What the kube-apiserver of a folder says it is, as "v1.36.3"."""
+    """Return the version that the kube-apiserver of a folder prints, such as "v1.36.3"."""
     program = str(folder / "kube-apiserver")
     told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
     return told.stdout.split()[-1]
 
 
 def assets_dir() -> Path:
-    """The folder where the programs are, or will be."""
+    """Return the folder of the programs, which may not exist yet."""
     given = os.environ.get("KUBEBUILDER_ASSETS")
     return Path(given) if given else _cache_of(kubernetes_version())
 
@@ -105,7 +105,7 @@ def ensure_version(version: str) -> Path:
 
 
 def controllers_dir() -> Path:
-    """The folder where the kube-controller-manager is, or will be."""
+    """Return the folder of the kube-controller-manager, which may not exist yet."""
     given = os.environ.get("KUBEBUILDER_ASSETS")
     return Path(given) if given else _cache_of(f"{kubernetes_version()}-controllers")
 
@@ -144,7 +144,7 @@ def _pinned(module: str) -> str:
 
 
 def _recipe() -> str:
-    """A digest of everything that decides what comes out of the build."""
+    """Return a digest of all inputs of the build."""
     digest = hashlib.sha256()
     flags = _linker_flags(kubernetes_version())
     for part in (_GO_MODULE.read_bytes(), _GO_SUMS.read_bytes(), flags.encode()):

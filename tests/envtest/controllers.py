@@ -1,4 +1,4 @@
-"""A real kube-controller-manager, of whose controllers a few do what no API server does itself."""
+"""A real kube-controller-manager with the few controllers that tests need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The persistence contract broken: backends with one defect each, and who notices.
+"""The persistence contract broken: backends with one defect each, and the cases that notice it.
 
 Not collected by itself: `test_defects.py` runs it and expects the named cases to fail.
 """
@@ -45,7 +45,7 @@ class IgnoresNamespaces(MemoryStore):
 
 
 class FoldsCase(MemoryStore):
-    """Names are kept as they are, on a file system that does not tell case."""
+    """Names are stored unchanged on a case-insensitive file system."""
 
     noticed = ("test_odd_names",)
 
@@ -251,7 +251,7 @@ class TakesAnything(StoreProvider):
 
 
 class FailsInTheMiddle(StoreProvider):
-    """What was there is gone before the new one is written."""
+    """The old object is deleted before the new one is written."""
 
     noticed = ("test_failed_put_leaves_old_or_new",)
 

@@ -1,4 +1,4 @@
-"""Small pages: what a listing does at their ends shows with few objects."""
+"""Small pages, so that few objects show the behaviour of a listing at page ends."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class PostgresHarness(StoreHarness):
         return {name: PostgresStore(config) for name, config in self.configs.items()}
 
     async def exposed(self) -> Any:
-        """Nobody known has signed its certificate."""
+        """Its certificate is signed by an unknown CA."""
         name = instance_name("postgres", {})
         config = PostgresConfig(host="127.0.0.1", port=self.database.port)
         return StoreProvider("postgres", {name: PostgresStore(config)})

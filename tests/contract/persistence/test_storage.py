@@ -109,7 +109,7 @@ class SealedHarness(PersistenceHarness):
 
 
 def sealed_over(inner: StoreHarness) -> PersistenceHarness:
-    """It shares and exempts what the storage does."""
+    """Shares and exempts the same as the storage."""
     same = {name: getattr(inner, name) for name in ("shares", "several", "many", "capabilities")}
     exempt = {"exempt": {**inner.exempt, **SealedHarness.exempt}}
     made: PersistenceHarness = type("Sealed", (SealedHarness,), same | exempt)(inner)
