@@ -21,7 +21,7 @@ from tests.waiting import DEADLINE_S
 
 USER = "postgres"
 BELIEVED = "local all all trust\nhostssl all all 127.0.0.1/32 scram-sha-256\n"
-"""Who may come: everybody by the socket, others by TLS and with a password."""
+"""Authentication: none on the socket, TLS and a password on TCP."""
 
 MISSING = "no PostgreSQL here: `apt install postgresql`; its tests did not run"
 

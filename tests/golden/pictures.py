@@ -122,7 +122,7 @@ def metrics() -> Iterator[str]:
 
 
 def declared_metrics() -> Iterator[str]:
-    """What `metrics` reads, in this process."""
+    """Metrics of this process, for `metrics`."""
     from ccm.base import metrics as registry
 
     for name in sorted(_declaring()):
@@ -401,7 +401,7 @@ SUBJECTS: Mapping[str, Callable[[], Iterator[str]]] = {
     "reasons": reasons,
     "sdk": sdk,
 }
-"""What is pictured, by the name of its file."""
+"""Subjects by the name of their golden file."""
 
 
 def drawn(subject: str) -> str:

@@ -1,4 +1,4 @@
-"""What the tests of load balancers share: Services, what the cloud holds, every annotation."""
+"""Helpers for the tests of load balancers: Services, state of the cloud, every annotation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def only(harness: HcloudHarness) -> dict[str, Any]:
 
 
 def settled(harness: HcloudHarness, **fields: Any) -> dict[str, Any]:
-    """A load balancer that somebody made."""
+    """An existing load balancer."""
     order = {"name": "theirs", "load_balancer_type": "lb11", "location": "fsn1", **fields}
     _, made = fake_balancers.create(harness.service.cloud, Call(body=order))
     assert made is not None

@@ -1,4 +1,4 @@
-"""The vendor's OpenAPI document as a judge of what goes over the wire.
+"""Validation of HTTP traffic against the vendor's OpenAPI document.
 
 The public original is at https://docs.hetzner.cloud (3.1); a mirror in 3.0, named `hcloud.json`
 in the folder of `tests.documents`, is the repository MaximilianKoestler/hcloud-openapi.

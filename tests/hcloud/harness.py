@@ -181,7 +181,7 @@ def _id(made: Made) -> int:
 
 
 class Told:
-    """A sink of events: kind of the object, its name, and what is said of it."""
+    """A sink of events: kind and name of the object, and the reason."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str]] = []

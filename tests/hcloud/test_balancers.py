@@ -1,4 +1,4 @@
-"""Load balancers of the Hetzner Cloud: life, members, and adoption by name."""
+"""Load balancers of the Hetzner Cloud: annotations, members, and adoption by name."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ async def test_the_type_changes_only_when_requested(harness: HcloudHarness) -> N
 
     assert await type_of() == "lb11"
     assert await type_of(type="lb31") == "lb31"
-    assert await type_of() == "lb31"  # nobody asked for less
+    assert await type_of() == "lb31"  # no annotation asks for a smaller one
     with pytest.raises(cloud.InvalidArgument, match="load balancer type not found"):
         await type_of(type="lb99")
     harness.service.script.add(
@@ -356,7 +356,7 @@ STALE = node("stale", provider_id="hcloud://999")
 async def refused(
     harness: HcloudHarness, project: cloud.Cloud, why: str
 ) -> tuple[cloud.Node, dict[str, str], str]:
-    """A node that is no target, what its Service asks for, and what the API says."""
+    """Return a node that the API refuses as target, annotations of its Service, and the error."""
     if why == "stale":
         return STALE, {}, "'999' not found"
     (outside,) = await make_nodes(project, harness, 1)

@@ -1,4 +1,4 @@
-"""Settings are read as the vendor's manager reads them, and all that is wrong is said at once."""
+"""Settings are read as by the vendor's manager, and all faults are reported at once."""
 
 from __future__ import annotations
 
@@ -109,4 +109,4 @@ def test_the_cloud_config_takes_precedence_over_the_environment() -> None:
 
     assert (found.network, found.balancers_enabled, found.token) == ("other", False, TOKEN)
     with pytest.raises(cloud.ConfigError):
-        context.settings(config.Config)  # whoever does not ask for the environment has none
+        context.settings(config.Config)  # without `environment`, variables are ignored

@@ -1,4 +1,4 @@
-"""Whole lives against the documents, with a limit of calls, and without a token in any text."""
+"""Calls match the API document and respect the rate limit, and no text contains the token."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_calls_are_paced_when_the_rate_limit_is_nearly_used_up() -> None:
     began = loop.time()
     for _ in range(100):
         await limiter.acquire()
-    assert loop.time() == began  # nobody said anything about a limit
+    assert loop.time() == began  # no answer contained a limit yet
 
     limiter.hear(200, {"RateLimit-Limit": "3600", "RateLimit-Remaining": "361"})
     await limiter.acquire()

@@ -52,7 +52,7 @@ async def test_placement_groups_hold_ten_servers_and_are_deleted_when_empty(
 
 @pytest.mark.row("hcloud-machine-02")
 async def test_an_empty_placement_group_of_another_namespace_stays(harness: HcloudHarness) -> None:
-    """Its first server may be under way. A shared group of old, without namespace, goes."""
+    """Its first server may be in creation. A shared group without namespace is deleted."""
     machines = machines_of(harness, placementGroupPrefix="workers")
     who, groups = machines.identity(), harness.service.cloud.placement_groups
     made = await machines.create(who)

@@ -1,4 +1,4 @@
-"""Nodes and routes, rare answers, and events about what a user should know."""
+"""Nodes and routes, rare answers, and events for the user."""
 
 from __future__ import annotations
 

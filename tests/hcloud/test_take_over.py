@@ -1,4 +1,4 @@
-"""A cluster that the vendor's manager looked after is taken over without a call that writes."""
+"""A cluster of the vendor's manager is taken over without a write."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def register(
 
 
 def settle(fake: server.Service, made: dict[str, Any], uid: str) -> None:
-    """What the vendor's manager made of it: names and labels are its own."""
+    """Create the objects of the vendor's manager, with its names and labels."""
     (network,) = fake.cloud.networks.values()
     gateway = made["private_net"][0]["ip"]
     network["routes"].append({"destination": "100.64.0.0/24", "gateway": gateway})

@@ -1,4 +1,4 @@
-"""What anybody who reaches our ports can try: the daemon stays small and answers honest callers."""
+"""Attacks on the ports of the daemon: it limits its memory and answers honest callers."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ WITHIN_S = 2.0
 """How long an honest caller may wait on a machine that answers soon at rest."""
 
 _SLOWER = 20
-"""How often as long as at rest where that is longer: on a busy machine."""
+"""Factor for the time of an answer at rest, if that is the higher limit: on a busy machine."""
 
 TOKEN = "scraper-token"
 ELSEWHERE = "127.0.0.2"
-"""Where nobody attacks from."""
+"""Source address of honest callers; attacks come from another one."""
 
 DELAY_S = 0.1
-"""How long it takes from there to us; what a caller says last arrives with the third of these."""
+"""Latency of connections from there; the last data of a caller arrives after three of them."""
 
 REVIEW_S = 0.3
 """How long the API server takes for a token."""
@@ -56,7 +56,7 @@ class Target:
     Attributes:
         ports: of the server and of the webhooks.
         slowest_s: how long an honest caller waited at most, by what it asked for.
-        failed: what honest callers were told instead of an answer.
+        failed: errors of honest callers.
         limit_s: how long one may wait.
     """
 
@@ -71,12 +71,12 @@ class Target:
 
     @property
     def rss_mib(self) -> float:
-        """What it holds now."""
+        """Resident memory now."""
         return self._memory("VmRSS")
 
     @property
     def peak_mib(self) -> float:
-        """What it held at most."""
+        """Peak of the resident memory."""
         return self._memory("VmHWM")
 
     async def metric(self, name: str, **labels: str) -> float:
@@ -102,7 +102,7 @@ class Target:
         return time.monotonic() - since
 
     async def measure(self) -> None:
-        """Set the limit by what an answer takes at rest, when caller and certificate are known."""
+        """Derive the limit from the time of an answer at rest, with warm caches."""
         await self.scrape()
         since = time.monotonic()
         for _ in range(3):
@@ -127,7 +127,7 @@ class Target:
 
     @asynccontextmanager
     async def under(self, *attacks: tuple[str, str, int]) -> AsyncIterator[None]:
-        """Inside the block these attacks have been made, and what they hold they hold.
+        """Run these attacks; inside the block, their connections stay open.
 
         Args:
             attacks: each by its name, the port and how many.
@@ -270,7 +270,7 @@ async def attacked(
 MOST_MIB = 200.0
 SOAK = [pytest.mark.soak, pytest.mark.timeout(3600)]
 SMALL_MIB = 80.0
-"""What silent callers and callers without a name may bring it to."""
+"""Memory limit for silent and anonymous callers."""
 
 AT_REST_MIB = 12.0
 """By how much more than after the first round may be held after another."""

@@ -1,6 +1,6 @@
-"""Objects of a hostile tenant: no text of theirs has a provider raise what is no refusal.
+"""Objects of a hostile tenant: whatever they contain, providers raise only errors of the SDK.
 
-Annotations and fields are those that the providers declare, so that a new one is tried by itself.
+The annotations and fields are those that the providers declare, so new ones are covered.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _structs(kind: Any) -> list[type[msgspec.Struct]]:
 
 @dataclass(kw_only=True)
 class Place:
-    """A provider over the fake of its cloud, and what a tenant may do there."""
+    """A provider with the fake of its cloud, and the actions of a tenant."""
 
     harness: Harness
     opened: cloud.Cloud
@@ -163,7 +163,7 @@ class Place:
         return self.opened.service_annotation_schema
 
     async def balance(self, annotations: Mapping[str, str]) -> None:
-        """A Service with annotations comes, changes its members, and goes."""
+        """Create, update and delete the load balancer of a Service with annotations."""
         service = build_service(uid="uid-1", annotations=annotations)
         balancer: Any = self.opened.load_balancer
         await self.refused(lambda: self.digest(service))
@@ -177,7 +177,7 @@ class Place:
         balancer.load_balancer_digest(CLUSTER, service, [])
 
     async def admitted(self, annotations: Mapping[str, str]) -> bool:
-        """What the webhook answers; it answers always."""
+        """Return whether the webhook allows the annotations. It always answers."""
         handler = ServiceAnnotations(lambda: AnnotationSchema(rules=self.schema), lambda _: True)
         asked = admission.decode(review(annotations))
         answer = await handler(asked)
@@ -185,7 +185,7 @@ class Place:
         return answer.allowed
 
     async def judge(self, spec: Mapping[str, Any]) -> cloud.MachineRequest:
-        """A class with a spec comes, is looked at, and has a machine made."""
+        """Validate the spec of a class, and create a machine of it."""
         driver: Any = self.machines.driver
         problems = await driver.validate_spec(spec, self.machines._credentials(), live=False)
         assert all(map(str, problems))
@@ -197,7 +197,7 @@ class Place:
         return req
 
     async def order(self, spec: Mapping[str, Any]) -> None:
-        """The same, and the machine is looked at and removed."""
+        """Also initialise, look up, delete and list the machine."""
         req, driver = await self.judge(spec), self.machines.driver
         for ask in (driver.initialize_machine, driver.get_machine_status, driver.delete_machine):
             await self.refused(partial(ask, req))
@@ -207,7 +207,7 @@ class Place:
 
     @staticmethod
     async def refused(ask: Callable[[], Awaitable[object]]) -> cloud.CloudError | None:
-        """The error of the SDK that a call ends with, if it does; any other one fails the test."""
+        """Return the SDK error of a call, or None. Any other error fails the test."""
         found = None
         try:
             await ask()
@@ -243,7 +243,7 @@ def place(name: str) -> Iterator[Place]:
 
 
 def review(annotations: Mapping[str, str]) -> bytes:
-    """What an API server asks when a Service with annotations is created."""
+    """Return the AdmissionReview for the creation of a Service with annotations."""
     body = {
         "apiVersion": admission.API_VERSION,
         "kind": admission.KIND,

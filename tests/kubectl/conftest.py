@@ -53,7 +53,7 @@ def kubectl(program: Path, builtin_kubeconfig: Path, tmp_path: Path) -> Kubectl:
 
 
 async def _wiped(server: realserver.RealServer) -> None:
-    """Started, and without what tests of others left: finalizers hold up `kubectl delete`."""
+    """Started, without objects of other tests: finalizers block `kubectl delete`."""
     await server.start()
     await servers.wipe(server)
 

@@ -71,7 +71,7 @@ def test_delete_waits_for_finalizers(node: Kubectl) -> None:
     assert status == 1
     assert "timed out waiting for the condition" in output
     with node.following("delete", "node", "w1", "--wait") as deleting:
-        # It says so when the server has taken the request, and then waits.
+        # kubectl prints that when the server accepted the request, and then waits.
         assert deleting.stdout is not None
         assert deleting.stdout.readline() == 'node "w1" deleted\n'
         assert deleting.poll() is None

@@ -1,4 +1,4 @@
-"""kubectl as a person runs it, and what two servers' answers have in common."""
+"""kubectl as a process, and the comparison of its output for two servers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Kubectl:
 
     @contextlib.contextmanager
     def following(self, *words: str) -> Iterator[subprocess.Popen[str]]:
-        """A command that goes on until the block ends."""
+        """Run a command until the block ends."""
         with subprocess.Popen(
             [self._program, *words],
             stdout=subprocess.PIPE,
@@ -56,7 +56,7 @@ class Kubectl:
                 process.terminate()
 
 
-# What must differ between two servers, and what stands for it.
+# Values that differ between two servers, and their placeholders.
 DIFFERENCES = (
     (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UID"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
@@ -66,7 +66,7 @@ DIFFERENCES = (
     (r"\b10\.96\.\d+\.\d+\b *", "ADDRESS "),
     (r"(\bCLUSTER-IP|<none>|\bNone) +", r"\1 "),
     (r"\b3[0-2]\d{3}\b", "NODEPORT"),
-    # What is wrong is told in other words, and sometimes at another field.
+    # Errors have other texts, and sometimes name another field.
     (r"(is invalid: ).*", r"\1WHY"),
     (r"(Error from server \(BadRequest\): ).*", r"\1WHY"),
 )

@@ -41,7 +41,7 @@ async def token_of(session: aiohttp.ClientSession, name: str) -> str:
 
 
 async def grant_separate_accounts(session: aiohttp.ClientSession) -> None:
-    """What `--use-service-account-credentials` needs in addition."""
+    """Grant the rights that `--use-service-account-credentials` needs in addition."""
     await install(session, shipped.objects(shipped.SEPARATE_ACCOUNTS / "rbac.yaml"))
 
 

@@ -23,7 +23,7 @@ MACHINES = MANIFESTS / "components" / "machines"
 TOKENS = MANIFESTS / "components" / "bootstrap-tokens"
 TOKENS_POLICY = TOKENS / "policy" / "policy.yaml"
 MACHINE_RIGHTS = (MACHINES / "rbac.yaml", TOKENS_POLICY, TOKENS / "rbac.yaml")
-"""All that the daemon may do for Machines, and what limits it."""
+"""Rights of the daemon for Machines, and the policy that limits them."""
 
 NAMESPACE = "kube-system"
 NAME = "cloud-controller-manager"
@@ -31,7 +31,7 @@ USER = f"system:serviceaccount:{NAMESPACE}:{NAME}"
 
 IMAGE = "registry.example/kube-ccm:0.1.0"
 PROVIDER = "acme"
-"""What the base and the chart leave to whoever installs them."""
+"""Values that base and chart leave to the user."""
 
 Object = dict[str, Any]
 
@@ -83,7 +83,7 @@ class Right:
 
 
 def files(folder: Path = MANIFESTS) -> Sequence[Path]:
-    """The manifests outside of the chart, without what is for kustomize only."""
+    """The manifests outside of the chart, without those for kustomize only."""
     return sorted(
         path
         for path in folder.rglob("*.yaml")
@@ -148,7 +148,7 @@ def bindings(found: Iterable[Object]) -> list[Object]:
 
 
 def identity_files(*, separate_accounts: bool = False) -> list[Path]:
-    """Who the daemon is, and what it may do."""
+    """Files with the service accounts and rights of the daemon."""
     base = [MANIFESTS / "serviceaccount.yaml", MANIFESTS / "rbac.yaml"]
     return [*base, SEPARATE_ACCOUNTS / "rbac.yaml"] if separate_accounts else base
 
@@ -173,7 +173,7 @@ def run(program: str, *words: str | Path, home: Path) -> tuple[int, str]:
 
 
 def overlay(home: Path, *, components: Sequence[Path] = (), base: Path = MANIFESTS) -> Path:
-    """A folder as people write it, with an image and a provider of theirs."""
+    """Write an overlay with an image and a provider, as users do."""
     folder = home / "overlay"
     folder.mkdir()
     # kustomize wants paths without a way back to itself.
@@ -196,7 +196,7 @@ def overlay(home: Path, *, components: Sequence[Path] = (), base: Path = MANIFES
 
 
 def rendered(home: Path, values: Mapping[str, Any] | None = None) -> str:
-    """What helm makes of the chart, with these values over an image and a provider."""
+    """Render the chart with helm, with an image, a provider and these values."""
     status, output = helm_template(home, values)
     assert status == 0, output
     return output
@@ -209,7 +209,7 @@ def helm_template(home: Path, values: Mapping[str, Any] | None = None) -> tuple[
 
 
 def value_files(home: Path, values: Mapping[str, Any]) -> Sequence[str | Path]:
-    """What helm is told: an image and a provider, and over them these values."""
+    """Return the arguments of helm for an image, a provider and these values."""
     needed = {"image": {"repository": IMAGE.partition(":")[0]}, "cloud": {"provider": PROVIDER}}
     found: list[str | Path] = []
     for name, content in (("needed", needed), ("values", values)):
@@ -220,7 +220,7 @@ def value_files(home: Path, values: Mapping[str, Any]) -> Sequence[str | Path]:
 
 
 def kustomized(home: Path, folder: Path) -> str:
-    """What kustomize makes of a folder."""
+    """Build a folder with kustomize."""
     status, output = run("kubectl", "kustomize", folder, home=home)
     assert status == 0, output
     return output

@@ -1,4 +1,4 @@
-"""What the chart renders, next to the kustomize base; and the values it refuses."""
+"""Rendered objects of the chart, compared with the kustomize base, and refused values."""
 
 from __future__ import annotations
 

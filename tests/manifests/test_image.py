@@ -1,4 +1,4 @@
-"""The Dockerfile against the wheel: every path, user and command that it names is really there."""
+"""The Dockerfile against the wheel: every path, user and command that it names exists."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def only(word: str, stage: int = 1) -> str:
 
 
 def commands() -> list[list[str]]:
-    """What the build runs, as words."""
+    """Commands of the build, split into words."""
     lines = [line for step in found("RUN") for line in step.rest.split("&&")]
     return [shlex.split(line) for line in lines]
 

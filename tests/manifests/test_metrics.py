@@ -53,7 +53,7 @@ def alerts(home: Path) -> list[str]:
 
 
 def faults(expression: str, series: Mapping[str, frozenset[str]]) -> Iterator[str]:
-    """What an expression asks for and nobody has."""
+    """Yield metrics and labels of an expression that do not exist."""
     selectors = _SELECTOR.findall(expression)
     if not selectors:
         yield f"no metric in {expression}"

@@ -1,4 +1,4 @@
-"""`make manifests`: what keeps a folder from being applied, and the line that mends it."""
+"""`make manifests` refuses incomplete manifests, and proposes the missing lines."""
 
 from __future__ import annotations
 

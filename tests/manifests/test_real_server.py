@@ -148,7 +148,7 @@ def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
 
 
 def accepted(output: str) -> int:
-    """How many objects the server would have written; anything else it said is a fault."""
+    """Return the number of objects in a dry run. Any other output fails the test."""
     lines = output.splitlines()
     assert [line for line in lines if not line.endswith("(server dry run)")] == []
     return len(lines)

@@ -1,6 +1,6 @@
-"""What the account of the daemon can make of its right to write Secrets, on a real API server.
+"""The policy that limits the daemon's right to write Secrets, on a real API server.
 
-The Secrets of an attack, the daemon's own, and both from the manifests and from the chart.
+It denies Secrets of an attacker and admits those of the daemon, from manifests and from the chart.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def granted(way: Shipped) -> list[Object]:
 
 
 class Attacked:
-    """An API server with the account, its rights and what limits them."""
+    """An API server with the account, its rights and the policy."""
 
     def __init__(self, server: realserver.RealServer, way: Shipped, bearer: str) -> None:
         self.server = server
@@ -239,7 +239,7 @@ def attacked(
             attacker = Attacked(server, way, bearer)
 
             async def free() -> bool:
-                """The proof that the policy does it; that of the way before has gone."""
+                """Control without this policy: whether the attack succeeds, once the former one is gone."""
                 return (await attacker.ask("POST", f"{PATH}?dryRun=All", stolen()))[0] == 201
 
             await wait_for(free, "a token is stolen")
@@ -274,7 +274,7 @@ async def test_update_deletion_and_patch_of_any_other_secret_are_denied(attacked
         token("kubead", groups="system:bootstrappers:kubeadm:default-node-token"),
         token("foreig", groups=groups, description="another's"),
     ]
-    # Where the daemon stores Secrets, too, its right to list them tells all of them anyway.
+    # With persistence in Secrets, the daemon may list and so read all of them anyway.
     asked: list[tuple[str, Object | None]] = [
         ("PATCH", {"metadata": {"labels": {"a": "b"}}}),
         ("DELETE", None),

@@ -1,4 +1,4 @@
-"""What SECURITY.md says of rights, ports, flags, paths and files is as it is."""
+"""SECURITY.md is true about rights, ports, flags, paths and files."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _OTHER_BOUND = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.
 
 
 class NoSuchPlace(Exception):
-    """A place is not in the code any more; the message says which part."""
+    """A place is no longer in the code; the message names the missing part."""
 
 
 def source_file(place: str) -> Path:
@@ -138,7 +138,7 @@ class Copy:
     def passes(self, tests: Sequence[str]) -> bool:
         """Whether tests pass; RuntimeError if they cannot be run."""
         environ = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
-        # No compiled files: they would be told apart by size and whole seconds.
+        # No compiled files: Python compares sources only by size and whole seconds.
         environ |= {"PYTHONPATH": str(self._root), "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-m", "pytest", "-qx", "--timeout=60", "-p", "no:cacheprovider"]
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Each guard of a deletion is where its row says, and (in `make soak`) tests miss it."""
+"""Each guard of a deletion is where its row says, and (in `make soak`) tests fail without it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import yaml
 POWERED_OFF, DELETED = "0002", "0004"
 
 SETTLE_S = 12.0
-"""After both the load balancers lose a member, within 10 s; lines of text do not tell when."""
+"""Time for both load balancers to lose a member, within 10 s. No output line tells when."""
 
 
 def main(file: str) -> int:

@@ -1,4 +1,4 @@
-"""What the README files hold for programs: files to write, commands to run, and what they promise.
+"""The blocks of the README files: files to write, commands to run, and their expected output.
 
 A block of `sh` is run as it stands, unless its first line says that it needs something that no test
 has (`MARKS`), which its reader is told by the same line. A block with a title is a file. A block of
@@ -29,7 +29,7 @@ MARKS = (
     "a cluster that runs Pods",
     "a real cloud",
 )
-"""What a block may need that no test has."""
+"""Requirements of blocks that no test can meet."""
 
 _BLOCK = re.compile(r'^( *)```(\w+)(?: title="([^"]+)")?\n(.*?)^ *```$', re.MULTILINE | re.DOTALL)
 _NEEDS = re.compile(r"# needs (.+)\n")
@@ -58,7 +58,7 @@ def text(name: str = "README.md") -> str:
 
 
 def providers() -> str:
-    """What the author of a provider reads."""
+    """The page for authors of providers."""
     return text("providers/README.md")
 
 
@@ -68,7 +68,7 @@ def files() -> dict[str, str]:
 
 
 def steps(page: str) -> list[Step]:
-    """What a reader of a page writes and runs, from top to bottom."""
+    """Files and commands of a page, from top to bottom."""
     found: list[Step] = []
     promised: tuple[str, ...] = ()
     for indent, language, title, raw in reversed(_BLOCK.findall(page)):
@@ -84,7 +84,7 @@ def steps(page: str) -> list[Step]:
 
 
 def broken(promised: Sequence[str], said: str) -> str:
-    """The first promised line that was not said after those before it; empty: none."""
+    """Return the first expected line that is missing after the former ones, or ""."""
     lines = iter(line.strip() for line in said.splitlines())
     for line in promised:
         pattern = ".*".join(map(re.escape, line.strip().split("…")))
@@ -94,7 +94,7 @@ def broken(promised: Sequence[str], said: str) -> str:
 
 
 def script(page: str, mark: str) -> str:
-    """The steps of a page that need nothing special, as one; `mark` is said after each of them."""
+    """Join the runnable steps of a page into one script, which prints `mark` after each."""
     lines = ["set -e"]
     for step in steps(page):
         if step.file:

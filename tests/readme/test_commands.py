@@ -61,7 +61,7 @@ class Reader:
         }
 
     def prepare(self) -> None:
-        """What he has before the first line: a checkout, and what pip would fetch."""
+        """Prepare a checkout and the packages that pip would fetch."""
         for path in project_files():
             place = path.relative_to(readme.ROOT)
             if place.parts[0] in CHECKOUT:
@@ -79,7 +79,7 @@ class Reader:
         subprocess.run([UV, *words], cwd=readme.ROOT, env=ours, check=True, capture_output=True)
 
     def run(self, *command: str | Path, cwd: Path, activated: bool = True) -> str:
-        """What a command prints; its whole output if it fails, or leaves something running."""
+        """Run a command, return its output. A failure or a process left behind fails the test."""
         path = f"{self.venv / 'bin'}:{self.environment['PATH']}"
         output = self.home / "output"
         with (
@@ -91,7 +91,7 @@ class Reader:
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that what it begins with `&` ends with it
+                start_new_session=True,  # so that its background processes end with it
             ) as process,
         ):
             try:
@@ -104,7 +104,7 @@ class Reader:
         return said
 
     def follow(self, page: str, kubeconfig: Path) -> str:
-        """Do what a page says, in its order, with an empty cluster; what its commands said."""
+        """Run the commands of a page in order with an empty cluster; return their output."""
         script = self.home / "page.sh"
         script.write_text(readme.script(readme.text(page), MARK))
         cwd = self.home if page == "providers/README.md" else self.checkout
@@ -124,7 +124,7 @@ def api_server(folder: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
-    """Somebody before the first page."""
+    """A reader before the first page."""
     found = Reader(tmp_path_factory.mktemp("reader"), servers.require_assets())
     found.prepare()
     return found
@@ -132,7 +132,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
 
 @pytest.fixture(scope="module")
 def said(reader: Reader, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """Page -> what its commands said, one page after the other."""
+    """Page -> output of its commands, one page after the other."""
     found = {}
     for page in readme.PAGES:
         with api_server(tmp_path_factory.mktemp("cluster")) as kubeconfig:
@@ -156,7 +156,7 @@ async def test_commands_for_operators_work_on_a_real_api_server(
 
 
 def check(page: str, said: str) -> None:
-    """See that each step ran, and printed what the page promises."""
+    """Check that each step ran, and printed the expected lines."""
     ran = [step for step in readme.steps(readme.text(page)) if not (step.file or step.needs)]
     outputs = said.split(f"{MARK}\n")
 
@@ -220,7 +220,7 @@ def test_the_image_of_a_provider_needs_only_its_wheel(reader: Reader, package: P
 
 def test_the_example_providers_pass_mypy(reader: Reader, package: Path) -> None:
     rack = reader.home / "ccm-rack"
-    # By the project's own settings, so that what `make lint` has read is not read again.
+    # With the project's settings, so that the cache of `make lint` is used.
     where = f"MYPYPATH={rack}:{package}:{package / 'tests'}"
     written = [rack / "ccm_rack.py", *sorted(package.rglob("*.py"))]
     words = ["env", where, sys.executable, "-m", "mypy", *map(str, written)]

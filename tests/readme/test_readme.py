@@ -1,4 +1,4 @@
-"""What the pages for people say of flags, tasks, files, layers and versions is so."""
+"""The documentation is true about flags, tasks, files, layers and versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.readme import readme
 
 PAGES = (*readme.PAGES, "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 KUBERNETES = {"allocate-node-cidrs", "admission-control-config-file", "take-ownership"}
-"""Flags of Kubernetes' own programs and of Helm that operators are told of."""
+"""Flags of Kubernetes and Helm that the pages for operators mention."""
 
 
 def tasks() -> set[str]:
@@ -76,7 +76,7 @@ def test_every_link_of_a_page_has_a_target(page: str) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """What a page's headings are called in links, as GitHub does it."""
+    """Return the link anchors of a page's headings, as GitHub derives them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""`kube-ccm sandbox` as a process: what it says, and what it leaves behind."""
+"""`kube-ccm sandbox` as a process: its output, and its leftovers."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def leftovers(home: Path) -> list[str]:
 
 
 def tokens_in(home: Path) -> set[str]:
-    """What the sandbox's clients show."""
+    """Return the tokens of the sandbox's clients."""
     files = [*home.rglob("kubeconfig"), *home.rglob("cloud.yaml")]
     return {found for file in files for found in re.findall(r'token"?: "?(\w+)', file.read_text())}
 
@@ -143,7 +143,7 @@ def hints(sandbox: Sandbox) -> list[str]:
 
 
 def typed(lines: Sequence[str], home: Path, environment: Mapping[str, str]) -> str:
-    """What a terminal says when these lines are typed; none of them may fail."""
+    """Run these lines in a shell and return the output. Any failure fails the test."""
     told = subprocess.run(
         ["bash", "-eu"],
         input="\n".join(lines),

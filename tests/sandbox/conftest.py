@@ -1,4 +1,4 @@
-"""Where a sandbox is started, and which API server it takes."""
+"""Working folder and API server of a sandbox."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests import servers
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """An empty folder, where the sandbox is started and makes its own folder."""
+    """An empty folder, in which the sandbox creates its own folder."""
     folder = tmp_path / "home"
     folder.mkdir()
     return folder

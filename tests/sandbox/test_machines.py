@@ -1,4 +1,4 @@
-"""Machines in a sandbox: they become VMs, and VMs nodes; kubectl shows, scales and rolls them."""
+"""Machines in a sandbox get VMs and nodes; kubectl shows, scales and rolls them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kube-ccm sandbox` as people run it: a process, its last line, and what it leaves behind."""
+"""`kube-ccm sandbox` as a process: its last line, and its leftovers."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_failed_start_of_the_daemon_is_reported_with_its_cause(
 
 @pytest.fixture
 def other_cloud(tmp_path: Path) -> Iterator[Path]:
-    """A cloud of somebody else with two instances; its provider's configuration."""
+    """Start another cloud with two instances; return the configuration of its provider."""
     log = tmp_path / "cloud.log"
     token = tmp_path / "token"
     token.write_text("t\n")
@@ -287,7 +287,7 @@ def test_a_table_is_drawn_on_a_terminal(home: Path, environment: Mapping[str, st
     )
     os.close(theirs)
     said = b""
-    with contextlib.suppress(OSError):  # what Linux answers when the other side has left
+    with contextlib.suppress(OSError):  # Linux raises this when the other side is closed
         while chunk := os.read(ours, 65536):
             said += chunk
     os.close(ours)

@@ -34,17 +34,17 @@ from tests.scenario import harness
 
 CLUSTER = "kubernetes"
 OTHERS = "somebody-else"
-"""Whose load balancers and routes are none of ours."""
+"""Cluster name of load balancers and routes that are not ours."""
 
 CLAIMED = "sim.example/claimed"
 UNCLAIMED = "sim.example/unclaimed"
 HOLD = "example.com/hold"
-"""A finalizer of somebody else."""
+"""A finalizer of another controller."""
 
 SERVICES = "/api/v1/namespaces/default/services"
 STANDING_NODES = ("standing-1", "standing-2")
 BYSTANDER = "bystander"
-"""A Service of a class that nobody claimed: it is never touched."""
+"""A Service of a class without a controller: it is never changed."""
 
 _KEPT = frozenset({"kubernetes", BYSTANDER})
 
@@ -165,7 +165,7 @@ class Play:
         await self._add_node(self.name(base), index, ranges)
 
     async def add_standing(self) -> None:
-        """What is there in every run: two nodes, and things of others."""
+        """Create the objects of every run: two nodes, and foreign resources."""
         for index, name in enumerate(STANDING_NODES, 1):
             await self._add_node(name, index, ())
         foreign = {"type": "LoadBalancer", "ports": _ports((80,)), "loadBalancerClass": UNCLAIMED}
@@ -181,7 +181,7 @@ class Play:
         await self._remove_node(self.name(base), machine=machine)
 
     async def set_ranges(self, base: str, ranges: Sequence[str]) -> None:
-        """A node that has no Pod ranges gets some."""
+        """Set the Pod ranges of a node without any."""
         patch = {"spec": {"podCIDR": ranges[0], "podCIDRs": list(ranges)}}
         await self.send("PATCH", f"{harness.NODES}/{self.name(base)}", patch)
 
@@ -201,7 +201,7 @@ class Play:
                 await self._remove_node(item["metadata"]["name"], machine=True)
 
     async def leftovers(self) -> list[str]:
-        """What is there although all was tidied up."""
+        """Return objects that are left after the clean-up."""
         services = (await self.send("GET", SERVICES))["items"] or ()
         found = [
             f"Service {item['metadata']['name']} is still there"
@@ -211,7 +211,7 @@ class Play:
         return found + await self.complaints()
 
     def wipe_cloud(self) -> None:
-        """Leave nothing at all in the cloud."""
+        """Delete everything in the cloud."""
         worlds = self._cloud.worlds
         for balancer in worlds.balancers.list():
             worlds.balancers.remove(balancer.id)
@@ -223,7 +223,7 @@ class Play:
     # --- the verdict ------------------------------------------------------------------------
 
     async def complaints(self) -> list[str]:
-        """What is not as it must be once the daemon has done its work; empty when all is."""
+        """Return deviations from the expected state after the daemon's work."""
         found = (await self.send("GET", SERVICES))["items"] or ()
         services = [msgspec.convert(item, cloud.Service, strict=False) for item in found]
         found = (await self.send("GET", harness.NODES))["items"] or ()
@@ -426,7 +426,7 @@ _held = methodcaller("create", finalizers=(HOLD,))
 
 
 async def _delete_without_finalizer(play: Play) -> None:
-    """Somebody takes our finalizer away in the moment of the deletion."""
+    """Remove our finalizer directly after the deletion."""
     await play.delete()
     await play.set_finalizers("web", [HOLD])
 
@@ -452,7 +452,7 @@ async def _three(play: Play) -> None:
 
 
 async def _one_of_each(play: Play) -> None:
-    """One goes, one changes, one comes."""
+    """Delete one, change one, create one."""
     await play.delete("web")
     await play.change("mail", ports=(25, 465))
     await play.create("game")

@@ -18,7 +18,7 @@ CIDR = "10.244.0.0/16"
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What the command printed, and its exit status."""
+    """Output of the command, and its exit status."""
 
     code: int
     lines: list[str]
@@ -29,7 +29,7 @@ class Told:
         return [line for line in self.lines if line.startswith(("warn", "fail"))]
 
     def advice(self, first: str) -> list[str]:
-        """What to do next about a finding."""
+        """Return the advice below a finding."""
         rest = self.lines[self.lines.index(first) + 1 :]
         found = []
         for line in rest:
@@ -61,7 +61,7 @@ async def examined(
 
 
 async def finds(env: Environment, trouble: str, *words: str, **how: Any) -> Told:
-    """Prove how the first trouble begins, that it says what to do, and the exit status."""
+    """Check the beginning of the first trouble, its advice, and the exit status."""
     told = await examined(env, *words, **how)
     (first,) = told.troubles[:1]
     assert first.startswith(trouble)

@@ -62,7 +62,7 @@ MONITOR_S = 0.5
 FLAGS: Mapping[str, str] = {
     "cloud-provider": "sim",
     "controllers": f"{NODE.name},{NODE_LIFECYCLE.name}",
-    "leader-elect-lease-duration": "60s",  # nobody loses it because a machine is busy
+    "leader-elect-lease-duration": "60s",  # long enough not to be lost on a busy machine
     "leader-elect-renew-deadline": "40s",
     "leader-elect-retry-period": f"{RETRY_S}s",
     "node-monitor-period": f"{MONITOR_S}s",
@@ -72,7 +72,7 @@ FLAGS: Mapping[str, str] = {
     "logging-format": "json",
     "secure-port": "0",  # several daemons run at once
 }
-"""What every daemon is started with, unless a scenario says otherwise."""
+"""Default flags of every daemon."""
 
 SHORT_LEASE: Mapping[str, str] = {
     "leader-elect-lease-duration": f"{LEASE_S}s",
@@ -81,7 +81,7 @@ SHORT_LEASE: Mapping[str, str] = {
 """For scenarios in which it is lost."""
 
 WAIT_S = DEADLINE_S
-"""How long a scenario waits for what should come at once."""
+"""How long a scenario waits for an event that should come at once."""
 
 _POLL_S = 0.02
 
@@ -106,7 +106,7 @@ async def wait_for(
 
 
 class Daemon:
-    """A daemon as a child process, and what it logged."""
+    """A daemon as a child process, and its log."""
 
     def __init__(self, name: str, child: process.Child) -> None:
         self.name = name
@@ -177,7 +177,7 @@ class Daemon:
 
 
 class Cluster:
-    """What administrators and kubelets do at the API server; no proxy in between."""
+    """Actions of administrators and kubelets at the API server, without a proxy."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
@@ -199,7 +199,7 @@ class Cluster:
     async def patch(
         self, path: str, patch: Mapping[str, Any], *, kind: str = "strategic-merge"
     ) -> dict[str, Any]:
-        """Patch an object; what it is now."""
+        """Patch an object; return its new state."""
         headers = {"Content-Type": f"application/{kind}-patch+json"}
         async with self._session.patch(path, data=json.dumps(patch), headers=headers) as response:
             assert response.status == 200, await response.text()
@@ -223,7 +223,7 @@ class Cluster:
         return await self.create(NODES, node)
 
     async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object; what it is now."""
+        """Create an object; return its state."""
         async with self._session.post(path, json=body) as response:
             assert response.status == 201, await response.text()
             return dict(await response.json())
@@ -238,7 +238,7 @@ class Cluster:
         return await self.get(f"{NODES}/{name}")
 
     async def set_ready(self, name: str, status: str) -> None:
-        """The kubelet, or who watches over it, turns the Ready condition."""
+        """Set the Ready condition, as the kubelet or the node lifecycle controller does."""
         patch = {"status": {"conditions": [kubelet.ready_condition(status, _now())]}}
         await self.patch(f"{NODES}/{name}/status", patch)
 
@@ -319,7 +319,7 @@ class Environment:
         return self.proxies[0]
 
     def configure_cloud(self, **settings: str) -> None:
-        """Write the cloud config, with other settings where given."""
+        """Write the cloud config, with the given settings changed."""
         config = {"url": self.cloud_proxy.url, "token": self.cloud.token, "timeout": "2s"}
         self.cloud_config.write_text(yaml.safe_dump({**config, **settings}))
 
@@ -389,7 +389,7 @@ class Environment:
         return [one for one in self.cloud.calls.entries if operation in ("", one.operation)]
 
     async def strike(self) -> None:
-        """End all children, and show their logs to whoever reads a failure."""
+        """End all children, and print their logs for failures."""
         for daemon in self.daemons:
             await daemon.kill()
             print(f"--- {daemon.name}, exit code {daemon.exit_code} ---\n{daemon.output}")
@@ -454,7 +454,7 @@ def refusal(status: int, *, reason: str = "", **headers: str) -> Respond:
     )
 
 
-# --- objects, files and what is looked at ---------------------------------------------------------
+# --- objects, files and checks --------------------------------------------------------------------
 
 
 def lease(name: str, **spec: Any) -> dict[str, Any]:
@@ -478,7 +478,7 @@ def write_kubeconfig(
 
 
 def missing(node: Mapping[str, Any]) -> list[str]:
-    """What an initialised node has and this one has not."""
+    """Return properties of an initialised node that this one lacks."""
     meta, spec = node["metadata"], node["spec"]
     wanted = (names.LABEL_INSTANCE_TYPE, names.LABEL_ZONE, names.LABEL_REGION)
     lacking = [key for key in wanted if key not in meta.get("labels", {})]
@@ -502,7 +502,7 @@ def conditions(thing: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def has_network(node: Mapping[str, Any]) -> bool:
-    """Whether a node says that it has its routes."""
+    """Return whether the condition of a node confirms its routes."""
     told = conditions(node).get(names.CONDITION_NETWORK_UNAVAILABLE, {})
     return bool(told.get("status") == names.STATUS_FALSE)
 
@@ -552,7 +552,7 @@ CUT_SHORT = {1, -signal.SIGSEGV}
 
 
 async def cut_short(daemon: Daemon) -> str:
-    """Wait until the watchdog has ended a daemon that hangs; what that wrote is no surprise."""
+    """Wait until the watchdog has ended a hanging daemon; its report is no surprise."""
     assert await daemon.ended() in CUT_SHORT
     said, mark, report = daemon.output.partition("Timeout (")
     assert mark

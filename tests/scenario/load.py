@@ -1,4 +1,4 @@
-"""Services of a scenario, their load balancers, and what a daemon does about them."""
+"""Services of a scenario, their load balancers, and the actions of a daemon."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FLAGS: Mapping[str, str] = {
     "concurrent-node-syncs": "64",
     "kube-api-qps": "10000",
     "kube-api-burst": "20000",
-    # The usual periods: what is counted is what the load costs, not the passing of time.
+    # The default periods: calls caused by the load are counted, not periodic ones.
     "node-monitor-period": "5s",
     "node-status-update-frequency": "5m",
     "inventory-max-age": "10s",
@@ -56,7 +56,7 @@ async def start(env: Environment, *, flags: Mapping[str, str] = FLAGS) -> Daemon
 
 
 async def routed(env: Environment) -> None:
-    """Wait until every node says that it has its routes."""
+    """Wait until the condition of every node confirms its routes."""
 
     async def cut_off() -> list[str]:
         nodes = await env.cluster.items(harness.NODES)
@@ -80,12 +80,12 @@ def web(name: str, **spec: Any) -> dict[str, Any]:
 
 
 async def create(env: Environment, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Create a Service; what it is then."""
+    """Create a Service; return its state."""
     return await env.cluster.create(SERVICES, body)
 
 
 async def services_of_people(env: Environment) -> dict[str, dict[str, Any]]:
-    """All Services by name, but the one that stands for the API server and is its own."""
+    """All Services by name, except for `kubernetes`."""
     found = {each["metadata"]["name"]: each for each in await env.cluster.items(SERVICES)}
     found.pop("kubernetes", None)
     return found
@@ -118,7 +118,7 @@ async def balancer_of(env: Environment, name: str) -> world_balancers.Balancer:
 
 
 def balancers(env: Environment) -> dict[str, world_balancers.Balancer]:
-    """What the cloud holds, by name."""
+    """Load balancers of the cloud by name."""
     return {each.name: each for each in env.cloud.worlds.balancers.list()}
 
 
@@ -200,7 +200,7 @@ def _asked(env: Environment) -> int:
 
 
 def writes(env: Environment) -> list[Exchange]:
-    """What daemons wrote, their Lease and the events about it apart."""
+    """Writes of daemons, without their Lease and its events."""
     return [
         exchange
         for exchange in env.writes(Match(write=True))

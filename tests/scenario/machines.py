@@ -59,7 +59,7 @@ WITHIN_S = 180.0
 
 
 async def prepare(env: Environment) -> None:
-    """What has to be there before machines: their kinds, and our rights."""
+    """Install the requirements of Machines: their CRDs, and our rights."""
     async with servers.connect(env.server) as session:
         if isinstance(env.server, realserver.RealServer):
             await account.install(session, shipped.objects(*RIGHTS))
@@ -87,7 +87,7 @@ def sim_secret(token: str) -> Mapping[str, bytes]:
 
 
 async def create(cluster: Cluster, count: int, prefix: str = "m") -> None:
-    """Somebody wants machines."""
+    """Create Machines."""
     for number in range(count):
         body = {**TYPE, "kind": "Machine", "metadata": {"name": f"{prefix}{number}"}}
         await cluster.create(MACHINES, {**body, "spec": of("small")})
@@ -192,11 +192,11 @@ class Farm:
         self._lives = 0
 
     async def order(self, count: int) -> None:
-        """Somebody wants machines, whose names are as none of an earlier life."""
+        """Create Machines with names that no earlier life used."""
         await create(self._env.cluster, count, f"m{self._lives}-")
 
     async def expose(self, services: int) -> None:
-        """Somebody wants load balancers."""
+        """Create Services of type LoadBalancer."""
         for number in range(services):
             port = {"name": "http", "port": 80, "targetPort": 8080, "nodePort": 30080 + number}
             metadata = {"name": f"web-{number}", "annotations": dict(self._pool.annotations)}
@@ -407,7 +407,7 @@ class Fleet:
         return time.monotonic() - began
 
     def kinds(self) -> dict[str, dict[str, int]]:
-        """Machines by class and phase; those on their way out are `gone`."""
+        """Machines by class and phase; those in deletion count as `gone`."""
         found: dict[str, dict[str, int]] = {}
         for one in self._machines.values():
             phases = found.setdefault(one["spec"]["class"]["name"], {})

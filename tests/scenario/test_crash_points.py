@@ -74,7 +74,7 @@ class Crashes:
         self.play = Play(session, env.cloud, 0)
 
     async def record(self, story: Story) -> list[Call]:
-        """Play a story without harm; the calls that its act caused."""
+        """Play a story without a crash; return the calls that its act caused."""
         await self._set_the_scene(story)
         await self._act(story)
         await self._settled(quiet_s=_RECORDING_QUIET_S)
@@ -91,7 +91,7 @@ class Crashes:
         return found
 
     async def die(self, story: Story, call: Call, point: Point) -> str:
-        """Play a story in which the daemon dies; what was wrong in the end, empty for nothing."""
+        """Play a story with a crash of the daemon; return the faults in the end, or ""."""
         at = f"{story.name}; {call}; dies when {point.value}"
         for _ in range(_TRIES):
             struck, leaks = await self._try_once(story, call, point)
@@ -140,7 +140,7 @@ class Crashes:
         return struck.is_set(), leaks
 
     async def _set_the_scene(self, story: Story) -> None:
-        """A scene that is settled, before a daemon that works, or none if it is asleep."""
+        """Prepare the settled scene, with a running daemon or, if asleep, without one."""
         self.play = Play(self._session, self._env.cloud, next(self._numbers))
         self._provision(0.0)
         if self._flags != story.flags or self._daemon is None:
@@ -154,7 +154,7 @@ class Crashes:
         if story.asleep:
             # Before anything is to strike: a last word of this daemon is not the story's.
             await self._bury()
-        # Forget what is over; open watches tell that the daemon works.
+        # Forget ended requests; open watches show that the daemon works.
         for proxy in self._proxies.values():
             proxy.log[:] = [one for one in proxy.log if one.is_stream and one.ended_s is None]
 
@@ -164,7 +164,7 @@ class Crashes:
             await self._start(story)
 
     async def _tidy_up(self, story: Story) -> None:
-        """Take everything away, and wait until the daemon has done so too."""
+        """Delete all objects, and wait until the daemon has cleaned up."""
         self._provision(0.0)
         if story.asleep:
             await self._bury()
@@ -179,7 +179,7 @@ class Crashes:
         await self._settled()
 
     async def _start_over(self) -> None:
-        """After a leak: nothing of it may show in the next run."""
+        """Remove the leak, so that it does not affect the next run."""
         await self._bury()
         await servers.wipe(self._env.server)
         self.play.wipe_cloud()
@@ -198,7 +198,7 @@ class Crashes:
         self._flags = story.flags
 
     async def _bury(self) -> None:
-        """End the daemon, if one runs, and see that it said nothing strange."""
+        """End a running daemon, and check its log for surprises."""
         if self._daemon is None:
             return
         await self._daemon.kill()
@@ -216,7 +216,7 @@ class Crashes:
         return sorted(found, key=lambda exchange: exchange.started_s)
 
     def _kind(self, exchange: Exchange) -> str:
-        """What a call is, in words that are the same in every run of the story."""
+        """Return a description of a call that is the same in every run of the story."""
         path = re.sub(rf"-{self.play.number}\b", "", exchange.path)
         path = re.sub(r"/events/.*", "/events/*", path)
         path = re.sub(r"/(lb|r)-[0-9a-f]+\b", r"/\1-*", path)
@@ -246,7 +246,7 @@ class Crashes:
             await asyncio.sleep(_POLL_S)
 
     def _watches(self) -> bool:
-        """Whether the daemon watches what it works on."""
+        """Whether the daemon watches the kinds of its controllers."""
         open_ = {
             one.path.rpartition("/")[2]
             for one in self._proxies["API server"].log

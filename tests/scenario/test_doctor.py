@@ -37,7 +37,7 @@ NAME = shipped.NAME
 IMAGE = "registry.example/kube-ccm:1"
 LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/instance": NAME}
 HERE = f"{socket.gethostname()}_1"
-"""Who leads where a daemon of this machine does."""
+"""Identity of a leader on this machine."""
 
 Plant = Callable[[Environment], Awaitable[Any]]
 
@@ -192,7 +192,7 @@ PLANTED: Mapping[str, tuple[Plant, str, str, str]] = {
         *("fail  lease: ", "nowhere"),
     ),
 }
-"""What is done, a word of the command line, the first trouble, and what else is told."""
+"""Planted fault, an argument, the first trouble, and another part of the output."""
 
 
 @servers.only_builtin
@@ -487,12 +487,12 @@ async def test_doctor_reports_missing_permissions_of_the_account(env: Environmen
     assert skipped.endswith("skipped: deployment, secrets, webhooks")
     assert about(about_others, "permissions").startswith("warn")
     assert "patch nodes/status" in lacking.troubles[0]
-    # Such an account is a Pod's, where the daemon asks about its callers too.
+    # Such an account belongs to a Pod, where the daemon also authenticates its callers.
     lackings = (
         "patch nodes/status, create tokenreviews, create subjectaccessreviews, get configmaps"
     )
     assert lackings in about(asked, "permissions")
     assert without.troubles == []
-    # The permissions say it all; nothing else fails for the same cause.
+    # The permissions are reported alone; no other check fails for the same cause.
     fails = [line[6:].partition(":")[0] for line in none.lines if line.startswith("fail")]
     assert fails == ["permissions"]

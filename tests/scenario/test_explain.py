@@ -79,7 +79,7 @@ ALONE: Mapping[str, tuple[Plant, list[str], str, str]] = {
         *("node n404 does not exist: there is no leader", ""),
     ),
 }
-"""What is there, the question, how the answer begins, and what it has."""
+"""Planted objects, the arguments, the beginning of the answer, and a part of it."""
 
 
 @servers.only_builtin

@@ -32,7 +32,7 @@ FLAGS: Mapping[str, str] = {
     "configure-cloud-routes": "false",
     "concurrent-service-syncs": "4",
     **harness.SHORT_LEASE,
-    # The load is far above what the defaults allow; a queue of events would be written late.
+    # The load far exceeds the default limits; a queue of events would be written late.
     "kube-api-qps": "1000",
     "kube-api-burst": "1000",
 }
@@ -43,7 +43,7 @@ WITHIN_S = 60.0
 
 @dataclass(slots=True, kw_only=True)
 class Replica:
-    """One of the two places where a daemon runs, again and again."""
+    """One of two replicas; its daemon is restarted again and again."""
 
     name: str
     api: FaultProxy
@@ -52,7 +52,7 @@ class Replica:
     daemon: Daemon | None = None
 
     def writes(self) -> list[Exchange]:
-        """What it changed, the Lease apart."""
+        """Its writes, without those of the Lease."""
         found = [*self.api.requests(Match(write=True)), *self.cloud.requests(Match(write=True))]
         return [one for one in found if "/leases" not in one.path]
 
@@ -87,7 +87,7 @@ class Load:
     _machines: dict[str, str] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until told to stop."""
+        """Apply load until the event is set."""
         for number in itertools.count():
             if stop.is_set():
                 return

@@ -37,7 +37,7 @@ TIMES = 2.0
 SEED = 20261126
 MANY_SERVICES, MANY_MACHINES, SECRETS = 2000, 200, 50
 CALM_SERVICES, CALM_MACHINES = 40, 20
-"""What the other tenant makes: enough to take longer than the work that is under way anyway."""
+"""Objects of the other tenant: enough to outlast the work that is in progress anyway."""
 
 MACHINES = f"/apis/{GROUP}/{VERSION}/namespaces/{machines.NAMESPACE}"
 FLAGS = ("--controllers=*,machine,machineclass,machinesafety", "--configure-cloud-routes=false")
@@ -234,6 +234,6 @@ async def test_a_hostile_tenant_at_most_doubles_the_wait_of_another_tenant(
     assert used.peak_mib < MOST_MIB
     assert is_attacked
     assert max(after.values()) <= TIMES * max(undisturbed.values())
-    # All Machines are in the daemon's one namespace, where they wait for those created before.
+    # All Machines share the one namespace of the daemon, where they queue in order of creation.
     assert during["services_s"] <= TIMES * undisturbed["services_s"]
     assert [line for line in lines if "unexpectedly" in line or '"exception"' in line] == []

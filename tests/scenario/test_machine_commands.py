@@ -42,7 +42,7 @@ FLAGS: Mapping[str, str] = {
     "leader-elect-retry-period": "500ms",
     "address": process.LOOPBACK,
     "logging-format": "json",
-    "logtostderr": "true",  # as people's command lines have it
+    "logtostderr": "true",  # as existing command lines have it
 }
 
 
@@ -68,7 +68,7 @@ async def kubeconfig(env: Environment, proxy: FaultProxy, name: str, *, token: s
 
 
 async def own_token(env: Environment, name: str = NAME) -> str:
-    """What a command proves itself with: with an account of its own, and the rights shipped."""
+    """Return the token of the command's own account, which has the shipped rights."""
     if not isinstance(env.server, realserver.RealServer):
         return env.token
     folder, user = shipped.MANIFESTS / name, f"system:serviceaccount:{shipped.NAMESPACE}:{name}"

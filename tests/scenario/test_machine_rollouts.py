@@ -25,7 +25,7 @@ QUICKLY = pytest.mark.parametrize("boot_s", [0.1])
 
 
 async def until_complete(fleet: Fleet) -> None:
-    """The deployment says that it is rolled out."""
+    """Wait until the status of the deployment is complete."""
 
     async def complete() -> bool:
         conditions = (await fleet.said()).get("conditions") or ()
@@ -156,7 +156,7 @@ class Agents:
 
 
 def step(node: dict[str, Any]) -> str:
-    """The step that the node's condition tells."""
+    """Return the update step of the node's condition."""
     return str(conditions(node).get(NAMES.update_condition, {}).get("reason", ""))
 
 

@@ -161,7 +161,7 @@ async def pods(machine_env: Environment, tmp_path: Path) -> AsyncIterator[Pods]:
 
 
 EACH = 2
-"""Pods of each machine that goes."""
+"""Pods of each deleted machine."""
 
 PAUSE_S = 0.5
 """In which a Pod would go that is not waited for."""
@@ -212,7 +212,7 @@ async def test_machine_deletion_respects_pod_disruption_budgets(
         f"writes and {(len(env.calls()) - calls) / goes:.1f} requests to the cloud for each"
     )
     assert each <= 6.5
-    # The real controller counts a budget anew after each wave of evictions, a second or two later.
+    # The real controller recounts a budget one or two seconds after each wave of evictions.
     is_real = isinstance(env.server, realserver.RealServer)
     assert GRACE_S <= took_s <= (60 if is_real or goes == 2 else GRACE_S + 5)
 
@@ -257,7 +257,7 @@ class Volumes:
         await self.mount(node, name, *others)
 
     async def mount(self, node: str, *volumes: str) -> None:
-        """The node says that it has these, and no others."""
+        """Set the volumes in the status of the node."""
         named = [f"kubernetes.io/csi/{self.DRIVER}^handle-{one}" for one in volumes]
         status = {"volumesAttached": [{"name": name, "devicePath": ""} for name in named]}
         await self._cluster.patch(f"{NODES}/{node}/status", {"status": status}, kind="merge")
@@ -310,7 +310,7 @@ GUIDE = "**A deleted CustomResourceDefinition.**"
 
 @pytest_asyncio.fixture
 async def defined(machine_env: Environment) -> AsyncIterator[Environment]:
-    """What a test undefined is defined again, for those who clear up."""
+    """Install deleted CRDs again for the clean-up."""
     yield machine_env
     async with servers.connect(machine_env.server) as session:
         await harness.define(session)
@@ -321,7 +321,7 @@ async def defined(machine_env: Environment) -> AsyncIterator[Environment]:
 
 
 async def blocked(env: Environment, plural: str = "machines") -> bool:
-    """Whether an event on the CRD says so."""
+    """Whether an event on the CRD reports blocked deletions."""
     return bool(await env.cluster.events(f"{plural}.{names.GROUP}", REASON_DELETION_HELD))
 
 
@@ -352,7 +352,7 @@ async def test_vms_survive_the_deletion_of_the_machine_crd(defined: Environment)
 
 
 def follow_the_guide(env: Environment, home: Path) -> None:
-    """Do what the guide says, where it needs no Pods and no cloud."""
+    """Run the steps of the guide that need no Pods and no cloud."""
     (home / "manifests").symlink_to(MANIFESTS)
     page = (MANIFESTS / "README.md").read_text()
     part = page[page.index(GUIDE) :].partition("\n## ")[0]

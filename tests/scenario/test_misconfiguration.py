@@ -24,7 +24,7 @@ PROGRAM = "cloud-controller-manager: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """How a daemon ended: its exit code, and what it wrote apart from log lines."""
+    """How a daemon ended: its exit code, and its output besides log lines."""
 
     code: int
     stdout: str

@@ -74,7 +74,7 @@ async def settled_node(env: Environment, name: str) -> None:
 
 
 def intact(env: Environment, daemon: Daemon) -> None:
-    """Nobody was deleted, no node was initialised twice, the daemon still leads."""
+    """No node was deleted or initialised twice, and the daemon still leads."""
     assert env.proxy.requests(harness.NODE_DELETE) == []
     assert len(daemon.lines("became leader")) == 1
     done = [line["node"] for line in daemon.lines("node initialised")]
@@ -372,7 +372,7 @@ async def endure(env: Environment, daemon: Daemon, node: str, *, times: int) -> 
     """
     writes = len(env.proxy.requests(harness.NODE_WRITE))
     await daemon.says(NOT_PROCESSED, count=times)
-    await asyncio.sleep(harness.MONITOR_S + 0.1)  # the next pass, of which nothing is said
+    await asyncio.sleep(harness.MONITOR_S + 0.1)  # the next pass, which is not logged
     assert await env.cluster.has_taint(node, names.TAINT_UNINITIALIZED)
     assert env.proxy.requests(harness.NODE_WRITE)[writes:] == []
 

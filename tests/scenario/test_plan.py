@@ -56,7 +56,7 @@ def words(env: Environment, *more: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What the command printed, its exit status, and what it found."""
+    """Output of the command, its exit status, and its forecast."""
 
     code: int
     lines: list[str]
@@ -64,7 +64,7 @@ class Told:
 
 
 async def planned(env: Environment, *more: str) -> Told:
-    """Run the command as people do: on a loop of its own, which needs no time to wait."""
+    """Run the command in its own event loop, without waiting times."""
     said, wanted = io.StringIO(), plan.read(words(env, *more))
     found: list[Forecast] = []
     forecast_of = start_forecast.forecast_of
@@ -96,7 +96,7 @@ async def settle(env: Environment) -> None:
 
 
 async def machine_is(env: Environment, name: str, action: world.Action | None = None) -> None:
-    """The machine of a node is stopped, or gone, and its kubelet silent."""
+    """Stop or delete the VM of a node, and its kubelet."""
     found = next(one for one in env.cloud.world.snapshot() if one.name == name)
     if action is None:
         env.cloud.world.delete(found.id)
@@ -133,7 +133,7 @@ CHANGES: Mapping[Deed, tuple[str, ...]] = {
     lambda env: node_patched(env, "n4", ELSEWHERE): ("Node n4",),
     lambda env: node_patched(env, "n3", OFF): ("Node n3",),
     lambda env: machine_is(env, "n2", "stop"): ("Node n2",),
-    # It is denied, and nothing says that it is ours.
+    # The cloud denies it, and nothing proves that it is ours.
     lambda env: env.cluster.register("stranger", **UNREADY): ("Node stranger",),
     stray_route: ("Route 10.244.77.0/24",),
     lambda env: load.create(env, load.web("new")): ("Service default/new",),
@@ -149,7 +149,7 @@ CHANGES: Mapping[Deed, tuple[str, ...]] = {
     ),
     lambda env: machine_is(env, "n1"): ("Node n1", "Route 10.244.1.0/24"),
 }
-"""What somebody does, and what the plan tells of then for the first time."""
+"""Changes, and the subjects that the plan then lists for the first time."""
 
 
 @pytest.mark.both_servers
@@ -194,20 +194,20 @@ async def test_plan_predicts_the_changes_of_the_daemon(env: Environment) -> None
     assert await daemon.stop() == 0
 
 
-# --- what was done --------------------------------------------------------------------------------
+# --- actual changes -------------------------------------------------------------------------------
 
 Key = tuple[str, str, str, str | None, str | None]
 
 
 def comparable(found: Sequence[PlannedChange]) -> set[Key]:
-    """What can be seen of it; nobody knows beforehand what a balancer's address will be."""
+    """Return the observable changes; addresses of new load balancers are unpredictable."""
     ensured = {one.subject for one in found if one.what == BALANCER}
     keys = set[Key]()
     routes = Counter({one.subject: 0 for one in found if one.what == ROUTE})
     routes.update(one.subject for one in found if one.what == ROUTE and one.action is CREATE)
     routes.subtract(one.subject for one in found if one.what == ROUTE and one.action is DELETE)
     for subject, more in routes.items():
-        if more:  # one that is made anew looks as before
+        if more:  # a recreated route looks unchanged
             keys.add((str(subject), ROUTE, "create" if more > 0 else "delete", None, None))
     for one in found:
         if one.what == MEMBERS:
@@ -244,7 +244,7 @@ async def pictured(env: Environment) -> Picture:
 
 
 async def happened(env: Environment, before: Picture) -> set[Key]:
-    """What differs since then, in the words of a plan."""
+    """Return the differences since then, in the form of a plan."""
     now, found = await pictured(env), list[PlannedChange]()
     for name in before.objects.keys() | now.objects.keys():
         was, is_ = before.objects.get(name), now.objects.get(name)
@@ -276,7 +276,7 @@ def of_service(
 
 
 async def held(env: Environment) -> set[str]:
-    """What the daemon says that it holds back."""
+    """Return the blocked deletions that the daemon reports."""
     events = await env.cluster.items(harness.EVENTS)
     about = [each["involvedObject"] for each in events if each["reason"] == "DeletionHeld"]
     return {f"{one['kind']} {one['name']}" for one in about}

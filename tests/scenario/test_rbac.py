@@ -154,7 +154,7 @@ async def nodes_services_and_routes(
 
 
 async def answer_to_a_stranger(port: int) -> int:
-    """Somebody known, without rights, asks for metrics."""
+    """Request metrics as an authenticated user without rights."""
     headers = {"Authorization": f"Bearer {STRANGER.token}"}
     connector = aiohttp.TCPConnector(ssl=pki.client_context())
     url = f"https://{process.LOOPBACK}:{port}/metrics"
@@ -178,7 +178,7 @@ async def repeated_events(env: Environment) -> None:
 
 
 async def hand_over(env: Environment) -> None:
-    """The leader stops, its standby goes on; a changed file is refused, which an event tells."""
+    """Stop the leader, so that its standby leads. A changed file is refused with an event."""
     (leader,) = env.daemons
     standby = await env.start(flags=FLAGS)
     await standby.says("new leader elected")
@@ -186,7 +186,7 @@ async def hand_over(env: Environment) -> None:
     await standby.says("became leader")
     machine = await env.node("b")
     await env.cluster.initialised("b")
-    # A second deletion goes on the record that the first leader made.
+    # A second deletion extends the record of the first leader.
     env.cloud.world.delete(machine.id)
     await env.cluster.set_ready("b", "Unknown")
     await env.cluster.gone("b")

@@ -22,11 +22,11 @@ MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 """How client-go writes the times of a Lease."""
 
 PROMPT_S = 15.0
-"""A busy machine is slow; a Lease that nobody gave back would last a minute."""
+"""Time for a busy machine; an unreleased Lease would last a minute."""
 
 
 async def two_replicas(env: Environment, **flags: str) -> tuple[Daemon, Daemon]:
-    """A leader and its standby, which knows who leads."""
+    """Start a leader and a standby; wait until the standby knows the leader."""
     leader = await env.start_leading(flags=flags)
     standby = await env.start(flags=flags)
     await standby.says("new leader elected")
@@ -44,7 +44,7 @@ def claims(proxy: FaultProxy, holder: str | None = None) -> list[Exchange]:
 
 
 def first_claim_s(proxy: FaultProxy) -> float:
-    """When a replica was told that it leads."""
+    """Time at which the Lease of a replica was confirmed."""
     ended = claims(proxy)[0].ended_s
     assert ended is not None
     return ended
@@ -183,7 +183,7 @@ async def test_an_abandoned_lease_of_a_go_replica_is_taken_after_its_expiry(
 THIEF = "another-account-with-the-right-to-write-leases"
 FAR = "2999-01-01T00:00:00.000000Z"
 MOST = 2**31 - 1
-"""What the API server takes as a duration in seconds, and as a count."""
+"""Largest duration in seconds, and largest count, that the API server accepts."""
 
 
 async def steal(env: Environment, **spec: Any) -> None:
@@ -231,7 +231,7 @@ async def test_a_lease_held_for_decades_can_be_retaken_only_after_its_deletion(
 
     await env.cluster.delete(harness.LEASE)
     await standby.says("became leader")
-    # Its own Lease is made anew when it is deleted.
+    # The leader recreates its deleted Lease.
     await env.cluster.delete(harness.LEASE)
 
     async def made_anew() -> bool:
@@ -295,7 +295,7 @@ def plan(folder: Path, component: str) -> dict[str, str]:
 
 
 async def holder(env: Environment) -> str:
-    """Who has the shared lease."""
+    """Holder of the shared Lease."""
     lease: dict[str, Any] = await env.cluster.get(SHARED) or {"spec": {}}
     return str(lease["spec"].get("holderIdentity", ""))
 

@@ -76,7 +76,7 @@ async def test_tokens_are_rotated_under_load(env: Environment) -> None:
         change()
         for setting in SETTINGS:
             await daemon.says(outcome, setting=setting, count=times)
-        # The daemon goes on with what it has now.
+        # The daemon continues with its current credentials.
         writes = len(proxy.requests(harness.NODE_WRITE))
         await proxy.wait_for(harness.NODE_WRITE, count=writes + 3, answered=True)
 
@@ -99,7 +99,7 @@ async def test_tokens_are_rotated_under_load(env: Environment) -> None:
     async with under_load(env, daemon):
         await both(REFUSED, broken_files, times=1)
         await both(USED, good_files, times=1)
-        # The old one is not valid any more, and nobody has kept it.
+        # The old one is no longer valid, and no connection keeps it.
         env.cloud.token, env.cloud.next_token = "fresh", ""
         seen = len(proxy.requests(Match()))
         await both(REFUSED, broken_configurations, times=2)
@@ -124,7 +124,7 @@ async def test_client_certificates_are_rotated_under_load(tmp_path: Path) -> Non
     shown = pki.Files(chain=tmp_path / "chain.pem", key=tmp_path / "key.pem")
 
     def show(authority: pki.Authority, user: str) -> None:
-        """Exchange certificate and key, one after the other as people do."""
+        """Replace certificate and key one after the other."""
         files = authority.client(user, [realserver.ADMIN_GROUP])
         shown.chain.write_bytes(files.chain.read_bytes())
         shown.key.write_bytes(files.key.read_bytes())

@@ -58,7 +58,7 @@ CLOUD: Mapping[str, Fault] = {
     "answer too late": lambda: Hold(asyncio.Event(), at=Point.TOOK_EFFECT),
     "garbage": lambda: RewriteBody(lambda _: b"<html>"),
 }
-"""Name -> what happens to a call to the cloud."""
+"""Name -> fault of a call to the cloud."""
 
 API: Mapping[str, Fault] = {
     "500": lambda: harness.refusal(500),
@@ -69,7 +69,7 @@ API: Mapping[str, Fault] = {
     "answer lost": lambda: Reset(at=Point.TOOK_EFFECT),
     "garbage": lambda: RewriteBody(lambda _: b"<html>"),
 }
-"""Name -> what happens to a call to the API server."""
+"""Name -> fault of a call to the API server."""
 
 API_SLOW: Mapping[str, Fault] = {
     "no answer": lambda: Hold(asyncio.Event()),
@@ -89,7 +89,7 @@ class Step:
 
     @property
     def on_api(self) -> bool:
-        """Whether it goes to the API server."""
+        """Whether the call is one to the API server."""
         return self.path.startswith("^/api")
 
 
@@ -285,7 +285,7 @@ async def add_node(env: Environment, name: str) -> None:
 
 
 async def begin_balancing(env: Environment, **how: str) -> Daemon:
-    """Two nodes, and a daemon that has seen what there is."""
+    """Start a daemon with two nodes, and wait for its caches."""
     for name in ("host-0", "host-1"):
         await add_node(env, name)
     daemon = await begin(env, BALANCING, **how)
@@ -316,7 +316,7 @@ async def test_a_service_converges_after_a_fault_of_any_single_call(
 
     await load.quiet(env, for_s=0.5)
     assert load.balancers(env) == {}
-    # Nothing was ordered twice, not even where the answer to the order was lost.
+    # Nothing was created twice, not even after a lost answer.
     assert count(env, "create_balancer", 201) == len(chosen)
     assert count(env, "delete_balancer", 204) == len(chosen)
     for case in chosen:
@@ -337,7 +337,7 @@ async def test_members_converge_after_a_fault_of_any_single_call(env: Environmen
 
     await load.quiet(env, for_s=0.5)
     assert count(env, "create_balancer", 201) == len(lives)
-    # What fails for one load balancer is repeated for that one alone.
+    # A failed call is repeated for that load balancer alone.
     assert len(daemon.lines("load balancer ensured")) == len(lives)
     for life in lives:
         assert life.was_struck, life.case.name
@@ -364,7 +364,7 @@ CONDITION: Steps = {
 
 
 def routes(env: Environment) -> Sequence[world.Route]:
-    """What the cloud holds."""
+    """Routes of the cloud."""
     return env.cloud.worlds.routes.list()
 
 
@@ -391,7 +391,7 @@ class Stay(Life):
         await wait_for(self.is_routed, f"{name} has its route")
 
     async def leave(self) -> None:
-        """The node goes, and its route too."""
+        """Delete the node, and wait until its route is deleted."""
         (route,) = (one.id for one in routes(self._env) if one.destination == self.cidr)
         if self.case.phase == "leaving":
             self.lie_in_wait(lambda one: one.path.endswith(f"/{route}"))
@@ -403,7 +403,7 @@ class Stay(Life):
         await wait_for(unrouted, f"{self.case.name} has no route")
 
     async def is_routed(self) -> bool:
-        """Whether the cloud has the one route, to the right machine, and the node says so."""
+        """Whether the cloud has just this route, to the right VM, and the condition confirms it."""
         targets = [one.target for one in routes(self._env) if one.destination == self.cidr]
         node = await self._env.cluster.node(self.case.name) or {}
         return targets == [self._machine.id] and harness.has_network(node)

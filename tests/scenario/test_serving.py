@@ -68,12 +68,12 @@ CALLERS: Mapping[str, str] = {
     "a proxy of another name": "wrong",
     "headers without a proxy's certificate": "nobody",
 }
-"""Callers by what they are taken for."""
+"""Caller -> expected access."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """What somebody shows."""
+    """Credentials of a caller."""
 
     certificate: pki.Files | None = None
     headers: Mapping[str, str] | None = None
@@ -89,7 +89,7 @@ class Surroundings:
     callers: Mapping[str, Caller]
 
     def connect(self, caller: Caller) -> aiohttp.ClientSession:
-        """A session in which somebody asks."""
+        """Open a session of a caller."""
         files = caller.certificate
         trust = files.context() if files else pki.client_context()
         return aiohttp.ClientSession(
@@ -166,7 +166,7 @@ async def around(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Surroundings
 
 
 def callers(users: pki.Authority, proxies: pki.Authority, admin: str) -> Mapping[str, Caller]:
-    """Who asks, by the names of `CALLERS`."""
+    """Callers by the names of `CALLERS`."""
     scraper = users.client("scraper-by-certificate", ["scrapers"])
     front = proxies.client("front-proxy")
     for_scraper = {"X-Remote-User": "far-scraper", "X-Remote-Group": "scrapers"}
@@ -197,7 +197,7 @@ def callers(users: pki.Authority, proxies: pki.Authority, admin: str) -> Mapping
 
 
 def bearer(token: str) -> Caller:
-    """Somebody with a token."""
+    """A user with a token."""
     return Caller(headers={"Authorization": f"Bearer {token}"})
 
 
@@ -278,7 +278,7 @@ async def test_a_client_certificate_of_an_unknown_ca_ends_the_connection(
 
 
 async def explained(around: Surroundings, *words: str, **user: str) -> tuple[int, list[str]]:
-    """What `kube-ccm explain` says to a user, and its exit status."""
+    """Exit status and output of `kube-ccm explain` for a user."""
     kubeconfig = around.env.folder / "caller.kubeconfig"
     server = around.env.server
     write_kubeconfig(kubeconfig, server.url, user, ca_file=server.ca_file)
@@ -306,7 +306,7 @@ async def test_explain_authenticates_its_caller_through_a_port_forward(
         shown = scraper.certificate
         certificate = {"client-certificate": str(shown.chain), "client-key": str(shown.key)}
 
-        # What `kube-ccm explain` says that it needs.
+        # Rights that `kube-ccm explain` documents.
         objects = [{"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["get"]}]
         way = [
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},

@@ -71,7 +71,7 @@ class Asked:
 async def started(
     env: Environment, flags: Mapping[str, str] | None = None, *, proxy: FaultProxy | None = None
 ) -> AsyncIterator[Asked]:
-    """One more daemon of the environment, with a server that anybody may ask about its health."""
+    """Start another daemon, whose health endpoints need no authorization."""
     port = process.pick_port()
     daemon = await env.start(
         flags={

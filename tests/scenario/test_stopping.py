@@ -160,7 +160,7 @@ async def test_no_task_is_left_after_the_stop(env: Environment) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
     assert await running == 0
-    # What the proxies do for connections that have just been closed is none of the daemon's.
+    # Tasks of the proxies for closed connections do not belong to the daemon.
     left = {task.get_name() for task in asyncio.all_tasks() - before}
     assert {name for name in left if not name.startswith("Task-")} == set()
 

@@ -74,7 +74,7 @@ async def settle_nodes(env: Environment) -> None:
     leaving = {"key": AUTOSCALER, "value": "1", "effect": "NoSchedule"}
     await place(env, "leaving", ips=["10.0.0.5"], ranges=["10.244.5.0/24"], taints=[leaving])
     await place(env, "plugged", ips=["10.0.0.6"], condition=legacy.FROM_A_PLUGIN)
-    # Nobody's routes but the administrator's, and those of another cluster.
+    # Routes of the administrator and of another cluster.
     legacy.place_route(env, "192.168.7.0/24", "10.0.0.1")
     legacy.place_route(env, "10.244.1.0/24", "10.0.0.9", cluster="another")
 
@@ -85,7 +85,7 @@ async def started(env: Environment) -> harness.Daemon:
 
 
 def cloud_writes(env: Environment) -> Counter[str]:
-    """What it changed in the cloud."""
+    """Writes of the daemon to the cloud."""
     found = Counter(call.operation for call in env.calls())
     return Counter({one: found[one] for one in found if not one.startswith(("list_", "get_"))})
 
@@ -188,7 +188,7 @@ async def test_only_unfinished_work_of_the_reference_is_completed(
     legacy.hold(env, await legacy.place_service(env, "statusless"), MEMBERS)
     await legacy.place_service(env, "unmade")
     await legacy.place_service(env, "untouched", finalizers=())
-    # Changed in the cloud, or by people, while nobody watched.
+    # Changed in the cloud or the cluster, without a running manager.
     await legacy.settle_service(env, "unmarked", MEMBERS, finalizers=())
     await legacy.settle_service(env, "short", MEMBERS[1:])
     await legacy.settle_service(env, "altered", MEMBERS)
@@ -203,7 +203,7 @@ async def test_only_unfinished_work_of_the_reference_is_completed(
     await load.delete(env, "held")
     await legacy.place_service(env, "classed", loadBalancerClass=OTHER_CLASS)
     await load.delete(env, "classed")
-    # Routed, and not said; and a node whose route is missing.
+    # A routed node without condition, and a node without its route.
     await legacy.place_node(
         env,
         "silent",

@@ -74,7 +74,7 @@ async def settle(env: ServiceEnvironment, cloud: Shaped) -> dict[str, Any]:
 
 
 def wire(entry: Ingress) -> dict[str, Any]:
-    """An address as the reference writes it: what is empty stays out."""
+    """An address as the reference writes it: empty fields are omitted."""
     ports = [
         {key: value for key, value in dataclasses.asdict(port).items() if value}
         for port in entry.ports or ()

@@ -25,7 +25,7 @@ SIZE, INTERNAL = balancers.SIZE.name, balancers.INTERNAL.name
 
 
 class Person:
-    """Somebody with kubectl."""
+    """A user with kubectl."""
 
     def __init__(self, env: Environment) -> None:
         program = servers.require_assets() / "kubectl"
@@ -66,7 +66,7 @@ async def start(env: Environment, port: int) -> Daemon:
 
 @asynccontextmanager
 async def registered(env: Environment, person: Person, port: int) -> AsyncIterator[None]:
-    """The shipped registration, but for where the webhook is found."""
+    """The shipped configuration, with another address of the webhook."""
     documents = yaml.safe_load_all(MANIFEST.read_text())
     [found] = [one for one in documents if one["kind"] == "ValidatingWebhookConfiguration"]
     authority = (env.folder / "certs" / f"{PAIR_NAMES[WEBHOOK_PREFIX]}.crt").read_bytes()
@@ -95,7 +95,7 @@ async def test_invalid_annotations_are_refused_only_while_the_daemon_runs(env: E
     async with registered(env, person, port):
 
         async def refused() -> str:
-            """What kubectl says about a wrong Service; nothing if it is taken."""
+            """Return kubectl's error about an invalid Service; empty if it is accepted."""
             status, said = await person.does(
                 *("create", "--dry-run=server", "-f", "-"),
                 stdin=service("web", size="huge", internal="maybe"),
@@ -112,7 +112,7 @@ async def test_invalid_annotations_are_refused_only_while_the_daemon_runs(env: E
         assert f"Warning: annotation {PREFIX}sise is unknown" in said
         assert f"did you mean {SIZE}?" in said
 
-        # What was wrong before: it changes elsewhere, may not change for the worse, and goes.
+        # An old invalid value: other changes and deletion are allowed, a new invalid value is not.
         status, said = await person.does("label", "service", "old", "a=b")
         assert status == 0, said
         status, said = await person.does(
