@@ -185,7 +185,7 @@ class DaemonLog:
 
 @contextlib.asynccontextmanager
 async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator[ApiServer]:
-    """Start an API server: kube-apiserver if `assets` has its programs, else the in-memory one.
+    """Start an API server: kube-apiserver if `assets` has its programs, else the in-memory server.
 
     Raises:
         StartError: the server did not become ready.

@@ -135,7 +135,8 @@ class Kubelets:
             node = await self._post(name, wanted, turned=True)
         kept = [taint for taint in node.taints if taint.key != names.TAINT_NOT_READY]
         if wanted == names.STATUS_TRUE and len(kept) < len(node.taints):
-            # The patch replaces the whole list: the resource version protects other changes.
+            # The patch replaces the whole list: with the resource version, it fails if another
+            # client has changed the node.
             version = {"resourceVersion": node.resource_version}
             patch: Any = {"metadata": version, "spec": {"taints": kept or None}}
             await self._api.patch_merge(name, patch)
@@ -178,7 +179,7 @@ class Kubelets:
                         await self._post(name, names.STATUS_TRUE, turned=False)
 
     async def _post(self, name: str, status: str, *, turned: bool) -> Node:
-        """Report the status of a node; `turned` also sets the transition time."""
+        """Report the status of a node; `turned`: the status changed, set the transition time."""
         condition = ready_condition(status, format_time(clock.now()))
         if not turned:
             del condition["lastTransitionTime"]

@@ -165,7 +165,7 @@ def read_machine_class(text: bytes) -> tuple[Mapping[str, Any], ...]:
 
 
 def provider_ids_by_node(machines: Iterable[Machine]) -> Mapping[str, str]:
-    """Return node name -> provider ID of all Machines that have both in their status or spec."""
+    """Return node name -> provider ID of all Machines that have both."""
     return {
         machine.node_name: machine.provider_id
         for machine in machines
@@ -198,7 +198,9 @@ def deployment(count: int, class_name: str) -> Mapping[str, Any]:
 
 
 async def _delete_all(client: Client) -> Sequence[str]:
-    """Delete all remaining objects, owners first; return names of Machines, or of their owners.
+    """Delete all remaining objects, owners first.
+
+    Returns the names of the Machines that remain; if there are none, of the owners that remain.
 
     Called repeatedly: a MachineSet may get a new Machine just before its controller sees the set's
     deletion.
@@ -230,7 +232,7 @@ _PORTS = (("http", 80, 8080), ("https", 443, 8443))
 
 
 def services(count: int) -> Mapping[str, Mapping[str, Any]]:
-    """Return Services of type LoadBalancer by key; every second one has a second port."""
+    """Return Services of type LoadBalancer by key; every second Service has two ports."""
     return {
         f"{NAMESPACE}/web-{number}": {
             "metadata": {"name": f"web-{number}", "labels": {"app": f"web-{number}"}},

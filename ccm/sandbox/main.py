@@ -107,7 +107,7 @@ class Sandbox:
             routes=settings.routes,
             services=machines.services(settings.services).keys(),
             machines=settings.machines,
-            # Only in the simulated cloud is the name of a VM known: it is its Machine's name.
+            # The name of a VM is known only in the simulated cloud: it is the Machine's name.
             machines_join=self._simulated,
             has_members=self._simulated,
         )

@@ -248,9 +248,10 @@ class ListingCases:
     async def test_a_digest_tells_apart_what_ensure_tells_apart(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """If a change of the Service makes ensure write, both digests change.
+        """If a change of the Service makes ensure write, the digest of the Service changes.
 
-        These are the digest of the Service and the listed digest of the load balancer.
+        After ensure, the listed digest equals the new digest. Load balancers with different content
+        never have the same digest.
         """
         balancer = probes.digests_of(cloud)
         plain, nodes = build_service(), await probes.nodes(cloud, harness, 2)
@@ -343,7 +344,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
     async def test_stopped_instance_still_exists(
         self, face: InstanceLookups, harness: Harness
     ) -> None:
-        """A stopped instance exists and is shut down; a restarted one is not."""
+        """A stopped instance exists and is shut down; a restarted instance is not shut down."""
         instance = await harness.create()
 
         await harness.stop(instance)
@@ -354,7 +355,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
     async def test_instance_on_its_way_is_not_shut_down(
         self, face: InstanceLookups, harness: Harness
     ) -> None:
-        """An instance in a transitional state is not shut down: only switched off counts."""
+        """An instance in a transitional state does not count as shut down."""
         instance = await harness.create()
 
         await harness.transition(instance)
@@ -362,7 +363,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         same(await face.state(by_id(instance)), RUNNING, "an instance in a transitional state")
 
     async def test_deleted_instance_is_gone(self, face: InstanceLookups, harness: Harness) -> None:
-        """Existence calls return False for a deleted instance, and still True for another one."""
+        """Existence calls return False for a deleted instance, and True for other instances."""
         instance, other = await harness.create(), await harness.create()
 
         await harness.delete(instance)
@@ -383,7 +384,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
                 await probes.must_raise(name, ask, (errors.NotFound,), "for an absent instance")
 
     async def test_lookup_by_name(self, face: InstanceLookups, harness: Harness) -> None:
-        """A lookup by name finds the instance of a node without provider ID until its deletion."""
+        """A node without provider ID is looked up by name; the lookup misses a deleted instance."""
         instance, other = await harness.create(), await harness.create()
         try:
             same(await face.state(by_name(instance)), RUNNING, "an instance looked up by name")
@@ -597,7 +598,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
     async def test_calls_reach_the_cloud_side_by_side(
         self, face: InstanceLookups, harness: Harness
     ) -> None:
-        """A hanging call delays no other call. With a pool of one connection, it would."""
+        """A hanging call does not delay other calls, as it would with a pool of one connection."""
         how = probes.fault_argument(harness, HANG)
         instances = [await harness.create() for _ in range(AT_ONCE)]
         asks = [partial(face.state, by_id(instance)) for instance in instances]

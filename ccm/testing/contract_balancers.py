@@ -148,7 +148,7 @@ class BalancerCases:
     async def test_members_follow_although_ensure_refuses(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """A Service with an unsupported port keeps its ports; update still changes its members."""
+        """If ensure refuses a port, the old ports stay, and update still changes the members."""
         balancer = probes.balancer_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 2)
         await ensured(balancer, service, nodes[:1])

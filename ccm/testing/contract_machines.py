@@ -102,7 +102,10 @@ class MachineFaultCases:
     async def test_a_lost_answer_is_mended(
         self, machines: Machines, harness: Harness, what: str, number: int
     ) -> None:
-        """After a lost answer, a repeated creation ends with one VM, a repeated deletion with 0."""
+        """A creation or deletion whose answer was lost is completed by its repetition.
+
+        The result is one VM or none.
+        """
         identity = machines.identity()
         provider_id = ""
         if what == "delete":

@@ -252,7 +252,7 @@ class TrustCases:
         assert await provider.get_object(first, KIND, key) == thing(size=99)
 
     async def test_survives_a_new_process(self, harness: PersistenceHarness) -> None:
-        """PS-23: After a restart, acknowledged objects exist and deleted ones do not."""
+        """PS-23: After a restart, acknowledged objects exist and deleted objects do not."""
         before = harness.make()
         await before.initialize(HERE)
         (first, *_) = before.instances()
@@ -271,7 +271,7 @@ class TrustCases:
     async def test_damage_is_noticed(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """PS-28: A damaged object is never returned and does not hide intact ones."""
+        """PS-28: A damaged object is never returned and does not hide intact objects."""
         key = await provider.put_object(first, thing("bad"))
         await provider.put_object(first, thing("good"))
 

@@ -123,7 +123,7 @@ EXISTENCE = ("instance_exists", "instance_state", "instance_exists_by_provider_i
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """Outcome of a call that raised an error; equal to any other with the same error class."""
+    """Outcome of a call that raised an error; two outcomes with one error class are equal."""
 
     kind: type[Exception]
     error: Exception = field(compare=False)

@@ -60,13 +60,13 @@ class HcloudBalancers:
         """UID of a Service -> its actions that ran at the last read -> the server that the action
         adds or removes as a target."""
 
-    def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID says enough
+    def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID is unique
         """Return the name in the annotation, or else `a` and the UID of the Service."""
         return ann.NAME.read(service) or cloud.default_load_balancer_name(service)
 
     async def get_load_balancer(
         self,
-        cluster_name: str,  # noqa: ARG002 - the UID says enough
+        cluster_name: str,  # noqa: ARG002 - the UID is unique
         service: cloud.Service,
     ) -> cloud.Status | None:
         """Return the status of the load balancer, None if there is none: one request.
@@ -117,7 +117,7 @@ class HcloudBalancers:
 
     async def update_load_balancer(
         self,
-        cluster_name: str,  # noqa: ARG002 - the UID says enough
+        cluster_name: str,  # noqa: ARG002 - the UID is unique
         service: cloud.Service,
         nodes: Sequence[cloud.Node],
     ) -> None:

@@ -36,7 +36,7 @@ class ClusterNetwork:
         self._reference = word
         self._pods = pods
         self.known_id: int | None = None
-        """ID of the network, once known."""
+        """ID of the network; None before the first lookup, or without a network."""
         self._resolve_lock = asyncio.Lock()
         self._ip_range: Any = None
         self._servers: Sequence[client.Server] = ()

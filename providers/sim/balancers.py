@@ -52,7 +52,7 @@ class SimBalancers:
     ) -> cloud.Status | None:
         """Return the status of the load balancer, None if there is none: one request.
 
-        It has no addresses while the cloud provisions the load balancer.
+        The status has no addresses while the cloud provisions the load balancer.
         """
         balancer = await self._find(cluster_name, service)
         return None if balancer is None else _status(balancer)
@@ -286,7 +286,7 @@ def _listener(port: cloud.ServicePort) -> client.Listener:
             f"port {port.port}: protocol {port.protocol} is not supported; "
             f"use {' or '.join(PROTOCOLS)}"
         )
-    # Without a node port, traffic keeps its destination port.
+    # Without a node port, members get traffic at the Service's port.
     return client.Listener(port.protocol, port.port, port.node_port or port.port)
 
 

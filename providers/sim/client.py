@@ -110,7 +110,10 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class ServerOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Request that creates an instance. A repetition with the same `token` returns the same one."""
+    """Request that creates an instance.
+
+    While the instance exists, a repetition with the same `token` returns it.
+    """
 
     name: str
     type: str

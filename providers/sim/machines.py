@@ -198,7 +198,7 @@ class SimMachines(cloud.Driver[Clients]):
             finally:
                 await tasks.cancel_and_join(listing)
             for volume in volumes:
-                # Skip attached volumes: the VM that has them deletes them.
+                # Skip attached volumes: the deletion of the VM that has them deletes them.
                 if not volume.instance:
                     with suppress(cloud.NotFound):
                         await api.delete_volume(volume.id)

@@ -247,7 +247,7 @@ class Service(fake_api.FakeApi):
             return self._error("invalid", "the body is too large", status=413)
         return self._error("method_not_allowed", f"method {request.method} is not allowed")
 
-    def read(self, request: web.Request, body: bytes) -> bytes:  # noqa: ARG002 - whatever its type
+    def read(self, request: web.Request, body: bytes) -> bytes:  # noqa: ARG002 - for any content type
         """Return the raw body; each operation decodes its own type."""
         return body
 

@@ -207,7 +207,7 @@ class StaticToken:
         """Return the header with the token."""
         return self._header
 
-    def refused(self, header: str) -> bool:  # noqa: ARG002 - there is but one
+    def refused(self, header: str) -> bool:  # noqa: ARG002 - a single token
         """Return False: there is no other token."""
         return False
 
@@ -219,7 +219,7 @@ class NoAuthorizer:
         """Return an empty header."""
         return ""
 
-    def refused(self, header: str) -> bool:  # noqa: ARG002 - there is none
+    def refused(self, header: str) -> bool:  # noqa: ARG002 - no token
         """Return False: there is no token."""
         return False
 

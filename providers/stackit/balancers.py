@@ -93,13 +93,13 @@ class StackitBalancers:
         self._settings = settings
         self._credentials = credentials
 
-    def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID says enough
+    def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID is unique
         """Return `k8s-svc-<UID>-<name>`, truncated to 63 characters."""
         return balancer_specs.balancer_name(service)
 
     async def get_load_balancer(
         self,
-        cluster_name: str,  # noqa: ARG002 - the UID says enough
+        cluster_name: str,  # noqa: ARG002 - the UID is unique
         service: cloud.Service,
     ) -> cloud.Status | None:
         """Return the status of the load balancer, None if there is none: one request.
@@ -195,7 +195,7 @@ class StackitBalancers:
 
     def load_balancer_digest(
         self,
-        cluster_name: str,  # noqa: ARG002 - the name says enough
+        cluster_name: str,  # noqa: ARG002 - the name is unique
         service: cloud.Service,
         nodes: Sequence[cloud.Node],
     ) -> str:

@@ -468,7 +468,8 @@ class StackitMachines(cloud.Driver[Clients]):
     def _client(
         self, credentials: cloud.Credentials, pool: str
     ) -> AbstractAsyncContextManager[iaas.Client]:
-        # Only the keys that identify the account: classes with other user data share a client.
+        # Only the keys that identify the account, so that classes whose Secrets differ only in the
+        # user data share a client.
         held = {
             key: credentials[key] for key in (PROJECT_ID, SERVICE_ACCOUNT) if key in credentials
         }

@@ -219,7 +219,7 @@ class Api:
     def _reviewed(
         self, kind: kinds.ServedKind, spec: Mapping[str, Any]
     ) -> Mapping[str, Any] | None:
-        """Return the status of a review; None if the kind is no review."""
+        """Return the status of a review; None if the kind is not a review."""
         if kind.kind == "TokenReview":
             is_known = not self._token or spec.get("token") == self._token
             return {"authenticated": True, "user": _ADMIN} if is_known else {"error": "unknown"}
@@ -329,7 +329,7 @@ class Api:
     def delete_all(
         self, target: RequestTarget, names: Iterator[str], options: DeleteOptions
     ) -> None:
-        """Delete objects of a collection by their keys; skip absent ones."""
+        """Delete objects of a collection by their keys; skip absent objects."""
         for key in names:
             namespace, _, name = key.rpartition("/")
             object_target = dataclasses.replace(target, namespace=namespace, name=name)

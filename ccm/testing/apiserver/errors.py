@@ -54,7 +54,7 @@ class KindNames:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StatusCause:
-    """A fault of an invalid object."""
+    """One fault of an invalid object, as in `details.causes` of a Status."""
 
     field: str
     message: str
@@ -92,7 +92,10 @@ def not_found(resource: KindNames, name: str) -> StatusError:
 
 
 def already_exists(resource: KindNames, name: str, *, ending: bool = False) -> StatusError:
-    """Return the 409 error for creating an existing object; `ending`: it is being deleted."""
+    """Return the 409 error for creating an existing object.
+
+    `ending`: the existing object is being deleted.
+    """
     prefix = "object is being deleted: " if ending else ""
     text = f'{prefix}{resource.qualified} "{name}" already exists'
     return StatusError(409, "AlreadyExists", text, resource.details(name))

@@ -42,6 +42,8 @@ class ServedKind(errors.KindNames):
     Attributes:
         selectable: fields for field selectors beside `metadata.name` and `metadata.namespace`:
             name, paths of the value (the first that is not empty counts), and default.
+        keeps_new_status: whether a create request may set the status.
+        is_returned_when_deleted: whether the response to a deletion is the object, not a Status.
     """
 
     version: str = "v1"

@@ -123,7 +123,7 @@ def _merge_list(field: schema.Field, current: list[Any], patch: list[Any]) -> li
 
 
 def _ordered(items: list[Any], order: Sequence[Any], key: str) -> list[Any]:
-    """Return the items: those that occur in `order` in that order, the others in their places."""
+    """Sort the items that occur in `order` by that order; other items keep their places."""
     known = [item.get(key) if key else item for item in items]
     wanted = [item.get(key) if key else item for item in order]
     places = [place for place, identity in enumerate(known) if identity in wanted]

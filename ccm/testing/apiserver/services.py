@@ -229,7 +229,7 @@ class _Draft:
 
     def address(self, family: str, requested: str) -> str:
         network = self._ranges[family]
-        # Without the first address, the network, and for IPv4 the last one, the broadcast.
+        # Without the first address (network) and, for IPv4, the last address (broadcast).
         size = network.num_addresses - (2 if network.version == 4 else 1)
         if not requested:
             band = min(_ADDRESS_BAND, size // 16)

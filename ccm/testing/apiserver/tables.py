@@ -28,7 +28,7 @@ _STEP = re.compile(
 
 
 def find(body: Any, path: str) -> list[Any]:
-    """Return every value at a path; none if a step has no value.
+    """Return every value at a path; an empty list if a step has no value.
 
     Raises:
         ValueError: the text is not a supported JSON path.
@@ -138,8 +138,9 @@ def _since(moment: str | None) -> str:
 
 
 def _first(text: str) -> Cell:
-    """Return a cell function for paths and literals joined by `|`: it shows the first value.
+    """Return a cell function for paths and literals joined by `|`.
 
+    It shows the first value that is not empty.
     A leading `~` shows the age of the value.
     """
     places = text.lstrip("~").split("|")

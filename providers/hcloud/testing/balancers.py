@@ -80,7 +80,7 @@ def _type(word: str) -> Resource:
 
 
 def change(cloud: Cloud, call: Call) -> Answer:
-    """Change name or labels; new labels replace all existing ones."""
+    """Change name or labels; new labels replace all existing labels."""
     balancer = state.get(cloud.load_balancers, call.id, "load_balancer")
     if name := state.text(call.body, "name", required=False):
         state.unique(cloud.load_balancers, name, "load balancer", but=call.id)
