@@ -119,7 +119,7 @@ class ClientFactory:
     def named(self, name: str) -> Client:
         """Return a client with its own rate limiter.
 
-        With `accounts`, a controller's client uses the service account of the same name.
+        With `accounts`, a controller's client uses the service account with the client's name.
         """
         if name in _DAEMON_CLIENTS:
             return Client(self._transport, name=name, limiter=self._limiter())

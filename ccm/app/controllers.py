@@ -265,7 +265,7 @@ def build_enabled(
     among: Collection[Manifest[Any]] = MANIFESTS,
     on_skipped: Callable[[str, str], object] = lambda _name, _why: None,
 ) -> Iterator[tuple[Manifest[Any], Runnable]]:
-    """Yield the manifest of each controller that can run, and the controller; in start order.
+    """Yield manifest and controller for each controller that can run, in start order.
 
     Each controller is built when the iterator reaches it.
 

@@ -53,7 +53,7 @@ class _ConfigMap(msgspec.Struct):
 
 
 class DynamicClientCA:
-    """Watcher of the client CAs, and of the settings for front proxies that name the caller.
+    """Watcher of the client CAs, and of the settings for front proxies.
 
     Args:
         options: the flags.
@@ -181,7 +181,7 @@ class DynamicClientCA:
 
 
 async def _load_cas(flag: str, file: str, pem: str) -> CABundle:
-    """Read CAs from a file, or from `pem` if `file` is empty; both empty means no CAs.
+    """Read CAs from a file, or from `pem` if `file` is empty; empty if both are.
 
     Raises:
         ValueError: the file or `pem` is invalid.
@@ -249,7 +249,10 @@ class _UserInfo(msgspec.Struct):
 
 
 class _ReviewStatus(msgspec.Struct):
-    """Status of a review: `authenticated` and `user` of TokenReview, else SubjectAccessReview."""
+    """Status of a review.
+
+    A TokenReview has `authenticated` and `user`, a SubjectAccessReview the other fields.
+    """
 
     authenticated: bool = False
     user: _UserInfo | None = None

@@ -153,9 +153,10 @@ class Election:
         self._watchdog.arm("lost lease", KILL_FRACTION * remaining.total_seconds())
 
     async def _may_release(self) -> bool:
-        """Flush events; return whether no cancelled cloud change still runs.
+        """Flush events; return whether the lease may be released.
 
-        Otherwise the lease is kept, so that no successor acts at the same time as that change.
+        The lease is kept while a cancelled call still changes the cloud, so that no successor acts
+        at the same time.
         """
         await self._events.flush(HURRIED_FLUSH_S)
         handle = self._vitals.handle

@@ -57,7 +57,7 @@ because it cannot respond.
 """
 
 HUNG_WORKER_S = 3600.0
-"""Seconds that a worker may spend on one key; a longer one hangs.
+"""Seconds on one key after which a worker counts as hanging.
 
 Each call that a worker makes has a timeout of at most 15 minutes.
 """
@@ -255,8 +255,8 @@ class DaemonState:
         handle: client for cloud calls; None until the provider is open.
         informers: shared caches of the daemon's cluster; None unless this replica leads.
         other_informers: shared caches of other clusters, by cluster role.
-        pending_reason: returns why the HTTPS server cannot authenticate callers yet; empty if it
-            can.
+        pending_reason: returns why the HTTPS server lacks the cluster's authentication settings;
+            empty if it has them.
         stopping: returns whether the process is stopping.
         late_beats: number of consecutive late beats of the event loop.
         electors: leader electors, by lease name.

@@ -44,7 +44,7 @@ OPEN_BACK_OFF = ExponentialBackoff(base_s=1.0, factor=2.0, cap_s=30.0, jitter=0.
 """Back-off between attempts to open the provider."""
 
 NODE_SAMPLE_SIZE = 8
-"""Maximum number of nodes that a new provider is asked for before it is used."""
+"""Maximum number of nodes in the check of a new provider."""
 
 OPEN_LIMIT_S = 120.0
 """Timeout in seconds of one attempt to open; a cloud may accept a connection but never answer."""

@@ -1,4 +1,4 @@
-"""The command `kube-ccm`, for administrators and developers of providers.
+"""The command `kube-ccm`, for trying, inspecting and developing; production does not need it.
 
 Each subcommand is a module. Its function `add` declares the arguments, and the function that runs
 the subcommand and returns the exit status. Subcommands with the daemon's flags use a

@@ -119,7 +119,7 @@ def _service(hook: Any, field: str) -> str:
 
 
 async def unserved_services(case: Case) -> CheckFinding:
-    """Find Services without a load balancer that this daemon ignores, or whose daemon is down."""
+    """Find Services that lack a load balancer because this daemon ignores them or is not active."""
     pages = case.client.resource(SERVICES).pages()
     services = [service async for page in pages for service in page.items]
     balancers = sorted(

@@ -134,7 +134,7 @@ async def examine(
 
 
 def _mark_prevented(name: str, case: Case) -> tuple[str, ...]:
-    """Return the checks that depend on a failed check, and record it as their cause.
+    """Return the checks that depend on a failed check, and record that check as their cause.
 
     A check that already has a cause keeps that cause.
     """

@@ -225,7 +225,7 @@ _IPV6_BITS = 64
 
 
 def origin_of(host: str) -> str:
-    """Return the part of a client's address by which limits are shared.
+    """Return the part of a client's address that identifies the client for limits.
 
     It is the IPv4 address or the IPv6 /64 network. Other text is returned unchanged.
     """

@@ -107,7 +107,7 @@ class DelegatingAuthorizer:
         paths: paths that are open to all callers.
         allowed_ttl_s: seconds for which a positive result is cached.
         denied_ttl_s: seconds for which a negative result is cached.
-        store: storage of the answers; None means a store of its own.
+        store: storage of the results; None means a store of its own.
     """
 
     def __init__(

@@ -73,7 +73,7 @@ class Caller:
 
     Attributes:
         address: address of the peer, `host:port`.
-        origin: part of the address by which limits are shared; see `acceptor.origin_of`.
+        origin: part of the address that identifies the client; see `acceptor.origin_of`.
         certificate: verified client certificate, as `ssl.SSLSocket.getpeercert` returns it; None
             if the caller sent no certificate.
         chain: verified certificate chain in DER, the caller's own certificate first.

@@ -76,7 +76,7 @@ _SET_CONTROLLERS = ("machineset", "machinedeployment", "machineovershoot")
 """Aliases of the controllers of machine-controller and of machine-controller-manager."""
 
 _SYNCS = "concurrent-syncs"
-"""Flag for the number of workers; the daemon's flag for one controller has it as suffix."""
+"""Flag for the number of workers; the daemon's flags for single controllers end with it."""
 
 _HIGHEST_PORT = 65535
 

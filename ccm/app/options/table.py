@@ -98,7 +98,7 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], parsed: argv.ParsedArguments) -> Options:
-        """Return the settings with these flag values, by flag name; `parsed` adds the rest."""
+        """Return the settings for flag values by name; `parsed` is the whole command line."""
         return cls(
             **fields(values),
             explicit=frozenset(values),
