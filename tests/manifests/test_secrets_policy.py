@@ -239,7 +239,7 @@ def attacked(
             attacker = Attacked(server, way, bearer)
 
             async def free() -> bool:
-                """Control without this policy: whether the attack succeeds, once the former one is gone."""
+                """Control: whether the attack succeeds without any policy."""
                 return (await attacker.ask("POST", f"{PATH}?dryRun=All", stolen()))[0] == 201
 
             await wait_for(free, "a token is stolen")
