@@ -1,4 +1,4 @@
-"""What the machine controller must not do: beside other clusters, clocks, objects and processes."""
+"""Machine controller with two clusters, clock jumps, foreign objects and other processes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.virtual_time
 
 HOUR_S = 3600.0
 LONG_S = 4 * HOUR_S
-"""Time in which an orphan would be deleted."""
+"""Long enough for the deletion of an orphan VM."""
 MAKE = ("machine", "machineclass")
 KEPT = {names.ANNOTATION_PRESERVE: "now"}
 
@@ -82,7 +82,7 @@ async def test_controller_waits_for_missing_crds_with_throttled_warnings(world: 
 
 
 def two(*, has_target: bool = True, cluster: str = "") -> tuple[World, World]:
-    """A control cluster with a Machine, and another one that machines may join."""
+    """Return a control cluster with a Machine, and the target cluster."""
     control, target = Ready(has_target=has_target), World()
     control.cluster, control.target = cluster, target.server
     control.machine()
@@ -106,7 +106,7 @@ async def test_machines_are_in_the_control_and_nodes_in_the_target_cluster() -> 
         assert (control.phase(), len(target.server.list(TOKENS))) == ("Pending", 1)
         assert marker(control) == uid(target.server, "kube-system")
         assert marker(control) != uid(control.server, "kube-system")
-        control.node()  # of that name, in the wrong cluster
+        control.node()  # same name, wrong cluster
         await advance(10)
         assert control.phase() == "Pending"
         target.node(providerID="fake:///0")
@@ -158,7 +158,7 @@ def jump_of_the_wall(seconds: float) -> None:
 
 
 class Steady:
-    """A server whose clock is right, whatever ours says."""
+    """Server clock that does not follow jumps of the local clock."""
 
     @staticmethod
     def now() -> datetime:
@@ -166,7 +166,7 @@ class Steady:
 
 
 def touch(world: World) -> None:
-    """Change the machine, so that it is looked at."""
+    """Change the machine to trigger a reconcile."""
     world.server.patch(f"{BASE}/machines/m0", {"metadata": {"annotations": {"touched": "yes"}}})
 
 
@@ -175,7 +175,7 @@ def touch(world: World) -> None:
 async def test_clock_jump_does_not_consume_the_creation_timeout(
     world: Ready, seconds: float
 ) -> None:
-    """As where the API server runs on our own host."""
+    """The clock of the API server jumps too, as on the same host."""
     async with world.running(*MAKE):
         world.machine(creationTimeout="5m")
         await advance(100)
@@ -233,7 +233,7 @@ async def test_clock_jump_does_not_force_a_drain(world: Drains) -> None:
 
 
 async def test_clock_jump_does_not_end_preservation(world: Ready) -> None:
-    """Its set would delete it then."""
+    """After the end of preservation its set would delete the machine."""
     world.lived(phase="Failed", metadata={"annotations": KEPT}, machinePreserveTimeout="1h")
     async with world.running("machine"):
         await advance(10)
@@ -273,7 +273,7 @@ async def test_vm_with_the_machine_name_is_adopted_only_if_unmarked_and_allowed(
 
 
 class Stripping(FakeDriver):
-    """Another writer takes the finalizer away while a VM is initialised."""
+    """Driver during whose initialisation another client removes the finalizer."""
 
     world: World
 
@@ -295,7 +295,7 @@ async def test_finalizer_removed_during_vm_initialisation_is_restored(world: Rea
 
 
 class Stale(FakeDriver):
-    """Lists as it was a while ago."""
+    """Driver whose listings are one call old."""
 
     before: Sequence[MachineRecord] = ()
 
@@ -315,7 +315,7 @@ async def started(world: World, count: int) -> None:
 
 
 async def test_partial_vm_listing_creates_no_duplicate_and_deletes_no_vm(world: Ready) -> None:
-    """A VM that a listing lacks is found by the driver, which looks for its marks itself."""
+    """The driver finds a VM that the listing lacks by its marks."""
     async with world.running():
         await started(world, 4)
         world.driver.hides = set(list(world.driver.vms)[:2]) | {"fake:///late"}
@@ -334,7 +334,7 @@ async def test_stale_vm_listing_deletes_no_current_vm(world: Ready) -> None:
         await started(world, 3)
         world.server.drop(f"{BASE}/machines/m0")
         await advance(60)
-        # Under its name there is another one now, whose VM no listing has yet.
+        # A new machine has the name now; no listing has its VM yet.
         world.machine("m0")
         await advance(LONG_S)
 
@@ -370,7 +370,7 @@ async def test_retry_now_skips_the_back_off_of_a_failed_deletion(world: Ready) -
 
 
 async def test_deleted_machine_in_a_stale_cache_is_not_deleted_again(world: Ready) -> None:
-    """Real API servers answer with the former version: the cache looks as new as that."""
+    """Real API servers answer with the former resource version, so that the cache seems current."""
     going.goes(world)
     async with world.running("machineclass"):
         shared = world.shared
@@ -407,7 +407,7 @@ async def test_node_deletion_deletes_the_machine_with_the_same_provider_id(
 
 @pytest.mark.parametrize("returns", [True, False])
 async def test_vm_deletion_waits_for_a_node_the_cache_lacks_until_timeout(returns: bool) -> None:
-    """Unless the cache does not show it until force is due."""
+    """If the node stays missing until the drain timeout, its VM is deleted undrained."""
     server = FragileServer()
     world = Ready(server)
     path = world.lived(drainTimeout="10m")
@@ -431,7 +431,7 @@ async def test_vm_deletion_waits_for_a_node_the_cache_lacks_until_timeout(return
 async def test_forced_deletion_keeps_volume_attachments_of_another_vms_node(
     world: Ready, is_own: bool
 ) -> None:
-    """A deletion by force that another controller began goes on after a new node came."""
+    """A forced deletion of a former process is resumed after a new node took the name."""
     going.goes(world, "Force Drain successful. Delete Volume Attachments")
     if not is_own:
         world.server.unmake(f"{NODES_PATH}/{going.M}")
@@ -444,7 +444,7 @@ async def test_forced_deletion_keeps_volume_attachments_of_another_vms_node(
 
 @pytest.mark.parametrize("said", ["", "a budget"])
 async def test_preserved_machine_is_drained_again_on_deletion(world: Ready, said: str) -> None:
-    """The other drain, which ended in that moment, neither cordoned its node nor used force."""
+    """The preservation drain that has just ended neither cordoned the node nor used force."""
     labels = {"node": "m0", names.LABEL_FORCE_DELETION: "True"}
     path = world.joined(
         phase="Failed", metadata={"annotations": KEPT, "labels": labels}, ready="Unknown"
@@ -461,7 +461,7 @@ async def test_preserved_machine_is_drained_again_on_deletion(world: Ready, said
 
 
 async def test_end_of_preservation_emits_no_event_if_already_written(world: Ready) -> None:
-    """A predecessor wrote it in that moment, and the second write finds it."""
+    """A former leader writes the end first; the own write then finds it."""
     path = world.lived(phase="Failed", metadata={"annotations": KEPT})
     status = f"{path}/status"
     async with world.running("machine"):
@@ -516,7 +516,7 @@ async def test_stopped_drain_has_no_progress_and_wakes_no_machine(world: Drains)
 async def test_preservation_drain_does_not_cordon_until_another_drain_does(
     world: Drains, then: Any
 ) -> None:
-    """A deletion and an update in place go before the drain of a preserved machine."""
+    """Drains for a deletion or an in-place update take precedence over a preservation drain."""
     world.pod("p0", grace_s=20)
     async with world.draining():
         await advance(1)
@@ -533,7 +533,7 @@ async def test_preservation_drain_does_not_cordon_until_another_drain_does(
 
 
 async def test_drain_evicts_no_pod_after_the_lease_expired(world: Drains) -> None:
-    """It has the guard of the leader that started it."""
+    """A drain keeps the lease guard of the leader that started it."""
     world.pod("p0")
     held, loop = lease_guard.LeaseGuard(), asyncio.get_running_loop()
     held.activate()
@@ -565,7 +565,7 @@ async def test_drain_evicts_no_pod_after_the_lease_expired(world: Drains) -> Non
 async def test_drain_keeps_a_recreated_pod_of_the_same_name(
     world: Drains, force: bool, evicts: bool
 ) -> None:
-    """It came in between, and stays."""
+    """The new Pod appears between decision and eviction, and stays."""
     world.pod("p0")
     world.node("m1")
     world.server.evicts = evicts
@@ -642,7 +642,7 @@ async def test_user_data_in_the_provider_spec_gets_its_placeholders_filled(
 async def test_bootstrap_token_of_another_owner_is_kept(
     is_hidden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A policy may hide it."""
+    """An admission policy may forbid access to the foreign token."""
     world, ids = Ready(), iter(["aaaaaa", "bbbbbb"])
     monkeypatch.setattr(tokens, "new_id", lambda _choose: next(ids))
     theirs = {"metadata": {"name": "bootstrap-token-aaaaaa"}, "stringData": THEIRS}
@@ -697,7 +697,7 @@ async def test_bootstrap_token_lifecycle_needs_no_get_permission() -> None:
 async def test_forbidden_token_deletion_blocks_neither_joining_nor_deletion(
     world: Ready,
 ) -> None:
-    """The token expires by itself."""
+    """An undeleted token expires."""
     async with world.running(*MAKE):
         path = world.machine()
         await advance(1)
@@ -726,7 +726,7 @@ async def test_token_deletion_is_retried_after_a_forbidden_response(world: Ready
 
 
 async def test_token_found_after_a_lost_response_is_deleted(world: Ready) -> None:
-    """The answer to its creation was lost, and a former token of the machine had served."""
+    """The response to the creation was lost, and a former token was deleted before."""
     api, other = (Tokens(world.server.client().resource(SECRETS)) for _ in range(2))
     owner = decoding.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
     await api.ensure(owner, RULES)
@@ -770,7 +770,7 @@ async def test_token_secret_is_redacted_until_the_node_joins(world: Ready) -> No
 
 
 async def test_token_quoted_by_an_admission_webhook_is_masked() -> None:
-    """An admission webhook quotes what it refuses."""
+    """The webhook quotes the rejected token in its message."""
     seen: list[str] = []
 
     class Refusing:

@@ -1,4 +1,4 @@
-"""The daemon ends at any of its calls, carried out or not, and another one goes on.
+"""The daemon crashes before or after any of its calls, and a successor resumes.
 
 `tests/conformance/machine/test_crashes.py` has creation, rolls, scaling and deletion without Pods.
 """
@@ -37,7 +37,7 @@ NEVER = 10**9
 
 
 class Points:
-    """Counts the points at which a daemon may end, and stops it for ever at one of them."""
+    """Counter of possible crash points; blocks the daemon forever at one of them."""
 
     def __init__(self, fatal: int = NEVER) -> None:
         self.count = 0
@@ -52,7 +52,7 @@ class Points:
             await asyncio.get_running_loop().create_future()
 
     async def cut(self, story: Coroutine[Any, Any, None]) -> None:
-        """Let a story run to its end, or to that of the daemon."""
+        """Run a coroutine until it ends or the daemon crashes."""
         telling = asyncio.ensure_future(story)
         ended = asyncio.ensure_future(self.reached.wait())
         await asyncio.wait({telling, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -66,7 +66,7 @@ class Points:
 async def sweep(
     ended_at: Callable[[int], Awaitable[bool]], *, step: int, least: int, first: int = 1
 ) -> None:
-    """End the daemon at each point in turn, until there is no such point."""
+    """Crash the daemon at each point in turn, until no point is left."""
     for tried, fatal in enumerate(range(first, MOST_POINTS, step)):
         if not await ended_at(fatal):
             print(f"{tried} points")
@@ -81,7 +81,7 @@ def steps(some: int) -> pytest.MarkDecorator:
 
 
 class Fragile(FakeDriver):
-    """May be where the daemon ends; makes a VM whenever it is asked for one."""
+    """Driver whose calls are crash points; creates a VM on every request."""
 
     finds = False
 
@@ -114,10 +114,10 @@ class Fragile(FakeDriver):
 
 
 def sick_world() -> World:
-    """Three of a deployment are about to be given up; one that failed is preserved for an hour,
-    and one fails whose node wants it to be.
+    """Return a world with three unhealthy machines of a deployment, a preserved failed one,
+    and one whose node asks for preservation when it fails.
     """
-    # No set replaces what fails here: it is under way to the end of the test.
+    # No set replaces a failed machine here: its replacement never ends.
     world = World(creation_timeout_s=86_400.0)
     for number in range(8):
         world.joined(f"w{number}", group="w")
@@ -170,7 +170,7 @@ STAY = ("stays-0", "stays-1")
 
 
 class Gradual(Fragile):
-    """Deletes a VM a moment after it was told to."""
+    """Driver that deletes a VM asynchronously."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class Gradual(Fragile):
 
 
 def peopled(driver: Gradual, goes: list[str], *, force: bool) -> Drains:
-    """Machines that run, with a Pod each; some are about to go."""
+    """Return a world with running machines, one Pod each; `goes` are deleted later."""
     world = Drains()
     world.driver = driver
     world.drains_really = True
@@ -217,7 +217,7 @@ async def deleted(world: Drains, goes: list[str]) -> None:
 async def test_machine_deletion_completes_after_a_crash_at_any_point(
     force: bool, machines: int, step: int
 ) -> None:
-    """No VM is left, no other deleted, no node, token or Pod forgotten."""
+    """Only VMs of the deleted machines are deleted; no node, token or Pod is left behind."""
     goes = [f"goes-{number}" for number in range(machines)]
 
     async def ended_at(fatal: int) -> bool:
@@ -248,11 +248,11 @@ async def test_machine_deletion_completes_after_a_crash_at_any_point(
 
 NODES = ("m0", "m1", "m2")
 LEAST = 5
-"""Pods that the budget wants to be there."""
+"""`minAvailable` of the budget."""
 
 
 class Emptied(Drains):
-    """Three nodes go, under a budget; what is evicted is made anew on another one."""
+    """Drains of three nodes under a budget; evicted Pods are recreated on another node."""
 
     def __init__(self, fatal: int) -> None:
         super().__init__(reattach_timeout_s=5.0)
@@ -272,7 +272,7 @@ class Emptied(Drains):
         self.budget(minAvailable=LEAST)
 
     async def point(self) -> None:
-        """Before each request, and before its answer; only those of drains count."""
+        """Count a crash point before each request and each response of a drain."""
         await asyncio.sleep(0)
         task = asyncio.current_task()
         if task is not None and task.get_name().startswith("drain-"):
@@ -281,14 +281,14 @@ class Emptied(Drains):
                 await asyncio.get_running_loop().create_future()
 
     def ready(self) -> int:
-        """Pods that are ready and stay."""
+        """Return the number of ready Pods that are not being deleted."""
         return sum(
             bool(one["status"].get("conditions")) and "deletionTimestamp" not in one["metadata"]
             for one in self.server.list(PODS)
         )
 
     async def goes_on(self, seconds: float, fatal: int) -> None:
-        """Drain all nodes for so long, or until the drain came to its point."""
+        """Drain all nodes for this time, or until the crash point."""
         await advance(1)
         self.fatal = fatal
         for name in NODES:
@@ -331,7 +331,7 @@ async def test_drain_across_a_crash_evicts_each_pod_exactly_once(step: int) -> N
 
 
 async def updated(world: Updates) -> None:
-    """A node is chosen, and updated once it is ready."""
+    """Report an update as successful once the selected node is ready for it."""
     went = False
     for _ in range(300):
         await advance(0.2)
@@ -359,16 +359,16 @@ async def updated_until(fatal: int) -> bool:
 
 @steps(5)
 async def test_in_place_update_of_one_machine_completes_after_a_crash(step: int) -> None:
-    """An agent is never told to begin on a node that is not empty, nor while its health counts."""
+    """A node becomes ready for update only when drained and in phase InPlaceUpdating."""
     await sweep(updated_until, step=step, least=30 // step)
 
 
 AWAY_S = 300.0
-"""More than all updates take."""
+"""Longer than all updates."""
 
 
 async def fleet_until(fatal: int, *, replicas: int) -> bool:
-    """No machine goes or comes, the bounds hold, and no agent begins on a node with Pods."""
+    """Assert that no machine is replaced, the bounds hold, and updated nodes have no Pods."""
     world, driver, points = Fleet(), Fragile(), Points(fatal)
     world.driver = driver
     world.boot_s, world.update_s = 1.0, 5.0
@@ -405,7 +405,7 @@ async def fleet_until(fatal: int, *, replicas: int) -> bool:
     ("replicas", "first", "step", "least"),
     [
         (2, 1, 61, 2),
-        # In parts: together, more than a hundred points.
+        # In four parts: together more than a hundred crash points.
         *(pytest.param(3, first, 4, 25, marks=pytest.mark.soak) for first in range(1, 5)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Deployments with all controllers at work: what a user asks for happens, within the bounds."""
+"""MachineDeployments with concurrent writers, lagging caches and all controllers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ONLY = ("machineset", "machinedeployment")
 
 
 def meddle(world: Rolling, method: str, path: str, action: Callable[[], None]) -> list[str]:
-    """Somebody is faster, once: before such a request, which is noted, is carried out."""
+    """Run `action` once before the first such request; return the paths that matched."""
     seen: list[str] = []
 
     def asked(told: str, where: str) -> None:
@@ -167,7 +167,7 @@ async def test_orphan_machine_set_is_adopted_and_mismatched_one_released(
 async def test_deployment_deleted_in_a_rollout_stops_disabling_scale_down(
     world: Rolling, is_replaced: bool
 ) -> None:
-    """Nor one that was replaced under its name, as a watch that missed it sees it."""
+    """The same holds if the watch shows the deletion only as another UID."""
     async with world.at_rest(replicas=1):
         world.edit(template=template("large"))
         await advance(1)
@@ -188,7 +188,7 @@ async def test_deployment_deleted_in_a_rollout_stops_disabling_scale_down(
 
 
 def updated(world: Rolling, name: str) -> None:
-    """Whoever is on the node says that it is updated, and its condition that this was seen."""
+    """Report a successful update by label and condition of the node."""
     told = [{"type": NAMES.update_condition, "status": "True", "reason": NAMES.update_succeeded}]
     world.server.patch(f"{NODES}/{name}/status", {"status": {"conditions": told}})
     done = {"labels": {NAMES.update_result: NAMES.update_successful}}
@@ -196,14 +196,14 @@ def updated(world: Rolling, name: str) -> None:
 
 
 def chosen(world: Rolling) -> list[str]:
-    """Names of the nodes that are to be updated now."""
+    """Return the names of the nodes that are selected for an update."""
     labels = {one["metadata"]["name"]: one["metadata"]["labels"] for one in world.nodes()}
     return [name for name, one in labels.items() if NAMES.selected in one]
 
 
 @contextlib.asynccontextmanager
 async def two() -> AsyncIterator[tuple[Rolling, Lagging, str]]:
-    """Of two machines the first is to be updated in place: the name of its node."""
+    """Yield a deployment of two machines in an in-place update, and the selected node."""
     world = Rolling()
     world.server = server = Lagging()
     world.define()
@@ -222,7 +222,7 @@ async def two() -> AsyncIterator[tuple[Rolling, Lagging, str]]:
 
 @pytest.mark.row("rollout-event-01")
 async def test_in_place_rollout_continues_after_the_machine_cache_lagged() -> None:
-    """Who changed hands bears it until the sets know; it goes, and the next one is chosen."""
+    """A moved machine keeps its update label until the sets observe it."""
     async with two() as (world, server, first):
         updated(world, first)
         while NAMES.update_result not in world.get(first)["metadata"]["labels"]:
@@ -240,7 +240,7 @@ async def test_in_place_rollout_continues_after_the_machine_cache_lagged() -> No
 
 
 async def test_machine_moved_between_sets_is_not_recreated_by_a_stale_cache() -> None:
-    """Its old set becomes the new one again, before the cache shows that it is no more its own."""
+    """Its old set becomes the new one again before the cache shows the change of owner."""
     async with two() as (world, server, first):
         before = world.here()
         server.shows.clear()
@@ -256,13 +256,13 @@ async def test_machine_moved_between_sets_is_not_recreated_by_a_stale_cache() ->
 
 COUNT = 6
 ACT = ("machine", "machineset", "machinedeployment")
-"""Who does something about machines. The classes are as the tests make them."""
+"""Controllers of machines; without the one of classes, which the tests write themselves."""
 
 HELD = {HOLD: "true", f"{HOLD}-by-mcm": "true"}
 
 
 def told(world: Rolling, since: Mapping[tuple[str, str], int]) -> Counter[tuple[str, str]]:
-    """Requests that change something, by method and kind, since there were so many."""
+    """Return the number of writes since `since`, by method and kind."""
     found: Counter[tuple[str, str]] = Counter()
     for (method, path), count in world.server.requests.items():
         for of in (MACHINES, NODES, TOKENS):
@@ -274,7 +274,7 @@ def told(world: Rolling, since: Mapping[tuple[str, str], int]) -> Counter[tuple[
 
 
 async def rolled() -> tuple[Rolling, Mapping[tuple[str, str], int]]:
-    """A roll of machines that join together, and what was asked before it."""
+    """Return a world after a rollout, and the requests before the rollout."""
     world = Rolling()
     world.drains_really = True
     world.boot_s = 3.0
@@ -294,10 +294,10 @@ async def test_rollout_writes_are_bounded_and_scale_down_is_enabled_again() -> N
     world, before = await rolled()
 
     found = told(world, before)
-    assert found.pop(("PATCH", "nodes")) <= 5 * COUNT  # joins; free; is old; cordoned; let go
+    assert found.pop(("PATCH", "nodes")) <= 5 * COUNT  # join; hold off; taint; cordon; finalizer
     assert found == {
         ("POST", "machines"): COUNT,
-        ("PATCH", "machines"): 2 * COUNT,  # its VM; let go
+        ("PATCH", "machines"): 2 * COUNT,  # provider ID; finalizer
         ("PATCH", "machines/status"): 3 * COUNT,  # Pending, Running, Terminating
         ("DELETE", "machines"): COUNT,
         ("POST", "secrets"): COUNT,
@@ -324,7 +324,7 @@ async def test_node_joining_in_a_rollout_has_scale_down_disabled_at_once(world: 
         while not seen:
             await advance(0.1)
             fresh = [one for one in world.nodes() if one["metadata"]["name"] not in old]
-            # The machine controller alone: the deployment has not seen it work yet.
+            # Written by the machine controller: the deployment has not observed the node yet.
             seen = [
                 one["metadata"].get("annotations") or {}
                 for one in fresh
@@ -354,7 +354,7 @@ async def test_machines_that_become_ready_together_are_one_rollout_step(world: R
 
 @pytest.mark.row("rollout-autoscaler-08")
 async def test_late_scale_down_annotation_is_removed_after_the_rollout(world: Rolling) -> None:
-    """The roll ended between the decision to hold it, and the write."""
+    """The rollout ended between the decision and the write."""
     world.boot_s = 1.0
     world.deployment(replicas=1)
     async with world.at_work():
@@ -371,9 +371,9 @@ async def test_late_scale_down_annotation_is_removed_after_the_rollout(world: Ro
     ("kind", "which", "claims"),
     [
         ("small", ACT, True),
-        ("loose", ACT, False),  # The class could go any moment, and its machines could not.
+        ("loose", ACT, False),  # Without a class its machines could not be deleted.
         ("unknown", ACT, False),
-        ("small", ACT[1:], False),  # Nobody here would let it go.
+        ("small", ACT[1:], False),  # No machine controller here would remove the finalizer.
     ],
     ids=["of-use", "not-held", "unknown", "alone"],
 )

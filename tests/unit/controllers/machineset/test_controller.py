@@ -1,4 +1,4 @@
-"""Sets beside other writers, and what is odd about their machines."""
+"""MachineSets with lagging caches, concurrent writers and unusual machines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 async def test_machine_set_of_the_go_implementation_is_taken_over_unwritten(world: Sets) -> None:
-    """With the nulls that Go writes, and what it writes beside what we do."""
+    """The objects have the nulls and additional fields that the Go implementation writes."""
     template: dict[str, Any] = {
         "metadata": {"creationTimestamp": None, "labels": {"name": "web"}},
         "spec": {
@@ -85,7 +85,7 @@ WEB = f"{SETS}/web"
 
 
 class Lagging(MemoryServer):
-    """Its watches of Machines tell nothing while `shows` is not set."""
+    """Server whose Machine watches deliver nothing while `shows` is not set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Lagging(MemoryServer):
 
 @contextlib.asynccontextmanager
 async def lagging(replicas: int = 0, **machines: Any) -> AsyncIterator[tuple[Sets, Lagging]]:
-    """A set whose controller works, and whose cache of Machines may lag."""
+    """Yield a set whose controller runs and whose Machine cache may lag."""
     world = Sets()
     world.server = server = Lagging()
     world.define()
@@ -120,7 +120,7 @@ async def lagging(replicas: int = 0, **machines: Any) -> AsyncIterator[tuple[Set
 
 
 async def poke(world: Sets, times: int = 5) -> None:
-    """Somebody changes the set, so that it is looked at."""
+    """Change the set to trigger a reconcile."""
     for number in range(times):
         world.change(WEB, metadata={"annotations": {"poke": str(number)}})
         await advance(1)
@@ -134,7 +134,7 @@ async def test_lagging_cache_causes_no_duplicate_creation() -> None:
         await advance(1)
         await poke(world)
         assert len(world.here()) == 5
-        await advance(400)  # what the cache should have shown long since was looked up
+        await advance(400)  # expected changes that the cache still lacks are read
         await poke(world)
         assert (len(world.here()), server.reads("machines")) == (5, 2)
         server.shows.set()
@@ -176,7 +176,7 @@ async def test_machine_deleted_before_the_cache_showed_it_is_recreated() -> None
 
 @pytest.mark.row("machineset-replicas-15")
 async def test_creation_retry_after_a_lost_response_finds_the_machine() -> None:
-    """The cache does not show it, so the next try has to run into it."""
+    """The cache does not show the machine; the retry gets AlreadyExists."""
     async with lagging() as (world, server):
         original, lost = server.answer, list[str]()
 
@@ -237,7 +237,7 @@ async def test_recovered_machine_in_a_stale_cache_is_not_deleted() -> None:
 
 
 async def test_no_other_machine_is_deleted_while_an_outcome_is_unknown() -> None:
-    """Time alone makes another one the first to go."""
+    """After 10 s the deletion order would prefer the other machine."""
     cheap = {names.ANNOTATION_PRIORITY: "0"}
     later = {"status": {"preserveExpiryTime": moment(10)}, "annotations": cheap}
     async with lagging(2, m0={}, m1=later) as (world, server):

@@ -1,4 +1,4 @@
-"""Edges of the node controller in virtual time: conflicts without end, events, gauges."""
+"""Edge cases of the node controller in virtual time: conflicts, labels, nodes of other clouds."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_sync_ends_when_the_node_was_deleted_after_a_conflict() -> None:
 async def test_labels_are_reconciled_only_on_managed_nodes(
     node: dict[str, str], known: bool, node_selector: str, touched: bool
 ) -> None:
-    """A node with neither ID nor taint may be anybody's, until the cloud says that it knows it."""
+    """A node without provider ID and taint is managed only if the cloud has its instance."""
     labels = {names.LABEL_INSTANCE_TYPE_BETA: "x"}
     cluster = Cluster(build(labels=labels, **node))  # type: ignore[arg-type]
     fake = cloud(metadata=lambda _: InstanceMetadata() if known else None)
@@ -80,7 +80,7 @@ async def test_labels_are_reconciled_only_on_managed_nodes(
 
 
 async def test_unselected_node_causes_no_cloud_call_and_no_patch() -> None:
-    """Neither its taint nor its labels: another manager looks after it."""
+    """Taint and labels of a node outside the selector stay: another controller manages the node."""
     labels = {names.LABEL_ZONE_BETA: "z1"}
     cluster = Cluster(build("new", taints=[U]), build("old", labels=labels))
     fake = cloud()

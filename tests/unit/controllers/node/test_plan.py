@@ -1,4 +1,4 @@
-"""Plans of the node controller: pure, repeatable, and never more than is needed."""
+"""Patches of the node controller are idempotent and minimal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions about life cycles of nodes, and their evidence."""
+"""Decisions of the node lifecycle controller, and the evidence for them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def patient(seconds: float) -> AnswerSeries:
 
 
 def reason(of: Node, given: NodeFacts, rules: DeletionRules = RULES) -> Reason:
-    """Why the node is held; `GONE` if it is deleted. Under the reference's policy it always is."""
+    """Return why the deletion is blocked, or `GONE`; the policy of Go never blocks it."""
     verdict = decide(of, of, given, rules)
     assert verdict.action is (
         NodeAction.DELETE if verdict.reason is Reason.GONE else NodeAction.HOLD
@@ -223,7 +223,7 @@ def test_answer_about_a_replaced_node_is_discarded() -> None:
 
 
 def test_incremental_node_counts_equal_a_full_recount() -> None:
-    """Whatever happens in whatever order."""
+    """Holds for 3000 random events in random order."""
     rng = random.Random(7)
     made, present = census(), dict[str, Node]()
     for step in range(3000):
@@ -359,7 +359,7 @@ def test_ready_witnesses_are_chosen_only_while_a_denial_needs_one(
         made.record_answer(of, 1.0, exists=exists)
 
     assert list(made.witnesses(2.0)) == asked
-    # Without doubt about any node, answers about ready ones are forgotten.
+    # Without an open denial, answers about ready nodes are discarded.
     kept = made.answers(READY_B) is not None
     assert kept is (bool(asked) and (READY_B, True) in answers)
 

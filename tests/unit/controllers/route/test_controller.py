@@ -119,7 +119,7 @@ async def test_hanging_route_creation_blocks_no_other_node() -> None:
 
 
 async def end(env: Environment, *calls: str) -> None:
-    """Let calls that are held end, one after the other."""
+    """Let delayed calls end, one after the other."""
     for call in calls:
         env.cloud.open[call].set()
         await advance(1)
@@ -190,7 +190,7 @@ LATER = "2030-01-01T00:00:00Z"
 
 @pytest.mark.row("route-compare-22")
 async def test_route_of_a_deleted_vm_with_a_reused_address_is_deleted_once() -> None:
-    """The node of the VM that is gone stays for a while, as while its machine is drained."""
+    """The node of the deleted VM outlives it for a while, for example during a drain."""
     async with running({"a": A}) as env:
         await advance(60)
         env.cloud.holders["10.0.0.1"] = "b"
@@ -313,8 +313,8 @@ async def test_deletion_is_skipped_when_its_node_reappears_or_is_malformed(becom
 
 @pytest.mark.parametrize("facts", FOREIGN)
 async def test_foreign_nodes_and_their_routes_are_left_unchanged(facts: Any) -> None:
-    """No call is made and no condition written, whether they come, change, or were always there;
-    a route to one stays though it does not want it."""
+    """No call and no condition write follow when foreign nodes are added, updated or listed first;
+    a route to a foreign node stays although the node has another pod CIDR."""
     routes = [made("theirs", "10.120.7.0/24", "r7"), made("theirs", "10.120.8.0/24", "r8")]
     async with running({"a": A}, routes=routes, node_selector="!theirs", theirs=facts) as env:
         await advance(60)
@@ -380,7 +380,7 @@ async def test_routes_converge_within_90_seconds_of_random_changes(seed: int) ->
 
 @pytest.mark.parametrize("facts", FOREIGN)
 async def test_blackhole_route_to_the_address_of_a_foreign_node_is_kept(facts: Any) -> None:
-    """It names no node: what it leads to is an address of theirs, unless a node of ours has it."""
+    """A blackhole names no node: its target address decides, and managed nodes come first."""
     holes = [
         made("", "10.120.8.0/24", "theirs", blackhole=True, target_addresses=addresses("10.0.0.8")),
         made("", "10.120.9.0/24", "ours", blackhole=True, target_addresses=addresses("10.0.0.1")),
@@ -395,6 +395,6 @@ async def test_blackhole_route_to_the_address_of_a_foreign_node_is_kept(facts: A
 
 
 def compared() -> dict[str, float | None]:
-    """What the last comparison found."""
+    """Return the route counts of the last comparison, by state."""
     states = ("kept", "missing", "doomed")
     return {state: REGISTRY.get_sample_value("ccm_routes", {"state": state}) for state in states}

@@ -1,4 +1,4 @@
-"""Decisions about routes, and when they are compared."""
+"""Comparison of nodes and routes, and the changes that it plans."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def case(
     row: str = "",
     **gone: str,
 ) -> Any:
-    """Nodes to which routes are created; route -> reason of its deletion."""
+    """Expect routes to the nodes in `created`; `gone` maps deleted routes to reasons."""
     marks = [pytest.mark.row(row)] if row else []
     return pytest.param(nodes, routes, created.split(), gone, id=name, marks=marks)
 
@@ -97,7 +97,7 @@ def case(
         case("named twice", [node("a", A, "10.120.0.1/24")], [], "a", row="route-compare-17"),
         case("stray and others'", [], GONE, ours="stray"),
         case("hole", [node("a", A)], [hole("h", target="a")], "a", h="blackhole"),
-        # A VM ends before its Node: made anew, the route would lead nowhere again.
+        # A VM ends before its Node: a recreated route would be a blackhole again.
         case("hole to its node", [AT_1], [HOLE_1]),
         case("its node is gone", [], [HOLE_1], h="blackhole"),
         case("of another address", [node("a", A, ip="10.0.0.2")], [HOLE_1], "a", h="blackhole"),
@@ -214,7 +214,7 @@ def test_a_comparison_yields_after_each_chunk() -> None:
 
     steps = sum(1 for _ in plan.compare(nodes, routes, ranges=RANGES))
 
-    # The nodes, the routes and the pairs of both.
+    # One pass over the nodes, one over the routes, one over the pairs.
     assert steps >= 3 * len(nodes) // plan.CHUNK
 
 

@@ -1,4 +1,4 @@
-"""Services from change to call, write and event; removals; members while the ensure fails."""
+"""Calls, writes and events per Service change; removals; member updates while the ensure fails."""
 
 from __future__ import annotations
 
@@ -369,7 +369,7 @@ async def test_our_finalizer_is_removed_whoever_added_it() -> None:
 
 @pytest.mark.row("service-sync-04")
 async def test_service_retyped_during_a_removal_gets_a_new_balancer() -> None:
-    """The load balancer is gone, but the finalizer could not be taken away yet."""
+    """The load balancer is deleted, but the removal of the finalizer failed."""
     async with started() as world:
         world.service()
         await world.pass_time(1)
@@ -418,7 +418,7 @@ async def test_balancer_is_deleted_though_only_a_foreign_finalizer_is_left() -> 
 
 @pytest.mark.row("service-delete-02")
 async def test_balancer_is_deleted_when_its_service_vanishes_in_the_queue() -> None:
-    """It was there at the start, and vanishes while the only worker is busy with another."""
+    """The Service exists at the start and vanishes while the only worker processes another one."""
     world = World()
     world.service("a", type_="ClusterIP", finalizers=[F])
     world.service("b", type_="ClusterIP", finalizers=[F])
@@ -722,7 +722,7 @@ async def test_persistent_retry_after_backs_off_and_is_reported() -> None:
 
 @pytest.mark.row("service-busy-01")
 async def test_members_are_updated_during_a_persistent_retry_after() -> None:
-    """The certificate is not ready yet, say, which hinders no change of members."""
+    """A certificate that is not ready, for example, does not prevent member updates."""
     async with served("n1") as world:
         world.balancers.faults["ensure"] = RetryAfter("no certificate yet", seconds=1)
         world.change(ports=ports(443))

@@ -1,4 +1,4 @@
-"""Members of load balancers: changes of nodes, health, bursts; starts and looks for drift."""
+"""Load balancer members: node changes, health, bursts; restarts and drift detection."""
 
 from __future__ import annotations
 
@@ -353,7 +353,7 @@ async def test_start_without_ready_nodes_keeps_members_of_unknown_readiness() ->
 
 
 async def settled(services: int, *, digests: bool = True) -> World:
-    """A world that a first daemon brought to rest."""
+    """Return a world whose Services a first daemon has ensured."""
     world = World(digests=digests)
     for name in ("n1", "n2"):
         world.node(name)
@@ -375,7 +375,7 @@ async def restarted(
     slow: str = "",
     **settings: Any,
 ) -> AsyncIterator[World]:
-    """That world, and a second daemon in it."""
+    """Yield such a world while a second daemon runs in it."""
     world = await settled(services, digests=digests)
     world.balancers.faults |= faults or {}
     world.balancers.slow |= {slow}

@@ -1,4 +1,4 @@
-"""The decisions about Services, row by row."""
+"""Decisions about Services, per row of the conformance table."""
 
 from __future__ import annotations
 

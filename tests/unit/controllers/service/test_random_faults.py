@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: in the end the cloud holds what is wanted, and no more."""
+"""After random changes and faults the cloud holds exactly the wanted load balancers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NODES = ("n1", "n2", "n3", "n4")
 SLOW_S = (0, 0, 0.3, 2, 7, 20)
 PAUSES_S = (0, 0.01, 0.1, 0.5, 1, 3, 12)
 LONGEST_S = 1500.0
-"""All back-offs are over by then."""
+"""Longer than every back-off."""
 
 
 def body(world: World, name: str) -> dict[str, Any] | None:
@@ -82,7 +82,7 @@ CHANGES: list[Change] = [
 
 
 async def end(world: World) -> None:
-    """No trouble any more; what waits for others' finalizers gets on."""
+    """Clear all faults, and remove the finalizers of other controllers."""
     world.balancers.faults.clear()
     world.write_faults = []
     world.catch_up()
