@@ -68,7 +68,7 @@ def wanted(replicas: int, *, is_deleting: bool = False, **more: Any) -> MachineS
 
 
 def at(seconds: float) -> datetime:
-    """That long after `NOW`."""
+    """Return the time this many seconds after `NOW`."""
     return NOW + timedelta(seconds=seconds)
 
 

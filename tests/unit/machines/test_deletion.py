@@ -1,4 +1,4 @@
-"""How far a deletion is, and what is worth writing of it."""
+"""Stages of a machine deletion, and which status writes they need."""
 
 from __future__ import annotations
 

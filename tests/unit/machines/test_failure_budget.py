@@ -1,4 +1,4 @@
-"""Whose turn it is to be given up for its node."""
+"""The failure budget: which unhealthy machine may be replaced, and when."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def replacements(*machines: Machine) -> Scene:
 
 
 WELL = [machine(f"w{number}", Phase.RUNNING, "w") for number in range(9)]
-"""Enough of them for there to be no meltdown."""
+"""Enough healthy machines to prevent a meltdown."""
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_claim_blocks_others_before_its_write_is_observed() -> None:
 
     assert (found.claim(machine("m")), found.claim(machine("m"))) == ("", "")
     assert found.claim(machine("o")) == "d/m is being created, replaced or deleted"
-    # What is told of the time before the write ends nothing.
+    # An event from before the write does not release the claim.
     assert found.note(machine("m")) == ()
     assert found.claim(machine("o")) != ""
 
@@ -146,7 +146,7 @@ def test_next_waiting_machine_is_woken_when_a_replacement_ends(then: Machine | N
 # --- a meltdown: other groups -----------------------------------------------------------------
 
 SICK = [machine(f"s{number}", group=f"g{number}") for number in range(MELTDOWN_MIN_NODES)]
-"""Enough of them for a meltdown, each of another group."""
+"""Enough unhealthy machines for a meltdown, each in its own group."""
 JOINING = [Phase.NEW, Phase.CRASH_LOOP, Phase.PENDING]
 
 
@@ -156,7 +156,7 @@ JOINING = [Phase.NEW, Phase.CRASH_LOOP, Phase.PENDING]
 def test_meltdown_needs_three_and_over_55_percent_unhealthy_machines(
     sick: int, well: int, wanted: bool
 ) -> None:
-    """More than 55 % of those that ran, and more than two."""
+    """A meltdown needs more than 55 % and more than two unhealthy machines."""
     every = [machine(f"s{number}", group=f"g{number}") for number in range(sick)]
     found = replacements(*WELL[:well], *every)
     assert found.replacements.is_meltdown is wanted
@@ -212,7 +212,7 @@ def test_replacement_block_ends_at_the_time_limit(other: Machine) -> None:
     assert obstacle is not None
     assert obstacle.wait_s == LIMIT_S - 100
     found.now_s = LIMIT_S - 1
-    found.note(other)  # Its conditions changed; its time goes on.
+    found.note(other)  # A change of conditions does not restart the time limit.
     assert found.claim(machine("m")) != ""
     found.now_s = LIMIT_S
     assert found.claim(machine("m")) == ""

@@ -1,4 +1,4 @@
-"""Whether a node is healthy, and which phase follows."""
+"""Health of nodes, and the phases of their machines."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ NODES = {
 
 
 def test_transition_table_covers_all_phases_without_self_transitions() -> None:
-    """From a phase that is left in other ways leads nothing; into one leads nothing either."""
+    """Phases that other controllers set have neither outgoing nor incoming transitions."""
     assert {phase for phase, _ in TABLE} == set(Phase) - LEFT_ALONE
     assert {edge.phase for edge in TABLE.values()} == {
         Phase.RUNNING,
@@ -156,7 +156,7 @@ def test_transition_table_covers_all_phases_without_self_transitions() -> None:
 
 @pytest.mark.parametrize(("phase", "kind"), list(product(Phase, NODES)), ids=str)
 def test_every_health_check_result_is_in_the_transition_table(phase: Phase, kind: str) -> None:
-    """However long it has lasted."""
+    """Tested right after the phase began, and after its timeout."""
     for seconds in (0.0, 1e6):
         found = health.evaluate_health(machine(phase), NODES[kind], seen(phase), at(seconds), RULES)
         if found.cause is not None:
@@ -180,7 +180,7 @@ def test_every_health_check_result_is_in_the_transition_table(phase: Phase, kind
 def test_phase_timeout_counts_from_its_start_and_needs_confirmation(
     phase: Phase, since_s: float, after_s: float, limit_s: float
 ) -> None:
-    """Counted from when it began; and at least a minute of it under our eyes."""
+    """The timeout counts from the start of the phase; this process must observe a minute of it."""
     spell = seen(phase, since_s=since_s)
 
     def found(seconds: float) -> tuple[PhaseTrigger | None, float | None]:
@@ -261,7 +261,7 @@ def test_wall_clock_jump_does_not_change_the_phase_timeout(phase: Phase, jumped_
 
 @pytest.mark.row("machine-phase-17")
 def test_flapping_node_must_stay_healthy_before_it_recovers() -> None:
-    """Sick at 100 s, well at 200 s, sick at 300 s: from then on it has to be well for a while."""
+    """Unhealthy at 100 s, healthy at 200 s, unhealthy at 300 s: recovery needs time now."""
 
     def phase(before: PhaseHistory | None, which: Phase, seconds: float) -> PhaseHistory:
         status = MachineStatus(phase=which, since=at(seconds).wall)
@@ -274,7 +274,7 @@ def test_flapping_node_must_stay_healthy_before_it_recovers() -> None:
     well = look(first, "well", 200)
     assert well.cause is PhaseTrigger.HEALTHY
     again = phase(phase(well.history, Phase.RUNNING, 200), Phase.UNKNOWN, 300)
-    # Whoever said so, it was not the node.
+    # The recovery came from another writer, not from the node.
     thawed = phase(phase(first, Phase.RUNNING, 200), Phase.UNKNOWN, 300)
     assert look(thawed, "well", 310).cause is PhaseTrigger.HEALTHY
     held = look(again, "well", 310)
@@ -313,8 +313,8 @@ HAPPENINGS = st.lists(
 def test_no_machine_fails_before_its_timeout(
     phase: Phase, happenings: list[tuple[str, int, int]]
 ) -> None:
-    """Whatever the node does and the clock on the wall says: it fails after its time without a
-    healthy node that counts, and a machine that waits is told when to look again."""
+    """For random node states and clock jumps: a machine fails only after its timeout without a
+    healthy node, and a waiting machine always has a requeue delay."""
     now_s, sick_since = 0.0, None
     status = replace(machine(phase).status, since=START)
     spell = None

@@ -1,4 +1,4 @@
-"""Machines are updated in place in any order, and wishes change: never too many at once."""
+"""Properties of in-place updates in random order: bounds hold while the spec changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = RULES.names
 
 @dataclass
 class Box:
-    """A machine with its node; `made_of` is what it was updated to last."""
+    """Machine with its node; `made_of` is the template of its last update."""
 
     name: str
     made_of: str
@@ -32,7 +32,7 @@ class Box:
 
     @property
     def works(self) -> bool:
-        """Whether it is not being updated."""
+        """Whether the machine is not being updated."""
         return NAMES.selected not in self.labels or NAMES.update_result in self.labels
 
     def view(self) -> Member:
@@ -63,7 +63,7 @@ class Shelf:
     has_seen: bool = True
 
     def left(self) -> list[Box]:
-        """Machines that it keeps, of those that it has."""
+        """Machines that remain once the set has shrunk to its size."""
         countable = {f"default/{one.name}": one for one in self.boxes if not one.moved}
         order = deletion_order((one.view() for one in countable.values()), BEGIN)
         gone = [countable[one.key] for one in order[: max(0, len(order) - self.replicas)]]
@@ -142,7 +142,7 @@ class Workshop:
             shelf.boxes.append(Box(f"m{self.count}", shelf.kind))
 
     def work(self, box: Box) -> None:
-        """Whoever is on the node updates it, to what is wanted now."""
+        """Let the agent on the node update the machine to the current template."""
         if NAMES.selected in box.labels and NAMES.update_result not in box.labels:
             box.labels[NAMES.update_result], box.updated = NAMES.update_successful, True
             box.made_of = self.wanted.template.essence
@@ -152,17 +152,17 @@ class Workshop:
 
     @property
     def most(self) -> int:
-        """Most machines there may be."""
+        """Upper bound of machines."""
         replicas = self.wanted.replicas
         return replicas + resolve_amount(self.wanted.max_surge, replicas, up=True)
 
     @property
     def floor(self) -> int:
-        """Fewest machines that have to be at work."""
+        """Lower bound of available machines."""
         return self.wanted.replicas - replicas.unavailable(self.wanted)
 
     def present(self) -> int:
-        """Machines that there are, or may be any moment."""
+        """Machines that exist or may be created."""
         return sum(
             max(len(one.boxes), 0 if NAMES.scale_up_disabled in one.labels else one.replicas)
             for one in self.shelves.values()
@@ -173,7 +173,7 @@ class Workshop:
         return sum(box.works for box in self.boxes())
 
     def left_at_work(self) -> int:
-        """Those of them that are left once each set has shrunk to what it wants."""
+        """Machines not being updated that remain once each set has shrunk to its size."""
         return sum(box.works for one in self.shelves.values() for box in one.left())
 
 
@@ -192,7 +192,7 @@ def opened(rng: random.Random) -> Workshop:
 
 
 def settle(shop: Workshop) -> None:
-    """All move in turn until nothing is left to do."""
+    """Run planner, sets and agents in turn until nothing is left to do."""
     for _ in range(300):
         found = shop.act()
         shelves = shop.shelves.values()
@@ -207,7 +207,7 @@ def settle(shop: Workshop) -> None:
 
 
 def rest(shop: Workshop) -> None:
-    """Planner and sets move in turn until a pause leaves the planner nothing to do."""
+    """Run planner and sets in turn until a paused deployment needs no change."""
     for _ in range(40):
         if shop.act().is_empty:
             return

@@ -1,4 +1,4 @@
-"""What keeps a machine, row by row; and that it comes to rest."""
+"""Preservation of machines per row of the conformance table, and its convergence."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Thing(KubeObject, frozen=True, kw_only=True):
 
 @dataclass
 class Case:
-    """A machine and its node; `pass_` does what is decided to them."""
+    """Machine with its node; `pass_` applies the decisions to both."""
 
     node: Node | None
     annotations: dict[str, str]
@@ -59,7 +59,7 @@ class Case:
         )
 
     def pass_(self, *, now: datetime = NOW, drained: bool | None = None) -> int:
-        """How much there was to write."""
+        """Apply the decisions once; return the number of writes."""
         machine, writes = self.machine(), 0
         found = preservation.decide(machine, self.node, now, RULES)
         if found.action is PreservationAction.PRESERVE and self.status.preserve_until is None:
@@ -210,7 +210,7 @@ def test_preservation_follows_annotations_of_node_and_machine(
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.FAILED], ids=str)
 @pytest.mark.parametrize("wish", ["now", "when-failed", "auto-preserved"])
 def test_expired_preservation_is_not_granted_again(phase: Phase, wish: str) -> None:
-    """A wish that was granted is not granted once more, whatever of it is cut short."""
+    """An annotation that was honoured once is not honoured again after the expiry."""
     for theirs, own in ((wish, None), (None, wish)):
         one = case(theirs, own, phase="Failed")
         one.pass_()
@@ -298,7 +298,7 @@ ANY = (None, "", "now", "when-failed", "auto-preserved", "false", "invalid")
 def test_preservation_settles_after_two_passes_for_any_annotations(
     phase: Phase, minutes: float | None
 ) -> None:
-    """In two passes: the second may find that a wish of the node is gone."""
+    """The second pass may find that the annotation of the node was removed."""
     for theirs, own, last, tainted, node in product(ANY, ANY, ANY, (False, True), (True, False)):
         one = case(
             theirs, own, last, phase=phase.value, minutes=minutes, tainted=tainted, node=node

@@ -1,4 +1,4 @@
-"""Sets of any kind: what is decided again and again comes to an end, and never does too much."""
+"""Properties of scaling decisions: they converge and stay within their bounds."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def wishes(draw: st.DrawFn) -> MachineSet:
 
 
 def step(wanted: MachineSet, found: Sequence[Member], number: int) -> Sequence[Member]:
-    """What there is after one pass, when machines that are made work and others vanish."""
+    """Return the machines after one pass: created ones run, deleted ones are gone."""
     scaling = replicas.plan_scaling(wanted, found, NOW)
     gone = {one.key for one in scaling.delete}
     made = [member(f"n{number}-{each}") for each in range(scaling.create)]
@@ -80,7 +80,7 @@ def test_scaling_converges_and_then_plans_no_change(
     assert (last.create, list(last.delete)) == (0, [])
     here = [one for one in found if not one.machine.is_terminating]
     enough = len(here) >= wanted.replicas or not wanted.may_grow
-    # Some that moved over in an update in place may be more than are wanted for a while.
+    # Machines moved by an in-place update may exceed the replicas for a while.
     assert enough
     assert sum(not one.machine.was_moved for one in here) <= wanted.replicas
 
@@ -232,7 +232,7 @@ def test_history_cleanup_keeps_old_sets_with_machines() -> None:
 
 
 def failed(found: FailureBackoff, seconds: float, made: float | None = None) -> FailureBackoff:
-    """One more failed at that time; made at the same, unless told otherwise."""
+    """Record a failure at that time, of a machine created then or at `made`."""
     made = seconds if made is None else made
     return failure_backoff.record_failure(
         found, created_at=at(made), now=at(seconds), text=f"at {seconds}"
@@ -254,7 +254,7 @@ def test_failures_of_machines_created_before_a_pause_end_do_not_count() -> None:
     for _ in range(5):
         found = failed(found, 200, made=99)
     assert (found.failures, found.pauses) == (0, 0)
-    # The API server counts in whole seconds.
+    # Creation timestamps of the API server have whole seconds.
     for _ in range(3):
         found = failed(found, 200, made=100)
     assert (found.failures, found.pauses) == (3, 1)
@@ -279,7 +279,7 @@ def test_creation_pauses_double_up_to_half_an_hour() -> None:
 
 
 def test_failures_of_one_burst_cause_one_pause() -> None:
-    """A hundred that were made together fail together: that is no reason to wait for ever."""
+    """Machines that were created together fail together; the pause must not grow for each."""
     found = after(0, 0, 0)
     for seconds in range(1, 50):
         found = failed(found, seconds, made=-60)

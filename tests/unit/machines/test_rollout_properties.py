@@ -1,4 +1,4 @@
-"""Whatever happens in a rollout, in whatever order: the bounds hold, and it ends."""
+"""Properties of rollouts under random events: the bounds hold, and the rollout converges."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Shelf:
 
 
 class Game:
-    """Everybody's moves, and what must hold after those of the planner."""
+    """Random steps of planner, sets, cloud and user, with the invariants of the planner."""
 
     def __init__(self, deployment: MachineDeployment, rng: random.Random) -> None:
         self.deployment = deployment
@@ -96,17 +96,17 @@ class Game:
         self.shelves: dict[str, Shelf] = {}
         self.count = 0
         self.peak = 0
-        """Most machines there were, without those that are going."""
+        """Highest number of machines that were not being deleted."""
 
     # --- the planner's --------------------------------------------------------------------------
 
     def plan(self) -> rollout.RolloutPlan:
-        """What it would do."""
+        """Return the planner's next changes."""
         views = [one.view() for one in self.shelves.values()]
         return rollout.plan(self.deployment, views, self.now, RULES)
 
     def act(self) -> rollout.RolloutPlan:
-        """The planner's move; the bounds hold after it."""
+        """Apply the planner's changes, and assert the bounds."""
         found = self.plan()
         present = self._present()
         sizes = {one.name: one.replicas for one in self.shelves.values()}
@@ -122,7 +122,7 @@ class Game:
             floor = deployment.replicas - replicas.unavailable(deployment)
             before = [self._pending(sizes, chosen=chosen) for chosen in (True, False)]
             after = [self._pending({}, chosen=chosen) for chosen in (True, False)]
-            # What the autoscaler chose to go is not our choice.
+            # Machines chosen by the autoscaler do not count against the bounds.
             assert any(now >= min(then, floor) for then, now in zip(before, after, strict=True))
 
     def _pending(self, sizes: dict[str, int], *, chosen: bool) -> int:
@@ -186,7 +186,7 @@ class Game:
     # --- everybody else's -----------------------------------------------------------------------
 
     def tend(self, shelf: Shelf) -> None:
-        """The set's move, once its cache shows what it did: as many machines as it was told."""
+        """Let the set create or delete machines, once its cache shows its former changes."""
         if not shelf.shows:
             return
         for one in self._victims(shelf):
@@ -200,12 +200,12 @@ class Game:
         self.peak = max(self.peak, sum(len(live(one)) for one in self.shelves.values()))
 
     def look(self) -> None:
-        """The caches learn of what came and what goes."""
+        """Update the caches."""
         for shelf in self.shelves.values():
             shelf.cached = [(one, one.deleting) for one in shelf.boxes]
 
     def work(self, shelf: Shelf, box: Box) -> None:
-        """The cloud's move: a machine that is known comes a step further, or is gone."""
+        """Let the cloud advance a known machine by one step, or delete it."""
         if all(one is not box for one, _ in shelf.cached):
             return
         if box.deleting:
@@ -216,9 +216,9 @@ class Game:
             self._becomes(box, Phase.RUNNING)
 
     def fail(self, box: Box) -> None:
-        """The cloud's move: a machine is not what it was.
+        """Let a machine fail.
 
-        Who learns of that has learnt of all before.
+        The caches are updated first, so that they show events in order.
         """
         self.look()
         if not box.deleting:
@@ -229,14 +229,14 @@ class Game:
         self.deployment = structs.replace(self.deployment, **changes)
 
     def wait(self, seconds: float) -> None:
-        """Nobody's move."""
+        """Let time pass."""
         self.now += timedelta(seconds=seconds)
 
     def settle(self, rounds: int = 300) -> None:
-        """All move in turn, and nothing fails, until the planner rests.
+        """Run all parts in turn without failures until the planner has no changes.
 
         Raises:
-            AssertionError: it never does.
+            AssertionError: the planner never comes to rest.
         """
         for _ in range(rounds):
             found = self.act()
@@ -309,7 +309,7 @@ def opened(rng: random.Random, strategy: Strategy = Strategy.ROLLING) -> Game:
 
 
 def moved(game: Game, *, edits: bool) -> None:
-    """Somebody's move."""
+    """Do one random step."""
     rng = game.rng
     shelves = list(game.shelves.values())
     boxes = [(shelf, box) for shelf in shelves for box in shelf.boxes]
@@ -326,7 +326,7 @@ def moved(game: Game, *, edits: bool) -> None:
 
 
 def edited(game: Game) -> None:
-    """The user's move, or the autoscaler's."""
+    """Do one random edit of the user or the autoscaler."""
     rng, now = game.rng, game.deployment
     choice = rng.randrange(7)
     if choice == 0:
@@ -346,7 +346,7 @@ def edited(game: Game) -> None:
 
 
 def scaled_down(game: Game) -> None:
-    """The autoscaler has a machine that nobody needs."""
+    """Let the autoscaler scale down by a chosen machine."""
     names = [box.name for shelf in game.shelves.values() for box in live(shelf)]
     if not names or not game.deployment.replicas:
         return
@@ -364,7 +364,7 @@ def scaled_down(game: Game) -> None:
 
 
 def ends(game: Game) -> None:
-    """Nothing fails any more: it ends as it should, and rests."""
+    """Stop failures, and assert that the rollout converges and plans no further change."""
     game.edit(is_paused=False, rollback_to=None)
     game.settle()
     found = game.machines()

@@ -1,4 +1,4 @@
-"""Another API group runs through the same controllers: it needs a codec, and nothing else."""
+"""Controllers with another API group, which needs only a codec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from the labels and the condition of a node that is updated in place."""
+"""Decisions of an in-place update from the labels and the condition of a node."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_initial_node_annotations_are_bound_to_the_resource_version(
 def test_only_a_patch_that_replaces_taints_has_a_resource_version(
     taints: tuple[Taint, ...],
 ) -> None:
-    """A kubelet that writes its node at the same moment is no conflict; lost taints would be."""
+    """Concurrent kubelet writes must not conflict; concurrently added taints must not be lost."""
     patch = node_metadata.patch(
         machine(taints=taints), builders.node("m", resource_version="7"), RULES
     )
