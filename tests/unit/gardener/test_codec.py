@@ -1,4 +1,4 @@
-"""Gardener's objects as hub types, however odd they are; patches; and names that others read."""
+"""Gardener objects decoded to hub types, also with invalid values; patches; API names."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_invalid_machine_set_spec_is_reported_as_a_fault(spec: Any, expected: st
 
 @pytest.mark.parametrize("kind", [MACHINE_SETS, MACHINE_DEPLOYMENTS], ids=lambda kind: kind.plural)
 def test_deeply_nested_template_makes_only_its_object_malformed(kind: ResourceKind[Any]) -> None:
-    """The API server stores it, and a user may create it."""
+    """The API server stores such a template, and a user can create it."""
     deep = json.loads('{"a": ' * 900 + "1" + "}" * 900)
     bad = {"metadata": META, "spec": {"template": {"metadata": {"x": deep}}}}
     good = {"metadata": META | {"name": "good"}, "spec": {"template": TEMPLATE}}

@@ -1,4 +1,4 @@
-"""The definitions of the objects: up to date, structural, and taken by API servers with samples."""
+"""CRDs: up to date, structural, and accepted by API servers together with samples."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_every_crd_field_has_a_description() -> None:
 
 
 async def established(session: aiohttp.ClientSession) -> None:
-    """A real API server serves a kind a moment after its definition was made."""
+    """Wait until the API server serves all kinds; a real one needs a moment after the CRD."""
     async with asyncio.timeout(DEADLINE_S):
         while not all([await is_served(session, kind) for kind in KINDS]):
             await asyncio.sleep(0.05)
@@ -98,7 +98,7 @@ def plural(one: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
 def test_crd_schema_keeps_every_field_of_its_type(kind: ResourceKind[Any]) -> None:
-    """An API server drops what a definition does not name."""
+    """An API server drops fields that the CRD schema lacks."""
     definition = next(one for one in crds.DEFINITIONS if one.kind is kind)
     shape = served.kind_of_definition(dict(crds.manifest(definition))).shape
     fields = msgspec.structs.fields(kind.document or kind.type)
@@ -134,7 +134,7 @@ async def test_api_server_accepts_crds_and_samples(api_server: servers.ApiServer
 
 
 def contains(whole: Any, part: Any) -> bool:
-    """Whether all that one object says is in the other too."""
+    """Return whether `whole` contains every field of `part`."""
     if isinstance(part, dict):
         return all(key in whole and contains(whole[key], value) for key, value in part.items())
     return bool(whole == part)
