@@ -1,6 +1,6 @@
 """The conformance table: every promised behaviour with an ID, in `rows/*.toml`.
 
-A row says what the situation is and what is expected then. Where we differ from the Go
+A row has a situation and the expected behaviour. Where the behaviour differs from the Go
 reference on purpose, `deviation` says how and why. Tests name the rows they prove with
 `@pytest.mark.row("...")`.
 """

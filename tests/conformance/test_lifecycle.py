@@ -144,7 +144,7 @@ async def test_lifecycle_check_deletes_taints_untaints_or_keeps_the_node(
     await env.monitor(fake)
 
     assert await outcome(env, made) == expected
-    # Events travel on their own: before or after the request they announce.
+    # Events are asynchronous: they arrive before or after the request that they announce.
     assert sorted(await env.trace()) == REQUESTS[expected]
     if expected is DELETED:
         assert env.bodies(DELETE)[0]["preconditions"] == {"uid": made.uid}
@@ -155,7 +155,7 @@ async def test_lifecycle_check_deletes_taints_untaints_or_keeps_the_node(
 
 
 async def outcome(env: NodeEnvironment, made: Node) -> str:
-    """What became of the node; fails when it is none of these."""
+    """Return the outcome for the node; fail for any other change."""
     node = await env.stored()
     if node is None:
         return DELETED

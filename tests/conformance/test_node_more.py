@@ -1,4 +1,4 @@
-"""Requests, bodies, events and corners of the node controller, on both API servers."""
+"""Requests, bodies, events and edge cases of the node controller, on both API servers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SYNC_DELAY = "node_controller_initial_node_sync_delay_seconds_count"
 
 
 def delays() -> list[float]:
-    """How often either delay of an initialisation was observed."""
+    """Return the number of observations of both initialisation delays."""
     return [metrics.REGISTRY.get_sample_value(name) or 0.0 for name in (TAINT_DELAY, SYNC_DELAY)]
 
 

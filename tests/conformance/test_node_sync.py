@@ -1,4 +1,4 @@
-"""Initialising a node: what it looks like afterwards, on both API servers."""
+"""Nodes after their initialisation, on both API servers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CP = {**AWS, "provider_id": "node0.cp.12345"}
 
 @dataclass(frozen=True, kw_only=True)
 class After:
-    """What the node has in the end."""
+    """Expected fields of the node."""
 
     provider_id: str = "fake://12345"
     taints: Sequence[Taint] = ()
@@ -72,7 +72,7 @@ def v1(**script: Any) -> FakeCloud:
 
 
 def v2(**script: Any) -> FakeCloud:
-    """A cloud that leaves it to the node to know its ID."""
+    """Return a cloud that returns no provider ID."""
     return FakeCloud(v1=False, **{"addresses": A3, **script})
 
 
@@ -101,7 +101,7 @@ ALIKE = {"mykubernetes.io/x": "1", "x.kubernetes.io.example.com/y": "1"}
 
 
 def inits(name: str, fake: FakeCloud, after: After = AFTER, **before: Any) -> Any:
-    """A waiting node with these fields is initialised."""
+    """Return a case in which an uninitialized node with these fields is initialised."""
     return row(name, fake, {**WAITING, **before}, after)
 
 

@@ -43,7 +43,7 @@ def down() -> FakeCloud:
 
 
 async def not_ready(env: NodeEnvironment, count: int) -> None:
-    """So many nodes that are not ready."""
+    """Create this number of unready nodes."""
     for number in range(count):
         await env.node(f"node{number}", ready="False", provider_id=f"fake://{number}")
 
@@ -131,7 +131,7 @@ async def test_failing_initialisation_is_retried_every_30_seconds(env: NodeEnvir
         await advance(300)
         asked = len(fake.calls)
         await advance(300)
-        assert len(fake.calls) - asked in (9, 10, 11)  # by where between two tries it begins
+        assert len(fake.calls) - asked in (9, 10, 11)  # depends on the phase of the retries
 
 
 @pytest.mark.row("node-own-06")
@@ -210,7 +210,7 @@ async def test_permanent_initialisation_errors_are_retried_slowly(
         assert len(fake.calls) == young
         await advance(100)
         await eventually(lambda: len(fake.calls) == young + 1)
-        # A change of the object comes earlier.
+        # A change of the object triggers an earlier retry.
         await env.change("node0", {"metadata": {"annotations": {"mark": "1"}}})
         await eventually(lambda: len(fake.calls) == young + 2)
     assert await env.reasons() == ["InitializationFailed"]

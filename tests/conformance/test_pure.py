@@ -218,7 +218,7 @@ ADDED = {"key": names.TAINT_SHUTDOWN, "effect": "NoSchedule"}
 def test_only_a_ready_node_loses_the_shutdown_taint(
     taints: Sequence[Taint], power: Power | None, left: object
 ) -> None:
-    """Of a ready node nobody asks for the power."""
+    """The power state of a ready node is not requested."""
     ready = "True" if power is None else "False"
     state = None if power is None else InstanceState(exists=True, power=power)
 

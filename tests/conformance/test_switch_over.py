@@ -1,6 +1,6 @@
-"""A cluster that the Go reference settled: the daemon takes over and writes nothing.
+"""The daemon takes over a settled cluster of the Go implementation without a write.
 
-The nodes have the shapes the reference leaves behind: both labels of each pair, the
+The nodes look as the Go implementation leaves them: both labels of each pair, the
 addresses in its order, its taints. Events and metrics are not compared.
 """
 
@@ -36,21 +36,21 @@ host = partial(address, "Hostname")
 
 
 SETTLED: dict[str, dict[str, Any]] = {
-    # The kubelet's Hostname stands behind what the cloud gave.
+    # The kubelet's Hostname follows the cloud's addresses.
     "plain": {"addresses": [internal("10.0.0.1"), external("192.0.2.1"), host("plain")]},
-    # Two addresses of one type: the reference patched nothing into these, again and again.
+    # Two addresses of one type: the Go implementation patched them repeatedly without effect.
     "dual": {
         "addresses": [internal("10.0.0.2"), internal("fd00::2"), host("dual")],
         "annotations": {names.ANNOTATION_PROVIDED_NODE_IP: "10.0.0.2,fd00::2"},
     },
     # Written in another order of the types before the cloud changed its order.
     "order": {"addresses": [host("order"), external("192.0.2.3"), internal("10.0.0.3")]},
-    # The address that matches the node IP first, others of its type gone.
+    # The address that matches the node IP comes first; others of its type are removed.
     "chosen": {
         "addresses": [internal("10.0.1.4"), external("192.0.2.4"), host("chosen")],
         "annotations": {names.ANNOTATION_PROVIDED_NODE_IP: "10.0.1.4"},
     },
-    # A label of the provider, changed by hand since; and types that moved on in the cloud.
+    # A provider label that was edited by hand, and instance types that changed in the cloud.
     "drifted": {
         "addresses": [internal("10.0.0.5"), host("drifted")],
         "labels": {**TOPOLOGY, **KUBELET, "vendor.example.com/rack": "by-hand"},

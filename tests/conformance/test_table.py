@@ -1,4 +1,4 @@
-"""Every row is proved by a test, and every test that names a row names a real one."""
+"""Every row has a test, and every marker names an existing row."""
 
 from __future__ import annotations
 

@@ -45,12 +45,12 @@ ALL, NONE = (True, True, True), (False, False, False)
 
 
 def unmake(world: World, path: str) -> None:
-    """Somebody removes the finalizers too."""
+    """Delete an object and its finalizers."""
     world.server.unmake(path)
 
 
 def attached(world: World, *volumes: str) -> None:
-    """These are attached to the node."""
+    """Attach exactly these volumes to the node."""
     for volume in volumes:
         spec = {
             "attacher": "csi.example.com",

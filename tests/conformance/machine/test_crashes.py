@@ -324,7 +324,7 @@ async def test_deployment_phase_converges_after_a_fault_at_every_call(
 async def test_duplicate_servers_are_reported_by_the_harness(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without the look for a server, another one is made."""
+    """Without the lookup of an existing server, another one is created."""
     monkeypatch.setattr(creation, "match_marked", lambda *_, **__: (None, ""))
     with pytest.raises(AssertionError, match="servers made twice"):
         await disturb("native", PHASES["create"], [FAULTS["killed-after"]], names=["create server"])

@@ -1,4 +1,4 @@
-"""From a Machine to its VM, row by row; before an API server in memory and a scripted driver."""
+"""Creation of VMs, per row of the conformance table; with in-memory API server and fake driver."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HELD = {"finalizers": [names.FINALIZER]}
 
 
 def without(field: str) -> dict[str, Any]:
-    """The template without a field, or with an empty one."""
+    """Return the template without a capacity field, or with an empty field."""
     capacity = {key: value for key, value in TEMPLATE["capacity"].items() if key != field}  # type: ignore[attr-defined]
     found = {**TEMPLATE, "capacity": capacity}
     return found | ({field: ""} if field in found else {})
@@ -301,7 +301,7 @@ async def test_last_known_state_is_stored_before_the_initialisation(
 async def test_machine_fails_if_an_older_node_of_another_vm_has_its_name(
     world: World, is_old: bool, is_own: bool
 ) -> None:
-    """Its own may seem to be older, by the clock of another cluster."""
+    """The own node may seem older, by the clock of another cluster."""
     provider_id = "fake:///0" if is_own else "fake:///taken"
     world.ready_class()
     world.driver.node_name = lambda _req: "taken"
@@ -426,7 +426,7 @@ async def test_secret_without_user_data_still_creates_a_vm(world: World) -> None
 
 
 def token_of(secret: dict[str, Any]) -> str:
-    """What a kubelet proves itself with."""
+    """Return the bootstrap token in a Secret."""
     data = {key: base64.b64decode(text).decode() for key, text in secret["data"].items()}
     assert secret["type"] == "bootstrap.kubernetes.io/token"
     assert secret["metadata"]["name"] == f"bootstrap-token-{data['token-id']}"
@@ -449,7 +449,7 @@ async def test_deletion_after_a_creation_removes_vm_and_token(
         await advance(1 if fault is None else DENIAL_S + 2)
 
     assert (world.get(), world.driver.vms, world.server.list(TOKENS)) == ({}, {}, [])
-    # A VM that was ordered and never seen is denied twice before the machine goes.
+    # An ordered VM that was never seen must be NotFound twice before the machine is deleted.
     assert world.driver.calls["delete_machine"] == (1 if fault is None else 2)
 
 
@@ -458,7 +458,7 @@ async def test_deletion_after_a_creation_removes_vm_and_token(
 async def test_vm_that_fails_to_start_fails_its_machine_at_once(
     world: Ready, kind: type[errors.CloudError]
 ) -> None:
-    """The answer is final: who waited for the timeout would wait for nothing."""
+    """The error is final, so that the creation timeout is not awaited."""
     lost = kind("no room for it").carrying(MachineInfo(phase=Phase.FAILED))
     world.driver.faults["initialize_machine"] = [errors.RetryAfter("boots", seconds=2.0), lost]
     async with world.running("machine", "machineclass"):
@@ -477,7 +477,7 @@ async def test_vm_that_fails_to_start_fails_its_machine_at_once(
 
 @pytest.mark.row("machine-create-18")
 async def test_failed_vm_without_stored_provider_id_is_recreated(world: Ready) -> None:
-    """As long as no provider ID is written down the machine itself tries again."""
+    """Without a stored provider ID the same machine retries the creation."""
     lost = errors.Aborted("the host died").carrying(MachineInfo(phase=Phase.FAILED))
     world.driver.faults["create_machine"] = [lost]
     async with world.running("machine", "machineclass"):

@@ -1,5 +1,5 @@
-"""A creation with a driver that finds VMs by name alone (`from_gardener`): no VM is forgotten,
-none is created twice, and none of another owner is touched."""
+"""Creation with a driver that finds VMs only by name (`from_gardener`): no VM is leaked,
+none is created twice, and none of another owner is changed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NamedVMs:
         disks: names of the machines that they were made for.
         calls: methods in the order of their calls.
         fails: raised by the next creation, after the VM and its disk were created.
-        hidden: provider IDs that listings and questions by name do not show yet.
+        hidden: provider IDs that listings and lookups by name do not show yet.
     """
 
     def __init__(self) -> None:
@@ -97,14 +97,14 @@ class NamedVMs:
 
 
 def by_name(**rules: Any) -> tuple[World, NamedVMs]:
-    """A world with a class, and the cloud of its driver, which knows names only."""
+    """Return a world with a class, and the cloud of its name-only driver."""
     world, cloud = Ready(**rules), NamedVMs()
     world.driver = from_gardener(cloud)  # type: ignore[assignment]
     return world, cloud
 
 
 def record(world: World, path: str) -> None:
-    """A former controller recorded the creation of the Machine."""
+    """Record the start of the creation, as a former controller would."""
     annotations = {names.ANNOTATION_CREATION: world.identity().uid}
     world.server.patch(path, {"metadata": {"annotations": annotations}})
 
@@ -171,7 +171,7 @@ async def test_leftover_disk_of_a_failed_creation_is_deleted() -> None:
 
 @pytest.mark.parametrize("place", ["annotation", "state"])
 async def test_vm_ordered_before_a_crash_is_adopted_by_the_successor(place: str) -> None:
-    """Its successor finds the record: in the annotation, or where an earlier release kept it."""
+    """The creation record is in the annotation, or in the status as in an earlier release."""
     world, cloud = by_name()
     path = world.machine()
     if place == "annotation":
@@ -210,7 +210,7 @@ async def test_creation_record_of_an_earlier_release_survives_status_writes() ->
 
 @pytest.mark.parametrize("uid", ["", "of-another-machine"])
 async def test_foreign_vm_of_the_same_name_is_left_alone(uid: str) -> None:
-    """Also with the record of another object, such as one restored from a backup."""
+    """Also if the creation record is that of another object, for example after a restore."""
     world, cloud = by_name()
     cloud.vms["fake:///theirs"] = "m0"
     async with world.running(*CREATE):
@@ -250,7 +250,7 @@ async def test_provider_id_of_a_vm_with_another_name_is_rejected() -> None:
 
 
 async def test_contradicting_listing_and_status_adopt_no_vm() -> None:
-    """Two VMs have the name, and listing and status show one each."""
+    """Two VMs have the name; the listing shows one, the status call the other."""
     world, cloud = by_name()
     path = world.machine()
     record(world, path)
@@ -286,7 +286,7 @@ async def test_vm_that_becomes_visible_late_is_deleted_with_its_machine() -> Non
 
 
 async def test_forced_deletion_waits_for_the_class_of_an_ordered_vm() -> None:
-    """Without its class the cloud cannot be asked; the machine waits for the class."""
+    """Without the class no cloud call is possible; the machine waits for the class."""
     world, cloud = by_name()
     labels = {"force-deletion": "true"}
     path = world.machine(metadata={"finalizers": [names.FINALIZER], "labels": labels})
@@ -307,7 +307,7 @@ async def test_forced_deletion_waits_for_the_class_of_an_ordered_vm() -> None:
 @pytest.mark.parametrize("status", [500, 403, 409])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4, 5])
 async def test_rejected_write_during_creation_causes_no_second_vm(status: int, nth: int) -> None:
-    """Whichever write it is: one VM, and its provider ID is stored."""
+    """For each write: one VM is created, and its provider ID is stored."""
     world, cloud = by_name()
     writes = 0
 

@@ -1,4 +1,4 @@
-"""A CustomResourceDefinition that is deleted takes no VM along."""
+"""Deletion of a CustomResourceDefinition must not delete VMs."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_crd_read_from_before_a_deletion_is_not_trusted(world: World) -> N
 async def test_deletion_during_downtime_is_judged_by_its_timestamp(
     world: World, earlier_s: float, left: int
 ) -> None:
-    """One second may be the difference between the clocks of two API servers."""
+    """A difference of one second may come from the clocks of two API servers."""
     (path,) = lived(world)
     await advance(10)
     world.server.drop(path)
@@ -151,7 +151,7 @@ async def test_deletion_started_before_the_crd_deletion_continues(world: World) 
 
 
 async def test_machine_that_outlived_a_former_crd_keeps_its_vm(world: World) -> None:
-    """Without its finalizer a CRD goes at once, and its objects come back with the next one."""
+    """Without its finalizer a CRD is deleted at once; its objects reappear with the next CRD."""
     lived(world)
     await advance(10)
     world.server.drop(CRD)
@@ -188,7 +188,7 @@ async def test_forbidden_crd_read_allows_deletions_with_one_warning(world: World
 
 
 async def test_forbidden_answer_of_a_starting_api_server_deletes_no_vm(world: World) -> None:
-    """It refuses every request until it has read the roles."""
+    """A starting API server answers 403 until it has loaded the roles."""
     lived(world)
     async with world.running(*WORK):
         await advance(5)

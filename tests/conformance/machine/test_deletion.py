@@ -1,4 +1,4 @@
-"""From the wish to delete a Machine to its end, row by row, in texts that others read."""
+"""Deletion of Machines per row of the conformance table, with the texts that other tools parse."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ SAID = {
     "16": (DeletionStage.STATUS, StageOutcome.NO_TARGET, "", ALONE),
     "17": (DeletionStage.NODE, StageOutcome.NO_LABEL, "", UNLABELLED),
 }
-"""Row -> stage, what came of it, the words of an error, and the text."""
+"""Row -> stage, outcome, text of the error, and description."""
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ FROM: list[tuple[Any, ...]] = [
     ),
     ("machine-delete-15", "Deleting machine from cloud provider", 1, 1),
 ]
-"""Rows, text that stands, drains and deletions of VMs that follow."""
+"""Rows, stored description, and the drains and VM deletions that follow."""
 
 
 @pytest.mark.parametrize(("text", "drains", "deletions"), [case(*each) for each in FROM])
@@ -191,7 +191,7 @@ async def test_deletion_resumes_at_the_stage_in_its_description(
 
     assert world.get(M) == {}
     assert (len(world.drains.tasks), world.driver.calls["delete_machine"]) == (drains, deletions)
-    # The finalizer is all that is left to remove where the text says so.
+    # In the last stage only the finalizer is left to remove.
     assert (world.node_object(M) == {}) is (MARKERS[DeletionStage.FINALIZER] not in text)
     assert world.driver.calls["get_machine_status"] == 0
 
@@ -295,7 +295,7 @@ async def test_deletion_without_target_cluster_deletes_only_the_vm() -> None:
 
 
 async def test_missing_vm_costs_one_status_call_per_deletion_pass(world: Ready) -> None:
-    """As after a restart in the middle of a deletion: nothing is confirmed yet."""
+    """As after a restart during a deletion: the owner of the VM is not confirmed yet."""
     goes(world)
     world.driver.vms.clear()
     await world.run(1, "machine", "machineclass")
@@ -378,7 +378,7 @@ async def test_accepted_vm_deletion_that_fails_is_retried(world: Ready) -> None:
 
 
 async def test_removed_finalizer_stops_the_drain(world: Ready) -> None:
-    """Somebody removes the finalizer: the machine is gone, and its drain ends."""
+    """A user removes the finalizer: the machine is gone, and its drain ends."""
     world.drains.seconds = 3600
     path = goes(world)
     async with world.running("machine", "machineclass"):
@@ -401,7 +401,7 @@ TEXTS = {
     "InPlaceUpdating": "Machine machine-0 is undergoing an in-place update",
     "InPlaceUpdateFailed": "update failed. Initiate node drain",
 }
-"""Phase -> what the reference says of a machine when its deletion is asked for."""
+"""Phase -> description that the Go implementation leaves before a deletion."""
 
 
 @pytest.mark.row("machine-delete-taken-over-01")
@@ -454,7 +454,7 @@ async def test_interrupted_deletion_is_resumed_by_a_successor(
     await world.run(10)
 
     assert left(world) == NONE
-    # A stage that is behind is not done again.
+    # A completed stage is not repeated.
     assert (len(world.drains.tasks) == drained) is (stage is not DeletionStage.DRAIN)
     assert (world.driver.calls["delete_machine"] == deleted) is (stage is DeletionStage.NODE)
 
@@ -475,7 +475,7 @@ MANY, EACH, GRACE_S = 50, 2, 1
 
 
 def draining() -> Drains:
-    """A world with a class, Pods that end, and disruption budgets that count."""
+    """Return a world with a class, terminating Pods and a disruption controller."""
     world = Drains()
     world.drains_really = True
     world.ready_class()
@@ -523,7 +523,7 @@ async def test_deletion_forces_a_drain_once_its_node_stays_unhealthy() -> None:
     world = draining()
     goes(world)
     world.pod("p", node=M)
-    # Never healthy: the budget is not misconfigured then, and may be met some time.
+    # The Pod is never healthy, so that the budget does not count as misconfigured.
     world.pod("elsewhere", node="m0")
     world.sick("m0", Ready="False")
     world.budget(minAvailable=2)
@@ -539,7 +539,7 @@ async def test_deletion_forces_a_drain_once_its_node_stays_unhealthy() -> None:
 
 
 async def test_deletion_of_fifty_machines_needs_few_writes_and_calls() -> None:
-    """Most 6 writes to the API server and 2 calls of the cloud each; 5 s beside the Pods' grace."""
+    """At most 6 API writes and 2 cloud calls per machine, and 5 s beyond the Pods' grace period."""
     world = draining()
     for number in range(MANY):
         name = f"n{number}"

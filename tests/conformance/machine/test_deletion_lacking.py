@@ -1,4 +1,4 @@
-"""What a deletion lacks: class, Secret, project, node; row by row."""
+"""Deletion without class, Secret, credentials or node, per row of the conformance table."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_deletion_uses_the_last_known_class_and_secret(world: World, gone:
         await advance(1)
         world.server.drop(path)
         await advance(5)
-        # A class that is gone with its last machine is forgotten; one that is there is not.
+        # A deleted class is dropped with its last machine; an existing one is kept.
         assert list(world.caches._usable) == ([] if gone == CLASS else ["default/small"])
 
     assert left(world) == NONE
@@ -206,7 +206,7 @@ async def lost(world: World, *others: str) -> None:
 
 @pytest.mark.row("machine-delete-project-01")
 async def test_vm_invisible_to_new_credentials_blocks_the_deletion(world: World) -> None:
-    """It has VMs of this cluster too: those that were made since."""
+    """The new project contains VMs of this cluster too: those created since."""
     path = await made(world)
     vms, world.driver.deleted = dict(world.driver.vms), ["counts on"]
     world.driver.vms.clear()
@@ -243,7 +243,7 @@ async def test_new_credentials_that_showed_the_vm_allow_the_deletion(world: Worl
     async with world.running("machine", "machineclass"):
         await advance(1)
         world.driver.vms.clear()
-    # Another one goes on, and knows that it was seen.
+    # The successor knows that the credentials have shown the VM.
     await world.run(10, "machine", "machineclass")
 
     assert world.get(M) == {}
@@ -264,7 +264,7 @@ async def test_forced_deletion_accepts_a_vm_invisible_to_new_credentials(world: 
 
 
 def recorded(world: World, name: str = M) -> int:
-    """How many origins the VM of a machine has."""
+    """Return the number of origins recorded for the VM of a machine."""
     notes = world.get(name)["metadata"]["annotations"]
     return len(notes[names.ANNOTATION_ORIGIN].split(","))
 
@@ -292,7 +292,7 @@ async def test_vm_listed_with_new_credentials_gets_a_second_origin(
 
 @pytest.mark.row("machine-delete-project-05")
 async def test_credential_rotation_patches_each_machine_once(world: World) -> None:
-    """One patch of each machine, and none while the credentials stay."""
+    """Each machine is patched once, and not at all while the credentials stay the same."""
     world.secret(key="first")
     world.machine_class()
     async with world.running():
@@ -315,7 +315,7 @@ async def test_credential_rotation_patches_each_machine_once(world: World) -> No
 
 @pytest.mark.row("machine-delete-project-05")
 async def test_sibling_vm_listed_before_allows_a_later_deletion(world: World) -> None:
-    """That the new credentials show another VM of the former project is not forgotten with it."""
+    """The sibling VM proves that the new credentials show the same project."""
     path = await made(world, "other")
     lose(world)
     async with world.running():
@@ -329,7 +329,7 @@ async def test_sibling_vm_listed_before_allows_a_later_deletion(world: World) ->
 
 @pytest.mark.row("machine-delete-project-06")
 async def test_wait_for_the_former_credentials_ends_after_ten_minutes(world: World) -> None:
-    """Under another controller too; each look at the cloud confirms that the VM is not there."""
+    """The wait continues across a restart; every listing confirms that the VM is missing."""
     await lost(world)
     async with world.running("machine", "machineclass"):
         await advance(400)
@@ -362,7 +362,7 @@ async def test_another_credential_rotation_restarts_the_wait(world: World) -> No
 
 @pytest.mark.row("machine-delete-project-06")
 async def test_returning_to_former_credentials_resets_the_wait(world: World) -> None:
-    """The same wrong ones begin it anew, also under another controller."""
+    """The same wrong credentials restart the wait, also across a restart."""
     await lost(world)
     async with world.running("machine", "machineclass"):
         await advance(500)
@@ -451,7 +451,7 @@ async def test_vm_deletion_stops_waiting_for_volumes_at_the_timeout(world: Ready
         await advance(115)
         assert left(world) == ALL
         assert "1 volume is still attached" in world.operation(M)["description"]
-    # The time counts on under another one.
+    # The timeout continues under the successor.
     await world.run(30)
 
     assert left(world) == NONE
@@ -475,7 +475,7 @@ async def test_deletion_waits_for_a_creation_in_progress(world: Ready) -> None:
 
 @pytest.mark.row("machine-delete-creation-01")
 async def test_deletion_proceeds_after_a_creation_in_progress_fails(world: Ready) -> None:
-    """Nothing is written of that pass, so that no change brings the machine back."""
+    """The failed pass writes nothing, so that no watch event requeues the machine."""
     world.driver.seconds = 10
     world.driver.faults["create_machine"] = [errors.Unavailable("x"), errors.Unavailable("y" * 99)]
     path = world.machine(M)

@@ -1,4 +1,4 @@
-"""The drain of a node, row by row; before an API server in memory, with Pods that run and end."""
+"""Drains per row of the conformance table; with an in-memory API server and running Pods."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ async def test_misconfigured_disruption_budget_fails_the_drain(
 
 @pytest.mark.row("machine-drain-12")
 async def test_briefly_misconfigured_budget_does_not_fail_the_drain(world: Drains) -> None:
-    """A Pod is gone, and the one that replaces it is yet to be made."""
+    """A Pod is evicted, and its replacement is not created yet."""
     plain(world, 2, grace_s=1)
     world.budget(minAvailable=1)
     world.node("m1")
@@ -257,7 +257,7 @@ async def test_blocked_eviction_is_retried_when_the_budget_allows_it(world: Drai
         assert "needs 2 healthy pods and has 2 currently" in world.progress().message
         assert world.evictions() <= 2 + 1 + 60 / 20 + 1
         watched = world.server.opened["/apis/policy/v1/poddisruptionbudgets"]
-        assert watched == 1 + 1  # ours, and that of their controller
+        assert watched == 1 + 1  # one of the drainer, one of the disruption controller
         before = world.evictions()
         world.pod("newer", node="m1", metadata={"labels": {"app": "web"}})
         await advance(2 + SLOP_S)

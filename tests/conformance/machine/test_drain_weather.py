@@ -1,4 +1,4 @@
-"""What may happen to a drain, row by row: force, volumes, trouble, another leader."""
+"""Drains with force, volumes and API errors, per row of the conformance table."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_drain_is_forced_if_the_node_was_unhealthy_for_five_minutes(
 
 @pytest.mark.row("machine-drain-18")
 async def test_drain_is_forced_five_minutes_after_the_node_turns_unhealthy(world: Drains) -> None:
-    """Its kubelet ends nothing any more; five minutes later force is used, and not before."""
+    """The kubelet terminates no Pod any more; the drain uses force five minutes later."""
     plain(world, 2, grace_s=600)
     async with world.started():
         await advance(2)
@@ -66,7 +66,7 @@ async def test_drain_is_forced_five_minutes_after_the_node_turns_unhealthy(world
 
 @pytest.mark.row("machine-drain-18")
 async def test_node_health_is_confirmed_by_a_read_before_force(world: Drains) -> None:
-    """The cache may be of before: what it says is confirmed."""
+    """The cache may be stale, so that the node is read before force is used."""
     world.pod("p0", grace_s=60)
     well = world.node_object()
     async with world.draining():
@@ -251,7 +251,7 @@ async def test_node_write_errors_fail_the_drain_except_forced_status_writes(
 async def test_api_server_errors_do_not_consume_eviction_retries(
     world: Drains, trouble: KubeError
 ) -> None:
-    """Uses up nobody's patience."""
+    """Server errors and lost connections are retried beyond the limit of one retry."""
     world.pod("p0", grace_s=1)
     async with world.draining():
         await advance(1)
@@ -283,7 +283,7 @@ async def test_pod_that_does_not_terminate_is_named_in_the_failure(world: Drains
 
 @pytest.mark.row("machine-drain-28")
 async def test_drain_of_fifty_nodes_needs_few_requests(world: Drains) -> None:
-    """They take their Pods' grace and little more, and nothing is read again and again."""
+    """The drains take little longer than the grace period, without polling reads."""
     for number in range(50):
         world.machine(f"m{number}")
         if number:

@@ -1,4 +1,4 @@
-"""Machines whose nodes fall sick, row by row; before an API server in memory."""
+"""Machines with unhealthy nodes per row of the conformance table; with an in-memory API server."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_unhealthy_or_deleted_node_makes_its_machine_unknown(
     world.joined()
     async with world.running("machine"):
         await advance(5)
-        # Our finalizer holds it: whoever deletes it means the machine.
+        # With our finalizer, the deletion of the node would delete the machine.
         world.server.patch(f"{NODES_PATH}/m0", {"metadata": {"finalizers": None}})
         if conditions:
             world.heartbeat(**conditions)
@@ -177,7 +177,7 @@ async def test_machine_health_settings_override_the_flags(world: World) -> None:
         ]
         await advance(500)
 
-    # Of machines without a group each is alone.
+    # Machines without a group do not wait for each other.
     assert [world.phase(f"m{number}") for number in range(3)] == ["Failed"] * 3
 
 
@@ -219,7 +219,7 @@ async def test_health_timeout_continues_across_leaders(world: World) -> None:
     "phase", [one.value for one in Phase if one.value not in ("", "?", "CrashLoopBackOff")]
 )
 async def test_machines_of_the_go_implementation_are_taken_over(world: World, phase: str) -> None:
-    """With a node that is well they run, and the cloud is not asked about them."""
+    """With a healthy node they become Running, without cloud calls."""
     world.joined(phase=phase)
     await world.run(1800, "machine")
 
@@ -262,8 +262,8 @@ async def test_wall_clock_jump_does_not_change_the_timeouts() -> None:
 async def test_api_server_outage_restarts_the_health_timeout_unless_short(
     outage_s: int, left_s: int
 ) -> None:
-    """Whatever the time was before: nodes that could not report had no time to do so either. A
-    long outage freezes the machine, which is taken for well when it thaws."""
+    """Nodes cannot report during an outage: unless it is short, the timeout restarts. A
+    long outage freezes the machine, which counts as healthy when it is unfrozen."""
     server = FragileServer()
     world = World(server)
     world.joined(phase="Unknown", ready="Unknown")
@@ -274,7 +274,7 @@ async def test_api_server_outage_restarts_the_health_timeout_unless_short(
         server.returns()
         await advance(left_s - 5)
         assert world.phase() == "Unknown"
-        # The watch comes back after a pause of its own.
+        # The watch reconnects after a back-off.
         await advance(120)
 
     assert world.phase() == "Failed"
@@ -282,7 +282,7 @@ async def test_api_server_outage_restarts_the_health_timeout_unless_short(
 
 @pytest.mark.row("machine-phase-16")
 async def test_after_an_outage_nodes_have_time_to_report() -> None:
-    """Somebody else calls them sick, as they could not say anything."""
+    """Another controller sets Ready=Unknown, because the nodes could not report."""
     server = FragileServer()
     world = World(server)
     world.joined()
@@ -305,7 +305,7 @@ async def test_after_an_outage_nodes_have_time_to_report() -> None:
 
 
 async def test_disconnected_cache_fails_no_machine() -> None:
-    """The API server answers that the node is well; the cache has it sick, and stays so."""
+    """The API server has a healthy node; the disconnected cache still has an unhealthy one."""
     server = FragileServer()
     world = World(server)
     world.joined()
@@ -326,7 +326,7 @@ async def test_disconnected_cache_fails_no_machine() -> None:
 
 @pytest.mark.row("machine-phase-17")
 async def test_flapping_node_causes_few_writes_and_finally_fails(world: World) -> None:
-    """Well for ten seconds of every minute."""
+    """The node is healthy for ten seconds of every minute."""
     world.joined()
     async with world.running("machine"):
         await advance(5)
@@ -342,7 +342,7 @@ async def test_flapping_node_causes_few_writes_and_finally_fails(world: World) -
 
 
 async def test_slowly_flapping_node_does_not_fail_its_machine(world: World) -> None:
-    """Well for longer than it takes to be believed."""
+    """The node is healthy for longer than the required steady time."""
     world.joined()
     async with world.running("machine"):
         for _ in range(20):
@@ -370,7 +370,7 @@ async def test_node_claimed_by_two_machines_fails_neither(world: World) -> None:
 async def test_malformed_node_does_not_change_the_phase(
     unreadable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An empty name: there is a node whose name could not be read."""
+    """An empty key means a malformed node without a readable name."""
     world, keys = World(), {unreadable}
     world.lived()
     if unreadable:
@@ -390,7 +390,7 @@ async def test_malformed_node_does_not_change_the_phase(
 async def test_stale_cache_alone_fails_no_machine(
     world: World, answers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The watch brings nothing, and says nothing of it."""
+    """The watch delivers nothing without reporting an error."""
     world.joined(phase="Unknown", ready="Unknown")
     refused = Unreachable("no", kind="timeout")
     async with world.running("machine"):
@@ -498,7 +498,7 @@ MACHINES, NODES = "/machines/", "/nodes/"
 
 
 def away(world: World, part: str) -> list[bool]:
-    """No look at one of the kinds is answered, as long as the first of these is true."""
+    """Fail the probes of one kind while the first item of the returned list is true."""
     is_away = [True]
     world.server.refuse = lambda method, path: (
         ServerError(status=503, reason="ServiceUnavailable", message="away")
@@ -509,7 +509,7 @@ def away(world: World, part: str) -> list[bool]:
 
 
 def frozen() -> float | None:
-    """What the metric says."""
+    """Return the value of the freeze metric."""
     return REGISTRY.get_sample_value("mcm_machine_controller_frozen")
 
 

@@ -1,4 +1,4 @@
-"""Updates in place, row by row: what is decided, and what is written."""
+"""In-place updates per row of the conformance table: decisions and node patches."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_set_sizes_during_an_in_place_update(
 
 @pytest.mark.row("rollout-inplace-11")
 def test_in_place_rollback_does_not_recreate_moved_machines() -> None:
-    """What moved away is not made once more, though it may make machines again from now on."""
+    """The old set may create machines again, but does not recreate those that moved away."""
     again = structs.replace(old(2, machines("old", 1)), template=Template(essence="new"))
     former = new(0, moved(1))
     former = structs.replace(former, template=Template(essence="former"))
@@ -141,7 +141,7 @@ def test_stopped_in_place_update_accounts_for_moved_machines(wish: dict[str, Any
 
 @pytest.mark.row("rollout-inplace-15")
 def test_old_set_does_not_grow_while_paused() -> None:
-    """It may make no machines: what it got it would lose in the next pass, and get again."""
+    """The old set may not create machines: its size would change back and forth in every pass."""
     assert sizes(decided(old(3), new(0), replicas=5, is_paused=True)) == {}
     one_failed = old(3, machines("old", 2))
     assert sizes(decided(one_failed, new(0), is_paused=True)) == {"old": 2}

@@ -1,4 +1,4 @@
-"""Many nodes that are sick at once, row by row: machines are given up one at a time."""
+"""Many unhealthy nodes at once, per row of the conformance table: one replacement at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 def crowd(world: World, count: int = 8) -> None:
-    """Others that run, so that this is no meltdown."""
+    """Add running machines, so that there is no meltdown."""
     for number in range(count):
         world.joined(f"w{number}", group="w")
 
@@ -75,7 +75,7 @@ async def test_slow_api_server_still_fails_one_machine_at_a_time(world: World) -
 
 
 async def test_unreadable_node_lets_the_next_machine_fail_instead(world: World) -> None:
-    """The API server does not answer about one node."""
+    """Reads of one node time out."""
     crowd(world)
     for number in range(2):
         world.joined(f"m{number}", phase="Unknown", group="d", ready="Unknown")
@@ -104,7 +104,7 @@ async def test_machines_of_one_set_fail_one_by_one_and_unowned_ones_together(
 
 @pytest.mark.row("machine-meltdown-05")
 async def test_meltdown_replaces_unhealthy_machines_one_at_a_time() -> None:
-    """Of five deployments; one machine at a time goes, and nobody but that one."""
+    """Machines of five deployments: one at a time is replaced, and only unhealthy ones."""
     world, most = World(), 0
     for number in range(20):
         world.joined(f"m{number}", group=f"d{number % 5}")
@@ -160,7 +160,7 @@ async def test_preserved_machine_blocks_no_other_replacement(world: World) -> No
         world.heartbeat(Ready="True")
         await advance(1)
 
-    # In the very write that says that it has failed.
+    # The expiry is in the same write as the phase Failed.
     failed = [one for one in wrote if one["phase"] == "Failed"]
     assert 0 < len(failed) < len(wrote)
     assert all("preserveExpiryTime" in one for one in failed)
@@ -180,7 +180,7 @@ async def test_preserved_machine_blocks_no_other_replacement(world: World) -> No
 async def test_machine_without_quota_delays_no_replacement_of_other_groups(
     world: World, when: str
 ) -> None:
-    """All nodes are lost, and a machine of another pool waits for quota."""
+    """All nodes are unhealthy, and a machine of another group waits for quota."""
     world.driver.faults["create_machine"] = errors.ResourceExhausted("no quota")
     world.ready_class()
     for number in range(4):
@@ -204,7 +204,7 @@ async def test_machine_without_quota_delays_no_replacement_of_other_groups(
         world.server.unmake(f"{BASE}/machines/{first}")
         await advance(5)
 
-    # With the second one less than three are sick, which is no meltdown.
+    # After the first replacement fewer than three are unhealthy, which ends the meltdown.
     others = {f"m{number}" for number in range(4)} - {first}
     assert {world.phase(name) for name in others} == {"Failed"}
 

@@ -1,4 +1,4 @@
-"""The names, kinds and labels by which dashboards of the Go machine-controller ask."""
+"""Names, types and labels of the metrics of the Go machine-controller-manager."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ mcm_cloud_api_driver_requests_failed_total counter {error_code,operation,provide
 @pytest.mark.row("machine-metrics-01", "machine-metrics-02")
 @pytest.mark.parametrize("line", GO.split("\n")[1:-1])
 def test_metrics_of_the_go_implementation_are_exposed(line: str) -> None:
-    """Times of creations and joins are histograms too."""
+    """The durations of creation and join exist as histograms too."""
     assert f"\n{line}" in METRICS
     for step in ("create", "join"):
         assert f"\nccm_machine_{step}_duration_seconds histogram" in METRICS

@@ -1,4 +1,4 @@
-"""Finalizers of classes and Secrets, and what a machine keeps on its node, row by row."""
+"""Finalizers of classes and Secrets, and node templates, per row of the conformance table."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_secret_finalizer_follows_the_class_reference(world: World, field:
 
 
 class Picky(FakeDriver):
-    """Looks at specs."""
+    """Driver that validates specs."""
 
     async def validate_spec(
         self, spec: dict[str, Any], credentials: Credentials, live: bool
@@ -233,7 +233,7 @@ class Joined:
         self.world.server.patch(self.path, {"spec": {"nodeTemplate": changes}})
 
     def edit(self, **metadata: Any) -> None:
-        """Somebody edits the node."""
+        """Edit the node as a user."""
         self.world.server.patch(f"{NODES_PATH}/m0", {"metadata": metadata}, STRATEGIC)
 
     async def found(self) -> dict[str, Any]:
@@ -261,7 +261,7 @@ def joined(world: World, template: dict[str, Any] | None = None, **more: Any) ->
 
 
 def kept(node: dict[str, Any]) -> tuple[dict[str, str], set[tuple[str, str, str]]]:
-    """Labels that are no machine name, and taints."""
+    """Return labels and taints without those of the controllers."""
     labels = {key: text for key, text in node["metadata"]["labels"].items() if "/" not in key}
     taints = {
         (one["key"], one.get("value", ""), one["effect"])

@@ -1,4 +1,4 @@
-"""The brake against too many machines, row by row."""
+"""The limit of machines per set (freeze), per row of the conformance table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.virtual_time
 
 WEB, DEPLOYMENT = f"{SETS}/web", f"{DEPLOYMENTS}/web"
 PERIOD_S = 66.0
-"""With its jitter."""
+"""Period of the check, including its jitter."""
 
 ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "30%", "maxUnavailable": 0}}
 IN_PLACE = {"type": "InPlaceUpdate", "inPlaceUpdate": {"maxSurge": 1, "maxUnavailable": 1}}
@@ -41,7 +41,7 @@ class Crowd(Sets):
     """A set with many machines, alone or of a deployment."""
 
     def crowd(self, count: int, *, replicas: int = 3, of: str = "") -> str:
-        """So many machines of the set; its UID."""
+        """Create the set with this number of machines; return its UID."""
         owner = self.set(replicas=replicas, metadata=owned_by_deployment(of) if of else {})
         self.more(count, owner)
         return owner
@@ -52,12 +52,12 @@ class Crowd(Sets):
             self.member(f"m{number}", owner=owner)
 
     def fewer(self, *numbers: int) -> None:
-        """Some of them are gone."""
+        """Delete machines by number."""
         for number in numbers:
             self.server.drop(f"{MACHINES}/m{number}")
 
     def frozen(self, path: str = WEB) -> tuple[bool, str]:
-        """Whether an object is, and the reason that its condition gives."""
+        """Return whether the object has the freeze label, and the reason of its condition."""
         found = self.server.get(path) or {}
         label = found["metadata"].get("labels", {}).get("freeze") == "True"
         status = found.get("status", {})
@@ -168,7 +168,7 @@ async def test_machines_are_counted_on_creation_and_every_minute(world: Crowd) -
         await advance(1)
         assert world.frozen() == FROZEN
 
-        # What is wanted changes without a machine.
+        # A change of replicas alone triggers no check.
         world.change(WEB, spec={"replicas": 4})
         await advance(1)
         assert world.frozen() == FROZEN

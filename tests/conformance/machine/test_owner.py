@@ -1,4 +1,4 @@
-"""Whose VM and node a Machine may touch: its fields can be set by anybody who may edit Machines."""
+"""Ownership of VMs and nodes: who can edit Machines can set any provider ID and node label."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.virtual_time
 
 CONTROL_PLANE = "cp-1"
 LISTED_S = 3_600
-"""Seconds in which the safety controller lists the VMs."""
+"""Longer than the listing period of the safety controller."""
 CP_ID = f"fake:///{CONTROL_PLANE}"
 TEMPLATE = {
     "metadata": {"labels": {"stolen": "yes"}},
@@ -47,7 +47,7 @@ def thief(world: World, *, phase: str = "Running", text: str = "") -> str:
 
 
 def untouched(world: World) -> bool:
-    """Whether server and node are as they were."""
+    """Return whether server and node are unchanged."""
     node = world.node_object(CONTROL_PLANE)
     metadata, taints = node["metadata"], node["spec"].get("taints") or ()
     is_written = (

@@ -1,4 +1,4 @@
-"""How many machines a set makes, and which it deletes, row by row, as pure decisions."""
+"""Scaling decisions of MachineSets, per row of the conformance table, without an API server."""
 
 from __future__ import annotations
 

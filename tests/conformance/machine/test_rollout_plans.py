@@ -1,4 +1,4 @@
-"""What is decided about a deployment, row by row, from the views alone."""
+"""Rollout plans per row of the conformance table, without an API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of deployments, row by row; before an API server in memory."""
+"""MachineDeployments per row of the conformance table; with an in-memory API server."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_invalid_strategy_is_rejected(
 
 
 class AnyStrategy(Rolling):
-    """The CRD lists no values, as Gardener's does not."""
+    """The CRD has no enum of strategy types, like that of Gardener."""
 
     def define(self) -> None:
         super().define()
@@ -451,11 +451,11 @@ IN_PLACE = {"maxSurge": 0, "maxUnavailable": 1, "orchestrationType": "Manual"}
 async def test_only_the_chosen_machine_is_deleted_in_a_stopped_rollout(
     world: Rolling, kind: str, in_place: bool
 ) -> None:
-    """Whichever set the machine belongs to."""
+    """Holds for machines of the old and of the new set."""
     async with world.at_rest(replicas=6, strategy=rolling(0, 3)):
         world.edit(template=template("large"))
         await advance(3)
-        # From here on nothing is exchanged of itself.
+        # From here on the rollout replaces no machine.
         if in_place:
             world.edit(strategy={"type": "InPlaceUpdate", "inPlaceUpdate": IN_PLACE})
         else:
@@ -522,7 +522,7 @@ async def test_scale_down_stays_disabled_for_a_preserved_machine(world: Rolling)
 
 
 HASHES = {"small": "2894136487", "large": "743915321"}
-"""As the reference writes them: over a dump of its own structs, which nobody else can make."""
+"""Hashes of the Go implementation, over a dump of Go structs; they cannot be recomputed here."""
 
 
 def set_of_the_reference(world: Rolling, uid: str, kind: str, count: int, revision: str) -> None:
@@ -576,7 +576,7 @@ def in_mid_roll() -> Rolling:
 
 
 def essentials(world: Rolling) -> list[dict[str, Any]]:
-    """What the reference reads of sets."""
+    """Return the fields of sets that the Go implementation reads."""
     return [
         {
             "labels": one["metadata"]["labels"],

@@ -159,14 +159,14 @@ async def test_machine_deletion_and_out_of_range_error_trigger_a_pass(world: Rea
 
 
 async def listings(world: World, seconds: float) -> int:
-    """How many come in that time."""
+    """Return the number of listings in that time."""
     before = world.driver.calls["list_machines"]
     await advance(seconds)
     return world.driver.calls["list_machines"] - before
 
 
 class HalfDeaf(FakeDriver):
-    """Cannot list one pool."""
+    """Driver that cannot list one pool."""
 
     async def list_machines(self, req: ListMachinesRequest) -> list[MachineRecord]:
         found = await super().list_machines(req)
@@ -199,7 +199,7 @@ async def test_unmarked_or_foreign_vm_is_not_deleted(world: Ready, cluster: str)
 
 @pytest.mark.row("machine-orphans-07")
 async def test_unmarked_vm_is_reported_again_after_it_vanished(world: Ready) -> None:
-    """What is gone is forgotten: a daemon meets many strangers in its life."""
+    """Reported VMs that vanish are forgotten, so that memory stays bounded."""
     stranger = vm(world, marks=UNMARKED)
     async with world.running("machinesafety"):
         await passes(2)
@@ -266,7 +266,7 @@ def elsewhere(world: World, name: str, provider_id: str) -> None:
 
 
 def refused(method: str, path: str) -> Exception | None:
-    """The answer of the API server where we have the rights of one namespace only."""
+    """Forbid the list of Machines in all namespaces."""
     if (method, path) == ("GET", ALL_MACHINES):
         return Forbidden(status=403, reason="Forbidden", message="no")
     return None
@@ -296,7 +296,7 @@ async def test_vm_without_namespace_is_deleted_unless_owned_elsewhere(
 
 @pytest.mark.row("machine-orphans-14")
 async def test_vms_owned_in_another_namespace_do_not_change_the_limit(world: Ready) -> None:
-    """They are live VMs: they neither keep ours from being deleted, nor raise the number."""
+    """VMs in use elsewhere neither block the deletion of orphans nor raise its limit."""
     for number in range(100):
         elsewhere(world, f"m{number}", vm(world, f"m{number}", marks={"namespace": ""}))
     for number in range(7):
@@ -325,7 +325,7 @@ async def test_vm_without_namespace_is_kept_if_listing_all_is_forbidden(world: W
 
 @pytest.mark.row("machine-orphans-13", "machine-orphans-14")
 async def test_namespaces_with_one_cluster_marker_keep_each_others_vms(world: Ready) -> None:
-    """Each has a daemon of its own, and VMs of before and after the mark of the namespace."""
+    """Each namespace has its own daemon, and VMs with and without the namespace mark."""
     for name, namespace in (("m0", "default"), ("m1", "")):
         world.lived(name)
         vm(world, name, uid=world.identity(name).uid, marks={"namespace": namespace})
@@ -354,7 +354,7 @@ def strip(world: World, path: str) -> None:
 
 
 def reasons(world: World) -> list[str]:
-    """Of the events about VMs."""
+    """Return the reasons of the events about VMs."""
     ours = ("DeletedOrphanVM", "OrphanVMsHeld", "UnmarkedVM", "OrphanVMsUnconfirmed")
     return [reason for reason, _ in world.events if reason in ours]
 
@@ -369,7 +369,7 @@ async def test_vm_of_a_machine_without_finalizers_is_deleted_as_orphan(rights: s
     async with world.running("machinesafety"):
         strip(world, path)
         for _ in range(3):
-            # Passes that come at once: the first listings may lag behind a deletion.
+            # Passes in quick succession: the first listings may lag behind a deletion.
             await advance(8)
             world.server.patch(f"{other}/status", {"status": {"lastOperation": TROUBLE}})
             world.server.patch(f"{other}/status", {"status": {"lastOperation": None}})
@@ -450,7 +450,7 @@ async def test_orphan_limit_applies_to_name_only_drivers() -> None:
 @pytest.mark.row("machine-orphans-17")
 @pytest.mark.parametrize("origin", ["typed", "typed before the start", "restored"])
 async def test_vm_assigned_by_a_user_is_not_deleted_as_orphan(origin: str) -> None:
-    """Its provider ID was typed in, or came with a copy of another Machine's object."""
+    """A user set the provider ID, or copied the annotations of another Machine."""
     world, cloud = by_name()
     await made(world, "other")
     notes = world.get("other")["metadata"]["annotations"] if origin == "restored" else {}
@@ -468,7 +468,7 @@ async def test_vm_assigned_by_a_user_is_not_deleted_as_orphan(origin: str) -> No
 
 @pytest.mark.row("machine-orphans-17")
 async def test_ambiguous_vms_of_one_name_are_neither_adopted_nor_deleted() -> None:
-    """Neither is adopted, so that the deletion of the machine deletes neither."""
+    """No VM is adopted, so that the deletion of the machine deletes none."""
     world, cloud = by_name(adopt_unmarked=True)
     cloud.vms |= {"fake:///1": "m0", "fake:///2": "m0"}
     async with world.running():
@@ -529,7 +529,7 @@ async def test_vm_claimed_in_another_namespace_is_kept(tie: str) -> None:
 
 @pytest.mark.row("machine-orphans-17")
 async def test_vm_is_kept_after_the_class_credentials_changed() -> None:
-    """Other credentials may show another project, where the name is another's."""
+    """New credentials may show another project, where a foreign VM has the name."""
     world, cloud = by_name()
     path = await made(world)
     world.server.patch(f"{SECRETS_PATH}/small", {"stringData": {"token": "new"}})
@@ -542,7 +542,7 @@ async def test_vm_is_kept_after_the_class_credentials_changed() -> None:
 
 @pytest.mark.row("machine-orphans-17")
 async def test_vm_of_a_machine_missing_from_a_restored_list_is_kept() -> None:
-    """A new list lacks it, as that of an API server which was restored from an older copy."""
+    """A new list lacks the Machine, as after a restore of etcd from an older backup."""
     world, cloud = by_name()
     path = await made(world)
     world.server.patch(path, {"metadata": {"finalizers": None}})
@@ -570,7 +570,7 @@ async def test_restart_keeps_vms_of_machines_deleted_before() -> None:
 
 @pytest.mark.row("machine-orphans-07")
 async def test_unmarked_vm_is_kept_although_its_driver_marks_vms(world: Ready) -> None:
-    """It has the name of a Machine that is gone, and of no Machine was it ever."""
+    """The VM has the name of a deleted Machine, but never belonged to one."""
     async with world.running("machine", "machineclass"):
         path = world.machine()
         await advance(5)

@@ -1,4 +1,4 @@
-"""MachineSets before an API server, row by row."""
+"""MachineSets per row of the conformance table; with an in-memory API server."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ async def test_rejected_creations_slow_creation_down(world: Sets) -> None:
 
 
 class Slowed(Sets):
-    """A set whose machines fail with a code, until it has slowed down."""
+    """Set whose machines fail with an error code until creation is paused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -270,7 +270,7 @@ class Slowed(Sets):
         self.uid = self.set(replicas=3, metadata=owned_by_deployment(self.deployment(replicas=3)))
 
     async def slows(self, code: str = "") -> None:
-        """Three machines fail, and no more are made."""
+        """Fail three machines, and assert that creation pauses."""
         await advance(5)
         for name in self.here():
             self.becomes(name, "Failed", state="Failed", description="no cores", errorCode=code)
@@ -278,7 +278,7 @@ class Slowed(Sets):
         assert (self.here(), "CreationSlowed" in self.conditions()) == ([], True)
 
     def refused(self, name: str, text: str = "no cores", of: str = "small") -> None:
-        """The cloud refuses to create a machine that is of no set."""
+        """Reject the creation of a machine without a set."""
         self.machine(name, **{"class": {"kind": "MachineClass", "name": of}})
         self.becomes(
             name,
@@ -289,7 +289,7 @@ class Slowed(Sets):
         )
 
     def created(self, name: str) -> None:
-        """The cloud creates it now."""
+        """Let the creation of the machine succeed."""
         self.becomes(name, "Pending", state="Processing", errorCode=None)
 
 
@@ -318,7 +318,7 @@ async def test_creation_pause_ends_when_its_cause_is_corrected(
 
         assert len(world.here()) == 3
         assert world.conditions() == {}
-        # All that failed before is forgotten.
+        # Former failures do not count any more.
         for name in world.here()[:2]:
             world.becomes(name, "Failed", state="Failed")
         await advance(5)
@@ -562,7 +562,7 @@ async def test_template_changes_are_pushed_to_existing_machines(world: Sets) -> 
     }
     for name in ("m1", "m2"):
         assert world.get(name)["spec"] == {"class": CLASS, "healthTimeout": "1m"}
-    # Three that were there, and one in the place of the one that goes.
+    # Three existing machines, and one replacement of the deleting machine.
     assert world.server.writes("machines") == writes == 4
 
 

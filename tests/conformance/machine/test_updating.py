@@ -1,4 +1,4 @@
-"""Updates in place on the node, row by row; before an API server in memory, with real drains."""
+"""In-place updates of nodes per row of the conformance table; with real drains."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Updates(Drains):
         self.pod("p")
 
     def label(self, **labels: str | None) -> None:
-        """Somebody labels the node."""
+        """Label the node as a user."""
         keys = {
             "candidate": NAMES.candidate,
             "selected": NAMES.selected,
@@ -79,7 +79,7 @@ class Updates(Drains):
 
     @contextlib.asynccontextmanager
     async def ready(self) -> AsyncIterator[None]:
-        """The node is handed over."""
+        """Run the controllers until the node is ready for its update."""
         async with self.running("machine"):
             self.label(candidate="true", selected="true")
             await advance(15)
@@ -88,7 +88,7 @@ class Updates(Drains):
 
 
 def nobody(_method: str, _path: str) -> None:
-    """Nothing is refused."""
+    """Answer every request."""
 
 
 def reason(found: dict[str, Any]) -> str:
@@ -152,7 +152,7 @@ async def test_failed_drain_before_an_update_is_retried(world: Updates) -> None:
 @row(4)
 @pytest.mark.virtual_time
 async def test_deselected_node_is_not_drained_any_further(world: Updates) -> None:
-    # Never healthy: the budget is not misconfigured then, and may be met some time.
+    # The Pod is never healthy, so that the budget does not count as misconfigured.
     world.node("m1", ready="False")
     world.pod("elsewhere", node="m1")
     world.sick("m1", Ready="False")
@@ -174,7 +174,7 @@ async def test_deselected_node_is_not_drained_any_further(world: Updates) -> Non
 async def test_stale_cache_alone_evicts_no_pod(
     world: Updates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The watch brings nothing: the node was chosen, and is no longer."""
+    """The watch delivers nothing: the cached node is selected, the stored one is not."""
     world.label(candidate="true", selected="true")
     told = {"type": NAMES.update_condition, "status": "True", "reason": NAMES.update_selected}
     path = f"{NODES_PATH}/m0"
@@ -221,7 +221,7 @@ async def test_node_health_is_ignored_during_an_in_place_update(world: Updates) 
 @row(8)
 @pytest.mark.virtual_time
 async def test_updated_machine_is_unknown_until_its_node_is_healthy(world: Updates) -> None:
-    """It runs again only once its node is healthy, and does not wait for that for ever."""
+    """The machine is Unknown, with a health timeout, until its node is healthy."""
     async with world.ready():
         world.heartbeat(Ready="False")
         world.label(went="successful")
@@ -249,7 +249,7 @@ async def test_failed_update_sets_phase_and_reason_until_it_succeeds(world: Upda
         told = {one["type"]: one for one in world.node_object()["status"]["conditions"]}
         assert told[NAMES.update_condition]["message"] == "no space"
         await advance(3600)
-        # Its node is healthy: a person may mend it.
+        # The node is healthy, so that a user can still repair the update.
         assert world.phase() == "InPlaceUpdateFailed"
         world.label(went="successful")
         await advance(2)
@@ -262,7 +262,7 @@ async def test_failed_update_sets_phase_and_reason_until_it_succeeds(world: Upda
 @pytest.mark.parametrize("never", [False, True], ids=["given-up", "never-given-up"])
 @pytest.mark.virtual_time
 async def test_in_place_update_fails_at_its_timeout(world: Updates, never: bool) -> None:
-    """Two of one deployment: neither waits for the other for ever."""
+    """Two machines of one deployment: neither blocks the replacement of the other forever."""
     for name in ("m1", "m2"):
         limits = {"inPlaceUpdateTimeout": "5m", "disableHealthTimeout": never}
         world.lived(name, phase="InPlaceUpdating", group="web", **limits)
@@ -307,7 +307,7 @@ async def test_preservation_is_kept_during_an_in_place_update(world: Updates) ->
 @row(3)
 @pytest.mark.virtual_time
 async def test_machine_to_preserve_when_failed_can_be_updated(world: Updates) -> None:
-    """It is not preserved, so nobody ends its drain for that."""
+    """The machine is not preserved yet, so that its drain is not stopped."""
     wish = {"metadata": {"annotations": {names.ANNOTATION_PRESERVE: "when-failed"}}}
     world.server.patch(M0, wish)
     async with world.ready():
@@ -346,7 +346,7 @@ class Fleet(Rolling):
 
     @contextlib.asynccontextmanager
     async def agents(self) -> AsyncIterator[None]:
-        """They update nodes that are ready for it."""
+        """Run agents that update nodes which are ready for it."""
         task = spawn(self._agents(), name="agents")
         try:
             yield
@@ -378,7 +378,7 @@ class Fleet(Rolling):
 @pytest.mark.row("rollout-inplace-05", "rollout-inplace-09", "rollout-autoscaler-06")
 @pytest.mark.virtual_time
 async def test_deployment_is_updated_in_place_and_then_deleted(world: Fleet) -> None:
-    """All controllers; only the agent on the nodes is played."""
+    """Runs all controllers; only the agents on the nodes are simulated."""
     world.deployment(replicas=3, strategy=IN_PLACE)
     async with world.at_work(*ALL, "machinesafety"), world.agents():
         await world.settled(60)
@@ -405,7 +405,7 @@ async def test_deployment_is_updated_in_place_and_then_deleted(world: Fleet) -> 
         labels = [one["metadata"]["labels"] for one in world.machines()]
         assert len({one["machine-template-hash"] for one in labels}) == 1
         assert not any(NAMES.update_result in one for one in labels)
-        # Once more: what is left of the first update counts for nothing.
+        # A second update: labels left by the first one do not count.
         world.edit(template=template("small"))
         await world.settled(300)
         assert (len(world.seen), world.kinds(), world.least) == (6, {"small": 3}, 2)

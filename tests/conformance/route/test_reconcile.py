@@ -30,7 +30,7 @@ QUICK = RouteSettings(settle_s=0.01, interval_s=0.05)
 
 
 def facts(routes: Sequence[Route]) -> set[tuple[str, str, Sequence[NodeAddress]]]:
-    """What is compared of routes."""
+    """Return the fields of routes that the tests compare."""
     return {(one.target_node, one.destination_cidr, one.target_addresses) for one in routes}
 
 

@@ -1,4 +1,4 @@
-"""What the service controller writes, on both API servers."""
+"""Writes of the service controller, on both API servers."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def test_a_restart_with_a_listing_writes_nothing(services: ServiceEnvironm
 async def test_service_of_the_go_implementation_is_taken_over_unwritten(
     services: ServiceEnvironment,
 ) -> None:
-    """The Go reference's finalizer and status are the ones we would write."""
+    """Finalizer and status of the Go implementation are those that this controller would write."""
     await services.node("n1")
     await services.create(metadata={"finalizers": [F]})
     await services.change(

@@ -1,4 +1,4 @@
-"""The whole daemon, the simulated cloud and an API server: Services from birth to death."""
+"""The whole daemon with simulated cloud and API server: creation and deletion of Services."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_restart_lists_load_balancers_once(whole: harness.Environment) -> 
         await create(whole, f"web{number}")
     for number in range(5):
         await address(whole, f"web{number}")
-    # The node may have come late; its turn as a member is over before the restart.
+    # The node may become a member late; wait for that before the restart.
     await harness.wait_for(lambda: all_have_members(whole), "every load balancer has its member")
     assert await daemon.stop() == 0
     before = len(whole.calls())
