@@ -97,7 +97,8 @@ ANNOTATION_PRESERVED = "node.machine.sapcloud.io/last-applied-node-preserve-valu
 """On a Machine: the value of its Node's preserve annotation that was applied last."""
 
 ANNOTATION_UNFREEZE = "safety.machine.sapcloud.io/unfreeze"
-"""On a MachineDeployment or MachineSet, any value: unfreeze it once."""
+"""On a MachineDeployment or MachineSet, any value: a user requests to unfreeze it. The controller
+removes the annotation after that."""
 
 ANNOTATION_TOKEN_ID = "machine.sapcloud.io/bootstrap-token-id"  # noqa: S105 - a name
 """On a Machine: the ID of its bootstrap token. Ours: MCM derives the ID from the machine's name."""

@@ -33,8 +33,8 @@ from ccm.runtime.writer import ObjectWriter
 
 SYSTEM_NAMESPACE = "kube-system"
 """Namespace of the target cluster whose UID is the default marker of the cluster's VMs, because it
-exists as long as the cluster. In the control cluster its UID is no marker: machines of many target
-clusters may share a control cluster."""
+exists as long as the cluster. The UID of the control cluster's `kube-system` is not used, because
+machines of many target clusters may share a control cluster."""
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -132,8 +132,8 @@ class Caches:
         self._no_nodes: Informer[Node] = Informer.empty(NODES)
         self._no_classes: Informer[Any] = Informer.empty(SECRETS)
         self._opening = asyncio.Lock()
-        """Held until the API server serves the objects: the first controller does the work, and all
-        others wait."""
+        """Held until the API server serves the objects: the first controller that calls `ready`
+        does the work, and all others wait."""
         self._usable: dict[str, ResolvedClass] = {}
 
     @property

@@ -99,7 +99,8 @@ class CRDGuard:
         self._events = events
         self._holds = DeletionBlocks(kind.kind, events, record)
         self._confirmed: set[str] = set()
-        """UIDs of deleted objects whose deletion did not result from the CRD's, or is allowed."""
+        """UIDs of objects whose deletion is not blocked: it did not result from the deletion of the
+        CRD, or a user allows it."""
         self._blocked: dict[str, ObjectReference] = {}
         """UID -> reference of an object whose deletion is blocked."""
         self._lock = asyncio.Lock()
@@ -147,9 +148,9 @@ class CRDGuard:
         self._release(uid)
 
     def _recent_blocking(self, obj: KubeObject) -> CustomResourceDefinition | Forbidden | None:
-        """Return the result of the last read if it is recent and decides; None = read again.
+        """Return the result of the last read if it is recent and sufficient; None = read again.
 
-        A CRD decides only if it blocks the deletion; Forbidden, only if the permission is lacking.
+        A CRD is sufficient if it blocks the deletion; Forbidden, if we surely lack the permission.
         """
         if asyncio.get_running_loop().time() - self._read_at >= BLOCKED_S:
             return None

@@ -36,7 +36,8 @@ class: time to restore a Secret that was replaced by mistake. Without a limit, a
 end after a VM was lost."""
 
 QUICK_S = 5.0
-"""Longest first wait at a stage, in seconds, that writes no status: the next pass will write it."""
+"""Maximum seconds of a first wait at a stage that is not written to the status: the next pass
+follows soon, and writes its own status."""
 
 DENIAL_S = 3.0
 """Minimum seconds between the two queries that must find no VM before a machine is deleted whose

@@ -144,7 +144,9 @@ class ConfirmedVMs:
         return name == machine.name or self.owns_vm(machine)
 
     async def confirm(self, machine: Machine, machine_class: ResolvedClass) -> bool:
-        """Confirm with the cloud, unless done before, that a machine owns its provider ID's VM.
+        """Ask the cloud whether a machine owns the VM of its provider ID.
+
+        If the cloud has confirmed the owner before, it is not queried again.
 
         Returns:
             True: the machine owns the VM. False: there is no provider ID, the class is unusable,

@@ -21,7 +21,8 @@ FAILURES_BEFORE_PAUSE = 3
 """Number of failures in a row that start a pause."""
 
 PAUSES = ExponentialBackoff(base_s=60.0, factor=2.0, cap_s=1800.0)
-"""1, 2, 4 … 30 minutes: each trial after a pause costs a VM and the time until its timeout."""
+"""Durations of the pauses: 1, 2, 4 … 30 minutes. Each trial after a pause costs a VM and the time
+until its timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ unhealthy, the nodes are probably not the cause. Then a machine also waits for r
 unhealthy machines in all other groups, but not for their other creations and deletions.
 
 A machine blocks others only until a time limit, because it may be stuck, for example on a quota.
-The controller acquires a turn for a machine before it writes the phase Failed. The turn ends when
+The controller acquires a turn for a machine before it writes the phase Failed. A turn ends when
 the cache shows the write, so that no two machines fail at the same time. After a restart, the
 blocks are restored from the phases and times on the objects. A machine that is being created then
 counts as a replacement of an unhealthy machine, because it may be one.
@@ -107,9 +107,9 @@ class _Group:
 class FailureBudget:
     """Limit of machines that are marked Failed at the same time.
 
-    The caller reports every change of a machine to `note`, acquires a turn before it marks a
-    machine Failed, and releases a turn that it does not use. A used turn ends when `note` gets the
-    machine with the phase Failed.
+    A turn is the permission to mark a machine Failed. The caller reports every change of a machine
+    to `note`, acquires a turn before it marks a machine Failed, and releases an unused turn. A used
+    turn ends when `note` gets the machine with the phase Failed.
 
     Args:
         limit_s: seconds after which a machine under way no longer blocks others.
@@ -139,7 +139,7 @@ class FailureBudget:
         *,
         age_s: float | None = None,
     ) -> Collection[str]:
-        """Record a change of a machine; return the keys of waiting machines to try again.
+        """Record a change of a machine; return the keys of machines that may get a turn now.
 
         Args:
             key: key of the machine.
@@ -193,7 +193,7 @@ class FailureBudget:
         return None
 
     def release(self, machine: Machine) -> Collection[str]:
-        """Release a machine's turn; return the keys of waiting machines to try again."""
+        """Release a machine's turn; return the keys of machines that may get a turn now."""
         self.waiting.discard(machine.key)
         return self._take_waiting() if self._end_turn(machine.key) else ()
 

@@ -57,8 +57,9 @@ class PhaseTrigger(Enum):
     TIMED_OUT = "late"
     """The phase timed out."""
     UPDATED = "updated"
+    """The updater on the node reported a successful in-place update."""
     UPDATE_FAILED = "not updated"
-    """The updater on the node reported a failed in-place update (`UPDATED`: a successful one)."""
+    """The updater on the node reported a failed in-place update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -294,7 +294,7 @@ def set_labels(
 
 
 def node_patch(node: Node, step: NodeStep, names: Names) -> Patch | None:
-    """Return the patch that makes a step's change of a node; None = up to date."""
+    """Return the patch that makes the change `step` of a node; None = up to date."""
     labels: dict[str, str | None] = dict.fromkeys(
         (names.candidate, names.selected, names.update_result)
     )

@@ -96,8 +96,9 @@ def patch(
     if not metadata and not spec_patch:
         return None
     # A patch replaces the whole list of taints: the resourceVersion precondition protects
-    # concurrent changes. With join annotations it protects one that a user sets at the same time.
-    # All other fields are merged without that precondition: kubelet updates cause no conflict.
+    # concurrent changes of taints. It also keeps us from overwriting an annotation that a user sets
+    # while the node joins. All other fields are merged without the precondition, so that updates of
+    # the kubelet cause no conflict.
     version = version_precondition(node) if spec_patch or initial else {}
     return {**spec_patch, "metadata": uid_precondition(node) | version | metadata}
 
@@ -153,7 +154,7 @@ def capacity_record_patch(
 
 
 def unmanaged_patch(node: Node, settings: MachineSettings) -> Patch | None:
-    """Return the patch that marks a node as without a machine, and removes our finalizer.
+    """Return the patch that annotates a node without a machine, and removes our finalizer.
 
     None = up to date.
     """
@@ -166,7 +167,7 @@ def unmanaged_patch(node: Node, settings: MachineSettings) -> Patch | None:
 
 
 def managed_patch(node: Node, settings: MachineSettings) -> Patch | None:
-    """Return the patch that removes the mark of `unmanaged_patch`; None = up to date."""
+    """Return the patch that removes the annotation of `unmanaged_patch`; None = up to date."""
     if settings.names.unmanaged not in node.annotations:
         return None
     return {"metadata": uid_precondition(node) | {"annotations": {settings.names.unmanaged: None}}}

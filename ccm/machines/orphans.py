@@ -57,7 +57,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanCandidates:
-    """VMs of a listing, compared with the machines of the cache.
+    """Result of the comparison of listed VMs with the machines in the cache.
 
     Attributes:
         owned_count: number of VMs that count as ours.
@@ -76,7 +76,7 @@ class OrphanCandidates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanDecision:
-    """Candidates, compared with a live list of the machines.
+    """Result of the comparison of candidates with a live list of the machines.
 
     Attributes:
         to_delete: VMs to delete.

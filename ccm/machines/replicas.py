@@ -48,7 +48,7 @@ _ORDER = (
     # A machine in an unknown phase may be working.
     {Phase.RUNNING, Phase.UPDATED, Phase.FOREIGN},
 )
-"""Phases in the order of deletions: machines that do less are deleted first."""
+"""Phases in the order of deletions: machines that are least likely to work are deleted first."""
 
 _RANKS: Mapping[Phase, int] = {
     phase: rank for rank, phases in enumerate(_ORDER) for phase in phases

@@ -1,12 +1,12 @@
 """Sizes of the sets of a deployment, chosen so that its bounds always hold. No I/O.
 
-The bounds are the maximum number of machines, and the minimum number of available machines. As the
-size of a set counts the larger of its replicas and its machines that are not being deleted, because
-the set may be about to create machines. A machine counts as available only if it remains after
-every set has shrunk to its replicas; the order of deletions in a set is known. The counts in the
-status of a set are not used, because they lag behind. Nothing is scaled until every set has
-observed its replicas: before that, a set may have created or deleted machines that the caches do
-not show yet.
+The bounds are the maximum number of machines, and the minimum number of available machines. For the
+maximum, a set counts with its replicas or with its machines that are not being deleted, whichever
+is more, because it may be about to create machines. A machine counts as available only if it
+remains after every set has shrunk to its replicas; the order of deletions in a set is known. The
+counts in the status of a set are not used, because they lag behind. Nothing is scaled until every
+set has observed its replicas: before that, a set may have created or deleted machines that the
+caches do not show yet.
 """
 
 from __future__ import annotations

@@ -75,7 +75,8 @@ class Names:
         revision: annotation of deployment and set: revision of the template.
         revision_history: annotation of a set: former revisions.
         desired: annotation of a set: replicas of its deployment when the set was last scaled.
-        most: annotation of a set: replicas and surge of its deployment at that time.
+        most: annotation of a set: sum of replicas and surge of its deployment when the set was last
+            scaled.
         not_copied: annotations of a deployment that are not copied to its sets.
         hold: annotation that keeps the autoscaler from scaling down a node.
         hold_is_ours: annotation of a node on which a machine controller has set `hold`.
@@ -183,6 +184,6 @@ class MachineSettings:
         )
 
     def of(self, machine: Machine) -> MachineSettings:
-        """Return the settings of a machine: values that it sets itself override these."""
+        """Return the settings of a machine: its own values override these settings."""
         own = {name: value for name in _OWN if (value := getattr(machine, name)) is not None}
         return replace(self, **own | ({"health_timeout_s": None} if machine.never_fails else {}))

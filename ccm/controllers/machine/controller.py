@@ -102,7 +102,7 @@ class MachineController:
             reconcile=self.sync,
             workers=WORKERS,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
-            # Machines come last: their classes, Secrets and nodes are cached by then.
+            # The watch of Machines is last: their classes, Secrets and nodes must be cached.
             watches=[
                 Watch(informer=caches.secrets, changed=self._secret_changed),
                 Watch(informer=caches.classes, changed=self._class_changed),

@@ -162,7 +162,7 @@ class Drainer:
         if progress.state is DrainState.DONE:
             _log.info("node drained", **facts, took_s=round(took_s, 3))
             if entry.evictions.tally.total or entry.last_event:
-                # No event for a node that had no Pods to remove: a rollout has many of them.
+                # No event for a node that had no Pods to remove: a rollout has many such nodes.
                 self._record_event(
                     entry, NORMAL, reasons.REASON_DRAINED, f"node drained: {progress.message}"
                 )
@@ -188,7 +188,7 @@ class Drainer:
         entry.wake()
 
     def _record_event(self, entry: _Drain, kind: str, reason: str, text: str) -> None:
-        """Record an event, unless the last one of the drain had the same text."""
+        """Record an event, unless the last event of the drain had the same text."""
         if self._events is not None and entry.last_event != text:
             entry.last_event = text
             self._events.event(

@@ -56,7 +56,7 @@ FORCE_S = 60.0
 """Maximum duration of the forced part of a drain, in seconds (Gardener's MCM)."""
 
 FORCED_AT_ONCE = 16
-"""Number of Pods that are deleted concurrently by force."""
+"""Maximum number of Pods that are deleted concurrently by force."""
 
 BUDGET = "DisruptionBudget"
 """Cause in the API server's error response if a disruption budget refuses an eviction."""
@@ -543,7 +543,7 @@ async def _wait_until(informer: Informer[T], holds: Callable[[], bool]) -> None:
 
     handler = informer.add_handler(name="drain", on_add=note, on_update=note, on_delete=note)
     try:
-        # Waits without a limit: the callers set one (`_ends_within`).
+        # Wait without a limit: the callers set a limit (`_ends_within`).
         while not informer.has_synced:
             with suppress(TimeoutError):
                 await informer.wait_synced(60.0)

@@ -132,7 +132,7 @@ class HealthReconciler:
         return outcome
 
     async def _mark_failed(self, machine: Machine) -> PassResult:
-        """Write the phase after a timeout, if there is a free turn and a live read confirms it."""
+        """Write the phase after a timeout, if the machine gets a turn and a live read agrees."""
         in_turn = health.TIMEOUTS[machine.phase].needs_turn
         if in_turn and (obstacle := self._replacements.acquire(machine, clock.monotonic())):
             self._report_waiting(machine, obstacle.why)
@@ -507,7 +507,7 @@ class InPlaceUpdater:
         return None
 
     def forget(self, key: str) -> None:
-        """Forget the drain of a deleted machine; of a machine in deletion, the deletion drains."""
+        """Forget the drain of a machine that is deleted or being deleted; the deletion drains."""
         self._draining.pop(key, None)
 
     async def _prepare(

@@ -100,7 +100,7 @@ class TerminationQueue:
         )
 
     def add(self, key: str) -> None:
-        """Queue a machine whose deletion changed."""
+        """Queue a machine that is being deleted."""
         self.controller.queue.add(key)
 
     def add_deleted(self, machine: Machine) -> None:
