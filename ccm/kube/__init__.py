@@ -2,15 +2,17 @@
 
 From the bottom up:
 
-- `config` and `credentials`: address of the server, and identity
-- `connections`: kept connections, each with one request at a time
-- `transport`: bytes, with TLS, retries and metrics
+- `config`, `credentials`, `exec_plugin`, `serviceaccount`: address of the server, and identity
+- `connections`: pool of persistent connections, each with one request at a time
+- `transport`: requests and responses as bytes, with TLS, retries and metrics
+- `resources` and `decode`: kinds of objects, and their decoding
 - `client`: typed objects; one `Client` per controller, with its own rate limit
-- `informer`: cache of a kind
-- `workqueue`: keys for workers
+- `informer`: cache of all objects of a kind
+- `workqueue`: queue of keys for workers
 - `leader`: leader election
 - `events`: event recorder
+- `portforward`: port-forward to a Pod
 
-The package knows HTTP, JSON and the API conventions of Kubernetes. The package must not contain a
-term of a cloud, a rule of a controller, or a command-line flag.
+The package knows HTTP, JSON and the API conventions of Kubernetes. It must not contain a term of a
+cloud, a rule of a controller, or a command-line flag.
 """

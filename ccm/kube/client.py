@@ -1,11 +1,11 @@
 """Typed calls to the API server: one `Client` per controller, one `Resource` per kind.
 
 A client has a name (the end of its user agent) and its own rate limiter; all clients share one
-transport. Objects are decoded into the partial types of `ccm.model`. Changes are therefore written
-as patches, and only kinds that are modelled completely may be replaced.
+transport. Objects are decoded into the types of `ccm.model`, which lack many fields. So changes are
+written as patches, and only objects of complete kinds may be replaced (PUT).
 
-In messages that are written to the API server, secrets are masked and long texts are cut
-(`encode`).
+In messages that are written to the API server, such as the message of an Event, secrets are masked
+and long texts are cut (`encode`).
 
 Every call may raise `errors.ApiError` or `errors.Unreachable`; a write through a read-only
 transport raises `errors.WriteRefused`.
@@ -35,11 +35,11 @@ __all__ = ["PAGE_SIZE", "Client", "Page", "Resource", "WatchEvent"]
 T = TypeVar("T", bound=KubeObject)
 
 PAGE_SIZE = 500
-"""Objects per page (chunk size of client-go's pager): decoding it takes a few milliseconds only."""
+"""Objects per page (chunk size of client-go's pager): decoding a page takes a few milliseconds."""
 
 IDLE_GRACE_S = 30.0
-"""Seconds that a watch may be silent beyond the server's own time limit: a busy server may end the
-watch late. After a longer silence the connection counts as dead."""
+"""Seconds for which a watch may be silent after the time at which the server should end it: a busy
+server may end the watch late. After a longer silence the connection counts as dead."""
 
 _JSON = "application/json"
 _STRATEGIC = "application/strategic-merge-patch+json"
@@ -55,11 +55,12 @@ class Client:
         transport: transport, shared by all clients of the process.
         name: suffix of the user agent, such as `node-controller`; empty = none.
         limiter: rate limiter, awaited before each attempt of each request; None = unlimited.
-        timeout_s: time limit of one attempt of one call, in seconds; watches have none. Unlike
-            client-go's default (none), it ends a call to a server that hangs.
-        graceful: whether a drain lets writes finish, with all attempts. The server may still
-            execute a cancelled request when another replica already leads.
-        urgent: whether calls bypass the concurrency limit and the lease guard; for the Lease.
+        timeout_s: time limit in seconds of each attempt of a call, not for watches. client-go has
+            no limit by default; the limit ends a call to a server that hangs.
+        graceful: whether a drain (`ccm.base.drain`) lets writes finish, with all attempts: the
+            server might execute a cancelled write when another replica already leads.
+        urgent: whether calls bypass the concurrency limit and the lease guard; for requests about
+            the Lease.
     """
 
     def __init__(
@@ -81,11 +82,11 @@ class Client:
         self.user_agent = f"{transport.user_agent}/{name}" if name else transport.user_agent
 
     def resource(self, kind: ResourceKind[T]) -> Resource[T]:
-        """Return the calls for one kind."""
+        """Return the `Resource` of a kind, for calls with this client."""
         return Resource(self, kind)
 
     def server_time(self) -> datetime:
-        """Return the time at the API server, independent of the local clock."""
+        """Return the API server's time; see `ServerClock`."""
         return self._transport.clock.now()
 
     async def raw(
@@ -100,7 +101,7 @@ class Client:
     ) -> bytes:
         """Send any request, such as `GET /version`, and return the body of the response.
 
-        `path` must be percent-encoded.
+        `path` must be percent-encoded. `retry`: see `Transport.do`.
         """
         changes = self._graceful and method != "GET"
         async with drain.change() if changes else contextlib.nullcontext():
@@ -120,7 +121,7 @@ class Client:
     def lines(
         self, path: str, *, query: Mapping[str, str], idle_timeout_s: float
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Send a GET and stream the response line by line."""
+        """Send a GET and stream the response line by line; see `Transport.stream`."""
         return self._transport.stream(
             path,
             query=query,
@@ -151,11 +152,11 @@ class Resource(Generic[T]):
         self.kind = kind
 
     def within(self, namespace: str) -> Resource[T]:
-        """Return the resource of one namespace, to list and watch."""
+        """Return a resource that lists and watches only this namespace."""
         return Resource(self._client, self.kind, namespace=namespace)
 
     def where(self, field_selector: str) -> Resource[T]:
-        """Return the resource of objects with these fields, all namespaces, to list and watch."""
+        """Return a resource that lists and watches only matching objects, in all namespaces."""
         return Resource(self._client, self.kind, field_selector=field_selector)
 
     async def get(self, name: str, *, namespace: str = "") -> T:
@@ -173,7 +174,7 @@ class Resource(Generic[T]):
         """Read one page of the newest state.
 
         Args:
-            namespace: empty = all.
+            namespace: namespace of the objects; empty = all namespaces.
             limit: maximum number of objects in the page.
             continue_: token of the previous page; empty = first page.
             field_selector: field selector as in kubectl.
@@ -187,7 +188,11 @@ class Resource(Generic[T]):
     async def pages(
         self, *, namespace: str = "", field_selector: str = ""
     ) -> AsyncIterator[Page[T]]:
-        """Yield all pages in order; raise Gone if a token expires in between."""
+        """Yield all pages of a list in order.
+
+        Raises:
+            errors.Gone: the continue token expired between two pages.
+        """
         token = ""
         while True:
             page = await self.list_page(
@@ -199,9 +204,9 @@ class Resource(Generic[T]):
                 return
 
     async def create(self, obj: T | Mapping[str, Any], *, namespace: str = "") -> T:
-        """Create an object; apiVersion and kind are filled in.
+        """Create an object, with the apiVersion and kind of this resource.
 
-        The namespace defaults to that in the object's metadata.
+        The namespace defaults to the namespace in the object's metadata.
         """
         content = self._content(obj)
         where = namespace or str((content.get("metadata") or {}).get("namespace") or "")
@@ -223,7 +228,7 @@ class Resource(Generic[T]):
     async def patch_strategic(
         self, name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
     ) -> T:
-        """Send a strategic merge patch: lists with a merge key are merged; built-in kinds only."""
+        """Send a strategic merge patch (built-in kinds only); lists with a merge key are merged."""
         path = self._path(name, namespace, subresource)
         return await self._call("PATCH", path, body=patch, content_type=_STRATEGIC)
 
@@ -246,9 +251,11 @@ class Resource(Generic[T]):
         """Delete an object.
 
         Args:
-            uid: UID as precondition; None = any.
-            resource_version: version as precondition; None = any.
-            grace_period_s: grace period of a Pod; None = the Pod's own.
+            name: name of the object.
+            namespace: namespace of the object.
+            uid: UID as precondition; None = no precondition.
+            resource_version: resourceVersion as precondition; None = no precondition.
+            grace_period_s: grace period of a Pod in seconds; None = as in the Pod's spec.
 
         Raises:
             errors.Conflict: the object has another UID or version.
@@ -265,10 +272,10 @@ class Resource(Generic[T]):
         await self._client.raw("DELETE", path, body=_ENCODER.encode(options))
 
     async def evict(self, name: str, *, namespace: str, uid: str) -> None:
-        """Evict a Pod if its disruption budget allows that now; sent only once.
+        """Request the eviction of a Pod, without retries.
 
         Raises:
-            errors.TooManyRequests: the budget does not allow the eviction now.
+            errors.TooManyRequests: a PodDisruptionBudget does not allow the eviction now.
             errors.Conflict: the Pod has another UID.
             errors.NotFound: the Pod does not exist.
         """
@@ -280,7 +287,7 @@ class Resource(Generic[T]):
         }
         path = self._path(name, namespace, "eviction")
         metrics.writes("pods/eviction").inc()
-        # No retries: the caller must learn of a refusal at once.
+        # No retries: the caller must get the error of a refused eviction at once.
         await self._client.raw("POST", path, body=_ENCODER.encode(body), retry=False)
 
     @contextlib.asynccontextmanager
@@ -297,17 +304,20 @@ class Resource(Generic[T]):
         """Watch changes; the iterator ends when the server ends the watch.
 
         Args:
-            namespace: empty = all.
-            resource_version: version to start from; empty = the existing objects, then changes.
+            namespace: namespace of the objects; empty = all namespaces.
+            resource_version: resourceVersion to start from; empty = send the existing objects, then
+                changes.
             timeout_s: seconds after which the server should end the watch.
-            send_initial_events: whether the existing objects come first as ADDED events, ended by a
-                bookmark with `initial_events_end`.
+            send_initial_events: whether the existing objects come first as ADDED events, followed
+                by a bookmark with `initial_events_end`.
             field_selector: field selector as in kubectl.
-            idle_timeout_s: maximum silence; None = a little above `timeout_s`.
+            idle_timeout_s: maximum seconds without a byte; None = `timeout_s` + `IDLE_GRACE_S`.
 
         Raises:
-            errors.ApiError: the server refused the watch, or sent an ERROR event (410: Gone).
-            errors.Unreachable: the connection was cut, was silent, or carried undecodable bytes.
+            errors.ApiError: the server refused the watch, or sent an ERROR event.
+            errors.Gone: `resource_version` is too old.
+            errors.Unreachable: the connection was cut, was silent for too long, or carried
+                undecodable bytes.
         """
         query = {
             "watch": "true",
@@ -377,12 +387,12 @@ _HAS_MESSAGE = re.compile(rb'"(?:error|hostname|message|note)":"')
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
-    """Encode an object or a patch as JSON, with messages masked and cut."""
+    """Encode an object or a patch as JSON; mask secrets in messages, and cut long messages."""
     try:
         sent = _ENCODER.encode(body)
-    except UnicodeEncodeError:  # a lone surrogate in a foreign text, which masking replaces
+    except UnicodeEncodeError:  # a text has a lone surrogate, which masking replaces
         return _ENCODER.encode(_mask_messages("", body))
-    # Fast path: most writes contain no such text.
+    # Fast path: most writes contain no message.
     return _ENCODER.encode(_mask_messages("", body)) if _HAS_MESSAGE.search(sent) else sent
 
 
@@ -392,7 +402,7 @@ def _mask_messages(name: str, value: Any) -> Any:
             return redact.mask_for_api(value)
         return value
     if isinstance(value, Mapping):
-        # Keys that users choose, such as an annotation "note", name no messages.
+        # Keys that users choose, such as an annotation "note", are no names of messages.
         return {
             key: item if key in _USER_KEYED else _mask_messages(str(key), item)
             for key, item in value.items()

@@ -1,12 +1,12 @@
-"""Address of the API server and identity: from inside the cluster, or from a kubeconfig.
+"""Address of the API server and identity: from a Pod's service account, or from a kubeconfig.
 
-`load` reads everything at once and returns the names of the files it read. A caller that watches
-these files can load again, and test the result before use. Every setting of a kubeconfig is either
-honoured or rejected by name. An ignored proxy or impersonation would send requests to the wrong
-server or under the wrong identity.
+`load` reads all files at once and returns their names. A caller that watches these files can load
+again, and test the result before use. Each setting of a kubeconfig is either honoured or rejected
+by name. An ignored proxy or impersonation would send requests to the wrong server or with the wrong
+identity.
 
 The package `kubernetes` is not used, because it accepts any YAML as a kubeconfig. It also loads
-models of the whole API, which costs ten times the CPU of the rest of a start.
+models of the whole API, which takes ten times the CPU time of the rest of a start.
 """
 
 from __future__ import annotations
@@ -39,17 +39,22 @@ T = TypeVar("T")
 
 
 class ClusterConfigError(Exception):
-    """The configuration is missing, unreadable or not supported; the message has the place."""
+    """The configuration is missing, unreadable or not supported.
+
+    The message names the file and the field, or the environment variable.
+    """
 
 
 class Kubeconfig:
-    """Kubeconfig files, merged as in kubectl: the first file with a name takes precedence.
+    """Kubeconfig files, merged as in kubectl.
+
+    Of several clusters, contexts or users with the same name, that of the first file counts.
 
     Args:
-        paths: files, joined by the path separator; missing ones are skipped.
+        paths: paths of files, joined by the path separator; missing files are skipped.
 
     Raises:
-        ConfigError: all files are missing, or one is no kubeconfig.
+        ClusterConfigError: all files are missing, or a file is unreadable or no kubeconfig.
     """
 
     def __init__(self, paths: str) -> None:
@@ -61,14 +66,26 @@ class Kubeconfig:
 
     @property
     def current_context(self) -> str:
-        """Name of the current context; raises ConfigError if none is set."""
+        """Name of the current context.
+
+        Raises:
+            ClusterConfigError: no file sets a current context.
+        """
         for content in self._files.values():
             if content.get("current-context"):
                 return str(content["current-context"])
         raise ClusterConfigError(f"{self._paths}: current-context: is not set")
 
     def section(self, kind: str, name: str) -> KubeconfigSection:
-        """Return the `cluster`, `context` or `user` of a name; raise ConfigError if missing."""
+        """Return a section of a kubeconfig.
+
+        Args:
+            kind: `cluster`, `context` or `user`.
+            name: name of the section.
+
+        Raises:
+            ClusterConfigError: the section is missing or no mapping.
+        """
         for path, content in self._files.items():
             for entry in content.get(f"{kind}s") or ():
                 if entry["name"] == name:
@@ -80,8 +97,12 @@ class Kubeconfig:
 
 
 def _content(path: Path) -> Mapping[str, Any]:
-    """Return the content of a kubeconfig; raise ConfigError for any other file."""
-    # Imported late: a daemon inside a cluster needs no YAML parser.
+    """Return the content of a kubeconfig.
+
+    Raises:
+        ClusterConfigError: the file is unreadable or no kubeconfig.
+    """
+    # Imported here, because a daemon inside a cluster needs no YAML parser.
     from ccm.base import strict_yaml
 
     try:
@@ -107,19 +128,24 @@ def _content(path: Path) -> Mapping[str, Any]:
 
 
 class FileReader:
-    """Reads files and records their signatures."""
+    """Reads files, and records their signatures to detect later changes."""
 
     def __init__(self) -> None:
         self.signatures: dict[Path, Signature] = {}
 
     def read(self, path: Path) -> bytes:
-        """Return the content of a file; raise OSError."""
-        # The signature comes first, so that a change during the read is noticed later.
+        """Return the content of a file; an unreadable file raises OSError."""
+        # Take the signature before the read, so that a change during the read is detected later.
         self.signatures[path] = signature(path)
         return path.read_bytes()
 
     def token(self, path: Path) -> str:
-        """Return the token in a file, stripped; raise OSError or ValueError."""
+        """Return the token in a file, without surrounding whitespace.
+
+        Raises:
+            OSError: the file is unreadable.
+            ValueError: the file is empty, or the token is not valid in a header.
+        """
         token = self.read(path).decode(errors="replace").strip()
         if not token:
             raise ValueError("the file is empty")
@@ -128,37 +154,45 @@ class FileReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeconfigSection:
-    """Section of a kubeconfig, with its place for error messages."""
+    """Section of a kubeconfig.
+
+    All methods that return a field raise `ClusterConfigError` if the value is invalid.
+
+    Attributes:
+        file: the kubeconfig, for messages and relative paths.
+        name: name of the section, for messages.
+        fields: content of the section.
+    """
 
     file: Path
     name: str
     fields: Mapping[str, Any]
 
     def error(self, field: str, words: str) -> ClusterConfigError:
-        """Return the error about a field."""
+        """Return an error about a field; `words` describe the fault."""
         return ClusterConfigError(f"{self.file}: {self.name}: {field}: {words}")
 
     def reject_unsupported(self, honoured: set[str]) -> None:
-        """Raise ConfigError for a field that would be ignored."""
+        """Raise ClusterConfigError if a field is set that is not in `honoured`."""
         for name, value in self.fields.items():
             if name not in honoured and value not in (None, "", False, [], {}):
                 raise self.error(str(name), "is not supported")
 
     def text(self, field: str) -> str:
-        """Return a string; empty = not set."""
+        """Return the string in a field; empty = not set."""
         return self._typed(field, str, "a string")
 
     def flag(self, field: str) -> bool:
-        """Return a boolean; False if it is not set."""
+        """Return the boolean in a field; False if it is not set."""
         return self._typed(field, bool, "true or false")
 
     def path(self, field: str) -> Path | None:
-        """Return a path, relative to the folder of the file; None = not set."""
+        """Return the path in a field, resolved against the folder of `file`; None = not set."""
         value = self.text(field)
         return self.file.parent / value if value else None
 
     def data(self, field: str) -> bytes | None:
-        """Return decoded base64 data; None = not set."""
+        """Return the decoded base64 data in a field; None = not set."""
         value = self.text(field)
         if not value:
             return None
@@ -168,7 +202,14 @@ class KubeconfigSection:
             raise self.error(field, f"is not base64: {problem}") from problem
 
     def content(self, field: str, parts: FileReader) -> bytes | None:
-        """Return inline data or the content of a file; inline data wins, as in client-go."""
+        """Return the inline data in `<field>-data`, else the content of the file in `field`.
+
+        Inline data takes precedence, as in client-go. None = neither is set.
+
+        Args:
+            field: name of the field with the path.
+            parts: reads the file.
+        """
         inline = self.data(f"{field}-data")
         file = self.path(field)
         if inline is not None or file is None:
@@ -181,7 +222,7 @@ class KubeconfigSection:
             ) from problem
 
     def items(self, field: str) -> list[Any]:
-        """Return a list; empty if it is not set."""
+        """Return the list in a field; empty if it is not set."""
         return self._typed(field, list, "a list")
 
     def _typed(self, field: str, kind: type[T], words: str) -> T:
@@ -194,7 +235,7 @@ class KubeconfigSection:
 
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Folder with a Pod's token, its cluster's certificate authority and its namespace."""
+"""Folder in a Pod with the service account's token, the cluster's CA and the Pod's namespace."""
 
 __all__ = ["ClusterConfig", "ClusterConfigError", "load"]
 
@@ -235,17 +276,17 @@ _EXEC_FIELDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """Access to one API server.
+    """Address of one API server, and the identity for requests to it.
 
     Attributes:
-        server: URL, without a slash at the end; may have a path.
+        server: URL of the server, without a slash at the end; may have a path.
         credentials: source of credentials.
         tls: trusted authorities, and the client certificate.
-        namespace: namespace of this Pod, or of the context.
+        namespace: namespace of this Pod, or of the kubeconfig's context.
         disable_compression: whether to request uncompressed responses.
         source: origin of the configuration, for messages.
-        files: files that were read apart from the kubeconfig, with signatures taken before that;
-            without the files that a program reads.
+        files: path of each file that was read, except kubeconfigs -> signature taken before the
+            read. Files that an exec plugin reads are not included.
     """
 
     server: str
@@ -264,17 +305,22 @@ def load(
     environ: Mapping[str, str] | None = None,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> ClusterConfig:
-    """Load the access to the API server; blocking.
+    """Load the address of the API server and the identity; blocks for file I/O.
+
+    Without `kubeconfig` and `master`, load them from the environment and `service_account`, as in a
+    Pod.
 
     Args:
-        kubeconfig: file, or several joined by the path separator; existing ones are merged. Empty
-            together with `master` = inside the cluster.
-        master: server URL that overrides that of the kubeconfig; alone: anonymous access.
-        environ: environment to read and to pass to exec plugins; None = that of the process.
-        service_account: folder with token, ca.crt and namespace.
+        kubeconfig: path of a file, or paths joined by the path separator; existing files are
+            merged.
+        master: server URL that overrides the URL in the kubeconfig. Without `kubeconfig`, access is
+            anonymous.
+        environ: environment to read and to pass to exec plugins; None = environment of the process.
+        service_account: folder with the files `token`, `ca.crt` and `namespace`.
 
     Raises:
-        ConfigError: something is missing, unreadable, contradictory or not supported.
+        ClusterConfigError: the configuration is missing, unreadable, contradictory or not
+            supported.
     """
     variables = os.environ if environ is None else environ
     if kubeconfig:
@@ -319,7 +365,7 @@ def _in_cluster_tls(parts: FileReader, authority: Path) -> TlsSettings:
         settings = TlsSettings(authorities=parts.read(authority))
         build_context(settings)
     except (OSError, ValueError) as problem:
-        # As in client-go: a server with a publicly trusted certificate still works.
+        # Not an error, as in client-go: a server with a publicly trusted certificate still works.
         logger("kube").warning(
             "cluster CA unusable, system CAs trusted instead",
             file=str(authority),
@@ -508,7 +554,7 @@ def _exec_environ(section: KubeconfigSection) -> dict[str, str]:
 def _cluster_info(
     cluster: KubeconfigSection, server: str, settings: TlsSettings
 ) -> Mapping[str, Any]:
-    """Return the cluster information for an exec plugin (client authentication API)."""
+    """Return the cluster information for an exec plugin (`Cluster` of client.authentication)."""
     info: dict[str, Any] = {
         "server": server,
         "tls-server-name": settings.server_name,

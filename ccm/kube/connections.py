@@ -1,12 +1,14 @@
 """Connections to the API server, and the exchange of one request on a connection.
 
-aiohttp's pool opens and keeps the connections, and its parser reads the responses. aiohttp's
-session is not used: for each request it creates a URL, header maps, a writer task and a response
-object. That costs a third of a request's CPU, for features that are not needed here (redirects,
-cookies, proxies, bodies of all kinds). This module sends head and body in one write.
+aiohttp's connection pool opens and keeps the connections, and aiohttp's parser reads the responses.
+aiohttp's `ClientSession` is not used: for each request it creates a URL, header maps, a writer task
+and a response object. That takes a third of a request's CPU time, for features that are not needed
+here (redirects, cookies, proxies, bodies of all kinds). This module sends head and body in one
+write.
 
-A session is a pool with certain TLS settings. When the settings change, new requests use a new
-session. The old session is closed when its last request, possibly a long watch, has ended.
+A `PooledSession` is a pool of connections with the same TLS settings. When the settings change, new
+requests use a new session. The old session is closed when its last request, which may be a long
+watch, has ended.
 """
 
 from __future__ import annotations
@@ -29,24 +31,25 @@ from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Credential
 
 CONNECT_TIMEOUT_S = 10.0
-"""Time limit for connecting to one address of the server, TLS handshake included. Shorter than the
-usual limit of a request, so that a further address can be tried."""
+"""Time limit in seconds for connecting to one address of the server, TLS handshake included.
+Shorter than the usual limit of a request, so that a further address can be tried."""
 
 READ_BUFFER = 2 * 1024 * 1024
-"""Bytes read ahead per connection: a whole object at once."""
+"""Bytes read ahead per connection, enough for a whole object."""
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-"""Settings that detect a dead peer within a minute, even on a watch that is rightly silent."""
+"""Socket options (seconds; count) that detect a dead peer within a minute, even on a watch without
+events."""
 
 _WAITS = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S)
 """Time limit for connecting; the caller sets all other limits."""
 
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
-"""Methods that may be sent twice (RFC 9110, 9.2.2): the server may close a kept connection at the
-moment of its next use."""
+"""Idempotent methods (RFC 9110, 9.2.2), which are sent again if a kept connection fails: the server
+may close it at the moment of its next use."""
 
 _INTERIM = frozenset({100, 102, 103})
-"""Statuses of interim responses, which precede the final one."""
+"""Statuses of interim responses, which precede the final response."""
 
 _LINE_ENDS = re.compile(r"[\r\n\0]")
 
@@ -75,7 +78,7 @@ class ServerResponse:
         self._connection = connection
 
     async def read(self) -> bytes:
-        """Return the whole body; the connection becomes free, or closed if the response was cut."""
+        """Return the whole body, and free the connection; a cut response closes the connection."""
         try:
             # A short body arrived together with the head.
             if self.content.is_eof():
@@ -86,7 +89,7 @@ class ServerResponse:
             self._connection.release()
 
     def close(self) -> None:
-        """Close the connection without reading the rest."""
+        """Close the connection without reading the rest of the response."""
         self._connection.close()
 
 
@@ -94,9 +97,9 @@ class ConnectionPool:
     """Pool of connections to one server.
 
     Args:
-        server: URL of the server; only scheme, host and port count.
+        server: URL of the server; only scheme, host and port are used.
         context: TLS context; None = the server has no TLS.
-        server_name: name expected in the server's certificate; empty = the host's.
+        server_name: name expected in the server's certificate; empty = the host of the URL.
     """
 
     def __init__(self, server: str, context: ssl.SSLContext | None, server_name: str) -> None:
@@ -108,13 +111,13 @@ class ConnectionPool:
             ssl=context if context is not None else True,
             socket_factory=_open_socket,
         )
-        # Tells the pool where to connect; never sent.
+        # Only tells the pool where to connect; the request itself is never sent.
         self._target = aiohttp.ClientRequest(
             "GET", origin, loop=asyncio.get_running_loop(), server_hostname=server_name or None
         )
 
     async def close(self) -> None:
-        """Close all connections, used or not."""
+        """Close all connections, also those in use."""
         await self._pool.close()
 
     async def send(
@@ -132,16 +135,17 @@ class ConnectionPool:
             method: HTTP method, not HEAD.
             target: encoded path and query.
             headers: headers without Host and Content-Length.
-            silence_s: maximum time without a byte of the response; None = unlimited.
+            body: body of the request; None = no body.
+            silence_s: maximum seconds without a byte of the response; None = unlimited.
 
         Raises:
-            aiohttp.ClientError, HttpProcessingError: there was no response.
+            aiohttp.ClientError, HttpProcessingError: there was no valid response.
             ValueError: the path or a header contains a line break.
         """
         sent = self._head(method, target, headers, body) + (body or b"")
         try:
             return await self._exchange(sent, silence_s)
-        # A failure to connect is final: only a kept connection can be stale.
+        # A failure to connect is not retried: only a kept connection can be stale.
         except aiohttp.ClientConnectorError:
             raise
         except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
@@ -200,7 +204,14 @@ def _open_socket(info: tuple[Any, ...]) -> socket.socket:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PooledSession:
-    """Session, the TLS settings it was made with, and the number of requests that use it."""
+    """Pool of connections with the same TLS settings.
+
+    Attributes:
+        connections: the pool.
+        settings: TLS settings of the connections.
+        users: number of requests that use the session.
+        retired: whether a newer session replaced this session.
+    """
 
     connections: ConnectionPool
     settings: credentials.TlsSettings
@@ -209,10 +220,10 @@ class PooledSession:
 
 
 class SessionPool:
-    """Sessions to one server.
+    """Sessions to one server: one for new requests, and retired ones that are still in use.
 
     Args:
-        config: address of the server and TLS settings; replaced by `adopt`.
+        config: address of the server and TLS settings; `adopt` replaces it.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -221,14 +232,14 @@ class SessionPool:
         self._newest: PooledSession | None = None
         self._open: set[PooledSession] = set()
         self._changing = asyncio.Lock()
-        """Held while a session is created: one session serves all requests that need it."""
+        """Held while a session is created, so that concurrent requests create only one."""
 
     def adopt(self, config: ClusterConfig) -> None:
-        """Use other TLS settings from the next request on."""
+        """Use the TLS settings of `config` from the next request on."""
         self._config = config
 
     async def close(self) -> None:
-        """Close every session, used or not."""
+        """Close all sessions, also those in use."""
         self._newest = None
         while self._open:
             await self._open.pop().connections.close()
@@ -283,20 +294,21 @@ class SessionPool:
 
 
 INITIAL_CONCURRENCY = 8
-"""Number of concurrent requests while responses are fast."""
+"""Maximum number of concurrent requests while responses are fast."""
 
 WIDEN_AFTER_S = 0.1
-"""Seconds with waiting requests and few responses after which the limit rises by one: slow
-responses occupy the slots then, not load."""
+"""Seconds with waiting requests and fewer than `BUSY_RESPONSES` responses after which the limit
+rises by one: slow responses occupy the slots."""
 
 BUSY_RESPONSES = 20
-"""Responses in that time that are not few: a server with 200 a second is busy, not slow."""
+"""Number of responses in `WIDEN_AFTER_S` that shows a busy server (200 per second), for which the
+limit must not rise."""
 
 
 class ConcurrencyLimiter:
-    """Semaphore for requests, first come, first served; slow responses raise its limit.
+    """Limiter of concurrent requests, in order of arrival; slow responses raise the limit.
 
-    The limit returns to its initial value when no request is in flight.
+    The limit returns to `INITIAL_CONCURRENCY` when no request is in flight.
     """
 
     def __init__(self) -> None:
@@ -317,7 +329,7 @@ class ConcurrencyLimiter:
             await slot
         except asyncio.CancelledError:
             if slot.done() and not slot.cancelled():
-                self._leave()  # granted and cancelled at the same time: pass the slot on
+                self._leave()  # granted and cancelled at the same time: release the slot
             raise
 
     async def __aexit__(self, *_: object) -> None:

@@ -1,7 +1,8 @@
-"""Credentials for the API server and TLS settings; `exec_plugin` has credentials of a program.
+"""Credentials for the API server, and TLS settings.
 
-The transport gets the current credential before each attempt and reports one that was rejected with
-401. The source then tries to get a newer one and returns whether it succeeded.
+The transport gets the current credential before each attempt. If the server rejects the credential
+with 401, the transport tells the source, which tries to renew the credential and returns whether it
+succeeded. Other sources: `exec_plugin` and `serviceaccount`.
 """
 
 from __future__ import annotations
@@ -17,38 +18,47 @@ from ccm.base.credentials import KeyPair
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """Proof of identity: an Authorization header, a client certificate, or nothing."""
+    """Credential: an Authorization header, a client certificate, both, or nothing (anonymous).
+
+    The certificate replaces the certificate in `TlsSettings`.
+    """
 
     header: str | None = field(default=None, repr=False)
     certificate: KeyPair | None = None
 
 
 class CredentialSource(Protocol):
-    """Source of credentials; one per process, used by all its requests."""
+    """Source of the credentials of a transport."""
 
     async def current(self) -> Credential:
         """Return the credential for the next attempt.
 
         Raises:
-            NoCredentials: there is none; no request is ever sent anonymously instead.
+            NoCredentials: no credential is available; the request is not sent.
         """
 
     async def refresh_rejected(self, credential: Credential, sent_at: float) -> bool:
-        """Handle the 401 of a request that began at `sent_at` (monotonic seconds).
+        """Handle a 401: renew the credential if that is possible.
 
-        Return whether `current` now returns another credential than the rejected one, so that a
-        retry makes sense. Never raises: a failed renewal is False.
+        Raises no error; after a failed renewal it returns False.
+
+        Args:
+            credential: the rejected credential.
+            sent_at: monotonic time at which the request began.
+
+        Returns:
+            Whether `current` now returns another credential, so that a retry makes sense.
         """
 
 
 class StaticCredentials:
-    """Credential that never changes; without arguments: anonymous."""
+    """Source with one credential that never changes; None = anonymous."""
 
     def __init__(self, credential: Credential | None = None) -> None:
         self._credential = credential or Credential()
 
     async def current(self) -> Credential:
-        """Return the credential."""
+        """Return the fixed credential."""
         return self._credential
 
     async def refresh_rejected(self, credential: Credential, sent_at: float) -> bool:  # noqa: ARG002
@@ -57,20 +67,21 @@ class StaticCredentials:
 
 
 def bearer(token: str) -> Credential:
-    """Return the credential of a bearer token, which is masked from now on.
+    """Return the credential for a bearer token, which is masked in logs from now on.
 
     Raises:
-        ValueError: no header can carry the token; the message does not show it.
+        ValueError: the token is not valid in a header; the message does not show the token.
     """
     redact.register(credentials.check_header_value(token), lasting=False)
     return Credential(header=f"Bearer {token}")
 
 
 def basic(username: str, password: str) -> Credential:
-    """Return the credential of a user name and a password, which is masked from now on.
+    """Return the credential for a user name and a password, which is masked in logs from now on.
 
     Raises:
-        ValueError: no header can carry the pair; the message does not show it.
+        ValueError: the password is too long, or the encoded pair is not valid in a header; the
+            message does not show the password.
     """
     pair = base64.b64encode(f"{username}:{password}".encode()).decode()
     for secret in (password, credentials.check_header_value(pair)):
@@ -83,10 +94,10 @@ class TlsSettings:
     """TLS settings of connections.
 
     Attributes:
-        authorities: trusted certificate authorities, PEM; None = those of the system.
-        certificate: client certificate; None = none.
-        server_name: name expected in the server's certificate; empty = the host's.
-        insecure: whether to trust any server.
+        authorities: trusted certificate authorities, PEM; None = the authorities of the system.
+        certificate: client certificate; None = no certificate.
+        server_name: name expected in the server's certificate; empty = the host of the URL.
+        insecure: whether to trust any server certificate.
     """
 
     authorities: bytes | None = None
@@ -96,12 +107,12 @@ class TlsSettings:
 
     @property
     def is_configured(self) -> bool:
-        """Whether a setting is set that makes sense with TLS only."""
+        """Whether any setting differs from its default, so that the server must have TLS."""
         return self != TlsSettings()
 
 
 def build_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return a client context; blocking for some milliseconds.
+    """Return the TLS context of a client; blocks for some milliseconds.
 
     Raises:
         ssl.SSLError: a certificate or key is no valid PEM, or they do not match.
@@ -111,8 +122,8 @@ def build_context(settings: TlsSettings) -> ssl.SSLContext:
         context = ssl.create_default_context()
     else:
         context = ssl.create_default_context(cadata=_text(settings.authorities))
-    # Newer Python versions require extensions that the authorities of many clusters lack and Go
-    # does not require. As in Go, a trusted intermediate is sufficient.
+    # Newer Python versions require certificate extensions that the authorities of many clusters
+    # lack, and that Go does not require. As in Go, it is sufficient to trust an intermediate CA.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -1,10 +1,11 @@
-"""Decoding of the server's bytes to typed objects, with malformed objects left out.
+"""Decoding of the API server's bytes to typed objects; malformed objects are left out.
 
-One object that cannot be decoded must not cost the rest of a page or a watch: it is counted, logged
-and left out. Bytes that are no list or no event at all count as a failure of the connection.
+An object that cannot be decoded is counted, logged and left out, so that the rest of a page or
+watch is used. Bytes that are no list or no watch event count as a failure of the connection.
 
-The API server stores objects of some 10,000 levels, but the decoder accepts about 1,000. Deeper
-objects are split at their first level, so that the rest of a list or watch is read.
+The API server stores objects with about 10,000 levels of nesting, but the decoder accepts about
+1,000. A response with deeper nesting is split at its first level, so that only the deep objects are
+left out.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Page(Generic[T]):
         items: objects that could be decoded.
         resource_version: version of the list, from which a watch may start.
         continue_: token of the next page; empty = this is the last page.
-        malformed_keys: keys of the items that could not be decoded; an empty key = not even the
-            name was readable.
+        malformed_keys: keys of the items that could not be decoded; an empty key = the name is
+            unreadable too.
     """
 
     items: Sequence[T]
@@ -63,13 +64,14 @@ class WatchEvent(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """Event of a watch.
 
     Attributes:
-        type: MALFORMED = the object could not be decoded; it was already counted and logged. The
-            watch must continue.
+        type: type of the event. MALFORMED = the object could not be decoded; `decode_event` has
+            counted and logged it, and the watch continues.
         object: the object; None for BOOKMARK and MALFORMED.
-        resource_version: version to resume from after this event; empty = unreadable.
+        resource_version: resourceVersion to resume from after this event; empty = unreadable.
         initial_events_end: whether this is the bookmark that ends the initial events.
-        key: key of the object; readable for most malformed objects, too.
-        wire_type: type that the server sent; identifies a malformed deletion.
+        key: key of the object, also of a malformed object if its name is readable; empty for
+            BOOKMARK.
+        wire_type: type that the server sent; shows whether a MALFORMED event is a deletion.
     """
 
     type: EventType
@@ -84,7 +86,7 @@ def decode_object(kind: ResourceKind[T], body: bytes) -> T:
     """Decode an object.
 
     Raises:
-        errors.Unreachable: the bytes are no such object, so the response is useless.
+        errors.Unreachable: the bytes are no object of this kind.
     """
     try:
         return kind.decode(body)
@@ -93,14 +95,14 @@ def decode_object(kind: ResourceKind[T], body: bytes) -> T:
 
 
 def decode_page(kind: ResourceKind[T], body: bytes) -> Page[T]:
-    """Decode a page; if that fails, decode it item by item and leave the malformed ones out.
+    """Decode a page; if that fails, decode the items one by one and leave malformed items out.
 
     Raises:
         errors.Unreachable: the bytes are no list.
     """
     try:
         page = kind.page_decoder.decode(body)
-        # Conversion is recursive: an object that is nested too deeply must be left out alone.
+        # Conversion is recursive: after a RecursionError only the deep object must be left out.
         items = [kind.convert_document(document) for document in page.items or ()]
     except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
         return _decode_items(kind, body)
@@ -117,8 +119,8 @@ def decode_event(kind: ResourceKind[T], line: bytes) -> WatchEvent[T]:
     """Decode a line of a watch.
 
     Raises:
-        errors.ApiError: the line is an ERROR event; the error is built from its Status.
-        errors.Unreachable: the line is no event.
+        errors.ApiError: the line is an ERROR event; the error has the values of its Status.
+        errors.Unreachable: the line is no event of a watch.
     """
     try:
         change = kind.change_decoder.decode(line)
@@ -135,7 +137,10 @@ def decode_event(kind: ResourceKind[T], line: bytes) -> WatchEvent[T]:
 
 
 def _decode_special_event(kind: ResourceKind[T], line: bytes, fault: Exception) -> WatchEvent[T]:
-    """Decode an ERROR, a BOOKMARK, or a malformed object; `fault` is the decoding error."""
+    """Decode a line that is an ERROR, a BOOKMARK, or has a malformed object.
+
+    `fault` is the error of the attempt to decode the object.
+    """
     try:
         envelope = _envelope(line)
         if envelope.type == "ERROR":
@@ -175,7 +180,7 @@ def _decode_items(kind: ResourceKind[T], body: bytes) -> Page[T]:
 
 
 def _note_malformed(kind: ResourceKind[T], raw: msgspec.Raw, problem: Exception) -> NameMeta:
-    """Count and log a malformed object; return its metadata as far as readable."""
+    """Count and log a malformed object; return its metadata, empty if unreadable."""
     try:
         head = _name(raw)
     except DECODE_ERRORS:
@@ -238,7 +243,10 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{},:]', re.DOTALL)
 
 
 def split_json(text: bytes) -> list[bytes]:
-    """Return the items of an array, or keys and values of an object in turn, undecoded."""
+    """Return the items of a JSON array, or the keys and values of a JSON object alternately.
+
+    The parts are undecoded.
+    """
     parts, depth, start = list[bytes](), 0, 0
     for token in _TOKEN.finditer(text):
         match token[0]:
@@ -257,6 +265,6 @@ def split_json(text: bytes) -> list[bytes]:
 
 
 def json_members(text: bytes) -> Mapping[bytes, bytes]:
-    """Return the members of an object, undecoded; the names keep their quotes."""
+    """Return the members of a JSON object, undecoded; the names keep their quotes."""
     parts = split_json(text)
     return dict(zip(parts[::2], parts[1::2], strict=False))

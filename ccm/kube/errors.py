@@ -2,19 +2,19 @@
 
 ```text
 KubeError
-├─ ApiError(status, reason, message)   the server answered with an error
-│  ├─ Unauthorized 401                 even with refreshed credentials
+├─ ApiError(status, reason, message)   the API server answered with an error
+│  ├─ Unauthorized 401                 rejected even after a renewal of the credential
 │  ├─ Forbidden 403
-│  ├─ NotFound 404                     often the expected answer
-│  ├─ Conflict 409                     read again, then repeat the write
+│  ├─ NotFound 404                     often expected
+│  ├─ Conflict 409                     read the object, then repeat the write
 │  │  └─ AlreadyExists                 reason AlreadyExists
 │  ├─ Gone 410                         list again
-│  ├─ Invalid 422                      do not repeat unchanged
+│  ├─ Invalid 422                      do not repeat the same request
 │  ├─ TooManyRequests 429              wait for `retry_after`
 │  └─ ServerError 5xx                  back off
-├─ Unreachable(kind)                   no response of the API server: back off
+├─ Unreachable(kind)                   no response from the API server: back off
 │  └─ NoCredentials                    not sent: no credential available
-└─ WriteRefused                        not sent: this program is read-only
+└─ WriteRefused                        not sent: the transport is read-only
 ```
 """
 
@@ -33,17 +33,17 @@ from ccm.model.meta import Wire
 FailureKind = Literal["refused", "reset", "timeout", "silent", "garbage", "tls", "credentials"]
 """Reason for a missing response.
 
-- refused: nothing listens, or there is no route
-- reset: cut in the middle
-- timeout: too slow
-- silent: a watch without a byte for too long
-- garbage: undecodable bytes
-- tls: no trust
-- credentials: no credential
+- refused: the connection could not be opened
+- reset: the connection was cut
+- timeout: the response took too long
+- silent: a watch received no byte for too long
+- garbage: the bytes cannot be decoded
+- tls: the TLS handshake failed
+- credentials: no credential is available
 """
 
 REASON_RESOURCE_VERSION_TOO_LARGE = "ResourceVersionTooLarge"
-"""Cause in a 504 Status: the server has not seen the requested version yet."""
+"""Cause in a 504 Status: the server does not have the requested resourceVersion yet."""
 
 _BODY_SHOWN = 200
 
@@ -63,7 +63,7 @@ _REASONS = {
     503: "ServiceUnavailable",
     504: "Timeout",
 }
-"""Reason of a response that has none (client-go, generic server response)."""
+"""HTTP status -> reason for a response without a reason (client-go, generic server response)."""
 
 
 class StatusCause(Wire, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class StatusDetails(Wire, frozen=True, kw_only=True):
 
 
 class Status(Wire, frozen=True, kw_only=True):
-    """Response of the API server without an object."""
+    """Kubernetes Status: response of the API server instead of an object."""
 
     kind: str = ""
     status: str = ""
@@ -96,18 +96,18 @@ STATUS = msgspec.json.Decoder(Status)
 
 
 class KubeError(Exception):
-    """Any error of a call to the API server, cancellation apart."""
+    """Any error of a call to the API server, except cancellation."""
 
 
 class ApiError(KubeError):
     """Error response of the API server.
 
     Attributes:
-        status: HTTP status, or the code of a Status inside a watch.
-        reason: Kubernetes' machine-readable reason, such as `NotFound`.
+        status: HTTP status, or the code of a Status in an ERROR event of a watch.
+        reason: machine-readable reason of Kubernetes, such as `NotFound`.
         message: text for users.
-        retry_after: seconds that the server asks to wait, at most 5 minutes; None = not given.
-        details: details of the Status, if the server sent any.
+        retry_after: seconds that the server asks to wait, capped at 5 minutes; None = not given.
+        details: details of the Status; None = the server sent none.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class ApiError(KubeError):
 
     @property
     def causes(self) -> tuple[StatusCause, ...]:
-        """Single causes of the error; often empty."""
+        """Causes in the details of the Status; often empty."""
         return tuple(self.details.causes or ()) if self.details else ()
 
     def has_cause(self, reason: str) -> bool:
@@ -137,11 +137,11 @@ class ApiError(KubeError):
 
 
 class Unauthorized(ApiError):
-    """401: the server rejects the credentials, even refreshed ones."""
+    """401: the server rejects the credential, even after a renewal."""
 
 
 class Forbidden(ApiError):
-    """403: the identity lacks a role for this request."""
+    """403: the identity lacks the permission for this request."""
 
 
 class NotFound(ApiError):
@@ -149,11 +149,11 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """409: the object changed meanwhile, or a precondition does not hold."""
+    """409: the object changed meanwhile, or a precondition is not met."""
 
 
 class AlreadyExists(Conflict):
-    """409 with reason AlreadyExists: an object of that name exists."""
+    """409 with reason AlreadyExists: an object with this name exists."""
 
 
 class Gone(ApiError):
@@ -165,17 +165,18 @@ class Invalid(ApiError):
 
 
 class TooManyRequests(ApiError):
-    """429: the server is busy, or an eviction would violate a disruption budget."""
+    """429: the server is overloaded, or an eviction would violate a PodDisruptionBudget."""
 
 
 class ServerError(ApiError):
-    """Any 5xx: the server, or a proxy in front of it, failed."""
+    """5xx: the server, or a proxy in front of the server, failed."""
 
 
 class Unreachable(KubeError):
     """No response from the API server; whether it processed the request is unknown.
 
-    `kind` is the category of the chained cause.
+    Attributes:
+        kind: category of the cause.
     """
 
     def __init__(self, message: str, *, kind: FailureKind) -> None:
@@ -191,9 +192,9 @@ class NoCredentials(Unreachable):
 
 
 class WriteRefused(KubeError):
-    """The request was not sent, because it would write through a read-only transport.
+    """The request was not sent, because its method is not GET and the transport is read-only.
 
-    The daemon's transport is not read-only.
+    The daemon's own transport is not read-only.
     """
 
 
@@ -211,20 +212,23 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 def from_response(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """Return the error for an HTTP response with a status of 300 or more.
 
-    The API server sends a Status. Other bodies come from a proxy: the beginning of plain text is
-    quoted, a page is not.
+    The API server sends a Status as the body. Other bodies come from a proxy: the message quotes
+    the beginning of plain text, but no HTML.
     """
     parsed = _parse_status(body) or Status(message=_plain_message(status, headers, body))
     return _build(parsed, status, retry_after_seconds(headers))
 
 
 def from_status(status: Status) -> ApiError:
-    """Return the error for a Status inside a watch, with the code of that Status."""
+    """Return the error for a Status in an ERROR event of a watch; `status` is its code."""
     return _build(status, status.code or 500, None)
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of the Retry-After header, at most 5 minutes; None for a date."""
+    """Return the seconds of the Retry-After header, capped at 5 minutes.
+
+    None = the header is missing or has a date.
+    """
     text = headers.get("Retry-After", "").strip()
     return _capped(float(text)) if text.isascii() and text.isdigit() else None
 

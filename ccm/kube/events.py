@@ -1,11 +1,15 @@
 """Event recorder: reports events to users without delaying the caller.
 
 `event` puts an event into a bounded queue and returns; a task writes the events one after another.
-Events that cannot be queued or written are dropped and counted, because they are best effort. Rules
-and limits are client-go's (tools/record). Similar events (equal except for the message) are
-combined after ten different messages within ten minutes. An event that was written before gets a
-higher count. A token bucket for each source, object and type keeps one broken object from flooding
-the API server. Each of the three steps remembers a bounded number of keys.
+Events are best effort: an event that cannot be queued or written is dropped and counted in a
+metric. Rules and limits are client-go's (tools/record):
+
+- Events that differ only in their message are combined after ten different messages, with at most
+  ten minutes between two of them.
+- The count of an event that was written before is increased.
+- A token bucket for each source, object and type limits the events about one broken object.
+
+Each of these steps keeps a bounded number of keys in memory.
 """
 
 from __future__ import annotations
@@ -35,19 +39,20 @@ from ccm.model.times import format_time
 V = TypeVar("V")
 
 COMBINED_PREFIX = "(combined from similar events): "
-"""Prefix of the message of an event that stands for several similar ones (client-go)."""
+"""Prefix of the message of an event that combines similar events (client-go)."""
 
 SIMILAR_LIMIT = 10
 SIMILAR_WINDOW_S = 600.0
-"""Number of different messages that are combined, and the maximum seconds between two of them
-(client-go)."""
+"""Number of different messages from which similar events are combined, and maximum seconds between
+two similar events (client-go)."""
 
 SPAM_BURST = 25
 SPAM_QPS = 1 / 300
-"""Events per source, object and type: at once, and then per second (client-go)."""
+"""Size of the token bucket for each source, object and type, and its tokens per second
+(client-go)."""
 
 MAX_KEYS = 4096
-"""Maximum number of keys that each step remembers (client-go)."""
+"""Maximum number of keys that each step keeps in memory (client-go)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +60,9 @@ class EventWrite:
     """Event to write.
 
     Attributes:
-        event: the event; if `repeated`, with the name of the existing one.
-        repeated: whether it was written before, so that count, time and message are patched.
+        event: the event; if `repeated`, its name is the name of the existing Event.
+        repeated: whether the event was written before, so that count, time and message of the
+            existing Event are patched.
         key: argument for `EventCorrelator.record_written`.
     """
 
@@ -67,7 +73,7 @@ class EventWrite:
 
 @dataclass(slots=True)
 class _SimilarEvents:
-    """Messages of similar events, and the time of the last one."""
+    """Different messages of similar events, and the time of the last similar event."""
 
     last: datetime
     messages: list[str] = field(default_factory=list)
@@ -75,7 +81,7 @@ class _SimilarEvents:
 
 @dataclass(frozen=True, slots=True)
 class _WrittenEvent:
-    """Event as it was last written."""
+    """Name, count and first timestamp of an Event as last written."""
 
     name: str
     count: int
@@ -86,7 +92,7 @@ class EventCorrelator:
     """Aggregation, counting and spam filter of events, as in client-go.
 
     Args:
-        memory: maximum number of keys that each step remembers.
+        memory: maximum number of keys that each step keeps in memory.
     """
 
     def __init__(self, *, memory: int = MAX_KEYS) -> None:
@@ -96,7 +102,7 @@ class EventCorrelator:
         self._buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
 
     def correlate(self, event: Event, now: datetime) -> EventWrite | None:
-        """Decide about an event with count 1; None = drop it as spam."""
+        """Return the write for a new event (count 1); None = drop the event as spam."""
         origin = _origin(event)
         event, key = self._combine(event, origin, now)
         counted, repeated = self._count(event, key)
@@ -107,7 +113,7 @@ class EventCorrelator:
         return EventWrite(event=counted, repeated=repeated, key=key)
 
     def record_written(self, key: Hashable, event: Event) -> None:
-        """Record how the server has the event now."""
+        """Record the Event that the API server returned for a write."""
         self._remember(
             self._seen, key, _WrittenEvent(event.name, event.count, event.first_timestamp)
         )
@@ -125,8 +131,8 @@ class EventCorrelator:
             similar.messages.append(event.message)
         if len(similar.messages) < SIMILAR_LIMIT:
             return event, (kin, event.message)
-        # Keep the list one below the limit: the next new message is combined again, and the list
-        # cannot grow.
+        # Keep the list one message below the limit, so that the next new message is combined too
+        # and the list cannot grow.
         similar.messages.pop()
         combined = msgspec.structs.replace(event, message=COMBINED_PREFIX + event.message)
         return combined, kin
@@ -146,7 +152,7 @@ class EventCorrelator:
         return event, seen is not None
 
     def _remember(self, values: OrderedDict[Hashable, V], key: Hashable, value: V) -> None:
-        """Store a value as the most recently used; beyond the limit, drop the least recent one."""
+        """Store a value as the most recent value; beyond the limit, drop the oldest value."""
         values[key] = value
         values.move_to_end(key)
         if len(values) > self._memory:
@@ -154,13 +160,13 @@ class EventCorrelator:
 
 
 def stamp(event: Event, now: datetime) -> Event:
-    """Return the event as a first occurrence at the time `now`."""
+    """Return the event with count 1 and the timestamp `now`."""
     moment = format_time(now)
     return msgspec.structs.replace(event, count=1, first_timestamp=moment, last_timestamp=moment)
 
 
 def _origin(event: Event) -> tuple[str, ...]:
-    """Return the source and the object of an event."""
+    """Return the fields that identify the source and the object of an event."""
     about = event.involved_object
     return (
         event.source.component,
@@ -175,12 +181,12 @@ def _origin(event: Event) -> tuple[str, ...]:
 
 
 QUEUE_SIZE = 1000
-"""Maximum number of events that wait to be written; more are dropped (client-go)."""
+"""Maximum number of events that wait to be written; further events are dropped (client-go)."""
 
 MAX_ATTEMPTS = 12
 RETRY_PAUSE_S = 10.0
-"""Attempts to write one event while the server is unreachable, and the delay between them; the
-first delay is a random part of it (client-go)."""
+"""Attempts to write one event while the API server is unreachable, and the delay between them in
+seconds. The first delay is a random fraction of it (client-go)."""
 
 DEFAULT_NAMESPACE = "default"
 """Namespace of events about cluster-scoped objects (client-go)."""
@@ -188,7 +194,7 @@ DEFAULT_NAMESPACE = "default"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _DNS_NAME_LIMIT = 253
-"""Maximum length of an object's name (Kubernetes); the API server rejects a longer one."""
+"""Maximum length of an object's name (Kubernetes); the API server rejects longer names."""
 
 _outcomes = metrics.counter(
     "ccm_kube_events_total",
@@ -203,8 +209,8 @@ class EventRecorder:
     """Records the events of one component.
 
     Args:
-        sink: resource of Events; its client has its own rate limit.
-        component: reporting component.
+        sink: resource of Events, whose client should have a separate rate limiter.
+        component: name of the reporting component.
         rng: source of the random first delay.
     """
 
@@ -229,11 +235,12 @@ class EventRecorder:
         """Record an event about an object; returns at once and never fails.
 
         Args:
+            reference: the object.
             type_: `Normal` or `Warning`.
             reason: machine-readable reason in CamelCase.
             message: text for users; secrets are masked, and a long text is cut.
         """
-        # At verbosity 2 only: the controller logs the same fact itself.
+        # Logged at verbosity 2 only, because the controller logs the same fact.
         self._log.v(2).info(
             "event",
             object=f"{reference.namespace}/{reference.name}".lstrip("/"),
@@ -260,7 +267,7 @@ class EventRecorder:
             self._counts["overflow"].inc()
 
     async def run(self) -> None:
-        """Write events until cancelled; call `flush` before, to lose none."""
+        """Write events until cancelled; call `flush` before the cancellation, to lose no event."""
         while True:
             event = await self._queue.get()
             try:
@@ -272,7 +279,7 @@ class EventRecorder:
                 self._queue.task_done()
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until `run` has written all events; False = that took longer than `timeout_s`."""
+        """Wait until `run` has handled all events; return False after `timeout_s` seconds."""
         try:
             await tasks.with_timeout(timeout_s, self._queue.join(), name="events-flush")
         except TimeoutError:
@@ -310,7 +317,7 @@ class EventRecorder:
                 "lastTimestamp": event.last_timestamp,
                 "message": event.message,
             }
-            with contextlib.suppress(errors.NotFound):  # it expired, and is created again
+            with contextlib.suppress(errors.NotFound):  # the Event expired: create it again
                 written = await self._sink.patch_strategic(
                     event.name, patch, namespace=event.namespace
                 )
@@ -320,7 +327,7 @@ class EventRecorder:
         self._correlator.record_written(verdict.key, written)
 
     def _name(self, subject: str) -> str:
-        """Return `<object>.<unix nanoseconds in hex>`, or a UUID if that is no valid name."""
+        """Return the name `<object>.<unix nanoseconds in hex>`; if that is invalid, a UUID."""
         microseconds = (clock.now() - _EPOCH) // timedelta(microseconds=1)
         # The clock is coarser than a nanosecond; two events must not share a name.
         self._last_ns = max(self._last_ns + 1, microseconds * 1000)

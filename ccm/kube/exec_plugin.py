@@ -1,9 +1,9 @@
-"""Credentials from a program, as in the `exec` section of a kubeconfig.
+"""Credentials from an exec plugin: a program in the `exec` section of a kubeconfig.
 
 The program receives its request in the environment variable KUBERNETES_EXEC_INFO and prints an
-ExecCredential. The credential is cached until it expires, and requested once more after a 401. A
-program that is missing, fails or prints nonsense is an error: no request is ever sent anonymously
-instead.
+ExecCredential. The credential is cached until it expires; after a 401 the program runs again. If
+the program is missing, fails or prints no valid credential, requests fail: no request is sent
+anonymously instead.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ API_VERSIONS = (
     "client.authentication.k8s.io/v1",
     "client.authentication.k8s.io/v1beta1",
 )
-"""Supported versions of the protocol."""
+"""Supported values of `apiVersion`."""
 
 PLUGIN_TIMEOUT_S = 60.0
-"""Time limit of the program, which may have to call a cloud."""
+"""Time limit of the program in seconds; the program may have to call a cloud."""
 
 MAX_OUTPUT = 1 << 20
-"""Maximum bytes of a program's output; a credential has a few KiB."""
+"""Maximum bytes of the program's stdout; a credential has a few KiB."""
 
 _PIPE_HOLDS = 1 << 20
 """Maximum bytes in a pipe (Linux, fs.pipe-max-size)."""
 
 _POLL_S = 0.05
-"""Seconds between two checks whether the program has ended. The end of its output does not tell: a
+"""Seconds between two checks whether the program has ended. The end of its output is no sign: a
 child process may keep the pipes open."""
 
 _STDERR_KEPT = 64 << 10
@@ -54,20 +54,21 @@ _STDERR_KEPT = 64 << 10
 
 _NAME_SHOWN = 64
 _STDERR_SHOWN = 300
-"""Maximum characters of a name and of stderr in an error, which must stay readable in a log."""
+"""Maximum characters of an apiVersion or kind, and of stderr, in an error message, which must stay
+readable in a log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecSettings:
-    """Program that provides credentials, and its arguments.
+    """Program that provides credentials, with its arguments and environment.
 
     Attributes:
         api_version: one of `API_VERSIONS`.
-        command: program on PATH, or a path.
+        command: name of a program on PATH, or a path.
         args: arguments of the program.
-        environ: whole environment of the program, except for KUBERNETES_EXEC_INFO.
-        cluster: information about the cluster for the program; None = none.
-        install_hint: text for the error if the program cannot be started.
+        environ: complete environment of the program, except KUBERNETES_EXEC_INFO.
+        cluster: information about the cluster for the program; None = do not pass it.
+        install_hint: text for the error message if the program cannot be started.
     """
 
     api_version: str
@@ -79,7 +80,7 @@ class ExecSettings:
 
 
 class ExecStatus(Wire, frozen=True, kw_only=True):
-    """Credential as printed by the program; certificate and key are PEM."""
+    """Credential that the program printed; certificate and key are PEM."""
 
     token: str = ""
     client_certificate_data: str = ""
@@ -99,7 +100,14 @@ _DECODER = msgspec.json.Decoder(ExecCredential)
 
 
 class ExecPlugin:
-    """Source of credentials that runs a program whenever it has no valid credential."""
+    """Source of credentials that runs a program for a new credential.
+
+    It runs for the first request, after the expiry of the credential, and after a 401.
+
+    Args:
+        settings: the program.
+        timeout_s: time limit of the program in seconds.
+    """
 
     def __init__(self, settings: ExecSettings, *, timeout_s: float = PLUGIN_TIMEOUT_S) -> None:
         self._settings = settings
@@ -113,13 +121,13 @@ class ExecPlugin:
             end_message="exec plugin recovered",
         )
         self._running = asyncio.Lock()
-        """Held while the program runs: one run serves all requests that wait for it."""
+        """Held while the program runs: one run serves all requests that wait for the lock."""
 
     async def current(self) -> Credential:
-        """Return the cached credential, or a new one if it expired.
+        """Return the cached credential; run the program if there is none or it expired.
 
         Raises:
-            NoCredentials: the program provided none.
+            NoCredentials: the program failed, or printed no valid credential.
         """
         async with self._running:
             has_expired = self._expires is not None and clock.now() >= self._expires
@@ -129,12 +137,13 @@ class ExecPlugin:
             return self._credential
 
     async def refresh_rejected(self, credential: Credential, sent_at: float) -> bool:
-        """Run the program again, unless it ran since the request began.
+        """Run the program again, unless the credential was renewed since the request began.
 
-        Return whether the credential now differs from the rejected one.
+        Returns:
+            Whether the credential now differs from the rejected credential.
         """
         async with self._running:
-            # Many requests may fail at once; only the first one runs the program.
+            # Many requests may fail at once; only the first request runs the program.
             if self._credential == credential and self._obtained_at <= sent_at:
                 try:
                     await self._renew()
@@ -189,7 +198,11 @@ class ExecPlugin:
             ) from problem
 
     async def _wait_for_output(self, program: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-        """Return the program's output; kill the program if the caller no longer waits."""
+        """Return stdout and stderr of the program; kill it after the time limit or a cancellation.
+
+        Raises:
+            NoCredentials: the program did not end within the time limit.
+        """
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await asyncio.to_thread(_read_output, program)
@@ -198,15 +211,15 @@ class ExecPlugin:
                 f"exec plugin {self._settings.command} timed out after {self._timeout_s:g} s"
             ) from problem
         finally:
-            # The thread reaps the program. Waiting here would delay a cancelled caller.
+            # The thread reaps the program. A wait here would delay a cancelled caller.
             if program.returncode is None:
                 _kill(program)
 
 
 def _read_output(program: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-    """Return stdout and the end of stderr of a program once it ends; blocking.
+    """Wait for the end of a program, and return its stdout and the end of its stderr; blocks.
 
-    A program that prints too much is killed, so that memory use stays bounded.
+    A program that prints more than `MAX_OUTPUT` is killed, so that memory use is limited.
     """
     output, noise = bytearray(), bytearray()
     assert program.stdout is not None
@@ -216,8 +229,8 @@ def _read_output(program: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
         streams.register(program.stderr, selectors.EVENT_READ, noise)
         has_ended = False
         while not has_ended:
-            # Check for the end first: after it, the pipes contain all output of the program. A
-            # child process of the program may keep them open.
+            # Check for the end before the read: after the end, the pipes contain all output of
+            # the program. A child process of the program may keep the pipes open.
             has_ended = program.poll() is not None
             for key, _ in streams.select(0 if has_ended else _POLL_S):
                 chunk = os.read(key.fd, _PIPE_HOLDS)
@@ -239,7 +252,7 @@ def _kill(program: subprocess.Popen[bytes]) -> None:
 
 
 def exec_info(settings: ExecSettings) -> str:
-    """Return the value of KUBERNETES_EXEC_INFO; a daemon is never interactive."""
+    """Return the value of KUBERNETES_EXEC_INFO; `interactive` is false, as in any daemon."""
     spec: dict[str, Any] = {"interactive": False}
     if settings.cluster is not None:
         spec["cluster"] = settings.cluster
@@ -248,16 +261,16 @@ def exec_info(settings: ExecSettings) -> str:
 
 
 def parse_credential(output: bytes, settings: ExecSettings) -> tuple[Credential, datetime | None]:
-    """Return the credential in a program's output, and its expiry (None = never).
+    """Return the credential in a program's output, and its expiry; None = it does not expire.
 
     Raises:
-        NoCredentials: the output is no complete ExecCredential of the requested version.
+        NoCredentials: the output is no valid and complete ExecCredential of the requested version.
     """
     name = f"exec plugin {settings.command}"
     try:
         answer = _DECODER.decode(output)
     except DECODE_ERRORS as problem:
-        # The output is not shown: it may hold a secret.
+        # The message does not show the output, which may contain a secret.
         raise NoCredentials(f"{name} printed no ExecCredential: {problem}") from problem
     if answer.kind != "ExecCredential" or answer.api_version != settings.api_version:
         raise NoCredentials(

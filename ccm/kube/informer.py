@@ -1,17 +1,17 @@
 """Informers: one cache per kind for the whole process, with event handlers.
 
-Handlers are plain functions that put a key into a work queue and return. Handlers run one after
-another after the store changed, so each sees the new state in the store. A handler that fails is
-logged and does not stop the others. Counterpart in client-go: SharedIndexInformer and
+Handlers are plain functions that put a key into a work queue and return. They are called one after
+another after a change of the store, so each finds the new state in the store. An error of a handler
+is logged and does not stop the others. Counterpart in client-go: SharedIndexInformer and
 SharedInformerFactory.
 
 A reflector keeps the store equal to the API server. First it opens a watch that begins with the
-existing objects (watch-list). If the server refuses or ignores that, the reflector remembers it,
-lists in pages, and watches from there. A watch that ends is resumed at the last version seen,
-bookmarks included. Only an expired version (410), or several watches in a row without progress,
-lead to a new list. After a new list, handlers receive real differences: deleted objects, new ones,
-and changed ones as updates. Failures share one back-off; expired versions have another. An outage
-is logged at its start, every few minutes, and at its end.
+existing objects (watch-list). If the server refuses or ignores watch-list, the reflector uses lists
+in pages from then on, each followed by a watch. When a watch ends, the next watch starts at the
+last resourceVersion received, also in a bookmark. Only an expired version (410), or several watches
+in a row without progress, lead to a new list. After a new list, handlers are called only for
+objects that are new, changed or deleted. Failures have a common back-off; expired versions have
+another. An outage is logged at its start, every few minutes, and at its end.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ T = TypeVar("T", bound=KubeObject)
 
 
 class InformerStore(Generic[T]):
-    """Cache of one kind: frozen objects by key. Only its informer writes to it."""
+    """Cache of one kind: frozen objects by key. Only the informer writes to the store."""
 
     def __init__(self) -> None:
         self._objects: dict[str, T] = {}
 
     def get(self, key: str) -> T | None:
-        """Return the object with that key, or None."""
+        """Return the object with this key; None = there is none."""
         return self._objects.get(key)
 
     def list(self) -> builtins.list[T]:
@@ -51,7 +51,7 @@ class InformerStore(Generic[T]):
         return list(self._objects.values())
 
     def keys(self) -> Collection[str]:
-        """Return all keys as a live view; copy it before awaiting."""
+        """Return all keys as a live view; copy the view before an await."""
         return self._objects.keys()
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class InformerStore(Generic[T]):
         self._objects[obj.key] = obj
 
     def pop(self, key: str) -> T | None:
-        """Remove an object and return it; None = it did not exist."""
+        """Remove and return an object; None = the store had no object with this key."""
         return self._objects.pop(key, None)
 
 
@@ -93,8 +93,8 @@ _failures = metrics.counter(
 )
 
 _REFUSALS = frozenset({400, 405, 406, 415, 422, 501})
-"""Statuses with which a server refuses watch-list. Not 404, which is the answer for a kind that
-does not exist, for example because its CRD is yet to be created."""
+"""HTTP statuses with which a server refuses watch-list. 404 is not among them: it means that the
+kind does not exist, for example because its CRD is yet to be created."""
 
 _FRUITLESS_LIMIT = 3
 """Number of watches in a row without progress that leads to a new list: some servers close a watch
@@ -102,10 +102,10 @@ of an expired version without an error."""
 
 
 class ListWatch(Protocol[T]):
-    """Part of `Resource` that a reflector needs."""
+    """The methods of `Resource` that a reflector calls."""
 
     async def list_page(self, *, limit: int, continue_: str = "") -> Page[T]:
-        """Return one page of the newest state."""
+        """Read one page of the newest state."""
 
     def watch(
         self,
@@ -115,30 +115,34 @@ class ListWatch(Protocol[T]):
         send_initial_events: bool = False,
         idle_timeout_s: float | None = None,
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]:
-        """Watch changes since a version, or first the existing objects and then changes."""
+        """Watch changes since a resourceVersion, or the existing objects and then changes."""
 
 
-# As in client-go.
+# The delays of client-go's reflector.
 _BACKOFF = ExponentialBackoff(base_s=0.8, factor=2.0, cap_s=30.0, jitter=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReflectorSettings:
-    """Settings of a reflector; the defaults are client-go's where it has any.
+    """Settings of a reflector; the defaults are client-go's where client-go has the setting.
+
+    All times are in seconds.
 
     Attributes:
         watch_list: whether to try a watch that begins with the existing objects.
-        watch_timeout_s: minimum and maximum duration of a watch; the server is asked to end it
-            after a random time in between.
+        watch_timeout_s: minimum and maximum duration of a watch; the reflector requests a random
+            duration in between from the server.
         open_timeout_s: maximum time until the server begins to answer a watch.
         idle_timeout_s: maximum time without a byte before a watch is aborted; None = a little more
-            than the duration of the watch.
-        overtime_s: maximum time that a server may keep a watch open beyond its duration, in
-            case it ignores the duration.
+            than the requested duration of the watch.
+        overtime_s: time after the requested duration after which the reflector ends a watch, in
+            case the server ignores the duration.
         initial_idle_timeout_s: maximum time without an event until the initial events are complete;
-            a server that exceeds it counts as one without watch-list.
-        initial_timeout_s: maximum time for all initial events, with the same effect.
-        short_watch_s: minimum duration of a watch without progress; a shorter one is a failure.
+            a server that exceeds the time counts as a server without watch-list.
+        initial_timeout_s: maximum time for all initial events; a server that exceeds the time
+            counts as a server without watch-list.
+        short_watch_s: minimum duration of a watch without progress; a shorter watch counts as a
+            failure.
         page_size: objects per page.
         backoff: delays after failures.
         backoff_reset_s: time without failures after which the delays are short again.
@@ -160,24 +164,25 @@ class ReflectorSettings:
 DEFAULTS = ReflectorSettings()
 
 _CHUNK = 100
-"""Objects handled between two yields to the event loop; some milliseconds of work."""
+"""Objects handled before other tasks run: a few milliseconds of work."""
 
 
 class _NoProgress(Exception):
-    """A watch was opened and ended without progress."""
+    """A watch ended early without progress, or before its initial events were complete."""
 
 
 class _WatchListIgnored(Exception):
-    """The server treated a watch-list as a plain watch."""
+    """The server did not complete the initial events of a watch-list in time."""
 
 
 class Reflector(Generic[T]):
-    """Keeps a sink equal to the API server until cancelled.
+    """Lists and watches a resource, and keeps an informer equal to the API server.
 
     Args:
         source: resource to list and watch.
         sink: informer to keep up to date.
-        resource: plural name, for logs and metrics.
+        resource: plural name of the resource, for logs and metrics.
+        settings: settings of lists and watches.
         rng: source of jitter.
     """
 
@@ -197,24 +202,26 @@ class Reflector(Generic[T]):
         self._rng = rng or random.Random()
         self._log = logger("reflector", resource=resource)
         self._streak = self._new_streak()
-        # Separate, because a 410 comes from a healthy server: no long delay may remain from an
-        # outage.
+        # Separate from `_streak`: a 410 comes from a healthy server, so the long delays of an
+        # earlier outage must not apply.
         self._expiries = self._new_streak()
         self._watch_list = settings.watch_list
         self.version: str | None = None
-        """Last version seen; None before the first list and after an expiry."""
+        """Last resourceVersion received; None before the first list and after an expiry."""
         self.malformed_keys: set[str] = set()
-        """Keys of the objects whose newest state could not be decoded; "" = one without a name."""
+        """Keys of objects whose newest state could not be decoded; "" = the name is unreadable."""
         self._unseen: set[str] | None = None
-        """Keys in the sink that a new list has not shown yet; those left at its end are deleted."""
+        """During a new list, the keys in the store that the list has not had yet; else None.
+
+        Keys that remain at the end of the list are removed from the store."""
         self._unreadable: set[str] = set()
-        """Keys of objects in the new list that could not be decoded."""
+        """Keys of the objects in the last list that could not be decoded."""
         self._fruitless_count = 0
         self._progress = False
         self.last_contact: float | None = None
-        """Monotonic time of the last message of the server; None before the first.
+        """Monotonic time of the last message of the server; None before the first message.
 
-        A quiet but healthy watch receives at least bookmarks, about one per minute.
+        A healthy watch without changes receives bookmarks, about one per minute.
         """
         self.outage = Outage(
             logger("reflector", resource=resource),
@@ -239,7 +246,7 @@ class Reflector(Generic[T]):
         """List and watch until cancelled."""
         while True:
             try:
-                # One watch or one list per round; after a success the next follows without a delay.
+                # Each iteration is one list or one watch; after a success there is no delay.
                 if self.version is not None:
                     await self._watch(self.version)
                 else:
@@ -264,8 +271,7 @@ class Reflector(Generic[T]):
         try:
             await (self._watch("") if self._watch_list else self._list())
         except errors.ApiError as refusal:
-            # After its initial events the watch is a plain one: an error then is no refusal of
-            # watch-list.
+            # An error after the initial events does not mean that the server refuses watch-list.
             if not (self._watch_list and self._is_initial) or refusal.status not in _REFUSALS:
                 raise
             self._fall_back(str(refusal))
@@ -296,14 +302,14 @@ class Reflector(Generic[T]):
             await asyncio.sleep(0)
 
     async def _finish_initial(self, version: str) -> None:
-        # An object without a readable name may be any of those that seem deleted. A deleted object
-        # in the cache does less harm than the false report of a deletion.
+        # An object without a readable name may be any object that the list seems to lack. A deleted
+        # object in the cache does less harm than the false report of a deletion.
         gone = () if "" in self._unreadable else tuple(self._unseen or ())
         for number, key in enumerate(gone, start=1):
             self._sink.remove(key)
             if number % _CHUNK == 0:
                 await asyncio.sleep(0)
-        # Keep the keys that this list had and that were not decoded since.
+        # Keep the keys that this list had, unless a later event about the object was decoded.
         self.malformed_keys &= self._unreadable
         self._malformed.set(len(self.malformed_keys))
         self.version = version
@@ -338,7 +344,11 @@ class Reflector(Generic[T]):
         self._check_end(opened_at)
 
     async def _open(self, entering: Coroutine[Any, Any, V]) -> V:
-        """Wait until the server begins to answer; only then a watch may be silent."""
+        """Wait until the server begins to answer, for at most `open_timeout_s`.
+
+        Raises:
+            errors.Unreachable: the server did not begin to answer in time.
+        """
         limit_s = self._settings.open_timeout_s
         try:
             return await tasks.with_timeout(limit_s, entering, name=f"open-watch-{self._resource}")
@@ -348,7 +358,7 @@ class Reflector(Generic[T]):
             ) from None
 
     def _check_end(self, opened_at: float) -> None:
-        """Decide whether the end of a watch without an error is a failure."""
+        """Raise `_NoProgress` if the end of a watch without an error counts as a failure."""
         if self._is_initial:
             raise _NoProgress("the watch ended before its initial events were complete")
         lasted = clock.monotonic() - opened_at
@@ -358,7 +368,11 @@ class Reflector(Generic[T]):
         self.outage.record_success()
 
     async def _watchdog(self, timeout_s: float) -> None:
-        """End a watch whose initial events do not arrive, or that exceeds its duration."""
+        """Return when the watch has to end, because it exceeds its duration by `overtime_s`.
+
+        Raises:
+            _WatchListIgnored: the initial events were not complete in time.
+        """
         opened_at = clock.monotonic()
         while self._is_initial:
             left = (
@@ -371,7 +385,7 @@ class Reflector(Generic[T]):
             if left <= 0:
                 raise _WatchListIgnored("the initial events of a watch were not completed in time")
             await asyncio.sleep(left)
-        # A watch that lasts longer than a failing one proves that the outage has ended.
+        # A watch that lasts longer than a failing watch shows that the outage has ended.
         await asyncio.sleep(self._settings.short_watch_s)
         self.outage.record_success()
         await asyncio.sleep(timeout_s + self._settings.overtime_s)
@@ -389,7 +403,7 @@ class Reflector(Generic[T]):
                 await asyncio.sleep(0)
 
     def _take_event(self, event: WatchEvent[T]) -> None:
-        # The deletion of a malformed object is known by its key.
+        # The key of a malformed object is sufficient for its deletion.
         is_gone = event.type == "DELETED" or (event.wire_type == "DELETED" and event.key != "")
         if event.type != "BOOKMARK":
             self._record_seen(event.key, readable=event.object is not None or is_gone)
@@ -398,14 +412,19 @@ class Reflector(Generic[T]):
         elif event.object is not None:
             self._sink.upsert(event.object)
         # Do not resume from a bookmark among the initial events: objects that were not sent yet
-        # would be missing, and deleted ones would stay.
+        # would be missing, and deleted objects would stay in the store.
         version = event.resource_version
         if self._unseen is None and version and version != self.version:
             self.version = version
             self._progress = True
 
     def _record_seen(self, key: str, *, readable: bool) -> None:
-        """Record that the server has or had an object; an empty key = one without a name."""
+        """Record that a list or an event has an object.
+
+        Args:
+            key: key of the object; empty = its name is unreadable.
+            readable: whether the object could be decoded, or is deleted.
+        """
         if self._unseen is not None:
             self._unseen.discard(key)
             if not readable:
@@ -415,10 +434,10 @@ class Reflector(Generic[T]):
             self._malformed.set(len(self.malformed_keys))
 
     async def _back_off(self, problem: Exception) -> None:
-        """Count and log a failure, decide where to resume, and wait."""
+        """Count and log a failure, discard an unusable version, and wait."""
         self._failures.inc()
         self.outage.record_failure(error=str(problem))
-        # Only failures that the requested version may have caused count towards a new list.
+        # Only failures whose cause may be the requested version count towards a new list.
         if not self._progress and not _is_independent_of_version(problem):
             self._fruitless_count += 1
         api_error = problem if isinstance(problem, errors.ApiError) else None
@@ -429,7 +448,7 @@ class Reflector(Generic[T]):
         await asyncio.sleep(max(self._streak.next_delay(clock.monotonic()), retry_after_s or 0.0))
 
     def _discard_unusable_version(self, why: str) -> None:
-        """Discard the version to list again; in pages, if the failed attempt was a watch-list."""
+        """Discard the version, so that a list follows; in pages if the watch-list failed."""
         self._fruitless_count = 0
         if self.version is None and self._watch_list:
             self._fall_back(why)
@@ -440,7 +459,7 @@ class Reflector(Generic[T]):
 
 
 def _is_independent_of_version(problem: Exception) -> bool:
-    """Return whether a failure says nothing about the requested version."""
+    """Return whether the requested resourceVersion cannot be the cause of a failure."""
     if isinstance(problem, errors.Unreachable):
         return problem.kind in ("refused", "timeout", "tls", "credentials")
     if isinstance(problem, errors.ServerError):
@@ -449,12 +468,12 @@ def _is_independent_of_version(problem: Exception) -> bool:
 
 
 _RESYNC_CHUNK = 500
-"""Objects that a resync handles before other tasks run."""
+"""Objects that a resync delivers before other tasks run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EventHandler(Generic[T]):
-    """Callbacks of one listener; see `Informer.add_handler`."""
+    """Callbacks of one handler; see `Informer.add_handler`."""
 
     name: str
     on_add: Callable[[T, bool], object] | None = None
@@ -467,9 +486,9 @@ class Informer(Generic[T]):
 
     Args:
         source: resource to list and watch.
-        resource: plural name, for logs and metrics.
-        resync_s: minimum time between resyncs, which deliver every object as an update of itself;
-            stretched by a random factor in [1, 2). 0 = never.
+        resource: plural name of the resource, for logs and metrics.
+        resync_s: minimum seconds between two resyncs, multiplied by a random factor in [1, 2). A
+            resync calls `on_update` for every object. 0 = no resyncs.
         settings: settings of the reflector.
         rng: source of jitter.
     """
@@ -485,7 +504,7 @@ class Informer(Generic[T]):
     ) -> None:
         self.resource = resource
         self.store: InformerStore[T] = InformerStore()
-        """Cached objects; complete once `has_synced`."""
+        """Cached objects; complete when `has_synced` is True."""
         self._handlers: list[EventHandler[T]] = []
         self._synced = asyncio.Event()
         self._log = logger("informer", resource=resource)
@@ -497,7 +516,7 @@ class Informer(Generic[T]):
 
     @classmethod
     def empty(cls, kind: ResourceKind[T]) -> Informer[T]:
-        """Return an informer for a kind without a server: synced and empty; never run."""
+        """Return a synced, empty informer for a kind that is not watched; do not run it."""
         source = cast("ListWatch[T]", None)  # never called
         informer = cls(source, resource=kind.plural)
         informer.mark_synced()
@@ -505,12 +524,12 @@ class Informer(Generic[T]):
 
     @property
     def has_synced(self) -> bool:
-        """Whether all objects that existed at the start were delivered to the handlers."""
+        """Whether the handlers were called for all objects of the first list."""
         return self._synced.is_set()
 
     @property
     def last_contact(self) -> float | None:
-        """Monotonic time of the last message of the server; None before the first."""
+        """Monotonic time of the last message of the server; None before the first message."""
         return self._reflector.last_contact
 
     @property
@@ -520,15 +539,15 @@ class Informer(Generic[T]):
 
     @property
     def last_outage(self) -> tuple[float, float]:
-        """Monotonic start and end of the last outage that ended; (0, 0) = none."""
+        """Monotonic start and end of the last outage that has ended; (0, 0) = none has."""
         return self._reflector.outage.last_period
 
     @property
     def malformed_keys(self) -> Collection[str]:
         """Keys of existing objects whose newest state could not be decoded.
 
-        The store has an earlier state of these objects, or none: nothing may be deleted because of
-        that. An empty key stands for objects without a readable name.
+        The store has an earlier state of these objects, or lacks them: that must not lead to a
+        deletion. An empty key stands for objects whose name is unreadable.
         """
         return self._reflector.malformed_keys
 
@@ -540,16 +559,17 @@ class Informer(Generic[T]):
         on_update: Callable[[T, T], object] | None = None,
         on_delete: Callable[[T, bool], object] | None = None,
     ) -> EventHandler[T]:
-        """Add callbacks for changes; cached objects are delivered at once as added.
+        """Add callbacks for changes; call `on_add` at once for each cached object.
 
         Args:
-            name: name in logs.
-            on_add: called with the object, and whether it belongs to the initial content.
-            on_update: called with the old and the new object; both are the same in a resync. The
+            name: name of the handler in logs.
+            on_add: called with the object, and whether it belongs to the first list.
+            on_update: called with the old and the new object, which are the same in a resync. The
                 UIDs differ if the object was recreated while no watch was open.
-            on_delete: called with the last known state, and whether the deletion was observed: an
-                event reported it, or it had begun. Otherwise a new list merely lacks the object.
-                The store no longer has the object.
+            on_delete: called with the last known state of a removed object, and whether its
+                deletion was observed: an event reported the deletion, or the object was already
+                being deleted. False: a new list merely lacks the object. The store no longer has
+                the object at the time of the call.
         """
         handler = EventHandler(name=name, on_add=on_add, on_update=on_update, on_delete=on_delete)
         self._handlers.append(handler)
@@ -558,16 +578,16 @@ class Informer(Generic[T]):
         return handler
 
     def remove_handler(self, handler: EventHandler[T]) -> None:
-        """Remove callbacks; idempotent."""
+        """Remove the callbacks of a handler; without effect if they were removed already."""
         if handler in self._handlers:
             self._handlers.remove(handler)
 
     # --- called by the reflector -----------------------------------------------------------------
 
     def upsert(self, obj: T) -> None:
-        """Store an object of the server and call the handlers."""
+        """Store an object and call the handlers, unless its resourceVersion is unchanged."""
         old = self.store.get(obj.key)
-        # A new list repeats objects that did not change.
+        # A new list also has the objects that did not change.
         if old is not None and old.resource_version == obj.resource_version != "":
             return
         self.store.put(obj)
@@ -579,7 +599,13 @@ class Informer(Generic[T]):
             self._call(handler, handler.on_add, obj, initial)
 
     def remove(self, key: str, last: T | None = None) -> None:
-        """Remove a deleted object and call the handlers; `last` = its state in the event."""
+        """Remove an object and call the handlers.
+
+        Args:
+            key: key of the object.
+            last: state of the object in the deletion event; None = a new list lacks the object, or
+                the event could not be decoded.
+        """
         old = self.store.pop(key)
         if old is None:
             return
@@ -588,7 +614,7 @@ class Informer(Generic[T]):
             self._call(handler, handler.on_delete, last or old, seen)
 
     def mark_synced(self) -> None:
-        """Mark the initial content as complete."""
+        """Mark the first list as complete."""
         if not self.has_synced:
             self._synced.set()
             self._log.debug("cache synced", count=len(self.store))
@@ -607,10 +633,10 @@ class Informer(Generic[T]):
             self._log.error("event handler failed", handler=handler.name, exc_info=True)
 
     async def wait_synced(self, timeout_s: float) -> None:
-        """Wait until `has_synced`.
+        """Wait until the first list is complete.
 
         Raises:
-            TimeoutError: the time limit was exceeded.
+            TimeoutError: the wait took longer than `timeout_s` seconds.
         """
         if not await tasks.wait_for(self._synced, timeout_s):
             raise TimeoutError(f"the cache of {self.resource} has not synced")
@@ -634,7 +660,7 @@ class Informer(Generic[T]):
 
 
 class SharedInformers:
-    """Informers by kind, created on first use.
+    """Informers by kind and namespace, created on first use.
 
     Args:
         client: client that all informers share.
@@ -656,7 +682,10 @@ class SharedInformers:
         self._group: tasks.NamedTaskGroup | None = None
 
     def informer_for(self, kind: ResourceKind[T], *, namespace: str = "") -> Informer[T]:
-        """Return the informer of a kind, for one namespace or all; started if the others run."""
+        """Return the shared informer of a kind, for one namespace or all (empty).
+
+        A new informer starts at once if `run` is active.
+        """
         known = self._informers.get((kind, namespace))
         if known is None:
             resource = self._client.resource(kind)
@@ -678,11 +707,11 @@ class SharedInformers:
 
     @property
     def has_synced(self) -> bool:
-        """Whether every informer has synced."""
+        """Whether all informers have synced."""
         return all(informer.has_synced for informer in self._informers.values())
 
     async def wait_synced(self, timeout_s: float) -> None:
-        """Wait until every informer has synced.
+        """Wait until all informers have synced, for at most `timeout_s` seconds.
 
         Raises:
             TimeoutError: the time limit was exceeded; the message names an informer that has not
@@ -693,7 +722,7 @@ class SharedInformers:
             await informer.wait_synced(deadline - clock.monotonic())
 
     async def run(self) -> None:
-        """Run all informers, later ones included, until cancelled."""
+        """Run all informers until cancelled, including informers that are created later."""
         async with tasks.NamedTaskGroup() as group:
             self._group = group
             try:

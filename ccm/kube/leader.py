@@ -1,25 +1,30 @@
 """Leader election: one replica is active, the others stand by.
 
-The rules and the wire format of one attempt (`LeaseLock`) are client-go's, so that replicas of both
-may share a Lease. The clocks of other replicas are never trusted. A lease expires when its record
-has not changed for the duration in the record, measured from the local time of the last observed
-change. Unlike in client-go, times are not compared in whole seconds: a leader that renews more than
-once per second would seem silent up to a second too early.
+The rules and the wire format of one attempt (`LeaseLock`) are client-go's, so that programs with
+client-go and this one may compete for the same Lease. The clocks of other replicas are never
+trusted. A lease expires when the spec of the Lease has not changed for `leaseDurationSeconds`,
+measured from the local time at which the last change was observed. Unlike in client-go, times are
+not compared in whole seconds: a leader that renews more than once per second would seem silent up
+to a second too early.
 
-`LeaderElector` is the loop around the attempts. A standby makes an attempt, then waits for the
-first of three events. If the watch shows an empty holder or no Lease, the standby makes an attempt
-at once. If the holder is silent, the standby makes an attempt when the lease expires. If the watch
-shows nothing, the standby reads the Lease every retry period, stretched by a random factor in [1,
-2.2). A leader renews every retry period. Without success within the renew deadline the leadership
-is lost, whatever the API server does meanwhile.
+`LeaderElector` repeats the attempts. After an attempt, a standby waits for the first of three
+events:
 
-Counterpart in client-go: tools/leaderelection. Beyond it, the lease is released after an orderly
-end of the work, and standbys watch the Lease. The renew deadline counts from the last success, and
-a leader that sees another holder stops at once.
+- The watch shows a Lease without holder, or that the Lease was deleted: next attempt at once.
+- The lease of a silent holder expires: next attempt at the expiry.
+- The watch shows no events for a retry period, or fails: next attempt after a retry period,
+  stretched by a random factor in [1, 2.2).
 
-A standby watches only the Lease. Warm caches would cost the API server a second watch of every node
-and Service, and the standby their memory, all the time. Warm caches would save one list per change
-of the leader, which takes tenths of a second.
+A leader renews every retry period. If it cannot renew within the renew deadline, it stops leading,
+even if the API server does not respond.
+
+Counterpart in client-go: tools/leaderelection. Differences: the lease is released after an orderly
+end of the work, and standbys watch the Lease. The renew deadline counts from the last successful
+renewal, and a leader that observes another holder stops at once.
+
+A standby watches only the Lease. Warm caches would cost the API server a second watch of all nodes
+and Services, and the standby the memory of a second copy, all the time. They would only save one
+list per change of the leader, which takes tenths of a second.
 """
 
 from __future__ import annotations
@@ -48,13 +53,14 @@ from ccm.model.objects import Lease, LeaseSpec
 from ccm.model.times import format_micro_time, parse_time
 
 _RELEASED_S = 1
-"""Duration in a released lease; the API server rejects zero (client-go)."""
+"""`leaseDurationSeconds` of a released lease; the API server rejects zero (client-go)."""
 
 _RELEASE_PAUSE_S = 0.25
-"""Delay between attempts to release the lease: short, because a successor waits for the release."""
+"""Delay in seconds between attempts to release the lease. Short, because a successor waits for the
+release."""
 
 _MAX_TRANSITIONS = (1 << 31) - 1
-"""Maximum of the API server's int32: a larger count, and the lease with it, is rejected."""
+"""Maximum of `leaseTransitions`, an int32: the API server rejects a Lease with a larger number."""
 
 _slowpath = metrics.counter(
     "leader_election_slowpath_total",
@@ -75,13 +81,13 @@ class LeaderElectionConfig:
         namespace: namespace of the Lease.
         name: name of the Lease.
         identity: identity of this replica; must be unique, see `new_identity`.
-        lease_duration_s: time that standbys wait after the leader falls silent; written in whole
-            seconds, rounded up.
-        renew_deadline_s: time after which a leader that cannot renew stops leading.
-        retry_period_s: time between two attempts.
+        lease_duration_s: seconds without a renewal after which the lease expires; written to the
+            Lease in whole seconds, rounded up.
+        renew_deadline_s: seconds after which a leader that cannot renew stops leading.
+        retry_period_s: seconds between two attempts.
 
     Raises:
-        ValueError: the values contradict each other; the message has all faults.
+        ValueError: a value is invalid, or values contradict each other; the message has all faults.
     """
 
     namespace: str
@@ -97,7 +103,10 @@ class LeaderElectionConfig:
 
     @property
     def request_timeout_s(self) -> float:
-        """Time limit for one request about the Lease: two must fit into the renew deadline."""
+        """Time limit in seconds for one request about the Lease.
+
+        Half of the renew deadline, so that two requests fit; at least 1 s.
+        """
         return max(1.0, self.renew_deadline_s / 2)
 
     def _faults(self) -> Iterator[str]:
@@ -118,12 +127,12 @@ class LeaderElectionConfig:
 
 
 def new_identity(hostname: str) -> str:
-    """Return a name of this process that no other replica has: `<hostname>_<random UUID>`."""
+    """Return a unique identity of this process: `<hostname>_<random UUID>`."""
     return f"{hostname}_{uuid.uuid4()}"
 
 
 class LeaseLock:
-    """Last observed state of the Lease, and attempts to hold it.
+    """Last observed state of the Lease, and attempts to acquire, renew and release it.
 
     Args:
         leases: resource of Leases.
@@ -139,14 +148,14 @@ class LeaseLock:
         self._lease: Lease | None = None
         self._record: LeaseSpec | None = None
         self.observed_at = -math.inf
-        """Monotonic time at which a change of the record was last observed."""
+        """Monotonic time at which a change of the Lease's spec was last observed."""
         self.outcome_unknown = False
-        """Whether a write with an unknown outcome may have succeeded."""
+        """Whether the last write had no response, so that it may have succeeded."""
         self._slowpath = _slowpath.labels(config.name)
 
     @property
     def holder(self) -> str:
-        """Last observed holder; empty = none."""
+        """Last observed holder of the lease; empty = none."""
         return (self._lease.spec.holder_identity or "") if self._lease is not None else ""
 
     @property
@@ -161,7 +170,7 @@ class LeaseLock:
 
     @property
     def expires_at(self) -> float:
-        """Monotonic time at which the record stops protecting its holder."""
+        """Monotonic time at which the lease of the last observed holder expires."""
         duration = self._lease.spec.lease_duration_seconds if self._lease is not None else 0
         return self.observed_at + (duration or 0)
 
@@ -192,7 +201,7 @@ class LeaseLock:
         self._record = None
 
     async def attempt(self) -> bool:
-        """Try once to take or to renew the lease; return False if another replica holds it.
+        """Try once to acquire or to renew the lease; return False if another replica holds it.
 
         Raises:
             errors.KubeError: the attempt failed; the holder may have changed.
@@ -216,15 +225,18 @@ class LeaseLock:
         return True
 
     async def release(self) -> bool:
-        """Release the lease, so that a successor need not wait; return False if it is not ours.
+        """Release the lease, so that a successor need not wait for its expiry.
 
-        Conflicts and an unreachable server lead to further attempts: the caller sets the time
-        limit.
+        The release is retried without a limit on conflicts, on 5xx, and while the server is
+        unreachable: the caller sets the time limit.
+
+        Returns:
+            False if this replica does not hold the lease.
 
         Raises:
-            errors.ApiError: the server rejects the write.
+            errors.ApiError: the server rejects the read or the write.
         """
-        # After a write with an unknown outcome the last observed version may be outdated.
+        # After a write with an unknown outcome the observed resourceVersion may be outdated.
         lease = None if self.outcome_unknown else self._lease
         while True:
             try:
@@ -268,7 +280,10 @@ class LeaseLock:
         return self.expires_at > clock.monotonic()
 
     def _claim(self, old: LeaseSpec | None) -> LeaseSpec:
-        """Return the record that makes this replica the holder; a current term is continued."""
+        """Return the spec that makes this replica the holder.
+
+        If this replica already is the holder, `acquireTime` and `leaseTransitions` stay.
+        """
         now = clock.now()
         transitions = 0
         acquired = format_micro_time(now)
@@ -299,22 +314,22 @@ class LeaseLock:
 
 
 HEALTH_TOLERANCE_S = 20.0
-"""Seconds that a leader may miss the end of its lease before the health check fails
-(cloud-controller-manager)."""
+"""Seconds after the expiry of its lease for which a replica may still count as leader before the
+health check fails (cloud-controller-manager)."""
 
 _WATCH_TIMEOUT_S = 300
 """Requested duration of a watch in seconds (client-go, minimum of a reflector)."""
 
 _WATCH_BACKOFF = ExponentialBackoff(base_s=1.0, factor=2.0, cap_s=60.0, jitter=0.5)
-"""Delays after a failed watch. They may be long, because a standby without a watch reads the Lease
+"""Delays after failed watches. They may be long, because a standby without a watch reads the Lease
 every retry period."""
 
 _SHORT_WATCH_S = 1.0
-"""Minimum duration of a watch, in seconds. After a shorter one the next is delayed: a server may
-end each watch at once (client-go)."""
+"""Minimum duration of a watch, in seconds. After a shorter watch the next watch is delayed: a
+server may end each watch at once (client-go)."""
 
 _EXPIRY_MARGIN_S = 0.001
-"""Delay of an attempt after the expiry of a lease, so that the lease has expired for certain."""
+"""Seconds from the expiry of a lease to the next attempt, so that the lease has surely expired."""
 
 _master_status = metrics.gauge(
     "leader_election_master_status",
@@ -330,20 +345,20 @@ class LostLease(Exception):
 
 
 class LeaderElector:
-    """Competes for a Lease and works while it holds the Lease.
+    """Competes for a Lease, and runs the work of the leader while it holds the Lease.
 
     Args:
         leases: resource of Leases. Its client must have no rate limiter, and should have the time
             limit `LeaderElectionConfig.request_timeout_s`.
         config: see `LeaderElectionConfig`.
         recorder: records an event when this replica becomes leader or stops leading.
-        on_renewed: called when the lease was taken or renewed, with the start time of that request:
-            a successor measures from a later time.
-        on_lost: called when the lease is lost, before the work is cancelled. From then on, a
-            successor may lead after the lease duration less the renew deadline.
+        on_renewed: called when the lease was acquired or renewed, with the monotonic time at which
+            the attempt began: a successor measures the lease duration from a later time.
+        on_lost: called when the lease is lost, before the work is cancelled. A successor may start
+            when the lease duration less the renew deadline has passed since then.
         before_release: awaited after the work has ended and before the lease is released. It must
-            limit its own time, because a successor waits meanwhile. False = some work has not ended
-            after all, so the lease must expire instead.
+            have a time limit, because a successor waits meanwhile. If it returns False, some work
+            has not ended, and the lease is left to expire instead.
         rng: source of jitter.
     """
 
@@ -370,7 +385,7 @@ class LeaderElector:
         self._status = _master_status.labels(config.name)
         self._status.set(0)
         self.is_leader = False
-        """Whether the work runs under a lease of this replica now."""
+        """Whether this replica is the leader, until its work has ended."""
         self._renewed_at = -math.inf
         self._reported = ""
         self._unreachable = Outage(
@@ -383,12 +398,12 @@ class LeaderElector:
 
     @property
     def holder(self) -> str:
-        """Last observed holder; empty = none."""
+        """Last observed holder of the lease; empty = none."""
         return self._lock.holder
 
     @property
     def renewal_problem(self) -> str:
-        """Reason why this leader cannot renew its lease; empty = none."""
+        """Message that this leader cannot renew its lease; empty = not the leader, or it can."""
         if not (self.is_leader and self._unreachable):
             return ""
         silent_s = clock.monotonic() - self._lock.observed_at
@@ -405,7 +420,10 @@ class LeaderElector:
     def check(self, now_s: float | None = None) -> str | None:
         """Return the fault for a health check; None = healthy.
 
-        Only a leader can be unhealthy, if it did not notice the end of its lease.
+        Unhealthy is only a leader whose lease expired more than `HEALTH_TOLERANCE_S` ago.
+
+        Args:
+            now_s: monotonic time; None = now.
         """
         now = clock.monotonic() if now_s is None else now_s
         silent_s = now - self._lock.observed_at
@@ -414,18 +432,19 @@ class LeaderElector:
         return f"failed election to renew leadership on lease {self._config.name}"
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Stand by until elected, then run `lead` for as long as this replica leads.
+        """Stand by until elected, then run `lead` while this replica is the leader.
 
-        After the end of `lead` and the release of the lease, its result or exception is passed on.
-        When this method is cancelled, it cancels and joins `lead`, and releases the lease.
+        When `lead` ends, the lease is released; then this method returns, or raises the error of
+        `lead`. If this method is cancelled, it cancels `lead`, waits for its end, and releases the
+        lease.
 
         Raises:
-            LostLease: the lease could not be renewed; `lead` was cancelled and joined.
+            LostLease: the lease could not be renewed; `lead` was cancelled and has ended.
         """
         try:
             await self._acquire()
         except asyncio.CancelledError:
-            # The last attempt may have taken the lease.
+            # The last attempt may have acquired the lease.
             if self._lock.outcome_unknown or self._lock.is_ours:
                 await self._release()
             raise
@@ -451,7 +470,8 @@ class LeaderElector:
         watcher = tasks.spawn(self._follow(), name="lease-watch")
         try:
             while True:
-                # Cleared before the attempt, so that a change during the attempt ends the wait.
+                # Clear the event before the attempt, so that a change during the attempt ends the
+                # wait after it.
                 self._lease_changed.clear()
                 if await self._attempt(self._config.renew_deadline_s):
                     return
@@ -482,7 +502,8 @@ class LeaderElector:
 
     async def _follow(self) -> None:
         """Watch the Lease while standing by."""
-        # Reset as in client-go's reflector: rare failures must not lead to long delays.
+        # The delays are reset as in client-go's reflector: rare failures must not lead to long
+        # delays.
         streak = FailureStreak(policy=_WATCH_BACKOFF, reset_after_s=120.0, rng=self._rng)
         while True:
             opened_at = clock.monotonic()
@@ -520,7 +541,10 @@ class LeaderElector:
         self._lease_changed.set()
 
     async def _attempt(self, limit_s: float) -> bool:
-        """Make one attempt within the time limit; failures are logged, not raised."""
+        """Make one attempt within `limit_s` seconds; return whether this replica holds the lease.
+
+        Failures are logged and return False.
+        """
         started = clock.monotonic()
         try:
             held = await tasks.with_timeout(limit_s, self._lock.attempt(), name="lease-try")
@@ -551,11 +575,11 @@ class LeaderElector:
                 return
 
     async def _renew(self) -> bool:
-        """Renew once, with attempts until the deadline; False = the leadership is lost."""
+        """Renew the lease, with attempts until the renew deadline; return False if it is lost."""
         while (left := self._renewed_at + self._config.renew_deadline_s - clock.monotonic()) > 0:
             if await self._attempt(left):
                 return True
-            # Another replica holds the lease, so the leadership is lost before the deadline.
+            # If another replica holds the lease, it is lost before the deadline.
             if self._lock.holder and not self._lock.is_ours:
                 return False
             left = self._renewed_at + self._config.renew_deadline_s - clock.monotonic()
@@ -569,10 +593,10 @@ class LeaderElector:
         self._record_event("became leader")
 
     async def _stop_leading(self, work: asyncio.Task[None], renewal: asyncio.Task[None]) -> None:
-        """End the work, still renewing; then release the lease, if it is still held."""
+        """End the work while renewals continue; then release the lease, unless it was lost."""
         may_release = False
         try:
-            # Renewals continue meanwhile: no successor may start before the work has ended.
+            # Renewals continue, because no successor may start before the work has ended.
             await tasks.cancel_and_join(work)
             self._record_event("stopped leading")
             if not renewal.done():

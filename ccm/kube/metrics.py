@@ -1,6 +1,6 @@
-"""Metrics of the API client, with the names, labels and buckets of the Go components.
+"""Metrics of the API client, with the names, labels and buckets of client-go's metrics.
 
-Children are cached per label set, because every request needs them.
+The series are cached by their label values, because every request needs them.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ response_size = cache(_response_size.labels)
 """(verb, host): bytes of response bodies, uncompressed."""
 
 requests = cache(_requests.labels)
-"""(code, method, host): attempts, the first of a call and its retries."""
+"""(code, method, host): attempts of calls, retries included."""
 
 retries = cache(_retries.labels)
-"""(code, verb, host): attempts after the first one of a call, by their own outcome."""
+"""(code, verb, host): retries of calls, each by its own outcome."""
 
 malformed = cache(_malformed.labels)
 """(resource): objects that were skipped because they could not be decoded."""

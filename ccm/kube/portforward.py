@@ -1,12 +1,13 @@
 """Port-forward to a Pod through the API server, as `kubectl port-forward` does.
 
-Bytes sent to a port on the local loopback travel through a WebSocket to the API server. The API
-server passes them to the kubelet of the Pod's node, and the kubelet to the Pod's own loopback.
+Bytes sent to a port on the local loopback interface pass through a WebSocket to the API server,
+from there to the kubelet of the Pod's node, and from the kubelet to the loopback interface of the
+Pod.
 
 The protocol is `v4.channel.k8s.io`. The first byte of each binary message is the channel: 0 for
 data, 1 for error texts of the kubelet. The first message of each channel is the port number in two
-bytes. There are no half-closed connections. The bytes are passed on unchanged: TLS, client
-certificates included, is end to end.
+bytes. There are no half-closed connections. The bytes are forwarded unchanged, so TLS, including
+client certificates, is end to end.
 """
 
 from __future__ import annotations
@@ -33,16 +34,17 @@ _CHUNK = 64 << 10
 """Maximum bytes of one message: the default buffer limit of a stream reader (asyncio)."""
 
 _CLOSE_S = 1.0
-"""Time limit for the closing handshake: the caller waits for it, and its result does not matter."""
+"""Time limit in seconds for the closing handshake. Short, because the caller waits for it and its
+result does not matter."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PortForward:
-    """Port-forward while it is open.
+    """Open port-forward.
 
     Attributes:
-        port: local port.
-        errors: errors of failed connections.
+        port: local TCP port on `LOOPBACK`.
+        errors: messages about failed connections.
     """
 
     port: int = 0
@@ -53,18 +55,25 @@ class PortForward:
 async def forward_port(
     config: ClusterConfig, *, namespace: str, pod: str, port: int
 ) -> AsyncIterator[PortForward]:
-    """Open a port-forward for the duration of the block.
+    """Open a port-forward while the block runs.
+
+    Args:
+        config: API server and identity.
+        namespace: namespace of the Pod.
+        pod: name of the Pod.
+        port: port of the Pod.
 
     Raises:
-        errors.ApiError: the API server refuses; the rights needed are `create` and `get` of
-            pods/portforward.
-        errors.Unreachable: the API server does not answer, or not with a WebSocket.
+        errors.ApiError: the API server refuses the port-forward, which needs the permissions
+            `create` and `get` for pods/portforward.
+        errors.Unreachable: the API server does not answer, or does not open a WebSocket.
     """
     path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/portforward?ports={port}"
     forward = PortForward()
     async with contextlib.AsyncExitStack() as exits:
         session = await exits.enter_async_context(await _session(config))
-        # Connect once in advance: a refusal must be raised here, not at the first use.
+        # Open the first WebSocket in advance, so that a refusal is raised at the start of the
+        # block.
         ready = [await _connect(session, config, path)]
         exits.push_async_callback(_close_all, ready)
         serving: list[asyncio.Task[None]] = []

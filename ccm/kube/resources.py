@@ -55,27 +55,27 @@ class ItemList(Wire, Generic[T], frozen=True, kw_only=True):
 
 
 class WatchChange(Wire, Generic[T], frozen=True, kw_only=True):
-    """Line of a watch about an object; bookmarks and errors have other types."""
+    """Line of a watch about a change of an object; not for bookmarks and errors."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED"]
     object: T
 
 
 class Envelope(Wire, frozen=True, kw_only=True):
-    """Line of a watch; the object stays undecoded until the type is known."""
+    """Line of a watch, with the object undecoded, because its form depends on `type`."""
 
     type: str
     object: msgspec.Raw
 
 
 class Bookmark(Wire, frozen=True, kw_only=True):
-    """Object of a bookmark: a version, and perhaps an annotation."""
+    """Object of a bookmark: a resourceVersion, and in some bookmarks an annotation."""
 
     metadata: ObjectMeta = ObjectMeta()
 
 
 class NameMeta(Wire, frozen=True, kw_only=True):
-    """Metadata that is still read of an object that cannot be decoded."""
+    """Metadata that is read from an object that cannot be decoded as a whole."""
 
     name: str = ""
     namespace: str = ""
@@ -88,7 +88,7 @@ class NameMeta(Wire, frozen=True, kw_only=True):
 
 
 class NamedObject(Wire, frozen=True, kw_only=True):
-    """Object reduced to its name and version."""
+    """Object reduced to its name, namespace and resourceVersion."""
 
     metadata: NameMeta = NameMeta()
 
@@ -104,11 +104,11 @@ class ResourceKind(Generic[T]):
         kind: value of `kind:`, such as `Node`.
         namespaced: whether objects live in a namespace.
         type: type that controllers use.
-        document: type of the JSON document, if it differs from `type`.
+        document: type of the JSON document, if it differs from `type`; else None.
         convert: converts a document to `type`, as Kubernetes converts the versions of an API group
-            to one internal type.
+            to one internal type; None = no conversion.
         complete: whether `type` has every field of the kind, so that replacing an object (PUT)
-            erases no field that was not decoded.
+            erases no field.
     """
 
     group: str = ""
@@ -157,9 +157,9 @@ class ResourceKind(Generic[T]):
         )
 
     def path(self, *, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Return the encoded path of a collection, an object or a subresource.
+        """Return the percent-encoded path of a collection, an object or a subresource.
 
-        An empty namespace stands for all namespaces, or for a cluster-scoped kind.
+        The namespace is empty for all namespaces, and for a cluster-scoped kind.
         """
         root = f"/apis/{self.group}" if self.group else "/api"
         parts = [f"{root}/{self.version}"]
@@ -176,7 +176,7 @@ class ResourceKind(Generic[T]):
 def _kind(
     type_: type[T], plural: str, *, group: str = "", namespaced: bool = True, complete: bool = False
 ) -> ResourceKind[T]:
-    """Return a kind with the name of its type."""
+    """Return a kind whose `kind` is the name of the type."""
     return ResourceKind(
         group=group,
         plural=plural,
@@ -195,7 +195,7 @@ EVENTS = _kind(Event, "events")
 NAMESPACES = _kind(Namespace, "namespaces", namespaced=False)
 SECRETS = _kind(Secret, "secrets")
 NODE_VOLUMES = ResourceKind(plural="nodes", kind="Node", namespaced=False, type=NodeVolumes)
-"""Nodes, reduced to their volumes."""
+"""Nodes with only the fields about volumes."""
 
 PODS = _kind(Pod, "pods")
 CLAIMS = _kind(PersistentVolumeClaim, "persistentvolumeclaims")

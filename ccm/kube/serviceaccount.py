@@ -1,9 +1,10 @@
-"""Credentials of another service account, requested with our own.
+"""Credentials of a controller's service account, requested with the daemon's own credentials.
 
-With separate accounts, each controller acts as `kube-system/<name>`: the API server's audit log
-distinguishes them, and each has only the rights it needs. A missing account is created. Its token
-is requested, cached, and renewed when most of its lifetime has passed. Counterpart in client-go:
-the token source of the dynamic client builder.
+With separate service accounts, each controller sends requests as `kube-system/<name>`: the API
+server's audit log distinguishes the controllers, and each has only the permissions it needs. The
+daemon creates a missing account. It requests the account's token, caches it, and renews it when
+most of its lifetime has passed. Counterpart in client-go: the token source of the dynamic client
+builder.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from ccm.model import times
 from ccm.model.meta import Wire
 
 EXPIRATION_S = 3600
-"""Requested lifetime of a token (cloud-provider, dynamic client builder)."""
+"""Requested lifetime of a token in seconds (cloud-provider, dynamic client builder)."""
 
 MIN_LIFETIME_S = 600.0
-"""Assumed minimum lifetime of a token: a shorter one may result from clock differences."""
+"""Minimum lifetime in seconds that is assumed for a token: a shorter lifetime may be wrong because
+of clock differences."""
 
 REFRESH_FRACTION = 0.8
 """Fraction of a token's lifetime after which it is renewed (cloud-provider, dynamic client
@@ -36,15 +38,16 @@ builder)."""
 
 MAX_ATTEMPTS = 4
 FIRST_RETRY_S = 0.5
-"""Attempts for the first token, and the delay after the first of them, which then doubles: 3.5 s in
-all bridge a short outage. After that, each request asks again."""
+"""Attempts to get the first token, and the delay in seconds after the first attempt. The delay
+doubles after each attempt; 3.5 s in total bridge a short outage. If all attempts fail, the next
+request starts new attempts."""
 
 RETRY_S = 10.0
-"""Delay between attempts while the old token is still usable: no request has to wait for them."""
+"""Delay in seconds between attempts to renew the token. Requests use the old token meanwhile."""
 
 
 class TokenStatus(Wire, frozen=True, kw_only=True):
-    """Status of a TokenRequest, which the server fills in."""
+    """Status of a TokenRequest, which the API server sets."""
 
     token: str = ""
     expiration_timestamp: str = ""
@@ -63,7 +66,7 @@ class ServiceAccount:
     """Source of credentials of one service account.
 
     Args:
-        client: client with our own credentials.
+        client: client with the daemon's own credentials.
         namespace: namespace of the account.
         name: name of the account.
     """
@@ -82,15 +85,15 @@ class ServiceAccount:
             end_message="token renewal recovered",
         )
         self._renewal_lock = asyncio.Lock()
-        """Held during a request for a token: one token serves all requests that wait for it."""
+        """Held during a request for a token, so that concurrent requests share one token."""
 
     @property
     def user(self) -> str:
-        """User name of the account in the API server."""
+        """User name of the account in the API server's RBAC and audit log."""
         return f"system:serviceaccount:{self._namespace}:{self._name}"
 
     async def current(self) -> Credential:
-        """Return the account's token.
+        """Return the account's token; request a token if there is none or it is due for renewal.
 
         Raises:
             NoCredentials: no token could be obtained.
@@ -109,12 +112,13 @@ class ServiceAccount:
             return self._credential
 
     async def refresh_rejected(self, credential: Credential, sent_at: float) -> bool:
-        """Renew the token, unless that happened since the request began.
+        """Renew the token, unless it was renewed since the request began.
 
-        Return whether the token now differs from the rejected one.
+        Returns:
+            Whether the token now differs from the rejected token.
         """
         async with self._renewal_lock:
-            # Many requests may fail at once; only the first one requests a token.
+            # Many requests may fail at once; only the first request renews the token.
             if self._credential == credential and self._obtained_at <= sent_at:
                 await self._renew()
             return self._credential != credential
@@ -189,6 +193,6 @@ class ServiceAccount:
 
 
 def with_credentials(config: ClusterConfig, credentials: CredentialSource) -> ClusterConfig:
-    """Return the configuration for another identity, without our own client certificate."""
+    """Return the configuration with other credentials, and without the client certificate."""
     tls = replace(config.tls, certificate=None)
     return replace(config, credentials=credentials, tls=tls)

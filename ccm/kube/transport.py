@@ -1,11 +1,11 @@
 """Transport to the API server: bytes in, bytes out.
 
 A process has one `Transport`, shared by all clients. Each attempt of a request waits for the
-client's rate limiter, gets the current credential, is sent, and is counted. Requests are repeated
-only by client-go's rules: after 429 and 5xx with a numeric Retry-After header, and a GET that was
-cut. A request is also repeated once if its rejected credential could be renewed. There are no
-redirects, cookies or proxies. In this package, only this module, `connections` and `portforward`
-send and read with aiohttp.
+client's rate limiter, gets the current credential, is sent, and is counted. As in client-go, a
+request is repeated after 429 or 5xx with a numeric Retry-After header, and a GET also after its
+connection was cut. A request whose credential was rejected is repeated once if the credential could
+be renewed. There are no redirects, cookies or proxies. In this package, only this module,
+`connections` and `portforward` use aiohttp for I/O.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ MAX_RETRIES = 10
 """Maximum retries of one request (client-go, rest request)."""
 
 CUT_RETRY_S = 1.0
-"""Delay before a GET that was cut is sent again (client-go, rest request)."""
+"""Delay in seconds before a GET is repeated after a cut connection (client-go, rest request)."""
 
 WATCH_START_TIMEOUT_S = 30.0
-"""Time limit for the head of the response to a streamed GET. The stream itself has no time limit,
-so a server that hangs would not be noticed."""
+"""Time limit in seconds for the head of the response to a streamed GET. The stream itself has no
+time limit, so a server that hangs at the start would not be noticed."""
 
 MAX_LINE = 32 * 1024 * 1024
-"""Maximum bytes of a watch line; an object has at most a few MiB, so a longer line is garbage."""
+"""Maximum bytes of a watch line; an object has at most a few MiB, so a longer line is invalid."""
 
 _SLOW_LIMITER_S = 0.05
-"""Minimum wait for the rate limiter that is logged (client-go)."""
+"""Minimum wait for the rate limiter, in seconds, that is logged (client-go)."""
 
 _UNLIMITED = contextlib.nullcontext()
 _READS_ONLY = "this program is read-only"
@@ -73,7 +73,8 @@ class _Call:
 
 
 _Exchanged = tuple[ServerResponse, bytes, PooledSession]
-"""Response, body and session; an accepted stream keeps its response and its session open."""
+"""Response, body and session. For a stream with a status below 300 the body is empty, and the
+response and the session stay in use."""
 
 
 class Transport:
@@ -82,7 +83,7 @@ class Transport:
     Args:
         config: address of the server, and the identity.
         user_agent: user agent of the process in the server's logs; clients append their names.
-        read_only: whether to refuse all methods but GET, which includes lists and watches.
+        read_only: whether to refuse all methods except GET; lists and watches are GETs.
 
     Attributes:
         clock: clock of the server.
@@ -110,7 +111,10 @@ class Transport:
         await self._sessions.close()
 
     def adopt(self, config: ClusterConfig) -> None:
-        """Use other credentials and TLS settings from the next request on, for the same server."""
+        """Use the credentials and TLS settings of `config` from the next request on.
+
+        The server must be the same.
+        """
         assert config.server == self.config.server
         self.config = config
         self._sessions.adopt(config)
@@ -132,20 +136,24 @@ class Transport:
         """Send a request and return the body of its response.
 
         Args:
-            path: encoded path.
+            method: HTTP method.
+            path: percent-encoded path.
             query: parameters, not encoded.
-            timeout_s: time limit of each attempt. Unlike client-go's default (none), it ends a
-                request to a server that hangs, which holds a concurrency slot.
-            limiter: rate limiter, awaited before each attempt.
-            user_agent: replacement for that of the process.
-            retry: False = one attempt, apart from a renewed credential.
+            body: body of the request; None = no body.
+            content_type: type of the body.
+            timeout_s: time limit in seconds of each attempt. client-go has no limit by default; the
+                limit ends a request to a server that hangs, which occupies a concurrency slot.
+            limiter: rate limiter, awaited before each attempt; None = unlimited.
+            user_agent: user agent of the request; None = that of the process.
+            retry: whether to repeat the request by the rules above. With False it is repeated only
+                with a renewed credential.
             urgent: whether the request bypasses the concurrency limit and the lease guard; for
-                requests about the Lease itself.
+                requests about the Lease.
 
         Raises:
             errors.ApiError: the server answered with an error.
             errors.Unreachable: there was no response.
-            errors.WriteRefused: the request would write, and this transport is read-only.
+            errors.WriteRefused: the method is not GET, and this transport is read-only.
         """
         headers = self._headers(user_agent, self._encoding)
         if body is not None:
@@ -173,13 +181,15 @@ class Transport:
         idle_timeout_s: float,
         user_agent: str | None = None,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a GET and read its response line by line, for as long as the server sends.
+        """Send a GET and yield the lines of its response until the server ends the response.
 
-        `idle_timeout_s` is the maximum silence. Leaving the context closes the connection.
+        `idle_timeout_s` is the maximum number of seconds without a byte. Leaving the context closes
+        the connection.
 
         Raises:
             errors.ApiError: the server answered with an error.
-            errors.Unreachable: there was no response, or it was cut, or silent for too long.
+            errors.Unreachable: there was no response, the connection was cut, or no byte arrived
+                for too long.
         """
         call = _Call(
             method="GET",
@@ -201,10 +211,10 @@ class Transport:
             await self._sessions.release(pooled)
 
     async def _send_with_retry(self, call: _Call) -> _Exchanged:
-        """Attempt a request until it succeeds or must not be repeated."""
+        """Send a request, and repeat it by the rules of the module docstring."""
         if self._reads_only and call.method != "GET":
             raise errors.WriteRefused(f"{call.method} {call.path} is not sent: {_READS_ONLY}")
-        # A stream would hold its slot forever.
+        # A stream would occupy its slot for its whole duration.
         slot = _UNLIMITED if call.streamed or call.urgent else self._concurrency
         renewed = False
         attempt = 0
@@ -229,7 +239,7 @@ class Transport:
                 problem = errors.from_response(response.status, response.headers, body)
                 may_repeat = response.status == 429 or response.status >= 500
                 delay = errors.retry_after_seconds(response.headers) if may_repeat else None
-            # Once per request: a second 401 rejects the renewed credential, too.
+            # Only once per request: a second 401 means that the renewed credential was rejected.
             is_rejected = isinstance(problem, errors.Unauthorized) and not renewed
             if is_rejected and await self.config.credentials.refresh_rejected(credential, sent_at):
                 renewed = True
@@ -242,7 +252,7 @@ class Transport:
             attempt += 1
 
     async def _exchange(self, call: _Call, credential: Credential, *, is_retry: bool) -> _Exchanged:
-        """Make one attempt and count it.
+        """Make one attempt, and count it in the metrics.
 
         Raises:
             errors.Unreachable: there was no complete response.
@@ -284,7 +294,7 @@ class Transport:
             metrics.retries(code, method, self.host).inc()
 
     async def _lines(self, response: ServerResponse) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of a stream; the last one may lack its line break."""
+        """Yield the lines of a stream that are not empty; the last may lack its line break."""
         parts: list[bytes] = []
         size = 0
         try:
@@ -327,13 +337,16 @@ def _encoded(query: Mapping[str, str] | None) -> str:
 
 
 def _limit(call: _Call) -> AbstractAsyncContextManager[object]:
-    """Return the time limit of one attempt; a write also ends with the lease."""
+    """Return the time limit of one attempt.
+
+    A write also ends when the lease expires, unless the call is urgent.
+    """
     free = call.urgent or call.method == "GET"
     return asyncio.timeout(call.timeout_s) if free else lease_guard.limit(call.timeout_s)
 
 
 def failure_kind(problem: BaseException) -> FailureKind:
-    """Return the category of a failed exchange."""
+    """Return the category of an error that ended an exchange without a complete response."""
     if isinstance(problem, aiohttp.ClientSSLError | ssl.SSLError) or isinstance(
         problem.__cause__, ssl.SSLError
     ):
@@ -354,17 +367,23 @@ def failure_kind(problem: BaseException) -> FailureKind:
 
 
 CLOCK_READ_INTERVAL_S = 1.0
-"""Minimum seconds between two readings of the `Date` header, which has this resolution."""
+"""Minimum seconds between two readings of the `Date` header, whose resolution is 1 s."""
 
 
 class ServerClock:
-    """Clock of the API server; the local clock until the first response."""
+    """Clock of the API server, from the `Date` headers of responses.
+
+    Until the first response it equals the local clock.
+    """
 
     def __init__(self) -> None:
         self._reading: tuple[datetime, float] | None = None
 
     def read_date_header(self, date: str | None) -> None:
-        """Read the `Date` header of a response that has just arrived; ignore an unusable one."""
+        """Set the clock by the `Date` header of a response that has just arrived.
+
+        An invalid header is ignored.
+        """
         now = clock.monotonic()
         if not date or (
             self._reading is not None and now - self._reading[1] < CLOCK_READ_INTERVAL_S
@@ -380,7 +399,7 @@ class ServerClock:
         )
 
     def now(self) -> datetime:
-        """Return the time at the server."""
+        """Return the current time of the server."""
         if self._reading is None:
             return clock.now()
         server_time, read_at = self._reading

@@ -1,19 +1,19 @@
 """Work queue of keys: a key waits at most once, and one worker at a time processes it.
 
 The semantics are client-go's. A key that already waits is not queued again. A key that is added
-while a worker processes it is queued when the worker is done. Delayed keys wait separately. Of
-several delays for one key the earliest wins; a plain `add` neither waits for a delay nor removes
-it. After `shut_down` the queue accepts no more keys and hands out those it has; then `get` raises
-`ShutDown`.
+while a worker processes it is queued when the worker is done. Delayed keys wait separately. If a
+key is delayed several times, the earliest due time counts. `add` queues a delayed key at once, and
+the key stays delayed too. After `shut_down` the queue accepts no more keys; when workers have taken
+all keys in the queue, `get` raises `ShutDown`.
 
-Beyond client-go, keys wait in lanes that are served in turns, the foreground more often, so that no
-lane starves. The background has keys that were added to it, and all delayed keys, most of them
-because of failures. A key that is added again without a delay moves to the foreground. A key that
-was set apart, because its processing hung, waits in a third lane, from which only a spare worker is
-served. Within a lane the namespaces take turns, small ones more often: many objects in one
-namespace do not delay the others.
+Unlike in client-go, there are three lanes, which are served in rotation so that no lane starves:
+the foreground, several times per round; the background, with keys added by
+`add(..., background=True)` and delayed keys; and a lane of isolated keys, whose processing was slow
+last time. Workers take an isolated key only if a spare worker is free. An `add` to the foreground
+moves a key from the background there. Within a lane the namespaces are served in rotation, small
+namespaces more often: many objects in one namespace do not delay objects of other namespaces.
 
-All methods but `get` return at once; none may be called from another thread.
+All methods except `get` return at once. No method may be called from another thread.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ _retries = metrics.counter(
 
 
 def longest_running() -> Mapping[str, float]:
-    """Return the seconds of the longest running work of each queue."""
+    """Return the name of each queue -> seconds since the oldest current processing began."""
     (family,) = _longest.collect()
     return {sample.labels["name"]: sample.value for sample in family.samples}
 
 
 FOREGROUND_TURNS = 3
-"""Turns of the foreground for one turn of each other lane."""
+"""Number of keys taken from the foreground per key from each other lane."""
 
 
 SMALL_NAMESPACE_TURNS = 3
-"""Maximum turns of small namespaces in a row before a large one."""
+"""Maximum number of keys in a row from smaller namespaces before the larger namespace is served."""
 
 
 class ShutDown(Exception):
@@ -86,8 +86,8 @@ class WorkQueue(Generic[K]):
     """Work queue for a set of workers.
 
     Args:
-        name: value of the label `name` of its metrics.
-        can_spare: returns whether the caller of `get` may receive a key that was set apart.
+        name: value of the label `name` of the queue's metrics.
+        can_spare: returns whether the caller of `get` may receive an isolated key.
     """
 
     def __init__(self, name: str, *, can_spare: Callable[[], bool] = lambda: True) -> None:
@@ -95,16 +95,16 @@ class WorkQueue(Generic[K]):
         self._can_spare = can_spare
         self._ready: _Lanes[K] = _Lanes()
         self._dirty: dict[K, float] = {}
-        """Keys that need processing, and the time at which they were added."""
+        """Key that needs processing -> time at which it was added."""
         self._background_keys: set[K] = set()
         self._isolated: set[K] = set()
         self._processing: dict[K, float] = {}
-        """Keys that workers process, and the start of the processing."""
+        """Key that a worker processes -> start of the processing."""
         self._getters: deque[asyncio.Future[None]] = deque()
         self._delayed: _Delayed[K] = _Delayed()
         self._timer: asyncio.TimerHandle | None = None
         self._shutting_down = False
-        # A later queue of the same name takes over the series.
+        # A later queue with the same name uses the same time series.
         self._depth = _depth.labels(name)
         self._adds = _adds.labels(name)
         self._waited = _waited.labels(name)
@@ -119,19 +119,20 @@ class WorkQueue(Generic[K]):
         return [now - started for started in self._processing.values()]
 
     def __len__(self) -> int:
-        """Return the number of keys that are ready."""
+        """Return the number of keys that wait for a worker, without delayed keys."""
         return len(self._ready)
 
     def add(self, key: K, *, background: bool = False) -> None:
         """Queue a key now, unless it already waits.
 
         Args:
-            background: whether the key may wait in the background.
+            key: the key.
+            background: whether the key waits in the background lane.
         """
         if self._shutting_down:
             return
         if key in self._dirty:
-            # An add without delay moves a key from the background to the foreground.
+            # An add to the foreground moves a key from the background.
             if not background and key in self._background_keys:
                 self._background_keys.discard(key)
                 self._ready.promote(key)
@@ -141,12 +142,15 @@ class WorkQueue(Generic[K]):
         self._dirty[key] = clock.monotonic()
         if background:
             self._background_keys.add(key)
-        # A key in process is queued by `done`: two workers must not process it at once.
+        # `done` queues a key that is being processed: two workers must not process it at once.
         if key not in self._processing:
             self._queue(key)
 
     def add_after(self, key: K, delay_s: float) -> None:
-        """Queue a key in the background after a delay, unless it is due earlier."""
+        """Queue a key in the background after a delay, unless it already has an earlier due time.
+
+        Without a delay (`delay_s` <= 0) the key is queued at once.
+        """
         if self._shutting_down:
             return
         self._retries.inc()
@@ -163,7 +167,7 @@ class WorkQueue(Generic[K]):
         return key in self._processing
 
     def is_queued(self, key: K) -> bool:
-        """Return whether the key waits for a worker, or for the end of its processing."""
+        """Return whether the key waits for a worker, or was added again during its processing."""
         return key in self._dirty
 
     def due_s(self, key: K) -> float | None:
@@ -177,18 +181,18 @@ class WorkQueue(Generic[K]):
         return tuple(self._processing)
 
     def is_isolated(self, key: K) -> bool:
-        """Return whether the key was set apart."""
+        """Return whether the key is isolated."""
         return key in self._isolated
 
     def set_isolated(self, key: K, isolated: bool) -> None:
-        """Set whether a key waits apart from the others; applies when it is queued next."""
+        """Set whether a key is isolated; takes effect when the key is queued next."""
         if isolated:
             self._isolated.add(key)
         else:
             self._isolated.discard(key)
 
     async def get(self) -> K:
-        """Return the next key; `done` must follow, whatever the result of the work.
+        """Wait for the next key and return it; the caller must call `done` after the processing.
 
         Raises:
             ShutDown: the queue was shut down and is empty.
@@ -206,18 +210,18 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """End the processing of a key; it is queued at once if it was added meanwhile."""
+        """End the processing of a key; if the key was added meanwhile, queue it at once."""
         started = self._processing.pop(key, None)
         if started is not None:
             self._worked.observe(clock.monotonic() - started)
         if key in self._dirty:
             self._queue(key)
         if self._ready.isolated:
-            # The worker of this key may now be the spare one for a key that was set apart.
+            # The worker that is free now may be the spare worker for an isolated key.
             self._wake_getter()
 
     def shut_down(self) -> None:
-        """Accept no more keys and drop delayed ones; workers process the rest."""
+        """Accept no more keys, and drop the delayed keys; workers process the other keys."""
         self._shutting_down = True
         self._delayed.clear()
         self._wake_at(None)
@@ -240,7 +244,7 @@ class WorkQueue(Generic[K]):
         try:
             await getter
         except asyncio.CancelledError:
-            # Woken and cancelled at the same time: wake another worker, or a key is stuck.
+            # Woken and cancelled at the same time: wake another worker to take the key.
             if getter.done() and not getter.cancelled() and self._ready:
                 self._wake_getter()
             raise
@@ -273,7 +277,7 @@ class WorkQueue(Generic[K]):
 
 
 class _Lane(Generic[K]):
-    """Lane of unique keys; namespaces take turns, and each is in order of arrival."""
+    """Lane of unique keys: namespaces in rotation, keys of a namespace in order of arrival."""
 
     def __init__(self) -> None:
         self._namespaces: OrderedDict[str, OrderedDict[K, None]] = OrderedDict()
@@ -290,10 +294,10 @@ class _Lane(Generic[K]):
         space[key] = None
 
     def pop(self) -> K:
-        """Remove and return the first key of the namespace whose turn it is.
+        """Remove and return the first key of the namespace that is next in the rotation.
 
-        The following namespace goes first while it has at most half as many keys, but only
-        `SMALL_NAMESPACE_TURNS` times in a row.
+        If the namespace after it has at most half as many keys, that namespace is served first, but
+        only `SMALL_NAMESPACE_TURNS` times in a row.
         """
         name, space = self._namespaces.popitem(last=False)
         following = next(iter(self._namespaces.items()), (name, space))
@@ -312,7 +316,7 @@ class _Lane(Generic[K]):
         return key
 
     def remove(self, key: K) -> bool:
-        """Remove a key; return whether it was there."""
+        """Remove a key; return whether the lane had the key."""
         name = _namespace(key)
         space = self._namespaces.get(name)
         if space is None or key not in space:
@@ -325,12 +329,12 @@ class _Lane(Generic[K]):
 
 
 def _namespace(key: Hashable) -> str:
-    """Return the namespace of a key `namespace/name`; empty for a key without one."""
+    """Return the namespace of a key `namespace/name`; empty for a key without a namespace."""
     return key.rpartition("/")[0] if isinstance(key, str) else ""
 
 
 class _Lanes(Generic[K]):
-    """Lanes that are served in turns."""
+    """Lanes of a queue, served in rotation."""
 
     def __init__(self) -> None:
         self.foreground: _Lane[K] = _Lane()
@@ -342,10 +346,10 @@ class _Lanes(Generic[K]):
         return len(self.foreground) + len(self.background) + len(self.isolated)
 
     def next_lane(self, *, serve_isolated: bool) -> _Lane[K] | None:
-        """Return the next lane with keys; None = all are empty.
+        """Return the next lane with keys; None = no lane that may be served has keys.
 
         Args:
-            serve_isolated: whether the lane of keys that were set apart may be served.
+            serve_isolated: whether the lane of isolated keys may be served.
         """
         for turn, lane in enumerate(self._turns):
             if lane and (serve_isolated or lane is not self.isolated):
@@ -355,13 +359,13 @@ class _Lanes(Generic[K]):
         return None
 
     def promote(self, key: K) -> None:
-        """Move a key from the background to the foreground, if it waits there."""
+        """Move a key to the foreground, if it waits in the background."""
         if self.background.remove(key):
             self.foreground.push(key)
 
 
 class _Delayed(Generic[K]):
-    """Delayed keys with their due times; the earliest time of a key wins."""
+    """Delayed keys, and the earliest due time of each."""
 
     def __init__(self) -> None:
         self._due: dict[K, float] = {}
@@ -369,7 +373,7 @@ class _Delayed(Generic[K]):
         self._order = itertools.count()
 
     def push(self, key: K, due: float) -> bool:
-        """Add a key; return whether it is now the first to fall due."""
+        """Add a key; return whether its new due time is now the earliest of all keys."""
         known = self._due.get(key)
         if known is not None and known <= due:
             return False
@@ -382,8 +386,8 @@ class _Delayed(Generic[K]):
         return self._due.get(key)
 
     def next_due(self) -> float | None:
-        """Return the due time of the first key; None = there is none."""
-        # Drop outdated entries: the key got an earlier time, or is no longer delayed.
+        """Return the earliest due time; None = no key is delayed."""
+        # Drop outdated entries: the key got an earlier due time, or is no longer delayed.
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
