@@ -173,7 +173,7 @@ class ServerError(ApiError):
 
 
 class Unreachable(KubeError):
-    """No response from the API server; whether it processed the request is unknown.
+    """No response from the API server, which may have processed the request nevertheless.
 
     Attributes:
         kind: category of the cause.

@@ -314,8 +314,8 @@ class LeaseLock:
 
 
 HEALTH_TOLERANCE_S = 20.0
-"""Seconds after the expiry of its lease for which a replica may still count as leader before the
-health check fails (cloud-controller-manager)."""
+"""Seconds from the expiry of the lease until the health check fails, if the replica still acts as
+leader (cloud-controller-manager)."""
 
 _WATCH_TIMEOUT_S = 300
 """Requested duration of a watch in seconds (client-go, minimum of a reflector)."""
@@ -420,7 +420,7 @@ class LeaderElector:
     def check(self, now_s: float | None = None) -> str | None:
         """Return the fault for a health check; None = healthy.
 
-        Unhealthy is only a leader whose lease expired more than `HEALTH_TOLERANCE_S` ago.
+        Only a leader whose lease expired more than `HEALTH_TOLERANCE_S` ago is unhealthy.
 
         Args:
             now_s: monotonic time; None = now.

@@ -181,7 +181,7 @@ async def delete(api: DeleteClient[T], obj: T) -> bool:
 
     Raises:
         StaleObject: the object was recreated under the same name.
-        KubeError: the API server did not answer, or refused.
+        KubeError: the API server did not answer, or refused the deletion.
     """
     try:
         await api.delete(obj.name, namespace=obj.namespace, uid=obj.uid)

@@ -29,10 +29,10 @@ _RESERVED_LABEL = re.compile(r"(^|\.)(kubernetes|k8s)\.io/")
 
 
 class Rejected(Exception):
-    """The cloud's metadata does not fit the node, until either of them changes.
+    """The cloud's metadata does not fit the node; a retry helps only after one of them has changed.
 
-    The Warning event has the message. The controller retries slowly, and at once when the node
-    changes.
+    The message is part of the Warning event. The controller retries slowly, and at once when the
+    node changes.
     """
 
 

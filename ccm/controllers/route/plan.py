@@ -625,7 +625,10 @@ class Schedule:
         self.force(now + pause_s if period_s is None else self._compared_at + period_s)
 
     def finished(self, due_times: Iterable[float], *, safety_s: float) -> None:
-        """End a comparison; schedule the next for the earliest due time, or the end of the period.
+        """End a comparison, and schedule the next.
+
+        With a fixed period the next comparison is one period after the start of the ended one.
+        Otherwise it is at the earliest due time, or after `safety_s`.
 
         Args:
             due_times: times at which a comparison may find work. Times before the start of the

@@ -110,7 +110,7 @@ def affects_members(old: Node, new: Node, *, by_health: bool = False) -> bool:
 
 
 def format_names(members: Sequence[Node]) -> str:
-    """Return at most `MAX_NAMES_SHOWN` node names for a message, and the number of the others."""
+    """Return at most `MAX_NAMES_SHOWN` node names, and the number of further nodes, as text."""
     some = [node.name for node in members[:MAX_NAMES_SHOWN]]
     if len(members) > MAX_NAMES_SHOWN:
         some.append(f"<{len(members) - MAX_NAMES_SHOWN} more>")
@@ -202,7 +202,7 @@ class MemberPool:
         return self._fingerprint
 
     def end_burst(self) -> bool:
-        """End a burst; return whether the members differ from those at the end of the last one."""
+        """End a burst of node changes; return whether the members changed since the last burst."""
         before, self._at_burst = self._at_burst, self.fingerprint
         self.bursts += 1
         return before != self._at_burst
@@ -406,7 +406,7 @@ class LoadBalancerMembers:
         return is_known
 
     def end_burst(self) -> bool:
-        """End a burst of node changes in all pools; return whether the members of any differ."""
+        """End a burst of node changes in all pools; return whether the members of any changed."""
         changed = [pool for pool in self.pools if pool.end_burst()]
         return bool(changed)
 
@@ -444,7 +444,7 @@ class NodeChangeDebouncer:
         self._set_timer()
 
     def initialisation_progress(self, *, goes_on: bool) -> None:
-        """Record a change of the number of nodes to initialise; `goes_on`: it is not 0."""
+        """Record a change of the number of nodes to initialise; `goes_on`: the number is not 0."""
         self._last_progress = asyncio.get_running_loop().time() if goes_on else -math.inf
 
     def delay(self, took_s: float = MAX_DELAY_S) -> None:
