@@ -206,8 +206,9 @@ class PersistenceStores:
         return new_machine_id(namespace["metadata"]["uid"], name)
 
     async def _rotate_secrets(self, store: Backend, machine: MachineId, *, rotates: bool) -> None:
-        """Retry opening the secret store, then seal secrets with the first key in all instances.
+        """Retry opening the secret store; then seal the secrets of all instances again.
 
+        The first key seals them. Without `rotates`, or without old keys, none is sealed again.
         Instances that are unavailable are retried. A permanent failure is logged.
         """
         logger = log.logger("persistence")

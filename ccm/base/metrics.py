@@ -62,11 +62,12 @@ def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
 
 
 def plain_counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
-    """Declare a counter whose name prometheus-client refuses.
+    """Declare a counter with a name that a `Counter` of prometheus-client cannot have.
 
-    prometheus-client refuses a name without `_total`, which some metrics of the Go
-    cloud-controller-manager have, and `x_total` beside a gauge `x`. The result is a gauge that only
-    increases; `exposition` writes its type as counter.
+    A `Counter` appends a missing `_total`, but the names of some metrics of the Go
+    cloud-controller-manager do not end in `_total`. A `Counter` also refuses the name `x_total` if
+    there is a gauge `x`. The result is a gauge that only increases; `exposition` writes its type as
+    counter.
     """
     _PLAIN_COUNTERS.add(name)
     return gauge(name, help_text, labels)

@@ -119,7 +119,7 @@ async def crds(case: Case) -> CheckFinding:
     kept = names.KEPT_BY_HELM.items()
     if unkept := [crd.name for crd in by_helm if not kept <= crd.annotations.items()]:
         return warn(
-            f"helm uninstall would delete all Machines, with {some(unkept)}",
+            f"helm uninstall would delete CRDs and all their objects: {some(unkept)}",
             'see "Charts without the annotation" in manifests/README.md',
         )
     return ok(f"{count(len(definitions), 'CustomResourceDefinition')}, none is being deleted")

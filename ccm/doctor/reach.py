@@ -87,7 +87,7 @@ async def connect(case: Case) -> None:
 
 
 async def kubeconfig(case: Case) -> CheckFinding:
-    """Check the configuration of the API server, and set `cluster` and `client` of the case."""
+    """Check the client configuration, and set `cluster` and `client` of the case."""
     file, hint, environ = case.options.kubeconfig, "", case.environ
     if not (file or case.options.master or environ.get("KUBERNETES_SERVICE_HOST")):
         home = Path(environ.get("HOME", "/")) / ".kube" / "config"

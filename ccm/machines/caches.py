@@ -360,7 +360,10 @@ class Ages:
         return min(server_age_s, sight.age_s + now - sight.at)
 
     def now(self, uid: str, moment: datetime) -> datetime:
-        """Return the time to compare with a timestamp on a machine."""
+        """Return the current time for comparisons with a timestamp on a machine.
+
+        It is the timestamp plus the seconds that `since` returns.
+        """
         return moment + timedelta(seconds=self.since(uid, moment))
 
     def with_local_creation(self, now: datetime, machine: Machine) -> Machine:

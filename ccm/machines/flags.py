@@ -59,7 +59,7 @@ class SharedFlags:
     control_kubeconfig: str = SECTION.flag(
         "",
         "kubeconfig of the cluster that stores Machines, MachineClasses and their Secrets; "
-        f"{IN_CLUSTER} means the cluster in which this Pod runs. Empty means that of "
+        f"{IN_CLUSTER} means the cluster in which this Pod runs. Empty means the cluster of "
         "--target-kubeconfig.",
         check=check_control_kubeconfig,
     )
@@ -67,7 +67,7 @@ class SharedFlags:
         "",
         "kubeconfig of the cluster that machines join; it stores their Nodes and bootstrap "
         f"tokens. {NO_TARGET} means no such cluster: VMs are created without Nodes. Empty means "
-        "that of --kubeconfig.",
+        "the cluster of --kubeconfig.",
     )
     machine_creation_timeout: timedelta = SECTION.flag(
         timedelta(minutes=20),
@@ -130,9 +130,10 @@ class SharedFlags:
     )
     adopt_unmarked_machines: bool = OURS.flag(
         False,
-        "Adopt VMs without any marker (as Gardener's machine-controller-manager creates them) "
-        "that have the name and class of a Machine. Otherwise they are reported and block its "
-        "creation; a Machine with such a provider ID touches neither VM nor node.",
+        "Adopt a VM without any marker (as Gardener's machine-controller-manager creates it) for "
+        "the Machine that has its name and class. If false, such a VM is reported, and no other "
+        "VM is created for that Machine; if the Machine has the VM's provider ID, neither the VM "
+        "nor its node is changed.",
     )
 
 

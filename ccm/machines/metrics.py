@@ -157,7 +157,7 @@ _FAILURE = [
 
 
 class _Family:
-    """Gauges of one kind, sets or deployments.
+    """The gauges of MachineSets or of MachineDeployments.
 
     Args:
         prefix: prefix of the metric names.

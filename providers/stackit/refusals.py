@@ -20,7 +20,7 @@ EXHAUSTION_TEXTS = ("no valid host", "quota")
 
 
 class UnconfirmedNotFound(cloud.NotFound):
-    """Status 404 without a body, from the API or from a proxy."""
+    """Status 404 without a body: it may come from a proxy instead of the API."""
 
 
 class ErrorRule(NamedTuple):

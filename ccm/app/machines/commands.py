@@ -115,7 +115,7 @@ class CommandFlags:
     )
     concurrent_syncs: int = WORK.flag(
         50,
-        "Objects of each kind that are reconciled at the same time, without those that wait for "
+        "Number of objects of each kind reconciled concurrently, not counting those that wait for "
         "the cloud.",
         unit="objects",
         check=at_least_one,

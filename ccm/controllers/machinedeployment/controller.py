@@ -518,7 +518,7 @@ class DeploymentWriter:
                 member, lambda latest: annotations_patch(latest, wanted, any_version=True)
             ):
                 self._log.info(
-                    "machine marked for deletion by autoscaler", key=obj.key, machine=member.key
+                    "autoscaler chose machine for deletion", key=obj.key, machine=member.key
                 )
 
         await _call_all(marks, mark_one)

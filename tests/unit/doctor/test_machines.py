@@ -108,7 +108,7 @@ async def test_crd_that_is_being_deleted_is_a_failure(world: World) -> None:
             {"annotations": {"kube-ccm/allow-deletion": "true"}},
             "because of the annotation kube-ccm/allow-deletion, deleting the CRD",
         ),
-        ({"labels": {"app.kubernetes.io/managed-by": "Helm"}}, "helm uninstall would delete all"),
+        ({"labels": {"app.kubernetes.io/managed-by": "Helm"}}, "helm uninstall would delete CRDs"),
     ],
 )
 async def test_crd_whose_deletion_would_delete_vms_is_a_warning(
