@@ -8,9 +8,10 @@ HTTP library; only `ccm.cloud.rest` does.
 A Node or Service is a frozen `msgspec.Struct`, in tests too: `Service(metadata=ObjectMeta(
 name="web"), spec=ServiceSpec(...))`. `msgspec.json.encode(service)` and `msgspec.to_builtins`
 encode it with the API's names (`loadBalancerSourceRanges`). Both omit every field that has its
-default: an absent list equals `null`, but an empty list is written. The model has only some fields
-of the API object; `Context.whole` reads all of them. Compute a digest from selected fields, because
-`resourceVersion` and status also change while the load balancer stays the same.
+default. The default of a list is None, so they omit a list that was absent or `null`, but write an
+empty list. The model has only some fields of the API object; `Context.whole` reads all of them.
+Compute a digest from selected fields, because `resourceVersion` and status also change while the
+load balancer stays the same.
 """
 
 from types import ModuleType as _Module

@@ -158,8 +158,8 @@ async def unserved_services(case: Case) -> CheckFinding:
         troubles.append(f"{what}: {some(shown)}")
         others = ",".join(sorted(filter(None, set(classes.values()))))
         advice.append(
-            "nothing, if another controller serves these classes and needs more time; otherwise "
-            f"set --load-balancer-classes={others}"
+            "nothing to do if another controller serves these classes and needs more time; "
+            f"otherwise set --load-balancer-classes={others}"
             if others and works
             else f"enable {MANIFEST.name} with a provider that offers load balancers, or let "
             "another controller serve these Services"
@@ -239,7 +239,7 @@ async def persistence(case: Case) -> CheckFinding:
             return await _check_writable(stores)
     except Misconfigured as error:
         if case.lease_holder and "in use by another process" in str(error):
-            return warn(f"not checked: {error}", "nothing, if that process is the daemon")
+            return warn(f"not checked: {error}", "nothing to do if that process is the daemon")
         return fail(str(error), "correct the file, or the storage that it configures")
 
 

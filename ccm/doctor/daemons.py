@@ -463,7 +463,7 @@ async def lease(case: Case) -> CheckFinding:
         why = "no Pod matches the holder" if pods is not None else "no permission to list Pods"
         return warn(
             f"{held}; {why}",
-            "nothing, if the holder is a replica of this daemon on another machine. If it is "
+            "nothing to do if the holder is a replica of this daemon on another machine. If it is "
             "another program, give one of the two its own Lease with --leader-elect-resource-name",
             f"if the holder no longer runs: kubectl -n {namespace} delete lease {name}, or wait "
             f"{lasts_s} s until the Lease expires",

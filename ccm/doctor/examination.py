@@ -184,7 +184,7 @@ def _hidden(case: Case, checks: list[str]) -> CheckFinding:
             f"{name}: {case.findings[name].message.removeprefix('no permission: ')}"
             for name in checks
         ),
-        advice=("nothing, if this is the daemon's own user; otherwise ask an administrator",),
+        advice=("nothing to do if this is the daemon's own user; otherwise ask an administrator",),
     )
 
 

@@ -39,8 +39,10 @@ _CONTROLLERS = {
 _WATCHES = "cloud-node-lifecycle-controller"
 
 _FOREIGN = {
-    NODE: "nothing, if another manager owns the node; else correct the node, or --node-selector",
-    SERVICE: "nothing, if another controller serves that class; else set --load-balancer-classes",
+    NODE: "nothing to do if another manager owns the node; else correct the node, or "
+    "--node-selector",
+    SERVICE: "nothing to do if another controller serves that class; else set "
+    "--load-balancer-classes",
 }
 
 _CREDENTIALS = (
@@ -63,9 +65,9 @@ _ADVICE = {
     "Unauthenticated": _CREDENTIALS,
     "PermissionDenied": "grant the account of the credentials the permission in the message",
     "ResourceExhausted": "raise the quota, or delete unused resources; the daemon retries",
-    "Aborted": "nothing, unless it persists: a hanging call blocks the object until a restart",
+    "Aborted": "nothing to do unless it persists: a hanging call blocks the object until a restart",
     "Unimplemented": "use another provider, or disable the controller with --controllers",
-    "ImplementedElsewhere": "nothing, if the controller in the message is running",
+    "ImplementedElsewhere": "nothing to do if the controller in the message is running",
     "Forbidden": "grant the permission in the message: apply manifests/rbac.yaml of this version",
     "Invalid": "see the message: an admission webhook may have rejected the write",
     "Conflict": "find the other writer: kubectl get -o yaml --show-managed-fields",
@@ -169,7 +171,7 @@ def _hindrances(subject: ObjectFacts) -> Iterator[tuple[str, str]]:
         )
     why = next((candidate.foreign for candidate in _accounts(subject) if candidate.foreign), "")
     if why and subject.obj is not None:
-        advice = "nothing, if another daemon manages that namespace; otherwise set --namespace"
+        advice = "nothing to do if another daemon manages that namespace; otherwise set --namespace"
         yield f"not managed by this daemon: {why}", _FOREIGN.get(subject.kind, advice)
     if answer is None:
         assert silence is not None
@@ -231,7 +233,7 @@ def _of_controllers(subject: ObjectFacts) -> Explanation | None:
             return Explanation(cause=f"{state(subject)}: {cause}", advice=(advice,))
         if last is not None and last.not_yet:
             text = f"{state(subject)}: waiting for the cloud or for caches{_then(account)}"
-            return Explanation(cause=text, advice=("nothing, if new: the daemon retries",))
+            return Explanation(cause=text, advice=("nothing to do if new: the daemon retries",))
     return None
 
 

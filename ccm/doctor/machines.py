@@ -40,8 +40,8 @@ _RESTORE = (
     "no owner in two checks and are older than an hour"
 )
 _LEAVE = (
-    "nothing: the daemon ignores these VMs; --adopt-unmarked-machines adopts those that another "
-    "manager created for existing Machines"
+    "nothing to do: the daemon ignores these VMs; --adopt-unmarked-machines adopts those that "
+    "another manager created for existing Machines"
 )
 _ASK = (
     "the daemon ignores these VMs, because Machines of other namespaces may own them; to delete "

@@ -413,7 +413,7 @@ def sets_to_clean_up(
 def resolve_rollback(
     deployment: MachineDeployment, sets: Sequence[PopulatedSet], names: Names
 ) -> Rollback:
-    """Return the result of the rollback that a deployment requests."""
+    """Find the template that a requested rollback restores, or why it cannot or need not run."""
     requested = deployment.rollback_to or 0
     known = {
         revision_of(machine_set.annotations, names): machine_set

@@ -249,8 +249,9 @@ class S3Store:
         """Check that no newer leader has claimed the bucket.
 
         Called in each attempt after the read of an object and before the dependent write. A newer
-        leader may claim the bucket in between. If it writes or deletes the object, the precondition
-        of our write fails. Our write succeeds only if the object was absent and is still absent.
+        leader may claim the bucket between this check and our write. If it also writes or deletes
+        the object, the precondition of our write fails, unless the object was absent when we read
+        it and is absent again.
 
         Raises:
             Fenced: a newer leader has claimed the bucket.

@@ -198,7 +198,11 @@ class ItemBackoff(Generic[K]):
         return self._pause(key, None, now)
 
     def record_success(self, key: K, now: float) -> Sequence[K]:
-        """Record a success; if the item had failed in an outage, return `end_outage()`."""
+        """Record a success; if the item's last failure was in an outage, call `end_outage`.
+
+        Returns:
+            The items that `end_outage` returned; empty if it was not called.
+        """
         if key not in self._outage:
             return ()
         self._outage.discard(key)

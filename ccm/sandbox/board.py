@@ -345,7 +345,7 @@ class Board:
             self.happenings.add(f"{shown}: {text}", now, is_warning=event.type == names.WARNING)
 
     def count_warnings(self, event: Event) -> None:
-        """Add the occurrences of a Warning event that were not counted before to `warnings`."""
+        """Add to `warnings` the occurrences of a Warning event that were not counted before."""
         if event.type == names.WARNING and not event.source.component.endswith(_HOUSEKEEPING):
             times = max(1, event.count)
             self.warnings += times - self._warned.get(event.key, 0)

@@ -469,7 +469,7 @@ async def find_balancer(harness: Harness, balancer: LoadBalancer, service: Servi
 
 
 async def retry_after_hints(ask: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a call as long as it raises `RetryAfter`."""
+    """Repeat a call while it raises `RetryAfter`; fail the test after `TRIES` attempts."""
     for _ in range(TRIES):
         try:
             return await by_provider(ask)

@@ -66,7 +66,8 @@ class ServiceAccountKey:
 
     Args:
         text: JSON of the key.
-        private_key: private key in PEM, if the JSON has none, since the user created the key pair.
+        private_key: private key in PEM; needed if the user created the key pair, because the JSON
+            then has none.
 
     Raises:
         ValueError: the key is invalid; the message contains no part of the key.

@@ -88,7 +88,8 @@ class ServingFlags:
     webhook_cert_dir: str = WEBHOOK_SERVING.flag(
         "",
         "Directory of cloud-controller-manager-webhook.crt and .key. Ignored if "
-        "--webhook-tls-cert-file is set. If both are empty, a certificate is created in memory.",
+        "--webhook-tls-cert-file is set. If both flags are empty, a certificate is created in "
+        "memory.",
     )
     webhook_tls_cert_file: str = WEBHOOK_SERVING.flag(
         "", "PEM file with the webhook server's certificate chain, leaf first."
@@ -138,8 +139,8 @@ class ServingFlags:
     cert_dir: str = SECURE_SERVING.flag(
         "",
         "Directory of cloud-controller-manager.crt and .key, which are created if they cannot be "
-        "read. Ignored if --tls-cert-file is set. If both are empty, a certificate is created in "
-        "memory.",
+        "read. Ignored if --tls-cert-file is set. If both flags are empty, a certificate is "
+        "created in memory.",
     )
     tls_cert_file: str = SECURE_SERVING.flag(
         "",

@@ -460,7 +460,7 @@ PodVolumes = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Attachments:
-    """Volumes of Pods, and waits for their detachment and attachment.
+    """Finds the volumes of Pods, and waits until they are detached, or attached to other nodes.
 
     Args:
         driver: client of the driver.

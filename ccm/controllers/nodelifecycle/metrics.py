@@ -1,4 +1,4 @@
-"""Metrics of the node lifecycle controller; the first two have the names of the Go controller's."""
+"""Metrics of the node lifecycle controller; the first two are named as in the Go controller."""
 
 from __future__ import annotations
 

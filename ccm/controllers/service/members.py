@@ -448,10 +448,11 @@ class NodeChangeDebouncer:
         self._last_progress = asyncio.get_running_loop().time() if goes_on else -math.inf
 
     def delay(self, took_s: float = MAX_DELAY_S) -> None:
-        """Delay the next burst's end by `DELAY_FACTOR` * `took_s`, at most by `MAX_DELAY_S`.
+        """Let no burst end for `DELAY_FACTOR` * `took_s`, at most for `MAX_DELAY_S`.
 
-        Called at the start of an update of all load balancers without its duration `took_s`, and
-        at its end with it.
+        Called at the start and at the end of an update of all load balancers. The call at the end
+        passes the duration of the update as `took_s`, and replaces the delay set at the start.
+        The removal of a node still waits no longer than `longest_s`.
         """
         rest_s = min(MAX_DELAY_S, DELAY_FACTOR * took_s)
         self._delayed_until = asyncio.get_running_loop().time() + rest_s

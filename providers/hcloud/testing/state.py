@@ -286,7 +286,7 @@ def labels(body: Resource) -> dict[str, str]:
         try:
             parse_labels(f"{key}={value}")
         except BadSelectorError as error:
-            raise invalid("labels", f"{key}: {value!r} is not a label") from error
+            raise invalid("labels", f"{key}: {value!r} is not a valid label") from error
         if not isinstance(value, str) or len(value) > 63 or len(key.rpartition("/")[2]) > 63:
             raise invalid("labels", f"{key}: is too long")
     return dict(given)

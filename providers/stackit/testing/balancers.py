@@ -23,7 +23,7 @@ def _check(cloud: Cloud, order: Resource) -> None:
         raise state.invalid("planId", "unknown plan")
     for key, value in (order.get("labels") or {}).items():
         if not LABEL.fullmatch(key) or (value and not LABEL.fullmatch(value)):
-            raise state.invalid("labels", f"{key}: {value} is not a label")
+            raise state.invalid("labels", f"{key}: {value} is not a valid label")
     pools = {entry["name"] for entry in order.get("targetPools") or ()}
     if any(entry["targetPool"] not in pools for entry in order.get("listeners") or ()):
         raise state.invalid("listeners", "name a target pool that does not exist")
