@@ -81,15 +81,15 @@ class SetState:
 class FreezeAction(Enum):
     """Action for a set."""
 
-    NONE = "stay"
+    NONE = "none"
     FREEZE = "freeze"
-    ADD_CONDITION = "say"
+    ADD_CONDITION = "add condition"
     """The set is frozen, but the condition `Frozen` is missing."""
-    REMOVE_CONDITION = "unsay"
+    REMOVE_CONDITION = "remove condition"
     """The set is not frozen, but has the condition `Frozen`."""
-    UNFREEZE = "thaw"
+    UNFREEZE = "unfreeze"
     """The set has few enough machines to be unfrozen."""
-    UNFREEZE_REQUESTED = "thaw as asked"
+    UNFREEZE_REQUESTED = "unfreeze on request"
     """A user requests to unfreeze the set. The next new machine may freeze it again."""
 
 

@@ -39,12 +39,12 @@ _JOINING = frozenset({Phase.NEW, Phase.CRASH_LOOP, Phase.PENDING, Phase.AVAILABL
 class ReplacementState(Enum):
     """State of a machine with regard to replacements in its group."""
 
-    HEALTHY = "well"
-    UNHEALTHY = "sick"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
     """The node is unhealthy; the machine needs a turn before it may be marked Failed."""
     UNDER_WAY = "under way"
     """The machine is being created, replaced or deleted: other machines of the group wait."""
-    PRESERVED = "aside"
+    PRESERVED = "preserved"
     """The machine failed and is preserved: no other machine waits for it."""
 
 

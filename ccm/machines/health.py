@@ -51,14 +51,14 @@ class PhaseTrigger(Enum):
 
     HEALTHY = "healthy"
     """The node is healthy and ready for use."""
-    UNHEALTHY = "sick"
-    NODE_MISSING = "gone"
+    UNHEALTHY = "unhealthy"
+    NODE_MISSING = "node missing"
     """The node of a machine that had a node is missing."""
-    TIMED_OUT = "late"
+    TIMED_OUT = "timed out"
     """The phase timed out."""
     UPDATED = "updated"
     """The updater on the node reported a successful in-place update."""
-    UPDATE_FAILED = "not updated"
+    UPDATE_FAILED = "update failed"
     """The updater on the node reported a failed in-place update."""
 
 

@@ -78,8 +78,8 @@ class EvictionResult(Enum):
     ACCEPTED = "accepted"
     REFUSED = "refused"
     """A budget refused the eviction."""
-    API_ERROR = "trouble"
-    CONFLICT = "raced"
+    API_ERROR = "API error"
+    CONFLICT = "conflict"
     """The Pod or its budget changed concurrently."""
 
 
