@@ -14,7 +14,8 @@ from pathlib import Path
 from tests.architecture.sources import ROOT, modules, place, tree
 
 WORDS = re.compile(
-    r"(?<!`)\b(nobody|somebody|anybody|whoever|in (one|another|other) hands?|in hand|bears?|ailments?)\b",
+    r"(?<!`)\b(nobody|somebody|anybody|whoever"
+    r"|in (one|another|other) hands?|in hand|bears?|ailments?)\b",
     re.IGNORECASE,
 )
 """Words for which Kubernetes and Python have others; values in backticks may be called so."""
