@@ -55,9 +55,9 @@ def complete_metadata(
         others: prefixes of provider IDs that have such a scheme but belong to another manager.
 
     Raises:
-        Rejected: neither cloud nor node has a required provider ID; the cloud's provider ID has
-            another scheme or a prefix in `others`, and the node has none; or the node-IP
-            annotation is invalid or does not match the cloud's addresses.
+        Rejected: a provider ID is required, but neither the cloud nor the node has one; the node
+            has no provider ID, and the cloud's has another scheme or a prefix in `others`; or the
+            node-IP annotation is invalid or does not match the cloud's addresses.
         StaleObject: the node is already initialised.
     """
     if not is_uninitialized(node):

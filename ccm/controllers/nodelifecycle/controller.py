@@ -142,7 +142,7 @@ class NodeLifecycleController:
 
     async def _monitor(self, name: str) -> ReconcileResult:
         if name in self._nodes.malformed_keys:
-            # The cached object is older than the undecodable one: decide nothing from it.
+            # The newest object cannot be decoded: decide nothing from the older, cached object.
             return IDLE
         node = self._nodes.store.get(name)
         if node is None:
@@ -257,8 +257,8 @@ class NodeLifecycleController:
             deleted = isinstance(error, ServerError)
             raise
         finally:
-            # Without a clear response the node may be deleted, so the slot stays taken until the
-            # next attempt.
+            # Without a clear response the API server may have deleted the node, so the slot stays
+            # taken until the next attempt.
             if not deleted:
                 self._release_slot(node)
         return verdict

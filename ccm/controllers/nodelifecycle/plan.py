@@ -54,8 +54,8 @@ MASS_DENIAL_TRUST_S = 1800.0
 The loss of many instances may be real, and must not block deletions forever."""
 
 MAX_ANSWER_GAP_S = 60.0
-"""Maximum seconds that a gap between two answers adds to the duration of a series, or two periods
-if they are longer.
+"""Maximum seconds that a gap between two answers adds to the duration of a series. The maximum is
+two periods if these are longer.
 
 While the daemon pauses, the cloud may change its answer."""
 
@@ -496,9 +496,10 @@ class NodeObservations:
         """Return the names of the witnesses for this pass; empty if no node is `doubted`.
 
         A cloud that confirms the instance of a witness knows this cluster. While a ready node is
-        confirmed, it is the only witness. Otherwise each pass has more witnesses. No witness is
-        needed if a settled node that is not ready is confirmed. When no node is `doubted` any more,
-        the answers about ready nodes are dropped.
+        confirmed, it is the only witness. Otherwise there is one witness more than there are denied
+        ready nodes, but at most `MAX_WITNESSES`. No witness is needed if a settled node that is not
+        ready is confirmed. When no node is `doubted` any more, the answers about ready nodes are
+        dropped.
         """
         if not self.counts().doubted:
             if any(

@@ -77,7 +77,7 @@ class RouteCalls:
         nodes: the shared informer of nodes; its cache is checked right before each call.
         conditions: writer of node conditions, which follow the creations of routes.
         events: event recorder.
-        concurrency: maximum number of concurrent calls and tasks.
+        concurrency: maximum number of concurrent calls; each call has a task.
         schedule: schedules a comparison after a failed call, and after a call that overlapped
             planned changes.
         backoff: delays after failed calls.

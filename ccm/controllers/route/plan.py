@@ -109,8 +109,8 @@ class RoutePlan:
         kept: number of (node, range) pairs that have a route.
         missing: name of each node with Pod ranges -> its ranges without a route; invalid ranges as
             text.
-        cut_off: names of nodes that have no Pod ranges, not even recently, but are the target of a
-            route.
+        cut_off: names of nodes that are the target of a route, but have no Pod ranges and had none
+            recently.
         undecidable: number of superfluous routes that are kept because their node may be one that
             cannot be decoded.
     """
@@ -365,7 +365,7 @@ def may_be_undecodable(
 
 
 def is_wanted(route: Route, node: Node | None) -> bool:
-    """Return whether the node has the destination range of the route; None = the node is gone."""
+    """Return whether `node` has the destination range of the route; False if it is None (gone)."""
     return node is not None and _parsed(route.destination_cidr) in pod_networks(node)
 
 
@@ -495,7 +495,7 @@ def _classify_routes(
 
 
 def _address_holders(nodes: Iterable[Node]) -> Mapping[str, Node]:
-    """Return the newest node that has each address, by address."""
+    """Return a mapping: address -> newest node with this address."""
     holders: dict[str, Node] = {}
     for node in nodes:
         for entry in node.addresses:

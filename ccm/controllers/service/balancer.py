@@ -245,7 +245,7 @@ class BalancerOperations:
     async def _record_update_failure(
         self, service: Service, record: ServiceRecord, given: MemberSnapshot, error: CloudError
     ) -> bool:
-        """Count and report a failed update, unless no load balancer exists; return whether it does.
+        """Return whether the load balancer exists; if it does, count and report the failed update.
 
         If the lookup fails too, the load balancer counts as existing.
         """

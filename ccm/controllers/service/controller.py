@@ -72,7 +72,8 @@ STALE = ReconcileResult(after_s=1.0)
 """Result for a Service that changed during a write: retry when the cache has the change."""
 
 MEMBERS_REQUEUE_S = 10.0
-"""Requeue delay in seconds while too many nodes cannot be decoded: no event reports the end."""
+"""Requeue delay in seconds while too many nodes cannot be decoded. Polled, because no event reports
+that enough nodes can be decoded again."""
 
 MEMBERS_CHECK_S = 10.0
 """Seconds between two checks whether missing or unfit members may be removed: no event reports the
@@ -94,9 +95,9 @@ class ServiceControllerSettings:
         workers: Services reconciled concurrently.
         classes: served load balancer classes, besides Services without a class.
         quiet_s: seconds without a change of nodes after which members are updated.
-        max_wait_s: maximum seconds from the first change of nodes to the update of members.
-            `NodeChangeDebouncer` exceeds them during initialisations and after slow updates, but
-            never for the removal of a node.
+        max_wait_s: maximum seconds from the first change of nodes to the update of members. New
+            nodes may wait longer during initialisations and after slow updates (see
+            `NodeChangeDebouncer`); the removal of a node never waits longer.
         drift_period_s: seconds between two drift checks; 0 = no checks.
         drift_budget: maximum number of Services that one drift check ensures.
         allow_mass_deletion: delete load balancers, and remove members, regardless of the number of
@@ -340,7 +341,7 @@ class ServiceController:
     async def _update_despite_failure(
         self, service: Service, record: ServiceRecord, error: Exception
     ) -> None:
-        """Update members if due after a failed ensure, and write the error's partial Status."""
+        """After a failed ensure, update members if due, and write the error's partial Status."""
         service = self._writer.newest(service)
         waits = self._updates.is_waiting(service.key, clock.monotonic())
         if self._members_due(record) and self._members.can_update() and not waits:
@@ -431,9 +432,9 @@ class ServiceController:
         self._to_verify = []
 
     def _reset(self) -> None:
-        """Drop the startup listing, end all delays of member updates, and adapt the members.
+        """Drop the startup listing, and end all delays of member updates.
 
-        A reopened provider may differ in whether load balancers check health.
+        Rebuild the members if the reopened provider differs in whether load balancers check health.
         """
         self._listing = None
         self._updates.end_all()
@@ -462,7 +463,7 @@ class ServiceController:
     # --- drift ------------------------------------------------------------------------------
 
     async def check_drift(self) -> None:
-        """Find load balancers that other clients changed, and queue `drift_budget` Services.
+        """Find load balancers that other clients changed; queue at most `drift_budget` Services.
 
         If the provider cannot list load balancers, the Services with the oldest calls to the
         provider are queued. Their ensure records events only if it fails.
@@ -530,8 +531,8 @@ class ServiceController:
             self._writer.forget(old.key)
             return self._gone(old)
         if plan.is_foreign(new, self._settings.classes):
-            # If the Service later changes its type, its finalizer belongs to the controller of
-            # that class.
+            # If the Service later changes its type, its finalizer belongs to the controller of the
+            # foreign class.
             self._foreign.add(new.uid)
         elif plan.wants_balancer(new, self._settings.classes):
             self._foreign.discard(new.uid)

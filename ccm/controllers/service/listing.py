@@ -61,8 +61,8 @@ class LoadBalancerListing:
         """Compare the wanted load balancer of a Service with the listed one.
 
         Returns:
-            The result, and for EQUAL the listed status, else None. A status without addresses does
-            not mean that the load balancer has none: the listing may lack them.
+            The result; and for EQUAL the listed status, else None. The listed status may lack
+            addresses that the load balancer has.
         """
         compute, cluster = self.handle.compute, self.handle.cluster_name
         try:

@@ -1,8 +1,9 @@
 """Members of load balancers: selection of nodes, protection of members, time of updates.
 
 All Services have the same members, unless the provider's load balancers do not check health. In
-that case readiness counts, and the members depend on externalTrafficPolicy. A pool is updated node
-by node, so a change costs the same for any number of nodes and Services.
+that case readiness counts, and there is one pool of members per externalTrafficPolicy. A change of
+a node updates only this node in the pools, so it costs the same for any number of nodes and
+Services.
 
 A load balancer without members serves no client. So when many nodes vanish without deletion events,
 they stay members: the API server may have been restored from a backup or return an empty list.
@@ -36,17 +37,19 @@ MAX_NAMES_SHOWN = 20
 """Limit of node names in a message (Go cloud-provider, service controller)."""
 
 MAX_MISSING_S = 1800.0
-"""Maximum seconds that nodes missing without a deletion event stay members while others exist.
+"""Maximum seconds for which nodes missing without a deletion event stay members, while the cluster
+has other nodes.
 
 After that time even the loss of many nodes counts as real."""
 
 DELAY_FACTOR = 10.0
-"""Delay after an update of all load balancers, as a multiple of its duration.
+"""Time after an update of all load balancers during which no burst of node changes ends, as a
+multiple of the update's duration.
 
 Such updates are expensive; with this factor they take about a tenth of the time."""
 
 MAX_DELAY_S = 60.0
-"""Maximum delay, in seconds, after an update of all load balancers.
+"""Maximum seconds after an update of all load balancers during which no burst of node changes ends.
 
 New nodes must not wait long for traffic after a slow update."""
 
@@ -161,7 +164,7 @@ class MemberPool:
             self._sorted = self._fingerprint = None
 
     def drop_unfit(self, now: float) -> bool:
-        """Remove the unfit members, or return True if all of them stay.
+        """Remove the unfit members; return True if one of the two rules below keeps all of them.
 
         When the API server loses contact with the nodes, they become unfit one after the other. So
         a mass (see `is_mass`) of members that became unfit within `MASS_HOLD_S` stays that long.
@@ -232,7 +235,7 @@ class LoadBalancerMembers:
             health.
         holds: reports that nodes missing without a deletion event stay members.
         guard: decides whether these nodes stay members.
-        about: object of the events that these nodes stay members.
+        about: object of the events which report that these nodes stay members.
     """
 
     def __init__(
@@ -361,7 +364,7 @@ class LoadBalancerMembers:
         return bool(self._missing) or any(pool.unfit for pool in self.pools)
 
     def drop_missing_and_unfit(self) -> None:
-        """Remove missing and unfit members, unless so many are missing or unfit that they stay."""
+        """Remove missing and unfit members; too many missing, or too many unfit, members stay."""
         now = clock.monotonic()
         stay = [pool for pool in self.pools if pool.drop_unfit(now)]
         if not stay:
@@ -406,7 +409,7 @@ class LoadBalancerMembers:
         return is_known
 
     def end_burst(self) -> bool:
-        """End a burst of node changes in all pools; return whether the members of any changed."""
+        """End a burst of node changes in all pools; return whether any pool changed."""
         changed = [pool for pool in self.pools if pool.end_burst()]
         return bool(changed)
 
@@ -416,9 +419,10 @@ class NodeChangeDebouncer:
 
     A burst ends after `quiet_s` without a change, or `longest_s` after its first change. Each new
     node changes the members twice: on creation and on initialisation. So the burst continues until
-    all new nodes are initialised, or no node has been initialised for `longest_s`. An update of all
-    load balancers may be expensive, so the next burst's end is delayed in proportion to the
-    duration of the update. The removal of a node never waits longer than `longest_s`.
+    all new nodes are initialised, or no node has been initialised for `longest_s`, but at most for
+    `MAX_INITIALISATION_S`. An update of all load balancers may be expensive, so the next burst's
+    end is delayed in proportion to the duration of the update. The removal of a node never waits
+    longer than `longest_s`.
 
     Args:
         act: called at the end of each burst; must not block.

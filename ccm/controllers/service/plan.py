@@ -360,8 +360,8 @@ def finalizer_patch(service: Service) -> Patch | None:
     """Return the patch that adds the finalizer; None if the Service has it.
 
     Raises:
-        StaleObject: the Service is of another type by now, or is being deleted without the
-            finalizer, which the API server then refuses.
+        StaleObject: the Service is of another type by now; or it is being deleted and lacks the
+            finalizer, which the API server would refuse to add.
     """
     if service.type != TYPE_LOAD_BALANCER:
         raise StaleObject
