@@ -36,7 +36,7 @@ provider, because `ccm.cloud.calls.inflight` stops waiting for such a call after
 
 @functools.cache
 def _free_threads() -> Gauge:
-    from ccm.base import metrics  # only the daemon needs it, and every provider imports this
+    from ccm.base import metrics  # only the daemon needs it, but providers import this module
 
     text = "Free threads for synchronous cloud libraries, by operation; at 0, calls wait."
     return metrics.gauge("ccm_cloud_threads_free", text, ["operation"])

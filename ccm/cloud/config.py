@@ -68,8 +68,8 @@ class Context:
         source: the origin of `config`, for messages.
         cluster_name: `--cluster-name`.
         clients: factory of API clients; None without a cluster, as in contract tests.
-        environ: the environment variables of the process, for a provider whose reference
-            implementation reads them; empty in contract tests, unless a test sets them.
+        environ: the environment variables of the process, for a provider whose vendor's own
+            cloud-controller-manager reads them; empty in contract tests, unless a test sets them.
         pod_ranges: the ranges of `--cluster-cidr`, whose Pods need routes; empty with
             `--configure-cloud-routes=false`.
         events: recorder for `warn`; None without a cluster, as in contract tests.

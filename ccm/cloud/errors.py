@@ -213,9 +213,9 @@ def normalize(error: BaseException) -> CloudError:
     """Convert any exception of a provider to a `CloudError`.
 
     If a cause of the error is a `RetryAfter`, `Unimplemented` or `ImplementedElsewhere`, that cause
-    is returned, because these classes only make the daemon do less. Otherwise a `CloudError` is
-    returned unchanged, a `TimeoutError` becomes `DeadlineExceeded`, and any other exception becomes
-    `Internal`. A `NotFound` among the causes is ignored.
+    is returned, because it only makes the daemon postpone or omit an action. Otherwise a
+    `CloudError` is returned unchanged, a `TimeoutError` becomes `DeadlineExceeded`, and any other
+    exception becomes `Internal`. A `NotFound` among the causes is ignored.
 
     An exception group, as raised by a task group, becomes one error with the messages of all
     members. If all members have the same class, the error has it too; otherwise it is `Internal`,
@@ -308,7 +308,7 @@ CODES: Mapping[type[CloudError], Code] = MappingProxyType(
         DataLoss: Code(15, "DataLoss"),
         Unauthenticated: Code(16, "Unauthenticated"),
         Uninitialized: Code(17, "Uninitialized"),
-        # No codes of their own: each has the code whose usual handling is closest.
+        # Gardener has no codes for these classes; each has the code that is handled most similarly.
         NotOwned: Code(9, "FailedPrecondition"),
         RetryAfter: Code(14, "Unavailable"),
         ImplementedElsewhere: Code(12, "Unimplemented"),

@@ -254,7 +254,8 @@ class LoadBalancer(Protocol):
     the newest version in the cache. `nodes` are all eligible members: not being deleted, without
     the label `node.kubernetes.io/exclude-from-external-load-balancers` and without the
     taint `ToBeDeletedByClusterAutoscaler`. Nodes that are not Ready are included, because the load
-    balancer's health checks exclude them, unless `Cloud.load_balancers_check_health` is False.
+    balancer's health checks exclude them. If `Cloud.load_balancers_check_health` is False, only
+    Ready nodes are included.
 
     If the cloud rejects a node as a member (unknown, or in another network), add all other
     nodes. Then raise an error that names the rejected nodes, usually `Aborted`. An error of
@@ -512,18 +513,19 @@ class Cloud:
             start without `--allow-untagged-cloud`.
         schemes: provider ID schemes of this cloud, including old spellings. Empty = `name`.
             A node with another scheme is never changed.
-        foreign_ids: prefixes of provider IDs that have one of these schemes but belong to the
+        foreign_ids: prefixes of provider IDs that have a scheme of this cloud but belong to the
             controller of another product, for example of the same vendor.
         limits: deadlines and rate limit of calls to this provider.
         service_annotations: prefixes of the Service annotations that the load balancers read; a
             change of any other annotation causes no call. None = every annotation counts.
-        service_annotation_schema: declarations of the annotations with these prefixes. If the
-            admission webhook is enabled, it rejects a Service with an invalid value, and warns
-            about an undeclared annotation with one of the prefixes. Empty = no validation.
+        service_annotation_schema: declarations of the Service annotations. If the admission
+            webhook is enabled, it rejects a Service with an invalid value, and warns about an
+            undeclared annotation whose prefix is in `service_annotations`. Empty = no validation.
         always_ensure_deleted: True = a deletion calls `ensure_load_balancer_deleted` at once,
             which saves a call and also removes parts that `get_load_balancer` does not report.
-            False = `get_load_balancer` is called first if this process confirmed the load balancer
-            and has not changed it since. The Go cloud-controller-manager always calls it first.
+            False = `get_load_balancer` is called first, provided that this process has ensured
+            the load balancer or found it up to date, and no change is pending. The Go
+            cloud-controller-manager always calls `get_load_balancer` first.
         load_balancers_check_health: False = the load balancers send traffic to every member,
             healthy or not. The daemon then makes only Ready nodes members.
     """

@@ -130,8 +130,8 @@ class SharedInventory:
         fetch: makes a listing; never called concurrently.
         population: returns the number of nodes in the cluster, from which the requests of the first
             listing are estimated.
-        max_age_s: seconds after the start of a listing for which new lookups may use it. Lookups
-            that waited for a listing use it, however long it took.
+        max_age_s: seconds from the start of a listing until new lookups no longer use it. A lookup
+            that waited for the listing uses it, however long the listing took.
     """
 
     def __init__(
@@ -233,8 +233,8 @@ class SharedInventory:
     def _saves_requests(self, single_requests: int) -> bool:
         now = monotonic()
         last = self._index
-        # Judge a listing only after its expiry. Before, it may be too old for a new node and still
-        # serve other lookups.
+        # Decide only after the expiry of a listing whether it saved requests: until then, more
+        # lookups may use it, even if it is too old for a new node.
         if last is not None and not last.is_judged and now >= last.started_at + self._max_age_s:
             last.is_judged = True
             if last.hits < last.requests:
@@ -318,8 +318,7 @@ class InstanceLookup:
         return self._client.provider_session
 
     def confirmed(self, node: Node) -> bool:
-        """Return whether this provider session confirmed the instance of a node without provider
-        ID."""
+        """Return whether this session found the instance of a node without provider ID."""
         return node.uid in self._client.confirmed
 
     def forget(self, node: Node) -> None:
@@ -396,7 +395,7 @@ class InstanceLookup:
     def _record_confirmation(self, node: Node, provider_session: int, *, exists: bool) -> None:
         """Record that a node without provider ID has an instance.
 
-        Do nothing if the provider was replaced since the session began.
+        Do nothing if the provider was replaced, so that `provider_session` is not the current one.
         """
         if exists and not node.provider_id and self.provider_session == provider_session:
             self._client.confirmed.add(node.uid)

@@ -47,7 +47,8 @@ from ccm.cloud.operation import LISTING_S, operation
 from ccm.model import NodeAddress
 
 CHANGE_S = 300.0
-"""Deadline in seconds of a call that creates or deletes a VM: a few requests, never the boot."""
+"""Deadline in seconds of a call that creates or deletes a VM. Such a call sends a few requests and
+does not wait for the boot."""
 
 IMPORT_ANNOTATION = "kube-ccm/import-vms"
 """Annotation of a MachineClass: comma-separated provider IDs of VMs that its Machines may own, even
@@ -152,9 +153,9 @@ class Marks:
         }
 
     def to_identity(self, labels: Mapping[str, Any] | None, vm_name: str) -> Identity:
-        """Return the identity in a VM's labels; if they contain no name, it is `vm_name`.
+        """Return the identity in a VM's labels.
 
-        Other absent fields are empty.
+        If the labels contain no name, the name is `vm_name`; other absent fields are empty.
         """
         values = {
             field_name: (labels or {}).get(getattr(self, field_name))
@@ -309,7 +310,7 @@ class Problem:
 
 
 def _machine_subject(req: MachineRequest) -> str:
-    # The deletion of an orphaned VM has a provider ID but no UID.
+    # The request to delete an orphaned VM has a provider ID but no UID.
     return req.identity.uid or req.provider_id or req.identity.name
 
 

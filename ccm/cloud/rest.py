@@ -254,7 +254,7 @@ class RestClient:
         return body
 
     async def _authorize(self, headers: dict[str, str]) -> str:
-        """Add the current credentials to the headers of a request, and return them.
+        """Add the `Authorization` header to the headers of a request, and return its value.
 
         Session headers must not contain credentials, because aiohttp sends session headers to a
         proxy too.
@@ -371,9 +371,9 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
     Args:
         url: base URL of all paths.
         refusal: parses the body of an error; it may raise the errors of msgspec.
-        codes: error code of the cloud -> error class; takes precedence over `statuses`, except over
-            `RetryAfter`. `NotFound` counts only with status 404. The delay of a `RetryAfter` is
-            that of the `Retry-After` header.
+        codes: error code of the cloud -> error class; takes precedence over `statuses`, unless
+            `statuses` maps the status to `RetryAfter`. `NotFound` counts only with status 404. The
+            `Retry-After` header determines the delay of a `RetryAfter`.
         authorization: the `Authorization` header, a scheme and a secret, or an `Authorizer` that
             returns it for each request. Errors never contain it.
         timeout_s: limit of one request in seconds, from connecting to the last byte; keep it below

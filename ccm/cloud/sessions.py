@@ -26,8 +26,8 @@ from ccm.cloud.machines import Credentials
 T = TypeVar("T")
 
 IDLE_S = 1800.0
-"""Seconds without a call after which a client is closed: three periods of the search for orphaned
-VMs, which lists every pool, at Gardener's period of ten minutes."""
+"""Seconds without a call after which a client is closed. The search for orphaned VMs uses the
+client of every pool, in Gardener every ten minutes; three such periods keep these clients open."""
 
 MAX_SESSIONS = 64
 """Maximum number of open clients."""
@@ -49,8 +49,8 @@ class Sessions(Generic[T]):
     """Pool of clients, opened on demand and closed when idle or replaced.
 
     Args:
-        opener: function from endpoint and credentials to the client's context manager, which may be
-            entered in one task and exited in another.
+        opener: function from endpoint and credentials to the client's context manager. The pool may
+            enter the context manager in one task and exit it in another.
         idle_s: seconds without a call after which a client is closed.
         most: maximum number of open clients; beyond it, idle clients are closed first.
     """

@@ -472,9 +472,9 @@ def _rows(declared: type[msgspec.Struct], where: str) -> Iterator[Setting]:
 
 
 def _section(kind: inspect.Type) -> tuple[inspect.StructType | None, str]:
-    """Return the Struct in a type and the suffix for its name: `[]` in a list, `.*` in a mapping.
+    """Return the Struct in a type (None = there is none) and a suffix for the setting's name.
 
-    A type without a Struct returns None.
+    The suffix is `[]` for a list and `.*` for a mapping.
     """
     kind, _ = unwrap(kind)
     if isinstance(kind, inspect.StructType):

@@ -247,7 +247,7 @@ class Limits:
 def add_to_node_addresses(
     existing: Sequence[NodeAddress], *added: NodeAddress
 ) -> list[NodeAddress]:
-    """Return a copy with the added addresses, except those with the same type and address."""
+    """Return a new list of `existing` and each added address that the list lacks."""
     result = list(existing)
     for entry in added:
         if entry not in result:

@@ -100,8 +100,8 @@ class CloudClient:
     Args:
         cloud: the object that the provider yielded.
         cluster_name: passed to `LoadBalancer` and `Routes`.
-        deadline_s: deadline of every call in seconds; None = that of the provider, or else of
-            `operation`.
+        deadline_s: deadline of every call in seconds; None = the provider's (`Limits.deadlines_s`),
+            or else the default of the method (`operation`).
         limiter: rate limiter of all calls; None = as the provider declares in `Limits.rate`.
     """
 
@@ -147,7 +147,7 @@ class CloudClient:
 
     @property
     def confirmed(self) -> set[str]:
-        """UIDs of nodes without provider ID whose instance this provider session confirmed."""
+        """UIDs of the nodes without provider ID for which this session found an instance."""
         return self._provider.confirmed
 
     @property
@@ -187,7 +187,7 @@ class CloudClient:
             return cast("T", bind_method(self.cloud, method)(*args))
         except Exception as error:  # noqa: BLE001 - a provider may raise anything
             normalized = errors.normalize(error)
-            # An error found among the causes must not become the cause of its own cause.
+            # `normalize` may return a cause of `error`; `from error` would then form a cycle.
             raise normalized from normalized.__cause__
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
@@ -206,7 +206,8 @@ class CloudClient:
         provider, name = self._provider, self.name
         provider.calls.admit(operation, provider.cloud)
         opening = provider.provider_session
-        # The wait for the rate limiter counts neither towards the deadline nor as a change.
+        # While a call waits for the rate limiter, its deadline does not run, and it is not yet a
+        # change in progress.
         _WAIT.labels(name, operation.verb).observe(await provider.limiter.acquire())
         if operation.change and provider.provider_session != opening:
             # The caller decided on data of the old session, perhaps of another cloud account.

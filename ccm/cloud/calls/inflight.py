@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 GRACE_S = 1.0
 """Seconds a cancelled call may take to clean up before it is abandoned. The daemon also waits that
-long at shutdown and after the loss of its lease: much shorter than until a new leader starts."""
+long at shutdown and after the loss of its lease; a new leader starts much later."""
 
 MAX_ABANDONED = MAX_THREADS
 """Number of running abandoned calls of one operation at which its further calls are rejected."""
@@ -139,7 +139,7 @@ class InflightCalls:
         normalized = _normalize(operation.verb, outcome.error)
         if mask_user_data(normalized, operation):
             raise normalized from None  # the causes quote the same user data
-        # An error found among the causes must not become the cause of its own cause.
+        # `_normalize` may return a cause of the error; `from` the error would then form a cycle.
         raise normalized from normalized.__cause__
 
     async def _wait(self, operation: ProviderCall, task: asyncio.Task[Any]) -> None:

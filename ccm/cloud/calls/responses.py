@@ -60,7 +60,7 @@ def verify(method: Callable[..., Any], response: Any) -> None:
     """
     promised = _return_type(method)
     try:
-        if promised is not NoneType:  # a method that returns None may return anything
+        if promised is not NoneType:  # a method declared to return None may return anything
             _check(promised, response, "")
         if method is MachineDriver.create_machine:
             _check_provider_id(response)
