@@ -291,7 +291,7 @@ class EventRecorders:
 
 
 OWN_CLUSTER = ""
-"""Role of the daemon's cluster for a controller that uses no other cluster."""
+"""Role of the daemon's cluster, for controllers that use no other cluster."""
 
 
 def counts_deletions(options: Options) -> bool:

@@ -135,7 +135,7 @@ class ControllerRunner:
         self._set_informers(cloud)
 
     def retry_now(self) -> None:
-        """Drop the shared inventory and retry all failed keys: the provider was replaced."""
+        """Drop the shared inventory and retry all failed keys, after a change of the provider."""
         if self._inventory is not None:
             self._inventory.invalidate()
         for controller in self._running:
@@ -153,7 +153,8 @@ class ControllerRunner:
 
         Args:
             handle: client for calls to the cloud.
-            election: competes for the second lease; None runs the migrated controllers without it.
+            election: competes for the second lease; None means that the migrated controllers run
+                without a lease of their own.
         """
         resync_s = self._options.min_resync_period.total_seconds()
         informers = SharedInformers(self._clients.named(INFORMERS), resync_s=resync_s)

@@ -120,7 +120,8 @@ async def _logged_lifetime(
 ) -> AsyncIterator[threading.Event]:
     """Log "starting", and "stopped" after the block; then set the yielded event.
 
-    The block must contain all other context managers, so that they are closed by then.
+    The block must contain all other context managers, so that all are closed before "stopped" is
+    logged.
     """
     logger, closed = log.logger("daemon"), threading.Event()
     logger.info(
@@ -340,6 +341,6 @@ async def _run_beside(follow: Coroutine[Any, Any, None], serve: Coroutine[Any, A
         return work.result()
     finally:
         await cancel_and_join(following, work)
-        # An error of `serve` during the stop replaces the cancellation: it is more useful.
+        # An error of `serve` during the stop replaces the cancellation, which says less.
         if not work.cancelled() and (fault := work.exception()) is not None:
             raise fault

@@ -14,9 +14,9 @@
 * a cache is not synced, or its watch fails or is silent,
 * no storage instance is available although creations need one.
 
-A controller that is skipped never fails a check. The provider lacks an interface or the
-controller's flags are invalid, which neither a restart nor waiting repairs. A standby can be ready:
-it has no caches to check.
+A controller is skipped if the provider lacks an interface or the controller's flags are invalid. It
+then fails no check, because neither a restart nor waiting helps. A standby can be ready: it has no
+caches to check.
 
 `/explain?kind=node&name=NAME` returns the daemon's information about one object, for
 `kube-ccm explain`. For other kinds, the name is `NAMESPACE/NAME`. The caller needs permission for
@@ -325,7 +325,7 @@ class DaemonState:
 KINDS = ("node", "service", "machine", "machineset", "machinedeployment")
 
 _DELETION_KINDS = {"node": ("Node", "Route"), "service": ("Service",)}
-"""Kinds in the deletion record that relate to a kind of `/explain`."""
+"""Kind in `/explain` -> kinds whose blocked deletions `/explain` reports."""
 
 _USAGE = (
     "kind and name are required: /explain?kind=node&name=NAME, or kind=service, kind=machine, "

@@ -58,7 +58,7 @@ HEALTH_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerContext:
-    """Inputs of the HTTPS server (of the HTTP server for machine commands).
+    """Inputs of the daemon's HTTPS server, or of a machine command's HTTP server.
 
     Attributes:
         options: the flags.
@@ -209,7 +209,9 @@ async def _reviewers(
     if tokens is None:
         logger.info("token authentication disabled: no --authentication-kubeconfig")
     if access is None:
-        logger.info("only always allowed paths are served: no --authorization-kubeconfig")
+        logger.info(
+            "only paths of --authorization-always-allow-paths served: no --authorization-kubeconfig"
+        )
     return (
         delegated_auth.client(tokens, "authentication") if tokens else None,
         delegated_auth.client(access, "authorization") if access else None,
@@ -355,7 +357,7 @@ def _plain(value: Any, *, is_list: bool) -> Any:
 
 
 def enabled_webhooks(options: Options) -> tuple[str, ...]:
-    """Return the names of the webhooks to serve; empty if the feature gate is off or the port 0.
+    """Return the names of the webhooks to serve; none if the feature gate is off or the port is 0.
 
     `Deviation:` with the gate off, the Go cloud-controller-manager opens the port but never
     answers.

@@ -63,11 +63,12 @@ class PersistenceConfig(msgspec.Struct, frozen=True, kw_only=True):
     when_unavailable: Annotated[
         Literal["degrade", "block"],
         msgspec.Meta(
-            description="If all are down: degrade creates without records, block creates nothing."
+            description="While no instance is up: degrade creates resources without records, block "
+            "creates none that need a record."
         ),
     ] = "degrade"
     repair_queue: Annotated[
-        int, msgspec.Meta(description="Missed writes that are queued for an instance.", ge=1)
+        int, msgspec.Meta(description="Maximum missed writes queued for one instance.", ge=1)
     ] = 10_000
     secrets: Annotated[
         dict[str, Any] | None,
@@ -208,8 +209,8 @@ class PersistenceStores:
     async def _rotate_secrets(self, store: Backend, machine: MachineId, *, rotates: bool) -> None:
         """Retry opening the secret store; then seal the secrets of all instances again.
 
-        The first key seals them. Without `rotates`, or without old keys, none is sealed again.
-        Instances that are unavailable are retried. A permanent failure is logged.
+        Secrets are sealed with the first key; without `rotates` or old keys, they stay unchanged.
+        Unavailable instances are retried. A permanent failure is logged.
         """
         logger = log.logger("persistence")
         try:

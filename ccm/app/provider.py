@@ -56,7 +56,7 @@ CLOSE_S = 30.0
 """Seconds that a provider may take to close before its task is cancelled."""
 
 NO_FILE = "no --cloud-config"
-"""Source of the provider's configuration, in messages, without `--cloud-config`."""
+"""Text for messages that name the source of the configuration, if there is no file."""
 
 ProviderFactory = Callable[[], AbstractAsyncContextManager[Cloud]]
 """Function without arguments whose result is a context manager that opens the provider."""
@@ -122,7 +122,7 @@ async def opened_once(name: str, opener: Opener, given: Context) -> AsyncIterato
     """
     async with AsyncExitStack() as stack:
         try:
-            # The stack enters and leaves the provider in one task: it may contain a task group.
+            # The provider may contain a task group, so one task must enter and leave it.
             async with asyncio.timeout(OPEN_LIMIT_S):
                 cloud = await stack.enter_async_context(_enter(opener, given))
         except Exception as error:
@@ -286,8 +286,8 @@ async def check_reachable(cloud: Cloud, node: Node | None) -> None:
 
     Args:
         cloud: the open provider.
-        node: any node, for the call to a provider without `Inventory`; None means no call to
-            such a provider.
+        node: any node; looked up if the provider has no `Inventory`. None means that such a
+            provider is not called.
 
     Raises:
         CloudError: the call failed.

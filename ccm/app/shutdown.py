@@ -41,8 +41,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def exit_on_signal() -> Iterator[None]:
     """Let a signal end the process at once, with `EXIT_OK`, until `signals` installs its handlers.
 
-    No work has begun by then. A handler is needed because PID 1 of a container ignores signals
-    that have none.
+    Until then, no work has begun. A handler is needed in a container: the kernel ignores signals to
+    PID 1 that have no handler.
     """
 
     def on_signal(*_: object) -> None:

@@ -152,7 +152,10 @@ def _take(top: documents.DocumentSection) -> dict[str, Any]:
 def _section(
     sections: dict[str, documents.DocumentSection], path: str
 ) -> tuple[documents.DocumentSection, str]:
-    """Return the section that contains a field, cached in `sections`, and the field's name."""
+    """Return the section that contains the field at `path`, and the name of the field.
+
+    The section is taken from `sections`, or added to it.
+    """
     parent, _, name = path.rpartition(".")
     if parent not in sections:
         above, last = _section(sections, parent)

@@ -98,8 +98,8 @@ class GenericFlags:
     )
     controller_start_interval: timedelta = GENERIC.flag(
         timedelta(0),
-        "Pause after the start of each controller, one to two times this; spreads the startup "
-        "load. 0 means none.",
+        "Pause after the start of each controller; the actual pause is one to two times this "
+        "value. Spreads the startup load. 0 means no pause.",
         check=not_negative,
         path="Generic.ControllerStartInterval",
     )
@@ -170,7 +170,7 @@ class GenericFlags:
     )
     inventory_max_age: timedelta = PROVIDER_CALLS.flag(
         timedelta(seconds=4),
-        "Maximum age of a listing of all instances that controllers share. Keep it below "
+        "Maximum age of the listing of all instances, which controllers share. Keep it below "
         "--node-monitor-period, so that each pass gets a new listing. 0 means no reuse.",
         check=not_negative,
     )
@@ -183,8 +183,8 @@ class GenericFlags:
         timedelta(seconds=20),
         "Time for in-flight changes after SIGTERM or SIGINT; then they are cancelled. Reads are "
         "cancelled at once, and no new work starts. Leave 10s of the Pod's "
-        "terminationGracePeriodSeconds, 30s by default, for the rest. 0 cancels everything at "
-        "once.",
+        "terminationGracePeriodSeconds, 30s by default, for the rest of the shutdown. 0 cancels "
+        "everything at once.",
         check=not_negative,
     )
     config: str = FILE.flag(
@@ -240,7 +240,7 @@ class ElectionFlags:
     leader_elect_renew_deadline: timedelta = GENERIC.flag(
         timedelta(seconds=10),
         "How long a leader retries a renewal before it exits. Must be shorter than 95 % of the "
-        "lease duration, when a watchdog ends the process.",
+        "lease duration, after which a watchdog ends the process.",
         path="Generic.LeaderElection.renewDeadline",
     )
     leader_elect_retry_period: timedelta = GENERIC.flag(

@@ -223,7 +223,7 @@ class ServingFlags:
     authorization_kubeconfig: str = AUTHORIZATION.flag(
         "",
         "kubeconfig for SubjectAccessReviews. Empty means the in-cluster configuration; outside "
-        "a cluster only always allowed paths are served.",
+        "a cluster only the paths of --authorization-always-allow-paths are served.",
     )
     authorization_webhook_cache_authorized_ttl: timedelta = AUTHORIZATION.flag(
         _CACHE, "How long an allowing SubjectAccessReview is cached.", check=not_negative
