@@ -39,10 +39,12 @@ START_S = 1000.0
 """Monotonic time of a new loop, in seconds. Not zero, so that zero can stand for "never"."""
 
 _SETTLE_LIMIT = 100_000
-"""Iterations after which `settle` fails, because tasks spin: callbacks were ready in each."""
+"""Loop iterations, each with ready callbacks, after which `settle` raises RuntimeError."""
 
 _JUMP_LIMIT = 200_000
-"""Jumps after which the loop raises RuntimeError: probably a periodic timer runs without end."""
+"""Jumps to a timer after which the loop raises RuntimeError: probably a periodic timer runs without
+end.
+"""
 
 _RESOLUTION_S = 2e-9
 """Minimum delay of a timer. asyncio fires timers up to 1 ns early: a periodic timer with a shorter

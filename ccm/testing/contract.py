@@ -220,7 +220,7 @@ class ListingCases:
     ) -> None:
         """After an ensure, the digest of the Service equals the listed digest.
 
-        They differ after a change of the Service, of its nodes, or of the load balancer.
+        The two digests differ after a change of the Service, of its nodes, or of the load balancer.
         """
         balancer = probes.digests_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 3)
@@ -384,7 +384,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
                 await probes.must_raise(name, ask, (errors.NotFound,), "for an absent instance")
 
     async def test_lookup_by_name(self, face: InstanceLookups, harness: Harness) -> None:
-        """A node without provider ID is looked up by name; the lookup misses a deleted instance."""
+        """A node without provider ID is looked up by name; a deleted instance is not found."""
         instance, other = await harness.create(), await harness.create()
         try:
             same(await face.state(by_name(instance)), RUNNING, "an instance looked up by name")
@@ -419,7 +419,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
     async def test_foreign_provider_id_is_refused(
         self, face: InstanceLookups, harness: Harness, provider_id: str
     ) -> None:
-        """A malformed or foreign provider ID raises InvalidArgument; it never reads as absence."""
+        """A malformed or foreign provider ID raises InvalidArgument, in existence calls too."""
         instance = await harness.create()
         scheme = instance.provider_id.partition("://")[0]
 
@@ -575,7 +575,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
                 same(await outcome(ask), healthy[name], f"{name} with new credentials")
 
     async def test_openings_are_independent(self, harness: Harness) -> None:
-        """Two openings work at once: a reload opens the new one before it closes the old one."""
+        """A reload opens the provider again before it closes the old one: both work at once."""
         instance = await harness.create()
         async with harness.open() as first:
             async with harness.open():
@@ -604,7 +604,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         asks = [partial(face.state, by_id(instance)) for instance in instances]
         before = await harness.requests()
         await asyncio.gather(*(outcome(ask) for ask in asks))
-        # Fewer than the calls where one request serves several calls.
+        # A provider may serve several calls with one request: expect only as many requests.
         due = min(AT_ONCE, await harness.requests() - before)
 
         arrived = await probes.concurrent_requests(harness, asks, hang=how)

@@ -162,7 +162,7 @@ class BalancerCases:
             pytest.skip("the cloud supports SCTP: ensure refuses nothing")
 
     async def test_a_refused_node_keeps_out_no_other(self, cloud: Cloud, harness: Harness) -> None:
-        """A node without an instance causes an error or is a member; all others become members."""
+        """All nodes with an instance become members; a node without an instance may cause an error."""
         balancer = probes.balancer_of(cloud)
         service, instance = build_service(), await harness.create()
         stale = await probes.node_of(cloud, instance)
@@ -187,7 +187,7 @@ class BalancerCases:
     async def test_a_node_without_address_disturbs_nobody(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """A node without addresses is left out or identified otherwise; others become members."""
+        """A node without addresses may become a member or not; other nodes become members."""
         balancer = probes.balancer_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
 
@@ -233,7 +233,7 @@ class BalancerCases:
     async def test_one_that_was_there_before_is_not_deleted(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """A load balancer with the right name, but without marks of an owner, is never deleted.
+        """A load balancer with the right name, but without labels of an owner, is never deleted.
 
         Ensure refuses or adopts it. The deletion of the Service removes only the listeners of an
         adopted load balancer.
@@ -248,10 +248,10 @@ class BalancerCases:
         is_adopted = not isinstance(result, probes.Raised)
         if not is_adopted:
             refusals = (errors.FailedPrecondition, errors.AlreadyExists)
-            probes.check_error(result, refusals, "ensure with an unmarked namesake")
+            probes.check_error(result, refusals, "ensure with a load balancer without owner")
         if is_adopted and isinstance(balancer, LoadBalancerDigests):
             (record,) = await balancer.list_load_balancers(CLUSTER)
-            same(record.adopted, True, "adopted in the listing")
+            same(record.adopted, True, "`adopted` of the listed load balancer")
         if is_adopted and isinstance(balancer, LoadBalancerRemoval):
             removed = await outcome(lambda: balancer.delete_load_balancer(CLUSTER, name))
             if isinstance(removed, probes.Raised):
@@ -479,7 +479,7 @@ async def _check_members_except(
     held = await probes.find_balancer(harness, balancer, service)
     # A cloud whose members are addresses may know a deleted node by its address only.
     beside = {other.name, *(address.address for address in other.addresses)}
-    same(held.members - beside, {node.name for node in nodes}, "members but the refused node")
+    same(held.members - beside, {node.name for node in nodes}, "members except the refused node")
 
 
 async def _check_balancers(

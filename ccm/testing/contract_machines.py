@@ -102,9 +102,9 @@ class MachineFaultCases:
     async def test_a_lost_answer_is_mended(
         self, machines: Machines, harness: Harness, what: str, number: int
     ) -> None:
-        """A creation or deletion whose answer was lost is completed by its repetition.
+        """Repeating a creation or deletion whose answer was lost completes it.
 
-        The result is one VM or none.
+        One VM exists after the creation, none after the deletion.
         """
         identity = machines.identity()
         provider_id = ""
@@ -198,8 +198,9 @@ class MachineFaultCases:
     async def test_each_request_has_its_own_credentials(self, machines: Machines) -> None:
         """Credentials of one request are never used for another request.
 
-        The case makes the values of keys with secret names invalid. Without such keys, it makes one
-        value after the other invalid: the driver must refuse at least one of these attempts.
+        The case makes the values of all keys invalid whose names indicate a secret, such as
+        `token`. Without such keys, it makes one value after the other invalid: the driver must
+        refuse at least one of these attempts.
         """
         identity = machines.identity()
         vm = await machines.create(identity)
@@ -242,7 +243,7 @@ class MachineFaultCases:
         same(status.provider_id, vm.provider_id, "status with new credentials")
 
     async def test_it_opens_without_a_cloud_config(self, harness: Harness) -> None:
-        """The driver opens without a cloud config, also twice; closing one keeps the other open."""
+        """The driver opens without a cloud config, and works after a second opening was closed."""
         async with harness.open_machines() as first:
             async with harness.open_machines():
                 pass
@@ -263,7 +264,7 @@ class MachineFaultCases:
 
 
 STEP_S = 1.0
-"""Maximum duration of a creation with one deletion call: they never wait for the cloud's work."""
+"""Maximum seconds for a creation and one deletion call: no call waits for the cloud's work."""
 
 FOREIGN_VOLUMES: Sequence[Mapping[str, Any]] = (
     {"csi": {"driver": "csi.of-some-other-cloud", "volumeHandle": "v-1"}},
@@ -439,7 +440,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
     async def test_a_vm_without_a_namespace_is_still_its_machines(
         self, machines: Machines, harness: Harness
     ) -> None:
-        """A VM that an older version created without a namespace mark is found by cluster and UID.
+        """A VM that an older version created without a namespace label is found by cluster and UID.
 
         In the listing, its identity has an empty namespace.
         """
@@ -464,7 +465,8 @@ class MachineContract(OpeningCases, MachineFaultCases):
     ) -> None:
         """A provider ID of a foreign VM raises NotOwned.
 
-        Users who may edit Machines can set any provider ID: only the VM's marks show its owner.
+        Users who may edit Machines can set any provider ID: only the labels or tags of the VM
+        show its owner.
         """
         probes.skip_if_opted_out(harness, "no_machine_marks")
         identity, driver = machines.identity(), machines.driver
@@ -585,7 +587,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
     async def test_provider_names_can_stand_in_a_class(self, cloud: Cloud) -> None:
         """Provider names are not empty, have no outer whitespace and differ in more than case.
 
-        A single string in place of a list of names would accept each of its letters.
+        With a single string instead of a list, each letter would be accepted as a provider name.
         """
         declared = cloud.machine_providers
         assert not isinstance(declared, str), f"provider_names is a string: {declared!r}"

@@ -229,12 +229,12 @@ class Harness:
     async def foreign_vm(self, name: str, identity: Identity | None) -> HeldVM:
         """Create a VM outside the driver, with the marks (labels or tags) of an identity.
 
-        Without an identity, the VM has no marks. It is then in no pool, unless the cloud identifies
+        Without an identity, the VM has no marks, and is in no pool unless the cloud identifies
         pools in another way.
         """
 
     async def slow_vms(self, *, slow: bool) -> None:
-        """Make later starts and deletions of VMs take minutes, or no time."""
+        """Make later starts and deletions of VMs take minutes; with `slow=False`, no time."""
 
 
 def _skipping(name: str, hook: Callable[..., Any]) -> Callable[..., NoReturn]:

@@ -1,4 +1,4 @@
-"""Calls of the contract to a machine driver, storing its last known state as the daemon does."""
+"""Calls to a machine driver; they store each machine's last known state as the daemon does."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ async def create_foreign_vm(machines: Machines, name: str, owner: str, *, uid: s
 
     Args:
         owner: `another_cluster`, `another_machine` of our cluster, `a_twin` (another cluster, a
-            copy of ours with the same machine UIDs), or `nobody` (no marks).
+            copy of ours with the same machine UIDs), or `nobody` (no labels or tags).
         uid: UID of our machine, for `a_twin`.
     """
     ours = owner == "another_machine"
@@ -223,7 +223,7 @@ async def create_foreign_vm(machines: Machines, name: str, owner: str, *, uid: s
 def cloud_calls(
     machines: Machines, identity: Identity, info: MachineInfo, new: Identity
 ) -> Mapping[str, probes.Call]:
-    """Return all calls that must reach the cloud: creation of `new`, calls about an old VM."""
+    """Return all calls that must reach the cloud: creation of `new`, others about `identity`."""
     driver, there = machines.driver, machines.request(identity, info.provider_id)
     machines.started.add(new.uid)
     create = machines.request(new, user_data=USER_DATA)

@@ -8,7 +8,7 @@ class TestAcme(PersistenceContract):
             yield AcmeHarness(fake)
 ```
 
-Fill the hooks of `PersistenceHarness`. Declare each statement that cannot hold:
+Fill the hooks of `PersistenceHarness`. Declare each statement that your storage cannot fulfil:
 `exempt = {"PS-23": "objects end with the process"}`; the report shows the reason. The docstring of
 a case starts with the numbers of the statements that it checks.
 """
@@ -619,7 +619,7 @@ class PersistenceContract(ObjectCases, TrustCases):
         await harness.heal(first)
         key = await put
         waited = await mean()
-        # The latency starts later than `began`.
+        # The provider starts to measure later than `began`.
         assert 0.05 <= waited <= clock.monotonic() - began
         await provider.get_object(first, KIND, key)
         await harness.fail(first)

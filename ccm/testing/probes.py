@@ -44,7 +44,7 @@ _BY_PROVIDER: ContextVar[bool] = ContextVar("by_provider", default=False)
 
 
 async def by_provider(ask: Callable[[], Awaitable[T]]) -> T:
-    """Call the provider; tasks started during the call, directly or not, count as its own."""
+    """Call the provider; all tasks started during the call count as tasks of the provider."""
     token = _BY_PROVIDER.set(True)
     try:
         return await ask()
@@ -115,7 +115,7 @@ Args = TypeVarTuple("Args")
 Call = Callable[[], Awaitable[object]]
 
 GRACE_S = 1.0
-"""Maximum time in seconds for a call to end after a cancellation, and to reach the cloud."""
+"""Maximum seconds until a cancelled call ends, and until a call reaches the cloud."""
 
 EXISTENCE = ("instance_exists", "instance_state", "instance_exists_by_provider_id")
 """The methods that report absence with a return value."""
@@ -161,7 +161,7 @@ class InstanceLookups:
                 off = await self._caller.call(InstancesV2.instance_shutdown, node)
                 power = Power.SHUTDOWN if off else Power.RUNNING
             single = InstanceState(exists=exists, power=power)
-            same(state, single, "instance_state and instance_exists, instance_shutdown")
+            same(state, single, "instance_state versus instance_exists and instance_shutdown")
         return state
 
     async def metadata(self, node: Node) -> InstanceMetadata:
@@ -204,7 +204,7 @@ class InstanceLookups:
 
 
 class _DirectCaller:
-    """Calls the provider without the daemon's wrapper, so that its own errors are visible."""
+    """Calls the provider without the daemon's wrapper, to show the provider's own errors."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
@@ -233,7 +233,7 @@ def by_name(made: Made) -> Node:
 
 
 def plain(metadata: InstanceMetadata) -> InstanceMetadata:
-    """Return the metadata with addresses as a tuple, so that they compare equal."""
+    """Return a copy with the addresses as a tuple, so that a list and a tuple compare equal."""
     return dataclasses.replace(metadata, addresses=tuple(metadata.addresses))
 
 
@@ -304,7 +304,7 @@ def check_error(result: object, promised: tuple[type[CloudError], ...], what: st
     if not isinstance(result, Raised):
         pytest.fail(f"{what}: returned {result!r}, expected {wanted}")
     if not isinstance(result.error, CloudError):
-        pytest.fail(f"{what}: raised {result.error!r}, expected {wanted} raised from it")
+        pytest.fail(f"{what}: raised {result.error!r}, expected {wanted} with this error as cause")
     if not isinstance(result.error, promised):
         pytest.fail(f"{what}: raised {result.error!r}, expected {wanted}")
 
@@ -340,8 +340,8 @@ async def check_cancellation(
 ) -> None:
     """Cancel a call after some steps of the event loop and then `after_s` seconds.
 
-    Fail unless it ends in time, cancelled or with the outcome `healthy`. A CloudError is allowed
-    if the call ended before the cancellation.
+    Fail unless the call ends within `GRACE_S`, cancelled or with the outcome `healthy`. A
+    CloudError is allowed if the call ended before the cancellation.
     """
     task = await _begun(ask, steps)
     if after_s:

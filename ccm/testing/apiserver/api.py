@@ -428,7 +428,7 @@ class Api:
 
     def _finish_owner(self, owner: kinds.ServedKind, name: str) -> None:
         entry = self.store.get(owner, name)
-        # Search the bytes instead of decoding them, because every removal comes here.
+        # Search the bytes instead of decoding them, because this runs for every removed object.
         if entry is None or b'"deletionTimestamp"' not in entry.raw:
             return
         for inside in self._inside(owner, name):

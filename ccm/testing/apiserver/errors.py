@@ -47,7 +47,7 @@ class KindNames:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def details(self, name: str, *, as_kind: bool = False) -> dict[str, Any]:
-        """Return the `details` of a Status, with the kind or the plural as `kind`."""
+        """Return the `details` of a Status; its `kind` is the plural unless `as_kind` is set."""
         fields = {"name": name, "group": self.group, "kind": self.kind if as_kind else self.plural}
         return {key: value for key, value in fields.items() if value}
 

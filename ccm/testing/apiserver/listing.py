@@ -1,7 +1,7 @@
 r"""Lists and watches: options and selectors, and responses as objects or tables.
 
 A watch reads the collection's history at its own pace, so that a slow reader delays no other. The
-stream ends when the reader's revision has expired, as for any other old revision.
+stream ends when the reader's revision has expired.
 
 Label selectors are those of `ccm.model.selectors`. Field selectors: `path=value`, `path==value`,
 `path!=value`, joined by commas, with `\\,`, `\\=` and `\\\\` standing for the plain characters.

@@ -140,8 +140,7 @@ def _since(moment: str | None) -> str:
 def _first(text: str) -> Cell:
     """Return a cell function for paths and literals joined by `|`.
 
-    It shows the first value that is not empty.
-    A leading `~` shows the age of the value.
+    The function returns the first value that is not empty, or its age if `text` begins with `~`.
     """
     places = text.lstrip("~").split("|")
 
