@@ -168,7 +168,7 @@ class ConnectionLimiter:
     Args:
         server: name of the port in metrics.
         max_connections: maximum non-silent connections.
-        max_silent: maximum silent connections; reduced to an eighth of the open-file limit.
+        max_silent: maximum silent connections; capped at an eighth of the open-file limit.
     """
 
     def __init__(

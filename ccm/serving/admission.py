@@ -255,7 +255,7 @@ class ServiceAnnotations:
 def validate_change(
     schema: AnnotationSchema, before: Mapping[str, str], after: Mapping[str, str]
 ) -> AdmissionResponse:
-    """Deny a write with changed invalid values.
+    """Deny a write that sets an annotation to an invalid value.
 
     Warn about changed annotations with unknown names, and about invalid values that did not change.
     """

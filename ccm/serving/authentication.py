@@ -54,8 +54,8 @@ class UserInfo:
     def authenticated(self) -> UserInfo:
         """Return the user with the group `system:authenticated` added.
 
-        An anonymous user, and one with that group or `system:unauthenticated`, is returned
-        unchanged.
+        A user is returned unchanged if it is anonymous, or is in that group or in
+        `system:unauthenticated`.
         """
         if self.name == ANONYMOUS_NAME or {AUTHENTICATED, UNAUTHENTICATED} & {*self.groups}:
             return self
@@ -177,7 +177,7 @@ A flood of invalid tokens must not delay the reviews of tokens that were valid b
 """
 
 MAX_NEW_TOKEN_REVIEWS_PER_ORIGIN = 8
-"""Maximum concurrent TokenReviews, for tokens that were never valid, of one origin.
+"""Maximum concurrent TokenReviews of one origin, for tokens not known to have been valid.
 
 A flood from one address must not block a new valid token from another address.
 """

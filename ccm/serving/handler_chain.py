@@ -274,7 +274,7 @@ class LogRateLimits:
     def admit(self, kind: str) -> dict[str, Any] | None:
         """Return additional keys for a log line of this kind; None means that it is not logged.
 
-        The key `left_out` has the number of lines of this kind that were not logged before.
+        The key `left_out` has the number of lines dropped since the last logged line of this kind.
         """
         if not self._buckets[kind].take(clock.monotonic()):
             self._left_out[kind] += 1

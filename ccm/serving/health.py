@@ -127,7 +127,8 @@ class HealthEndpoint:
                 lines.append(f"[-]{check.name} failed{detail}")
                 failing.append(check.name)
         if "exclude" not in request.query:
-            # Not logged with `?exclude`: a caller who alternates requests would flood the log.
+            # Not logged with `?exclude`: a caller that excludes a failing check in every second
+            # request would flood the log.
             self._note(failing)
         if failing:
             return text("\n".join([*lines, f"{self._name} check failed\n"]), 500)

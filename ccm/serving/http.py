@@ -54,10 +54,10 @@ HEADER_S = 32.0
 """Timeout in seconds for the first header of a connection (k8s.io/apiserver, secure serving)."""
 
 _SLACK = 4 * CHUNK
-"""Bytes that may arrive above the limit: the start of the next request, or of a rejected body."""
+"""With TLS: bytes that may arrive above the limit; a next request or a rejected body may begin."""
 
 _PLAIN_SPARE = 512 << 10
-"""Bytes that may arrive above the limit without TLS: event loops then read larger chunks."""
+"""Without TLS: bytes that may arrive above the limit; event loops then read larger chunks."""
 
 _CHAINS_KEPT = 256
 _NAME = "ccm"
