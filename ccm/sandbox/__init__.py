@@ -68,7 +68,7 @@ class SandboxSettings:
         latency: duration of each call to the simulated cloud.
         once: whether to exit when all Machines run, all nodes are initialised and have routes, and
             all Services have load balancers.
-        timeout_s: time limit of `once`.
+        timeout_s: time limit of `once`, in seconds.
         provider: None = the simulated cloud.
         keep: whether to keep the folder with logs and state.
         picture: SVG file for the last table.

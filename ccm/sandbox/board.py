@@ -29,7 +29,7 @@ SIM_LABELS = (
 """Labels that every node of the simulated cloud gets."""
 
 LAGGARDS = 5
-"""Maximum number of unsettled objects of each kind that are named when the sandbox ends."""
+"""Maximum number of lines for each kind of unsettled object when the sandbox ends."""
 
 RECENT = 200
 """Number of log entries that are kept."""
@@ -120,7 +120,7 @@ class RowGroup:
         return len(self.expected - self.rows.keys())
 
     def row(self, key: str, name: str, uid: str, now: float) -> tuple[ObjectRow, bool]:
-        """Return the row of an object, and whether the row is new, as for a recreated object."""
+        """Return the row of an object, and whether it is new; a recreated object gets a new row."""
         row = self.rows.get(key)
         if row is not None and not row.is_deleted and row.uid == uid:
             return row, False
@@ -150,7 +150,7 @@ class HappeningLog:
         self.count += 1
 
     def since(self, count: int) -> Sequence[Happening]:
-        """Return the entries after the first `count`, as far as they are kept."""
+        """Return the kept entries among those added after the first `count`."""
         fresh = min(self.count - count, len(self._recent))
         return list(self._recent)[len(self._recent) - fresh :] if fresh > 0 else []
 
@@ -364,14 +364,14 @@ class Board:
             self.happenings.add(f"{kind}{row.name}: deleted", now)
 
     def _mark_settled(self, group: RowGroup, row: ObjectRow) -> bool:
-        """Record that an object has settled; return whether it was expected."""
+        """Record that an object has settled; return whether it was expected to settle."""
         is_expected = row.key in group.missing
         group.missing.discard(row.key)
         self._changed.set()
         return is_expected
 
     def _update_served(self, row: ObjectRow, now: float) -> None:
-        """Mark a Service as settled if it is served."""
+        """Mark a Service as settled if it is served; see `has_members` of `Board`."""
         address = row.cells["ADDRESS"]
         if row.settled_after is not None or not address:
             return
@@ -383,7 +383,7 @@ class Board:
             self.happenings.add(f"Service {row.name}: reachable at {address}", now)
 
     def _add_expected_machine(self, row: ObjectRow) -> None:
-        """Expect a Machine to run if expected Machines are still missing."""
+        """Add a Machine to the expected Machines as long as too few of these exist."""
         is_going = row.is_deleted or row.state
         if not self.awaited or row.key in self.machines.expected or is_going:
             return
@@ -456,7 +456,7 @@ def summary(board: Board) -> str:
 
 
 def unsettled_lines(board: Board) -> Iterator[str]:
-    """Yield a line for each unsettled object, with its last event."""
+    """Yield a line, with the last event, for at most `LAGGARDS` unsettled objects of each kind."""
     for key in sorted(board.machines.missing)[:LAGGARDS]:
         yield f"not running: Machine {key}: {_last_word(board.machines, key, 'never created')}"
     if board.awaited:

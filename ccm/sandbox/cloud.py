@@ -252,8 +252,8 @@ async def run_action(action: str, node: str, endpoint: CloudEndpoint) -> str:
     """Run an action on the machine of a node; return a message about the result.
 
     Raises:
-        ActionError: the cloud has no machine for the node (`add`: already has one), or is the
-            user's own.
+        ActionError: the cloud has no machine for the node (`add`: already has one), or the sandbox
+            uses the user's own cloud.
         AdminError: the cloud refused or did not answer.
     """
     if not endpoint.url:

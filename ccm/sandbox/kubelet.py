@@ -101,7 +101,7 @@ class Kubelets:
         self.run = self._controller.run
 
     def set_running_machines(self, machines: Mapping[str, str]) -> None:
-        """Set the running machines: node name -> an ID that changes with the machine.
+        """Set the running machines: node name -> machine ID; a replaced machine has a new ID.
 
         The kubelets of new machines boot and register; the kubelets of missing machines go silent.
         """

@@ -296,7 +296,7 @@ class Sandbox:
         await self._stop.wait()
 
     def _hints(self, stage: _Environment) -> Iterator[str]:
-        """Yield commands for another terminal; they need the `export` commands before them."""
+        """Yield commands for another terminal, each after the `export` commands that it needs."""
         node = next(iter((*self._settings.node_names, *sorted(self._board.nodes.rows))), "NODE")
         machine = min(self._board.machines.rows, default="")
         has_kubectl = shutil.which("kubectl") is not None

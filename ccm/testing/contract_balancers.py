@@ -162,7 +162,7 @@ class BalancerCases:
             pytest.skip("the cloud supports SCTP: ensure refuses nothing")
 
     async def test_a_refused_node_keeps_out_no_other(self, cloud: Cloud, harness: Harness) -> None:
-        """All nodes with an instance become members; a node without an instance may cause an error."""
+        """A node without an instance may cause an error, but all other nodes become members."""
         balancer = probes.balancer_of(cloud)
         service, instance = build_service(), await harness.create()
         stale = await probes.node_of(cloud, instance)
