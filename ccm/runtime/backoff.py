@@ -211,7 +211,8 @@ class ItemBackoff(Generic[K]):
     def end_outage(self, now: float) -> Sequence[K]:
         """End the delays of all items that failed in the outage, and return these items.
 
-        Without effect, and empty, within `MIN_WAKE_INTERVAL_S` of the last call that ended delays.
+        Within `MIN_WAKE_INTERVAL_S` of the last call that ended delays, do nothing and return an
+        empty sequence.
         """
         if now - self._woken_at < MIN_WAKE_INTERVAL_S:
             return ()
@@ -244,7 +245,7 @@ class ItemBackoff(Generic[K]):
         return now - self._busy_since.get(key, now)
 
     def retain(self, keys: Collection[K]) -> None:
-        """Forget the failures and delays of all items except `keys`: they need no work any more."""
+        """Keep only the failures and delays of `keys`; other items need no work any more."""
         wanted = set(keys)
         for key in (self._failures.keys() | self._outage) - wanted:
             self.forget(key)
@@ -346,6 +347,6 @@ class FailureReports(Generic[K]):
         self._causes.pop(key, None)
 
     def retain(self, keys: Collection[K]) -> None:
-        """Forget the causes of all keys except `keys`: they need no work any more."""
+        """Keep only the causes of `keys`; other keys need no work any more."""
         for key in self._causes.keys() - set(keys):
             del self._causes[key]

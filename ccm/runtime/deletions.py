@@ -35,17 +35,20 @@ from ccm.runtime.writer import Recorder
 
 MASS_MIN = 3
 MASS_SHARE = 3
-"""More than `MASS_MIN` missing owners, if more than 1/`MASS_SHARE` of all, are a mass deletion."""
+"""Deletions are a mass deletion if the owners of more than `MASS_MIN` objects, and of more than
+1/`MASS_SHARE` of all objects of the kind, are missing."""
 
 MISSING_QUIET_S = 0.5
-"""Minimum seconds from the last missing owner to a deletion: missing owners come in bursts."""
+"""Minimum seconds from the last disappearance of an owner to a deletion: owners disappear in
+bursts."""
 
 MASS_HOLD_S = 60.0
-"""Seconds for which the guard blocks after its cause is gone: owners return page by page."""
+"""Seconds for which the guard continues to block after too many owners were missing, and after each
+return of an owner: owners return page by page."""
 
 
 def is_mass(missing: int, settled: int) -> bool:
-    """Return whether so many of `settled` objects are missing that it is a mass deletion."""
+    """Return whether `missing` exceeds both `MASS_MIN` and 1/`MASS_SHARE` of `settled`."""
     return missing > MASS_MIN and missing * MASS_SHARE > settled
 
 
@@ -371,7 +374,12 @@ class DeletionRecord:
     def _granted(
         self, asked: Sequence[_SlotRequest]
     ) -> tuple[dict[str, _Moments], dict[_SlotRequest, str]]:
-        """Return the unexpired deletions by kind, with the new slots; and the granted slots."""
+        """Grant slots up to the limits.
+
+        Returns:
+            The unexpired deletions by kind, including the new slots; and the slot of each granted
+            request.
+        """
         now, wall, slots = _now(), clock.now(), dict[_SlotRequest, str]()
         self._windows |= {request.kind: request.window_s for request in asked}
         moments = {

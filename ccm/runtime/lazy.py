@@ -60,7 +60,7 @@ class LazyController:
     """Controller that is created when its preconditions are met.
 
     Args:
-        ready: returns when the controller can be created.
+        ready: waits until the controller can be created.
         make: creates the controller.
     """
 

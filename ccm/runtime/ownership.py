@@ -203,7 +203,7 @@ class _Expectation:
 
 
 class Expectations:
-    """Changes of each owner that the cache does not show yet; an owner is identified by its UID.
+    """Creations and deletions of owned objects, by the owner's UID, that are not in the cache yet.
 
     Args:
         timeout_s: seconds after which a change is checked on the API server.
@@ -275,7 +275,7 @@ class Expectations:
         self._fulfil(obj.uid)
 
     def satisfied(self, owner: str) -> bool:
-        """Return whether the cache shows all changes of the owner."""
+        """Return whether the cache shows all expected changes of the owner's objects."""
         return owner not in self._tokens
 
     def due_s(self, owner: str) -> float | None:

@@ -89,8 +89,8 @@ class ObjectWriter(Generic[T]):
 
     Args:
         api: client for the objects.
-        cache: the controller's cache, to which `newest` compares the writer's writes; None = writes
-            are not kept.
+        cache: the controller's cache; the result of a write is kept until the cache has it (see
+            `newest`). None = results are not kept.
         strategic: whether patches are strategic merge patches; custom resources accept only JSON
             merge patches (False).
         attempts: maximum attempts of one write while other clients change the object.
