@@ -42,7 +42,7 @@ _VOLATILE_SUFFIXES = (
     "lastUpdateTime",
     "lastTransitionTime",
     f"[{ANNOTATION_TOKEN_ID}]",
-    f"[{ANNOTATION_CREATION}]",  # the write that stores the provider ID removes it
+    f"[{ANNOTATION_CREATION}]",  # removed by the write that stores the provider ID
 )
 """Path suffixes of fields whose changes mean nothing to the user, because each run writes other
 values."""

@@ -195,7 +195,8 @@ class RecordingCloudClient(CloudClient):
     ) -> object:
         """Return the cloud's answer or its error.
 
-        After a query that timed out, while no other query was answered, no more queries are sent.
+        If a query times out, and no other query was answered while it waited, no more queries are
+        sent.
         """
         query = (operation.verb, " ".join(filter(None, map(_subject_name, args))))
         self._ledger.failures.pop(query, None)
