@@ -48,7 +48,7 @@ class ClusterConfigError(Exception):
 class Kubeconfig:
     """Kubeconfig files, merged as in kubectl.
 
-    Of several clusters, contexts or users with the same name, that of the first file counts.
+    If several files define a cluster, context or user with the same name, the first file counts.
 
     Args:
         paths: paths of files, joined by the path separator; missing files are skipped.

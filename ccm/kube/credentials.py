@@ -2,7 +2,7 @@
 
 The transport gets the current credential before each attempt. If the server rejects the credential
 with 401, the transport tells the source, which tries to renew the credential and returns whether it
-succeeded. Other sources: `exec_plugin` and `serviceaccount`.
+succeeded. `exec_plugin` and `serviceaccount` contain the sources that can renew a credential.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ _DECODER = msgspec.json.Decoder(ExecCredential)
 class ExecPlugin:
     """Source of credentials that runs a program for a new credential.
 
-    It runs for the first request, after the expiry of the credential, and after a 401.
+    The program runs for the first request, after the expiry of the credential, and after a 401.
 
     Args:
         settings: the program.

@@ -309,7 +309,8 @@ class Reflector(Generic[T]):
             self._sink.remove(key)
             if number % _CHUNK == 0:
                 await asyncio.sleep(0)
-        # Keep the keys that this list had, unless a later event about the object was decoded.
+        # Drop the keys of earlier malformed objects. `_unreadable` also has keys of objects that a
+        # later event made readable; these keys are not in `malformed_keys` any more.
         self.malformed_keys &= self._unreadable
         self._malformed.set(len(self.malformed_keys))
         self.version = version
@@ -368,7 +369,7 @@ class Reflector(Generic[T]):
         self.outage.record_success()
 
     async def _watchdog(self, timeout_s: float) -> None:
-        """Return when the watch has to end, because it exceeds its duration by `overtime_s`.
+        """Wait until the watch has to end, because it exceeds its duration by `overtime_s`.
 
         Raises:
             _WatchListIgnored: the initial events were not complete in time.
@@ -448,7 +449,7 @@ class Reflector(Generic[T]):
         await asyncio.sleep(max(self._streak.next_delay(clock.monotonic()), retry_after_s or 0.0))
 
     def _discard_unusable_version(self, why: str) -> None:
-        """Discard the version, so that a list follows; in pages if the watch-list failed."""
+        """Discard the version, so that a new list follows; after a failed watch-list, use pages."""
         self._fruitless_count = 0
         if self.version is None and self._watch_list:
             self._fall_back(why)

@@ -355,7 +355,7 @@ class LeaderElector:
         on_renewed: called when the lease was acquired or renewed, with the monotonic time at which
             the attempt began: a successor measures the lease duration from a later time.
         on_lost: called when the lease is lost, before the work is cancelled. A successor may start
-            when the lease duration less the renew deadline has passed since then.
+            when the lease duration less the renew deadline has passed since this call.
         before_release: awaited after the work has ended and before the lease is released. It must
             have a time limit, because a successor waits meanwhile. If it returns False, some work
             has not ended, and the lease is left to expire instead.
@@ -403,7 +403,7 @@ class LeaderElector:
 
     @property
     def renewal_problem(self) -> str:
-        """Message that this leader cannot renew its lease; empty = not the leader, or it can."""
+        """Message if this leader cannot renew its lease; empty = it can, or is not the leader."""
         if not (self.is_leader and self._unreachable):
             return ""
         silent_s = clock.monotonic() - self._lock.observed_at

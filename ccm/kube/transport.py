@@ -141,8 +141,8 @@ class Transport:
             query: parameters, not encoded.
             body: body of the request; None = no body.
             content_type: type of the body.
-            timeout_s: time limit in seconds of each attempt. client-go has no limit by default; the
-                limit ends a request to a server that hangs, which occupies a concurrency slot.
+            timeout_s: time limit in seconds of each attempt. client-go has no limit by default; but
+                here a request to a server that hangs would occupy a concurrency slot.
             limiter: rate limiter, awaited before each attempt; None = unlimited.
             user_agent: user agent of the request; None = that of the process.
             retry: whether to repeat the request by the rules above. With False it is repeated only
@@ -294,7 +294,7 @@ class Transport:
             metrics.retries(code, method, self.host).inc()
 
     async def _lines(self, response: ServerResponse) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of a stream that are not empty; the last may lack its line break."""
+        """Yield the non-empty lines of a stream; the last line may lack its line break."""
         parts: list[bytes] = []
         size = 0
         try:
