@@ -81,7 +81,7 @@ DEGRADED = metrics.gauge("ccm_persistence_degraded", "1 = no storage instance is
 
 
 class OperationTracker:
-    """Tracker of in-flight operations; serializes operations on one place in order of calls."""
+    """Tracker of in-flight operations; writes of one object run one by one, in call order."""
 
     def __init__(self) -> None:
         # Weak values: a lock is dropped with its last user.
@@ -461,7 +461,7 @@ class StoreProvider:
         expect: Expected,
     ) -> Version:
         async with instance.operation("put", place):
-            # Seal under the lock of the place, so that stamps have the order of the writes.
+            # Seal while the object is locked, so that later writes have higher stamps.
             entry = await asyncio.to_thread(self._seal, place, obj, stamp)
             return await instance.store.write(place, entry, expect)
 

@@ -126,7 +126,8 @@ def unseal(place: StoragePlace, body: bytes, cluster_uid: str) -> Stamped:
 def read_head(body: bytes) -> EnvelopeHead:
     """Return version and epoch of an envelope.
 
-    For damaged bytes, these are their SHA-256 digest and 0, so that a write can replace them.
+    For damaged bytes, the version is their SHA-256 digest and the epoch is 0, so that a write can
+    replace them.
     """
     try:
         envelope = _read(body)

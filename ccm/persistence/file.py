@@ -128,7 +128,7 @@ class FileStore:
         return handle
 
     def _clean(self, folder: Path) -> None:
-        """Check that only the owner can access all entries; remove temporary files of a crash."""
+        """Remove temporary files that a crash left behind; check that no other user has access."""
         with os.scandir(folder) as iterator:
             entries = list(iterator)
         for entry in entries:
@@ -214,7 +214,8 @@ class FileStore:
     def _make_folders(self, folder: Path) -> None:
         """Create missing folders and flush their names to disk.
 
-        A folder that already exists is flushed too: an earlier attempt may have failed in between.
+        A folder that already exists is flushed too: an earlier attempt may have created it, and
+        then failed before the flush.
         """
         if folder == self._root or folder in self._durable:
             return

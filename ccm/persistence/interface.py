@@ -166,9 +166,11 @@ class VersionedPersistence(Protocol):
     """Optional interface of a provider: conditional writes."""
 
     def capabilities(self, instance: str) -> frozenset[str]:
-        """Return the capabilities of an instance that a test confirmed: `CAS`, `FENCING`, `SHARED`.
+        """Return the capabilities of an instance: a subset of `CAS`, `FENCING` and `SHARED`.
 
-        There is no capability for conditional deletion, because not all services support it.
+        A capability that depends on the storage service is included only if a test of the service
+        succeeded. There is no capability for conditional deletion, because not all services
+        support it.
         """
 
     async def put_versioned(

@@ -48,7 +48,8 @@ class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Secret objects in the cluster."""
 
     namespace: Annotated[
-        str, msgspec.Meta(description="Namespace of the Secrets. Empty: that of the Lease.")
+        str,
+        msgspec.Meta(description="Namespace of the Secrets. Empty: the namespace of the Lease."),
     ] = ""
 
 

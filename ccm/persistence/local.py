@@ -80,7 +80,7 @@ def ensure_private_folder(path: Path) -> None:
 
 
 def check_private(path: Path, *, is_folder: bool) -> None:
-    """Check that a path is a file or folder, not a symbolic link, and only for its owner.
+    """Check that a path is a file or folder, no symbolic link, and accessible only to its owner.
 
     Raises:
         BackendDead: a check failed.

@@ -133,7 +133,10 @@ def _is_secret(name: str) -> bool:
 
 
 def _strings(value: Any, path: tuple[str, ...] = ("",)) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield each string with its path; a field `value` has the path of its parent."""
+    """Yield each string with its path.
+
+    A field `value` has the path of its parent, and an item of a list the path of the list.
+    """
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping):

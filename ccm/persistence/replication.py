@@ -1,10 +1,10 @@
 """Replication of objects across several instances: writes, reads and repair.
 
-Each write gets a stamp, the leader's epoch and a counter, to compare copies in different stores. A
-deletion leaves a tombstone until every instance has it; otherwise an instance that was down would
-bring the object back. The manager lists the writes that an instance missed, and repeats them in the
-background. A restart loses these lists, so the manager then compares all copies of each kind once.
-Until then, reads compare the copies of all available instances.
+Each write gets a stamp to compare copies in different stores: the leader's epoch, then a counter. A
+deletion leaves a tombstone until every instance has the tombstone; otherwise an instance that was
+down would bring the object back. The manager lists the writes that an instance missed, and repeats
+them in the background. A restart loses these lists, so the manager then compares all copies of each
+kind once. Until then, reads compare the copies of all available instances.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Replica:
         self._backend = backend
         self._limit = limit
         self.missing: dict[StoragePlace, None] = {}
-        """Places whose newest copy is missing, oldest first."""
+        """Places whose newest copy this instance lacks, in the order in which they were listed."""
         self.compared: set[GVK] = set()
         """Kinds whose copies were compared, so that `missing` is complete; initially none."""
 
@@ -196,8 +196,8 @@ class ReplicationManager:
         writer: returns the current writer; called at each write.
         limit: maximum missed copies to list per instance.
         repair_s: seconds between two rounds of repair.
-        on_change: callback that gets whether any instance is up, whenever that changes; the state
-            before the first call is True.
+        on_change: callback with True when an instance is up again, and with False when no instance
+            is up any more; at the start instances count as up.
 
     Raises:
         BackendDead: two instances have the same name, or a backend does not support replication.

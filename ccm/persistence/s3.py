@@ -197,7 +197,7 @@ class S3Store:
         self._bucket = None
 
     def _connect(self) -> None:
-        """Create the client; replace it only if its files changed: a new client authenticates."""
+        """Create the client; replace it only if its files changed, to save an authentication."""
         mounted = _read_files(self._config)
         if self._bucket is None or mounted != self._file_contents:
             self._bucket = _bucket(self._config, mounted, self._proxies)
@@ -375,7 +375,8 @@ def _read_files(config: S3Config) -> Mapping[str, str]:
 def _proxies(config: S3Config) -> Mapping[str, str]:
     """Return the proxy of the environment as options of obstore.
 
-    By obstore's own rules, requests to the metadata service for credentials would use the proxy.
+    With obstore's own handling of the environment, requests to the metadata service, which returns
+    credentials, would use the proxy.
 
     Raises:
         ValueError: a variable does not name an HTTP proxy.
@@ -421,7 +422,10 @@ def _tombstone(epoch: int) -> StoreEntry:
 
 
 def _epoch_of(marker: bytes) -> int:
-    """Return the epoch in the marker; 0 if damaged: each object is fenced by its own epoch too."""
+    """Return the epoch in the marker; 0 if the marker is damaged.
+
+    That is safe, because each object is also fenced by the epoch in its envelope.
+    """
     try:
         return int(json.loads(marker)["epoch"])
     except (KeyError, TypeError, ValueError):

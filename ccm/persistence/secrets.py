@@ -299,7 +299,10 @@ class EncryptedConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     passphrase_files: Annotated[
         tuple[Path, ...],
-        msgspec.Meta(description="Files of mode 0400 with passphrases; they follow the keys."),
+        msgspec.Meta(
+            description="Files of mode 0400 with passphrases. "
+            "Without key files, the first passphrase encrypts."
+        ),
     ] = ()
 
 

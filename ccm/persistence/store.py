@@ -92,6 +92,6 @@ def check_epoch(stored: int, epoch: int) -> None:
     """
     if stored > epoch:
         raise Fenced(
-            f"a leader of epoch {stored} has written, this one has {epoch}: another replica leads, "
-            "or the Lease was recreated; see the recovery guide"
+            f"a leader of epoch {stored} has written, but this process has epoch {epoch}: "
+            "another replica leads, or the Lease was recreated; see the recovery guide"
         )
