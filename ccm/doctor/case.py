@@ -122,7 +122,7 @@ class Case:
         exit_stack: closes the resources that the checks opened.
         findings: findings so far, by name of the check.
         causes: name of a skipped check -> name of the check whose failure is the cause.
-        cluster: configuration of the API server; set by the check `kubeconfig`.
+        cluster: connection settings of the API server; set by the check `kubeconfig`.
         client: client for the API server; set by the check `kubeconfig`.
         user: the command's user; set by the check `identity`.
         skew_s: seconds by which the API server's clock is ahead of the local clock; None =

@@ -1,7 +1,7 @@
 """Checks of webhooks, Services, blocked deletions and persistent storage.
 
-The check opens storage with the current number of leader transitions of the Lease. A higher number
-would make storage reject the writes of a running daemon.
+The check `persistence` opens storage with the current `leaderTransitions` of the Lease. A higher
+number would make storage reject the writes of a running daemon.
 """
 
 from __future__ import annotations
@@ -166,7 +166,10 @@ async def unserved_services(case: Case) -> CheckFinding:
         )
     if troubles:
         return warn("; ".join(troubles), *advice)
-    return ok(f"{count(len(balancers), 'Service')} of type LoadBalancer, each is claimed or served")
+    return ok(
+        f"{count(len(balancers), 'Service')} of type LoadBalancer, each has a load balancer or is "
+        "reconciled by this daemon"
+    )
 
 
 async def report_blocked_deletions(case: Case) -> CheckFinding:
@@ -182,7 +185,9 @@ async def report_blocked_deletions(case: Case) -> CheckFinding:
     except errors.NotFound:
         return ok("no deletion is blocked")
     except MalformedRecord as error:
-        return fail(f"{where}: {error}", "correct or delete the record; it is created again")
+        return fail(
+            f"{where}: {error}", "correct the ConfigMap, or delete it; the daemon creates it again"
+        )
     if record.allows_deletion:
         return warn(
             f"{where}: the annotation {names.ANNOTATION_ALLOW_DELETION} allows any number of "
@@ -265,5 +270,9 @@ async def _check_writable(stores: Any) -> CheckFinding:
         for name, took in sorted(secrets.items())
     ]
     if None in (*latencies.values(), *secrets.values()):
-        return warn("some storage is down", "find why; the rest is used meanwhile", details=shown)
+        return warn(
+            "some storage instances are down",
+            "find the cause; the daemon uses the other instances meanwhile",
+            details=shown,
+        )
     return ok("storage belongs to this cluster and is writable", *shown)

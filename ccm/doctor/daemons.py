@@ -116,7 +116,7 @@ class Deployment:
 
 
 async def find_own_deployment(case: Case) -> Deployment | None:
-    """Return the Deployment whose replicas compete for the Lease of the flags; None if missing.
+    """Return the Deployment whose replicas compete for the Lease of `case`; None if missing.
 
     Raises KubeError.
     """

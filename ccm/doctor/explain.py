@@ -1,8 +1,8 @@
 """Finds the cause of an object's state, from the object, its events and the leader's response.
 
-Rules apply in order: missing CRD, ownership by another manager, a daemon that does not work. Then
-the first controller counts that reconciles the object for long, blocks it or has failed. The last
-source is the object's status. No I/O.
+The first rule that applies gives the cause. The rules are, in order: missing CRD, ownership by
+another manager, a daemon that does not work, deleted object, controllers, status of the object. A
+controller is the cause if its reconcile takes long, is blocked, has failed or waits. No I/O.
 """
 
 from __future__ import annotations
@@ -233,14 +233,16 @@ def _of_controllers(subject: ObjectFacts) -> Explanation | None:
             return Explanation(cause=f"{state(subject)}: {cause}", advice=(advice,))
         if last is not None and last.not_yet:
             text = f"{state(subject)}: waiting for the cloud or for caches{_then(account)}"
-            return Explanation(cause=text, advice=("nothing to do if new: the daemon retries",))
+            return Explanation(
+                cause=text, advice=("nothing to do if the object is new: the daemon retries",)
+            )
     return None
 
 
 def _of_object(subject: ObjectFacts) -> Explanation | None:
-    """Return the explanation from status and conditions; None if the object is healthy.
+    """Return the explanation from status and conditions.
 
-    Only Machines, MachineSets and MachineDeployments have one.
+    None: the object is healthy, or it is a Node or Service.
     """
     match obj := subject.obj:
         case Machine():

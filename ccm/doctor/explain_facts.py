@@ -48,7 +48,8 @@ async def gather_facts(
     Args:
         case: case with `cluster` and `client`.
         kind: `NODE`, `SERVICE`, `MACHINE`, `SET` or `DEPLOYMENT` of `explain`.
-        name: name, or namespace and name with a slash; without a namespace that of the kubeconfig.
+        name: `NAME` of a node, else `NAMESPACE/NAME`; the default namespace is that of the
+            kubeconfig.
         address: `host:port` of the daemon; empty = use a port-forward to the leader.
         trust: TLS settings for a daemon at `address`.
 

@@ -113,7 +113,7 @@ async def crds(case: Case) -> CheckFinding:
         return warn(
             f"{some(allowing)}: because of the annotation {ANNOTATION_ALLOW_DELETION}, deleting "
             "the CRD deletes all VMs",
-            "remove the annotation, unless it is intended",
+            "remove the annotation, unless this is intended",
         )
     by_helm = [crd for crd in definitions if crd.labels.get(LABEL_MANAGED_BY) == "Helm"]
     kept = names.KEPT_BY_HELM.items()
@@ -300,7 +300,7 @@ class _Comparison:
                 f"{ours} namespace, and without Machine in {self.namespace}",
                 _ASK,
             ),
-            (self.unmarked, "VM", "without a marker", _LEAVE),
+            (self.unmarked, "VM", "without a cluster tag", _LEAVE),
         )
         return [
             (f"{count(len(of), noun)} {text}: {some(of)}", advice)

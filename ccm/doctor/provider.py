@@ -41,7 +41,7 @@ def offers(cloud: Cloud) -> Sequence[str]:
     parts = {name: getattr(cloud, name) for name in OFFERS}
     capabilities = [OFFERS[name] for name, part in parts.items() if part is not None]
     if isinstance(parts["instances"], InstanceStates):
-        capabilities.append("existence and power in one answer")
+        capabilities.append("existence and power state in one call")
     if isinstance(parts["load_balancer"], LoadBalancerDigests):
         capabilities.append("load balancers compared by digest")
     return capabilities
@@ -135,7 +135,10 @@ async def cluster_id(case: Case) -> CheckFinding:
     if case.cloud.has_cluster_id:
         return ok(f"the provider has a cluster ID; --cluster-name={case.options.cluster_name}")
     advice = "set a cluster ID in the provider's configuration"
-    message = "the provider does not distinguish this cluster's resources from those of others"
+    message = (
+        "the provider does not distinguish the resources of this cluster from those of other "
+        "clusters"
+    )
     if case.options.allow_untagged_cloud:
         return warn(f"{message}; --allow-untagged-cloud permits this", advice)
     return fail(message, f"{advice}, or pass --allow-untagged-cloud")

@@ -89,7 +89,7 @@ def objects(
         role: role of the cluster, or `TOKENS`.
         permissions: permissions in that cluster.
         home: namespace of Machines. Several namespaces of a control cluster can have Machines, so
-            names of roles outside `home` end with it.
+            the name of each role outside `home` ends with `:` and `home`.
     """
     by_place: dict[str, list[Permission]] = {}
     for need in permissions:
@@ -146,8 +146,8 @@ def _written(name: str, role: str, permissions: Iterable[Permission], home: str)
 def _in_the_chart(name: str, documents: Mapping[str, str]) -> str:
     """Return the chart's template.
 
-    Namespaces are chart values. Roles for the target cluster are omitted if that is another
-    cluster.
+    Namespaces are chart values. The chart omits the roles for the target cluster if the target
+    cluster has its own kubeconfig.
     """
     first, *others = name.split("-")
     values = f".Values.{first}{''.join(map(str.capitalize, others))}"
@@ -170,9 +170,9 @@ def _in_the_chart(name: str, documents: Mapping[str, str]) -> str:
 
 
 def _events_apart(text: str, values: str) -> str:
-    """Make roles in the namespace `default`, for events about CRDs, conditional.
+    """Make the chart omit roles in the namespace `default` if Machines are in that namespace.
 
-    They are omitted if the Machines' namespace is `default`: its role already has the permissions.
+    These roles permit events about CRDs, as the role of the Machines' namespace does.
     """
     head, *others = text.split("---\n")
     apart = [part for part in others if f"  namespace: {DEFAULT_NAMESPACE}\n" in part]

@@ -1,4 +1,4 @@
-"""Checks of the API server: configuration, availability, authenticated user, and clock skew."""
+"""Checks of the connection to the API server: kubeconfig, availability, user, and clock skew."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ SKEW_S = 5.0
 """Maximum clock skew without a warning, in seconds; timestamps have whole seconds."""
 
 FAIL_SKEW_S = 60.0
-"""Clock skew in seconds that is a failure: new tokens and certificates may seem not yet valid."""
+"""Clock skew in seconds from which the check fails.
+
+New tokens and certificates may then seem not yet valid.
+"""
 
 _WORDS: dict[errors.FailureKind, tuple[str, str]] = {
     "refused": (
@@ -51,7 +54,8 @@ _WORDS: dict[errors.FailureKind, tuple[str, str]] = {
     ),
     "reset": (
         "connection reset",
-        "check whether the URL must begin with https://, and for a proxy or firewall in between",
+        "check whether the URL must begin with https://, and whether a proxy or firewall closes "
+        "the connection",
     ),
     "timeout": (
         "no answer in time",
@@ -87,7 +91,7 @@ async def connect(case: Case) -> None:
 
 
 async def kubeconfig(case: Case) -> CheckFinding:
-    """Check the client configuration, and set `cluster` and `client` of the case."""
+    """Check the kubeconfig or in-cluster configuration; set `cluster` and `client` of the case."""
     file, hint, environ = case.options.kubeconfig, "", case.environ
     if not (file or case.options.master or environ.get("KUBERNETES_SERVICE_HOST")):
         home = Path(environ.get("HOME", "/")) / ".kube" / "config"

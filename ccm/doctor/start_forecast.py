@@ -29,7 +29,7 @@ T = TypeVar("T")
 TIME_SHARE = 0.8
 """Fraction of a check's time limit that the forecast may use.
 
-With many nodes, a forecast takes long. When the time is over, the check is skipped and has not
+With many nodes, a forecast takes long. When the time is over, the check is skipped instead of
 failed.
 """
 

@@ -160,7 +160,7 @@ class TTLCache(Generic[K, V]):
                 task.cancel()
 
     async def close(self) -> None:
-        """Cancel running lookups, and clear the store, which removes answers of other caches too."""
+        """Cancel running lookups, and clear the store, including the answers of other caches."""
         await cancel_and_join(*self._tasks)
         self._store.close()
 
