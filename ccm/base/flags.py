@@ -58,7 +58,7 @@ class NamedCertificate:
     Attributes:
         cert_file: path of the PEM chain.
         key_file: path of the PEM key.
-        names: host names to serve, `*.` prefixes allowed; empty = those in the certificate.
+        names: host names to serve, `*.` prefixes allowed; empty = the names in the certificate.
     """
 
     cert_file: str

@@ -67,7 +67,8 @@ def describe_error(error: BaseException) -> str:
     elif isinstance(error, aiohttp.ClientHttpProxyError):
         return f"HTTP {error.status} {error.message}"
     elif isinstance(error, HttpProcessingError):
-        # The message shows the position in several lines, with a status that no server sent.
+        # The message may have several lines and a `^` below the fault. `str(error)` would add a
+        # status that no server sent.
         return " ".join(error.message.split()).rstrip(" ^")
     if is_not_tls(error):
         return "the server does not speak TLS"

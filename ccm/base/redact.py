@@ -63,7 +63,7 @@ _PROBE = 16
 """Bytes by which the beginning of a secret is recognised where the text was cut."""
 
 _ROW = 16
-"""Minimum characters for which a line of a multi-line secret is searched for on its own."""
+"""Minimum characters of a line in a multi-line secret; shorter lines are not searched for alone."""
 
 _RARE = "QZXJYVKWUHBGOFLPMDRSANTCEIzqxjkvwybgupf98h7m65dl4c3s2a1r0oniet"
 """Letters and digits, from rare to frequent in log lines."""
@@ -253,14 +253,14 @@ def _invalidate_needles() -> None:
 
 
 def _spellings(secret: str) -> frozenset[str]:
-    """Return all texts to search for a secret, as the latin-1 of their UTF-8.
+    """Return the texts to search for to find a secret, each in UTF-8 that is decoded as latin-1.
 
-    For most secrets these are the secret itself and three texts in base64.
+    For most secrets, the texts are the secret itself and three texts in base64.
     """
     rows = [row.strip() for row in secret.splitlines()] if "\n" in secret else []
     # Tracebacks indent the lines of a message, so each line is searched for on its own.
     spellings = {secret, *(row for row in rows if len(row) >= _ROW)}
-    # Quoted by other programs, then by Python as an item of a list, then by the log.
+    # Another program may quote the secret, then Python's `repr` of a list, then the log.
     for quotes in ((json.dumps, _json, _go_json, repr), (repr,), (_json,)):
         spellings |= {quote(text)[1:-1] for text in spellings for quote in quotes}
     raw = secret.encode(errors="replace")
@@ -293,7 +293,7 @@ _SEPARATOR = (
 )
 """Separator between a name and its value."""
 
-_UNMASKED = rb"(?!\[redacted\]|\|)"  # also not the head of a YAML block
+_UNMASKED = rb"(?!\[redacted\]|\|)"  # neither masked already nor the `|` before a YAML block
 _PLAIN = rb"[^\s\0\"'\\&,;<>)\]}]++"
 _LITERAL = rb"(?!(?:true|false|null|nil|none)(?![\w-]))"
 _PROSE = rb"(?<=[ ])[a-z][a-z./-]{0,40}+(?:[ ][\w(/<\[\"'-]|:(?:\s|\Z))"
@@ -335,7 +335,7 @@ _COLON = re.compile(rb"[a-z]:[ ]\Z")
 _BEFORE = re.compile(rb"[\w./-]{0,127}\Z")
 _WORD = re.compile(rb"[A-Za-z]{1,24}\Z")
 
-# --- forms of their own -----------------------------------------------------------------------
+# --- tokens and keys --------------------------------------------------------------------------
 
 _JWT = re.compile(rb"(?<![\w-])eyJ[\w-]{8,}+\.[\w-]++\.[\w-]*+")
 

@@ -27,7 +27,7 @@ class Phase(Enum):
     PENDING = "Pending"
     """The VM exists; its node has not joined the cluster, or is not ready."""
     AVAILABLE = "Available"
-    """The VM exists, and VMs of this installation join no cluster."""
+    """The VM exists, in an installation whose VMs do not join a cluster."""
     RUNNING = "Running"
     UNKNOWN = "Unknown"
     """The machine was running; now its node is unhealthy or missing."""
@@ -270,16 +270,16 @@ class Machine(KubeObject, frozen=True, kw_only=True):
             setting.
         unhealthy_conditions: condition types that make the node unhealthy; None = the daemon's
             setting.
-        creation_started: whether the object records a creation that was, or may have been,
-            requested, and no provider ID is stored. While True, an error does not prove that no VM
-            exists.
+        creation_started: whether the object records that its creation was started; the write that
+            stores the provider ID removes the record. While True, a VM may exist although the
+            creation failed.
         origins: digests of the credentials and regions with which the VM was created or later
             found, newest last; empty = not recorded.
         node_labels: labels that the controller maintains on the node.
         node_annotations: annotations that the controller maintains on the node.
         taints: taints that the controller maintains on the node.
         force_deletion: whether a user requested a deletion that does not wait for an orderly drain.
-        force_drain: whether drains that do not end in a deletion use force, too.
+        force_drain: whether a drain uses force although the node is kept, as before an update.
         drain_timeout_s: seconds after which the drain uses force; None = the daemon's setting.
         max_evict_retries: number of evictions of a Pod before it is deleted; None = the daemon's
             setting.

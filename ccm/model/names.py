@@ -174,13 +174,13 @@ ANNOTATION_REVISION = "deployment.kubernetes.io/revision"
 ANNOTATION_REVISION_HISTORY = "deployment.kubernetes.io/revision-history"
 ANNOTATION_DESIRED_REPLICAS = "deployment.kubernetes.io/desired-replicas"
 ANNOTATION_MAX_REPLICAS = "deployment.kubernetes.io/max-replicas"
-"""On a machine set, as on a ReplicaSet: values of its deployment when the deployment controller
-last scaled the set."""
+"""On a machine set, as on a ReplicaSet: desired and maximum replicas of its deployment, when the
+deployment controller last scaled the set."""
 
 ANNOTATION_SCALE_DOWN_DISABLED = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 ANNOTATION_SCALE_DOWN_DISABLED_BY_US = "cluster-autoscaler.kubernetes.io/scale-down-disabled-by-mcm"
-"""On a Node: the cluster autoscaler must not remove the node; and a machine controller, not a user,
-set this annotation."""
+"""On a Node: the cluster autoscaler must not remove the node; the second annotation tells that a
+machine controller set the first, not a user."""
 
 SAFE_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Characters of generated names, without vowels, so that no words result (the safe encoding of
