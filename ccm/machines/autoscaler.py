@@ -57,8 +57,8 @@ def parse_trigger(
 ) -> tuple[Sequence[DeletionMark], str]:
     """Parse the autoscaler's `trigger` annotation.
 
-    Entries of missing, deleted or failed machines are dropped, and so are malformed entries. An
-    entry without a time, as older autoscalers write it, counts as written now.
+    Malformed entries are dropped, and so are entries of machines that are missing, failed or being
+    deleted. An entry without a time, as older autoscalers write it, counts as written now.
 
     Args:
         text: value of the annotation.
@@ -67,7 +67,8 @@ def parse_trigger(
         names: names of the API group.
 
     Returns:
-        Machines that do not have the lowest priority yet, and the annotation's remaining value.
+        The listed machines whose own annotations do not show the autoscaler's choice yet; and the
+        `trigger` annotation without the dropped entries.
     """
     by_name = {member.name: member for member in members}
     marks, remaining = list[DeletionMark](), list[str]()
@@ -114,7 +115,10 @@ def node_marks(
 
 
 def scale_down_annotations(names: Names) -> Mapping[str, str]:
-    """Return annotations that keep the autoscaler from scaling down a node, marked as ours."""
+    """Return annotations that keep the autoscaler from scaling down a node.
+
+    One of them, `hold_is_ours`, records that a machine controller set them.
+    """
     return {names.hold: "true", names.hold_is_ours: "true"}
 
 

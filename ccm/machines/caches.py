@@ -39,8 +39,8 @@ machines of many target clusters may share a control cluster."""
 T = TypeVar("T", bound=KubeObject)
 
 _PAUSES = ExponentialBackoff(base_s=1.0, factor=2.0, cap_s=30.0)
-"""Delays until the controllers are ready. At most half a minute, because nothing reports that the
-missing CRDs were applied."""
+"""Retry delays until the controllers are ready. At most half a minute, because no event reports
+that the missing CRDs were applied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class Caches:
         self._no_classes: Informer[Any] = Informer.empty(SECRETS)
         self._opening = asyncio.Lock()
         """Held until the API server serves the objects: the first controller that calls `ready`
-        does the work, and all others wait."""
+        polls the API server, and all others wait for the lock."""
         self._usable: dict[str, ResolvedClass] = {}
 
     @property
@@ -149,7 +149,7 @@ class Caches:
 
     @property
     def classes(self) -> Informer[MachineClass]:
-        """Informer of all classes; always empty if the API group has no such objects."""
+        """Informer of all classes; always empty if the API group has no class objects."""
         kind = self.codec.machine_classes
         if kind is None:
             return self._no_classes
@@ -191,7 +191,7 @@ class Caches:
         return self.client.server_time()
 
     def now_since(self, uid: str, moment: datetime | None) -> datetime:
-        """Return the time to compare with a timestamp on a machine.
+        """Return the current time for comparisons with a timestamp on a machine.
 
         A jump of a clock never makes the returned time too late, so that no timeout ends early.
 
@@ -202,7 +202,7 @@ class Caches:
         return self.now() if moment is None else self.ages.now(uid, moment)
 
     async def ready(self, *kinds: ResourceKind[Any]) -> None:
-        """Wait until the API server serves machines and classes, and the marker is known.
+        """Wait until the API server serves machines and classes, and the VMs' marker is known.
 
         Args:
             kinds: further kinds that have to be served.

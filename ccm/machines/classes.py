@@ -91,7 +91,7 @@ def resolve(
         faults=faults,
         access_faults=tuple(lacking),
         origin=_origin(obj, data),
-        # Without the resource version: our own writes to the object change nothing here.
+        # Without the resourceVersion, because our own writes to the object change it, too.
         version=(obj.uid, spec, credentials.digest, *sorted(obj.imports), *faults),
     )
 

@@ -46,7 +46,7 @@ BLOCKED_S = 10.0
 undone, but a user may add the annotation that allows the deletions."""
 
 RECHECK = ReconcileResult(after_s=2 * BLOCKED_S, idle=True)
-"""Result of a reconcile whose deletion is blocked."""
+"""Result of a reconcile that deletes nothing, because the deletion of its object is blocked."""
 
 REASON = "crd_deleted"
 """Value of the label `reason` in the metric of blocked deletions."""
@@ -148,9 +148,10 @@ class CRDGuard:
         self._release(uid)
 
     def _recent_blocking(self, obj: KubeObject) -> CustomResourceDefinition | Forbidden | None:
-        """Return the result of the last read if it is recent and sufficient; None = read again.
+        """Return the result of the last read if it is recent enough to reuse; None = read again.
 
-        A CRD is sufficient if it blocks the deletion; Forbidden, if we surely lack the permission.
+        A CRD is reused only if it blocks the deletion. Forbidden is reused only once it is certain
+        that we lack the permission.
         """
         if asyncio.get_running_loop().time() - self._read_at >= BLOCKED_S:
             return None
@@ -185,8 +186,8 @@ class CRDGuard:
             case Forbidden() if self._lacks_right:
                 return self._answer
             case KubeError():
-                # Forbidden, too, if we had the permission before: it may have been deleted together
-                # with the CRD.
+                # Also for Forbidden if we had the permission before: the role may have been deleted
+                # together with the CRD.
                 raise self._answer.with_traceback(None)
         raise AssertionError
 

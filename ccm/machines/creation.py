@@ -3,12 +3,12 @@
 A pass runs steps until one has to wait: claim the object, look for a VM, record that the creation
 started, create the VM, store its provider ID, initialise the VM, write the status.
 
-The record of the started creation makes sure that no VM is forgotten. An annotation of the object
-contains it from before the first `create_machine` until the provider ID is stored. After an error,
-a crash or a lost write in between, the next pass looks for the VM again, and a deletion asks the
-cloud. VMs are found by the UID in their labels. With a driver that finds VMs by name only, the
-creation is recorded only after the cloud showed no VM with the machine's name. Once a provider ID
-is stored, no VM is ever created again for the machine.
+So that no VM is forgotten, an annotation of the object records the started creation, from before
+the first `create_machine` until the provider ID is stored. After an error, a crash or a lost write
+in between, the next pass looks for the VM again, and a deletion asks the cloud for the VM. VMs are
+found by the UID in their labels. With a driver that finds VMs by name only, the creation is
+recorded only after the cloud showed no VM with the machine's name. Once a provider ID is stored, no
+VM is ever created again for the machine.
 """
 
 from __future__ import annotations
@@ -260,8 +260,8 @@ def match_named(
     """Find the machine's VM by name, for a driver that finds VMs by name only.
 
     If the start of the creation is recorded, a VM of the machine's name belongs to the machine,
-    because the name was free before the record. Without the record the VM has another owner, unless
-    it is the only VM of the name and the settings adopt VMs without labels.
+    because no VM had that name when the start was recorded. Otherwise the VM has another owner,
+    unless it is the only VM of the name and the settings adopt VMs without labels.
 
     Args:
         records: listing of the machine's class that began after the last creation ended.
@@ -372,9 +372,9 @@ def _result_if_changed(
 # --- patches of a machine -----------------------------------------------------------------------
 
 _MAX_ORIGINS = 4
-"""Maximum number of origins recorded for a VM. If new credentials were recorded on only some VMs of
-a project, a common former origin still shows that the VMs are in one project. With more origins, a
-match by chance becomes likelier."""
+"""Maximum number of origins (`ResolvedClass.origin`) recorded for a VM. If new credentials were
+recorded on only some VMs of a project, a common former origin still shows that the VMs are in one
+project. With more origins, a match by chance becomes likelier."""
 
 
 def claim_patch(obj: Machine, names: Names, token_id: str, *, records: bool) -> Patch | None:
@@ -434,7 +434,7 @@ def creation_record_patch(obj: Machine, names: Names) -> Patch | None:
 
 
 def origin_patch(obj: Machine, mark: str, names: Names) -> Patch | None:
-    """Return the patch that records another origin with which the cloud shows the VM.
+    """Return the patch that records another `ResolvedClass.origin` that shows the VM.
 
     None = recorded already, or no origin is recorded: then the VM's project is unknown, and another
     origin would not reveal it.

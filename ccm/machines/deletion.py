@@ -461,9 +461,10 @@ def wait_for_credentials(machine: Machine, since: datetime, now: datetime) -> St
         return None
     text = (
         f"the credentials or the region of class {machine.class_name} differ from those with "
-        f"which VM {machine.provider_id} was created, and show neither this VM nor another one "
-        "created with the former ones; restore those, or the VM counts as deleted from "
-        f"{format_time(end)} on, with the label force-deletion at once"
+        f"which VM {machine.provider_id} was created, and the cloud shows neither this VM nor any "
+        "other VM created with the former credentials; restore the former credentials and region, "
+        f"or the VM counts as deleted from {format_time(end)} on; the label force-deletion on the "
+        "Machine ends this wait at once"
     )
     # One second more: timestamps on objects have whole seconds.
     after_s = min(LONG_S, (end - now).total_seconds() + 1)

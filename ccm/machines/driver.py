@@ -348,13 +348,13 @@ class VMListings:
 
 
 def _retrieve_error(flight: asyncio.Task[VMListing]) -> None:
-    """Retrieve the error, in case every waiter was cancelled: asyncio would log it otherwise."""
+    """Retrieve the task's error: if every waiter was cancelled, asyncio would log it otherwise."""
     if not flight.cancelled():
         flight.exception()
 
 
 class _ClassListing:
-    """Last listing of one class, and the one in flight."""
+    """Last listing of one class, and the listing in flight."""
 
     def __init__(self, version: tuple[str, ...]) -> None:
         self.version = version

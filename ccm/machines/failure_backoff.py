@@ -27,7 +27,7 @@ until its timeout."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureBackoff:
-    """Machines that failed in a row before they ever worked.
+    """Failures in a row of machines that never worked, and the pauses that followed.
 
     Attributes:
         failures: number of failures.
@@ -81,7 +81,7 @@ def end_backoff(now: datetime) -> FailureBackoff:
 
 
 def is_different_result(backoff: FailureBackoff, *, code: str, text: str) -> bool:
-    """Return whether a creation's result differs from the last failed creation of a set.
+    """Return whether a creation's result differs from that of the last failed creation of a set.
 
     False if that failure was no error of the cloud.
 
@@ -96,7 +96,10 @@ def is_different_result(backoff: FailureBackoff, *, code: str, text: str) -> boo
 
 
 def restore_backoff(since: datetime) -> FailureBackoff:
-    """Return the back-off of a set that another replica had slowed down while it was the leader."""
+    """Return the back-off of a set whose creations the former leader delayed.
+
+    A pause of the shortest duration starts at `since`, because the former pauses are not known.
+    """
     return FailureBackoff(
         failures=FAILURES_BEFORE_PAUSE, pauses=1, paused_at=since, error="not known to this replica"
     )
@@ -120,7 +123,8 @@ def allowed_creations(
 ) -> int:
     """Return how many of the wanted machines a set may create now.
 
-    After a pause that is a single machine, and none while that machine neither works nor fails.
+    After a pause, a set may create a single machine. The set creates no further machine until that
+    machine works or has failed.
     """
     if backoff.paused_at is None:
         return wanted
@@ -132,7 +136,7 @@ def allowed_creations(
 
 
 def _is_trial(member: Member, since: datetime) -> bool:
-    """Return whether a machine created after the pause began has neither worked nor failed yet."""
+    """Return whether a machine was created after the pause began, and is still joining."""
     machine = member.machine
     is_open = machine.phase in (Phase.NEW, Phase.PENDING, Phase.CRASH_LOOP)
     return is_open and not machine.is_terminating and machine.created >= since

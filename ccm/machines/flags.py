@@ -124,8 +124,8 @@ class SharedFlags:
         "touched. Must never change while there are machines. Empty means the UID of the "
         "namespace kube-system of the cluster that machines join; without such a cluster, the "
         "UID of --namespace. Namespaces whose Machines join one cluster may share a marker, "
-        "because VMs carry the namespace too. If those Machines are in two clusters, each "
-        "cluster needs its own marker.",
+        "because VMs carry the namespace too. If two clusters store Machines that join the same "
+        "cluster, each of the two needs its own marker.",
         check=_marker,
     )
     adopt_unmarked_machines: bool = OURS.flag(
@@ -174,7 +174,8 @@ class MachineFlags(SharedFlags):
     )
     machine_safety_apiserver_statuscheck_period: timedelta = SECTION.flag(
         timedelta(minutes=1),
-        "Interval of reachability checks of the API servers; not less than the timeout.",
+        "Interval of reachability checks of the API servers; not less than "
+        "--machine-safety-apiserver-statuscheck-timeout.",
         check=positive,
     )
 

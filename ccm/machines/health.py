@@ -39,8 +39,8 @@ COPY_S = 30.0
 condition that flaps would otherwise cost a write each time."""
 
 _COPIED = frozenset({Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED, *in_place_update.UNDER_WAY})
-"""Phases in which a status write may only copy the node's conditions. While a machine joins, the
-write of the next phase copies them."""
+"""Phases in which a status is written even if only the node's conditions changed. While a machine
+joins, the write of the next phase copies the conditions."""
 
 _UNHEALTHY_PHASES = frozenset({Phase.UNKNOWN, Phase.FAILED})
 """Phases from which a node recovers."""

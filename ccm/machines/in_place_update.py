@@ -152,7 +152,7 @@ def _released_candidates(new: PopulatedSet | None, names: Names) -> Iterator[tup
 def _completed_moves(
     new: PopulatedSet | None, olds: Sequence[PopulatedSet], names: Names
 ) -> UpdateActions | None:
-    """Return the actions that complete moves; None = no move is incomplete."""
+    """Return the actions that complete moves; None = all moves are complete."""
     sets = olds if new is None else [*olds, new]
     sizes = {
         machine_set.uid: size
@@ -161,7 +161,7 @@ def _completed_moves(
     }
     if sizes:
         return UpdateActions(sizes=sizes)
-    # The replicas include the moved machines now: without their label, they are no surplus.
+    # The replicas include the moved machines now. So these are no surplus once they lose the label.
     moved = [piece for machine_set in sets for piece in machine_set.live if piece.machine.was_moved]
     # A result on another node of an old set belongs to an earlier update, and is ignored.
     came = (piece.node for piece in moved if piece.node is not None)

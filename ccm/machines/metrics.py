@@ -116,8 +116,8 @@ CLASSES_INVALID = metrics.gauge(
 )
 VMS = metrics.gauge(
     "ccm_machine_vms",
-    "VMs in the cloud's listings, by kind: ours, those of them without a Machine that wait or "
-    "whose deletion is blocked, and VMs without our marker.",
+    "VMs in the cloud's listings, by kind: ours; waiting or held (ours without a Machine, to be "
+    "deleted later or kept); stranger (neither ours nor of a Machine).",
     ["kind"],
 )
 ORPHANS_DELETED = metrics.counter(

@@ -192,7 +192,7 @@ class DeletedMachine:
     """Deleted machine that may have left a VM.
 
     Attributes:
-        identity: identity in the labels that a VM of the machine has.
+        identity: identity of the machine, for the request that deletes its VM.
         origins: see `Machine.origins`.
         at: event loop time at which the deletion was observed.
     """
@@ -228,7 +228,7 @@ class DeletedMachines:
             known.pop(name, None)
 
     def of(self, pool: str, origin: str) -> Mapping[str, Identity]:
-        """Return, by name, the identities of machines whose VMs a listing would show.
+        """Return, by name, the identities of deleted machines whose VMs a listing would show.
 
         Args:
             pool: class of the listing.

@@ -187,7 +187,7 @@ def plan_scaling(wanted: MachineSet, members: Iterable[Member], now: datetime) -
 
 
 def _to_delete(wanted: MachineSet, live: Sequence[Member], now: datetime) -> Sequence[Member]:
-    # The set's replicas may not include a machine yet that an in-place update moved to the set.
+    # An in-place update moves a machine to the set before it adds the machine to the replicas.
     countable = deletion_order(
         (member for member in live if not member.machine.was_moved), now, wanted.min_ready_s
     )
@@ -298,7 +298,7 @@ def _age(member: Member) -> tuple[datetime, str]:
 def count_status(
     wanted: MachineSet, members: Iterable[Member], now: datetime
 ) -> tuple[SetStatus, float | None]:
-    """Return the status of a set with new counts, and the seconds until time changes a count.
+    """Return the status of a set with new counts, and the seconds until its next change.
 
     The seconds are None if no count changes by time alone.
     """

@@ -155,7 +155,7 @@ def set_size(
     machine_set: PopulatedSet, deployment: MachineDeployment, now: datetime, names: Names
 ) -> SetSize:
     """Return the size and machines of a set."""
-    # The timestamp of the deployment is about to be copied to the set.
+    # The deployment's scaling time counts, too, because it is about to be copied to the set.
     scaled = [
         parse_optional_time(obj.annotations.get(names.scaler_time))
         for obj in (machine_set, deployment)
@@ -261,9 +261,10 @@ def old_sizes(fleet: Fleet, new: SetSize) -> Sizes:
 
 
 def _lowered(old: SetSize, size: int, room: int, budget: int) -> tuple[int, int]:
-    """Return the smallest size, at most `room` less, and the number of available machines lost.
+    """Return the size to which an old set shrinks, and the number of available machines lost.
 
-    At most `budget` available machines are lost.
+    The set shrinks from `size` as far as possible: it loses at most `room` machines, of which at
+    most `budget` are available.
     """
     lowest, lost = size, 0
     for less in range(size - 1, max(size - room, 0) - 1, -1):
@@ -283,8 +284,8 @@ def shrunk_sizes(fleet: Fleet, surge: int) -> Sizes:
 def _shrunk(fleet: Fleet, excess: int) -> Sizes:
     """Return the sizes after up to `excess` machines were removed.
 
-    First each set shrinks by its chosen machines, then in proportion to its size; then the largest
-    sets shrink first.
+    First each set shrinks by its machines that are chosen for deletion, then in proportion to its
+    size; then the largest sets shrink first.
     """
     by_size = sorted(
         (machine_set for machine_set in fleet.sets if machine_set.is_active),
