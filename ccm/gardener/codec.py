@@ -163,8 +163,8 @@ class GardenerCodec(Codec):
     def push_patch(self, obj: Machine, owner: MachineSet) -> Patch | None:
         """Return the patch that applies template changes to a machine; None = no changes.
 
-        Of a machine that failed or is being deleted, only a wrong kind of its class is corrected:
-        until then, the API server rejects every other change.
+        If the machine failed or is being deleted, only a wrong kind of its class is corrected: the
+        API server rejects every other change of a machine with a wrong kind.
         """
         spec: documents.MachineSpec = obj.source.spec
         template: documents.MachineTemplateSpec = owner.template.source
@@ -332,7 +332,7 @@ def _timeout(template: documents.MachineTemplateSpec) -> str:
 
 
 def _without_nulls(document: Any) -> Any:
-    # Go writes nulls, but a merge patch cannot: such fields would differ for ever.
+    # Go writes nulls, but a merge patch cannot write them: such fields would differ for ever.
     if not isinstance(document, Mapping):
         return document
     return {key: _without_nulls(value) for key, value in document.items() if value is not None}
@@ -393,8 +393,8 @@ def _summary(machine: FailedMachine) -> documents.MachineSummary:
 
 
 def _state_to_store(obj: Machine, state: str) -> str:
-    # Keep the prefix of an earlier release until the provider ID is stored: nothing else may record
-    # the started creation.
+    # Keep the prefix of an earlier release until the provider ID is stored: perhaps nothing else
+    # records the started creation.
     if is_recorded_in_state(obj.source) and not obj.provider_id:
         return f"{names.STATE_CREATION}{obj.uid} {state}"
     return state

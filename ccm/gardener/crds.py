@@ -30,7 +30,7 @@ _HEAD = """\
 """
 _IN_THE_CHART = "{{- if .Values.machines.enabled }}\n", "{{- end }}\n"
 
-# controller-gen's pattern for quantities, so that the API server rejects what Go could not read.
+# controller-gen's pattern for quantities: the API server rejects values that Go cannot parse.
 _QUANTITY = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?"
     r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"

@@ -98,7 +98,7 @@ ANNOTATION_PRESERVED = "node.machine.sapcloud.io/last-applied-node-preserve-valu
 
 ANNOTATION_UNFREEZE = "safety.machine.sapcloud.io/unfreeze"
 """On a MachineDeployment or MachineSet, any value: a user requests to unfreeze it. The controller
-removes the annotation after that."""
+removes the annotation afterwards."""
 
 ANNOTATION_TOKEN_ID = "machine.sapcloud.io/bootstrap-token-id"  # noqa: S105 - a name
 """On a Machine: the ID of its bootstrap token. Ours: MCM derives the ID from the machine's name."""

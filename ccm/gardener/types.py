@@ -268,7 +268,8 @@ class MachineClass(KubeObject, frozen=True, kw_only=True):
         provider: name of the provider; VMs are created only if it is not set, or is the provider
             of the running controllers.
         secret_ref: Secret with the user data of the VMs (key userData) and the cloud's credentials.
-        credentials_secret_ref: Secret with credentials; a key in it overrides that of secretRef.
+        credentials_secret_ref: Secret with credentials; if both Secrets contain a key, this Secret
+            wins.
         status: observed state; Gardener's own definition has none.
     """
 
