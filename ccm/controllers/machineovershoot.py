@@ -65,8 +65,8 @@ class SetState:
         is_frozen: whether the set has the label `freeze`, so that it creates no machines.
         has_condition: whether the condition `Frozen` agrees with `is_frozen`.
         wants_unfreeze: whether a user requests to unfreeze the set.
-        was_unfrozen: whether a user unfroze the set, and since then neither a machine was created
-            nor a period passed.
+        was_unfrozen: whether a user unfroze the set after the last periodic reconcile, and it has
+            not got a new machine since.
     """
 
     count: int
@@ -223,7 +223,7 @@ class MachineOvershootController:
     async def _write(
         self, writer: ObjectWriter[Any], obj: Freezable, *, frozen: bool, reason: str, message: str
     ) -> None:
-        """Write condition and label of an object; if it is frozen or unfrozen, record an event."""
+        """Write condition and label of an object; record an event if `frozen` changes."""
         condition = partial(self._condition_patch, frozen=frozen, reason=reason, message=message)
         labeled = partial(self._label_patch, frozen=frozen)
         # The label patch also removes the unfreeze annotation. It comes last, so that a failure of

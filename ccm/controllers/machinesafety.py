@@ -363,10 +363,12 @@ def _triggers_pass(old: Machine | None, new: Machine | None) -> bool:
 def _node_patch(
     node: Node, machines: Collection[Machine], now: datetime, settings: MachineSettings
 ) -> Patch | None:
-    """Return the patch that marks or unmarks a node as without a Machine; None = no change.
+    """Return the patch that annotates a node without a Machine, or removes the annotation.
+
+    None = no change.
 
     A node with several Machines is not changed, because its owner is unknown. A node without a
-    Machine is marked only once it is older than the creation timeout.
+    Machine is annotated only once it is older than the creation timeout.
 
     Args:
         node: the node.

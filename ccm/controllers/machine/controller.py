@@ -215,7 +215,7 @@ class MachineController:
         self._terminations.controller.retry_now()
 
     def _requeue_all(self) -> None:
-        """Requeue all machines after an outage, after time for nodes to report."""
+        """Requeue all machines `SETTLING_S` after an outage ended: nodes need time to report."""
         for machine in self._caches.machines.store.list():
             self.controller.queue.add_after(machine.key, SETTLING_S)
 

@@ -170,7 +170,7 @@ class CreateFlow:
             status = await self._status(request)
         except errors.Unimplemented:
             if machine.creation_started:
-                # Only `create_machine` can find the VM; such a driver does so by name.
+                # The driver cannot query a VM; its `create_machine` finds an existing VM by name.
                 return None, ""
             status = None
         return creation.match_named(listing.records, status, machine, adopt_unmarked=adopts)

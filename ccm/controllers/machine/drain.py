@@ -3,7 +3,7 @@
 A pass over a machine starts the drain of its node. On progress the machine is requeued, and the
 next pass reads the progress. Drains are kept in memory only; after a restart, the pass starts them
 again. A drain runs in the context of the pass that started it, so that the lease also guards its
-writes. It ends with the controller.
+writes. All drains end with the controller.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Drainer:
             await evictions.run()
         except DrainFailed as error:
             state, text = DrainState.FAILED, str(error)
-        except Exception as error:  # noqa: BLE001 - a defect must not look like a drain under way
+        except Exception as error:  # noqa: BLE001 - a defect must not look like a running drain
             _log.error("drain failed unexpectedly", exc_info=error)
             state, text = DrainState.FAILED, f"- {error}"
         tally = evictions.tally

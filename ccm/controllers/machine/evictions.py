@@ -1,8 +1,8 @@
-"""Drain of one node: sets condition and cordon, evicts the Pods, and waits until they are gone.
+"""Drain of one node: sets its condition, cordons it, and evicts its Pods until all are gone.
 
-When due, the drain deletes the remaining Pods by force. It observes the node's Pods by a watch, and
-polls nothing. The drain is idempotent: a restarted drain does not evict a terminating Pod again,
-but only waits for it.
+After the deadline, or if the node stays unhealthy, the drain deletes the remaining Pods by force.
+It observes the node's Pods by a watch, and polls nothing. The drain is idempotent: a restarted
+drain does not evict a terminating Pod again, but only waits for it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ccm.runtime.lazy import RefCountedInformer, running_informer
 from ccm.runtime.writer import ObjectWriter, PatchStep
 
 PASSES = 2
-"""Number of passes over the Pods. The second one finds Pods that were bound to the node before it
+"""Number of passes over the Pods. The second pass finds Pods that were bound to the node before it
 was cordoned."""
 
 TROUBLE_S = 5.0
@@ -592,7 +592,7 @@ class Budgets:
             yield
 
     async def wait(self, pod: Pod, seconds: float) -> None:
-        """Wait until a refused Pod should be evicted again, for at most that many seconds.
+        """Wait until a refused Pod should be evicted again, for at most `seconds`.
 
         Raises:
             DrainFailed: the eviction can never succeed.

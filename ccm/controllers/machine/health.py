@@ -50,8 +50,8 @@ the nodes could not report either. Source: Gardener's MCM, default of
 --machine-safety-apiserver-statuscheck-timeout."""
 
 SETTLE_S = 30.0
-"""Seconds after such an outage in which no machine becomes Unknown: nodes need time to report.
-Source: Gardener's MCM, the pause after its freeze."""
+"""Seconds after an outage of at least `OUTAGE_S`, in which no machine becomes Unknown: nodes need
+time to report. Source: Gardener's MCM, the pause after its freeze."""
 
 
 class HealthReconciler:

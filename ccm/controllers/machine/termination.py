@@ -434,9 +434,9 @@ class DeleteFlow:
         return StageResult(outcome=StageOutcome.VM_DELETED, known_state=answer.last_known_state)
 
     def _is_denied_twice(self) -> bool:
-        """Record that the cloud found no VM; return whether this is enough to finish.
+        """Record that a query found no VM; return whether the VM counts as deleted.
 
-        It is enough if an earlier query found none, at least `deletion.DENIAL_S` before: a listing
+        That requires an earlier query without a VM, at least `deletion.DENIAL_S` before: a listing
         may lag behind a creation whose response was lost.
         """
         now = clock.monotonic()

@@ -249,7 +249,7 @@ class MachineSetController:
     async def _is_current(self, obj: MachineSet) -> bool:
         """Return whether the cache shows all creations and deletions of previous passes.
 
-        Overdue changes are looked up.
+        Creations and deletions that are overdue in the cache are looked up on the API server.
         """
         if self._expect.satisfied(obj.uid):
             return True
@@ -351,7 +351,7 @@ class MachineSetController:
             self.controller.queue.add_after(obj.key, seconds)
 
     def _member(self, machine: Machine, labels: Mapping[str, str]) -> Member:
-        """Return a machine of a set, with the end of its preservation on our wall clock."""
+        """Return a machine of a set; the end of its preservation is converted to our wall clock."""
         node = self._caches.nodes.store.get(machine.node_name) if machine.node_name else None
         member = replicas.build_member(machine, node, labels, annotation=self._names.preserve)
         if member.preserved_until is None:

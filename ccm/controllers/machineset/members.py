@@ -93,7 +93,8 @@ class MachineManager:
     ) -> tuple[Sequence[str], KubeError | None]:
         """Delete these machines; return the names of the deleted machines, and an error or None.
 
-        A machine that changed meanwhile is not deleted, without an error: decide about it again.
+        A machine that changed meanwhile is not deleted. That is no error: the next pass decides
+        about the machine again.
         """
         deleted = list[str]()
 
@@ -145,7 +146,7 @@ class MachineManager:
         _log.info("machine created", key=owner.key, machine=f"{namespace}/{name}")
 
     def _claimed(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Add the metadata that the machine controller would write first to a new machine.
+        """Add the metadata to a new machine that the machine controller would otherwise write.
 
         A body that cannot be decoded is returned unchanged: the API server will report the fault.
         """
@@ -159,9 +160,9 @@ class MachineManager:
         return {**body, "metadata": {**metadata, **initial, "annotations": annotations}}
 
     async def _is_ours(self, owner: MachineSet, name: str) -> bool:
-        """Return whether the existing machine of a name belongs to the set.
+        """Return whether the existing machine of a name was created by an earlier attempt.
 
-        Then an earlier attempt has created it.
+        That is the case if the machine belongs to the set.
 
         Raises:
             KubeError: the machine could not be read.
