@@ -378,7 +378,8 @@ class Controller:
         """Reconcile one key, within a drain unit and a log context.
 
         Returns:
-            False if the reconcile failed, or the key needed no work (`ReconcileResult.idle`).
+            False if the reconcile raised an error, or the key needed no work
+            (`ReconcileResult.idle`).
         """
         reconcile_id = f"{self._ids.getrandbits(48):012x}"
         async with drain.unit():

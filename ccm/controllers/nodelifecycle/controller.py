@@ -206,7 +206,7 @@ class NodeLifecycleController:
         evidence = self._observations.answers(node)
         if evidence is None or evidence.exists:
             return None
-        # Compare with the due time: a difference of elapsed times may miss it by rounding.
+        # Subtract from the due time: `period_s` less the elapsed time may be above 0 by rounding.
         due = evidence.first_answer_at + self._rules.period_s
         return max(0.0, due - clock.monotonic())
 

@@ -75,7 +75,7 @@ class RouteCalls:
     Attributes:
         handle: cloud client.
         nodes: the shared informer of nodes; its cache is checked right before each call.
-        conditions: writer of node conditions, which follow the creations of routes.
+        conditions: writer of the NetworkUnavailable conditions of nodes.
         events: event recorder.
         concurrency: maximum number of concurrent calls; each call has a task.
         schedule: schedules a comparison after a failed call, and after a call that overlapped
@@ -196,7 +196,7 @@ class RouteCalls:
             queued.tasks[queued.position] = self._group.start(self._execute(queued), name=name)
 
     async def _execute(self, queued: QueuedCall) -> bool:
-        """Create or delete a route; return False if that failed or is no longer wanted."""
+        """Create or delete a route; return False if the call failed or is no longer wanted."""
         change, todo, _, tasks = queued
         started = clock.monotonic()
         try:

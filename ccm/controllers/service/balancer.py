@@ -34,7 +34,7 @@ ENSURE, DELETE = "ensure", "delete"
 """Operations for which the provider may ask for a later call (`RetryAfter`) that resumes them."""
 
 _OUTCOMES = ((RetryAfter, "retry_after"), (ImplementedElsewhere, "implemented_elsewhere"))
-"""Pairs of error class and value of the metric label `outcome`; for other errors it is `error`."""
+"""Error class and its value of the metric label `outcome`; other errors have the value `error`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

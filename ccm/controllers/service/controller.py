@@ -424,7 +424,7 @@ class ServiceController:
     # --- start ------------------------------------------------------------------------------
 
     async def _verify_all(self) -> None:
-        """Queue the Services served before the start, after a listing if the provider can list."""
+        """Fetch the startup listing if the provider can list; queue the Services served earlier."""
         if self._to_verify and self._handle.offers(LoadBalancerDigests):
             self._listing = await fetch_startup_listing(self._handle)
         for key in self._to_verify:

@@ -121,7 +121,7 @@ def format_names(members: Sequence[Node]) -> str:
 
 
 class MemberPool:
-    """Members of the load balancers with one externalTrafficPolicy."""
+    """Members that all load balancers share, or all load balancers of one externalTrafficPolicy."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}

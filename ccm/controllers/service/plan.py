@@ -137,7 +137,7 @@ class ServiceRecord:
         self.update_failures = 0
 
     def take_resumed(self, operation: str) -> bool:
-        """Reset `waiting`; return whether it was this operation, so that the attempt is a retry.
+        """Reset `waiting`; return whether it was `operation`, so that this attempt is a retry.
 
         Call it once per attempt.
         """
