@@ -37,7 +37,7 @@ class FlagKind(Generic[T]):
         word: name of the kind in help, such as `duration`.
         expected: description of a valid value, to complete the sentence "it takes ...".
         parse: converts text to a value; raises ValueError for invalid text.
-        write: converts a value to text that `parse` accepts, except for the brackets of lists.
+        write: converts a value to text in the syntax of `parse`; lists are enclosed in brackets.
         bare_value: text of the value if the flag is given without a value; the flag then never
             takes the next word of the command line as its value. None = a value is required.
         merge: combines the values of repeated flags; None = the last value wins.
@@ -328,7 +328,8 @@ class Flag:
         check: check of a single value; None = every value of the kind is valid.
         path: field of the configuration file that also sets the value; empty = none.
         short: letter for `-x`; empty = none.
-        deprecated: advice to users of a deprecated flag, which help omits; empty = not deprecated.
+        deprecated: advice to users of a deprecated flag; help omits the flag. Empty = not
+            deprecated.
         former_name: deprecated alias, kept for one release; empty = none.
     """
 

@@ -72,9 +72,9 @@ _pools: dict[str, _OperationPool] = {}
 
 
 def exhausted_pools() -> Mapping[str, float]:
-    """Return each operation without a free thread, and the seconds since a call last ended.
+    """Return each operation without a free thread, and for how many seconds it made no progress.
 
-    If no call has ended since the pool became exhausted, the seconds count from that time.
+    The seconds count from the last end of a call, or from the exhaustion of the pool if later.
     """
     now = clock.monotonic()
     return {

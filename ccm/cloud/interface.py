@@ -417,9 +417,9 @@ class Routes(Protocol):
     about overlapping ranges.
 
     `RetryAfter` postpones the next call, without an event in the first minute. If it is raised
-    repeatedly, the delay grows up to 5 min. Any other error delays only its route, according to the
-    error class: 1 s, 2 s, ... 5 min for errors with back-off. After the delay, a comparison with a
-    new listing decides whether the call is repeated.
+    repeatedly, the delay grows up to 5 min. Any other error delays only the next call for the same
+    route, according to the error class: 1 s, 2 s, ... 5 min for errors with back-off. After the
+    delay, a comparison with a new listing decides whether the call is repeated.
     """
 
     @operation(deadline_s=LISTING_S)
