@@ -156,9 +156,10 @@ class SimMachines(cloud.Driver[Clients]):
             return _info(await api.create_server(order))
 
     async def initialize_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """Set the allowed addresses of a started VM: two requests, or one if they are set.
+        """Set the allowed addresses of a started VM: two requests, or one if they are set already.
 
-        Raises `RetryAfter` while the VM starts, `Unimplemented` if the spec has no such addresses.
+        Raises `RetryAfter` while the VM starts, `Unimplemented` if the spec has no allowed
+        addresses.
         """
         spec = parse_spec(req.provider_spec)
         if not spec.allowed_addresses:

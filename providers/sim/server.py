@@ -176,7 +176,7 @@ class Service(fake_api.FakeApi):
         super().__init__([self._row(operation) for operation in OPERATIONS])
         self.token = token or secrets.token_hex(16)
         self.next_token = ""
-        """Second valid token, or empty: both are valid during a token rotation."""
+        """Second valid token during a token rotation; empty = none."""
         self.worlds: state.CloudState = state.CloudState(random.Random(seed))
         self.world: world.InstanceStore = self.worlds.instances
         self._requests = itertools.count(1)
