@@ -26,7 +26,9 @@ MAX_TARGETS: Mapping[str, int] = {"lb11": 25, "lb21": 75, "lb31": 150}
 
 DEFAULT_HTTP: Mapping[str, Any] = {"cookie_name": "HCLBSTICKY", "cookie_lifetime": 300}
 DEFAULT_CODES = ("2??", "3??")
-"""Defaults of the API, used only for digests: a wrong value costs a needless ensure, no change."""
+"""Defaults of the API for listeners and health checks, used only for digests: a wrong value causes
+needless calls of `ensure_load_balancer`, which change nothing.
+"""
 
 
 class HealthCheckSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +175,7 @@ def _check(
     kind = check_protocol or protocol
     if kind == "tcp":
         return HealthCheckSpec(protocol=kind, port=port or node_port, **times)
-    http["tls"] = kind == "https" or bool(http.get("tls"))  # always sent, to reset it as well
+    http["tls"] = kind == "https" or bool(http.get("tls"))  # always sent: false resets it
     return HealthCheckSpec(protocol="http", port=port or node_port, http=http, **times)
 
 
@@ -201,7 +203,7 @@ def _whole_seconds(duration: timedelta | None) -> int | None:
 
 
 def members(service: cloud.Service, nodes: Iterable[cloud.Node], most: int) -> tuple[int, ...]:
-    """Return the IDs of the servers that get traffic, the lowest `most` of them; 0 = no limit.
+    """Return the IDs of the servers that get traffic: the `most` lowest, or all if `most` is 0.
 
     Raises:
         InvalidArgument: the node selector is malformed.

@@ -90,8 +90,8 @@ class HcloudBalancers:
 
         Raises:
             InvalidArgument: the Service asks for something the cloud does not offer.
-            FailedPrecondition: the name belongs to the load balancer of another Service, or to one
-                that may not be adopted.
+            FailedPrecondition: the name belongs to the load balancer of another Service, or to a
+                load balancer that may not be adopted.
             RetryAfter: the cloud works on the load balancer.
             Aborted: an action failed, or the cloud refused some targets and did everything else;
                 the message has the cloud's reason.
@@ -228,9 +228,10 @@ class HcloudBalancers:
         return balancers[0] if balancers else None
 
     async def _find_by_name(self, service: cloud.Service) -> client.Balancer | None:
-        """Return the load balancer to adopt.
+        """Return the load balancer with the name that the Service asks for.
 
-        None if the Service sets no name and a location for a new load balancer is configured.
+        None if it does not exist, or if the Service sets no name and a location or network zone for
+        a new load balancer is configured.
         """
         if ann.NAME.read(service) or not self._placement(service):
             return await self._find_adoptable(service)
@@ -347,7 +348,8 @@ class HcloudBalancers:
         labels = {**held.labels, **self._labels(cluster_name, service)}
         is_adopted = SERVICE_UID not in held.labels
         if is_adopted:
-            # In the same request as the UID: a deletion in between would delete, not release.
+            # Set with the UID in one request: a Service deleted between two requests would delete
+            # the load balancer instead of releasing it.
             labels[ADOPTED] = "true"
         marked = await self._api.set_name_and_labels(held.id, name=name, labels=labels)
         if is_adopted:
@@ -413,11 +415,13 @@ class HcloudBalancers:
                 raise
             self._warn_of_targets(service, str(error))
         except cloud.AlreadyExists:
+            # For add_target: an earlier call added the target and lost the response.
             if step.action != "add_target":
-                raise  # for add_target, an earlier call added the target and lost the response
+                raise
         except cloud.NotFound:
+            # For a removal: an earlier call removed the part and lost the response.
             if step.action not in ("remove_target", "delete_service", "detach_from_network"):
-                raise  # for these, an earlier call removed the part and lost the response
+                raise
         else:
             self._track_action(service, action, step.server)
 

@@ -138,7 +138,9 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     debug: Annotated[bool, cloud.setting("No effect: see --v.")] = False
     server_cache_mode: Annotated[
         Literal["all", "one", "off"],
-        cloud.setting("No effect: as `all`; servers missing in a listing are read one by one."),
+        cloud.setting(
+            "No effect: all servers are listed; a server missing in the list is read on its own."
+        ),
     ] = "all"
     server_cache_max_age: Annotated[
         timedelta, cloud.setting("No effect: see --inventory-max-age.")
@@ -199,7 +201,7 @@ def settings_without_effect(settings: Config) -> Sequence[str]:
 
 
 def log_unusual_settings(settings: Config) -> None:
-    """Log settings without effect and a token of unusual length; never a value."""
+    """Log the names of settings without effect, and warn of a token of unusual length."""
     logger = log.logger("hcloud")
     if names := settings_without_effect(settings):
         logger.info("settings without effect ignored", settings=names)

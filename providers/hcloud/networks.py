@@ -19,7 +19,9 @@ MAX_AGE_S = 60.0
 _log = log.logger("hcloud")
 
 MIN_REFRESH_S = 2.0
-"""Minimum seconds between listings because of unknown server names: one serves many new nodes."""
+"""Minimum age of the server cache, in seconds, before an unknown server name causes a listing. One
+listing thus serves many new nodes.
+"""
 
 
 class ClusterNetwork:

@@ -120,7 +120,7 @@ NAME = _annotation(
 LOCATION = _annotation(
     "location",
     "a location such as fsn1",
-    "Location of a new load balancer; empty unsets the configured one.",
+    "Location of a new load balancer; empty = use the network zone.",
     str,
 )
 NETWORK_ZONE = _annotation(
@@ -146,7 +146,10 @@ USE_PRIVATE_IP = _annotation(
     "use-private-ip", _BOOL, "Reach targets by their private addresses; needs a network.", truth
 )
 PRIVATE_IPV4 = _annotation(
-    "private-ipv4", "an IPv4 address", "Private address; a change attaches the network again.", _ip
+    "private-ipv4",
+    "an IPv4 address",
+    "Private address; a change detaches and attaches the network.",
+    _ip,
 )
 PRIVATE_SUBNET = _annotation(
     "private-subnet-ip-range",
