@@ -244,5 +244,5 @@ async def open_key_flow(key: ServiceAccountKey, url: str = "") -> AsyncIterator[
     ) as http:
         with redact.registered(
             key.pem
-        ):  # each line too, since keys are also written without breaks
+        ):  # log redaction also matches each line of the key: line breaks may be lost
             yield KeyFlow(key, http)

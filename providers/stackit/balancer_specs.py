@@ -151,7 +151,7 @@ def _idle(time: timedelta) -> lbapi.IdleTimeout:
 
 
 def targets(nodes: Iterable[cloud.Node]) -> tuple[lbapi.Target, ...]:
-    """Return a target for each node with an internal address; its first internal address counts."""
+    """Return a target for each node with an internal address, at the first such address."""
     pool_targets = []
     for node in nodes:
         internal = [
@@ -180,7 +180,7 @@ def _target_key(target: lbapi.Target) -> tuple[str, str]:
 
 
 def find_immutable_change(held: lbapi.Balancer, recipe: BalancerSpec) -> str:
-    """Return the first difference that cannot be changed, with its annotation; empty if none."""
+    """Return the first changed immutable property and its annotation; empty if there is none."""
     options = held.options or lbapi.Options()
     if options.private_network_only != recipe.internal:
         return f".options.privateNetworkOnly ({ann.INTERNAL.name})"
@@ -301,7 +301,7 @@ def _pool(held: lbapi.Balancer | None, name: str) -> lbapi.Pool | None:
 
 
 def build_pool(pool: lbapi.Pool, held: lbapi.Pool | None) -> Mapping[str, Any]:
-    """Return the request body of a pool; it keeps the health check of `held`, set by others."""
+    """Return the request body of a pool; it keeps a health check that another client set."""
     body: dict[str, Any] = {
         "name": pool.name,
         "targetPort": pool.target_port,
@@ -319,7 +319,7 @@ def with_targets(pool: lbapi.Pool, targets: tuple[lbapi.Target, ...]) -> lbapi.P
 
 
 def without_new_targets(recipe: BalancerSpec, held: lbapi.Balancer | None) -> BalancerSpec:
-    """Return a copy of a recipe without the targets that the existing pools lack."""
+    """Return a copy of a specification without the targets that the existing pools lack."""
     pools = []
     for pool in recipe.pools:
         present = _pool(held, pool.name)

@@ -33,8 +33,9 @@ class MetricsCredentials:
     async def ensure(self, held: lbapi.Balancer | None, name: str) -> lbapi.Metrics | None:
         """Create or update credentials and return the metrics settings; None if not configured.
 
-        Sends no request if the load balancer's label shows that the credentials are current. New
-        credentials take two requests, and one for each that an earlier call left behind.
+        Sends no request if the load balancer's label shows that the credentials are current, and
+        one request to update them. Creating credentials takes two, and one more for each of the
+        credentials left behind by earlier calls, to delete it.
         """
         if not self.url:
             return None
@@ -53,7 +54,7 @@ class MetricsCredentials:
         return lbapi.Metrics(credentials_ref=ref, push_url=self.url)
 
     async def remove(self, name: str) -> None:
-        """Delete all credentials with a load balancer's name, which it must no longer use."""
+        """Delete all credentials with the name of a load balancer that no longer uses them."""
         for credential in await self._api.credentials():
             if credential.display_name == name:
                 await self._api.delete_credentials(credential.credentials_ref)
@@ -272,7 +273,10 @@ class StackitBalancers:
     async def _disable_metrics(
         self, cluster_name: str, recipe: balancer_specs.BalancerSpec, held: lbapi.Balancer
     ) -> lbapi.Balancer:
-        """Remove metrics and credentials; until both are gone, the label marks this as pending."""
+        """Remove metrics and credentials.
+
+        The credentials label has the value `REMOVING` until both are gone.
+        """
         if held.metrics:
             labels = {**self._labels(cluster_name, held), BALANCER_CREDENTIALS: REMOVING}
             name, before = held.name, held
@@ -374,7 +378,7 @@ class StackitBalancers:
         if held is not None:
             owner = held.label(BALANCER_CLUSTER)
             if owner != label_value(cluster_name) and (owner or not is_named):
-                return  # of another cluster, or unlabelled and not requested for a Service
+                return  # labelled by another cluster, or unlabelled and not named by a Service
             if held.status != STATUS_TERMINATING:
                 await self._api.delete(name)
                 held = await self._api.balancer(name)

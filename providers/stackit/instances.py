@@ -60,8 +60,8 @@ class StackitInstances(cloud.InstancesByPower):
     async def list_instances(self) -> cloud.InstanceListing:
         """Return all servers that have a network interface: one request.
 
-        The daemon reads a server that is missing in the list with a call of its own; this raises
-        `Unavailable` for a server without network interface.
+        The daemon reads a server that is missing in the list with a separate call. For a server
+        without network interface, `instance_metadata` then raises `Unavailable`.
         """
         servers = await self._api.servers(self._place)
         return cloud.InstanceListing(
@@ -108,7 +108,7 @@ def parse_id(provider_id: str) -> ServerId:
     """Return the parts of a provider ID.
 
     Raises:
-        InvalidArgument: the provider ID is malformed or of another cloud; this is no absence.
+        InvalidArgument: the provider ID is malformed or of another cloud; the server may exist.
     """
     scheme, separator, rest = provider_id.partition("://")
     if not separator:

@@ -636,7 +636,7 @@ def _addresses_to_allow(
 
 
 def _lacks_addresses(given: Mapping[str, Any], server: iaas.Server) -> bool:
-    """Return whether a NIC lacks `allowedAddresses` of a provider spec; False if it is invalid."""
+    """Return whether a NIC lacks `allowedAddresses` of the spec; False for an invalid spec."""
     try:
         spec = parse_spec(given)
     except cloud.InvalidArgument:
@@ -667,11 +667,13 @@ def _format_state(place: Place) -> str:
 
 
 def _never_had_server(req: cloud.MachineRequest) -> bool:
-    """Return whether a machine never had a server: neither class nor machine has a region.
+    """Return whether a machine never had a server.
 
-    A server cannot be created without region and project, and each attempt records the region on
-    the Machine, even if the response was lost. The exception is a process that dies before this
-    record, if the class becomes invalid afterwards. The orphan controller finds such a server.
+    True if the Machine has neither provider ID nor recorded region, and the class lacks a region or
+    its Secret a project. A server cannot be created without region and project, and each attempt
+    records the region on the Machine, even if the response was lost. Exception: the process dies
+    before it records the region, and the class becomes invalid afterwards. The orphan controller
+    finds such a server.
     """
     if req.provider_id or req.last_known_state:
         return False

@@ -48,9 +48,10 @@ def error_table() -> str:
     text = "\n".join(rows)
     return (
         f"# Errors of STACKIT\n\n{_HEADER}\n"
-        "Responses of the APIs, the code in a machine's `lastOperation.errorCode`, and the retry:\n"
-        "of a node or Service, and of the creation of a machine. Back off starts with seconds,\n"
-        "back off long with half a minute; slow = every ten minutes and on each change.\n\n"
+        "Responses of the APIs, the code in a machine's `lastOperation.errorCode`, and when\n"
+        "the daemon retries, for a node or Service and for the creation of a machine.\n"
+        '"back off" starts with seconds, "back off long" with half a minute; "slow" = every ten\n'
+        "minutes and on each change.\n\n"
         f"{text}\n"
     )
 

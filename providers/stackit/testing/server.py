@@ -154,7 +154,7 @@ class Service(fake_api.FakeApi):
         return error
 
     def rejection(self, request: web.Request, status: int) -> ApiError:
-        """Return an error response without the form of the API, as a proxy would."""
+        """Return an error response that does not have the API's form, like that of a proxy."""
         error = ApiError("", f"no {request.method} {request.path}", status=status)
         error.body = "no route"
         return error
