@@ -44,7 +44,7 @@ LEADER_ELECTION = "leader-election"
 """Names of clients, used as user-agent suffixes (from Go's k8s.io/cloud-provider)."""
 
 DELETIONS = "deletions"
-"""User-agent suffix of the client for the deletion record."""
+"""User-agent suffix of the client for the ConfigMap that records deletions."""
 
 ACCOUNTS_NAMESPACE = "kube-system"
 """Namespace of the controllers' service accounts (from Go's k8s.io/cloud-provider)."""
@@ -295,7 +295,7 @@ OWN_CLUSTER = ""
 
 
 def counts_deletions(options: Options) -> bool:
-    """Return whether the deletion record is needed.
+    """Return whether the ConfigMap that records deletions is needed.
 
     Only deletions by controllers that use the daemon's cluster are recorded.
     """

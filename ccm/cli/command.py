@@ -171,7 +171,7 @@ def output(section: FlagSection, for_people: str) -> str:
 
 @contextlib.contextmanager
 def _logging_at(verbosity: int) -> Iterator[None]:
-    """Write logs to stderr if `verbosity` is above 0, else drop them; for the block."""
+    """Inside the block, write logs to stderr if `verbosity` is above 0; otherwise drop them."""
     from ccm.base import log
 
     with open(os.devnull, "wb", buffering=0) as null:
@@ -205,5 +205,5 @@ def show_json(out: TextIO, value: object) -> None:
 
 
 def fail(command: str, text: str) -> None:
-    """Write why a subcommand failed to standard error, with control characters escaped."""
+    """Write a subcommand's error message to stderr, with control characters escaped."""
     show(sys.stderr, f"kube-ccm {command}: {text}".split("\n"))

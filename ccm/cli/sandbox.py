@@ -297,7 +297,7 @@ def _read_class(
     file: Path | None = options.machine_class
     is_enough = is_made and file is None
     if not is_enough and (file is None) == bool(options.machines):
-        refuse("with --cloud-provider, --machines and --machine-class need each other")
+        refuse("with --cloud-provider, give both --machines and --machine-class, or neither")
     if file is None:
         return ()
     from ccm.sandbox import machines

@@ -173,7 +173,7 @@ async def unserved_services(case: Case) -> CheckFinding:
 
 
 async def report_blocked_deletions(case: Case) -> CheckFinding:
-    """Report the blocked deletions in the daemon's deletion record."""
+    """Report the blocked deletions in the ConfigMap that records deletions."""
     options = case.options
     namespace, owner = options.leader_elect_resource_namespace, options.leader_elect_resource_name
     where = f"ConfigMap {namespace}/{deletions.CONFIG_MAP_NAME}"

@@ -54,8 +54,7 @@ _WORDS: dict[errors.FailureKind, tuple[str, str]] = {
     ),
     "reset": (
         "connection reset",
-        "check whether the URL must begin with https://, and whether a proxy or firewall closes "
-        "the connection",
+        "check whether the URL needs https://, and whether a proxy or firewall closes connections",
     ),
     "timeout": (
         "no answer in time",

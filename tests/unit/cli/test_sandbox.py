@@ -122,8 +122,8 @@ def test_invalid_machine_class_file_is_refused(
         (["--routes"], "--routes needs --cloud-provider"),
         (["--machine-class", "x"], "--machine-class needs --cloud-provider"),
         (["--machines", "1001"], "argument --machines: '1001' is not a number from 0 to 1000"),
-        (["--cloud-provider", "sim", "--machines", "1"], "need each other"),
-        (["--cloud-provider", "sim", "--machine-class", "x"], "need each other"),
+        (["--cloud-provider", "sim", "--machines", "1"], "give both --machines"),
+        (["--cloud-provider", "sim", "--machine-class", "x"], "give both --machines"),
         (["--cloud-provider", "sim", "--latency", "1s"], "cannot be used with --cloud-provider"),
         (
             ["--cloud-provider", "sim", "--cloud-config", "/absent"],
