@@ -59,7 +59,7 @@ def adoption_patch(obj: KubeObject, owner: OwnerReference) -> Patch:
 
 
 def release_patch(obj: KubeObject, owner_uid: str) -> Patch | None:
-    """Return the patch that removes an owner from the object; None = the object lacks it."""
+    """Return the patch that removes an owner from the object; None = not an owner."""
     owners = obj.metadata.owner_references or []
     others = [reference for reference in owners if reference.uid != owner_uid]
     return None if len(others) == len(owners) else _owned_by(obj, others)

@@ -42,7 +42,7 @@ class Pod(KubeObject, frozen=True, kw_only=True):
 
     @property
     def is_mirror(self) -> bool:
-        """Whether this is the mirror Pod of a static Pod, whose deletion does not stop it."""
+        """Whether this mirrors a static Pod; deleting a mirror Pod does not stop the static Pod."""
         return names.ANNOTATION_MIRROR in self.annotations
 
     @property
@@ -111,8 +111,8 @@ class PodDisruptionBudget(KubeObject, frozen=True, kw_only=True):
     def is_misconfigured(self) -> bool:
         """Whether the budget allows no disruption although all its Pods are healthy.
 
-        Then it is pointless to wait for the budget. False if the status is outdated or a Pod is
-        being disrupted.
+        Waiting for such a budget is pointless. False if the status is outdated or a Pod is being
+        disrupted.
         """
         status = self.status
         return (
@@ -125,7 +125,7 @@ class PodDisruptionBudget(KubeObject, frozen=True, kw_only=True):
 
 
 def budget_selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Return whether a budget's selector matches labels; False if it is absent or invalid."""
+    """Return whether a selector matches labels; a missing or invalid selector matches none."""
     try:
         return selector is not None and matches(selector.requirements(), labels)
     except BadSelectorError:

@@ -30,7 +30,8 @@ class Requirement:
     Attributes:
         key: key of the label or field.
         values: values to compare with; None = any value.
-        wanted: True = the key must exist with one of these values; False = it must not.
+        wanted: True = the key must exist with one of `values`; False = the opposite, which an
+            absent key satisfies too.
     """
 
     key: str
@@ -77,7 +78,8 @@ class Term(Wire, frozen=True, kw_only=True):
 
     Attributes:
         key: key of the label.
-        operator: In and NotIn compare its value with values; Exists and DoesNotExist do not.
+        operator: In and NotIn compare the label's value with `values`; Exists and DoesNotExist
+            check only the key.
         values: values for In and NotIn.
     """
 

@@ -16,7 +16,7 @@ class ClaimSpec(Wire, frozen=True, kw_only=True):
 
 
 class PersistentVolumeClaim(KubeObject, frozen=True, kw_only=True):
-    """PersistentVolumeClaim; only the name of its volume."""
+    """PersistentVolumeClaim, with only the name of its volume."""
 
     metadata: ObjectMeta
     spec: ClaimSpec = ClaimSpec()
