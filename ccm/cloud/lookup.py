@@ -318,7 +318,7 @@ class InstanceLookup:
         return self._client.provider_session
 
     def confirmed(self, node: Node) -> bool:
-        """Return whether this session found the instance of a node without provider ID."""
+        """Return whether the provider session found the instance of a node without provider ID."""
         return node.uid in self._client.confirmed
 
     def forget(self, node: Node) -> None:

@@ -73,7 +73,7 @@ class ProviderClient(Protocol):
 
     @property
     def confirmed(self) -> set[str]:
-        """UIDs of the nodes without provider ID for which this session found an instance."""
+        """UIDs of nodes without provider ID for which the provider session found an instance."""
 
     def offers(self, interface: type) -> bool:
         """Return whether the provider implements an interface."""

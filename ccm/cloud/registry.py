@@ -45,7 +45,7 @@ _MIGRATION_STEPS = {
     "distribution kube-ccm, formerly ccm; in the contract suite declare Harness.opt_outs instead "
     "of overriding cases"
 }
-"""Major version of the SDK -> changes that a provider for it needs for the next major version."""
+"""Major version of the SDK -> changes that its providers need to support the next major version."""
 
 Opener = Callable[[Context], AbstractAsyncContextManager[Cloud]]
 

@@ -247,7 +247,7 @@ class Limits:
 def add_to_node_addresses(
     existing: Sequence[NodeAddress], *added: NodeAddress
 ) -> list[NodeAddress]:
-    """Return a new list of `existing` and each added address that the list lacks."""
+    """Return a list of `existing`, then those of `added` that it does not contain yet."""
     result = list(existing)
     for entry in added:
         if entry not in result:

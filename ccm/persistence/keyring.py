@@ -143,7 +143,7 @@ def _read_private(path: Path) -> bytes:
 
 
 def _key_id(key: bytes) -> str:
-    """Derive an ID for a key that does not reveal the key."""
+    """Derive an ID from a key; the ID does not reveal the key."""
     return HKDF(algorithm=SHA256(), length=8, salt=None, info=b"ccm key id").derive(key).hex()
 
 

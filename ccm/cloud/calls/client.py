@@ -147,7 +147,7 @@ class CloudClient:
 
     @property
     def confirmed(self) -> set[str]:
-        """UIDs of the nodes without provider ID for which this session found an instance."""
+        """UIDs of nodes without provider ID for which the provider session found an instance."""
         return self._provider.confirmed
 
     @property
