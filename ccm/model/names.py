@@ -179,8 +179,8 @@ deployment controller last scaled the set."""
 
 ANNOTATION_SCALE_DOWN_DISABLED = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 ANNOTATION_SCALE_DOWN_DISABLED_BY_US = "cluster-autoscaler.kubernetes.io/scale-down-disabled-by-mcm"
-"""On a Node: a machine controller, not a user, set the annotation `scale-down-disabled`, which keeps
-the cluster autoscaler from removing the node."""
+"""On a Node: a machine controller, not a user, set the annotation `scale-down-disabled`, which
+keeps the cluster autoscaler from removing the node."""
 
 SAFE_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Characters of generated names, without vowels, so that no words result (the safe encoding of
