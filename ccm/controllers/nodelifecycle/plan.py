@@ -140,7 +140,7 @@ class Reason(Enum):
     YOUNG = "it is younger than the minimum age"
     BRAKED = "the deletion limit is reached (--node-deletion-limit)"
     UNRECORDED = "the deletion record cannot be read or written"
-    NEW = "the cloud may not report it yet; it is deleted if that lasts for 15 minutes"
+    NEW = "the cloud may not report its instance yet; the node is deleted after 15 minutes"
     MIXED = (
         "it may belong to another cloud, like other nodes of the cluster; select this daemon's "
         "nodes with --node-selector, or annotate it with kube-ccm/allow-deletion=true"
