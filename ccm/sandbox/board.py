@@ -150,7 +150,7 @@ class HappeningLog:
         self.count += 1
 
     def since(self, count: int) -> Sequence[Happening]:
-        """Return the kept entries among those added after the first `count`."""
+        """Return the entries added after the first `count`, except for dropped entries."""
         fresh = min(self.count - count, len(self._recent))
         return list(self._recent)[len(self._recent) - fresh :] if fresh > 0 else []
 

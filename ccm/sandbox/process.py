@@ -4,10 +4,10 @@ A child uses `subprocess.Popen` and polling instead of asyncio's processes. One 
 start the child and another can stop it, as servers shared by many tests need. Output goes to a
 file, so that no full pipe can block the child.
 
-A restarted server needs its old port. The kernel may use ports from 32768 on (Linux) for outgoing
-connections in the meantime, so that servers get lower ports. A server listens only some time after
-its port was picked. Each process therefore picks ports in sequence from a random start, so that it
-does not pick the same port again in the meantime.
+A restarted server needs its old port. Servers therefore get ports below 32768: Linux may use higher
+ports for outgoing connections while a server is down. A server listens only some time after its
+port was picked. Each process therefore picks ports in sequence from a random start, so that it does
+not pick a port again before the server listens.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Child:
 
 
 def _dies_with(parent: int) -> Callable[[], None] | None:
-    """Return a function that makes a forked child die with its parent.
+    """Return a function that makes a forked child die with its parent; None except on Linux.
 
     All lookups happen here, before the fork: the child of a process with threads must not import or
     allocate much.

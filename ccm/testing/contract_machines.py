@@ -585,7 +585,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
     # --- other driver methods -------------------------------------------------------------------
 
     async def test_provider_names_can_stand_in_a_class(self, cloud: Cloud) -> None:
-        """Provider names are not empty, have no outer whitespace and differ in more than case.
+        """Provider names are not empty, lack outer whitespace, and are unique regardless of case.
 
         With a single string instead of a list, each letter would be accepted as a provider name.
         """

@@ -134,7 +134,10 @@ class FaultScript:
         self._armed.clear()
 
     def match(self, operation: str, names: Sequence[str] = ()) -> tuple[float, Fault | None]:
-        """Return the delay of a call in seconds, and its fault or None; count it for the faults."""
+        """Return the delay of a call in seconds, and the fault that decides its outcome or None.
+
+        The call is counted for that fault and for each matching `latency` fault before it.
+        """
         now, delay_s = clock.monotonic(), 0.0
         for armed in self._armed:
             if not armed.matches(operation, names, now):

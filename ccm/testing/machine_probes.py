@@ -183,7 +183,7 @@ class Machines:
         return Credentials(self.credentials or self.harness.machine_credentials())
 
     async def _call_and_keep_state(self, identity: Identity, ask: Callable[[], Awaitable[T]]) -> T:
-        """Return the answer; store the last known state from the answer or the error."""
+        """Return the driver's answer; store the last known state in the answer or in the error."""
         try:
             answer = await ask()
         except errors.CloudError as error:

@@ -238,7 +238,7 @@ def plain(metadata: InstanceMetadata) -> InstanceMetadata:
 
 
 def check_own_id(cloud: Cloud, provider_id: str) -> None:
-    """Fail unless the ID has a scheme of the provider and none of its foreign prefixes."""
+    """Fail unless the ID has a scheme of the provider and no prefix in `foreign_ids`."""
     schemes, others = cloud.provider_schemes, cloud.foreign_ids
     is_list = not isinstance(others, str) and all(others)
     assert is_list, f"foreign_ids is {others!r}; must be a list of prefixes that are not empty"

@@ -39,7 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         latency_s: delay before every response.
         rate_limit: calls per second, and the burst; 0 = no limit. Excess calls get 429 with
             Retry-After.
-        order_rate_limit: additional limit for requests that create instances, in the same form.
+        order_rate_limit: additional limit for requests that create instances, like `rate_limit`.
         page_size: maximum number of items in a page.
         list_delay_s: age of the data in listings, to simulate eventual consistency.
         get_delay_s: age of the data in reads of one instance.

@@ -130,7 +130,7 @@ def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequ
 
 
 def region_of(given: Mapping[str, Any]) -> str:
-    """Return the region of a spec that may otherwise be invalid; empty without one."""
+    """Return the region of a spec, which may be invalid; empty without a valid region."""
     region = given.get("region")
     return region if isinstance(region, str) and REGION.fullmatch(region) else ""
 
@@ -494,8 +494,8 @@ async def _find_existing(
         for server in servers
         if identity.name in (server.name, server.label(StackitMachineLabel))
     ]
-    # A creation whose response was lost may have been executed late, beside its repetition: keep
-    # the oldest server.
+    # The cloud may execute both a creation whose response was lost and its repetition: keep the
+    # oldest server.
     own = sorted(
         (server for server in named if MARKS.match(server.labels, identity)),
         key=lambda server: (server.created_at or "", server.id),

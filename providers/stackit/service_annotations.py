@@ -35,7 +35,7 @@ LEGACY = "yawol.stackit.cloud/"
 """Prefixes of the annotation names. Services store them: never change them."""
 
 TCP_IDLE, UDP_IDLE = timedelta(minutes=60), timedelta(minutes=2)
-"""Defaults of the vendor's manager; those of the API differ."""
+"""Default idle timeouts of the vendor's manager; the defaults of the API differ."""
 
 
 def _plan(text: str) -> str:

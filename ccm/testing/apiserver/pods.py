@@ -95,7 +95,7 @@ def _is_ready(condition: Mapping[str, Any]) -> bool:
 
 
 def _may_go_unready(budget: Mapping[str, Any]) -> bool:
-    """Return whether an eviction of a Pod that is not ready does not count against the budget."""
+    """Return whether a Pod that is not ready can be evicted without counting against the budget."""
     status = budget["status"]
     is_healthy = 0 < status.get("desiredHealthy", 0) <= status.get("currentHealthy", 0)
     return bool(is_healthy or budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow")

@@ -218,7 +218,10 @@ def _resources(kind: kinds.ServedKind) -> list[dict[str, Any]]:
 
 
 def _openapi(served: kinds.Registry, prefix: str) -> dict[str, Any] | None:
-    """Return documents without schemas, which tell kubectl that the server validates fields."""
+    """Return OpenAPI without schemas, which tells kubectl that the server validates fields.
+
+    An empty prefix returns the index of documents. None = no kind has the prefix.
+    """
     if not prefix:
         prefixes = dict.fromkeys(kind.prefix for kind in served)
         urls = {
