@@ -359,8 +359,8 @@ def mask_known_forms(text: bytes, mask: bytes, *, encoded: bool) -> bytes:
 
     Args:
         mask: replacement for a secret.
-        encoded: whether the text is a log line: a quote without a backslash begins or ends a
-            string.
+        encoded: whether the text is a log line, in which a quote without a backslash begins or
+            ends a string.
     """
     after = rb"\g<1>" + mask
     # Substrings of a str are found several times faster than those of bytes.

@@ -75,7 +75,9 @@ class ServiceAnnotation(Generic[T]):
 
 
 def truth(text: str) -> bool:
-    """Parse a boolean in every spelling of Go's `strconv.ParseBool`; for use as `parse`.
+    """Parse a boolean in every spelling of Go's `strconv.ParseBool`.
+
+    A declaration of a boolean annotation passes it as `ServiceAnnotation.parse`.
 
     Raises:
         ValueError: the text is no boolean.

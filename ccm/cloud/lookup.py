@@ -171,8 +171,8 @@ class SharedInventory:
 
         Args:
             node: the node, looked up by its provider ID, or by its name if it has none.
-            single_requests: requests that single calls would take for all waiting lookups,
-                including this one.
+            single_requests: number of requests to the cloud if all waiting lookups, including
+                this one, were made by single calls.
         """
         since = -math.inf if node.provider_id else self._without_id_since.get(node.uid, math.inf)
         index = await self._valid_index(since, single_requests)

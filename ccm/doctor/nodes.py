@@ -72,7 +72,8 @@ async def provider_ids(case: Case) -> CheckFinding:
             f"{which(len(strangers), len(nodes), 'node', 'belongs', 'belong')} to another cloud "
             f"or manager: {some(shown)}",
             "nothing to do if intended: this daemon ignores these nodes. Otherwise delete the Node "
-            "and let its kubelet register it again without --provider-id: the field is immutable",
+            "and let its kubelet register it again without --provider-id, because spec.providerID "
+            "is immutable",
         )
     schemes = ", ".join(case.cloud.provider_schemes)
     return ok(f"no node belongs to another cloud or manager (this provider: {schemes}://)")

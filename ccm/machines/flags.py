@@ -130,10 +130,10 @@ class SharedFlags:
     )
     adopt_unmarked_machines: bool = OURS.flag(
         False,
-        "Adopt a VM without any marker (as Gardener's machine-controller-manager creates it) for "
-        "the Machine that has its name and class. If false, such a VM is reported, and no other "
-        "VM is created for that Machine; if the Machine has the VM's provider ID, neither the VM "
-        "nor its node is changed.",
+        "Adopt a VM that has the name and class of a Machine but no marker, like a VM of "
+        "Gardener's machine-controller-manager. If false, such a VM is reported, and no other VM "
+        "is created for its Machine. Even if that Machine has the VM's provider ID, neither the VM "
+        "nor its node is then changed, unless the provider recognises other labels of the VM.",
     )
 
 

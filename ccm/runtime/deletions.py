@@ -579,17 +579,17 @@ class DeletionBlocks:
         self._notify_record()
 
     def unblock(self, reference: ObjectReference) -> None:
-        """End the block of an object, because it was deleted, is gone, or need not be deleted."""
+        """Unblock an object, because it was deleted, is gone, or need not be deleted."""
         if self._forget(BlockedDeletion(name=reference.name, namespace=reference.namespace).key):
             self._notify_record()
 
     def keep_only(self, kept: Collection[str]) -> None:
-        """End the blocks of all objects except those named in `kept`; for cluster-scoped kinds."""
+        """Unblock all objects except those named in `kept`; for cluster-scoped kinds."""
         for name in self._blocked.keys() - set(kept):
             self.unblock(ObjectReference(name=name))
 
     def clear(self) -> None:
-        """End the blocks of all objects."""
+        """Unblock all objects."""
         for key in list(self._blocked):
             self._forget(key)
         self._notify_record()

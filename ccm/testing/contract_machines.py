@@ -243,7 +243,7 @@ class MachineFaultCases:
         same(status.provider_id, vm.provider_id, "status with new credentials")
 
     async def test_it_opens_without_a_cloud_config(self, harness: Harness) -> None:
-        """The driver opens without a cloud config, and works after a second opening was closed."""
+        """A driver opens without a cloud config; closing a second driver does not affect it."""
         async with harness.open_machines() as first:
             async with harness.open_machines():
                 pass

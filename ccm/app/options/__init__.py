@@ -1,9 +1,10 @@
 """The daemon's settings: its flags, its configuration file, and their validation.
 
 This package maps text to settings or error messages. It uses no clock, no event loop and no
-network. Manifests declare the flags of controllers. `parse` reads a command line,
-`help_or_version` returns the text of `--help` and `--version`, and `config` reads and writes the
-configuration file. `check` rejects invalid settings, and `reference` generates `FLAGS.md`.
+network. The flags of a controller are declared with its `ccm.runtime.manifest.Manifest`. `parse`
+reads a command line, `help_or_version` returns the text of `--help` and `--version`, and `config`
+reads and writes the configuration file. `check` rejects invalid settings, and `reference` generates
+`FLAGS.md`.
 """
 
 from ccm.app.options.argv import UsageError

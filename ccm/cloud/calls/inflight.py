@@ -339,8 +339,18 @@ def _mask_quotations(text: str, source: str) -> str:
 def _common_substring(
     text: str, source: str, position: int, place: int, min_start: int
 ) -> tuple[int, int]:
-    """Return start and end of the common substring around a gram; the start is at least
-    `min_start`."""
+    """Extend a gram that two texts share to the longest common substring around it.
+
+    Args:
+        text: the text that may quote the source.
+        source: the source.
+        position: where the gram begins in `text`.
+        place: where the gram begins in `source`.
+        min_start: minimum start of the substring in `text`.
+
+    Returns:
+        Start and end of the substring in `text`.
+    """
     start, end = position, position + _GRAM_LENGTH
     shift = place - position
     while start > min_start and start + shift > 0 and text[start - 1] == source[start - 1 + shift]:

@@ -79,7 +79,9 @@ async def run(options: argparse.Namespace) -> None:
         populate(service, options.names)
     except ApiError as error:
         most = service.cloud.settings.network_servers
-        raise SystemExit(f"at most {most} names: network limit of the real API: {error}") from None
+        raise SystemExit(
+            f"at most {most} names, because the real API limits the servers of a network: {error}"
+        ) from None
     async with server.serve(service, port=options.port) as endpoint:
         papers = {
             options.config: config(endpoint, service.token),
