@@ -393,9 +393,9 @@ class InstanceLookup:
         return await self._client.call(InstancesV2.instance_metadata, node)
 
     def _record_confirmation(self, node: Node, provider_session: int, *, exists: bool) -> None:
-        """Record that a node without provider ID has an instance.
+        """If an instance exists, record that a node without provider ID has one.
 
-        Do nothing if the provider was replaced, so that `provider_session` is not the current one.
+        The lookup began in `provider_session`. Do nothing if the provider was replaced since then.
         """
         if exists and not node.provider_id and self.provider_session == provider_session:
             self._client.confirmed.add(node.uid)

@@ -382,7 +382,7 @@ class MachineDriver(Protocol):
 
     @operation(deadline_s=LISTING_S)
     async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
-        """Return all VMs of a pool, from all pages, including those of other clusters.
+        """Return all VMs of a pool, from all pages, whichever cluster their labels or tags name.
 
         Return each VM once, with its provider ID; VMs being deleted may be omitted. The daemon uses
         one listing for the lookup before a creation, for the states of many VMs, and for the search

@@ -339,7 +339,7 @@ class Rollback:
         to: set whose template is restored; None = the rollback is impossible or unnecessary.
         revision: requested revision.
         error: reason why `to` is None.
-        is_same: whether the reason is that the deployment has the template of that revision.
+        is_same: whether `to` is None because the deployment already has that revision's template.
     """
 
     to: PopulatedSet | None = None
@@ -351,7 +351,11 @@ class Rollback:
 def new_and_old(
     deployment: MachineDeployment, sets: Sequence[PopulatedSet]
 ) -> tuple[PopulatedSet | None, Sequence[PopulatedSet]]:
-    """Return the set of the newest template, and the other sets, the oldest first."""
+    """Return the set of the newest template, and the other sets, the oldest first.
+
+    The newest template is the one in the deployment. Of several sets with this template, return the
+    oldest that is not being deleted; None if there is none.
+    """
     ordered = sorted(sets, key=lambda machine_set: machine_set.creation_key)
     essence = deployment.template.essence
     alike = (

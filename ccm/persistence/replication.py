@@ -67,7 +67,10 @@ class Backend:
         require(name, self.provider, methods)
         self.instances: Sequence[str] = tuple(self.provider.instances())
         if len(set(self.instances)) != len(self.instances):
-            raise BackendDead(f"persistence backend {name!r} has two instances of the same name")
+            names = ", ".join(self.instances)
+            raise BackendDead(
+                f"persistence backend {name!r} has two instances of the same name: {names}"
+            )
         self._make = make
         self.is_open = False
 

@@ -315,7 +315,7 @@ class AccessLog:
             self._log.v(1).info("privileged request", **facts)
 
     def _line(self, kind: str, request: Request) -> dict[str, Any] | None:
-        """Return the keys of a log line; None if the rate limit forbids the line."""
+        """Return the keys and values of a log line; None if the rate limit forbids the line."""
         if (left_out := self._rates.admit(kind)) is None:
             return None
         facts = {

@@ -133,7 +133,7 @@ class BalancerCases:
                 pytest.skip("source ranges unknown; set HeldBalancer.source_ranges")
 
     async def test_members_follow_the_nodes(self, cloud: Cloud, harness: Harness) -> None:
-        """Update and ensure make exactly the given nodes members, also when the list is empty."""
+        """After each update or ensure, the members are exactly the given nodes, even if none."""
         balancer = probes.balancer_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 3)
         await ensured(balancer, service, nodes[:1])

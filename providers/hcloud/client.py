@@ -296,7 +296,7 @@ def _response_type(*fields: Any) -> Any:
 
 
 class Client:
-    """Calls of the API; use `open_client`."""
+    """Client for the API; opened by `open_client`."""
 
     def __init__(self, http: rest.RestClient) -> None:
         self._http = http

@@ -428,8 +428,9 @@ async def _list_groups(
 ) -> Sequence[client.PlacementGroup]:
     """Return the placement groups of a pool, including older groups without a namespace label.
 
-    Groups of pools of the same name in other namespaces are excluded: they may look empty while
-    another process, with its own lock, creates their first server.
+    Groups of pools of the same name in other namespaces are excluded: the deletion of a machine
+    also deletes empty groups, and another process, with its own lock, may be about to create the
+    first server in such a group.
     """
     labels = {names.CLUSTER: identity.cluster, names.POOL: identity.pool}
     groups = await api.list_by_labels("placement_groups", client.PlacementGroup, labels)

@@ -66,8 +66,8 @@ class ClusterNetwork:
         outside = [str(cidr) for cidr in self._pods if not self._contains(cidr)]
         if outside:
             _log.warning(
-                "--cluster-cidr outside of the network, servers need their own routes to Pods; use "
-                "a CIDR inside the network",
+                "--cluster-cidr outside of the network, servers have no routes to its Pods by "
+                "default; use a CIDR inside the network",
                 cluster_cidr=", ".join(outside),
                 network=network.name,
                 ip_range=network.ip_range,

@@ -229,7 +229,7 @@ def _page(items: Any) -> Any:
 
 
 class Client:
-    """Calls of the simulated cloud; use `open_client`."""
+    """Client for the API of the simulated cloud; opened by `open_client`."""
 
     def __init__(self, http: rest.RestClient) -> None:
         self._http = http

@@ -84,7 +84,7 @@ class _Nics(msgspec.Struct, frozen=True):
 
 
 class Client:
-    """Calls of the API; use `open_client`."""
+    """Client for the API; opened by `open_client`."""
 
     def __init__(self, http: rest.RestClient) -> None:
         self._http = http
@@ -136,7 +136,7 @@ class Client:
         await self._http.send("PATCH", path, {"allowedAddresses": list(addresses)}, Nic)
 
     async def exists(self, place: Place, path: str) -> bool:
-        """Return whether a resource exists, such as `networks/<ID>`: one request."""
+        """Return whether a resource, such as `networks/<ID>`, exists; sends one request."""
         try:
             await self._http.request("GET", f"{place.path}/{path}")
         except cloud.NotFound:

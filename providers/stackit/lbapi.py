@@ -151,7 +151,7 @@ class _CredentialResponse(msgspec.Struct, frozen=True):
 
 
 class Client:
-    """Calls of the API in one project and region; use `open_client`."""
+    """Client for the API in one project and region; opened by `open_client`."""
 
     def __init__(self, http: rest.RestClient, project_id: str, region: str) -> None:
         self._http = http

@@ -464,8 +464,8 @@ class InPlaceUpdater:
     """Drains nodes for in-place updates, and writes the steps of the updates.
 
     `ccm.machines.in_place_update` makes the decisions. No Pod is evicted before a live read of the
-    node confirmed that the node is selected. The next pass repeats an interrupted step: the drain
-    of an empty node takes only a moment.
+    node confirmed that the node is selected. After an interruption, the next pass repeats the
+    step. A repeated drain takes only a moment if the node is already empty.
 
     Args:
         context: shared objects of the machine controller.

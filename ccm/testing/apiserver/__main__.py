@@ -34,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ccm.testing.apiserver", description=__doc__)
     add = parser.add_argument
-    add("--data-dir", type=pathlib.Path, required=True, help="folder for the state")
+    text = "folder for the objects, a kubeconfig and the CA certificate"
+    add("--data-dir", type=pathlib.Path, required=True, help=text)
     add("--port", type=int, default=0, help="port; 0 selects a free port")
     add("--token-file", type=pathlib.Path, help="file with the bearer token that clients need")
     text = "serve HTTPS; clients such as kubectl send tokens only over HTTPS"
