@@ -286,7 +286,7 @@ def test_doctor_shows_progress_on_a_terminal_and_clears_it(
 
     assert doctor.run([], out=out) == 1
 
-    assert "kubeconfig: configuration" in screen.getvalue()
+    assert "kubeconfig: kubeconfig or" in screen.getvalue()
     seen = pyte.Screen(30, 5)
     seen.set_mode(pyte.modes.LNM)
     pyte.Stream(seen).feed(screen.getvalue())
