@@ -66,7 +66,7 @@ class HealthReconciler:
         self._nodes = context.nodes
         self._by_node: dict[str, set[str]] = {}
         self._spells: dict[str, PhaseHistory] = {}
-        self._replacements = FailureBudget(context.settings.creation_timeout_s)
+        self._failure_budget = FailureBudget(context.settings.creation_timeout_s)
         self._reported_waiting: set[str] = set()
 
     async def run(self, machine: Machine) -> PassResult:
@@ -134,7 +134,7 @@ class HealthReconciler:
     async def _mark_failed(self, machine: Machine) -> PassResult:
         """Write the phase after a timeout, if the machine gets a turn and a live read agrees."""
         in_turn = health.TIMEOUTS[machine.phase].needs_turn
-        if in_turn and (obstacle := self._replacements.acquire(machine, clock.monotonic())):
+        if in_turn and (obstacle := self._failure_budget.acquire(machine, clock.monotonic())):
             self._report_waiting(machine, obstacle.why)
             return PassResult(after_s=obstacle.wait_s)
         self._reported_waiting.discard(machine.key)
@@ -205,12 +205,12 @@ class HealthReconciler:
         )
 
     def _release_turn(self, machine: Machine) -> None:
-        self._context.wake(self._replacements.release(machine))
+        self._context.wake(self._failure_budget.release(machine))
         self._reported_waiting.discard(machine.key)
-        metrics.WAITING.set(len(self._replacements.waiting))
+        metrics.WAITING.set(len(self._failure_budget.waiting))
 
     def _report_waiting(self, machine: Machine, why: str) -> None:
-        metrics.WAITING.set(len(self._replacements.waiting))
+        metrics.WAITING.set(len(self._failure_budget.waiting))
         if machine.key in self._reported_waiting:
             return
         self._reported_waiting.add(machine.key)
@@ -309,8 +309,8 @@ class HealthReconciler:
         age_s = None
         if initial and new is not None:
             age_s = max(0.0, self._caches.ages.since(new.uid, failure_budget.under_way_since(new)))
-        self._context.wake(self._replacements.note(key, new, clock.monotonic(), age_s=age_s))
-        metrics.WAITING.set(len(self._replacements.waiting))
+        self._context.wake(self._failure_budget.note(key, new, clock.monotonic(), age_s=age_s))
+        metrics.WAITING.set(len(self._failure_budget.waiting))
 
     def machines_of_node(self, name: str) -> Iterable[str]:
         """Return the keys of the machines that have this node name."""
