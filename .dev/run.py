@@ -186,6 +186,12 @@ def envtest_assets(arguments: list[str]) -> None:
     step("kube-apiserver, etcd, kubectl and helm", command)
 
 
+def generate(_arguments: list[str]) -> None:
+    """Write CRDs, roles and tables of the guides again, from the declarations in the code."""
+    prepare()
+    step("generated files", [str(PYTHON), "-m", "tests.generated"])
+
+
 def picture(_arguments: list[str]) -> None:
     """Draw .dev/demo.svg anew, the picture in the README."""
     prepare()
@@ -258,6 +264,7 @@ TASKS = {
     "soak": soak,
     "mutate": mutate,
     "envtest-assets": envtest_assets,
+    "generate": generate,
     "picture": picture,
     "lock": lock,
     "sbom": sbom,

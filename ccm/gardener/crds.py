@@ -1,8 +1,4 @@
-"""CustomResourceDefinitions, generated from the types.
-
-`python -m ccm.gardener.crds` writes `manifests/crds.yaml` and its copy in the chart. A test fails
-if the files are not up to date.
-"""
+"""CustomResourceDefinitions, generated from the types."""
 
 from __future__ import annotations
 
@@ -11,24 +7,12 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec.inspect as wire
-import yaml
 
-from ccm.gardener import codec, names
+from ccm.gardener import codec
 from ccm.kube.resources import ResourceKind
-
-MANIFESTS = Path(__file__).parents[2] / "manifests"
-FILE = MANIFESTS / "crds.yaml"
-CHART_FILE = MANIFESTS / "chart" / "templates" / "crds.yaml"
-
-_HEAD = """\
-# Machine, MachineSet, MachineDeployment and MachineClass.
-# Written by `python -m ccm.gardener.crds` from the types; change those instead.
-"""
-_IN_THE_CHART = "{{- if .Values.machines.enabled }}\n", "{{- end }}\n"
 
 # controller-gen's pattern for quantities: the API server rejects values that Go cannot parse.
 _QUANTITY = (
@@ -98,23 +82,6 @@ DEFINITIONS = (
     ),
     Definition(kind=codec.MACHINE_CLASSES, short="mcc", has_status=False),
 )
-
-
-def render(annotations: Mapping[str, str] | None = None) -> str:
-    """Return the content of `manifests/crds.yaml`; each definition gets the annotations."""
-    parts = list[str]()
-    for definition in map(manifest, DEFINITIONS):
-        metadata = definition["metadata"] | ({"annotations": annotations} if annotations else {})
-        parts.append(
-            yaml.safe_dump({**definition, "metadata": metadata}, sort_keys=False, width=100)
-        )
-    return "---\n".join([_HEAD + parts[0], *parts[1:]])
-
-
-def render_chart() -> str:
-    """Return the chart template of the definitions; annotations keep Helm from deleting them."""
-    begin, end = _IN_THE_CHART
-    return begin + render(names.KEPT_BY_HELM) + end
 
 
 @functools.cache
@@ -231,8 +198,3 @@ def _union(types: tuple[wire.Type, ...]) -> Schema:
     if schema == {"type": "string"} and len(members) < len(types):
         schema["nullable"] = True
     return schema
-
-
-if __name__ == "__main__":
-    FILE.write_text(render())
-    CHART_FILE.write_text(render_chart())

@@ -13,15 +13,15 @@ import pytest
 import yaml
 
 from ccm.app import machinecontrollers, options
-from ccm.app.machines.commands import COMMANDS, MACHINE_CONTROLLER, MachineCommand
+from ccm.app.machines.commands import MACHINE_CONTROLLER
 from ccm.app.options import migration
 from ccm.app.options.controllers import MANIFESTS as CONTROLLERS
-from ccm.doctor import rbac
 from ccm.doctor.case import AuthenticatedUser, Case, CheckFinding, Severity
 from ccm.doctor.permissions import Permission, bootstrap_tokens, needed_permissions
 from ccm.gardener.names import GROUP
 from ccm.kube.errors import Forbidden, NotFound
 from ccm.machines import flags as gardener
+from tests.generated import rbac
 from tests.manifests import shipped
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
@@ -119,13 +119,6 @@ def test_disabled_secure_port_needs_no_review_permissions() -> None:
 
 
 # --- the commands for machines ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_rbac_files_of_machine_commands_are_up_to_date(command: MachineCommand) -> None:
-    """Run `python -m ccm.doctor.rbac` to update them."""
-    for path, text in rbac.files(command).items():
-        assert path.read_text() == text, path
 
 
 def test_every_machine_controller_declares_cluster_roles() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import ccm
 from ccm.app import options
-from ccm.app.options import argv, controllers, reference
+from ccm.app.options import argv, controllers
 from ccm.app.options.controllers import MANIFESTS
 from ccm.base import redact
 from ccm.base.flags import GATES, LEVEL, FlagSection, flags_of
@@ -466,11 +466,6 @@ def test_flag_lines_list_every_flag_with_its_quoted_value() -> None:
     assert 'FLAG: --cluster-name="a\\"b\\\\c\\n"' in lines
     assert 'FLAG: --controllers="[*]"' in lines
     assert 'FLAG: --v="4"' in lines
-
-
-def test_flags_reference_file_is_up_to_date() -> None:
-    """If not: `python -m ccm.app.options.reference > ccm/app/FLAGS.md`."""
-    assert reference.FILE.read_text(encoding="utf-8") == reference.markdown()
 
 
 @pytest.mark.row("daemon-names-01")
