@@ -440,5 +440,5 @@ def _service_annotations(options: Options, cloud: Callable[[], Cloud]) -> admiss
 
 
 _FACTORIES: Mapping[str, Callable[[Options, Callable[[], Cloud]], admission.Handler]] = {
-    controllers.SERVICE_ANNOTATIONS: _service_annotations,
+    controllers.SERVICE_ANNOTATIONS: _service_annotations
 }

@@ -298,11 +298,7 @@ MACHINE = _manifest(
     "machine",
     _machine,
     controller_module="ccm.controllers.machine.controller",
-    groups={
-        **_GROUPS,
-        "poddisruptionbudgets": "policy",
-        "volumeattachments": "storage.k8s.io",
-    },
+    groups={**_GROUPS, "poddisruptionbudgets": "policy", "volumeattachments": "storage.k8s.io"},
     permissions=_acts(
         "get namespaces",
         # A drain watches `status.volumesAttached` of the node.

@@ -243,10 +243,7 @@ class PersistenceStores:
             rotation = await store.provider.rotate(name)
         except (NoInstanceReachable, BackendUnavailable) as error:
             logger.warning(
-                "secret rotation failed, retrying",
-                instance=name,
-                error=str(error),
-                after_s=RETRY_S,
+                "secret rotation failed, retrying", instance=name, error=str(error), after_s=RETRY_S
             )
             return False
         logger.info(

@@ -78,13 +78,7 @@ class ProviderCrashed(Exception):
     """The task of the provider in use ended; `__cause__` is the task's exception, if any."""
 
 
-def context(
-    *,
-    file: str,
-    cluster_name: str,
-    clients: ClientBuilder | None,
-    **more: Any,
-) -> Context:
+def context(*, file: str, cluster_name: str, clients: ClientBuilder | None, **more: Any) -> Context:
     """Return the argument of the provider's opener.
 
     Args:

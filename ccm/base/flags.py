@@ -180,16 +180,10 @@ BOOL = FlagKind(
 )
 STRING = FlagKind(word="string", expected="any text", parse=str, write=str)
 INT = FlagKind(
-    word="int",
-    expected="a whole number",
-    parse=_int_parser(-(2**63), 2**63 - 1),
-    write=str,
+    word="int", expected="a whole number", parse=_int_parser(-(2**63), 2**63 - 1), write=str
 )
 INT32 = FlagKind(
-    word="int32",
-    expected="a whole number from -2147483648 to 2147483647",
-    parse=_INT32,
-    write=str,
+    word="int32", expected="a whole number from -2147483648 to 2147483647", parse=_INT32, write=str
 )
 LIMIT: FlagKind[int | None] = FlagKind(
     word="auto or int32",

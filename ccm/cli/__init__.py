@@ -92,10 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(
-        prog="kube-ccm",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=_Formatter,
+        prog="kube-ccm", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=_Formatter
     )
     parser.add_argument("--version", action="version", version=f"kube-ccm {ccm.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

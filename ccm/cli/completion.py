@@ -238,8 +238,7 @@ def completion_context(whole: argparse.ArgumentParser, before: Sequence[str]) ->
     words = dict.fromkeys((word for option in positional for word in option.values()), "")
     words |= {name: text for name, (text, _) in _commands(parser).items()}
     return CompletionContext(
-        options=[option for option in options if option.names[0].startswith("-")],
-        words=words,
+        options=[option for option in options if option.names[0].startswith("-")], words=words
     )
 
 
@@ -272,9 +271,7 @@ def _values(option: Option, begun: str) -> tuple[Mapping[str, str], int]:
     return dict.fromkeys(matches, ""), NO_FILES | (NO_SPACE if option.is_list else 0)
 
 
-def _commands(
-    parser: argparse.ArgumentParser,
-) -> Mapping[str, tuple[str, argparse.ArgumentParser]]:
+def _commands(parser: argparse.ArgumentParser) -> Mapping[str, tuple[str, argparse.ArgumentParser]]:
     """Return each subcommand's help and parser, by name."""
     return {
         choice.dest: (choice.help or "", action.choices[choice.dest])
@@ -294,10 +291,7 @@ def _of_action(action: argparse.Action) -> Option:
     is_command = isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
     words = () if is_command or action.choices is None else tuple(map(str, action.choices))
     return Option(
-        names=names,
-        help=_line(action.help or ""),
-        words=words,
-        needs_value=action.nargs != 0,
+        names=names, help=_line(action.help or ""), words=words, needs_value=action.nargs != 0
     )
 
 

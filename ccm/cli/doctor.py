@@ -56,9 +56,7 @@ _SECTION = FlagSection(NAME, ours=True)
 class _Own:
     output: str = command.output(_SECTION, "table")
     timeout: timedelta = _SECTION.flag(  # noqa: RUF009 - it is `dataclasses.field`
-        timedelta(seconds=CHECK_LIMIT_S),
-        "Time limit of one check.",
-        check=checks.positive,
+        timedelta(seconds=CHECK_LIMIT_S), "Time limit of one check.", check=checks.positive
     )
     as_: str = _SECTION.flag(
         "",

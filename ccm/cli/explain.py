@@ -100,9 +100,7 @@ class _Own:
         check=_wrong_address,
     )
     ca: str = _SECTION.flag(
-        "",
-        "PEM file with the CA certificates of the daemon at --address.",
-        check=_wrong_file,
+        "", "PEM file with the CA certificates of the daemon at --address.", check=_wrong_file
     )
     insecure: bool = _SECTION.flag(
         False,
@@ -110,9 +108,7 @@ class _Own:
         "one is configured. Any server at that address gets your token.",
     )
     timeout: timedelta = _SECTION.flag(  # noqa: RUF009 - it is `dataclasses.field`
-        timedelta(seconds=CHECK_LIMIT_S),
-        "Time limit of one request.",
-        check=checks.positive,
+        timedelta(seconds=CHECK_LIMIT_S), "Time limit of one request.", check=checks.positive
     )
 
 

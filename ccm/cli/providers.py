@@ -162,12 +162,7 @@ async def describe(name: str, *, cloud_config: str = "") -> Document:
         },
         "serviceAnnotationPrefixes": None if prefixes is None else list(prefixes),
         "serviceAnnotations": [
-            {
-                "name": item.name,
-                "expects": item.expects,
-                "default": item.shown,
-                "help": item.help,
-            }
+            {"name": item.name, "expects": item.expects, "default": item.shown, "help": item.help}
             for item in source.service_annotation_schema
         ],
     }

@@ -156,11 +156,7 @@ def add(commands: Any) -> None:
         help="with --cloud-provider: give nodes Pod ranges, and let the daemon create routes to "
         "them in your cloud; the routes are not deleted on exit",
     )
-    option(
-        "--keep",
-        action="store_true",
-        help="keep the folder with logs and kubeconfig on exit",
-    )
+    option("--keep", action="store_true", help="keep the folder with logs and kubeconfig on exit")
     option(
         "--picture",
         type=Path,

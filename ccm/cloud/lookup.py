@@ -112,9 +112,7 @@ LISTING_PAUSE_S = 60.0
 """Seconds without bulk listing after a listing that failed or saved no requests."""
 
 _LISTINGS = metrics.counter(
-    "ccm_cloud_inventory_listings",
-    "Bulk listings by outcome.",
-    ["outcome"],
+    "ccm_cloud_inventory_listings", "Bulk listings by outcome.", ["outcome"]
 )
 _LOOKUPS = metrics.counter(
     "ccm_cloud_inventory_lookups",

@@ -48,11 +48,7 @@ class MachineClassController:
     """
 
     def __init__(
-        self,
-        *,
-        shared: SharedComponents,
-        events: Recorder,
-        rng: random.Random | None = None,
+        self, *, shared: SharedComponents, events: Recorder, rng: random.Random | None = None
     ) -> None:
         self._caches, self._driver = shared.caches, shared.driver
         self._names = shared.caches.settings.names

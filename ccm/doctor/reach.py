@@ -56,10 +56,7 @@ _WORDS: dict[errors.FailureKind, tuple[str, str]] = {
         "connection reset",
         "check whether the URL needs https://, and whether a proxy or firewall closes connections",
     ),
-    "timeout": (
-        "no answer in time",
-        "check the address, and that no firewall drops the packets",
-    ),
+    "timeout": ("no answer in time", "check the address, and that no firewall drops the packets"),
     "silent": ("no answer in time", "check that no firewall drops the packets"),
     "credentials": ("no credentials", "correct the credentials in the kubeconfig"),
     "garbage": (

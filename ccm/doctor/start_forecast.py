@@ -38,10 +38,7 @@ async def deletions_at_start(case: Case) -> CheckFinding:
     """Report the nodes, load balancers, routes and VMs that the daemon would delete at a start."""
     options, environ = case.options, case.environ
     separate_case = Case(
-        options=options,
-        environ=environ,
-        limit_s=case.limit_s,
-        service_account=case.service_account,
+        options=options, environ=environ, limit_s=case.limit_s, service_account=case.service_account
     )
     unknown = "the deletions at a start are unknown"
     try:
@@ -80,11 +77,7 @@ def _shown(change: PlannedChange) -> str:
 
 
 async def forecast_of(
-    options: Options,
-    environ: Mapping[str, str],
-    *,
-    wait: bool = False,
-    case: Case | None = None,
+    options: Options, environ: Mapping[str, str], *, wait: bool = False, case: Case | None = None
 ) -> Forecast:
     """Return the forecast for a start with these flags; see `ccm.planning.forecast.forecast`.
 

@@ -375,9 +375,7 @@ def _template(template: documents.MachineTemplateSpec, settings: Sequence[int]) 
     )
 
 
-def _faults(
-    spec: documents.MachineSetSpec | documents.MachineDeploymentSpec,
-) -> Iterator[str]:
+def _faults(spec: documents.MachineSetSpec | documents.MachineDeploymentSpec) -> Iterator[str]:
     """Yield the reasons why a set or a deployment is invalid.
 
     A set whose selector does not match its template's labels would create machines endlessly,

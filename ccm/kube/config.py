@@ -447,9 +447,7 @@ def _tls_settings(
     if (chain is None) != (key is None):
         raise user.error("client-certificate", "must be set together with client-key")
     trusted = TlsSettings(
-        authorities=authorities,
-        server_name=cluster.text("tls-server-name"),
-        insecure=insecure,
+        authorities=authorities, server_name=cluster.text("tls-server-name"), insecure=insecure
     )
     try:
         build_context(trusted)

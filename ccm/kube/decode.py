@@ -187,10 +187,7 @@ def _note_malformed(kind: ResourceKind[T], raw: msgspec.Raw, problem: Exception)
         head = NameMeta()
     metrics.malformed(kind.plural).inc()
     logger("kube").warning(
-        "malformed object skipped",
-        resource=kind.plural,
-        key=head.key,
-        error=str(problem),
+        "malformed object skipped", resource=kind.plural, key=head.key, error=str(problem)
     )
     return head
 

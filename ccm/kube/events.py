@@ -251,8 +251,7 @@ class EventRecorder:
         )
         event = Event(
             metadata=ObjectMeta(
-                name=self._name(reference.name),
-                namespace=reference.namespace or DEFAULT_NAMESPACE,
+                name=self._name(reference.name), namespace=reference.namespace or DEFAULT_NAMESPACE
             ),
             involved_object=reference,
             reason=reason,

@@ -30,10 +30,7 @@ from ccm.kube.errors import NoCredentials
 from ccm.model import times
 from ccm.model.meta import Wire
 
-API_VERSIONS = (
-    "client.authentication.k8s.io/v1",
-    "client.authentication.k8s.io/v1beta1",
-)
+API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 """Supported values of `apiVersion`."""
 
 PLUGIN_TIMEOUT_S = 60.0

@@ -670,11 +670,7 @@ class SharedInformers:
     """
 
     def __init__(
-        self,
-        client: Client,
-        *,
-        resync_s: float = 0.0,
-        settings: ReflectorSettings = DEFAULTS,
+        self, client: Client, *, resync_s: float = 0.0, settings: ReflectorSettings = DEFAULTS
     ) -> None:
         self._client = client
         self._resync_s = resync_s

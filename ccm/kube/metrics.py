@@ -52,9 +52,7 @@ _retries = metrics.counter(
     ("code", "verb", "host"),
 )
 _writes = metrics.counter(
-    "ccm_kube_writes_total",
-    "Write calls by resource; retries count once.",
-    ("resource",),
+    "ccm_kube_writes_total", "Write calls by resource; retries count once.", ("resource",)
 )
 _malformed = metrics.plain_counter(
     "ccm_kube_malformed_objects_total",

@@ -51,10 +51,7 @@ class ResolvedClass(MachineClass, frozen=True, kw_only=True):
 
 
 def resolve(
-    obj: MachineClass,
-    secret: Callable[[str, str], Secret | None],
-    *,
-    providers: Collection[str],
+    obj: MachineClass, secret: Callable[[str, str], Secret | None], *, providers: Collection[str]
 ) -> ResolvedClass:
     """Return a class with the contents of its Secrets.
 

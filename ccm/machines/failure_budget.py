@@ -132,12 +132,7 @@ class FailureBudget:
         return unhealthy >= MELTDOWN_MIN_NODES and unhealthy > MELTDOWN_SHARE * known
 
     def note(
-        self,
-        key: str,
-        machine: Machine | None,
-        now_s: float,
-        *,
-        age_s: float | None = None,
+        self, key: str, machine: Machine | None, now_s: float, *, age_s: float | None = None
     ) -> Collection[str]:
         """Record a change of a machine; return the keys of machines that may get a turn now.
 

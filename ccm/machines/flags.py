@@ -115,8 +115,7 @@ class SharedFlags:
         "Overridden by spec.nodeConditions of a Machine.",
     )
     bootstrap_token_auth_extra_groups: str = SECTION.flag(
-        "",
-        "Groups of bootstrap tokens in addition to system:bootstrappers, separated by commas.",
+        "", "Groups of bootstrap tokens in addition to system:bootstrappers, separated by commas."
     )
     cluster_id: str = OURS.flag(
         "",

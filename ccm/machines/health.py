@@ -362,10 +362,7 @@ def _evaluate_timeout(
         return HealthCheckResult(cause=None, history=seen)
     watched_s = now.steady_s - seen.began_s
     # The timeout and the minimum observation by this process must both have passed.
-    left_s = max(
-        limit_s - seen.elapsed_s(timeout, now),
-        min(CONFIRM_S, limit_s) - watched_s,
-    )
+    left_s = max(limit_s - seen.elapsed_s(timeout, now), min(CONFIRM_S, limit_s) - watched_s)
     if left_s > 0:
         # One second more: timestamps on objects have whole seconds.
         return HealthCheckResult(cause=None, history=seen, after_s=left_s + 1)

@@ -12,14 +12,7 @@ from ccm.base import metrics
 from ccm.machines import reasons, replicas
 from ccm.machines.classes import ResolvedClass
 from ccm.model import NodeCondition
-from ccm.model.machines import (
-    Condition,
-    Machine,
-    MachineDeployment,
-    MachineSet,
-    Phase,
-    Strategy,
-)
+from ccm.model.machines import Condition, Machine, MachineDeployment, MachineSet, Phase, Strategy
 
 T = TypeVar("T")
 Series = dict[tuple[metrics.Gauge, tuple[str, ...]], float]
@@ -69,9 +62,7 @@ WAITING = metrics.gauge(
 )
 _WHO = ["namespace", "machine_deployment", "instance_type", "zone"]
 FAILED_JOINS = metrics.plain_counter(
-    "mcm_machine_num_failed_join",
-    "Machines that did not join in time.",
-    _WHO,
+    "mcm_machine_num_failed_join", "Machines that did not join in time.", _WHO
 )
 DURATIONS = {
     step: metrics.gauge(
@@ -137,9 +128,7 @@ SETS_FROZEN = metrics.gauge(
     "ccm_machine_sets_frozen", "MachineSets frozen because they have too many machines."
 )
 FREEZES = metrics.counter(
-    "ccm_machine_set_freezes",
-    "Freezes and unfreezes of MachineSets, by reason.",
-    ["reason"],
+    "ccm_machine_set_freezes", "Freezes and unfreezes of MachineSets, by reason.", ["reason"]
 )
 for _reason in (reasons.REASON_OVERSHOOT, reasons.REASON_UNDERSHOOT, reasons.REASON_UNFREEZE):
     FREEZES.labels(_reason)

@@ -295,10 +295,7 @@ class _Rollout:
 
     def _scale_annotations(self) -> dict[str, str]:
         """Return the annotations that record how a set was last scaled."""
-        return {
-            self.names.desired: str(self.fleet.replicas),
-            self.names.most: str(self.fleet.most),
-        }
+        return {self.names.desired: str(self.fleet.replicas), self.names.most: str(self.fleet.most)}
 
 
 def _missing(machine_set: PopulatedSet, wanted: Mapping[str, str]) -> dict[str, str]:

@@ -12,14 +12,7 @@ from ccm.model import names
 EMPTY: Mapping[str, str] = {}
 
 
-class Wire(
-    msgspec.Struct,
-    rename="camel",
-    omit_defaults=True,
-    frozen=True,
-    gc=False,
-    kw_only=True,
-):
+class Wire(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True, gc=False, kw_only=True):
     """Base of every type that is decoded from the API server.
 
     Types declare only the fields in use; the decoder skips other fields. Go writes `null` for empty

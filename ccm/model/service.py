@@ -114,9 +114,5 @@ class Service(KubeObject, frozen=True, kw_only=True):
     def reference(self) -> ObjectReference:
         """Reference for events, without a resourceVersion."""
         return ObjectReference(
-            kind="Service",
-            api_version="v1",
-            namespace=self.namespace,
-            name=self.name,
-            uid=self.uid,
+            kind="Service", api_version="v1", namespace=self.namespace, name=self.name, uid=self.uid
         )

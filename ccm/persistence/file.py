@@ -42,8 +42,7 @@ class FileConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     root: Annotated[Path, msgspec.Meta(description="Absolute path; created if absent.")]
     shared: Annotated[
-        bool,
-        msgspec.Meta(description="Whether every replica mounts the same folder (NFS)."),
+        bool, msgspec.Meta(description="Whether every replica mounts the same folder (NFS).")
     ] = False
 
 

@@ -511,9 +511,7 @@ def _now() -> float:
 
 
 _blocked_gauge = metrics.gauge(
-    "ccm_deletions_held",
-    "Blocked deletions, by kind of object and reason.",
-    ("kind", "reason"),
+    "ccm_deletions_held", "Blocked deletions, by kind of object and reason.", ("kind", "reason")
 )
 
 ALLOW_HINT = (

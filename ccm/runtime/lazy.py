@@ -64,11 +64,7 @@ class LazyController:
         make: creates the controller.
     """
 
-    def __init__(
-        self,
-        ready: Callable[[], Awaitable[None]],
-        make: Callable[[], Runnable],
-    ) -> None:
+    def __init__(self, ready: Callable[[], Awaitable[None]], make: Callable[[], Runnable]) -> None:
         self._ready = ready
         self._make = make
         self._controller: Runnable | None = None

@@ -46,9 +46,7 @@ MAX_SILENT = 2048
 """Maximum silent connections; each costs a file descriptor and about 2 KiB."""
 
 _OPEN = metrics.gauge(
-    "ccm_serving_connections",
-    "Open connections, by server and stage.",
-    ["server", "stage"],
+    "ccm_serving_connections", "Open connections, by server and stage.", ["server", "stage"]
 )
 _REFUSED = metrics.counter(
     "ccm_serving_connections_refused",

@@ -60,10 +60,7 @@ class UserInfo:
         if self.name == ANONYMOUS_NAME or {AUTHENTICATED, UNAUTHENTICATED} & {*self.groups}:
             return self
         return UserInfo(
-            name=self.name,
-            uid=self.uid,
-            groups=(*self.groups, AUTHENTICATED),
-            extra=self.extra,
+            name=self.name, uid=self.uid, groups=(*self.groups, AUTHENTICATED), extra=self.extra
         )
 
 

@@ -124,9 +124,7 @@ class Response:
 def text(body: str, status: int = 200, *headers: tuple[str, str]) -> Response:
     """Return a plain-text response; a header keeps browsers from guessing another type."""
     return Response(
-        status=status,
-        body=body.encode(),
-        headers=(("X-Content-Type-Options", "nosniff"), *headers),
+        status=status, body=body.encode(), headers=(("X-Content-Type-Options", "nosniff"), *headers)
     )
 
 
@@ -253,9 +251,7 @@ class Server:
             return text(f"{error}\n", error.status)
         except Exception as error:  # noqa: BLE001 - one request must not end the server
             self._log.error(
-                "request handler failed, returning status 500",
-                path=request.path,
-                exc_info=error,
+                "request handler failed, returning status 500", path=request.path, exc_info=error
             )
             return text("internal server error\n", 500)
 

@@ -44,12 +44,7 @@ SUITES = {
 Sources: RFC 5246, 5289, 7905. Go also has suites with 3DES and RC4, which OpenSSL 3 removed.
 """
 
-GROUPS = {
-    23: "prime256v1",
-    24: "secp384r1",
-    25: "secp521r1",
-    29: "X25519",
-}
+GROUPS = {23: "prime256v1", 24: "secp384r1", 25: "secp521r1", 29: "X25519"}
 """Key exchange groups: TLS number -> OpenSSL's name (RFC 8446, 4.2.7)."""
 
 
@@ -96,7 +91,5 @@ def parse_policy(minimum: str, suites: Sequence[str], groups: Sequence[int] = ()
         # All named suites are of TLS 1.3, so earlier versions have no suites.
         lowest = ssl.TLSVersion.TLSv1_3
     return TlsPolicy(
-        minimum=lowest,
-        suites=old,
-        groups=tuple(dict.fromkeys(GROUPS[number] for number in groups)),
+        minimum=lowest, suites=old, groups=tuple(dict.fromkeys(GROUPS[number] for number in groups))
     )

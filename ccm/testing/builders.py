@@ -65,9 +65,7 @@ def node(  # noqa: PLR0913 - a builder names every field
             annotations=dict(annotations) if annotations else None,
         ),
         spec=NodeSpec(
-            provider_id=provider_id,
-            taints=list(taints) or None,
-            pod_cidrs=list(pod_cidrs) or None,
+            provider_id=provider_id, taints=list(taints) or None, pod_cidrs=list(pod_cidrs) or None
         ),
         status=NodeStatus(addresses=list(addresses) or None, conditions=all_conditions or None),
     )

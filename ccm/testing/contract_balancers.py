@@ -469,11 +469,7 @@ async def _check_ensure_is_idempotent(
 
 
 async def _check_members_except(
-    harness: Harness,
-    balancer: LoadBalancer,
-    service: Service,
-    nodes: Sequence[Node],
-    other: Node,
+    harness: Harness, balancer: LoadBalancer, service: Service, nodes: Sequence[Node], other: Node
 ) -> None:
     """Fail unless the members are exactly `nodes`, with or without `other`."""
     held = await probes.find_balancer(harness, balancer, service)
@@ -483,9 +479,7 @@ async def _check_members_except(
 
 
 async def _check_balancers(
-    harness: Harness,
-    balancer: LoadBalancer,
-    expected: Sequence[tuple[Service, Sequence[Node]]],
+    harness: Harness, balancer: LoadBalancer, expected: Sequence[tuple[Service, Sequence[Node]]]
 ) -> None:
     """Fail unless the cloud has exactly these load balancers; source ranges are not compared."""
     held = [replace(lb, source_ranges=None) for lb in await harness.load_balancers()]

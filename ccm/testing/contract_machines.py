@@ -402,11 +402,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
             vm = await machines.create(identity)
             ask = partial(machines.driver.delete_machine, machines.request(identity))
             if not isinstance(await outcome(ask), probes.Raised):
-                same(
-                    await machines.vm_provider_ids(),
-                    [],
-                    "VMs after a successful deletion",
-                )
+                same(await machines.vm_provider_ids(), [], "VMs after a successful deletion")
         await harness.slow_vms(slow=False)
 
         await machines.delete(identity, vm.provider_id)

@@ -418,11 +418,7 @@ class FakeApi:
     ) -> web.StreamResponse:
         try:
             return await handler(request)
-        except (
-            web.HTTPNotFound,
-            web.HTTPMethodNotAllowed,
-            web.HTTPRequestEntityTooLarge,
-        ) as error:
+        except (web.HTTPNotFound, web.HTTPMethodNotAllowed, web.HTTPRequestEntityTooLarge) as error:
             return _refusal(self.rejection(request, error.status))
         except ErrorResponse as error:  # raised by an admin endpoint
             return _refusal(error)

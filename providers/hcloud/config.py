@@ -64,8 +64,7 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
         ),
     ]
     endpoint: Annotated[
-        str,
-        cloud.setting("URL of the API.", parse=parse_url, expects="look like https://host/v1"),
+        str, cloud.setting("URL of the API.", parse=parse_url, expects="look like https://host/v1")
     ] = ENDPOINT
     network: Annotated[str, cloud.setting("Name or ID of the private network; empty = none.")] = ""
     network_routes_enabled: Annotated[
@@ -117,8 +116,7 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
         timedelta | None, cloud.setting("Time between checks; 0 = the API's default.", **_DURATION)
     ] = None
     balancers_health_check_timeout: Annotated[
-        timedelta | None,
-        cloud.setting("Timeout of a check; 0 = the API's default.", **_DURATION),
+        timedelta | None, cloud.setting("Timeout of a check; 0 = the API's default.", **_DURATION)
     ] = None
     balancers_health_check_retries: (
         Annotated[

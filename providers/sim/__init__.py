@@ -52,10 +52,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
         ConfigError: the cloud config is invalid; the message lists every problem.
     """
     settings = context.settings(client.Config)
-    async with (
-        client.open_client(settings) as api,
-        machines.open_clients(settings.url) as clients,
-    ):
+    async with client.open_client(settings) as api, machines.open_clients(settings.url) as clients:
         servers = instances.SimInstances(api)
         yield cloud.Cloud(
             name=instances.SCHEME,

@@ -360,9 +360,5 @@ HEALTH_CHECK_INTERVAL = cloud.ServiceAnnotation(
     parse=_interval,
 )
 
-SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = (
-    INTERNAL,
-    SIZE,
-    HEALTH_CHECK_INTERVAL,
-)
+SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = (INTERNAL, SIZE, HEALTH_CHECK_INTERVAL)
 """All annotations."""

@@ -163,11 +163,7 @@ class StackitBalancers:
         # All pools have the same members, whatever else the Service asks for.
         await self._update_pools(held, balancer_specs.targets(nodes))
 
-    async def ensure_load_balancer_deleted(
-        self,
-        cluster_name: str,
-        service: cloud.Service,
-    ) -> None:
+    async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:
         """Delete the load balancer and the credentials of its metrics: three requests and more.
 
         Raises:

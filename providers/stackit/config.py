@@ -80,9 +80,7 @@ class Global(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
     region: Annotated[
         str,
         cloud.setting(
-            "Region of the cluster.",
-            parse=parse_region,
-            expects="be a region such as eu01",
+            "Region of the cluster.", parse=parse_region, expects="be a region such as eu01"
         ),
     ]
     api_endpoints: Endpoints = Endpoints()

@@ -143,8 +143,7 @@ class ServingFlags:
         "created in memory.",
     )
     tls_cert_file: str = SECURE_SERVING.flag(
-        "",
-        "PEM file with the server's certificate chain, leaf first; reloaded when it changes.",
+        "", "PEM file with the server's certificate chain, leaf first; reloaded when it changes."
     )
     tls_private_key_file: str = SECURE_SERVING.flag("", "PEM file with the key of --tls-cert-file.")
     tls_cipher_suites: tuple[str, ...] = SECURE_SERVING.flag(
@@ -163,9 +162,7 @@ class ServingFlags:
         check=_version,
     )
     tls_sni_cert_key: tuple[NamedCertificate, ...] = SECURE_SERVING.flag(
-        (),
-        "Certificate for certain host names. Repeat the flag for more.",
-        kind=CERTIFICATES,
+        (), "Certificate for certain host names. Repeat the flag for more.", kind=CERTIFICATES
     )
     permit_port_sharing: bool = SECURE_SERVING.flag(
         False, "Let several processes listen on one port (SO_REUSEPORT)."
@@ -180,8 +177,7 @@ class ServingFlags:
         _CACHE, "How long a TokenReview is cached.", check=not_negative
     )
     client_ca_file: str = AUTHENTICATION.flag(
-        "",
-        "PEM file of the CAs of accepted client certificates. Empty means the cluster's CAs.",
+        "", "PEM file of the CAs of accepted client certificates. Empty means the cluster's CAs."
     )
     requestheader_username_headers: tuple[str, ...] = AUTHENTICATION.flag(
         ("x-remote-user",),
@@ -205,8 +201,7 @@ class ServingFlags:
         check=no_blanks("a header name"),
     )
     requestheader_client_ca_file: str = AUTHENTICATION.flag(
-        "",
-        "PEM file of the CAs of trusted proxies. Empty means the cluster's CAs.",
+        "", "PEM file of the CAs of trusted proxies. Empty means the cluster's CAs."
     )
     requestheader_allowed_names: tuple[str, ...] = AUTHENTICATION.flag(
         (), "Common names of trusted proxies. Empty means every proxy with a valid certificate."

@@ -183,9 +183,7 @@ class InflightCalls:
         _ABANDONED.labels(cloud.name, operation.verb).inc()
         task.add_done_callback(ended)
         self._log.warning(
-            "cancelled cloud call did not end, abandoned",
-            **facts,
-            abandoned=len(self._abandoned),
+            "cancelled cloud call did not end, abandoned", **facts, abandoned=len(self._abandoned)
         )
 
     def _start(

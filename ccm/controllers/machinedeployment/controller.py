@@ -359,12 +359,7 @@ class DeploymentWriter:
     """
 
     def __init__(
-        self,
-        *,
-        caches: Caches,
-        events: Recorder,
-        settings: MachineSettings,
-        rng: random.Random,
+        self, *, caches: Caches, events: Recorder, settings: MachineSettings, rng: random.Random
     ) -> None:
         self._caches, self._codec = caches, caches.codec
         self._events, self._settings = events, settings

@@ -17,9 +17,7 @@ INITIAL_SYNC_DELAY = metrics.histogram(
     buckets=_DELAYS_S,
 )
 INITIALIZATION_FAILURES = metrics.counter(
-    "ccm_node_initialization_failures",
-    "Failed initialisations, by class of the error.",
-    ["error"],
+    "ccm_node_initialization_failures", "Failed initialisations, by class of the error.", ["error"]
 )
 ADDRESS_UPDATES = metrics.counter(
     "ccm_node_address_updates",

@@ -21,8 +21,7 @@ DECISIONS = metrics.counter(
 )
 
 FOREIGN = metrics.gauge(
-    "ccm_nodes_foreign",
-    "Ignored nodes: of other clouds, or not selected by --node-selector.",
+    "ccm_nodes_foreign", "Ignored nodes: of other clouds, or not selected by --node-selector."
 )
 
 _RESULTS = {

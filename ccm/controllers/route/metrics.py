@@ -13,15 +13,9 @@ CALLS = metrics.counter(
     "Calls of the route controller to the cloud provider.",
     ["operation", "outcome"],
 )
-DELETIONS = metrics.counter(
-    "ccm_route_deletions",
-    "Deleted routes, by reason.",
-    ["why"],
-)
+DELETIONS = metrics.counter("ccm_route_deletions", "Deleted routes, by reason.", ["why"])
 ROUTES = metrics.gauge(
-    "ccm_routes",
-    "Routes at the last comparison: kept, missing and to be deleted.",
-    ["state"],
+    "ccm_routes", "Routes at the last comparison: kept, missing and to be deleted.", ["state"]
 )
 
 

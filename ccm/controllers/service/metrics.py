@@ -36,16 +36,14 @@ STARTUP = metrics.counter(
     ["verdict"],
 )
 DRIFT = metrics.counter(
-    "ccm_service_drift_found",
-    "Load balancers that a drift check found missing or different.",
+    "ccm_service_drift_found", "Load balancers that a drift check found missing or different."
 )
 ORPHANS = metrics.gauge(
     "ccm_service_orphans",
     "Load balancers of this cluster that belong to no Service, in the last two listings.",
 )
 REPAIRS = metrics.counter(
-    "ccm_service_repairs",
-    "Finalizers and statuses restored after changes by other clients.",
+    "ccm_service_repairs", "Finalizers and statuses restored after changes by other clients."
 )
 
 for _verdict in ("equal", "different", "missing", "unlisted"):

@@ -39,10 +39,7 @@ _SERVER_METADATA = (
 _IMMUTABLE = ("name", "namespace", "uid")
 _SET_ONCE_OF_NODES = ("podCIDRs", "providerID", "externalID")
 _SCALE_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-_ADMIN = {
-    "username": "kubernetes-admin",
-    "groups": ["system:masters", "system:authenticated"],
-}
+_ADMIN = {"username": "kubernetes-admin", "groups": ["system:masters", "system:authenticated"]}
 _SELF_REVIEWS: Mapping[str, Mapping[str, Any]] = {
     "SelfSubjectAccessReview": {"allowed": True},
     "SelfSubjectReview": {"userInfo": _ADMIN},

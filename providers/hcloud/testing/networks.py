@@ -48,10 +48,7 @@ def join(
     net: Resource = {"network": network["id"], "ip": address}
     if kind == "servers":
         number = thing["id"] % 0xFFFFFF
-        net |= {
-            "alias_ips": [],
-            "mac_address": "86:00:ff:" + number.to_bytes(3, "big").hex(":"),
-        }
+        net |= {"alias_ips": [], "mac_address": "86:00:ff:" + number.to_bytes(3, "big").hex(":")}
     thing["private_net"].append(net)
     network[kind].append(thing["id"])
 

@@ -31,11 +31,7 @@ class Service(fake_api.FakeApi):
     """
 
     def __init__(
-        self,
-        settings: Settings | None = None,
-        *,
-        token: str = "",
-        witness: Witness | None = None,
+        self, settings: Settings | None = None, *, token: str = "", witness: Witness | None = None
     ) -> None:
         rows = [
             Endpoint(

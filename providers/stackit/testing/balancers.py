@@ -94,11 +94,7 @@ def _apply_order(balancer: Resource, order: Resource) -> None:
     ]
     balancer["targetPools"] = order.get("targetPools") or []
     options = order.get("options") or {}
-    balancer["options"] = {
-        "privateNetworkOnly": False,
-        "ephemeralAddress": False,
-        **options,
-    }
+    balancer["options"] = {"privateNetworkOnly": False, "ephemeralAddress": False, **options}
     if order.get("externalAddress"):
         balancer["externalAddress"] = order["externalAddress"]
 

@@ -115,10 +115,7 @@ class Account:
             head, body, signature = assertion.split(".")
             header, claims = (msgspec.json.decode(_bytes(part)) for part in (head, body))
             _private(self._number).public_key().verify(
-                _bytes(signature),
-                f"{head}.{body}".encode(),
-                padding.PKCS1v15(),
-                hashes.SHA512(),
+                _bytes(signature), f"{head}.{body}".encode(), padding.PKCS1v15(), hashes.SHA512()
             )
             is_good = (
                 header["alg"] == "RS512"
