@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -107,6 +108,14 @@ async def blocking(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwarg
         if WAIT_FOR_THREAD.get():
             await _wait_for(running)
         raise
+
+
+async def invoke(function: Callable[..., Any], /, *args: object) -> Any:
+    """Call a function or a coroutine function; the former runs in a thread, as in `blocking`."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*args)
+    answer = await blocking(function, *args)
+    return await answer if isinstance(answer, Awaitable) else answer
 
 
 def _run_checked(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

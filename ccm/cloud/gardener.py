@@ -22,13 +22,12 @@ that name would be adopted. So give each cluster its own cloud project.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ccm.cloud import errors
-from ccm.cloud.blocking import blocking
+from ccm.cloud.blocking import invoke
 from ccm.cloud.machines import (
     Credentials,
     DeleteMachineResponse,
@@ -210,18 +209,11 @@ class FromGardener(Driver[Any]):
         if function is None:
             raise errors.Unimplemented(f"this driver does not implement {method}")
         try:
-            return await _invoke(function, request)
+            return await invoke(function, request)
         except errors.CloudError:
             raise
         except Exception as error:
             raise _to_cloud_error(error) from error
-
-
-async def _invoke(function: Callable[[object], Any], request: object) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(request)
-    answer = await blocking(function, request)
-    return await answer if isinstance(answer, Awaitable) else answer
 
 
 def _to_cloud_error(error: Exception) -> errors.CloudError:

@@ -31,7 +31,7 @@ with Gardener's method signatures.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
@@ -165,6 +165,10 @@ class Marks:
             field_name: text if isinstance(text, str) else "" for field_name, text in values.items()
         }
         return Identity(**{**texts, "name": texts["name"] or vm_name})
+
+    def selector(self, owner: Identity) -> Mapping[str, str]:
+        """Return the labels by which the resources of an identity are found."""
+        return {self.cluster: owner.cluster, self.uid: owner.uid}
 
     def match(self, labels: Mapping[str, Any] | None, owner: Identity) -> bool:
         """Return whether a VM's labels have the cluster and the UID of `owner`, both not empty."""
@@ -550,7 +554,11 @@ def without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def convert_spec(
-    given: Mapping[str, Any], declared: type[msgspec.Struct], *, reject_unknown: bool = True
+    given: Mapping[str, Any],
+    declared: type[msgspec.Struct],
+    *,
+    reject_unknown: bool = True,
+    dec_hook: Callable[[type, object], object] | None = None,
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Convert the fields of a spec; return the values by the spec's field names, and the errors.
 
@@ -558,6 +566,7 @@ def convert_spec(
         given: the spec.
         declared: a Struct that declares the fields.
         reject_unknown: whether an undeclared field is an error.
+        dec_hook: decodes values of types that msgspec does not know.
     """
     known = {field.encode_name: field for field in msgspec.structs.fields(declared)}
     stated = without_nulls(given)
@@ -572,7 +581,7 @@ def convert_spec(
             problems.append(Problem(field=name, message=message))
             continue
         try:
-            values[name] = msgspec.convert(stated[name], known[name].type)
+            values[name] = msgspec.convert(stated[name], known[name].type, dec_hook=dec_hook)
         except msgspec.ValidationError as error:
             problems.append(Problem(field=name, message=str(error)))
     return values, problems

@@ -333,6 +333,13 @@ class HcloudBalancers:
     def _labels(self, cluster_name: str, service: cloud.Service) -> Mapping[str, str]:
         return {SERVICE_UID: service.uid, CLUSTER: label_value(cluster_name)}
 
+    async def _set_name_and_labels(
+        self, held: client.Balancer, name: str, labels: Mapping[str, str]
+    ) -> client.Balancer:
+        return await self._api.set_name_and_labels(
+            "load_balancers", "load_balancer", held, name=name, labels=labels
+        )
+
     async def _ensure_labels(
         self, cluster_name: str, service: cloud.Service, held: client.Balancer
     ) -> client.Balancer:
@@ -351,7 +358,7 @@ class HcloudBalancers:
             # Set with the UID in one request: a Service deleted between two requests would delete
             # the load balancer instead of releasing it.
             labels[ADOPTED] = "true"
-        marked = await self._api.set_name_and_labels(held.id, name=name, labels=labels)
+        marked = await self._set_name_and_labels(held, name, labels)
         if is_adopted:
             _log.info("load balancer adopted", service=service.key, load_balancer=name)
             self._warn(
@@ -434,7 +441,7 @@ class HcloudBalancers:
         steps, ports = balancer_specs.plan_release(held, service)
         await self._run_steps(service, held, steps, {})
         kept = {name: text for name, text in held.labels.items() if name not in OWN_LABELS}
-        await self._api.set_name_and_labels(held.id, name=held.name, labels=kept)
+        await self._set_name_and_labels(held, held.name, kept)
         left = f", and still listens on {', '.join(map(str, ports))}" if ports else ""
         _log.info("load balancer released", service=service.key, load_balancer=held.name)
         self._warn(

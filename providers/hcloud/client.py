@@ -356,17 +356,14 @@ class Client:
         return getattr(answer, key), answer.action or Action(id=0, status="success")
 
     async def set_name_and_labels(
-        self, number: int, *, name: str, labels: Mapping[str, str]
-    ) -> Balancer:
-        """Set name and labels of a load balancer; the labels replace all existing labels."""
-        answer: Any = await self._http.send(
-            "PUT",
-            f"/load_balancers/{number}",
-            {"name": name, "labels": labels},
-            _response_type(("load_balancer", Balancer)),
-        )
-        balancer: Balancer = answer.load_balancer
-        return balancer
+        self, table: str, key: str, thing: N, *, name: str, labels: Mapping[str, str]
+    ) -> N:
+        """Set name and labels of a resource; the labels replace all existing labels."""
+        shape = _response_type((key, type(thing)))
+        order = {"name": name, "labels": labels}
+        answer: Any = await self._http.send("PUT", f"/{table}/{thing.id}", order, shape)
+        changed: N = getattr(answer, key)
+        return changed
 
     async def start_action(self, path: str, order: object = None) -> Action:
         """Start an action, such as `/networks/42/actions/add_route`."""

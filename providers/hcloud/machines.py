@@ -44,12 +44,13 @@ MIN_VOLUME_GB, MAX_VOLUME_GB = 10, 10240
 _NAMES = {"assign_public_ipv4": "assignPublicIPv4", "assign_public_ipv6": "assignPublicIPv6"}
 
 
-def _name(field: str) -> str:
+def to_field(field: str) -> str:
+    """Return the name of a field in JSON."""
     first, *more = field.split("_")
     return _NAMES.get(field) or first + "".join(map(str.capitalize, more))
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True, rename=_name):
+class Spec(msgspec.Struct, frozen=True, kw_only=True, rename=to_field):
     """The `providerSpec` of a MachineClass; null means the default.
 
     `sshKeys`, `networks` and `firewalls` are names or IDs. Without `sshKeys` the server gets a
@@ -209,6 +210,8 @@ class HcloudMachines(cloud.Driver[Clients]):
     # Kubermatic's machine-controller calls this cloud "hetzner".
     provider_names = ("hcloud", "hetzner")
 
+    marks = MARKS
+
     def __init__(self, spi: Clients) -> None:
         super().__init__(spi)
         self._groups: dict[tuple[str, str], asyncio.Lock] = {}
@@ -222,34 +225,37 @@ class HcloudMachines(cloud.Driver[Clients]):
         spec, identity = parse_spec(req.provider_spec), req.identity
         _check_label_values(identity)
         async with self.spi.of(req.credentials, pool=identity.pool) as api:
-            order = await _build_order(api, req, spec)
+            order = await _build_order(api, req, spec, self.marks)
             if not spec.placement_group_prefix:
-                return await _create_server(api, identity, order)
+                return await _create_server(api, identity, order, self.marks)
             # Locked, since a concurrent deletion would remove the group while it is still empty.
             async with self._group_lock(identity):
                 group = await _ensure_group(api, identity, spec.placement_group_prefix)
-                return await _create_server(api, identity, {**order, "placement_group": group})
+                order["placement_group"] = group
+                return await _create_server(api, identity, order, self.marks)
 
     async def get_machine_status(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """Return the status of the server: one request. Raises `NotFound` or `NotOwned`."""
-        async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
+        marks, identity = self.marks, req.identity
+        async with self.spi.of(req.credentials, pool=identity.pool) as api:
             if req.provider_id:
-                return _info((await _get_owned_server(api, req))[0])
-            for server in await _list_by_identity(api, "servers", client.Server, req.identity):
+                return _info((await _get_owned_server(api, req, marks))[0])
+            for server in await list_by_identity(api, "servers", client.Server, identity, marks):
                 return _info(server)
         raise cloud.NotFound(f"machine {req.identity.name} has no server")
 
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
         """Delete the server and its resources: five requests or more. Raises `RetryAfter`."""
+        marks = self.marks
         async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
-            numbers, identity = await _find_servers_to_delete(api, req)
+            numbers, identity = await _find_servers_to_delete(api, req, marks)
             # Keys first: the labels may have another identity (of an imported or restored machine),
             # which is known only while the server exists.
-            for key in await _list_by_identity(api, "ssh_keys", client.Labelled, identity):
+            for key in await list_by_identity(api, "ssh_keys", client.Labelled, identity, marks):
                 await _delete(api, f"/ssh_keys/{key.id}")
             for number in numbers:
                 await _delete(api, f"/servers/{number}")
-            for volume in await _list_by_identity(api, "volumes", client.Volume, identity):
+            for volume in await list_by_identity(api, "volumes", client.Volume, identity, marks):
                 if volume.server in (None, *numbers):
                     await _delete(api, f"/volumes/{volume.id}")
             if not (req.identity.cluster and req.identity.pool):
@@ -268,7 +274,7 @@ class HcloudMachines(cloud.Driver[Clients]):
             servers = await api.list_by_labels("servers", client.Server, {names.POOL: req.pool})
         return [
             cloud.MachineRecord(
-                identity=MARKS.to_identity(server.labels, server.name),
+                identity=self.marks.to_identity(server.labels, server.name),
                 info=_info(server),
                 created=parse_optional_time(server.created),
             )
@@ -303,20 +309,22 @@ class HcloudMachines(cloud.Driver[Clients]):
 # --- creation -----------------------------------------------------------------------------------
 
 
-async def _build_order(api: client.Client, req: cloud.MachineRequest, spec: Spec) -> dict[str, Any]:
+async def _build_order(
+    api: client.Client, req: cloud.MachineRequest, spec: Spec, marks: Marks
+) -> dict[str, Any]:
     """Create volumes and key of a server; return the request body that creates the server."""
     content = user_data(req.user_data)
     networks = await _resolve_ids(api, "networks", spec.networks)
     firewalls = await _resolve_ids(api, "firewalls", spec.firewalls)
-    volumes = await _ensure_volumes(api, req.identity, spec)
-    keys = [str(reference) for reference in spec.ssh_keys] or [await _ensure_key(api, req.identity)]
+    volumes = await _ensure_volumes(api, req.identity, spec, marks)
+    keys = [str(reference) for reference in spec.ssh_keys]
     order: dict[str, Any] = {
         "name": req.identity.name,
         "server_type": spec.server_type,
         "image": spec.image,
-        "ssh_keys": keys,
+        "ssh_keys": keys or [await _ensure_key(api, req.identity, marks)],
         "user_data": content,
-        "labels": {**spec.labels, **MARKS.to_labels(req.identity)},
+        "labels": {**spec.labels, **marks.to_labels(req.identity)},
         "networks": networks,
         "firewalls": [{"firewall": reference} for reference in firewalls],
         "volumes": volumes,
@@ -329,7 +337,7 @@ async def _build_order(api: client.Client, req: cloud.MachineRequest, spec: Spec
 
 
 async def _create_server(
-    api: client.Client, identity: cloud.Identity, order: Mapping[str, Any]
+    api: client.Client, identity: cloud.Identity, order: Mapping[str, Any], marks: Marks
 ) -> cloud.MachineInfo:
     try:
         server, _ = await api.create("servers", "server", client.Server, order)
@@ -337,10 +345,12 @@ async def _create_server(
         existing = await api.find_by_name("servers", client.Server, identity.name)
         if existing is None:
             raise
-        if not MARKS.match(existing.labels, identity):
+        if not marks.match(existing.labels, identity):
             # The server belongs to another machine: delete the key and volumes of this machine.
             for table in ("ssh_keys", "volumes"):
-                for leftover in await _list_by_identity(api, table, client.Labelled, identity):
+                for leftover in await list_by_identity(
+                    api, table, client.Labelled, identity, marks
+                ):
                     await _delete(api, f"/{table}/{leftover.id}")
             raise cloud.AlreadyExists(
                 f"server {existing.id} is named {identity.name}, but does not belong to this "
@@ -365,7 +375,7 @@ async def _resolve_ids(api: client.Client, table: str, words: Sequence[str | int
     return ids
 
 
-async def _ensure_key(api: client.Client, identity: cloud.Identity) -> str:
+async def _ensure_key(api: client.Client, identity: cloud.Identity, marks: Marks) -> str:
     """Create a public key without a private key, and return its name.
 
     For a server without a key, the API mails a password.
@@ -375,25 +385,27 @@ async def _ensure_key(api: client.Client, identity: cloud.Identity) -> str:
     kind = b"ssh-ed25519"
     blob = b"".join(len(part).to_bytes(4, "big") + part for part in (kind, seed))
     public = f"{kind.decode()} {base64.b64encode(blob).decode()} {name}"
-    order = {"name": name, "public_key": public, "labels": MARKS.to_labels(identity)}
+    order = {"name": name, "public_key": public, "labels": marks.to_labels(identity)}
     with suppress(cloud.AlreadyExists):  # created by an earlier call
         await api.create("ssh_keys", "ssh_key", client.Labelled, order)
     return name
 
 
-async def _ensure_volumes(api: client.Client, identity: cloud.Identity, spec: Spec) -> list[int]:
+async def _ensure_volumes(
+    api: client.Client, identity: cloud.Identity, spec: Spec, marks: Marks
+) -> list[int]:
     """Return the IDs of the volumes; create those that do not exist yet."""
     if not spec.volumes:
         return []
     existing = {
         entry.labels.get(names.VOLUME_INDEX): entry.id
-        for entry in await _list_by_identity(api, "volumes", client.Volume, identity)
+        for entry in await list_by_identity(api, "volumes", client.Volume, identity, marks)
     }
     ids = []
     for number, size in enumerate(spec.volumes):
         volume_id = existing.get(str(number))
         if volume_id is None:
-            labels = {**MARKS.to_labels(identity), names.VOLUME_INDEX: str(number)}
+            labels = {**marks.to_labels(identity), names.VOLUME_INDEX: str(number)}
             name = f"{identity.name}-{number}"
             order = {
                 "name": name,
@@ -482,20 +494,18 @@ def _check_label_values(identity: cloud.Identity) -> None:
             )
 
 
-async def _list_by_identity(
-    api: client.Client, table: str, kind: type[client.L], identity: cloud.Identity
+async def list_by_identity(
+    api: client.Client, table: str, kind: type[client.L], identity: cloud.Identity, marks: Marks
 ) -> Sequence[client.L]:
     """Return the resources whose labels have an identity; none for an empty identity."""
     if not identity.uid or not is_label_value(identity.cluster):
         return []
-    resources = await api.list_by_labels(
-        table, kind, {names.CLUSTER: identity.cluster, names.UID: identity.uid}
-    )
-    return [resource for resource in resources if MARKS.match(resource.labels, identity)]
+    resources = await api.list_by_labels(table, kind, marks.selector(identity))
+    return [resource for resource in resources if marks.match(resource.labels, identity)]
 
 
 async def _get_owned_server(
-    api: client.Client, req: cloud.MachineRequest
+    api: client.Client, req: cloud.MachineRequest, marks: Marks
 ) -> tuple[client.Server, cloud.Identity]:
     """Return the server with the provider ID, and the identity in the labels of its resources.
 
@@ -505,18 +515,20 @@ async def _get_owned_server(
     """
     number = instances.parse_id(req.provider_id)
     server = await api.get(f"/servers/{number}", "server", client.Server)
-    return server, cloud.check_owner(req, MARKS.to_identity(server.labels, server.name))
+    if marks.match(server.labels, req.identity):
+        return server, req.identity
+    return server, cloud.check_owner(req, marks.to_identity(server.labels, server.name))
 
 
 async def _find_servers_to_delete(
-    api: client.Client, req: cloud.MachineRequest
+    api: client.Client, req: cloud.MachineRequest, marks: Marks
 ) -> tuple[Sequence[int], cloud.Identity]:
     """Return the IDs of the servers to delete, and the identity that their resources have."""
     if not req.provider_id:
-        servers = await _list_by_identity(api, "servers", client.Server, req.identity)
+        servers = await list_by_identity(api, "servers", client.Server, req.identity, marks)
         return [entry.id for entry in servers], req.identity
     try:
-        server, identity = await _get_owned_server(api, req)
+        server, identity = await _get_owned_server(api, req, marks)
     except cloud.NotFound:
         return [], req.identity
     return [server.id], identity

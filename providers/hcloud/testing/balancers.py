@@ -79,17 +79,6 @@ def _type(word: str) -> Resource:
     return kind
 
 
-def change(cloud: Cloud, call: Call) -> Answer:
-    """Change name or labels; new labels replace all existing labels."""
-    balancer = state.get(cloud.load_balancers, call.id, "load_balancer")
-    if name := state.text(call.body, "name", required=False):
-        state.unique(cloud.load_balancers, name, "load balancer", but=call.id)
-        balancer["name"] = name
-    if "labels" in call.body:
-        balancer["labels"] = state.labels(call.body)
-    return 200, {"load_balancer": balancer}
-
-
 def delete(cloud: Cloud, call: Call) -> Answer:
     balancer = state.get(cloud.load_balancers, call.id, "load_balancer")
     if balancer["protection"]["delete"]:

@@ -141,6 +141,22 @@ def create_certificate(cloud: Cloud, call: Call) -> Answer:
     return 201, {"certificate": certificate, "action": action}
 
 
+def change_handler(kind: str, table: str) -> Handler:
+    """Return a handler that changes name or labels; new labels replace all existing labels."""
+
+    def change(cloud: Cloud, call: Call) -> Answer:
+        things: dict[int, Resource] = getattr(cloud, table)
+        thing = state.get(things, call.id, kind)
+        if name := state.text(call.body, "name", required=False):
+            state.unique(things, name, kind.replace("_", " "), but=call.id)
+            thing["name"] = name
+        if "labels" in call.body:
+            thing["labels"] = state.labels(call.body)
+        return 200, {kind: thing}
+
+    return change
+
+
 def delete_handler(kind: str, table: str) -> Handler:
     """Return a handler that deletes a resource of a kind unless it is in use."""
 

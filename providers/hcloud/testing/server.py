@@ -137,6 +137,7 @@ def _rows() -> list[Operation]:
         ("GET", "/servers", servers.index),
         ("POST", "/servers", servers.create),
         ("GET", "/servers/{id}", extras.show_handler("server", "servers")),
+        ("PUT", "/servers/{id}", extras.change_handler("server", "servers")),
         ("DELETE", "/servers/{id}", servers.delete),
         ("POST", "/servers/{id}/actions/poweron", servers.power_handler(on=True)),
         ("POST", "/servers/{id}/actions/poweroff", servers.power_handler(on=False)),
@@ -149,7 +150,7 @@ def _rows() -> list[Operation]:
         ("GET", "/load_balancers", extras.list_handler("load_balancers")),
         ("POST", "/load_balancers", balancers.create),
         ("GET", "/load_balancers/{id}", extras.show_handler("load_balancer", "load_balancers")),
-        ("PUT", "/load_balancers/{id}", balancers.change),
+        ("PUT", "/load_balancers/{id}", extras.change_handler("load_balancer", "load_balancers")),
         ("DELETE", "/load_balancers/{id}", balancers.delete),
         *(
             (
@@ -189,5 +190,6 @@ def _kind(kind: str, table: str, create: Handler) -> list[Operation]:
         ("GET", f"/{table}", extras.list_handler(table)),
         ("POST", f"/{table}", create),
         ("GET", f"/{table}/{{id}}", extras.show_handler(kind, table)),
+        ("PUT", f"/{table}/{{id}}", extras.change_handler(kind, table)),
         ("DELETE", f"/{table}/{{id}}", extras.delete_handler(kind, table)),
     ]

@@ -1,0 +1,1023 @@
+"""Kubermatic's machine provider interface, and adapters from and to machine drivers.
+
+A provider written to `KubermaticProvider` becomes a machine driver by `from_kubermatic`:
+
+```python
+@cloud.provider(sdk="2.0", offers=("machines",))
+async def open_cloud(context):
+    async with AcmeClient() as client:
+        driver = cloud.from_kubermatic(lambda resolver: Acme(client, resolver), names=("acme",))
+        yield cloud.Cloud(name="acme", machines=driver)
+```
+
+A driver that implements `KubermaticSpecs` serves Kubermatic's machines too, and `to_kubermatic`
+shows it as a `KubermaticProvider`.
+
+Kubermatic's provider spec, the field `spec.providerSpec.value` of a machine, is decoded by
+`decode_config`. Secrets and ConfigMaps that it refers to are read by the daemon and are the
+`credentials` of the driver's requests; see `credentials_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+
+from ccm.base import clock
+from ccm.cloud import errors
+from ccm.cloud.blocking import invoke
+from ccm.cloud.configvar import Lookup, Reference, Resolver, decode, references, to_json
+from ccm.cloud.machines import (
+    Credentials,
+    DeleteMachineResponse,
+    Driver,
+    GetVolumeIDsRequest,
+    Identity,
+    ListMachinesRequest,
+    MachineInfo,
+    MachineRecord,
+    MachineRequest,
+    Marks,
+    Phase,
+    partial_info,
+)
+from ccm.model import NodeAddress
+
+S = TypeVar("S", bound=msgspec.Struct)
+R = TypeVar("R", MachineRequest, ListMachinesRequest)
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+class StatusError(StrEnum):
+    """Reason of a `TerminalError`; the value of `status.errorReason` (Kubermatic's names)."""
+
+    INVALID_CONFIGURATION = "InvalidConfiguration"
+    UNSUPPORTED_CHANGE = "UnsupportedChange"
+    INSUFFICIENT_RESOURCES = "InsufficientResources"
+    CREATE = "CreateError"
+    UPDATE = "UpdateError"
+    DELETE = "DeleteError"
+    JOIN_TIMEOUT = "JoinClusterTimeoutError"
+
+
+class InstanceNotFound(Exception):
+    """The cloud confirms that the machine has no instance. An error that has this one as its cause
+    does not count: only a positive answer does."""
+
+
+class TerminalError(Exception):
+    """An error that a user must correct; it may also be the cause of another error.
+
+    The daemon shows reason and message in the machine's status and retries seldom.
+
+    Attributes:
+        reason: a `StatusError`, or a reason of the provider.
+        message: what is wrong and what would be right.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason = str(reason)
+        self.message = message
+
+
+class OSNotSupported(TerminalError):
+    """The provider has no image for an operating system."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(StatusError.INVALID_CONFIGURATION, message)
+
+
+_KINDS: Mapping[str, type[errors.CloudError]] = {
+    StatusError.INVALID_CONFIGURATION: errors.InvalidArgument,
+    StatusError.UNSUPPORTED_CHANGE: errors.FailedPrecondition,
+    StatusError.INSUFFICIENT_RESOURCES: errors.ResourceExhausted,
+}
+"""Reason of a terminal error -> error class of the driver; `FailedPrecondition` for others."""
+
+
+def reason_of(error: errors.CloudError) -> str:
+    """Return the reason with which an error counts as terminal; empty if it is transient."""
+    if terminal := _terminal(error):
+        return terminal.reason
+    match error:
+        case errors.InvalidArgument() | errors.OutOfRange():
+            return StatusError.INVALID_CONFIGURATION
+        case errors.Unauthenticated() | errors.PermissionDenied():
+            return StatusError.INVALID_CONFIGURATION
+        case errors.ResourceExhausted():
+            return StatusError.INSUFFICIENT_RESOURCES
+        case errors.FailedPrecondition():
+            return StatusError.UNSUPPORTED_CHANGE
+        case errors.AlreadyExists():
+            return StatusError.CREATE
+        case _:
+            return ""
+
+
+# --- provider spec ------------------------------------------------------------------------------
+
+
+class OperatingSystem(StrEnum):
+    """Operating systems of a machine (`operatingSystem`). A provider serves those with an image."""
+
+    UBUNTU = "ubuntu"
+    CENTOS = "centos"
+    COREOS = "coreos"
+    AMAZON_LINUX = "amzn2"
+    RHEL = "rhel"
+    FLATCAR = "flatcar"
+    ROCKY_LINUX = "rockylinux"
+
+
+CLOUD_PROVIDERS = frozenset(
+    {
+        "alibaba",
+        "anexia",
+        "aws",
+        "azure",
+        "baremetal",
+        "digitalocean",
+        "edge",
+        "equinixmetal",
+        "external",
+        "fake",
+        "gce",
+        "hetzner",
+        "kubevirt",
+        "linode",
+        "nutanix",
+        "opennebula",
+        "openstack",
+        "scaleway",
+        "sim",
+        "stackit",
+        "vmware-cloud-director",
+        "vsphere",
+        "vultr",
+    }
+)
+"""Values of `cloudProvider`: Kubermatic's, `sim` and `stackit`. A daemon serves those of its
+driver's `provider_names`, which may be others."""
+
+
+class DNSConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """DNS servers of a machine."""
+
+    servers: tuple[str, ...] = ()
+
+
+class NetworkConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Static network configuration of a machine."""
+
+    cidr: str = ""
+    gateway: str = ""
+    dns: DNSConfig = DNSConfig()
+    ip_family: str = ""
+
+
+class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Content of `spec.providerSpec.value` of a machine.
+
+    Attributes:
+        ssh_public_keys: keys in the format of authorized_keys.
+        ca_public_key: public key of a CA of SSH users.
+        cloud_provider: name of the provider.
+        cloud_provider_spec: properties of the instance, in the schema of the provider.
+        operating_system: an `OperatingSystem`.
+        operating_system_spec: settings of the operating system; None = not set.
+        network: static network configuration; None = not set.
+        overwrite_cloud_config: kept, but not read, as in Kubermatic.
+    """
+
+    ssh_public_keys: tuple[str, ...] = ()
+    ca_public_key: str = ""
+    cloud_provider: str = ""
+    cloud_provider_spec: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    operating_system: str = ""
+    operating_system_spec: Mapping[str, Any] | None = None
+    network: NetworkConfig | None = None
+    overwrite_cloud_config: str | None = None
+
+
+def decode_config(value: Mapping[str, Any] | None) -> ProviderConfig:
+    """Decode `spec.providerSpec.value`. Unknown fields are errors.
+
+    Raises:
+        InvalidArgument: the value is missing or invalid; the message names every wrong field.
+    """
+    if value is None:
+        raise errors.InvalidArgument(f"{_WHERE} is missing; set cloudProvider and operatingSystem")
+    return decode(value, ProviderConfig, where=_WHERE)
+
+
+def decode_spec(config: ProviderConfig, declared: type[S]) -> S:
+    """Decode `cloudProviderSpec` to a Struct whose fields may be config variables.
+
+    Raises:
+        InvalidArgument: the spec is invalid; the message names every wrong field.
+    """
+    return decode(config.cloud_provider_spec, declared, where=f"{_WHERE}.cloudProviderSpec")
+
+
+_WHERE = "spec.providerSpec.value"
+
+
+def encode_config(config: ProviderConfig) -> dict[str, Any]:
+    """Return a provider spec as JSON, without the fields that have their defaults."""
+    return {
+        name: value for name, value in to_json(config).items() if value not in ("", None, [], ())
+    }
+
+
+_UPGRADE = {"distUpgradeOnBoot": False}
+_FLATCAR = {
+    "disableAutoUpdate": False,
+    "disableLocksmithD": False,
+    "disableUpdateEngine": False,
+    "provisioningUtility": "ignition",
+}
+
+
+def default_operating_system(config: ProviderConfig) -> ProviderConfig:
+    """Return the config with defaults for `operatingSystemSpec`.
+
+    As in Kubermatic, only Flatcar loses the fields that it does not know.
+
+    Raises:
+        OSNotSupported: the operating system is unknown.
+    """
+    try:
+        system = OperatingSystem(config.operating_system)
+    except ValueError:
+        known = ", ".join(OperatingSystem)
+        raise OSNotSupported(
+            f"operatingSystem is {config.operating_system!r}; it must be one of {known}"
+        ) from None
+    spec = config.operating_system_spec
+    if system is OperatingSystem.FLATCAR:
+        given = {key: value for key, value in (spec or {}).items() if key in _FLATCAR}
+        spec = _FLATCAR | {key: value for key, value in given.items() if value not in ("", None)}
+    elif spec is None:
+        spec = dict(_UPGRADE)
+    return msgspec.structs.replace(config, operating_system_spec=spec)
+
+
+# --- the interface ------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class KubermaticMachineSpec:
+    """Spec of a machine.
+
+    Attributes:
+        provider_spec: content of `providerSpec.value`; see `decode_config`.
+        kubelet_version: version of the kubelet.
+        provider_id: provider ID of the instance; empty = not set.
+    """
+
+    provider_spec: Mapping[str, Any] | None = None
+    kubelet_version: str = ""
+    provider_id: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class KubermaticMachine:
+    """Machine as a provider sees it.
+
+    Attributes:
+        name: name of machine, instance and node.
+        namespace: namespace of the machine.
+        uid: UID of the machine; the instance must carry it.
+        spec: spec of the machine.
+        provider_status: state of the provider, stored with the machine (`status.providerStatus`).
+    """
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    spec: KubermaticMachineSpec = field(default_factory=KubermaticMachineSpec)
+    provider_status: Any = None
+
+
+class InstanceStatus(StrEnum):
+    """State of an instance."""
+
+    RUNNING = "running"
+    DELETING = "deleting"
+    DELETED = "deleted"
+    CREATING = "creating"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """Instance in the cloud.
+
+    Attributes:
+        name: name of the instance.
+        id: identifier in the cloud.
+        provider_id: `spec.providerID` of the instance's node; empty = unknown.
+        addresses: address -> its type (`InternalIP`, `ExternalIP`, `InternalDNS`, `ExternalDNS` or
+            `Hostname`).
+        status: state of the instance.
+    """
+
+    name: str
+    id: str = ""
+    provider_id: str = ""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    status: InstanceStatus = InstanceStatus.UNKNOWN
+
+
+Modifier = Callable[[KubermaticMachine], object]
+"""Changes the machine that it receives."""
+
+
+class ProviderData:
+    """Access to the machine object for a provider during `create` and `cleanup`."""
+
+    def update(self, machine: KubermaticMachine, *modifiers: Modifier) -> None:
+        """Apply modifiers to the machine.
+
+        The daemon stores `provider_status` after the call, whether it succeeds or fails. No other
+        change is stored: the daemon has recorded the creation before the call, and calls `cleanup`
+        until it returns True, so that a provider needs no finalizers of its own.
+        """
+        for modify in modifiers:
+            modify(machine)
+
+
+class KubermaticProvider(Protocol):
+    """Interface of a machine provider of Kubermatic's machine-controller.
+
+    Methods may be synchronous, or coroutines; the daemon calls synchronous ones in a thread, except
+    `add_defaults`, `get_cloud_config`, `machine_metrics_labels` and `set_metrics_for_machines`,
+    which must return at once and make no request. Calls about one machine never overlap. An error
+    that is neither `InstanceNotFound` nor caused by a `TerminalError` is transient: the call is
+    repeated after a back-off.
+    """
+
+    def add_defaults(self, spec: KubermaticMachineSpec) -> KubermaticMachineSpec:
+        """Return a copy of the spec with the provider's defaults.
+
+        Called by the admission webhook when a Machine is created or the template of a
+        MachineDeployment changes. The result is stored.
+
+        Raises:
+            TerminalError: the spec is invalid; the request is denied.
+        """
+
+    def validate(self, spec: KubermaticMachineSpec) -> Awaitable[None] | None:
+        """Check the spec; may call the cloud.
+
+        Called before `create`, never by a webhook. Results are cached for five minutes, for equal
+        specs with equal Secrets. A transient error is not cached.
+
+        Raises:
+            TerminalError: the spec is invalid; no instance is created, and the machine's status
+                shows the error.
+            OSNotSupported: there is no image for the operating system.
+        """
+
+    def get(self, machine: KubermaticMachine) -> Awaitable[Instance] | Instance:
+        """Return the instance that carries the machine's UID.
+
+        Called before `create`, and whenever the daemon needs the state of the instance.
+
+        Raises:
+            InstanceNotFound: the cloud confirms that there is no such instance.
+        """
+
+    def get_cloud_config(self, spec: KubermaticMachineSpec) -> tuple[str, str]:
+        """Return content of the kubelet's cloud config and name of the in-tree provider.
+
+        Kept for compatibility: the daemon never calls it. Two empty strings = none.
+        """
+
+    def create(
+        self, machine: KubermaticMachine, data: ProviderData, userdata: str
+    ) -> Awaitable[Instance] | Instance:
+        """Create the instance, with the machine's UID in its labels or tags.
+
+        Called after `get` raised `InstanceNotFound`. The creation is recorded on the machine before
+        the call. After any error, the instance may exist: `get` looks for it again.
+
+        Raises:
+            TerminalError: the cloud cannot create this instance.
+        """
+
+    def cleanup(self, machine: KubermaticMachine, data: ProviderData) -> Awaitable[bool] | bool:
+        """Delete the instance and everything created with it.
+
+        Returns:
+            True: nothing is left, or there was nothing. False: the deletion is in progress; the
+            call is repeated after ten seconds.
+        """
+
+    def machine_metrics_labels(self, machine: KubermaticMachine) -> Mapping[str, str]:
+        """Return labels for the number of machines in the metrics, including `size`."""
+
+    def migrate_uid(self, machine: KubermaticMachine, uid: str) -> Awaitable[None] | None:
+        """Replace the machine's UID in the labels or tags of its instance, and keep all others.
+
+        Called for a machine whose annotation names the former UID, which `machine` has. Succeeds if
+        there is no instance.
+
+        Args:
+            machine: the machine with its former UID.
+            uid: the new UID.
+        """
+
+    def set_metrics_for_machines(self, machines: Sequence[KubermaticMachine]) -> None:
+        """Update metrics of the provider; called every ten minutes with all its machines."""
+
+
+# --- credentials --------------------------------------------------------------------------------
+
+
+def credentials_of(found: Mapping[Reference, Mapping[str, bytes] | None]) -> Credentials:
+    """Return the data of the referenced objects as credentials of a request.
+
+    Args:
+        found: reference -> data of its object; None = the object does not exist.
+    """
+    data: dict[str, bytes] = {}
+    for reference, contents in found.items():
+        if contents is None:
+            continue
+        place = f"{reference.kind}/{reference.namespace}/{reference.name}"
+        data[place] = b""
+        if reference.key in contents:
+            data[f"{place}/{reference.key}"] = contents[reference.key]
+    return Credentials(data)
+
+
+def lookup_in(credentials: Credentials) -> Lookup:
+    """Return a lookup for a `Resolver` in the credentials of `credentials_of`."""
+
+    def lookup(reference: Reference) -> Mapping[str, bytes] | None:
+        place = f"{reference.kind}/{reference.namespace}/{reference.name}"
+        if place not in credentials:
+            return None
+        value = credentials.get(f"{place}/{reference.key}")
+        return {} if value is None else {reference.key: value}
+
+    return lookup
+
+
+# --- marks of instances -------------------------------------------------------------------------
+
+MACHINE_UID = "machine-uid"
+"""Label with which Kubermatic's machine-controller marks an instance: the UID of its machine."""
+
+
+class KubermaticMarks(Marks):
+    """Marks of a VM, together with the label `machine-uid`.
+
+    A VM whose label `machine-uid` has a machine's UID belongs to it, without other marks, too: it
+    was created by Kubermatic's machine-controller.
+    """
+
+    def to_labels(self, owner: Identity) -> dict[str, str]:
+        """Return an identity as labels."""
+        return super().to_labels(owner) | {MACHINE_UID: owner.uid}
+
+    def selector(self, owner: Identity) -> Mapping[str, str]:
+        """Return the label by which the resources of an identity are found."""
+        return {MACHINE_UID: owner.uid}
+
+    def match(self, labels: Mapping[str, Any] | None, owner: Identity) -> bool:
+        """Return whether a VM's labels have the UID of `owner`, and no other cluster."""
+        found = labels or {}
+        is_ours = found.get(self.cluster, owner.cluster) == owner.cluster
+        return bool(owner.uid) and is_ours and found.get(MACHINE_UID) == owner.uid
+
+
+# --- from a provider to a driver ----------------------------------------------------------------
+
+MAX_AGE_S = 300.0
+"""Seconds for which the result of a validation counts (Kubermatic: 5 minutes)."""
+
+CLEANUP_RETRY_S = 10.0
+"""Delay before an unfinished clean-up is repeated (Kubermatic: 10 s)."""
+
+_MAX_RESULTS = 1024
+"""Maximum number of cached validations: more than a cluster has different specs."""
+
+
+class ValidationCache:
+    """Cache of the results of `validate`, successes and terminal errors.
+
+    The key covers the whole spec and the contents of its Secrets, so a correction counts at once.
+    """
+
+    def __init__(self) -> None:
+        self._results: dict[bytes, tuple[float, errors.CloudError | None]] = {}
+
+    async def check(
+        self, spec: Mapping[str, Any], digest: str, validate: Callable[[], Awaitable[object]]
+    ) -> None:
+        """Validate a spec, or raise the cached error.
+
+        Args:
+            spec: the spec.
+            digest: digest of the credentials.
+            validate: validates the spec.
+
+        Raises:
+            CloudError: the spec is invalid, or the validation failed.
+        """
+        key = sha256(digest.encode() + _ORDERED.encode(spec)).digest()
+        now = clock.monotonic()
+        checked_at, error = self._results.get(key, (-MAX_AGE_S, None))
+        if now - checked_at >= MAX_AGE_S:
+            error = None
+            try:
+                await validate()
+            except Exception as raised:
+                error = _to_cloud_error(raised)
+                if not reason_of(error):
+                    raise error from raised
+            self._results.pop(key, None)  # so that the newest result is the last
+            self._results[key] = (now, error)
+            while len(self._results) > _MAX_RESULTS:
+                del self._results[next(iter(self._results))]
+        if error is not None:
+            raise error.with_traceback(None)
+
+
+_ORDERED = msgspec.json.Encoder(order="deterministic")
+
+
+def _terminal(error: BaseException) -> TerminalError | None:
+    """Return the terminal error among an error and its explicit causes; None if there is none."""
+    seen: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in seen:
+        if isinstance(current, TerminalError):
+            return current
+        seen.append(current)
+        current = current.__cause__
+    return None
+
+
+def from_kubermatic(
+    make: Callable[[Resolver], KubermaticProvider],
+    *,
+    names: Collection[str],
+    environ: Mapping[str, str] | None = None,
+) -> FromKubermatic:
+    """Adapt a provider with Kubermatic's interface.
+
+    Args:
+        make: returns a provider that reads config variables with a resolver. It is called for each
+            request, as by Kubermatic, so share clients and rate limits between the providers.
+        names: values of `cloudProvider` that the provider serves.
+        environ: environment variables for config variables; None = none.
+    """
+    return FromKubermatic(make, names=names, environ=environ or {})
+
+
+class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
+    """`MachineDriver` that delegates to a provider with Kubermatic's interface.
+
+    The provider spec of a request is `spec.providerSpec.value` of a machine. Such a provider cannot
+    list its instances, so orphaned instances are not found. An instance belongs to the machine with
+    the UID in its labels or tags.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Resolver], KubermaticProvider],
+        *,
+        names: Collection[str],
+        environ: Mapping[str, str],
+    ) -> None:
+        super().__init__(make)
+        self.provider_names = tuple(names)
+        self._environ = environ
+        self._validations = ValidationCache()
+
+    async def create_machine(self, req: MachineRequest) -> MachineInfo:
+        """Return the instance, or validate the spec and create it."""
+        provider, machine = self._provider(req), to_machine(req)
+
+        async def create() -> Instance:
+            try:
+                return await invoke(provider.get, machine)
+            except InstanceNotFound:
+                spec = machine.spec
+                await self._validations.check(
+                    req.provider_spec,
+                    req.credentials.digest,
+                    lambda: invoke(provider.validate, spec),
+                )
+                return await invoke(
+                    provider.create, machine, ProviderData(), req.user_data.decode()
+                )
+
+        return await self._call(machine, create, req)
+
+    async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
+        """Return the instance that carries the machine's UID."""
+        provider, machine = self._provider(req), to_machine(req)
+        return await self._call(machine, lambda: invoke(provider.get, machine), req)
+
+    async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
+        """Call `cleanup`; raise `RetryAfter` until it returns True."""
+        provider, machine = self._provider(req), to_machine(req)
+        try:
+            is_gone = await invoke(provider.cleanup, machine, ProviderData())
+        except Exception as error:
+            raise _to_cloud_error(error).carrying(_partial(machine, req)) from error
+        if not is_gone:
+            text = "the instance is being deleted"
+            raise errors.RetryAfter(text, seconds=CLEANUP_RETRY_S).carrying(_partial(machine, req))
+        return DeleteMachineResponse(last_known_state=_stored(machine, req))
+
+    async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
+        """Raise `Unimplemented`: Kubermatic's interface has no listing."""
+        raise errors.Unimplemented(f"a Kubermatic provider cannot list machines of {req.pool}")
+
+    async def migrate_uid(self, req: MachineRequest, former: str) -> None:
+        """Let the instance with the UID `former` carry the UID of the request.
+
+        Raises:
+            CloudError: the call failed.
+        """
+        provider, machine = self._provider(req), to_machine(req)
+        machine.uid = former
+        try:
+            await invoke(provider.migrate_uid, machine, req.identity.uid)
+        except Exception as error:
+            raise _to_cloud_error(error) from error
+
+    def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
+        """See `MachineMetrics.machine_metrics_labels`."""
+        machine = KubermaticMachine(name="", spec=KubermaticMachineSpec(provider_spec=spec))
+        try:
+            # Without credentials: labels are read at every scrape.
+            labels = self.spi(self._resolver(Credentials({}))).machine_metrics_labels(machine)
+        except Exception:  # noqa: BLE001 - an unreadable spec must not break the metrics
+            labels = {}
+        return {"size": "", **labels}
+
+    def _provider(self, req: MachineRequest) -> KubermaticProvider:
+        return self.spi(self._resolver(req.credentials))
+
+    def _resolver(self, credentials: Credentials) -> Resolver:
+        return Resolver(lookup_in(credentials), self._environ)
+
+    async def _call(
+        self,
+        machine: KubermaticMachine,
+        call: Callable[[], Awaitable[Instance]],
+        req: MachineRequest,
+    ) -> MachineInfo:
+        try:
+            instance = await call()
+        except Exception as error:
+            raise _to_cloud_error(error).carrying(_partial(machine, req)) from error
+        return MachineInfo(
+            provider_id=instance.provider_id or f"kubermatic://{self.name_of(req)}/{machine.uid}",
+            node_name=instance.name,
+            addresses=tuple(
+                NodeAddress(type=kind, address=address)
+                for address, kind in instance.addresses.items()
+            ),
+            phase=_PHASES.get(instance.status, Phase.UNKNOWN),
+            last_known_state=_stored(machine, req),
+        )
+
+    def name_of(self, req: MachineRequest) -> str:
+        """Return the name of the provider in a request's spec."""
+        return str(req.provider_spec.get("cloudProvider", "")) or next(iter(self.provider_names))
+
+
+_PHASES = {
+    InstanceStatus.RUNNING: Phase.RUNNING,
+    InstanceStatus.CREATING: Phase.CREATING,
+    InstanceStatus.DELETING: Phase.DELETING,
+    InstanceStatus.DELETED: Phase.DELETING,
+}
+
+
+def to_machine(req: MachineRequest) -> KubermaticMachine:
+    """Return the machine of a driver request as a provider sees it."""
+    identity, state = req.identity, req.last_known_state
+    return KubermaticMachine(
+        name=identity.name,
+        namespace=identity.namespace,
+        uid=identity.uid,
+        spec=KubermaticMachineSpec(
+            provider_spec=deepcopy(dict(req.provider_spec)), provider_id=req.provider_id
+        ),
+        provider_status=msgspec.json.decode(state) if state else None,
+    )
+
+
+def _stored(machine: KubermaticMachine, req: MachineRequest) -> str | None:
+    """Return the provider's state to store with the machine; None = unchanged."""
+    status = machine.provider_status
+    state = "" if status is None else _ORDERED.encode(status).decode()
+    return None if state == req.last_known_state else state
+
+
+def _partial(machine: KubermaticMachine, req: MachineRequest) -> MachineInfo:
+    return MachineInfo(last_known_state=_stored(machine, req))
+
+
+def _to_cloud_error(error: Exception) -> errors.CloudError:
+    if isinstance(error, InstanceNotFound):
+        return errors.NotFound(str(error) or "there is no instance with the machine's UID")
+    if terminal := _terminal(error):
+        kind = _KINDS.get(terminal.reason, errors.FailedPrecondition)
+        cloud_error = kind(terminal.message)
+        cloud_error.__cause__ = terminal
+        return cloud_error
+    normal = errors.normalize(error)
+    # Only InstanceNotFound is a positive answer; an outage must not look like one.
+    return errors.Internal(str(normal)) if isinstance(normal, errors.NotFound) else normal
+
+
+# --- from a driver to a provider ----------------------------------------------------------------
+
+
+@runtime_checkable
+class KubermaticSpecs(Protocol):
+    """Optional interface of a `MachineDriver`: the driver serves Kubermatic's machines too."""
+
+    def add_kubermatic_defaults(self, config: ProviderConfig) -> ProviderConfig:
+        """Return the config with the driver's defaults; no I/O.
+
+        Raises:
+            TerminalError: the spec is invalid.
+        """
+
+    def kubermatic_spec(self, config: ProviderConfig, resolver: Resolver) -> Mapping[str, Any]:
+        """Return the provider spec in the driver's own schema; no I/O.
+
+        Raises:
+            TerminalError: the spec is invalid.
+            OSNotSupported: there is no image for the operating system.
+            CloudError: a config variable cannot be read.
+        """
+
+    def kubermatic_credentials(self, spec: Mapping[str, Any], resolver: Resolver) -> Credentials:
+        """Return the credentials in `cloudProviderSpec`; no I/O.
+
+        Other fields of the spec may be invalid: instances with an older spec must be found and
+        deleted.
+
+        Raises:
+            CloudError: a config variable cannot be read.
+        """
+
+    async def migrate_uid(self, req: MachineRequest, former: str) -> None:
+        """Let the VM with the UID `former` carry the UID of the request, and keep other labels.
+
+        Succeeds if there is no such VM.
+        """
+
+
+class KubermaticDriver(Driver[Any]):
+    """`MachineDriver` for Kubermatic's machines on top of a driver with `KubermaticSpecs`.
+
+    It converts the provider spec and the credentials of each request, and passes it on.
+
+    Args:
+        driver: the driver; implements `KubermaticSpecs`.
+        environ: environment variables for config variables.
+    """
+
+    def __init__(self, driver: Any, environ: Mapping[str, str]) -> None:
+        super().__init__(driver)
+        self.provider_names = driver.provider_names
+        self.csi_driver = driver.csi_driver
+        self._environ = environ
+
+    async def create_machine(self, req: MachineRequest) -> MachineInfo:
+        """See `MachineDriver.create_machine`."""
+        info: MachineInfo = await self.spi.create_machine(self.converted(req, strict=True))
+        return info
+
+    async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
+        """See `MachineDriver.initialize_machine`."""
+        info: MachineInfo = await self.spi.initialize_machine(self.converted(req, strict=True))
+        return info
+
+    async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
+        """See `MachineDriver.delete_machine`."""
+        response: DeleteMachineResponse = await self.spi.delete_machine(self.converted(req))
+        return response
+
+    async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
+        """See `MachineDriver.get_machine_status`."""
+        info: MachineInfo = await self.spi.get_machine_status(self.converted(req))
+        return info
+
+    async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
+        """See `MachineDriver.list_machines`."""
+        records: Sequence[MachineRecord] = await self.spi.list_machines(self.converted(req))
+        return records
+
+    async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:
+        """See `MachineDriver.get_volume_ids`."""
+        ids: Sequence[str] = await self.spi.get_volume_ids(req)
+        return ids
+
+    async def migrate_uid(self, req: MachineRequest, former: str) -> None:
+        """See `KubermaticSpecs.migrate_uid`."""
+        await self.spi.migrate_uid(self.converted(req), former)
+
+    def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
+        """See `MachineMetrics.machine_metrics_labels`."""
+        try:
+            # Without credentials: labels are read at every scrape.
+            native = self._spec(spec, Credentials({}))
+        except (TerminalError, errors.CloudError):
+            return {"size": ""}
+        labels: Mapping[str, str] = self.spi.machine_metrics_labels(native)
+        return labels
+
+    def converted(self, req: R, *, strict: bool = False) -> R:
+        """Return a request in the schema of the driver.
+
+        Args:
+            req: the request.
+            strict: whether an invalid spec is an error. Otherwise the converted spec is empty:
+                lookups and deletions need only the credentials.
+
+        Raises:
+            CloudError: the spec is invalid, or its credentials cannot be read.
+        """
+        native = req.provider_spec.get("cloudProviderSpec")
+        native = native if isinstance(native, Mapping) else {}
+        credentials = self.spi.kubermatic_credentials(native, self._resolver(req.credentials))
+        try:
+            spec = self._spec(req.provider_spec, req.credentials)
+        except (TerminalError, errors.InvalidArgument) as error:
+            if strict:
+                raise _to_cloud_error(error) from error
+            spec = {}
+        return replace(req, provider_spec=spec, credentials=credentials)
+
+    def _spec(self, spec: Mapping[str, Any], credentials: Credentials) -> Mapping[str, Any]:
+        config = decode_config(spec)
+        native: Mapping[str, Any] = self.spi.kubermatic_spec(config, self._resolver(credentials))
+        return native
+
+    def _resolver(self, credentials: Credentials) -> Resolver:
+        return Resolver(lookup_in(credentials), self._environ)
+
+
+def to_kubermatic(
+    driver: Any, lookup: Lookup, environ: Mapping[str, str], *, cluster: str
+) -> ToKubermatic:
+    """Show a driver with `KubermaticSpecs` as a provider with Kubermatic's interface.
+
+    Args:
+        driver: the driver.
+        lookup: returns the data of Secrets and ConfigMaps.
+        environ: environment variables for config variables.
+        cluster: marker of the cluster in the labels or tags of VMs.
+    """
+    return ToKubermatic(KubermaticDriver(driver, environ), lookup, cluster=cluster)
+
+
+class ToKubermatic:
+    """`KubermaticProvider` that delegates to a machine driver; see `to_kubermatic`."""
+
+    def __init__(self, driver: KubermaticDriver, lookup: Lookup, *, cluster: str) -> None:
+        self._driver = driver
+        self._lookup = lookup
+        self._cluster = cluster
+
+    def add_defaults(self, spec: KubermaticMachineSpec) -> KubermaticMachineSpec:
+        """See `KubermaticProvider.add_defaults`."""
+        config = self._driver.spi.add_kubermatic_defaults(decode_config(spec.provider_spec))
+        return replace(spec, provider_spec=encode_config(config))
+
+    async def validate(self, spec: KubermaticMachineSpec) -> None:
+        """See `KubermaticProvider.validate`."""
+        req = self._request(KubermaticMachine(name="validation", spec=spec))
+        native = self._driver.converted(req, strict=True)
+        problems = await self._driver.spi.validate_spec(
+            native.provider_spec, native.credentials, live=True
+        )
+        if problems:
+            text = "; ".join(map(str, problems))
+            raise TerminalError(StatusError.INVALID_CONFIGURATION, text)
+
+    async def get(self, machine: KubermaticMachine) -> Instance:
+        """See `KubermaticProvider.get`."""
+        try:
+            info = await self._driver.get_machine_status(self._request(machine))
+        except errors.Uninitialized as error:
+            info = partial_info(error)
+        except errors.NotFound as error:
+            raise InstanceNotFound(str(error)) from error
+        except errors.CloudError as error:
+            raise _to_provider_error(error) from error
+        return _instance(machine, info)
+
+    def get_cloud_config(self, spec: KubermaticMachineSpec) -> tuple[str, str]:  # noqa: ARG002
+        """Return empty strings: the cloud has no provider in the kubelet."""
+        return "", ""
+
+    async def create(
+        self, machine: KubermaticMachine, data: ProviderData, userdata: str
+    ) -> Instance:
+        """See `KubermaticProvider.create`; the VM is initialised, too."""
+        req = self._request(machine, userdata.encode())
+        try:
+            info = await self._driver.create_machine(req)
+            data.update(machine, lambda changed: _keep(changed, info))
+            stored = replace(req, provider_id=info.provider_id)
+            with suppress(errors.Unimplemented):
+                info = await self._driver.initialize_machine(stored)
+        except errors.CloudError as error:
+            raise _to_provider_error(error) from error
+        return _instance(machine, info)
+
+    async def cleanup(self, machine: KubermaticMachine, data: ProviderData) -> bool:
+        """See `KubermaticProvider.cleanup`."""
+        try:
+            response = await self._driver.delete_machine(self._request(machine))
+        except errors.NotFound:
+            return True
+        except errors.RetryAfter as error:
+            info = partial_info(error)
+            data.update(machine, lambda changed: _keep(changed, info))
+            return False
+        except errors.CloudError as error:
+            raise _to_provider_error(error) from error
+        info = MachineInfo(last_known_state=response.last_known_state)
+        data.update(machine, lambda changed: _keep(changed, info))
+        return True
+
+    def machine_metrics_labels(self, machine: KubermaticMachine) -> Mapping[str, str]:
+        """See `KubermaticProvider.machine_metrics_labels`."""
+        return self._driver.machine_metrics_labels(machine.spec.provider_spec or {})
+
+    async def migrate_uid(self, machine: KubermaticMachine, uid: str) -> None:
+        """See `KubermaticProvider.migrate_uid`."""
+        former = machine.uid
+        req = self._request(replace(machine, uid=uid))
+        try:
+            await self._driver.migrate_uid(req, former)
+        except errors.CloudError as error:
+            raise _to_provider_error(error) from error
+
+    def set_metrics_for_machines(self, machines: Sequence[KubermaticMachine]) -> None:
+        """Do nothing: drivers have no metrics of machines."""
+
+    def _request(self, machine: KubermaticMachine, user_data: bytes = b"") -> MachineRequest:
+        state = machine.provider_status
+        spec = machine.spec.provider_spec or {}
+        return MachineRequest(
+            identity=Identity(
+                cluster=self._cluster,
+                namespace=machine.namespace,
+                pool="",
+                name=machine.name,
+                uid=machine.uid,
+            ),
+            provider_spec=spec,
+            credentials=credentials_of({one: self._lookup(one) for one in references(spec)}),
+            user_data=user_data,
+            provider_id=machine.spec.provider_id,
+            last_known_state=state if isinstance(state, str) else "",
+            creation_started=True,
+        )
+
+
+def _keep(machine: KubermaticMachine, info: MachineInfo) -> None:
+    if info.last_known_state is not None:
+        machine.provider_status = info.last_known_state or None
+
+
+def _instance(machine: KubermaticMachine, info: MachineInfo) -> Instance:
+    statuses = {phase: status for status, phase in _PHASES.items()}
+    return Instance(
+        name=info.node_name or machine.name,
+        id=info.provider_id.rpartition("/")[2],
+        provider_id=info.provider_id,
+        addresses={address.address: address.type for address in info.addresses},
+        status=statuses.get(info.phase, InstanceStatus.UNKNOWN),
+    )
+
+
+def _to_provider_error(error: errors.CloudError) -> Exception:
+    """Return the error as a provider raises it: terminal, or unchanged."""
+    reason = reason_of(error)
+    return TerminalError(reason, str(error)) if reason else error

@@ -1,0 +1,250 @@
+"""Kubermatic's machines in the Hetzner Cloud: specs, labels, and servers of the Go program."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from ccm import cloud
+from ccm.cloud.configvar import Reference, Resolver
+from ccm.cloud.kubermatic import (
+    InstanceNotFound,
+    KubermaticDriver,
+    KubermaticMachine,
+    KubermaticMachineSpec,
+    OSNotSupported,
+    ProviderConfig,
+    ProviderData,
+    TerminalError,
+    ToKubermatic,
+    to_kubermatic,
+)
+from providers.hcloud import kubermatic, machines
+from providers.hcloud.testing import servers
+from tests.hcloud.harness import HcloudHarness
+
+TOKEN = Reference(kind="Secret", namespace="kube-system", name="hetzner", key="token")
+SPEC = {
+    "token": {"secretKeyRef": {"namespace": "kube-system", "name": "hetzner", "key": "token"}},
+    "serverType": "cx23",
+    "location": "fsn1",
+    "networks": ["k8s"],
+    "firewalls": None,
+    "labels": {"team": "a", "machine-uid": "not-this"},
+    "assignPublicIPv4": None,
+}
+DATA = ProviderData()
+
+
+def config(system: str = "ubuntu", **fields: Any) -> dict[str, Any]:
+    """`spec.providerSpec.value` of a machine."""
+    spec = {"cloudProvider": "hetzner", "operatingSystem": system, "operatingSystemSpec": {}}
+    return {**spec, "cloudProviderSpec": {**SPEC, **fields}}
+
+
+def machine(uid: str = "uid-1", name: str = "worker-1", **fields: Any) -> KubermaticMachine:
+    spec = KubermaticMachineSpec(provider_spec=config(**fields))
+    return KubermaticMachine(name=name, namespace="kube-system", uid=uid, spec=spec)
+
+
+def made_by_go(harness: HcloudHarness, uid: str, name: str = "worker-1") -> dict[str, Any]:
+    """A server as Kubermatic's machine-controller leaves it."""
+    labels = {"machine-uid": uid, "team": "a"}
+    order = {"server_type": "cx23", "image": "ubuntu-24.04", "labels": labels}
+    made = servers.new_server(harness.service.cloud, name, order)
+    harness.service.cloud.servers[made["id"]] = made
+    return made
+
+
+@pytest.fixture
+async def driver(harness: HcloudHarness) -> AsyncIterator[kubermatic.KubermaticMachines]:
+    async with machines.open_clients(harness.url) as clients:
+        yield kubermatic.KubermaticMachines(clients)
+
+
+@pytest.fixture
+def provider(driver: kubermatic.KubermaticMachines, harness: HcloudHarness) -> ToKubermatic:
+    data = {"token": harness.service.token.encode()}
+    return to_kubermatic(driver, lambda _: data, {}, cluster="c1")
+
+
+def native(system: str = "ubuntu", **fields: Any) -> Mapping[str, Any]:
+    """The provider spec of the driver."""
+    given = {key: value for key, value in {**SPEC, **fields}.items() if value != "absent"}
+    resolver = Resolver(lambda _: {"token": b"from secret"}, {})
+    spec = ProviderConfig(operating_system=system, cloud_provider_spec=given)
+    return kubermatic.KubermaticMachines(None).kubermatic_spec(spec, resolver)  # type: ignore[arg-type]
+
+
+# --- specs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("system", "image"), [("ubuntu", "ubuntu-24.04"), ("rockylinux", "rocky-9")]
+)
+def test_operating_system_selects_the_image(system: str, image: str) -> None:
+    assert native(system)["image"] == image
+    assert native("flatcar", image="my-image")["image"] == "my-image"
+
+
+@pytest.mark.parametrize("system", ["flatcar", "centos", "coreos", "rhel", "amzn2", ""])
+def test_operating_system_without_image_is_not_supported(system: str) -> None:
+    with pytest.raises(OSNotSupported, match="set image, or one of ubuntu, rockylinux"):
+        native(system)
+
+
+@pytest.mark.parametrize(
+    ("datacenter", "location"), [("nbg1-dc3", "nbg1"), ("fsn1-dc14", "fsn1"), ("ash-dc1", "ash")]
+)
+def test_datacenter_becomes_its_location(
+    driver: kubermatic.KubermaticMachines, datacenter: str, location: str
+) -> None:
+    given = {"serverType": "cx23", "datacenter": datacenter}
+    defaulted = driver.add_kubermatic_defaults(ProviderConfig(cloud_provider_spec=given))
+
+    assert defaulted.cloud_provider_spec == {"serverType": "cx23", "location": location}
+    assert native(datacenter=datacenter, location="")["location"] == location
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"datacenter": "4"}, "datacenter is '4'; it must be a name such as fsn1-dc14"),
+        ({"datacenter": "-dc1"}, "datacenter is '-dc1'"),
+        ({"datacenter": "fsn1-dc14", "location": "fsn1"}, "location and datacenter are both set"),
+        ({"serverTyp": "cx23"}, r"cloudProviderSpec\.serverTyp: unknown field"),
+    ],
+)
+def test_invalid_spec_gets_no_defaults(
+    driver: kubermatic.KubermaticMachines, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(cloud.InvalidArgument, match=message):
+        driver.add_kubermatic_defaults(ProviderConfig(cloud_provider_spec=fields))
+
+
+def test_datacenter_in_a_secret_is_kept(driver: kubermatic.KubermaticMachines) -> None:
+    given = ProviderConfig(cloud_provider_spec={"datacenter": SPEC["token"], "location": "fsn1"})
+
+    assert driver.add_kubermatic_defaults(given) == given
+
+
+def test_token_comes_from_the_spec_or_the_environment(
+    driver: kubermatic.KubermaticMachines,
+) -> None:
+    environ = {"HZ_TOKEN": "from env"}
+    found = Resolver(lambda _: {"token": b"from secret"}, environ)
+    read = driver.kubermatic_credentials
+
+    assert dict(read(SPEC, found)) == {"token": b"from secret"}
+    assert dict(read({}, found)) == {"token": b"from env"}
+    with pytest.raises(cloud.InvalidArgument, match="token: expected a string"):
+        read({"token": []}, found)
+
+
+async def test_invalid_names_are_found_before_the_creation(provider: ToKubermatic) -> None:
+    """A missing location, image or network is noticed, too."""
+    bad = machine(location="mars", image="beos", networks=["none"], serverType="")
+
+    with pytest.raises(TerminalError) as raised:
+        await provider.validate(bad.spec)
+    assert "serverType" in raised.value.message
+    with pytest.raises(TerminalError) as raised:
+        await provider.validate(machine(location="mars", image="beos", networks=["none"]).spec)
+    for name in ("'mars'", "'beos'", "'none'"):
+        assert f"{name} does not exist in this project" in raised.value.message
+
+
+# --- servers ------------------------------------------------------------------------------------
+
+
+async def test_server_lives_with_its_machine(
+    provider: ToKubermatic, harness: HcloudHarness
+) -> None:
+    await provider.validate(machine().spec)
+    with pytest.raises(InstanceNotFound):
+        await provider.get(machine())
+
+    made = await provider.create(machine(), DATA, "#cloud-config")
+
+    (server,) = harness.service.cloud.servers.values()
+    assert server["labels"]["machine-uid"] == "uid-1"
+    assert server["labels"]["team"] == "a"
+    assert made.provider_id == f"hcloud://{server['id']}"
+    assert await provider.get(machine()) == made
+    assert "<nil>" not in made.addresses
+    assert made.addresses[server["private_net"][0]["ip"]] == "InternalIP"
+    await _clean_up(provider, machine())
+    assert harness.service.cloud.servers == {}
+    assert await harness.beside_vms() == []
+
+
+async def _clean_up(provider: ToKubermatic, own: KubermaticMachine) -> None:
+    for _ in range(5):
+        if await provider.cleanup(own, DATA):
+            return
+    raise AssertionError("not deleted")
+
+
+async def test_server_of_the_go_program_is_taken_over_without_a_write(
+    provider: ToKubermatic, harness: HcloudHarness
+) -> None:
+    server = made_by_go(harness, "uid-1")
+    before = dict(server["labels"])
+
+    found = await provider.get(machine())
+    again = await provider.create(machine(), DATA, "")
+
+    assert found.provider_id == again.provider_id == f"hcloud://{server['id']}"
+    assert server["labels"] == before
+    assert len(harness.service.cloud.servers) == 1
+    own = machine()
+    own.spec.provider_id = found.provider_id
+    await _clean_up(provider, own)
+    assert harness.service.cloud.servers == {}
+
+
+async def test_server_with_another_uid_is_left_alone(
+    provider: ToKubermatic, harness: HcloudHarness
+) -> None:
+    server = made_by_go(harness, "uid-of-another")
+    own = machine()
+
+    with pytest.raises(InstanceNotFound):
+        await provider.get(own)
+    with pytest.raises(TerminalError) as raised:
+        await provider.create(own, DATA, "")
+    assert raised.value.reason == "CreateError"
+    own.spec.provider_id = f"hcloud://{server['id']}"
+    with pytest.raises(TerminalError, match="no labels or tags of a machine"):
+        await provider.cleanup(own, DATA)
+    assert list(harness.service.cloud.servers) == [server["id"]]
+    assert await harness.beside_vms() == []
+
+
+async def test_uid_is_migrated_and_user_labels_stay(
+    provider: ToKubermatic, harness: HcloudHarness
+) -> None:
+    await provider.create(machine("uid-a"), DATA, "")
+    go = made_by_go(harness, "uid-c", "worker-2")
+
+    await provider.migrate_uid(machine("uid-a"), "uid-b")
+    await provider.migrate_uid(machine("uid-c"), "uid-d")
+    await provider.migrate_uid(machine("uid-none"), "uid-e")
+
+    assert (await provider.get(machine("uid-b"))).name == "worker-1"
+    with pytest.raises(InstanceNotFound):
+        await provider.get(machine("uid-a"))
+    assert go["labels"] == {"machine-uid": "uid-d", "team": "a"}
+    await _clean_up(provider, machine("uid-b"))
+    await _clean_up(provider, machine("uid-d", "worker-2"))
+    assert harness.service.cloud.servers == {}
+    assert await harness.beside_vms() == []
+
+
+def test_metrics_labels_need_no_secret(driver: kubermatic.KubermaticMachines) -> None:
+    wrapped = KubermaticDriver(driver, {})
+
+    assert wrapped.machine_metrics_labels(config()) == {"size": "cx23", "location": "fsn1"}
+    assert wrapped.machine_metrics_labels({}) == {"size": ""}

@@ -1,0 +1,504 @@
+"""Kubermatic's provider interface: specs, errors, and the adapters in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from ccm import cloud
+from ccm.cloud import errors, kubermatic
+from ccm.cloud.configvar import ConfigVarString, Reference, Resolver
+from ccm.cloud.kubermatic import (
+    Instance,
+    InstanceNotFound,
+    InstanceStatus,
+    KubermaticMachine,
+    KubermaticMachineSpec,
+    OSNotSupported,
+    ProviderConfig,
+    ProviderData,
+    StatusError,
+    TerminalError,
+    credentials_of,
+    decode_config,
+    decode_spec,
+    default_operating_system,
+    encode_config,
+    from_kubermatic,
+    to_kubermatic,
+)
+from ccm.cloud.machines import Credentials, Identity, MachineInfo, MachineRequest, partial_info
+from ccm.testing.clock import advance
+
+pytestmark = pytest.mark.virtual_time
+
+REFERENCE = {"namespace": "kube-system", "name": "acme", "key": "token"}
+TOKEN = Reference(kind="Secret", **REFERENCE)
+SECRET = {"token": b"t0k3n"}
+SPEC: dict[str, Any] = {
+    "cloudProvider": "acme",
+    "cloudProviderSpec": {"token": {"secretKeyRef": REFERENCE}, "size": "big"},
+    "operatingSystem": "ubuntu",
+}
+IMAGES = {"ubuntu": "ubuntu-26.04"}
+
+
+class AcmeSpec(msgspec.Struct, frozen=True, kw_only=True):
+    size: ConfigVarString
+    token: ConfigVarString = ConfigVarString()
+    zone: ConfigVarString = ConfigVarString()
+
+
+class AcmeCloud:
+    """A cloud with servers by UID."""
+
+    def __init__(self) -> None:
+        self.servers: dict[str, dict[str, Any]] = {}
+        self.calls: list[str] = []
+        self.failure: Exception | None = None
+
+    def call(self, name: str, token: str) -> None:
+        self.calls.append(name)
+        assert token == "t0k3n"
+        if self.failure is not None:
+            raise self.failure
+
+
+class Acme:
+    """A provider as an author outside of this project writes it, partly synchronous."""
+
+    def __init__(self, account: AcmeCloud, resolver: Resolver) -> None:
+        self._account = account
+        self._resolver = resolver
+
+    def add_defaults(self, spec: KubermaticMachineSpec) -> KubermaticMachineSpec:
+        config = decode_config(spec.provider_spec)
+        native = {"zone": "north", **config.cloud_provider_spec}
+        config = msgspec.structs.replace(config, cloud_provider_spec=native)
+        return replace(spec, provider_spec=encode_config(default_operating_system(config)))
+
+    async def validate(self, spec: KubermaticMachineSpec) -> None:
+        config, native = self._read(spec)
+        self._account.call("validate", self._resolver.get_string_value(native.token))
+        if config.operating_system not in IMAGES:
+            raise OSNotSupported(f"no image for {config.operating_system}")
+        if self._resolver.get_string_value(native.size) == "huge":
+            try:
+                raise TerminalError(StatusError.INSUFFICIENT_RESOURCES, "no huge servers left")
+            except TerminalError as error:
+                raise RuntimeError("the order failed") from error
+
+    def get(self, machine: KubermaticMachine) -> Instance:
+        _, native = self._read(machine.spec)
+        self._account.call("get", self._resolver.get_string_value(native.token))
+        if machine.uid not in self._account.servers:
+            raise InstanceNotFound
+        return self._shown(machine.uid)
+
+    def get_cloud_config(self, spec: KubermaticMachineSpec) -> tuple[str, str]:
+        return "", ""
+
+    async def create(
+        self, machine: KubermaticMachine, data: ProviderData, userdata: str
+    ) -> Instance:
+        data.update(machine, lambda changed: setattr(changed, "provider_status", {"step": 1}))
+        self._account.call("create", "t0k3n")
+        server = {"name": machine.name, "userdata": userdata, "labels": {"team": "a"}}
+        self._account.servers[machine.uid] = server
+        return self._shown(machine.uid)
+
+    async def cleanup(self, machine: KubermaticMachine, data: ProviderData) -> bool:
+        self._account.call("cleanup", "t0k3n")
+        server = self._account.servers.get(machine.uid)
+        if server is None:
+            return True
+        if server.get("deleting"):
+            del self._account.servers[machine.uid]
+        server["deleting"] = True
+        return False
+
+    def machine_metrics_labels(self, machine: KubermaticMachine) -> Mapping[str, str]:
+        _, native = self._read(machine.spec)
+        return {"size": self._resolver.get_string_value(native.size)}
+
+    async def migrate_uid(self, machine: KubermaticMachine, uid: str) -> None:
+        if machine.uid in self._account.servers:
+            self._account.servers[uid] = self._account.servers.pop(machine.uid)
+
+    def set_metrics_for_machines(self, machines: Sequence[KubermaticMachine]) -> None:
+        pass
+
+    def _read(self, spec: KubermaticMachineSpec) -> tuple[ProviderConfig, AcmeSpec]:
+        config = decode_config(spec.provider_spec)
+        return config, decode_spec(config, AcmeSpec)
+
+    def _shown(self, uid: str) -> Instance:
+        return Instance(
+            name=self._account.servers[uid]["name"],
+            id=uid,
+            provider_id=f"acme://{uid}",
+            addresses={"10.0.0.1": "InternalIP", "m-1": "Hostname"},
+            status=InstanceStatus.RUNNING,
+        )
+
+
+def asking(uid: str = "u-1", **fields: Any) -> MachineRequest:
+    given = {"provider_spec": SPEC, "credentials": credentials_of({TOKEN: SECRET}), **fields}
+    identity = Identity(cluster="c1", namespace="default", pool="workers", name="m-1", uid=uid)
+    return MachineRequest(identity=identity, user_data=b"#!/bin/sh", **given)
+
+
+def sized(size: str, **fields: Any) -> dict[str, Any]:
+    return {**SPEC, "cloudProviderSpec": {**SPEC["cloudProviderSpec"], "size": size}, **fields}
+
+
+@pytest.fixture
+def account() -> AcmeCloud:
+    return AcmeCloud()
+
+
+@pytest.fixture
+def driver(account: AcmeCloud) -> kubermatic.FromKubermatic:
+    return from_kubermatic(lambda resolver: Acme(account, resolver), names=("acme",))
+
+
+# --- provider to driver -------------------------------------------------------------------------
+
+
+async def test_machine_lives_from_creation_to_deletion(
+    driver: kubermatic.FromKubermatic, account: AcmeCloud
+) -> None:
+    with pytest.raises(errors.NotFound):
+        await driver.get_machine_status(asking())
+
+    info = await driver.create_machine(asking(creation_started=True))
+    again = await driver.create_machine(asking(creation_started=True))
+
+    assert info == again or replace(info, last_known_state=None) == again
+    assert (info.provider_id, info.node_name) == ("acme://u-1", "m-1")
+    assert [(one.type, one.address) for one in info.addresses] == [
+        ("InternalIP", "10.0.0.1"),
+        ("Hostname", "m-1"),
+    ]
+    assert info.last_known_state == '{"step":1}'
+    assert account.servers["u-1"]["userdata"] == "#!/bin/sh"
+    for _ in range(2):
+        with pytest.raises(errors.RetryAfter) as raised:
+            await driver.delete_machine(asking())
+        assert raised.value.seconds == 10
+    await driver.delete_machine(asking())
+    await driver.delete_machine(asking())
+    assert account.servers == {}
+    assert account.calls.count("create") == 1
+
+
+async def test_state_is_kept_when_the_creation_fails(
+    driver: kubermatic.FromKubermatic, account: AcmeCloud
+) -> None:
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(Acme, "create", _failing_after_update)
+        with pytest.raises(errors.Internal) as raised:
+            await driver.create_machine(asking(last_known_state='{"step":0}'))
+
+    assert partial_info(raised.value).last_known_state == '{"step":1}'
+
+
+async def _failing_after_update(
+    _: Acme, machine: KubermaticMachine, data: ProviderData, __: str
+) -> Instance:
+    data.update(machine, lambda changed: setattr(changed, "provider_status", {"step": 1}))
+    raise RuntimeError("lost")
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "reason"),
+    [
+        (sized("big", operatingSystem="flatcar"), errors.InvalidArgument, "InvalidConfiguration"),
+        (sized("huge"), errors.ResourceExhausted, "InsufficientResources"),
+        (sized("big", unknown=1), errors.InvalidArgument, "InvalidConfiguration"),
+    ],
+)
+async def test_terminal_error_keeps_its_reason_and_nothing_is_created(
+    driver: kubermatic.FromKubermatic,
+    account: AcmeCloud,
+    spec: dict[str, Any],
+    kind: type[errors.CloudError],
+    reason: str,
+) -> None:
+    """The reason is kept when the error is the cause of another error, too."""
+    with pytest.raises(kind) as raised:
+        await driver.create_machine(asking(provider_spec=spec))
+
+    assert kubermatic.reason_of(raised.value) == reason
+    assert "create" not in account.calls
+
+
+async def test_validation_is_cached_until_spec_or_secret_changes(
+    driver: kubermatic.FromKubermatic, account: AcmeCloud
+) -> None:
+    bad = sized("big", operatingSystem="flatcar")
+
+    async def validations(request: MachineRequest) -> int:
+        account.servers.clear()
+        with suppress(errors.InvalidArgument):
+            await driver.create_machine(request)
+        return account.calls.count("validate")
+
+    assert [await validations(asking()) for _ in range(2)] == [1, 1]
+    assert [await validations(asking(provider_spec=bad)) for _ in range(2)] == [2, 2]
+    other = credentials_of({TOKEN: SECRET, replace(TOKEN, key="user"): {"user": b"x"}})
+    assert await validations(asking(provider_spec=bad, credentials=other)) == 3
+    await advance(kubermatic.MAX_AGE_S)
+    assert await validations(asking()) == 4
+
+
+async def test_outage_during_validation_is_not_cached(
+    driver: kubermatic.FromKubermatic, account: AcmeCloud
+) -> None:
+    async def outage(_: Acme, __: KubermaticMachineSpec) -> None:
+        raise TimeoutError
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(Acme, "validate", outage)
+        with pytest.raises(errors.DeadlineExceeded):
+            await driver.create_machine(asking())
+
+    assert (await driver.create_machine(asking())).provider_id == "acme://u-1"
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("broken"), errors.NotFound("no project")])
+async def test_only_instance_not_found_is_absence(
+    driver: kubermatic.FromKubermatic, account: AcmeCloud, failure: Exception
+) -> None:
+    failure.__cause__ = InstanceNotFound()
+    account.failure = failure
+
+    with pytest.raises(errors.Internal):
+        await driver.get_machine_status(asking())
+
+
+async def test_missing_secret_is_named(driver: kubermatic.FromKubermatic) -> None:
+    with pytest.raises(errors.InvalidArgument, match="Secret kube-system/acme does not exist"):
+        await driver.get_machine_status(asking(credentials=credentials_of({TOKEN: None})))
+    with pytest.raises(errors.InvalidArgument, match="lacks the key token"):
+        await driver.get_machine_status(asking(credentials=credentials_of({TOKEN: {"a": b""}})))
+
+
+async def test_uid_is_migrated_and_other_labels_stay(
+    driver: kubermatic.FromKubermatic, account: AcmeCloud
+) -> None:
+    await driver.create_machine(asking("u-1"))
+
+    await driver.migrate_uid(asking("u-2"), "u-1")
+    await driver.migrate_uid(asking("u-3"), "u-none")
+
+    assert (await driver.get_machine_status(asking("u-2"))).provider_id == "acme://u-2"
+    assert account.servers["u-2"]["labels"] == {"team": "a"}
+
+
+def test_metrics_labels_have_a_size_without_secrets(driver: kubermatic.FromKubermatic) -> None:
+    assert driver.machine_metrics_labels(SPEC) == {"size": "big"}
+    assert driver.machine_metrics_labels({"cloudProvider": 5}) == {"size": ""}
+
+
+# --- provider specs -----------------------------------------------------------------------------
+
+
+def test_config_names_every_wrong_field() -> None:
+    with pytest.raises(errors.InvalidArgument) as raised:
+        decode_config({"cloudProvider": 5, "sshPublicKeys": "key", "opratingSystem": "ubuntu"})
+
+    for field in ("cloudProvider", "sshPublicKeys", "opratingSystem"):
+        assert f"spec.providerSpec.value.{field}: " in str(raised.value)
+    with pytest.raises(errors.InvalidArgument, match=r"spec\.providerSpec\.value is missing"):
+        decode_config(None)
+
+
+def test_nulls_and_empty_config_are_accepted() -> None:
+    assert decode_config({}) == ProviderConfig()
+    assert decode_config({"network": None, "sshPublicKeys": None}) == ProviderConfig()
+
+
+@pytest.mark.parametrize(
+    ("system", "given", "wanted"),
+    [
+        ("ubuntu", None, {"distUpgradeOnBoot": False}),
+        ("centos", None, {"distUpgradeOnBoot": False}),
+        ("rockylinux", {"own": 1}, {"own": 1}),
+        (
+            "flatcar",
+            {"disableAutoUpdate": True, "own": 1},
+            {
+                "disableAutoUpdate": True,
+                "disableLocksmithD": False,
+                "disableUpdateEngine": False,
+                "provisioningUtility": "ignition",
+            },
+        ),
+    ],
+)
+def test_operating_system_spec_has_defaults(
+    system: str, given: dict[str, Any] | None, wanted: dict[str, Any]
+) -> None:
+    config = ProviderConfig(operating_system=system, operating_system_spec=given)
+
+    assert default_operating_system(config).operating_system_spec == wanted
+
+
+def test_unknown_operating_system_is_not_supported() -> None:
+    with pytest.raises(OSNotSupported, match="operatingSystem is 'beos'; it must be one of ubuntu"):
+        default_operating_system(ProviderConfig(operating_system="beos"))
+
+
+# --- driver to provider -------------------------------------------------------------------------
+
+
+class Native(cloud.Driver[AcmeCloud]):
+    """A driver of the same cloud that serves Kubermatic's machines."""
+
+    provider_names = ("acme",)
+
+    async def create_machine(self, req: MachineRequest) -> MachineInfo:
+        self._check(req)
+        if req.provider_spec["size"] == "huge":
+            raise errors.ResourceExhausted("no huge servers left")
+        server = {"name": req.identity.name, "userdata": req.user_data.decode(), "state": "new"}
+        self.spi.servers.setdefault(req.identity.uid, server)
+        return MachineInfo(provider_id=f"acme://{req.identity.uid}", last_known_state="ordered")
+
+    async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
+        assert req.provider_id
+        self.spi.servers[req.identity.uid]["state"] = "ready"
+        return await self.get_machine_status(req)
+
+    async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
+        self._check(req)
+        if req.identity.uid not in self.spi.servers:
+            raise errors.NotFound("no such server")
+        return MachineInfo(
+            provider_id=f"acme://{req.identity.uid}",
+            node_name=req.identity.name,
+            addresses=(cloud.NodeAddress(type="InternalIP", address="10.0.0.1"),),
+            phase=cloud.Phase.RUNNING,
+        )
+
+    async def delete_machine(self, req: MachineRequest) -> cloud.DeleteMachineResponse:
+        self._check(req)
+        if self.spi.servers.pop(req.identity.uid, None):
+            raise errors.RetryAfter("in progress", seconds=2)
+        return cloud.DeleteMachineResponse()
+
+    async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:
+        raise NotImplementedError
+
+    async def validate_spec(
+        self, spec: Mapping[str, Any], credentials: Credentials, live: bool
+    ) -> Sequence[cloud.Problem]:
+        assert live
+        bad = spec["size"] == "none"
+        return [cloud.Problem(field="size", message="'none' is no size")] if bad else []
+
+    def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
+        return {"size": str(spec["size"])}
+
+    def add_kubermatic_defaults(self, config: ProviderConfig) -> ProviderConfig:
+        native = {"zone": "north", **config.cloud_provider_spec}
+        return msgspec.structs.replace(config, cloud_provider_spec=native)
+
+    def kubermatic_spec(self, config: ProviderConfig, resolver: Resolver) -> Mapping[str, Any]:
+        if config.operating_system not in IMAGES:
+            raise OSNotSupported(f"no image for {config.operating_system!r}")
+        spec = decode_spec(config, AcmeSpec)
+        return {"size": resolver.get_string_value(spec.size), "image": IMAGES["ubuntu"]}
+
+    def kubermatic_credentials(self, spec: Mapping[str, Any], resolver: Resolver) -> Credentials:
+        token = ConfigVarString.decode(spec.get("token"))
+        text = resolver.get_string_value_or_env(token, "ACME_TOKEN")
+        return Credentials({"token": text.encode()})
+
+    async def migrate_uid(self, req: MachineRequest, former: str) -> None:
+        self.spi.servers[req.identity.uid] = self.spi.servers.pop(former)
+
+    def _check(self, req: MachineRequest) -> None:
+        assert dict(req.credentials) == SECRET
+
+
+@pytest.fixture
+def provider(account: AcmeCloud) -> kubermatic.ToKubermatic:
+    return to_kubermatic(Native(account), lambda _: SECRET, {}, cluster="c1")
+
+
+def machine(uid: str = "u-1", spec: Mapping[str, Any] = SPEC) -> KubermaticMachine:
+    return KubermaticMachine(
+        name="m-1", namespace="default", uid=uid, spec=KubermaticMachineSpec(provider_spec=spec)
+    )
+
+
+async def test_driver_serves_the_provider_interface(
+    provider: kubermatic.ToKubermatic, account: AcmeCloud
+) -> None:
+    own, data = machine(), ProviderData()
+    with pytest.raises(InstanceNotFound):
+        await provider.get(own)
+    await provider.validate(own.spec)
+
+    made = await provider.create(own, data, "#!")
+    found = await provider.get(own)
+
+    assert made == found
+    assert (made.id, made.provider_id, made.status) == ("u-1", "acme://u-1", InstanceStatus.RUNNING)
+    assert own.provider_status == "ordered"
+    assert account.servers["u-1"] == {"name": "m-1", "userdata": "#!", "state": "ready"}
+    await provider.migrate_uid(own, "u-2")
+    moved = machine("u-2")
+    assert [await provider.cleanup(moved, data) for _ in range(3)] == [False, True, True]
+    assert provider.machine_metrics_labels(own) == {"size": "big"}
+    assert provider.get_cloud_config(own.spec) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (sized("huge"), "InsufficientResources"),
+        (sized("big", operatingSystem="beos"), "InvalidConfiguration"),
+    ],
+)
+async def test_error_of_the_driver_is_terminal_for_the_provider(
+    provider: kubermatic.ToKubermatic, spec: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(TerminalError) as raised:
+        await provider.create(machine(spec=spec), ProviderData(), "")
+
+    assert raised.value.reason == reason
+
+
+async def test_problems_of_the_driver_are_terminal(provider: kubermatic.ToKubermatic) -> None:
+    with pytest.raises(TerminalError, match="size: 'none' is no size"):
+        await provider.validate(machine(spec=sized("none")).spec)
+
+
+async def test_invalid_spec_never_blocks_a_lookup_or_deletion(
+    provider: kubermatic.ToKubermatic, account: AcmeCloud
+) -> None:
+    await provider.create(machine(), ProviderData(), "")
+    broken = machine(spec=sized("big", operatingSystem="beos", opratingSystem=1))
+
+    assert (await provider.get(broken)).id == "u-1"
+    assert await provider.cleanup(broken, ProviderData()) is False
+    assert account.servers == {}
+
+
+def test_defaults_are_visible_in_the_spec(provider: kubermatic.ToKubermatic) -> None:
+    spec = provider.add_defaults(machine().spec)
+
+    assert spec.provider_spec is not None
+    assert spec.provider_spec["cloudProviderSpec"] == {
+        "zone": "north",
+        "token": {"secretKeyRef": REFERENCE},
+        "size": "big",
+    }
