@@ -721,14 +721,21 @@ def to_machine(req: MachineRequest) -> KubermaticMachine:
         spec=KubermaticMachineSpec(
             provider_spec=deepcopy(dict(req.provider_spec)), provider_id=req.provider_id
         ),
-        provider_status=msgspec.json.decode(state) if state else None,
+        provider_status=_provider_status(state),
     )
+
+
+def _provider_status(state: str) -> Any:
+    try:
+        return msgspec.json.decode(state) if state else None
+    except msgspec.DecodeError:
+        return state  # a string is stored as it is
 
 
 def _stored(machine: KubermaticMachine, req: MachineRequest) -> str | None:
     """Return the provider's state to store with the machine; None = unchanged."""
     status = machine.provider_status
-    state = "" if status is None else _ORDERED.encode(status).decode()
+    state = status or "" if isinstance(status, str | None) else _ORDERED.encode(status).decode()
     return None if state == req.last_known_state else state
 
 

@@ -31,7 +31,7 @@ from ccm.machines.orphans import (
     OrphanDecision,
     Sighting,
 )
-from ccm.machines.settings import MachineSettings
+from ccm.machines.settings import DEFAULT_CREATION_S, MachineSettings
 from ccm.model import Node
 from ccm.model.machines import Machine, MachineClass
 from ccm.model.names import NORMAL, WARNING
@@ -381,6 +381,6 @@ def _node_patch(
     if machines:
         return node_metadata.managed_patch(node, settings)
     age = age_s(node, now)
-    if age is None or age <= settings.creation_timeout_s:
+    if age is None or age <= (settings.creation_timeout_s or DEFAULT_CREATION_S):
         return None
     return node_metadata.unmanaged_patch(node, settings)

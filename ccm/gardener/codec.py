@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -15,16 +14,15 @@ from ccm.gardener.decoding import (
     DEPLOYMENT_STATUS,
     NAMES,
     SET_STATUS,
-    annotations_of,
     is_recorded_in_state,
     machine,
     machine_class,
     machine_deployment,
     machine_set,
-    without_empty,
 )
 from ccm.kube.resources import ResourceKind
 from ccm.machines.codec import Codec
+from ccm.machines.documents import annotations_of, to_plain, to_text, without_empty
 from ccm.machines.rollout import SetChange, SetCreation
 from ccm.model import OwnerReference
 from ccm.model.machines import (
@@ -41,7 +39,6 @@ from ccm.model.machines import (
     SetStatus,
 )
 from ccm.model.patches import Patch, merge_patch, uid_precondition, version_precondition
-from ccm.model.times import format_time
 
 _PUSHED = (
     "nodeTemplate",
@@ -102,15 +99,15 @@ class GardenerCodec(Codec):
             "currentStatus": {
                 "phase": phase,
                 "timeoutActive": status.timeout_active,
-                "lastUpdateTime": _text(status.since),
-                "preserveExpiryTime": _text(status.preserve_until),
+                "lastUpdateTime": to_text(status.since),
+                "preserveExpiryTime": to_text(status.preserve_until),
             },
             "lastOperation": {
                 "description": status.description,
                 "errorCode": status.code or None,
                 "state": status.state,
                 "type": status.kind,
-                "lastUpdateTime": _text(status.updated),
+                "lastUpdateTime": to_text(status.updated),
             },
             "lastKnownState": _state_to_store(obj, status.known_state) or None,
         }
@@ -192,10 +189,10 @@ class GardenerCodec(Codec):
         """Return the body of a new set of a deployment."""
         spec: documents.MachineDeploymentSpec = obj.source.spec
         mark = {names.LABEL_TEMPLATE_HASH: making.name.hash}
-        whole = _plain(spec.template)
+        whole = to_plain(spec.template)
         labels = {**obj.template.labels, **mark}
         whole["metadata"] = {**whole.get("metadata", {}), "labels": labels}
-        selector = _plain(spec.selector) if spec.selector else {}
+        selector = to_plain(spec.selector) if spec.selector else {}
         selector["matchLabels"] = {**selector.get("matchLabels", {}), **mark}
         return {
             "metadata": {
@@ -204,7 +201,7 @@ class GardenerCodec(Codec):
                 "labels": labels,
                 "annotations": dict(making.annotations),
                 "finalizers": [names.FINALIZER],
-                "ownerReferences": [_plain(reference)],
+                "ownerReferences": [to_plain(reference)],
             },
             "spec": {
                 "replicas": making.replicas,
@@ -223,7 +220,7 @@ class GardenerCodec(Codec):
         if change.copies:
             wanted: documents.MachineDeploymentSpec = owner.source.spec
             before, after = (
-                without_empty(_plain(source.template.source.spec)) for source in (obj, owner)
+                without_empty(to_plain(source.template.source.spec)) for source in (obj, owner)
             )
             spec |= {
                 "template": {"spec": merge_patch(before, after)},
@@ -267,8 +264,8 @@ class GardenerCodec(Codec):
         wanted = kept | dict(new_labels) | {names.LABEL_UPDATE_RESULT: names.UPDATE_SUCCESSFUL}
         metadata: dict[str, Any] = uid_precondition(obj) | version_precondition(obj)
         metadata["labels"] = merge_patch(obj.labels, wanted)
-        metadata["ownerReferences"] = [_plain(reference)]
-        return {"metadata": metadata, "spec": {"class": _plain(new.template.source.spec.class_)}}
+        metadata["ownerReferences"] = [to_plain(reference)]
+        return {"metadata": metadata, "spec": {"class": to_plain(new.template.source.spec.class_)}}
 
     def revert_patch(self, obj: MachineDeployment, to: MachineSet | None) -> Patch:
         """Return the patch that restores the template of the set `to` and ends the rollback.
@@ -278,7 +275,7 @@ class GardenerCodec(Codec):
         metadata: dict[str, Any] = uid_precondition(obj) | version_precondition(obj)
         spec: dict[str, Any] = {"rollbackTo": None}
         if to is not None:
-            before, after = (_plain(source.template.source) for source in (obj, to))
+            before, after = (to_plain(source.template.source) for source in (obj, to))
             labels = dict(to.template.labels)
             labels.pop(names.LABEL_TEMPLATE_HASH, None)
             after["metadata"] = {**after.get("metadata", {}), "labels": labels}
@@ -311,7 +308,7 @@ class GardenerCodec(Codec):
     def class_conditions_patch(self, obj: MachineClass, conditions: Iterable[Condition]) -> Patch:
         """Return the patch that writes the conditions of a class."""
         converted = _conditions(conditions, documents.ObjectCondition) or ()
-        plain = [_plain(condition) for condition in converted]
+        plain = [to_plain(condition) for condition in converted]
         return {"metadata": version_precondition(obj), "status": {"conditions": plain}}
 
 
@@ -320,7 +317,7 @@ CODEC = GardenerCodec()
 
 def _machine_spec(template: documents.MachineTemplateSpec) -> dict[str, Any]:
     timeout = _timeout(template)
-    return _plain(template.spec) | ({"creationTimeout": timeout} if timeout else {})
+    return to_plain(template.spec) | ({"creationTimeout": timeout} if timeout else {})
 
 
 def _timeout(template: documents.MachineTemplateSpec) -> str:
@@ -338,21 +335,17 @@ def _without_nulls(document: Any) -> Any:
     return {key: _without_nulls(value) for key, value in document.items() if value is not None}
 
 
-def _plain(struct: msgspec.Struct) -> dict[str, Any]:
-    return dict(msgspec.to_builtins(struct))
-
-
 def _with_zeros(struct: msgspec.Struct) -> dict[str, Any]:
     zero = {
         field.encode_name: field.default if isinstance(field.default, int) else None
         for field in msgspec.structs.fields(struct)
     }
-    return zero | _plain(struct)
+    return zero | to_plain(struct)
 
 
 def _comparable(status: documents.MachineDeploymentStatus) -> dict[str, Any]:
     """Return the fields that are set, with conditions in a fixed order."""
-    plain = {key: value for key, value in _plain(status).items() if value is not None}
+    plain = {key: value for key, value in to_plain(status).items() if value is not None}
     if conditions := plain.get("conditions"):
         plain["conditions"] = sorted(conditions, key=lambda condition: str(condition["type"]))
     return plain
@@ -364,10 +357,10 @@ def _conditions(conditions: Iterable[Condition], kind: type[Any]) -> list[Any] |
         kind(
             type=condition.type,
             status=condition.status,
-            last_transition_time=_text(condition.since),
+            last_transition_time=to_text(condition.since),
             reason=condition.reason,
             message=condition.message,
-            **({"last_update_time": _text(condition.updated)} if times else {}),
+            **({"last_update_time": to_text(condition.updated)} if times else {}),
         )
         for condition in conditions
     ] or None
@@ -377,7 +370,7 @@ def _last(operation: Operation) -> documents.LastOperation:
     return documents.LastOperation(
         description=operation.description,
         error_code=operation.code,
-        last_update_time=_text(operation.updated),
+        last_update_time=to_text(operation.updated),
         state=operation.state,
         type=operation.kind,
     )
@@ -398,7 +391,3 @@ def _state_to_store(obj: Machine, state: str) -> str:
     if is_recorded_in_state(obj.source) and not obj.provider_id:
         return f"{names.STATE_CREATION}{obj.uid} {state}"
     return state
-
-
-def _text(moment: datetime | None) -> str | None:
-    return format_time(moment) if moment is not None else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,14 @@ from ccm.cloud.machines import IMPORT_ANNOTATION
 from ccm.gardener import names
 from ccm.gardener import types as documents
 from ccm.machines import reasons, replicas
+from ccm.machines.documents import (
+    as_string_map,
+    clamp_s,
+    labels_of,
+    selector_faults,
+    to_phase,
+    without_empty,
+)
 from ccm.machines.replicas import DEFAULT_PRIORITY
 from ccm.machines.settings import Names
 from ccm.model import names as kubernetes
@@ -25,18 +33,17 @@ from ccm.model.machines import (
     MachineSet,
     MachineStatus,
     Operation,
-    Phase,
     SetStatus,
     Strategy,
     Template,
 )
 from ccm.model.meta import KubeObject
 from ccm.model.owners import controller_uid
-from ccm.model.selectors import BadSelectorError, LabelSelector
 from ccm.model.times import EPOCH, parse_optional_time
 
 NAMES = Names(
     finalizer=names.FINALIZER,
+    owner_finalizer=names.FINALIZER,
     secret_finalizer=names.FINALIZER_SECRET,
     priority=names.ANNOTATION_PRIORITY,
     default_priority=names.DEFAULT_PRIORITY,
@@ -99,7 +106,6 @@ NAMES = Names(
 )
 """Names of Gardener's API group."""
 
-_MOST_S = 2**31 - 1
 _STRATEGIES = {strategy.value: strategy for strategy in Strategy}
 _MANUAL = "Manual"
 _ORCHESTRATIONS = ("Auto", _MANUAL)
@@ -213,7 +219,7 @@ def _gaps(obj: documents.MachineClass) -> Iterator[str]:
 def _status(obj: documents.Machine) -> MachineStatus:
     status, current, last = obj.status, obj.status.current_status, obj.status.last_operation
     return MachineStatus(
-        phase=_phase(current.phase),
+        phase=to_phase(current.phase),
         description=last.description,
         code=last.error_code,
         state=last.state,
@@ -226,13 +232,6 @@ def _status(obj: documents.Machine) -> MachineStatus:
         addresses=tuple(status.addresses or ()),
         conditions=tuple(status.conditions or ()),
     )
-
-
-def _phase(text: str) -> Phase:
-    try:
-        return Phase(text)
-    except ValueError:
-        return Phase.FOREIGN
 
 
 def _creation_started(obj: documents.Machine) -> bool:
@@ -383,29 +382,12 @@ def _faults(spec: documents.MachineSetSpec | documents.MachineDeploymentSpec) ->
     """
     if spec.replicas < 0:
         yield f"spec.replicas is {spec.replicas}; it must be 0 or more"
-    yield from _selector_faults(spec.selector, labels_of(spec.template))
+    yield from selector_faults(spec.selector, labels_of(spec.template))
     class_ = spec.template.spec.class_
     if class_.kind != names.CLASS_KIND:
         yield f"spec.template.spec.class.kind is {class_.kind!r}; it must be {names.CLASS_KIND}"
     if not class_.name:
         yield f"spec.template.spec.class.name is empty; set the name of a {names.CLASS_KIND}"
-
-
-def _selector_faults(selector: LabelSelector | None, labels: Mapping[str, str]) -> Iterator[str]:
-    if selector is None or not (selector.match_labels or selector.match_expressions):
-        yield "spec.selector selects everything; set the labels of the template"
-        return
-    try:
-        terms = selector.requirements()
-    except BadSelectorError as error:
-        yield f"spec.selector: {error}"
-        return
-    missing = [term.key for term in terms if not term.matches(labels)]
-    if missing:
-        yield (
-            f"spec.selector requires {', '.join(sorted(missing))}, which "
-            "spec.template.metadata.labels do not match; make them agree"
-        )
 
 
 def _strategy_faults(strategy: documents.Strategy) -> Iterator[str]:
@@ -432,23 +414,6 @@ def _strategy_faults(strategy: documents.Strategy) -> Iterator[str]:
     if not rolls and update is not None and update.orchestration_type not in _ORCHESTRATIONS:
         present = repr(update.orchestration_type)
         yield f"{where}.{name}.orchestrationType is {present}; it must be Auto or Manual"
-
-
-def labels_of(template: documents.MachineTemplateSpec) -> Mapping[str, str]:
-    """Return the labels that a template gives its machines."""
-    return as_string_map((template.metadata or {}).get("labels"))
-
-
-def as_string_map(mapping: Any) -> Mapping[str, str]:
-    """Return the value as a mapping of strings, without nulls; empty if it is not a mapping."""
-    if not isinstance(mapping, Mapping):
-        return {}
-    return {str(key): str(value) for key, value in mapping.items() if value is not None}
-
-
-def annotations_of(template: documents.MachineTemplateSpec) -> Mapping[str, str]:
-    """Return the annotations that a template gives its machines."""
-    return as_string_map((template.metadata or {}).get("annotations"))
 
 
 def _conditions(conditions: Iterable[documents.ObjectCondition] | None) -> tuple[Condition, ...]:
@@ -485,21 +450,3 @@ def _failed(machines: Iterable[documents.MachineSummary] | None) -> tuple[Failed
         )
         for machine in machines or ()
     )
-
-
-def without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields without empty ones, at every depth; Go programs write empty fields."""
-    inner = {
-        key: without_empty(value) if isinstance(value, Mapping) else value
-        for key, value in fields.items()
-    }
-    return {key: value for key, value in inner.items() if value not in (None, "", {}, [])}
-
-
-def clamp_s(seconds: int) -> float:
-    """Return a number of seconds, limited to the range of 32 bits.
-
-    A CustomResourceDefinition other than ours may allow larger values, which exceed the range of
-    timestamps.
-    """
-    return float(max(-_MOST_S, min(seconds, _MOST_S)))

@@ -107,6 +107,7 @@ class ResourceKind(Generic[T]):
         document: type of the JSON document, if it differs from `type`; else None.
         convert: converts a document to `type`, as Kubernetes converts the versions of an API group
             to one internal type; None = no conversion.
+        has_status: whether the status is a subresource; else it is written with the object.
         complete: whether `type` has every field of the kind, so that replacing an object (PUT)
             erases no field.
     """
@@ -119,6 +120,7 @@ class ResourceKind(Generic[T]):
     type: type[T]
     document: Any = None
     convert: Callable[[Any], T] | None = None
+    has_status: bool = True
     complete: bool = False
     object_decoder: msgspec.json.Decoder[Any] = field(init=False, repr=False)
     page_decoder: msgspec.json.Decoder[ItemList[Any]] = field(init=False, repr=False)
@@ -168,7 +170,7 @@ class ResourceKind(Generic[T]):
         parts.append(self.plural)
         if name:
             parts.append(quote(name, safe=""))
-        if subresource:
+        if subresource and (self.has_status or subresource != "status"):
             parts.append(subresource)
         return "/".join(parts)
 

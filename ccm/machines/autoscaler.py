@@ -107,7 +107,8 @@ def node_marks(
     """
     holds = is_rolling or updates
     for old in olds:
-        becomes_old = is_rolling and settings.names.old_taint not in old.annotations
+        taint = settings.names.old_taint
+        becomes_old = is_rolling and bool(taint) and taint not in old.annotations
         yield from _marks(old, settings, holds=holds, is_old=True if becomes_old else None)
     if new is not None:
         is_new_again = settings.names.old_taint in new.annotations
@@ -129,6 +130,8 @@ def old_set_annotation(
 
     Value None = remove the annotation; empty = no change.
     """
+    if not names.old_taint:
+        return {}
     if is_new:
         return {names.old_taint: None} if names.old_taint in machine_set.annotations else {}
     return (

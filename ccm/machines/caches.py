@@ -249,6 +249,14 @@ class Caches:
             plurals = " and ".join(missing_kind.plural for missing_kind in missing)
             raise ResourcesNotServed(f"{group} has no {plurals}; apply manifests/crds.yaml")
 
+    def machine_of_node(self, node: Node) -> Machine | None:
+        """Return the machine that a node's label or annotation names; None = unknown."""
+        names = self._settings.names
+        key = node.annotations.get(names.key_annotation) if names.key_annotation else None
+        if key is None:
+            key = f"{self.namespace}/{node.labels.get(names.machine_label, '')}"
+        return self.machines.store.get(key)
+
     # --- classes ------------------------------------------------------------------------------
 
     def class_of(self, machine: Machine) -> ResolvedClass:

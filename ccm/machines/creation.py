@@ -82,8 +82,8 @@ class PassResult:
 def is_claimed(machine: Machine, machine_class: ResolvedClass, settings: MachineSettings) -> bool:
     """Return whether the object has all metadata that the creation of its VM requires."""
     return (
-        settings.names.finalizer in (machine.metadata.finalizers or ())
-        and bool(machine.annotation(settings.names.priority))
+        set(settings.names.machine_finalizers) <= set(machine.finalizers)
+        and (not settings.names.priority or bool(machine.annotation(settings.names.priority)))
         and (
             is_id(machine.annotation(settings.names.token_id))
             or not needs_token(machine_class, settings)
@@ -134,6 +134,7 @@ def success_result(
             status=replace(
                 base,
                 phase=Phase.PENDING,
+                addresses=_addresses(machine, vm) if settings.stores_addresses else (),
                 description=CREATING_TEXT,
                 state=OperationState.PROCESSING.value,
                 timeout_active=True,
@@ -186,7 +187,8 @@ def failure_result(
     if initializing:
         description = f"Provider error: {text}. Initialize VM Instance"
     is_lost = initializing and info.phase is vms.Phase.FAILED
-    is_late = (now - machine.created).total_seconds() > settings.of(machine).creation_timeout_s
+    limit_s = settings.of(machine).creation_timeout_s
+    is_late = limit_s is not None and (now - machine.created).total_seconds() > limit_s
     phase = Phase.FAILED if is_lost or is_late else Phase.CRASH_LOOP
     after_s = SHORT_S if initializing else _retry_s(error, settings)
     keeps = initializing or isinstance(error, (*_TRANSIENT, errors.ResourceExhausted))
@@ -392,8 +394,10 @@ def claim_patch(obj: Machine, names: Names, token_id: str, *, records: bool) -> 
     """
     if obj.is_deleting:
         raise StaleObject
-    finalizer_patch = add_finalizer_patch(obj, names.finalizer, strategic=False)
-    wanted = {} if names.priority in obj.annotations else {names.priority: names.default_priority}
+    finalizer_patch = add_finalizer_patch(obj, *names.machine_finalizers, strategic=False)
+    wanted = {}
+    if names.priority and names.priority not in obj.annotations:
+        wanted[names.priority] = names.default_priority
     if token_id:
         wanted[names.token_id] = token_id
     if records and not obj.provider_id and not obj.creation_started:

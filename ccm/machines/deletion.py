@@ -248,6 +248,10 @@ def deletion_state(machine: Machine, settings: MachineSettings) -> DeletionState
         noted = None
     if noted is None or noted.uid != machine.uid:
         noted = DeletionState(uid=machine.uid)
+    names = settings.names
+    if names.second_finalizer in machine.finalizers and names.finalizer not in machine.finalizers:
+        # Another program has deleted the VM, and removed the finalizer that protected it.
+        noted = msgspec.structs.replace(noted, stage=DeletionStage.NODE)
     described = marked_stage(machine)
     if described is not None and _RANKS[described] > _RANKS[noted.stage]:
         return msgspec.structs.replace(noted, stage=described)
@@ -509,11 +513,9 @@ def is_its_node(machine: Machine, node: Node) -> bool:
 
 
 def node_name_by_label(machine: Machine, nodes: Sequence[Node], settings: MachineSettings) -> str:
-    """Return the name of the node that has the machine's name in a label; empty = none."""
+    """Return the name of the node with the machine's label; empty = none."""
     for node in nodes:
-        if node.labels.get(settings.names.machine_label) == machine.name and is_its_node(
-            machine, node
-        ):
+        if settings.names.is_labeled(node, machine) and is_its_node(machine, node):
             return node.name
     return ""
 

@@ -140,8 +140,8 @@ class ConfirmedVMs:
         """
         if not deletion.is_its_node(machine, node):
             return False
-        name = node.labels.get(self._caches.settings.names.machine_label)
-        return name == machine.name or self.owns_vm(machine)
+        is_labeled = self._caches.settings.names.is_labeled(node, machine)
+        return is_labeled or self.owns_vm(machine)
 
     async def confirm(self, machine: Machine, machine_class: ResolvedClass) -> bool:
         """Ask the cloud whether a machine owns the VM of its provider ID.

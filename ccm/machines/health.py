@@ -431,7 +431,7 @@ def _description(
     if machine.phase in in_place_update.UNDER_WAY:
         return _in_place_description(machine, node, cause, own)
     if machine.phase is Phase.PENDING:
-        limit = timedelta(seconds=own.creation_timeout_s)
+        limit = timedelta(seconds=own.creation_timeout_s or 0.0)
         return f"{prefix} failed to join the cluster in {format_duration(limit)}"
     reason = f"its node object {machine.node_name} is missing"
     if node is not None:

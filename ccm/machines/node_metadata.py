@@ -64,16 +64,22 @@ def patch(
         join_annotations: annotations to set when the node joins; none is set if the node, or this
             patch, has one of them.
     """
+    names, own_labels = settings.names, settings.names.node_labels(machine)
+    if not names.applied:
+        # Nothing records what was applied, so a value that differs may be another writer's.
+        machine = _without_present(machine, node)
     before, wanted = applied_metadata(node, settings), wanted_metadata(machine)
-    labels = {**machine.node_labels, settings.names.machine_label: machine.name}
+    labels = {**machine.node_labels, **own_labels}
     metadata: dict[str, Any] = {}
     if changed := _changes(node.labels, labels, before.metadata.labels or {}):
         metadata["labels"] = changed
     annotations = _changes(
         node.annotations, machine.node_annotations, before.metadata.annotations or {}
     )
-    if wanted != before:
-        annotations[settings.names.applied] = _ORDERED.encode(wanted).decode()
+    if wanted != before and names.applied:
+        annotations[names.applied] = _ORDERED.encode(wanted).decode()
+    if names.key_annotation and node.annotations.get(names.key_annotation) != machine.key:
+        annotations[names.key_annotation] = machine.key
     if settings.names.unmanaged in node.annotations:
         annotations[settings.names.unmanaged] = None
     finalizer_patch = (
@@ -101,6 +107,23 @@ def patch(
     # the kubelet cause no conflict.
     version = version_precondition(node) if spec_patch or initial else {}
     return {**spec_patch, "metadata": uid_precondition(node) | version | metadata}
+
+
+def _without_present(machine: Machine, node: Node) -> Machine:
+    """Return the machine without metadata whose key its node has."""
+    present = {(taint.key, taint.effect) for taint in node.taints}
+    return msgspec.structs.replace(
+        machine,
+        node_labels={
+            key: text for key, text in machine.node_labels.items() if key not in node.labels
+        },
+        node_annotations={
+            key: text
+            for key, text in machine.node_annotations.items()
+            if key not in node.annotations
+        },
+        taints=[taint for taint in machine.taints if (taint.key, taint.effect) not in present],
+    )
 
 
 def wanted_metadata(machine: Machine) -> AppliedMetadata:
@@ -159,7 +182,7 @@ def unmanaged_patch(node: Node, settings: MachineSettings) -> Patch | None:
     None = up to date.
     """
     metadata: dict[str, Any] = {}
-    if node.annotations.get(settings.names.unmanaged) != "1":
+    if settings.names.unmanaged and node.annotations.get(settings.names.unmanaged) != "1":
         metadata["annotations"] = {settings.names.unmanaged: "1"}
     if released := release_patch(node, settings):
         metadata |= released["metadata"]

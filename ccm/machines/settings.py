@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ccm.cloud.machines import Identity
+from ccm.model import Node
 from ccm.model.machines import Machine
+
+DEFAULT_CREATION_S = 1200.0
+"""Seconds in which machines usually join; also where their creation has no timeout (Gardener's
+MCM)."""
 
 _OWN = (
     "creation_timeout_s",
@@ -26,7 +31,10 @@ class Names:
     A feature whose names are empty does not exist in the API group.
 
     Attributes:
-        finalizer: finalizer of machines, sets, deployments and classes.
+        finalizer: finalizer of machines and classes.
+        second_finalizer: another finalizer of machines: `finalizer` may go once the VM is gone,
+            this one once the node is gone, too.
+        owner_finalizer: finalizer of sets and deployments.
         secret_finalizer: finalizer of Secrets that classes refer to.
         priority: annotation of a machine: machines with a lower value are deleted first.
         default_priority: value of `priority` on a new machine.
@@ -37,7 +45,10 @@ class Names:
         deletion: annotation of a machine: progress of its deletion.
         node_finalizer: finalizer of a node that has a machine.
         machine_label: label of a node: name of its machine.
+        uid_label: label of a node: UID of its machine; instead of `machine_label`.
+        key_annotation: annotation of a node: namespace and name of its machine.
         applied: annotation of a node: labels, annotations and taints that its machine put on it.
+            Without it, metadata is only added, and nothing that the node has is changed.
         applied_capacity: annotation of a node: resources that were added to its capacity.
         unmanaged: annotation of a node that has no machine.
         critical_taint: taint of a node whose critical components are not ready; while it is set,
@@ -83,21 +94,25 @@ class Names:
     """
 
     finalizer: str
+    second_finalizer: str = ""
+    owner_finalizer: str
     secret_finalizer: str = ""
-    priority: str
-    default_priority: str
-    marked: str
-    token_id: str
+    priority: str = ""
+    default_priority: str = ""
+    marked: str = ""
+    token_id: str = ""
     origin: str
     creation: str
     deletion: str
-    node_finalizer: str
-    machine_label: str
-    applied: str
-    applied_capacity: str
-    unmanaged: str
-    critical_taint: str
-    old_taint: str
+    node_finalizer: str = ""
+    machine_label: str = ""
+    uid_label: str = ""
+    key_annotation: str = ""
+    applied: str = ""
+    applied_capacity: str = ""
+    unmanaged: str = ""
+    critical_taint: str = ""
+    old_taint: str = ""
     preserve: str = ""
     preserve_of_node: str = ""
     preserved_taint: str = ""
@@ -118,19 +133,36 @@ class Names:
     update_ready: str = ""
     update_succeeded: str = ""
     update_failed: str = ""
-    freeze: str
-    frozen: str
-    unfreeze: str
+    freeze: str = ""
+    frozen: str = ""
+    unfreeze: str = ""
     scale_up_disabled: str = ""
-    trigger: str
-    scaler_time: str
+    trigger: str = ""
+    scaler_time: str = ""
     revision: str
     revision_history: str
     desired: str
     most: str
     not_copied: frozenset[str]
-    hold: str
-    hold_is_ours: str
+    hold: str = ""
+    hold_is_ours: str = ""
+
+    @property
+    def machine_finalizers(self) -> tuple[str, ...]:
+        """Finalizers of a machine, from before the creation of its VM."""
+        return (
+            (self.finalizer, self.second_finalizer) if self.second_finalizer else (self.finalizer,)
+        )
+
+    def node_labels(self, machine: Machine) -> dict[str, str]:
+        """Return the label that a machine's node gets, and by which the node is recognised."""
+        if self.uid_label:
+            return {self.uid_label: machine.uid}
+        return {self.machine_label: machine.name}
+
+    def is_labeled(self, node: Node, machine: Machine) -> bool:
+        """Return whether a node has the label of a machine."""
+        return self.node_labels(machine).items() <= node.labels.items()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +174,8 @@ class MachineSettings:
         cluster: marker of this cluster in the labels or tags of its VMs.
         has_target: whether there is a target cluster, which machines join.
         unhealthy_conditions: condition types that make a node unhealthy unless they are False.
-        creation_timeout_s: seconds in which a machine must join, or it is marked Failed.
+        creation_timeout_s: seconds in which a machine must join, or it is marked Failed; None =
+            for ever.
         health_timeout_s: seconds for which a node may be unhealthy before its machine is marked
             Failed; None = for ever.
         update_timeout_s: maximum duration of an in-place update.
@@ -150,6 +183,8 @@ class MachineSettings:
         exhausted_retry_s: retry delay of a creation that exceeded a quota or the capacity.
         drain_timeout_s: seconds after which a drain uses force.
         detach_timeout_s: maximum wait for the detachment of volumes that a forced drain left.
+        stores_addresses: whether the status of a machine has the addresses of its VM although there
+            is a target cluster.
         adopt_unmarked: whether to adopt a VM that has a machine's name, but no labels or tags of a
             machine.
         token_groups: groups of a bootstrap token in addition to system:bootstrappers,
@@ -162,13 +197,14 @@ class MachineSettings:
     cluster: str = ""
     has_target: bool = True
     unhealthy_conditions: Sequence[str] = ()
-    creation_timeout_s: float = 1200.0
+    creation_timeout_s: float | None = DEFAULT_CREATION_S
     health_timeout_s: float | None = 600.0
     update_timeout_s: float = 1200.0
     preserve_timeout_s: float = 345_600.0
     exhausted_retry_s: float = 600.0
     drain_timeout_s: float = 7200.0
     detach_timeout_s: float = 120.0
+    stores_addresses: bool = False
     adopt_unmarked: bool = False
     token_groups: str = ""
     disables_scale_down: bool = True
@@ -179,7 +215,7 @@ class MachineSettings:
             cluster=self.cluster,
             namespace=machine.namespace,
             pool=machine.class_name,
-            name=machine.name,
+            name=machine.vm_name or machine.name,
             uid=machine.uid,
         )
 

@@ -222,6 +222,7 @@ class MachineClass(KubeObject, frozen=True, kw_only=True):
         provider_spec: properties of the VMs, in the schema of the provider's driver.
         secrets: namespace and name of each Secret with credentials or user data; if several Secrets
             have the same key, the last Secret counts.
+        references: keys of Secrets and ConfigMaps with credentials, instead of `secrets`.
         imports: provider IDs of VMs that may belong to machines, whichever owner their labels or
             tags name.
         extra_capacity: resources that are added to the capacity of nodes.
@@ -236,6 +237,7 @@ class MachineClass(KubeObject, frozen=True, kw_only=True):
     provider: str = ""
     provider_spec: Mapping[str, Any] = msgspec.field(default_factory=dict)
     secrets: tuple[tuple[str, str], ...] = ()
+    references: tuple[Any, ...] = ()
     imports: frozenset[str] = frozenset()
     extra_capacity: Mapping[str, str] = msgspec.field(default_factory=dict)
     place: tuple[str, str] = ("", "")
@@ -288,6 +290,7 @@ class Machine(KubeObject, frozen=True, kw_only=True):
         preserve: value of the preserve annotation on the object (`Preserve`).
         preserve_of_node: value of the node's preserve annotation that was applied last.
         was_moved: whether an update in place moved the machine here from another set.
+        vm_name: name of VM and node; empty = the name of the machine.
         own_class: class that the object itself contains, in an API group without class objects.
         source: document of the API group; for the codec only.
     """
@@ -320,6 +323,7 @@ class Machine(KubeObject, frozen=True, kw_only=True):
     preserve: str = ""
     preserve_of_node: str = ""
     was_moved: bool = False
+    vm_name: str = ""
     own_class: MachineClass | None = None
     source: Any = None
 
@@ -487,12 +491,15 @@ class MachineSet(MachineOwner, frozen=True, kw_only=True):
         may_grow: whether machines may be created: the set is not frozen, and is not an old set in
             an update in place.
         scaled: time at which the cluster autoscaler last changed the replicas; None = never.
+        delete_policy: which of several working machines are deleted first: `Newest`, `Oldest`, or
+            any other text for those that are the least available.
         status: observed state.
     """
 
     created: datetime
     may_grow: bool = True
     scaled: datetime | None = None
+    delete_policy: str = ""
     status: SetStatus = SetStatus()
 
     @property

@@ -47,20 +47,23 @@ def annotations_patch(
     return {"metadata": uid_precondition(obj) | version | {"annotations": notes}}
 
 
-def add_finalizer_patch(obj: KubeObject, name: str, *, strategic: bool = True) -> Patch | None:
-    """Return the patch that adds a finalizer; None = the object has it.
+def add_finalizer_patch(obj: KubeObject, *names: str, strategic: bool = True) -> Patch | None:
+    """Return the patch that adds finalizers; None = the object has them.
 
     Args:
+        obj: the object.
+        names: the finalizers; an empty name is ignored.
         strategic: whether the kind supports strategic merge patches. Custom resources do not, so
             their patch contains the whole list.
     """
-    if name in obj.finalizers:
+    missing = [name for name in names if name and name not in obj.finalizers]
+    if not missing:
         return None
-    order = [*obj.finalizers, name]
+    order = [*obj.finalizers, *missing]
     metadata = version_precondition(obj)
     if strategic and obj.finalizers:
         metadata["$setElementOrder/finalizers"] = order
-    metadata["finalizers"] = [name] if strategic else order
+    metadata["finalizers"] = missing if strategic else order
     return {"metadata": metadata}
 
 
@@ -73,17 +76,18 @@ def custom_resource_finalizer_patch(obj: KubeObject, name: str) -> Patch | None:
     return None if obj.is_deleting else add_finalizer_patch(obj, name, strategic=False)
 
 
-def remove_finalizer_patch(obj: KubeObject, name: str, *, strategic: bool = True) -> Patch | None:
-    """Return the patch that removes only this finalizer; None = the object does not have it.
+def remove_finalizer_patch(obj: KubeObject, *names: str, strategic: bool = True) -> Patch | None:
+    """Return the patch that removes only these finalizers; None = the object has none of them.
 
     The arguments are those of `add_finalizer_patch`.
     """
-    if name not in obj.finalizers:
+    gone = [name for name in names if name in obj.finalizers]
+    if not gone:
         return None
-    others = [finalizer for finalizer in obj.finalizers if finalizer != name]
+    others = [finalizer for finalizer in obj.finalizers if finalizer not in gone]
     metadata = version_precondition(obj)
     if strategic:
-        metadata["$deleteFromPrimitiveList/finalizers"] = [name]
+        metadata["$deleteFromPrimitiveList/finalizers"] = gone
         if others:
             metadata["$setElementOrder/finalizers"] = others
     else:

@@ -122,7 +122,7 @@ class FakeTracker:
         """Let the fake API server serve the machine resources with these plurals."""
         self.served = plurals
         for definition in crds.DEFINITIONS:
-            kind = kinds.kind_of_definition(dict(crds.manifest(definition)))
+            kind = kinds.kind_of_definition(dict(definition.to_manifest()))
             if kind.plural in plurals:
                 self._store.kinds.replace(kind.group, kind.plural, kind)
 

@@ -61,7 +61,7 @@ async def create_crds(client: Client) -> None:
         KubeError: a request failed, or the CRDs are not served in time.
     """
     for crd in crds.DEFINITIONS:
-        body = msgspec.json.encode(crds.manifest(crd))
+        body = msgspec.json.encode(crd.to_manifest())
         with contextlib.suppress(AlreadyExists):
             await client.raw("POST", _DEFINITIONS, body=body)
     ends = clock.monotonic() + SERVED_S

@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from ccm.gardener import crds, names
+from ccm.machines.crds import Definition
 from tests.generated import GENERATED, ROOT
 
 FILE = ROOT / "manifests" / "crds.yaml"
@@ -29,7 +30,7 @@ def files() -> Iterator[tuple[Path, str]]:
 def _definitions(more: Mapping[str, object]) -> str:
     """Return all definitions; each gets more metadata."""
     parts = list[str]()
-    for definition in map(crds.manifest, crds.DEFINITIONS):
+    for definition in map(Definition.to_manifest, crds.DEFINITIONS):
         whole = {**definition, "metadata": {**definition["metadata"], **more}}
         parts.append(yaml.safe_dump(whole, sort_keys=False, width=100))
     return "---\n".join([_HEAD + parts[0], *parts[1:]])

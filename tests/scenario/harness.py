@@ -517,7 +517,7 @@ async def define(session: aiohttp.ClientSession) -> None:
     """Make the kinds of machines known, and wait until they are served; `servers.wipe` removes
     them."""
     for one in crds.DEFINITIONS:
-        async with session.post(DEFINITIONS, json=crds.manifest(one)) as response:
+        async with session.post(DEFINITIONS, json=one.to_manifest()) as response:
             assert response.status in (201, 409), await response.text()
     for one in crds.DEFINITIONS:
 

@@ -36,6 +36,7 @@ from ccm.model.times import EPOCH, format_time, parse_optional_time
 GROUP, VERSION = "servers.example.org", "v2"
 NAMES = Names(
     finalizer="example.org/servers",
+    owner_finalizer="example.org/servers",
     priority="example.org/goes-first",
     default_priority=str(DEFAULT_PRIORITY),
     marked="example.org/chosen",

@@ -31,6 +31,7 @@ from ccm.machines.drain import DrainState
 from ccm.machines.failure_budget import FailureBudget
 from ccm.machines.health import Moment, PhaseHistory, PhaseTrigger
 from ccm.machines.preservation import PreservationAction
+from ccm.machines.settings import DEFAULT_CREATION_S
 from ccm.model import Node
 from ccm.model.machines import Machine, Phase
 from ccm.model.names import NORMAL, WARNING
@@ -66,7 +67,9 @@ class HealthReconciler:
         self._nodes = context.nodes
         self._by_node: dict[str, set[str]] = {}
         self._spells: dict[str, PhaseHistory] = {}
-        self._failure_budget = FailureBudget(context.settings.creation_timeout_s)
+        self._failure_budget = FailureBudget(
+            context.settings.creation_timeout_s or DEFAULT_CREATION_S
+        )
         self._reported_waiting: set[str] = set()
 
     async def run(self, machine: Machine) -> PassResult:

@@ -138,7 +138,8 @@ class TerminationQueue:
         self._uids[key] = machine.uid
         if await self._guard.blocks(machine):
             return RECHECK
-        if self._context.settings.names.finalizer not in machine.finalizers:
+        finalizers = self._context.settings.names.machine_finalizers
+        if not any(finalizer in machine.finalizers for finalizer in finalizers):
             self._pauses.end(key)
             return DONE
         ongoing = self._deletions.setdefault(machine.uid, DeleteFlow(self._context, machine))
@@ -233,10 +234,10 @@ class DeleteFlow:
                 return event
             self._update_state(stage=self._transition.to)
         await self._write_terminating()
-        finalizer = self._settings.names.finalizer
+        finalizers = self._settings.names.machine_finalizers
         await self._context.write.change(
             self._machine,
-            PatchStep(lambda obj: remove_finalizer_patch(obj, finalizer, strategic=False)),
+            PatchStep(lambda obj: remove_finalizer_patch(obj, *finalizers, strategic=False)),
         )
         self._is_done = True
         return None

@@ -14,7 +14,7 @@ from ccm.base import clock, log, redact
 from ccm.kube.client import Resource
 from ccm.kube.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from ccm.machines import tokens
-from ccm.machines.settings import MachineSettings
+from ccm.machines.settings import DEFAULT_CREATION_S, MachineSettings
 from ccm.model import Secret
 from ccm.model.machines import Machine
 from ccm.model.names import BOOTSTRAP_TOKEN_TYPE
@@ -60,7 +60,9 @@ class Tokens:
         """
         token_id = machine.annotation(settings.names.token_id)
         secret = tokens.new_secret(secrets.choice)
-        expires = tokens.expiration(clock.now(), settings.of(machine).creation_timeout_s)
+        expires = tokens.expiration(
+            clock.now(), settings.of(machine).creation_timeout_s or DEFAULT_CREATION_S
+        )
         data = tokens.secret_data(
             machine=machine.key,
             token_id=token_id,

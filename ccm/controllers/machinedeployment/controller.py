@@ -96,9 +96,9 @@ class MachineDeploymentController:
             owners=self._writer.deployments,
             write=self._writer.write_sets,
         )
-        finalizer = settings.names.finalizer
+        finalizer = settings.names.owner_finalizer
         self._hold = partial(custom_resource_finalizer_patch, name=finalizer)
-        self._release = partial(remove_finalizer_patch, name=finalizer, strategic=False)
+        self._release = lambda obj: remove_finalizer_patch(obj, finalizer, strategic=False)
         self._machines: OwnerIndex[Machine] = OwnerIndex()
         self._sets: OwnerIndex[MachineSet] = OwnerIndex()
         self._status_written_at: dict[str, float] = {}
@@ -207,7 +207,7 @@ class MachineDeploymentController:
 
     async def _remove(self, obj: MachineDeployment) -> None:
         """Delete the sets, then remove our finalizer. Each set deletes its machines."""
-        if self._settings.names.finalizer not in obj.finalizers:
+        if self._settings.names.owner_finalizer not in obj.finalizers:
             return
         sets = await self._claim_sets(obj)
         await self._writer.delete_sets(obj, sets)
@@ -271,10 +271,7 @@ class MachineDeploymentController:
         if new is None and old is not None:
             self._writer.write_nodes.forget(old.key)
         elif new is not None and plan.node_matters(old, new, self._settings.names):
-            name = new.labels.get(self._settings.names.machine_label, "")
-            self._queue_deployment_of(
-                self._caches.machines.store.get(f"{self._caches.namespace}/{name}")
-            )
+            self._queue_deployment_of(self._caches.machine_of_node(new))
         return False
 
     def _owner_of(self, obj: MachineSet) -> str:

@@ -101,9 +101,9 @@ class MachineSetController:
         )
         self._index: OwnerIndex[Machine] = OwnerIndex()
         self._expect = Expectations()
-        finalizer = self._names.finalizer
+        finalizer = self._names.owner_finalizer
         self._hold = partial(custom_resource_finalizer_patch, name=finalizer)
-        self._release = partial(remove_finalizer_patch, name=finalizer, strategic=False)
+        self._release = lambda obj: remove_finalizer_patch(obj, finalizer, strategic=False)
         self._members = MachineManager(caches, self._expect, rng)
         self._memories = Memories(caches.now)
         self.controller = Controller(

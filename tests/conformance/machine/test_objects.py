@@ -155,7 +155,7 @@ class GardenersClasses(World):
 
     def define(self) -> None:
         for one in crds.DEFINITIONS:
-            found = deepcopy(dict(crds.manifest(one)))
+            found = deepcopy(dict(one.to_manifest()))
             if one.kind is MACHINE_CLASSES:
                 (version,) = found["spec"]["versions"]
                 del version["schema"]["openAPIV3Schema"]["properties"]["status"]
@@ -203,7 +203,7 @@ async def test_class_condition_is_written_once_the_crd_has_a_status(
         await advance(5)
         (definition,) = (one for one in crds.DEFINITIONS if one.kind is MACHINE_CLASSES)
         world.server.patch(
-            f"{DEFINITIONS}/machineclasses.{names.GROUP}", dict(crds.manifest(definition))
+            f"{DEFINITIONS}/machineclasses.{names.GROUP}", dict(definition.to_manifest())
         )
         found = {"type": reasons.CONDITION_SPEC_VALID, "status": "False"}
         world.server.patch(CLASS, {"status": {"conditions": [found]}})

@@ -228,7 +228,7 @@ class World:
     def define(self) -> None:
         """The server serves our kinds."""
         for one in crds.DEFINITIONS:
-            made = self.server.put(DEFINITIONS, dict(crds.manifest(one)))
+            made = self.server.put(DEFINITIONS, dict(one.to_manifest()))
             # Older than any object, whatever clock the fixture has that makes this world.
             made["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z"
             self.server.store.put(kinds.DEFINITIONS, made["metadata"]["name"], made)

@@ -14,6 +14,7 @@ from ccm.gardener.codec import CODEC, MACHINE_DEPLOYMENTS, MACHINE_SETS
 from ccm.kube import decode
 from ccm.kube.resources import ResourceKind
 from ccm.machines import classes, reasons
+from ccm.machines.documents import clamp_s
 from ccm.machines.replicas import DEFAULT_PRIORITY
 from ccm.model import ObjectMeta, Secret
 from ccm.model import names as kubernetes
@@ -193,7 +194,7 @@ def test_invalid_field_values_are_ignored_or_clamped() -> None:
     assert machine_set(metadata={"annotations": {names.ANNOTATION_SCALER_TIME: "x"}}).scaled is None
     assert machine_set(template={"metadata": {"labels": ["no map"]}}).template.labels == {}
     for seconds in (2**31, 10**400, -(10**400)):
-        assert abs(decoding.clamp_s(seconds)) == 2**31 - 1
+        assert abs(clamp_s(seconds)) == 2**31 - 1
 
 
 @pytest.mark.parametrize(

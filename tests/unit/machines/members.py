@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import MISSING
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -47,7 +46,10 @@ _OWN: dict[str, Any] = {
     "scale_up_disabled": "no-growth",
     "not_copied": frozenset({"revision", "revision_history", "desired", "most", "old", "trigger"}),
 }
-_PLAIN = {one.name: one.name for one in dataclasses.fields(Names) if one.default is MISSING}
+_ABSENT = ("second_finalizer", "secret_finalizer", "uid_label", "key_annotation", "preserve")
+_PLAIN = {
+    one.name: one.name for one in dataclasses.fields(Names) if not one.name.startswith(_ABSENT)
+}
 RULES = MachineSettings(names=Names(**{**_PLAIN, **_OWN}))
 """Settings of a group whose names are those of our fields."""
 

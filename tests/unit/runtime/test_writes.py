@@ -306,7 +306,7 @@ class Room:
     def __init__(self) -> None:
         self.server = MemoryServer()
         for one in crds.DEFINITIONS:
-            self.server.put(DEFINITIONS, dict(crds.manifest(one)))
+            self.server.put(DEFINITIONS, dict(one.to_manifest()))
         self.client: Client = self.server.client()
         self.machines = self.client.resource(MACHINES)
         self.sets = self.client.resource(MACHINE_SETS)

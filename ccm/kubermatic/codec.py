@@ -1,0 +1,243 @@
+"""Codec of Kubermatic's machine objects: kinds, names, and patches. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ccm.cloud.kubermatic import StatusError
+from ccm.kube.resources import ResourceKind
+from ccm.kubermatic import names
+from ccm.kubermatic import types as documents
+from ccm.kubermatic.decoding import (
+    CODES,
+    DEPLOYMENT_STATUS,
+    NAMES,
+    ORDERED,
+    SET_STATUS,
+    machine,
+    machine_deployment,
+    machine_set,
+)
+from ccm.machines.codec import Codec
+from ccm.machines.documents import annotations_of, to_plain, to_text
+from ccm.machines.rollout import SetChange, SetCreation
+from ccm.model import OwnerReference
+from ccm.model.machines import (
+    DeploymentStatus,
+    Machine,
+    MachineDeployment,
+    MachineSet,
+    MachineStatus,
+    OperationState,
+    OperationType,
+    Phase,
+    SetStatus,
+)
+from ccm.model.patches import Patch, uid_precondition, version_precondition
+
+_REASONS = {code: reason for reason, code in CODES.items()} | {
+    "OutOfRange": StatusError.INVALID_CONFIGURATION,
+    "Unauthenticated": StatusError.INVALID_CONFIGURATION,
+    "PermissionDenied": StatusError.INVALID_CONFIGURATION,
+}
+"""Error code -> `errorReason`. Other errors pass, so they are no matter for a user."""
+
+
+def _kind(hub: Any, document: Any, convert: Any, *, has_status: bool = True) -> ResourceKind[Any]:
+    name = hub.__name__
+    return ResourceKind(
+        group=names.GROUP,
+        version=names.VERSION,
+        plural=f"{name.lower()}s",
+        kind=name,
+        namespaced=True,
+        type=hub,
+        document=document,
+        convert=convert,
+        has_status=has_status,
+    )
+
+
+MACHINES: ResourceKind[Machine] = _kind(Machine, documents.Machine, machine, has_status=False)
+MACHINE_SETS: ResourceKind[MachineSet] = _kind(MachineSet, documents.MachineSet, machine_set)
+MACHINE_DEPLOYMENTS: ResourceKind[MachineDeployment] = _kind(
+    MachineDeployment, documents.MachineDeployment, machine_deployment
+)
+
+
+class KubermaticCodec(Codec):
+    """Codec of the objects of Kubermatic's machine-controller."""
+
+    names = NAMES
+
+    machines = MACHINES
+    machine_sets = MACHINE_SETS
+    machine_deployments = MACHINE_DEPLOYMENTS
+
+    def machine_status_patch(self, obj: Machine, status: MachineStatus) -> Patch:
+        """Return the patch that writes a status; fields that the hub type lacks are kept."""
+        before: documents.MachineStatus = obj.source.status
+        reason = _error_reason(status)
+        phase = before.phase if status.phase is Phase.FOREIGN else status.phase.value
+        body: dict[str, Any] = {
+            "phase": phase or None,
+            "lastUpdated": to_text(status.since),
+            "errorReason": reason,
+            "errorMessage": status.description if reason else None,
+            "providerStatus": _state(status.known_state),
+            "lastOperation": {
+                "description": status.description,
+                "lastUpdated": to_text(status.updated),
+                "state": status.state,
+                "type": status.kind,
+            },
+        }
+        lists = {"addresses": status.addresses, "conditions": status.conditions}
+        for key, entries in lists.items():
+            if entries or getattr(before, key):
+                body[key] = [msgspec.to_builtins(entry) for entry in entries] or None
+        return {"metadata": uid_precondition(obj) | version_precondition(obj), "status": body}
+
+    def known_state_patch(self, obj: Machine, state: str) -> Patch:
+        """Return the patch that stores the driver's state in `status.providerStatus`."""
+        return {"metadata": uid_precondition(obj), "status": {"providerStatus": _state(state)}}
+
+    def identity_patch(
+        self, obj: Machine, *, provider_id: str, node_name: str, origin: str
+    ) -> Patch:
+        """Return the patch that stores a machine's VM: provider ID, node name and origin.
+
+        An empty node name or origin is not written.
+        """
+        metadata = uid_precondition(obj) | version_precondition(obj)
+        annotations: dict[str, Any] = {}
+        if origin and not obj.provider_id:
+            annotations[names.ANNOTATION_ORIGIN] = origin
+        if provider_id and names.ANNOTATION_CREATION in obj.annotations:
+            # The stored provider ID replaces the record of the started creation.
+            annotations[names.ANNOTATION_CREATION] = None
+        if annotations:
+            metadata["annotations"] = annotations
+        patch: Patch = {"metadata": metadata, "spec": {"providerID": provider_id}}
+        if node_name:
+            reference = {"apiVersion": "v1", "kind": "Node", "name": node_name}
+            patch = {**patch, "status": {"nodeRef": reference}}
+        return patch
+
+    def machine_body(self, owner: MachineSet, reference: OwnerReference, name: str) -> Patch:
+        """Return the body of a new machine of a set."""
+        template: documents.MachineTemplateSpec = owner.template.source
+        return {
+            "metadata": {
+                "name": name,
+                "generateName": f"{owner.name}-",
+                "namespace": owner.namespace,
+                "labels": dict(owner.template.labels),
+                "annotations": dict(annotations_of(template)),
+                "ownerReferences": [to_plain(reference)],
+            },
+            "spec": to_plain(template.spec),
+        }
+
+    def push_patch(self, obj: Machine, owner: MachineSet) -> Patch | None:  # noqa: ARG002
+        """Return None: the spec of a machine is immutable."""
+        return None
+
+    def set_body(
+        self, obj: MachineDeployment, making: SetCreation, reference: OwnerReference
+    ) -> Patch:
+        """Return the body of a new set of a deployment."""
+        spec: documents.MachineDeploymentSpec = obj.source.spec
+        mark = {names.LABEL_TEMPLATE_HASH: making.name.hash}
+        template = to_plain(spec.template)
+        labels = {**obj.template.labels, **mark}
+        template["metadata"] = {**template.get("metadata", {}), "labels": labels}
+        selector = to_plain(spec.selector) if spec.selector else {}
+        selector["matchLabels"] = {**selector.get("matchLabels", {}), **mark}
+        return {
+            "metadata": {
+                "name": making.name.name,
+                "namespace": obj.namespace,
+                "labels": labels,
+                "annotations": dict(making.annotations),
+                "finalizers": [names.FINALIZER_FOREGROUND],
+                "ownerReferences": [to_plain(reference)],
+            },
+            "spec": {
+                "replicas": making.replicas,
+                "selector": selector,
+                "template": template,
+                "minReadySeconds": spec.min_ready_seconds or 0,
+            },
+        }
+
+    def set_patch(self, obj: MachineSet, change: SetChange, owner: MachineDeployment) -> Patch:
+        """Return the patch that changes a set."""
+        metadata: dict[str, Any] = uid_precondition(obj) | version_precondition(obj)
+        spec: dict[str, Any] = {}
+        if change.replicas is not None:
+            spec["replicas"] = change.replicas
+        if change.copies:
+            wanted: documents.MachineDeploymentSpec = owner.source.spec
+            spec["minReadySeconds"] = wanted.min_ready_seconds or 0
+        if change.annotations:
+            metadata["annotations"] = dict(change.annotations)
+        if change.labels:
+            metadata["labels"] = dict(change.labels)
+        return {"metadata": metadata} | ({"spec": spec} if spec else {})
+
+    def set_status_patch(self, obj: MachineSet, status: SetStatus) -> Patch | None:
+        """Return the patch that writes a status; None = up to date."""
+        return _counts_patch(obj, obj.source.status, status, SET_STATUS)
+
+    def revert_patch(self, obj: MachineDeployment, to: MachineSet | None) -> Patch:
+        """Raise NotImplementedError: a deployment cannot request a rollback."""
+        raise NotImplementedError
+
+    def deployment_status_patch(
+        self, obj: MachineDeployment, status: DeploymentStatus
+    ) -> Patch | None:
+        """Return the patch that writes a status; None = up to date."""
+        return _counts_patch(obj, obj.source.status, status, DEPLOYMENT_STATUS)
+
+
+CODEC = KubermaticCodec()
+
+
+def _error_reason(status: MachineStatus) -> str | None:
+    """Return `errorReason`; None = nothing for a user to do."""
+    if status.state != OperationState.FAILED.value or not status.code:
+        return None
+    reason = _REASONS.get(status.code)
+    if reason is not None and status.kind == OperationType.DELETE.value:
+        return StatusError.DELETE.value
+    return reason.value if reason is not None else None
+
+
+def _state(text: str) -> Any:
+    """Return the driver's state as `decoding` reads it: as an object if it is JSON in its form."""
+    try:
+        value = msgspec.json.decode(text) if text else None
+    except msgspec.DecodeError:
+        return text
+    is_object = isinstance(value, dict | list) and ORDERED.encode(value).decode() == text
+    return value if is_object else text or None
+
+
+def _counts_patch(
+    obj: MachineSet | MachineDeployment,
+    before: msgspec.Struct,
+    status: SetStatus | DeploymentStatus,
+    fields: Mapping[str, str],
+) -> Patch | None:
+    after = replace(before, **{field: getattr(status, hub) for hub, field in fields.items()})
+    if after == before:
+        return None
+    encoded = {field.name: field.encode_name for field in msgspec.structs.fields(after)}
+    # A merge patch has to contain the counts that are 0 now.
+    counts = {encoded[field]: getattr(after, field) for field in fields.values()}
+    return {"metadata": version_precondition(obj), "status": counts}

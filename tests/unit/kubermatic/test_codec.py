@@ -1,0 +1,360 @@
+"""Kubermatic's objects: decoded to hub types, and the patches that are written to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ccm.cloud.configvar import Reference
+from ccm.kubermatic import crds, names
+from ccm.kubermatic.codec import CODEC, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
+from ccm.kubermatic.decoding import NAMES
+from ccm.machines import creation
+from ccm.machines.replicas import DEFAULT_PRIORITY
+from ccm.machines.rollout import SetCreation, SetName
+from ccm.model.machines import (
+    DeploymentStatus,
+    Machine,
+    MachineDeployment,
+    MachineSet,
+    MachineStatus,
+    OperationState,
+    OperationType,
+    Phase,
+    SetStatus,
+    Strategy,
+)
+from ccm.testing.apiserver import kinds
+
+VALUE = {
+    "cloudProvider": "hetzner",
+    "cloudProviderSpec": {
+        "token": {"secretKeyRef": {"namespace": "kube-system", "name": "hetzner", "key": "token"}},
+        "serverType": "cx23",
+        "networks": None,
+    },
+    "operatingSystem": "ubuntu",
+}
+OWNER = {
+    "apiVersion": f"{names.GROUP}/{names.VERSION}",
+    "kind": "MachineSet",
+    "name": "web-5d4",
+    "uid": "set-uid",
+    "controller": True,
+}
+
+
+def machine(
+    meta: dict[str, Any] | None = None,
+    spec: dict[str, Any] | None = None,
+    status: dict[str, Any] | None = None,
+) -> Machine:
+    document = {
+        "metadata": {
+            "name": "web-1",
+            "namespace": "kube-system",
+            "uid": "u-1",
+            "resourceVersion": "7",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "ownerReferences": [OWNER],
+            **(meta or {}),
+        },
+        "spec": {
+            "providerSpec": {"value": VALUE},
+            "versions": {"kubelet": "1.35.1"},
+            **(spec or {}),
+        },
+        "status": status or {},
+    }
+    return MACHINES.decode(msgspec.json.encode(document))
+
+
+def owner(kind: Any, meta: dict[str, Any] | None = None, **spec: Any) -> Any:
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": {"providerSpec": {"value": VALUE}}}
+    whole = {"selector": {"matchLabels": labels}, "template": template, **spec}
+    metadata = {"name": "web", "namespace": "kube-system", "uid": "o-1", "resourceVersion": "3"}
+    document = {"metadata": {**metadata, **(meta or {})}, "spec": whole}
+    return kind.decode(msgspec.json.encode(document))
+
+
+def machine_set(meta: dict[str, Any] | None = None, **spec: Any) -> MachineSet:
+    found: MachineSet = owner(MACHINE_SETS, meta, **spec)
+    return found
+
+
+def deployment(meta: dict[str, Any] | None = None, **spec: Any) -> MachineDeployment:
+    found: MachineDeployment = owner(MACHINE_DEPLOYMENTS, meta, **spec)
+    return found
+
+
+# --- machines -------------------------------------------------------------------------------------
+
+
+def test_machine_contains_its_class() -> None:
+    found = machine()
+
+    assert found.own_class is not None
+    assert (found.class_name, found.group) == ("web-5d4", "set-uid")
+    assert found.own_class.name == "web-5d4"
+    assert found.own_class.provider == "hetzner"
+    assert found.own_class.provider_spec == VALUE
+    (reference,) = found.own_class.references
+    assert reference == Reference(
+        kind="Secret", namespace="kube-system", name="hetzner", key="token"
+    )
+
+
+def test_machine_as_the_go_program_leaves_it_is_known() -> None:
+    found = machine(
+        {"finalizers": [names.FINALIZER_MACHINE, names.FINALIZER_NODE]},
+        {
+            "metadata": {"name": "web-1", "labels": {"a": "b"}, "annotations": {"c": "d"}},
+            "taints": [{"key": "t", "effect": "NoSchedule"}],
+            "configSource": None,
+        },
+        {
+            "nodeRef": {"kind": "Node", "name": "web-1", "uid": "n-1"},
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.2"}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "lastUpdated": None,
+            "providerStatus": {"ids": [1, 2]},
+        },
+    )
+
+    assert found.phase is Phase.NEW
+    assert found.in_creation
+    assert found.creation_started, "its finalizers record that the instance was asked for"
+    assert (found.node_name, found.vm_name) == ("web-1", "web-1")
+    assert (found.node_labels, found.node_annotations) == ({"a": "b"}, {"c": "d"})
+    assert found.status.known_state == '{"ids":[1,2]}'
+    assert [taint.key for taint in found.taints] == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("uid", "is_own"), [("u-1", True), ("set-uid", True), ("u-of-the-original", False)]
+)
+def test_record_of_a_creation_counts_for_its_own_machine_only(uid: str, is_own: bool) -> None:
+    found = machine({"annotations": {names.ANNOTATION_CREATION: uid}})
+
+    assert found.creation_started is is_own
+
+
+def test_machine_without_set_or_spec_is_decoded() -> None:
+    alone = machine({"ownerReferences": []}, {"providerSpec": {}})
+
+    assert alone.own_class is not None
+    assert alone.own_class.name == "web-1"
+    assert alone.own_class.gaps == ("spec.providerSpec.value is missing; set cloudProvider",)
+
+
+def test_annotated_machine_is_deleted_first() -> None:
+    marked = machine({"annotations": {names.ANNOTATION_DELETE_FIRST: "yes"}})
+
+    assert (marked.priority, machine().priority) == (DEFAULT_PRIORITY - 1, DEFAULT_PRIORITY)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "reason"),
+    [
+        ("InvalidArgument", OperationType.CREATE, "InvalidConfiguration"),
+        ("Unauthenticated", OperationType.CREATE, "InvalidConfiguration"),
+        ("ResourceExhausted", OperationType.CREATE, "InsufficientResources"),
+        ("FailedPrecondition", OperationType.CREATE, "UnsupportedChange"),
+        ("AlreadyExists", OperationType.CREATE, "CreateError"),
+        ("PermissionDenied", OperationType.DELETE, "DeleteError"),
+        ("Unavailable", OperationType.CREATE, None),
+        ("Internal", OperationType.DELETE, "DeleteError"),
+    ],
+)
+def test_terminal_errors_have_a_reason(code: str, kind: OperationType, reason: str | None) -> None:
+    status = MachineStatus(
+        phase=Phase.CRASH_LOOP,
+        description="why",
+        code=code,
+        state=OperationState.FAILED.value,
+        kind=kind.value,
+    )
+
+    body = CODEC.machine_status_patch(machine(), status)["status"]
+
+    assert (body["errorReason"], body["errorMessage"]) == (reason, reason and "why")
+
+
+def test_success_clears_the_reason() -> None:
+    before = machine(status={"errorReason": "CreateError", "errorMessage": "taken"})
+    assert before.status.code == "AlreadyExists"
+    status = MachineStatus(phase=Phase.RUNNING, state=OperationState.SUCCESSFUL.value)
+
+    body = CODEC.machine_status_patch(before, status)["status"]
+
+    assert (body["errorReason"], body["errorMessage"], body["phase"]) == (None, None, "Running")
+
+
+@pytest.mark.parametrize("state", ["", "ordered", '{"b": 1, "a": 2}', '{"a":1}', '"x"', "[1]"])
+def test_state_of_the_driver_survives(state: str) -> None:
+    patch = CODEC.known_state_patch(machine(), state)
+    stored = {} if not state else {"providerStatus": patch["status"]["providerStatus"]}
+
+    assert machine(status=stored).status.known_state == state
+
+
+def test_provider_state_as_json_is_stored_as_an_object() -> None:
+    patch = CODEC.known_state_patch(machine(), '{"a":1}')
+
+    assert patch["status"] == {"providerStatus": {"a": 1}}
+
+
+def test_identity_has_provider_id_and_node_in_one_patch() -> None:
+    before = machine({"annotations": {names.ANNOTATION_CREATION: "u-1"}})
+
+    patch = CODEC.identity_patch(before, provider_id="hcloud://7", node_name="web-1", origin="abcd")
+
+    assert patch["spec"] == {"providerID": "hcloud://7"}
+    assert patch["status"] == {"nodeRef": {"apiVersion": "v1", "kind": "Node", "name": "web-1"}}
+    assert patch["metadata"]["annotations"] == {
+        names.ANNOTATION_ORIGIN: "abcd",
+        names.ANNOTATION_CREATION: None,
+    }
+
+
+def test_status_is_written_with_the_machine() -> None:
+    """The CRD of machines has no status subresource."""
+    path = MACHINES.path(namespace="a", name="b", subresource="status")
+
+    assert path == f"/apis/{names.GROUP}/{names.VERSION}/namespaces/a/machines/b"
+    assert MACHINE_SETS.path(namespace="a", name="b", subresource="status").endswith("/status")
+
+
+def test_claim_adds_both_finalizers_and_the_record() -> None:
+    patch = creation.claim_patch(machine(), NAMES, "", records=True)
+
+    assert patch is not None
+    assert patch["metadata"]["finalizers"] == [names.FINALIZER_MACHINE, names.FINALIZER_NODE]
+    assert patch["metadata"]["annotations"] == {names.ANNOTATION_CREATION: "u-1"}
+
+
+# --- sets and deployments -------------------------------------------------------------------------
+
+
+def test_defaults_are_those_of_the_webhook() -> None:
+    found = deployment()
+
+    assert (found.replicas, found.max_surge, found.max_unavailable) == (1, 1, 0)
+    assert (found.history_limit, found.strategy, found.faults) == (1, Strategy.ROLLING, ())
+    assert machine_set().replicas == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"replicas": -1}, "spec.replicas is -1; it must be 0 or more"),
+        ({"selector": None}, "spec.selector selects everything"),
+        ({"selector": {"matchLabels": {"b": "c"}}}, "spec.selector requires b"),
+        ({"strategy": {"type": "Recreate"}}, "spec.strategy.type is 'Recreate'"),
+        (
+            {"strategy": {"rollingUpdate": {"maxSurge": "many"}}},
+            "spec.strategy.rollingUpdate.maxSurge is 'many'",
+        ),
+    ],
+)
+def test_invalid_deployment_has_a_fault(spec: dict[str, Any], message: str) -> None:
+    (fault,) = deployment(**spec).faults
+
+    assert message in fault
+
+
+def test_invalid_delete_policy_is_a_fault() -> None:
+    (fault,) = machine_set(deletePolicy="Best").faults
+
+    assert fault == "spec.deletePolicy is 'Best'; it must be Random, Newest or Oldest"
+    assert machine_set(deletePolicy="Oldest").delete_policy == "Oldest"
+
+
+def test_templates_are_equal_without_the_hash_and_empty_fields() -> None:
+    """Another program computed the hash, and wrote fields with null."""
+    labels = {"app": "web", names.LABEL_TEMPLATE_HASH: "12345"}
+    metadata = {"labels": labels, "creationTimestamp": None}
+    spec = {"providerSpec": {"value": VALUE}, "taints": None}
+    of_go = machine_set(template={"metadata": metadata, "spec": spec})
+    other = machine_set(template={"metadata": metadata, "spec": {"versions": {"kubelet": "1.1"}}})
+
+    assert of_go.template.essence == deployment().template.essence
+    assert other.template.essence != of_go.template.essence
+
+
+def test_new_set_and_machine_have_the_template() -> None:
+    making = SetCreation(
+        name=SetName(name="web-abc", hash="abc"), replicas=2, annotations={"x": "y"}
+    )
+    owner_of_set = deployment(minReadySeconds=5)
+    reference = MACHINE_DEPLOYMENTS.reference(owner_of_set)
+
+    body = CODEC.set_body(owner_of_set, making, reference)  # type: ignore[arg-type]
+    made = MACHINE_SETS.decode(msgspec.json.encode(body))
+    whole = CODEC.machine_body(made, reference, "web-abc-1")  # type: ignore[arg-type]
+
+    assert body["metadata"]["finalizers"] == [names.FINALIZER_FOREGROUND]
+    assert made.labels == {"app": "web", names.LABEL_TEMPLATE_HASH: "abc"}
+    assert (made.replicas, made.min_ready_s) == (2, 5)
+    assert made.template.essence == owner_of_set.template.essence
+    assert whole["metadata"]["labels"] == made.labels
+    assert whole["spec"]["providerSpec"] == {"value": VALUE}
+
+
+def test_counts_are_written_only_when_they_change() -> None:
+    current = machine_set()
+    assert CODEC.set_status_patch(current, SetStatus()) is None
+    patch = CODEC.set_status_patch(current, SetStatus(replicas=2, observed=1))
+
+    assert patch is not None
+    assert patch["status"] == {
+        "observedGeneration": 1,
+        "replicas": 2,
+        "fullyLabeledReplicas": 0,
+        "readyReplicas": 0,
+        "availableReplicas": 0,
+    }
+    assert CODEC.deployment_status_patch(deployment(), DeploymentStatus()) is None
+
+
+# --- definitions ----------------------------------------------------------------------------------
+
+
+def test_definitions_have_the_short_names_columns_and_subresources_of_the_reference() -> None:
+    found = {
+        one["spec"]["names"]["plural"]: one for one in map(Definition.to_manifest, crds.DEFINITIONS)
+    }
+    versions = {plural: one["spec"]["versions"][0] for plural, one in found.items()}
+
+    assert {
+        plural: (
+            one["spec"]["names"]["shortNames"],
+            sorted(versions[plural].get("subresources", {})),
+        )
+        for plural, one in found.items()
+    } == {
+        "machines": (["ma"], []),
+        "machinesets": (["ms"], ["status"]),
+        "machinedeployments": (["md"], ["scale", "status"]),
+    }
+    assert [one["name"] for one in versions["machines"]["additionalPrinterColumns"]] == [
+        *("Provider", "OS", "Node", "Kubelet", "Address", "Age", "Deleted")
+    ]
+    for one in found.values():
+        assert one["metadata"]["annotations"] == names.LEGACY_API
+        assert kinds.kind_of_definition(dict(one)).shape is not None
+
+
+def test_unknown_fields_are_kept() -> None:
+    (schema,) = (
+        one["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        for one in (definition.to_manifest() for definition in crds.DEFINITIONS)
+        if one["spec"]["names"]["plural"] == "machines"
+    )
+    spec = schema["properties"]["spec"]
+
+    for part in (schema, spec, spec["properties"]["versions"]):
+        assert part["x-kubernetes-preserve-unknown-fields"] is True
