@@ -286,9 +286,8 @@ def test_templates_are_equal_without_the_hash_and_empty_fields() -> None:
 
 
 def test_new_set_and_machine_have_the_template() -> None:
-    making = SetCreation(
-        name=SetName(name="web-abc", hash="abc"), replicas=2, annotations={"x": "y"}
-    )
+    name = SetName(name="web-abc", hash="abc", collisions=0)
+    making = SetCreation(name=name, replicas=2, annotations={"x": "y"})
     owner_of_set = deployment(minReadySeconds=5)
     reference = MACHINE_DEPLOYMENTS.reference(owner_of_set)
 
@@ -324,9 +323,8 @@ def test_counts_are_written_only_when_they_change() -> None:
 
 
 def test_definitions_have_the_short_names_columns_and_subresources_of_the_reference() -> None:
-    found = {
-        one["spec"]["names"]["plural"]: one for one in map(Definition.to_manifest, crds.DEFINITIONS)
-    }
+    manifests = [one.to_manifest() for one in crds.DEFINITIONS]
+    found = {one["spec"]["names"]["plural"]: one for one in manifests}
     versions = {plural: one["spec"]["versions"][0] for plural, one in found.items()}
 
     assert {
