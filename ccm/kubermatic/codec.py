@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
 
+from ccm.cloud.errors import InvalidArgument
 from ccm.cloud.kubermatic import StatusError
 from ccm.kube.resources import ResourceKind
 from ccm.kubermatic import names
@@ -25,7 +28,7 @@ from ccm.kubermatic.decoding import (
 from ccm.machines.codec import Codec
 from ccm.machines.documents import annotations_of, to_plain, to_text
 from ccm.machines.rollout import SetChange, SetCreation
-from ccm.model import OwnerReference
+from ccm.model import OwnerReference, Secret
 from ccm.model.machines import (
     DeploymentStatus,
     Machine,
@@ -37,6 +40,7 @@ from ccm.model.machines import (
     Phase,
     SetStatus,
 )
+from ccm.model.owners import controller_of
 from ccm.model.patches import Patch, uid_precondition, version_precondition
 
 _REASONS = {code: reason for reason, code in CODES.items()} | {
@@ -72,11 +76,56 @@ MACHINE_DEPLOYMENTS: ResourceKind[MachineDeployment] = _kind(
 class KubermaticCodec(Codec):
     """Codec of the objects of Kubermatic's machine-controller."""
 
+    user_data_namespace = names.BOOTSTRAP_NAMESPACE  # before `names` hides the module
     names = NAMES
 
     machines = MACHINES
     machine_sets = MACHINE_SETS
     machine_deployments = MACHINE_DEPLOYMENTS
+
+    def __init__(self, responsible: str = "") -> None:
+        self._responsible = responsible
+
+    def is_ignored(self, obj: Machine) -> bool:
+        """Return whether another program is responsible for a machine, or still prepares it."""
+        responsible = obj.labels.get(names.LABEL_CONTROLLER, "")
+        return responsible != self._responsible or bool(
+            obj.annotation(names.ANNOTATION_INITIALIZERS)
+        )
+
+    def user_data(
+        self, obj: Machine, owner: MachineSet | None, secret: Callable[[str], Secret | None]
+    ) -> bytes | None:
+        """Return the user data that the operating-system-manager wrote for the deployment.
+
+        None = they are not there yet.
+
+        Raises:
+            InvalidArgument: the machine has no deployment, or the user data are of another
+                revision of its template.
+        """
+        deployment = controller_of(owner) if owner is not None else None
+        if owner is None or deployment is None:
+            raise InvalidArgument(
+                "the Machine belongs to no MachineDeployment, so no user data are made for it; "
+                "create a MachineDeployment"
+            )
+        name = f"{deployment.name}-{obj.namespace}-bootstrap-config"
+        found = secret(name)
+        if found is None:
+            return None
+        where = f"Secret {names.BOOTSTRAP_NAMESPACE}/{name}"
+        of_secret = found.annotations.get(names.ANNOTATION_BOOTSTRAP_REVISION, "")
+        of_set = owner.annotations.get(names.ANNOTATION_REVISION, "")
+        if of_secret != of_set:
+            raise InvalidArgument(
+                f"{where} is of revision {of_secret or 'unknown'}, and MachineSet {owner.name} of "
+                f"revision {of_set or 'unknown'}; wait for the operating-system-manager"
+            )
+        text = (found.data or {}).get(names.BOOTSTRAP_KEY)
+        if not text:
+            raise InvalidArgument(f"{where} lacks the key {names.BOOTSTRAP_KEY}")
+        return _fill(text, obj.vm_name or obj.name)
 
     def machine_status_patch(self, obj: Machine, status: MachineStatus) -> Patch:
         """Return the patch that writes a status; fields that the hub type lacks are kept."""
@@ -206,6 +255,16 @@ class KubermaticCodec(Codec):
 
 
 CODEC = KubermaticCodec()
+
+_PLACEHOLDER = "<MACHINE_NAME>"
+_BLANK = re.compile(rb"^[ \t]+$", re.MULTILINE)
+
+
+def _fill(text: bytes, name: str) -> bytes:
+    """Return user data with the name of the machine, and without white space in empty lines."""
+    for placeholder in (_PLACEHOLDER, quote(_PLACEHOLDER)):
+        text = text.replace(placeholder.encode(), name.encode())
+    return _BLANK.sub(b"", text)
 
 
 def _error_reason(status: MachineStatus) -> str | None:

@@ -193,7 +193,8 @@ def machine_set(obj: documents.MachineSet) -> MachineSet:
         **_owner(obj, spec),
         faults=(*_faults(spec), *_policy_faults(spec.delete_policy)),
         created=parse_optional_time(obj.metadata.creation_timestamp) or EPOCH,
-        delete_policy=spec.delete_policy,
+        # Any machine may count as random: the oldest is deleted first, as by default.
+        deletes_newest=spec.delete_policy == "Newest",
         status=SetStatus(
             **{hub_field: getattr(status, field) for hub_field, field in SET_STATUS.items()}
         ),

@@ -171,7 +171,7 @@ def _disables_scale_down(member: Member, settings: MachineSettings, *, holds: bo
     After a rollout, the node of a preserved machine stays unchanged.
     """
     if holds:
-        return True if settings.disables_scale_down else None
+        return True if settings.holds_nodes else None
     return None if member.preserved_until is not None else False
 
 

@@ -21,14 +21,15 @@ from ccm.base.log import Outage
 from ccm.kube.client import Client
 from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer, SharedInformers
-from ccm.kube.resources import NAMESPACES, NODES, SECRETS, ResourceKind
+from ccm.kube.resources import CONFIG_MAPS, NAMESPACES, NODES, SECRETS, ResourceKind
 from ccm.machines import classes, discovery
 from ccm.machines.classes import ResolvedClass
 from ccm.machines.codec import Codec
 from ccm.machines.settings import MachineSettings
-from ccm.model import Namespace, Node, Secret
+from ccm.model import ConfigMap, Namespace, Node, Secret
 from ccm.model.machines import Machine, MachineClass, MachineDeployment, MachineSet
 from ccm.model.meta import KubeObject
+from ccm.model.owners import controller_key
 from ccm.runtime.writer import ObjectWriter
 
 SYSTEM_NAMESPACE = "kube-system"
@@ -131,6 +132,8 @@ class Caches:
         self.target = target or TargetCluster(informers=informers, client=client)
         self._no_nodes: Informer[Node] = Informer.empty(NODES)
         self._no_classes: Informer[Any] = Informer.empty(SECRETS)
+        self._no_user_data: Informer[Secret] = Informer.empty(SECRETS)
+        self._no_config_maps: Informer[ConfigMap] = Informer.empty(CONFIG_MAPS)
         self._opening = asyncio.Lock()
         """Held until the API server serves the objects: the first controller that calls `ready`
         polls the API server, and all others wait for the lock."""
@@ -171,6 +174,21 @@ class Caches:
     def secrets(self) -> Informer[Secret]:
         """Informer of the Secrets in the machines' namespace."""
         return self._informers.informer_for(SECRETS, namespace=self.namespace)
+
+    @property
+    def config_maps(self) -> Informer[ConfigMap]:
+        """Informer of the ConfigMaps in the machines' namespace; empty if no class has any."""
+        if self.codec.machine_classes is not None:
+            return self._no_config_maps
+        return self._informers.informer_for(CONFIG_MAPS, namespace=self.namespace)
+
+    @property
+    def user_data(self) -> Informer[Secret]:
+        """Informer of the Secrets with user data; empty if user data is part of the classes."""
+        namespace = self.codec.user_data_namespace
+        if not namespace:
+            return self._no_user_data
+        return self._informers.informer_for(SECRETS, namespace=namespace)
 
     @property
     def nodes(self) -> Informer[Node]:
@@ -289,11 +307,37 @@ class Caches:
             if any(secret == name for _, secret in machine_class.secrets)
         ]
 
+    def machines_with(self, kind: str, name: str) -> Sequence[Machine]:
+        """Return the machines whose own class refers to a Secret or ConfigMap."""
+        return [
+            machine
+            for machine in self.machines.store.list()
+            if machine.own_class is not None
+            and any((ref.kind, ref.name) == (kind, name) for ref in machine.own_class.references)
+        ]
+
+    def user_data_of(self, machine: Machine) -> bytes | None:
+        """Return the user data of a machine's VM, in an API group without class objects.
+
+        None = they are not there yet.
+
+        Raises:
+            InvalidArgument: they will never be there, or belong to another template.
+        """
+        owner = self.machine_sets.store.get(controller_key(machine, self.codec.machine_sets.kind))
+        namespace = self.codec.user_data_namespace
+
+        def secret(name: str) -> Secret | None:
+            return self.user_data.store.get(f"{namespace}/{name}")
+
+        return self.codec.user_data(machine, owner, secret)
+
     def resolve(self, machine_class: MachineClass) -> ResolvedClass:
         """Return a class with the current contents of its Secrets."""
         return classes.resolve(
             machine_class,
             lambda namespace, name: self.secrets.store.get(f"{namespace}/{name}"),
+            config_map=lambda namespace, name: self.config_maps.store.get(f"{namespace}/{name}"),
             providers=self._providers(),
         )
 

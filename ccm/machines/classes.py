@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import msgspec
 
 from ccm.base.credentials import MAX_BYTES
+from ccm.cloud.configvar import SECRET, Reference
+from ccm.cloud.kubermatic import credentials_of
 from ccm.cloud.machines import SPEC_USER_DATA, Credentials
 from ccm.machines import reasons
-from ccm.model import ObjectMeta, Secret
+from ccm.model import ConfigMap, ObjectMeta, Secret
 from ccm.model.machines import MachineClass
 from ccm.model.names import STATUS_FALSE
 
@@ -51,17 +53,36 @@ class ResolvedClass(MachineClass, frozen=True, kw_only=True):
 
 
 def resolve(
-    obj: MachineClass, secret: Callable[[str, str], Secret | None], *, providers: Collection[str]
+    obj: MachineClass,
+    secret: Callable[[str, str], Secret | None],
+    *,
+    config_map: Callable[[str, str], ConfigMap | None] = lambda _namespace, _name: None,
+    providers: Collection[str],
 ) -> ResolvedClass:
     """Return a class with the contents of its Secrets.
 
     Args:
         obj: the class.
         secret: returns a Secret by namespace and name.
+        config_map: returns a ConfigMap by namespace and name.
         providers: values of `provider` that the driver accepts.
     """
     data: dict[str, bytes] = {}
     lacking: list[str] = []
+    found: dict[Reference, Mapping[str, bytes] | None] = {}
+    for reference in obj.references:
+        if reference.namespace != obj.namespace:
+            # Otherwise everybody who may create a machine could read every Secret.
+            lacking.append(f"{reference} must be in the namespace of the Machine, {obj.namespace}")
+        elif reference.kind == SECRET:
+            credentials_secret = secret(reference.namespace, reference.name)
+            found[reference] = None if credentials_secret is None else credentials_secret.data or {}
+        else:
+            values = config_map(reference.namespace, reference.name)
+            texts = None if values is None else values.data or {}
+            found[reference] = texts and {key: text.encode() for key, text in texts.items()}
+    # What does not exist is no fault here: the driver may have another source for it.
+    data |= credentials_of(found)
     for namespace, name in obj.secrets:
         prefix = f"Secret {namespace}/{name} of MachineClass {obj.name}"
         credentials_secret = secret(namespace, name)

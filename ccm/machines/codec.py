@@ -8,7 +8,7 @@ empty strings. To support another API group, add another codec.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 
@@ -16,7 +16,7 @@ from ccm.cloud.machines import MachineInfo
 from ccm.kube.resources import ResourceKind
 from ccm.machines.rollout import SetChange, SetCreation
 from ccm.machines.settings import Names
-from ccm.model import OwnerReference
+from ccm.model import OwnerReference, Secret
 from ccm.model.machines import (
     Condition,
     DeploymentStatus,
@@ -40,6 +40,7 @@ class Codec(abc.ABC):
         machine_deployments: resource kind of deployments.
         machine_classes: resource kind of classes; None = each machine contains its class
             (`own_class`).
+        user_data_namespace: namespace of Secrets with user data; empty = they are part of classes.
     """
 
     names: Names
@@ -47,6 +48,28 @@ class Codec(abc.ABC):
     machine_sets: ResourceKind[MachineSet]
     machine_deployments: ResourceKind[MachineDeployment]
     machine_classes: ResourceKind[MachineClass] | None = None
+    user_data_namespace: str = ""
+
+    def is_ignored(self, obj: Machine) -> bool:  # noqa: ARG002
+        """Return whether another program is responsible for a machine."""
+        return False
+
+    def user_data(
+        self, obj: Machine, owner: MachineSet | None, secret: Callable[[str], Secret | None]
+    ) -> bytes | None:
+        """Return the user data of a machine; None = they are not there yet.
+
+        Only called if `user_data_namespace` is set.
+
+        Args:
+            obj: the machine.
+            owner: its set; None = it has none.
+            secret: returns a Secret of `user_data_namespace` by name.
+
+        Raises:
+            InvalidArgument: they will never be there, or belong to another template.
+        """
+        raise NotImplementedError
 
     def new_status(self, obj: Machine, planned_for: Machine, wanted: MachineStatus) -> Patch:
         """Return the patch that writes a status planned for an earlier version of the object.

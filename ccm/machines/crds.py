@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec.inspect as wire
 
-from ccm.kube.resources import ResourceKind
+from ccm.kube.resources import CRDS, ResourceKind
 
 # controller-gen's pattern for quantities: the API server rejects values that Go cannot parse.
 _QUANTITY = (
@@ -67,7 +67,7 @@ def _manifest(definition: Definition) -> Mapping[str, Any]:
         version["subresources"] = {"status": {}} | ({"scale": _SCALE} if definition.scales else {})
     metadata: Schema = {"name": f"{kind.plural}.{kind.group}"}
     return {
-        "apiVersion": "apiextensions.k8s.io/v1",
+        "apiVersion": CRDS.api_version,
         "kind": "CustomResourceDefinition",
         "metadata": metadata
         | ({"annotations": dict(definition.annotations)} if definition.annotations else {}),

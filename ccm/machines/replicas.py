@@ -188,8 +188,12 @@ def plan_scaling(wanted: MachineSet, members: Iterable[Member], now: datetime) -
 
 def _to_delete(wanted: MachineSet, live: Sequence[Member], now: datetime) -> Sequence[Member]:
     # An in-place update moves a machine to the set before it adds the machine to the replicas.
+    newest_first = wanted.deletes_newest
     countable = deletion_order(
-        (member for member in live if not member.machine.was_moved), now, wanted.min_ready_s
+        (member for member in live if not member.machine.was_moved),
+        now,
+        wanted.min_ready_s,
+        newest_first=newest_first,
     )
     surplus = min(max(0, len(countable) - wanted.replicas), MAX_CHANGES_PER_PASS)
     keys = {member.key for member in countable[:surplus]}
@@ -198,9 +202,8 @@ def _to_delete(wanted: MachineSet, live: Sequence[Member], now: datetime) -> Seq
         for member in live
         if is_chosen_by_autoscaler(member.machine, wanted.scaled) or _is_replaceable(member, now)
     }
-    return [member for member in deletion_order(live, now) if member.key in keys][
-        :MAX_CHANGES_PER_PASS
-    ]
+    order = deletion_order(live, now, newest_first=newest_first)
+    return [member for member in order if member.key in keys][:MAX_CHANGES_PER_PASS]
 
 
 def is_chosen_by_autoscaler(machine: Machine, scaled: datetime | None) -> bool:
@@ -219,17 +222,27 @@ def _is_replaceable(member: Member, now: datetime) -> bool:
 
 
 def deletion_order(
-    members: Iterable[Member], now: datetime, min_ready_s: float = 0.0
+    members: Iterable[Member],
+    now: datetime,
+    min_ready_s: float = 0.0,
+    *,
+    newest_first: bool = False,
 ) -> Sequence[Member]:
     """Return machines in the order of deletions.
 
-    Of machines with the same priority and phase, unavailable machines come first.
+    Of machines with the same priority and phase, unavailable machines come first, then the oldest,
+    or the newest.
     """
-    return sorted(members, key=lambda member: _rank(member, now, min_ready_s))
+    return sorted(
+        members, key=lambda member: _rank(member, now, min_ready_s, newest_first=newest_first)
+    )
 
 
-def _rank(member: Member, now: datetime, min_ready_s: float) -> tuple[object, ...]:
+def _rank(
+    member: Member, now: datetime, min_ready_s: float, *, newest_first: bool
+) -> tuple[object, ...]:
     kept, machine = member.is_preserved(now), member.machine
+    created_s = machine.created.timestamp()
     return (
         kept,
         # Of preserved machines, first those that the set preserves, then those that expire sooner.
@@ -239,7 +252,7 @@ def _rank(member: Member, now: datetime, min_ready_s: float) -> tuple[object, ..
         machine.marked or _FOREVER,
         _RANKS[machine.phase],
         available_in_s(machine, min_ready_s, now) <= 0,
-        machine.created,
+        -created_s if newest_first else created_s,
         machine.key,
     )
 

@@ -210,7 +210,7 @@ class _Rollout:
             so_far,
             annotations=annotations,
             nodes=() if deployment.is_paused else tuple(nodes),
-            holds=rolls and self.settings.disables_scale_down,
+            holds=rolls and self.settings.holds_nodes,
             create=make,
             update=update,
             changes=self._changes(sizes, rolls=rolls),

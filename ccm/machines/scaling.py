@@ -160,7 +160,8 @@ def set_size(
         parse_optional_time(obj.annotations.get(names.scaler_time))
         for obj in (machine_set, deployment)
     ]
-    order = deletion_order(machine_set.live, now, deployment.min_ready_s)
+    newest_first = machine_set.deletes_newest
+    order = deletion_order(machine_set.live, now, deployment.min_ready_s, newest_first=newest_first)
     victims = [
         OrderedMachine(
             available=member.is_available(deployment.min_ready_s, now),

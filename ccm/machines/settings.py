@@ -209,6 +209,11 @@ class MachineSettings:
     token_groups: str = ""
     disables_scale_down: bool = True
 
+    @property
+    def holds_nodes(self) -> bool:
+        """Whether annotations keep the autoscaler from scaling down nodes during a rollout."""
+        return self.disables_scale_down and bool(self.names.hold)
+
     def identity(self, machine: Machine) -> Identity:
         """Return the identity that the labels or tags of a machine's VM contain."""
         return Identity(

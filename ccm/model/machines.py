@@ -491,15 +491,15 @@ class MachineSet(MachineOwner, frozen=True, kw_only=True):
         may_grow: whether machines may be created: the set is not frozen, and is not an old set in
             an update in place.
         scaled: time at which the cluster autoscaler last changed the replicas; None = never.
-        delete_policy: which of several working machines are deleted first: `Newest`, `Oldest`, or
-            any other text for those that are the least available.
+        deletes_newest: whether of several equal machines the newest is deleted first, instead of
+            the oldest.
         status: observed state.
     """
 
     created: datetime
     may_grow: bool = True
     scaled: datetime | None = None
-    delete_policy: str = ""
+    deletes_newest: bool = False
     status: SetStatus = SetStatus()
 
     @property

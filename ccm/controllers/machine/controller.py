@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ccm.base import clock
+from ccm.cloud.configvar import CONFIG_MAP, SECRET
 from ccm.controllers.machine.context import Drains, MachineContext, Pauses
 from ccm.controllers.machine.create import CreateFlow, initial_metadata
 from ccm.controllers.machine.freeze import SETTLING_S, Freezer
@@ -27,7 +28,7 @@ from ccm.machines import creation, health, metrics
 from ccm.machines.crdguard import CRDGuard
 from ccm.machines.creation import PassResult
 from ccm.machines.driver import SharedComponents
-from ccm.model import Node, Secret
+from ccm.model import ConfigMap, Node, Secret
 from ccm.model.machines import Machine, MachineClass
 from ccm.model.patches import StaleObject
 from ccm.runtime.backoff import default_backoff
@@ -104,6 +105,8 @@ class MachineController:
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
             # The watch of Machines is last: their classes, Secrets and nodes must be cached.
             watches=[
+                Watch(informer=caches.config_maps, changed=self._config_map_changed),
+                Watch(informer=caches.user_data, changed=self._user_data_changed),
                 Watch(informer=caches.secrets, changed=self._secret_changed),
                 Watch(informer=caches.classes, changed=self._class_changed),
                 Watch(informer=caches.nodes, changed=self._node_changed),
@@ -129,6 +132,8 @@ class MachineController:
         if cached is None:
             return DONE
         machine = self._context.write.newest(cached)
+        if self._caches.codec.is_ignored(machine):
+            return IDLE
         if machine.is_deleting:
             self._terminations.add(key)
             return IDLE
@@ -265,6 +270,22 @@ class MachineController:
         if not initial and changed is not None:
             classes = self._caches.classes_with_secret(changed.name)
             self._add(self._machines_of_classes({machine_class.name for machine_class in classes}))
+            self._add(machine.key for machine in self._caches.machines_with(SECRET, changed.name))
+        return False
+
+    def _config_map_changed(
+        self, old: ConfigMap | None, new: ConfigMap | None, initial: bool
+    ) -> bool:
+        changed = new or old
+        if not initial and changed is not None:
+            found = self._caches.machines_with(CONFIG_MAP, changed.name)
+            self._add(machine.key for machine in found)
+        return False
+
+    def _user_data_changed(self, _old: Secret | None, _new: Secret | None, initial: bool) -> bool:
+        if not initial:
+            machines = self._caches.machines.store.list()
+            self._add(machine.key for machine in machines if machine.in_creation)
         return False
 
     def _machines_of_classes(self, classes: set[str]) -> Iterable[str]:

@@ -55,6 +55,7 @@ class CreateFlow:
         self._existing_vm: MachineRecord | None = None
         self._new_vm: MachineInfo | None = None
         self._has_looked = False
+        self._user_data: bytes | None = None
 
     async def run(self) -> PassResult:
         """Run steps until one has to wait.
@@ -109,6 +110,8 @@ class CreateFlow:
                 self._has_looked = True
                 if obstacle:
                     return self._failed(errors.AlreadyExists(obstacle))
+            elif vm is None and (waiting := self._read_user_data()) is not None:
+                return waiting
             elif vm is None and not machine.creation_started:
                 await self._save(lambda obj: creation.creation_record_patch(obj, settings.names))
             elif vm is None:
@@ -122,6 +125,16 @@ class CreateFlow:
                 await self._store(vm)
             else:
                 return None
+
+    def _read_user_data(self) -> PassResult | None:
+        """Read the user data, if they are not part of the class; return a result that waits."""
+        if not self._context.codec.user_data_namespace:
+            return None
+        try:
+            self._user_data = self._caches.user_data_of(self.machine)
+        except errors.InvalidArgument as error:
+            return self._failed(error)
+        return PassResult(after_s=SHORT_S) if self._user_data is None else None
 
     def _vm(self) -> MachineInfo | None:
         found_vm = self._existing_vm.info if self._existing_vm is not None else None
@@ -219,6 +232,8 @@ class CreateFlow:
         request = _with_user_data(
             self._driver.request(machine, machine_class), machine_class, placeholders
         )
+        if self._user_data is not None:
+            request = replace(request, user_data=self._user_data)
         started = clock.monotonic()
         try:
             info = await self._call(MachineDriver.create_machine, request)

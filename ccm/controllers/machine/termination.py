@@ -131,6 +131,8 @@ class TerminationQueue:
         if cached is None or not cached.is_deleting or key in self._processing_elsewhere:
             return IDLE
         machine = self._context.write.newest(cached)
+        if self._caches.codec.is_ignored(machine):
+            return IDLE
         if (
             left_s := self._pauses.left_s(key, clock.monotonic(), self._pause_version(machine))
         ) > 0:

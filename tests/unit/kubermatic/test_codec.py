@@ -270,7 +270,10 @@ def test_invalid_delete_policy_is_a_fault() -> None:
     (fault,) = machine_set(deletePolicy="Best").faults
 
     assert fault == "spec.deletePolicy is 'Best'; it must be Random, Newest or Oldest"
-    assert machine_set(deletePolicy="Oldest").delete_policy == "Oldest"
+    assert [machine_set(deletePolicy=one).deletes_newest for one in ("Oldest", "Newest")] == [
+        False,
+        True,
+    ]
 
 
 def test_templates_are_equal_without_the_hash_and_empty_fields() -> None:

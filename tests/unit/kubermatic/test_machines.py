@@ -1,0 +1,166 @@
+"""The machine controllers with Kubermatic's objects, as a whole."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from ccm.cloud.interface import Cloud
+from ccm.kubermatic import crds, names
+from ccm.kubermatic.codec import CODEC
+from ccm.testing.apiserver import kinds
+from ccm.testing.clock import advance
+from tests.unit.controllers.machines import DEFINITIONS, NODES_PATH, World
+
+pytestmark = pytest.mark.virtual_time
+
+BASE = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/default"
+SECRETS = "/api/v1/namespaces/default/secrets"
+BOOTSTRAP = f"/api/v1/namespaces/{names.BOOTSTRAP_NAMESPACE}/secrets"
+ALL = ("machine", "machineset", "machinedeployment")
+WEB = f"{BASE}/machinedeployments/web"
+TOKEN = {"secretKeyRef": {"namespace": "default", "name": "acme", "key": "token"}}
+
+
+USER_DATA = b"#cloud-config\nhostname: <MACHINE_NAME>\n  \nend"
+
+
+def value(size: str = "small") -> dict[str, Any]:
+    spec = {"token": TOKEN, "size": size, "networks": None}
+    return {"cloudProvider": "fake", "cloudProviderSpec": spec, "operatingSystem": "ubuntu"}
+
+
+class Kubermatic(World):
+    """MachineDeployments, user data, and nodes that join once their instances are there."""
+
+    codec = CODEC
+
+    def __init__(self) -> None:
+        super().__init__(creation_timeout_s=None, health_timeout_s=None, stores_addresses=True)
+        self.server.put("/api/v1/namespaces", {"metadata": {"name": names.BOOTSTRAP_NAMESPACE}})
+        self.server.put(SECRETS, {"metadata": {"name": "acme"}, "data": {"token": "c2VjcmV0"}})
+        self.user_data("1")
+
+    def define(self) -> None:
+        for one in crds.DEFINITIONS:
+            made = self.server.put(DEFINITIONS, dict(one.to_manifest()))
+            made["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z"
+            self.server.store.put(kinds.DEFINITIONS, made["metadata"]["name"], made)
+
+    def cloud(self) -> Cloud:
+        return Cloud(name="fake", machines=self.driver, has_cluster_id=True)
+
+    def user_data(self, revision: str) -> None:
+        """The operating-system-manager writes the user data of a revision."""
+        notes = {names.ANNOTATION_BOOTSTRAP_REVISION: revision}
+        body = {
+            "metadata": {"name": "web-default-bootstrap-config", "annotations": notes},
+            "data": {"cloud-config": base64.b64encode(USER_DATA).decode()},
+        }
+        path = f"{BOOTSTRAP}/web-default-bootstrap-config"
+        if self.server.get(path):
+            self.server.patch(path, {"metadata": {"annotations": notes}})
+        else:
+            self.server.put(BOOTSTRAP, body)
+
+    def deployment(self, replicas: int, size: str = "small", **spec: Any) -> None:
+        labels = {"app": "web"}
+        template = {
+            "metadata": {"labels": labels},
+            "spec": {
+                "providerSpec": {"value": value(size)},
+                "versions": {"kubelet": "1.35.1"},
+                "metadata": {"labels": {"zone": "a"}},
+            },
+        }
+        whole = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+        body = {"metadata": {"name": "web"}, "spec": {**whole, **spec}}
+        self.server.put(f"{BASE}/machinedeployments", body)
+
+    def edit(self, **spec: Any) -> None:
+        self.server.patch(WEB, {"spec": spec})
+
+    def objects(self, plural: str) -> list[dict[str, Any]]:
+        return self.server.list(f"{BASE}/{plural}")
+
+    def sizes(self) -> list[str]:
+        """Sizes of the machines that run and do not go."""
+        return sorted(
+            one["spec"]["providerSpec"]["value"]["cloudProviderSpec"]["size"]
+            for one in self.objects("machines")
+            if one.get("status", {}).get("phase") == "Running"
+            and "deletionTimestamp" not in one["metadata"]
+        )
+
+    async def settle(self, seconds: int = 120) -> int:
+        """Let nodes join for a time; return the most instances there were."""
+        most = 0
+        for _ in range(seconds // 2):
+            await advance(2)
+            most = max(most, len(self.driver.vms))
+            for record in list(self.driver.vms.values()):
+                name = record.info.node_name
+                if not self.node_object(name):
+                    spec = {"providerID": record.info.provider_id}
+                    self.server.put(NODES_PATH, {"metadata": {"name": name}, "spec": spec})
+                    self.heartbeat(name, Ready="True")
+        return most
+
+
+async def test_deployment_creates_scales_rolls_and_deletes() -> None:
+    world = Kubermatic()
+    world.deployment(2)
+    async with world.running(*ALL):
+        await world.settle()
+        assert world.sizes() == ["small"] * 2
+        request = world.driver.given["create_machine"]
+        assert request.provider_spec == value()
+        assert request.credentials["Secret/default/acme/token"] == b"secret"
+        assert request.user_data == (
+            f"#cloud-config\nhostname: {request.identity.name}\n\nend".encode()
+        )
+        (first, _) = world.objects("machines")
+        assert set(first["metadata"]["finalizers"]) == {
+            names.FINALIZER_MACHINE,
+            names.FINALIZER_NODE,
+        }
+        name = first["metadata"]["name"]
+        assert first["status"]["nodeRef"]["name"] == name
+        assert first["status"]["addresses"]
+        node = world.node_object(name)
+        assert node["metadata"]["labels"] == {
+            names.LABEL_OWNED_BY: first["metadata"]["uid"],
+            "zone": "a",
+        }
+        assert node["metadata"]["annotations"] == {names.ANNOTATION_NODE_MACHINE: f"default/{name}"}
+        assert "finalizers" not in node["metadata"]
+        (found,) = world.objects("machinesets")
+        assert found["metadata"]["annotations"][names.ANNOTATION_REVISION] == "1"
+
+        world.edit(replicas=4)
+        await world.settle()
+        assert world.sizes() == ["small"] * 4
+        world.edit(replicas=3)
+        await world.settle()
+        assert world.sizes() == ["small"] * 3
+
+        template = (world.server.get(WEB) or {})["spec"]["template"]
+        template["spec"]["providerSpec"]["value"] = value("large")
+        world.edit(template=template)
+        await world.settle(30)
+        assert world.sizes() == ["small"] * 3, "the user data are of the old revision"
+        world.user_data("2")
+        most = await world.settle(600)
+        assert (world.sizes(), most) == (["large"] * 3, 4)
+        status = (world.server.get(WEB) or {})["status"]
+        assert (status["updatedReplicas"], status["availableReplicas"]) == (3, 3)
+
+        world.server.drop(WEB)
+        await world.settle(300)
+
+    left = [world.objects(one) for one in ("machinedeployments", "machinesets", "machines")]
+    assert left == [[], [], []]
+    assert world.driver.vms == {}
+    assert world.server.list(NODES_PATH) == []
