@@ -24,7 +24,7 @@ from __future__ import annotations
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
 from ccm.cloud.annotations import ServiceAnnotation
@@ -508,6 +508,8 @@ class Cloud:
         set_informers: called once, before the caches start.
         inventory: bulk listing.
         machines: machine driver, for a machine controller; the node controllers never call it.
+        kubermatic: machine driver for Kubermatic's machines, whose provider specs have another
+            form: a `KubermaticDriver`, or the result of `from_kubermatic`.
         has_cluster_id: True if the cloud's objects have a label or tag of this cluster, or if the
             credentials see objects of this cluster only. Otherwise the daemon refuses to
             start without `--allow-untagged-cloud`.
@@ -541,6 +543,7 @@ class Cloud:
     set_informers: SetInformers | None = None
     inventory: Inventory | None = None
     machines: MachineDriver | None = None
+    kubermatic: MachineDriver | None = None
     has_cluster_id: bool = False
     schemes: Sequence[str] = ()
     foreign_ids: Sequence[str] = ()
@@ -566,6 +569,10 @@ class Cloud:
         # A driver need not derive from `Driver`, so it may lack the attribute.
         declared: Collection[str] = getattr(self.machines, "provider_names", ())
         return declared or (self.name,)
+
+    def with_kubermatic(self) -> Cloud:
+        """Return the cloud as the controllers of Kubermatic's machines see it."""
+        return replace(self, machines=self.kubermatic)
 
 
 def check_fields(names: Collection[str], *, where: str) -> None:

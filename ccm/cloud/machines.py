@@ -421,6 +421,30 @@ class SpecValidation(Protocol):
         """
 
 
+def _request_subject(req: MachineRequest, **_: object) -> str:
+    return _machine_subject(req)
+
+
+@runtime_checkable
+class UIDMigration(Protocol):
+    """Optional interface of the `MachineDriver` object: VMs of machines that have a new UID."""
+
+    @operation(deadline_s=CHANGE_S, change=True, subject=_request_subject)
+    async def migrate_uid(self, req: MachineRequest, former: str) -> None:
+        """Replace a former UID in the labels or tags of the machine's VM, and keep all others.
+
+        Called for a machine whose annotation names the former UID: it was restored from a backup,
+        or converted. Succeeds if there is no VM with the former UID.
+
+        Args:
+            req: request about the machine, with its new UID.
+            former: the former UID.
+
+        Raises:
+            NotOwned: the VM belongs to another machine.
+        """
+
+
 @runtime_checkable
 class MachineMetrics(Protocol):
     """Optional interface of the `MachineDriver` object: metric labels. No metric uses them yet."""

@@ -45,6 +45,7 @@ NAMES = Names(
     origin=names.ANNOTATION_ORIGIN,
     creation=names.ANNOTATION_CREATION,
     deletion=names.ANNOTATION_DELETION,
+    former_uid=names.ANNOTATION_FORMER_UID,
     uid_label=names.LABEL_OWNED_BY,
     key_annotation=names.ANNOTATION_NODE_MACHINE,
     revision=names.ANNOTATION_REVISION,

@@ -56,6 +56,8 @@ class PhaseTrigger(Enum):
     """The node of a machine that had a node is missing."""
     TIMED_OUT = "timed out"
     """The phase timed out."""
+    VM_GONE = "VM gone"
+    """The cloud confirmed that the VM does not exist."""
     UPDATED = "updated"
     """The updater on the node reported a successful in-place update."""
     UPDATE_FAILED = "update failed"
@@ -113,6 +115,8 @@ TABLE: Mapping[tuple[Phase, PhaseTrigger], PhaseTransition] = {
     (Phase.RUNNING, PhaseTrigger.NODE_MISSING): _UNHEALTHY,
     (Phase.PENDING, PhaseTrigger.TIMED_OUT): _FAILS,
     (Phase.UNKNOWN, PhaseTrigger.TIMED_OUT): _FAILS,
+    (Phase.PENDING, PhaseTrigger.VM_GONE): _FAILS,
+    (Phase.UNKNOWN, PhaseTrigger.VM_GONE): _FAILS,
     (Phase.UPDATING, PhaseTrigger.UPDATED): _UPDATED,
     (Phase.UPDATING, PhaseTrigger.UPDATE_FAILED): _NOT_UPDATED,
     (Phase.UPDATING, PhaseTrigger.TIMED_OUT): _NOT_UPDATED,
@@ -430,6 +434,8 @@ def _description(
         return f"{prefix} successfully joined the cluster in {format_duration(took)}"
     if machine.phase in in_place_update.UNDER_WAY:
         return _in_place_description(machine, node, cause, own)
+    if cause is PhaseTrigger.VM_GONE:
+        return f"{prefix} has lost its VM {machine.provider_id}: the cloud does not know it"
     if machine.phase is Phase.PENDING:
         limit = timedelta(seconds=own.creation_timeout_s or 0.0)
         return f"{prefix} failed to join the cluster in {format_duration(limit)}"

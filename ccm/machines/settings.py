@@ -43,6 +43,7 @@ class Names:
         origin: annotation of a machine: hashes of the credentials that have shown its VM.
         creation: annotation of a machine: records that the creation of its VM started.
         deletion: annotation of a machine: progress of its deletion.
+        former_uid: annotation of a machine: UID with which its VM is marked still.
         node_finalizer: finalizer of a node that has a machine.
         machine_label: label of a node: name of its machine.
         uid_label: label of a node: UID of its machine; instead of `machine_label`.
@@ -104,6 +105,7 @@ class Names:
     origin: str
     creation: str
     deletion: str
+    former_uid: str = ""
     node_finalizer: str = ""
     machine_label: str = ""
     uid_label: str = ""
@@ -183,6 +185,8 @@ class MachineSettings:
         exhausted_retry_s: retry delay of a creation that exceeded a quota or the capacity.
         drain_timeout_s: seconds after which a drain uses force.
         detach_timeout_s: maximum wait for the detachment of volumes that a forced drain left.
+        asks_for_vms: whether a machine fails as soon as the cloud confirms that its VM is gone.
+            Else, it fails by timeout only.
         stores_addresses: whether the status of a machine has the addresses of its VM although there
             is a target cluster.
         adopt_unmarked: whether to adopt a VM that has a machine's name, but no labels or tags of a
@@ -204,6 +208,7 @@ class MachineSettings:
     exhausted_retry_s: float = 600.0
     drain_timeout_s: float = 7200.0
     detach_timeout_s: float = 120.0
+    asks_for_vms: bool = False
     stores_addresses: bool = False
     adopt_unmarked: bool = False
     token_groups: str = ""

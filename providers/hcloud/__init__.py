@@ -16,8 +16,19 @@ from collections.abc import AsyncIterator
 
 from ccm import cloud
 from ccm.base.parsing import parse_url
+from ccm.cloud.kubermatic import KubermaticDriver
 
-from . import balancers, client, config, instances, machines, networks, routes, service_annotations
+from . import (
+    balancers,
+    client,
+    config,
+    instances,
+    kubermatic,
+    machines,
+    networks,
+    routes,
+    service_annotations,
+)
 
 ANNOTATIONS = (service_annotations.PREFIX,)
 
@@ -38,8 +49,16 @@ async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
         text = f"HCLOUD_ENDPOINT is {endpoint!r}; it must look like https://host/v1"
         raise cloud.ConfigError(text) from error
     async with clients:
-        driver = machines.HcloudMachines(clients)
-        yield cloud.Cloud(name=instances.SCHEME, machines=driver, has_cluster_id=True)
+        yield cloud.Cloud(
+            name=instances.SCHEME,
+            machines=machines.HcloudMachines(clients),
+            kubermatic=_kubermatic(clients, context),
+            has_cluster_id=True,
+        )
+
+
+def _kubermatic(clients: machines.Clients, context: cloud.Context) -> cloud.MachineDriver:
+    return KubermaticDriver(kubermatic.KubermaticMachines(clients), context.environ)
 
 
 @cloud.provider(
@@ -76,6 +95,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             else None,
             routes=routes.HcloudRoutes(api, network, pods, context.warn) if offers_routes else None,
             machines=machines.HcloudMachines(clients),
+            kubermatic=_kubermatic(clients, context),
             limits=cloud.Limits(concurrent_routes=1),  # a network takes one change at a time
             service_annotations=ANNOTATIONS,
             service_annotation_schema=service_annotations.SCHEMA,

@@ -118,11 +118,12 @@ class CloudClient:
         self._forced_limiter = limiter
         self._provider = _SharedState(cloud=cloud, limiter=self._limiter_for(cloud))
         self._observers: tuple[Observer, ...] = ()
+        self._seen: Callable[[Cloud], Cloud] = lambda cloud: cloud
 
     @property
     def cloud(self) -> Cloud:
         """The current provider object, only for its names and settings; never call its methods."""
-        return self._provider.cloud
+        return self._seen(self._provider.cloud)
 
     @property
     def name(self) -> str:
@@ -181,6 +182,12 @@ class CloudClient:
         vars(view)["_observers"] = (*self._observers, observer)
         return view
 
+    def for_kubermatic(self) -> CloudClient:
+        """Return a view of this client whose machine driver is the one of Kubermatic's machines."""
+        view = copy.copy(self)
+        vars(view)["_seen"] = Cloud.with_kubermatic
+        return view
+
     def compute(self, method: Callable[[Any, *Args], T], *args: *Args) -> T:
         """Call a synchronous method that does no I/O. Raises CloudError for any exception."""
         try:
@@ -236,7 +243,7 @@ class CloudClient:
         self, cloud: Cloud, operation: ProviderCall, method: Callable[..., Any]
     ) -> object:
         """Call the provider and verify its response."""
-        ask = bind_method(cloud, method)
+        ask = bind_method(self._seen(cloud), method)
         async with drain.change(long=True) if operation.change else contextlib.nullcontext():
             lease_guard.check_current_guard()
             answer = await ask(*operation.arguments.values())

@@ -37,6 +37,7 @@ from ccm.cloud.machines import (
     MachineMetrics,
     MachineRecord,
     SpecValidation,
+    UIDMigration,
 )
 from ccm.cloud.operation import DECLARATIONS
 from ccm.cloud.types import InstanceState, Power
@@ -155,6 +156,7 @@ CAPABILITIES: Mapping[type, tuple[str, str]] = {
     MachineDriver: ("machines", "machines"),
     SpecValidation: ("machines", "a check of provider specs"),
     MachineMetrics: ("machines", "metric labels of machines"),
+    UIDMigration: ("machines", "migration of UIDs"),
 }
 """Interface -> the field of `Cloud` that implements it, and its name in messages."""
 
@@ -164,6 +166,7 @@ _OPTIONAL_INTERFACES = (
     LoadBalancerRemoval,
     SpecValidation,
     MachineMetrics,
+    UIDMigration,
 )
 """Optional interfaces; the object of a required interface may implement them too."""
 

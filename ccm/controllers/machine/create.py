@@ -17,6 +17,7 @@ from ccm.cloud.machines import (
     MachineInfo,
     MachineRecord,
     MachineRequest,
+    UIDMigration,
     partial_info,
 )
 from ccm.controllers.machine.context import MachineContext
@@ -26,7 +27,7 @@ from ccm.machines.classes import ResolvedClass
 from ccm.machines.creation import SHORT_S, PassResult
 from ccm.machines.driver import VMListing
 from ccm.model.machines import Machine
-from ccm.model.patches import Patch
+from ccm.model.patches import Patch, annotations_patch
 from ccm.runtime.workers import ConcurrencySlot
 
 T = TypeVar("T")
@@ -103,7 +104,9 @@ class CreateFlow:
         settings = self._settings
         while True:
             machine, vm = self.machine, self._vm()
-            if not creation.is_claimed(machine, self._machine_class, settings):
+            if settings.names.former_uid in machine.annotations:
+                await self._migrate_uid(machine.annotation(settings.names.former_uid))
+            elif not creation.is_claimed(machine, self._machine_class, settings):
                 await self._claim(_token_id(self._context, machine, self._machine_class))
             elif not self._has_looked:
                 self._existing_vm, obstacle = await self._find_vm()
@@ -125,6 +128,13 @@ class CreateFlow:
                 await self._store(vm)
             else:
                 return None
+
+    async def _migrate_uid(self, former: str) -> None:
+        """Let the VM of a restored machine carry the machine's present UID."""
+        request = self._driver.request(self.machine, self._machine_class)
+        await self._without_slot(self._driver.call(UIDMigration.migrate_uid, request, former))
+        name = self._settings.names.former_uid
+        await self._save(lambda obj: annotations_patch(obj, {name: None}))
 
     def _read_user_data(self) -> PassResult | None:
         """Read the user data, if they are not part of the class; return a result that waits."""
@@ -294,11 +304,12 @@ class CreateFlow:
 def initial_metadata(context: MachineContext, machine: Machine) -> Mapping[str, Any]:
     """Return the finalizer and annotations with which a machine can be created.
 
-    Empty if its class is unusable: the machine gets no VM, and our finalizer would only delay its
-    deletion.
+    Empty if its class is unusable, or another program is responsible: the machine gets no VM, and
+    our finalizer would only delay its deletion.
     """
     machine_class = context.caches.class_of(machine)
-    if machine_class.faults or not machine_class.is_held:
+    is_ignored = context.codec.is_ignored(machine)
+    if machine_class.faults or not machine_class.is_held or is_ignored:
         return {}
     token_id = _token_id(context, machine, machine_class)
     patch = _claim_patch(context, machine, token_id) or {"metadata": {}}

@@ -13,7 +13,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from ccm.base import clock, redact
-from ccm.cloud.errors import CloudError, NotOwned
+from ccm.cloud.errors import CloudError, NotOwned, Unimplemented
+from ccm.cloud.errors import NotFound as CloudNotFound
+from ccm.cloud.machines import MachineDriver
 from ccm.controllers.machine.context import MachineContext
 from ccm.kube.errors import KubeError, NotFound
 from ccm.machines import (
@@ -55,6 +57,15 @@ SETTLE_S = 30.0
 time to report. Source: Gardener's MCM, the pause after its freeze."""
 
 
+_WITHOUT_NODE = (Phase.PENDING, Phase.UNKNOWN)
+"""Phases of a machine whose node is missing, or not ready."""
+
+VM_CHECK_S = 10.0
+"""Seconds between two queries for the VM of a machine whose node is missing or unhealthy; also the
+minimum seconds between the two denials that confirm that the VM is gone. Source: Kubermatic's
+machine-controller, which queries as often."""
+
+
 class HealthReconciler:
     """Health of machines that have a VM.
 
@@ -71,6 +82,8 @@ class HealthReconciler:
             context.settings.creation_timeout_s or DEFAULT_CREATION_S
         )
         self._reported_waiting: set[str] = set()
+        self._denied_since: dict[str, float] = {}
+        """UID of a machine -> monotonic time at which the cloud first denied its VM."""
 
     async def run(self, machine: Machine) -> PassResult:
         """Reconcile the node and the phase of a machine.
@@ -125,6 +138,11 @@ class HealthReconciler:
             return PassResult(after_s=left_s)
         outcome, seen = health.condition_copy(machine, node, result.history, now, settings)
         self._spells[machine.key] = seen
+        if result.cause is None and settings.asks_for_vms and machine.phase in _WITHOUT_NODE:
+            if await self._vm_is_gone(machine):
+                result = replace(result, cause=PhaseTrigger.VM_GONE)
+            else:
+                result = replace(result, after_s=min_delay(result.after_s, VM_CHECK_S))
         if result.cause is not None:
             outcome = health.transition_result(machine, node, result.cause, now, settings)
         outcome = replace(outcome, after_s=min_delay(outcome.after_s, result.after_s))
@@ -133,6 +151,29 @@ class HealthReconciler:
             # In other phases, the turn may belong to a write that the cache does not show yet.
             self._release_turn(machine)
         return outcome
+
+    async def _vm_is_gone(self, machine: Machine) -> bool:
+        """Return whether the cloud has denied the machine's VM twice, `VM_CHECK_S` apart.
+
+        A listing that shows the VM, or any failed call, ends the denial: a query for each machine
+        would be needed only if the listing does not show it.
+        """
+        machine_class, now = self._caches.class_of(machine), clock.monotonic()
+        try:
+            with suppress(Unimplemented):
+                listing = await self._vms.listings.of(machine_class)
+                if any(one.info.provider_id == machine.provider_id for one in listing.records):
+                    self._denied_since.pop(machine.uid, None)
+                    return False
+            request = self._context.driver.request(machine, machine_class)
+            await self._context.driver.call(MachineDriver.get_machine_status, request)
+        except CloudNotFound:
+            first = self._denied_since.setdefault(machine.uid, now)
+            return now - first >= VM_CHECK_S
+        except CloudError:
+            pass  # the answer is unknown
+        self._denied_since.pop(machine.uid, None)
+        return False
 
     async def _mark_failed(self, machine: Machine) -> PassResult:
         """Write the phase after a timeout, if the machine gets a turn and a live read agrees."""
@@ -304,6 +345,7 @@ class HealthReconciler:
         if new is None:
             self._spells.pop(key, None)
             self._reported_waiting.discard(key)
+            self._denied_since.pop(changed.uid, None)
         elif key not in self._spells:
             now = _now()
             self._spells[key] = health.phase_history(

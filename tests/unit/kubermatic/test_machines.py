@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ccm.cloud.interface import Cloud
+from ccm.cloud.machines import MachineRequest
 from ccm.kubermatic import crds, names
 from ccm.kubermatic.codec import CODEC
 from ccm.testing.apiserver import kinds
@@ -38,7 +40,9 @@ class Kubermatic(World):
     codec = CODEC
 
     def __init__(self) -> None:
-        super().__init__(creation_timeout_s=None, health_timeout_s=None, stores_addresses=True)
+        super().__init__(
+            creation_timeout_s=None, health_timeout_s=None, stores_addresses=True, asks_for_vms=True
+        )
         self.server.put("/api/v1/namespaces", {"metadata": {"name": names.BOOTSTRAP_NAMESPACE}})
         self.server.put(SECRETS, {"metadata": {"name": "acme"}, "data": {"token": "c2VjcmV0"}})
         self.user_data("1")
@@ -164,3 +168,151 @@ async def test_deployment_creates_scales_rolls_and_deletes() -> None:
     assert left == [[], [], []]
     assert world.driver.vms == {}
     assert world.server.list(NODES_PATH) == []
+
+
+async def test_machine_whose_vm_is_gone_is_replaced() -> None:
+    """Only after two denials: one answer of the cloud may be stale."""
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+        (lost,) = world.objects("machines")
+        name = lost["metadata"]["name"]
+        world.driver.vms.clear()
+        world.heartbeat(name, Ready="False")
+        await advance(5)
+        assert world.objects("machines")[0]["status"]["phase"] == "Unknown"
+
+        await world.settle(120)
+
+        (new,) = world.objects("machines")
+        assert new["metadata"]["name"] != name
+        assert new["status"]["phase"] == "Running"
+    assert [record.identity.name for record in world.driver.vms.values()] == [
+        new["metadata"]["name"]
+    ]
+
+
+async def test_machine_that_is_not_ready_but_has_its_vm_is_kept() -> None:
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+        (kept,) = world.objects("machines")
+        world.heartbeat(kept["metadata"]["name"], Ready="False")
+        await advance(7200)
+        (still,) = world.objects("machines")
+        assert still["metadata"]["uid"] == kept["metadata"]["uid"]
+        assert still["status"]["phase"] == "Unknown"
+        conditions = {one["type"]: one["status"] for one in still["status"]["conditions"]}
+        assert conditions["Ready"] == "False"
+
+        world.heartbeat(kept["metadata"]["name"], Ready="True")
+        await advance(60)
+        assert world.objects("machines")[0]["status"]["phase"] == "Running"
+
+
+async def test_machine_of_another_program_is_ignored() -> None:
+    """By its label, or because another program still prepares it."""
+    world = Kubermatic()
+    world.deployment(1)
+    template = (world.server.get(WEB) or {})["spec"]["template"]
+    template["metadata"]["annotations"] = {names.ANNOTATION_INITIALIZERS: "other"}
+    world.edit(template=template)
+    async with world.running(*ALL):
+        await world.settle()
+        assert world.driver.vms == {}
+        (found,) = world.objects("machines")
+        assert "finalizers" not in found["metadata"]
+
+        path = f"{BASE}/machines/{found['metadata']['name']}"
+        notes = {names.ANNOTATION_INITIALIZERS: None}
+        world.server.patch(path, {"metadata": {"annotations": notes}})
+        await world.settle()
+        assert world.sizes() == ["small"]
+
+
+async def test_machine_of_the_go_program_is_taken_over_without_a_cloud_change() -> None:
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+        (found,) = world.objects("machines")
+    path = f"{BASE}/machines/{found['metadata']['name']}"
+    ours = {names.ANNOTATION_ORIGIN: None, names.ANNOTATION_CREATION: None}
+    world.server.patch(path, {"metadata": {"annotations": ours}})
+    world.server.patch(
+        path,
+        {
+            "spec": {"providerID": None},
+            "status": {"phase": None, "lastOperation": None, "lastUpdated": None},
+        },
+    )
+    world.driver.calls.clear()
+
+    async with world.running(*ALL):
+        await world.settle()
+        (again,) = world.objects("machines")
+
+    assert again["spec"]["providerID"] == found["spec"]["providerID"]
+    assert again["status"]["phase"] == "Running"
+    assert not {"create_machine", "delete_machine"} & set(world.driver.calls)
+
+
+async def test_node_finalizer_alone_deletes_the_node_and_no_vm() -> None:
+    """The Go program has cleaned up, and was stopped before it deleted the node."""
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+        (found,) = world.objects("machines")
+    name = found["metadata"]["name"]
+    world.server.drop(WEB)
+    path = f"{BASE}/machines/{name}"
+    world.server.patch(path, {"metadata": {"finalizers": [names.FINALIZER_NODE]}})
+    world.server.drop(path)
+    world.driver.vms.clear()
+    world.driver.calls.clear()
+
+    async with world.running(*ALL):
+        await world.settle(60)
+
+    assert world.objects("machines") == []
+    assert world.node_object(name) == {}
+    assert "delete_machine" not in world.driver.calls
+
+
+async def test_restored_machine_gives_its_uid_to_its_vm_before_it_is_looked_up() -> None:
+    world = Kubermatic()
+    moves: list[tuple[str, str]] = []
+
+    async def migrate_uid(req: MachineRequest, former: str) -> None:
+        moves.append((former, req.identity.uid))
+        for key, record in list(world.driver.vms.items()):
+            if record.identity.uid == former:
+                identity = replace(record.identity, uid=req.identity.uid)
+                world.driver.vms[key] = replace(record, identity=identity)
+
+    world.driver.migrate_uid = migrate_uid  # type: ignore[attr-defined]
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+        (found,) = world.objects("machines")
+    former = found["metadata"]["uid"]
+    path = f"{BASE}/machines/{found['metadata']['name']}"
+    world.server.unmake(path)
+    meta = {key: found["metadata"][key] for key in ("name", "labels", "ownerReferences")}
+    notes = {names.ANNOTATION_FORMER_UID: former}
+    restored = {"metadata": {**meta, "annotations": notes}, "spec": {**found["spec"]}}
+    del restored["spec"]["providerID"]
+    world.server.put(f"{BASE}/machines", restored)
+    world.driver.calls.clear()
+
+    async with world.running(*ALL):
+        await world.settle()
+        (again,) = world.objects("machines")
+
+    assert moves == [(former, again["metadata"]["uid"])]
+    assert again["spec"]["providerID"] == found["spec"]["providerID"]
+    assert names.ANNOTATION_FORMER_UID not in again["metadata"]["annotations"]
+    assert "create_machine" not in world.driver.calls
