@@ -15,7 +15,7 @@ token = resolver.get_string_value_or_env(spec.token, "ACME_TOKEN")
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, Self, TypeVar
@@ -24,7 +24,7 @@ import msgspec
 
 from ccm.base.parsing import parse_bool, parse_duration
 from ccm.cloud.errors import InvalidArgument
-from ccm.cloud.machines import convert_spec, without_nulls
+from ccm.cloud.machines import convert_spec
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -251,6 +251,42 @@ class Resolver:
                 return fallback
             raise
 
+    def get_texts(self, spec: msgspec.Struct, *, without: Collection[str] = ()) -> dict[str, str]:
+        """Return the texts of a spec that are set, by the names of their fields in JSON.
+
+        Args:
+            spec: the spec.
+            without: names of fields to leave out, such as credentials.
+
+        Raises:
+            CloudError: as `get_string_value`.
+        """
+        texts = {
+            field.encode_name: self.get_string_value(getattr(spec, field.name))
+            for field in msgspec.structs.fields(spec)
+            if field.encode_name not in without
+            and isinstance(getattr(spec, field.name), ConfigVarString)
+        }
+        return {name: text for name, text in texts.items() if text}
+
+    def get_credential(self, spec: Mapping[str, Any], name: str, env: str) -> bytes:
+        """Return a text of a spec that is not decoded, and perhaps invalid elsewhere.
+
+        Args:
+            spec: the spec.
+            name: name of the field in JSON.
+            env: environment variable that counts if the field is not set.
+
+        Raises:
+            InvalidArgument: the field is invalid, or its value does not exist.
+            CloudError: the API server did not answer.
+        """
+        try:
+            var = ConfigVarString.decode(spec.get(name))
+        except ValueError as error:
+            raise InvalidArgument(f"{name}: {error}") from None
+        return self.get_string_value_or_env(var, env).encode()
+
     def get_number_value(self, var: ConfigVarNumber) -> int | None:
         """Return the value; None if none is set. Raises as `get_string_value`."""
         text = self.get_string_value(var)
@@ -330,22 +366,24 @@ def references(given: object) -> Iterator[Reference]:
         yield from references(value)
 
 
-def decode(given: Mapping[str, Any], declared: type[S], *, where: str) -> S:
+def decode(given: Mapping[str, Any], declared: type[S], *, where: str, strict: bool = True) -> S:
     """Decode a spec whose fields may be config variables; null counts as unset.
 
     Args:
         given: the spec.
         declared: a Struct that declares the fields.
         where: path of the spec, for messages.
+        strict: whether an invalid field is an error. Otherwise it counts as unset.
 
     Raises:
         InvalidArgument: a field is unknown or has a wrong value; the message names every such
             field.
     """
-    _, problems = convert_spec(given, declared, dec_hook=_decode)
-    if problems:
+    values, problems = convert_spec(given, declared, dec_hook=_decode)
+    if problems and strict:
         raise InvalidArgument("; ".join(f"{where}.{problem}" for problem in problems))
-    return msgspec.convert(without_nulls(given), declared, dec_hook=_decode)
+    valid = {name: given[name] for name in values}
+    return msgspec.convert(valid, declared, dec_hook=_decode)
 
 
 def _decode(kind: type, given: object) -> object:

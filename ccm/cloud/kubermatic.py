@@ -46,6 +46,7 @@ from ccm.cloud.machines import (
     MachineRequest,
     Marks,
     Phase,
+    Problem,
     partial_info,
 )
 from ccm.model import NodeAddress
@@ -208,24 +209,27 @@ class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     overwrite_cloud_config: str | None = None
 
 
-def decode_config(value: Mapping[str, Any] | None) -> ProviderConfig:
-    """Decode `spec.providerSpec.value`. Unknown fields are errors.
+def decode_config(value: Mapping[str, Any] | None, *, strict: bool = True) -> ProviderConfig:
+    """Decode `spec.providerSpec.value`. Unknown fields are errors, unless `strict` is False.
 
     Raises:
         InvalidArgument: the value is missing or invalid; the message names every wrong field.
     """
     if value is None:
         raise errors.InvalidArgument(f"{_WHERE} is missing; set cloudProvider and operatingSystem")
-    return decode(value, ProviderConfig, where=_WHERE)
+    return decode(value, ProviderConfig, where=_WHERE, strict=strict)
 
 
-def decode_spec(config: ProviderConfig, declared: type[S]) -> S:
+def decode_spec(config: ProviderConfig, declared: type[S], *, strict: bool = True) -> S:
     """Decode `cloudProviderSpec` to a Struct whose fields may be config variables.
+
+    With `strict` False, an invalid field counts as unset.
 
     Raises:
         InvalidArgument: the spec is invalid; the message names every wrong field.
     """
-    return decode(config.cloud_provider_spec, declared, where=f"{_WHERE}.cloudProviderSpec")
+    where = f"{_WHERE}.cloudProviderSpec"
+    return decode(config.cloud_provider_spec, declared, where=where, strict=strict)
 
 
 _WHERE = "spec.providerSpec.value"
@@ -770,8 +774,13 @@ class KubermaticSpecs(Protocol):
             TerminalError: the spec is invalid.
         """
 
-    def kubermatic_spec(self, config: ProviderConfig, resolver: Resolver) -> Mapping[str, Any]:
+    def kubermatic_spec(
+        self, config: ProviderConfig, resolver: Resolver, *, strict: bool
+    ) -> Mapping[str, Any]:
         """Return the provider spec in the driver's own schema; no I/O.
+
+        With `strict` False, the spec is needed for a lookup or a deletion: leave out what is
+        invalid.
 
         Raises:
             TerminalError: the spec is invalid.
@@ -837,6 +846,20 @@ class KubermaticDriver(Driver[Any]):
         records: Sequence[MachineRecord] = await self.spi.list_machines(self.converted(req))
         return records
 
+    async def validate_spec(
+        self, spec: Mapping[str, Any], credentials: Credentials, live: bool
+    ) -> Sequence[Problem]:
+        """See `SpecValidation.validate_spec`."""
+        native = spec.get("cloudProviderSpec")
+        given = native if isinstance(native, Mapping) else {}
+        try:
+            converted = self._spec(spec, credentials, strict=True)
+            own = self.spi.kubermatic_credentials(given, self._resolver(credentials))
+        except (TerminalError, errors.CloudError) as error:
+            return [Problem(field="", message=str(error))]
+        problems: Sequence[Problem] = await self.spi.validate_spec(converted, own, live)
+        return problems
+
     async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:
         """See `MachineDriver.get_volume_ids`."""
         ids: Sequence[str] = await self.spi.get_volume_ids(req)
@@ -850,7 +873,7 @@ class KubermaticDriver(Driver[Any]):
         """See `MachineMetrics.machine_metrics_labels`."""
         try:
             # Without credentials: labels are read at every scrape.
-            native = self._spec(spec, Credentials({}))
+            native = self._spec(spec, Credentials({}), strict=True)
         except (TerminalError, errors.CloudError):
             return {"size": ""}
         labels: Mapping[str, str] = self.spi.machine_metrics_labels(native)
@@ -861,8 +884,8 @@ class KubermaticDriver(Driver[Any]):
 
         Args:
             req: the request.
-            strict: whether an invalid spec is an error. Otherwise the converted spec is empty:
-                lookups and deletions need only the credentials.
+            strict: whether an invalid spec is an error. Otherwise the converted spec lacks what is
+                invalid.
 
         Raises:
             CloudError: the spec is invalid, or its credentials cannot be read.
@@ -871,16 +894,16 @@ class KubermaticDriver(Driver[Any]):
         native = native if isinstance(native, Mapping) else {}
         credentials = self.spi.kubermatic_credentials(native, self._resolver(req.credentials))
         try:
-            spec = self._spec(req.provider_spec, req.credentials)
-        except (TerminalError, errors.InvalidArgument) as error:
-            if strict:
-                raise _to_cloud_error(error) from error
-            spec = {}
+            spec = self._spec(req.provider_spec, req.credentials, strict=strict)
+        except TerminalError as error:
+            raise _to_cloud_error(error) from error
         return replace(req, provider_spec=spec, credentials=credentials)
 
-    def _spec(self, spec: Mapping[str, Any], credentials: Credentials) -> Mapping[str, Any]:
-        config = decode_config(spec)
-        native: Mapping[str, Any] = self.spi.kubermatic_spec(config, self._resolver(credentials))
+    def _spec(
+        self, spec: Mapping[str, Any], credentials: Credentials, *, strict: bool
+    ) -> Mapping[str, Any]:
+        config, resolver = decode_config(spec, strict=strict), self._resolver(credentials)
+        native: Mapping[str, Any] = self.spi.kubermatic_spec(config, resolver, strict=strict)
         return native
 
     def _resolver(self, credentials: Credentials) -> Resolver:
@@ -917,10 +940,7 @@ class ToKubermatic:
     async def validate(self, spec: KubermaticMachineSpec) -> None:
         """See `KubermaticProvider.validate`."""
         req = self._request(KubermaticMachine(name="validation", spec=spec))
-        native = self._driver.converted(req, strict=True)
-        problems = await self._driver.spi.validate_spec(
-            native.provider_spec, native.credentials, live=True
-        )
+        problems = await self._driver.validate_spec(req.provider_spec, req.credentials, live=True)
         if problems:
             text = "; ".join(map(str, problems))
             raise TerminalError(StatusError.INVALID_CONFIGURATION, text)

@@ -8,7 +8,7 @@ Servers carry the label `machine-uid`, by which Kubermatic's machine-controller 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -86,21 +86,23 @@ class KubermaticMachines(HcloudMachines):
         given.pop("datacenter")
         return msgspec.structs.replace(config, cloud_provider_spec=given)
 
-    def kubermatic_spec(self, config: ProviderConfig, resolver: Resolver) -> Mapping[str, Any]:
+    def kubermatic_spec(
+        self, config: ProviderConfig, resolver: Resolver, *, strict: bool
+    ) -> Mapping[str, Any]:
         """Return the provider spec of `HcloudMachines`.
 
         Raises:
             InvalidArgument: the spec is invalid, or a value does not exist.
             OSNotSupported: there is no image for the operating system.
         """
-        spec = decode_spec(config, Spec)
-        texts = dict(_texts(spec, resolver))
+        spec = decode_spec(config, Spec, strict=strict)
+        texts = resolver.get_texts(spec, without=("token",))
         datacenter = texts.pop("datacenter", "")
         if datacenter and not texts.get("location"):
-            texts["location"] = _location_of(datacenter)
+            texts["location"] = _location_of(datacenter) if strict else ""
         return {
             **texts,
-            "image": texts.get("image") or _image_of(config.operating_system),
+            "image": texts.get("image") or (_image_of(config.operating_system) if strict else ""),
             "networks": [resolver.get_string_value(network) for network in spec.networks],
             "firewalls": [resolver.get_string_value(firewall) for firewall in spec.firewalls],
             "labels": spec.labels,
@@ -112,12 +114,7 @@ class KubermaticMachines(HcloudMachines):
         self, spec: Mapping[str, Any], resolver: Resolver
     ) -> cloud.Credentials:
         """Return the API token. Raises `InvalidArgument` if a referenced value does not exist."""
-        try:
-            token = ConfigVarString.decode(spec.get("token"))
-        except ValueError as error:
-            raise cloud.InvalidArgument(f"token: {error}") from None
-        text = resolver.get_string_value_or_env(token, TOKEN_VARIABLE)
-        return cloud.Credentials({"token": text.encode()})
+        return cloud.Credentials({"token": resolver.get_credential(spec, "token", TOKEN_VARIABLE)})
 
     async def migrate_uid(self, req: cloud.MachineRequest, former: str) -> None:
         """Set the UID in the labels of the server and its key; keep all other labels.
@@ -135,15 +132,6 @@ class KubermaticMachines(HcloudMachines):
                     changed = {MACHINE_UID, names.UID} & thing.labels.keys()
                     labels = thing.labels | dict.fromkeys(changed, req.identity.uid)
                     await api.set_name_and_labels(table, key, thing, name=thing.name, labels=labels)
-
-
-def _texts(spec: Spec, resolver: Resolver) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each text that is set; the token is a credential."""
-    for field in msgspec.structs.fields(Spec):
-        value = getattr(spec, field.name)
-        is_text = isinstance(value, ConfigVarString) and field.name != "token"
-        if is_text and (text := resolver.get_string_value(value)):
-            yield field.encode_name, text
 
 
 def _location_of(datacenter: str) -> str:

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from ccm import cloud
+from ccm.cloud.kubermatic import KubermaticDriver
 from ccm.model import names
 
-from . import balancers, client, instances, machines, routes
+from . import balancers, client, instances, kubermatic, machines, routes
 
 ANNOTATIONS = (balancers.PREFIX, names.ANNOTATION_SOURCE_RANGES)
 
@@ -33,8 +34,12 @@ async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
         ConfigError: `SIM_URL` is not a valid URL.
     """
     async with machines.open_clients(client.read_url(context.environ)) as clients:
-        driver = machines.SimMachines(clients)
-        yield cloud.Cloud(name=instances.SCHEME, machines=driver, has_cluster_id=True)
+        yield cloud.Cloud(
+            name=instances.SCHEME,
+            machines=machines.SimMachines(clients),
+            kubermatic=KubermaticDriver(kubermatic.KubermaticMachines(clients), context.environ),
+            has_cluster_id=True,
+        )
 
 
 @cloud.provider(
@@ -61,6 +66,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             load_balancer=balancers.SimBalancers(api),
             routes=routes.SimRoutes(api),
             machines=machines.SimMachines(clients),
+            kubermatic=KubermaticDriver(kubermatic.KubermaticMachines(clients), context.environ),
             service_annotations=ANNOTATIONS,
             service_annotation_schema=balancers.SCHEMA,
             always_ensure_deleted=True,

@@ -262,6 +262,12 @@ class Client:
         body = {"allowed_addresses": ranges}
         return await self._http.send("PATCH", f"/v1/instances/{instance_id}", body, Server)
 
+    async def set_labels(self, instance_id: str, labels: Mapping[str, str]) -> Server:
+        """Set labels of an instance; other labels stay."""
+        return await self._http.send(
+            "PATCH", f"/v1/instances/{instance_id}", {"labels": labels}, Server
+        )
+
     async def delete_server(self, instance_id: str) -> None:
         """Start the deletion of an instance. Raises `NotFound` if it is gone."""
         await self._http.request("DELETE", f"/v1/instances/{instance_id}")

@@ -188,7 +188,7 @@ class SimMachines(cloud.Driver[Clients]):
                     await api.delete_server(instance_id)
             # Always search for volumes: the current spec may differ from the spec at creation. The
             # search runs concurrently with the check of the VM, which saves the time of a request.
-            listing = tasks.spawn(_volumes(api, identity), name="volumes")
+            listing = tasks.spawn(find_volumes(api, identity), name="volumes")
             try:
                 for instance_id in instance_ids:
                     with suppress(cloud.NotFound):
@@ -256,7 +256,7 @@ async def _find(
         if instances.exists(server):
             return server, cloud.check_owner(req, MARKS.to_identity(server.labels, server.name))
     else:
-        for server in await _find_by_identity(api, req.identity):
+        for server in await find_by_identity(api, req.identity):
             return server, req.identity
     raise cloud.NotFound(f"machine {req.identity.name} has no VM")
 
@@ -266,7 +266,7 @@ async def _find_vms_to_delete(
 ) -> tuple[Sequence[str], cloud.Identity]:
     """Return the IDs of the VMs to delete, and the identity in the labels of their volumes."""
     if not req.provider_id:
-        return [server.id for server in await _find_by_identity(api, req.identity)], req.identity
+        return [server.id for server in await find_by_identity(api, req.identity)], req.identity
     try:
         server, identity = await _find(api, req)
     except cloud.NotFound:
@@ -281,7 +281,7 @@ async def _ensure_volumes(
     if not sizes:
         return []
     existing = {
-        entry.labels.get(client.MARK_VOLUME): entry for entry in await _volumes(api, identity)
+        entry.labels.get(client.MARK_VOLUME): entry for entry in await find_volumes(api, identity)
     }
     volume_ids = []
     for number, size in enumerate(sizes):
@@ -297,16 +297,14 @@ async def _ensure_volumes(
     return volume_ids
 
 
-async def _volumes(api: client.Client, identity: cloud.Identity) -> Sequence[client.Volume]:
+async def find_volumes(api: client.Client, identity: cloud.Identity) -> Sequence[client.Volume]:
     if not identity.uid:
         return []
     volumes = await api.volumes((client.MARK_UID, identity.uid))
     return [volume for volume in volumes if MARKS.match(volume.labels, identity)]
 
 
-async def _find_by_identity(
-    api: client.Client, identity: cloud.Identity
-) -> Sequence[client.Server]:
+async def find_by_identity(api: client.Client, identity: cloud.Identity) -> Sequence[client.Server]:
     servers, _ = await api.servers(label=(client.MARK_UID, identity.uid))
     return [
         server

@@ -15,8 +15,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from ccm import cloud
+from ccm.cloud.kubermatic import KubermaticDriver
 
-from . import auth, balancers, config, iaas, instances, lbapi, machines, service_annotations
+from . import (
+    auth,
+    balancers,
+    config,
+    iaas,
+    instances,
+    kubermatic,
+    lbapi,
+    machines,
+    service_annotations,
+)
 from .marks import StackitProviderName
 
 ANNOTATIONS = (service_annotations.PREFIX, service_annotations.LEGACY)
@@ -30,8 +41,12 @@ async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
         ConfigError: an environment variable is invalid.
     """
     async with machines.open_clients(config.read_variables(context)) as clients:
-        driver = machines.StackitMachines(clients)
-        yield cloud.Cloud(name=StackitProviderName, machines=driver, has_cluster_id=True)
+        yield cloud.Cloud(
+            name=StackitProviderName,
+            machines=machines.StackitMachines(clients),
+            kubermatic=KubermaticDriver(kubermatic.KubermaticMachines(clients), context.environ),
+            has_cluster_id=True,
+        )
 
 
 @cloud.provider(
@@ -71,6 +86,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
                 balancing, settings.load_balancer, balancers.MetricsCredentials(balancing, given)
             ),
             machines=machines.StackitMachines(clients),
+            kubermatic=KubermaticDriver(kubermatic.KubermaticMachines(clients), context.environ),
             schemes=instances.SCHEMES,
             service_annotations=ANNOTATIONS,
             service_annotation_schema=service_annotations.SCHEMA,

@@ -121,6 +121,11 @@ class Client:
         with refusals.creation_errors():
             return await self._http.send("POST", path, order, Server)
 
+    async def set_labels(self, place: Place, server_id: str, labels: Mapping[str, str]) -> Server:
+        """Set the labels of a server; they replace all existing labels."""
+        path = f"{place.path}/servers/{server_id}"
+        return await self._http.send("PATCH", path, {"labels": labels}, Server)
+
     async def delete_server(self, place: Place, server_id: str) -> None:
         """Start the deletion of a server. Raises `NotFound` if it is gone."""
         await self._http.request("DELETE", f"{place.path}/servers/{server_id}")

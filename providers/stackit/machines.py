@@ -361,7 +361,7 @@ class StackitMachines(cloud.Driver[Clients]):
             raise cloud.InvalidArgument(fault)
         place = Place(project(req.credentials), spec.region)
         order = _build_order(req, spec)
-        async with self._client(req.credentials, identity.pool) as api:
+        async with self.client(req.credentials, identity.pool) as api:
             servers = await api.servers(place)
             server = await _find_existing(api, place, servers, identity)
             if server is None:
@@ -376,7 +376,7 @@ class StackitMachines(cloud.Driver[Clients]):
         until the server runs.
         """
         spec = parse_spec(req.provider_spec)
-        async with self._client(req.credentials, req.identity.pool) as api:
+        async with self.client(req.credentials, req.identity.pool) as api:
             place, server_id = await _find_server(api, req)
             server = await api.wait_until_server_running(place, server_id)
             _check_owner(req, server)
@@ -395,7 +395,7 @@ class StackitMachines(cloud.Driver[Clients]):
         """Return the status: one request, two without provider ID. Raises `NotFound`."""
         if _never_had_server(req):
             raise cloud.NotFound(f"machine {req.identity.name} never had a server")
-        async with self._client(req.credentials, req.identity.pool) as api:
+        async with self.client(req.credentials, req.identity.pool) as api:
             place, server_id = await _find_server(api, req)
             server = await api.server(place, server_id)
         _check_owner(req, server)
@@ -409,15 +409,15 @@ class StackitMachines(cloud.Driver[Clients]):
         """Delete the server: three requests, four without provider ID. Raises `RetryAfter`."""
         if _never_had_server(req):
             return cloud.DeleteMachineResponse()
-        async with self._client(req.credentials, req.identity.pool) as api:
-            for place, server_id in await _find_servers(api, req):
+        async with self.client(req.credentials, req.identity.pool) as api:
+            for place, server_id in await find_servers(api, req):
                 await _delete(api, place, server_id, req)
         return cloud.DeleteMachineResponse()
 
     async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:
         """Return the servers of a class: one request."""
         place = _place(req.provider_spec, req.credentials)
-        async with self._client(req.credentials, req.pool) as api:
+        async with self.client(req.credentials, req.pool) as api:
             servers = await api.servers(place, {StackitMachineClassLabel: req.pool})
         return [
             cloud.MachineRecord(
@@ -458,16 +458,17 @@ class StackitMachines(cloud.Driver[Clients]):
             *([("imageId", "images", spec.image_id)] if spec.image_id else []),
             *(("volumes", "volumes", volume) for volume in spec.volumes),
         ]
-        async with self._client(credentials, "") as api:
+        async with self.client(credentials, "") as api:
             return [
                 cloud.Problem(field=field, message=f"{word!r} does not exist in this project")
                 for field, table, word in named
                 if not await api.exists(place, f"{table}/{word}")
             ]
 
-    def _client(
+    def client(
         self, credentials: cloud.Credentials, pool: str
     ) -> AbstractAsyncContextManager[iaas.Client]:
+        """Return the client for a set of credentials, for the duration of one call."""
         # Only the keys that identify the account, so that classes whose Secrets differ only in the
         # user data share a client.
         held = {
@@ -686,12 +687,12 @@ def _never_had_server(req: cloud.MachineRequest) -> bool:
 
 async def _find_server(api: iaas.Client, req: cloud.MachineRequest) -> tuple[Place, str]:
     """Return place (project and region) and ID of a machine's server. Raises `NotFound`."""
-    for location in await _find_servers(api, req):
+    for location in await find_servers(api, req):
         return location
     raise cloud.NotFound(f"machine {req.identity.name} has no server")
 
 
-async def _find_servers(api: iaas.Client, req: cloud.MachineRequest) -> Sequence[tuple[Place, str]]:
+async def find_servers(api: iaas.Client, req: cloud.MachineRequest) -> Sequence[tuple[Place, str]]:
     """Return place and ID of the servers of a machine.
 
     These are the server of the provider ID, or else all servers with the machine's identity in two

@@ -75,7 +75,7 @@ def native(system: str = "ubuntu", **fields: Any) -> Mapping[str, Any]:
     given = {key: value for key, value in {**SPEC, **fields}.items() if value != "absent"}
     resolver = Resolver(lambda _: {"token": b"from secret"}, {})
     spec = ProviderConfig(operating_system=system, cloud_provider_spec=given)
-    return kubermatic.KubermaticMachines(None).kubermatic_spec(spec, resolver)  # type: ignore[arg-type]
+    return kubermatic.KubermaticMachines(None).kubermatic_spec(spec, resolver, strict=True)  # type: ignore[arg-type]
 
 
 # --- specs --------------------------------------------------------------------------------------

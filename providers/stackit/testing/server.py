@@ -41,6 +41,7 @@ IAAS_CALLS: list[Operation] = [
     ("GET", "/servers", servers.index),
     ("POST", "/servers", servers.create),
     ("GET", "/servers/{serverId}", servers.show),
+    ("PATCH", "/servers/{serverId}", servers.patch),
     ("DELETE", "/servers/{serverId}", servers.delete),
     ("GET", "/servers/{serverId}/nics", servers.nics),
     ("POST", "/servers/{serverId}/stop", servers.power_handler(on=False)),

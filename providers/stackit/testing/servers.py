@@ -236,6 +236,15 @@ def quotas(cloud: Cloud, call: Call) -> Answer:
     return 200, {"quotas": dict.fromkeys((*names, *more), whole)}
 
 
+def patch(cloud: Cloud, call: Call) -> Answer:
+    """Change name, labels or metadata of a server; a given value replaces the existing one."""
+    server = state.get(cloud.servers, call.path["serverId"], "server")
+    server.update(
+        {key: call.body[key] for key in ("name", "labels", "metadata") if key in call.body}
+    )
+    return 200, server
+
+
 def patch_nic(cloud: Cloud, call: Call) -> Answer:
     """Change a NIC; a given list replaces the existing one."""
     network, number, change = call.path["networkId"], call.path["nicId"], call.body

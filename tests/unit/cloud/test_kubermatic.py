@@ -400,6 +400,7 @@ class Native(cloud.Driver[AcmeCloud]):
         self, spec: Mapping[str, Any], credentials: Credentials, live: bool
     ) -> Sequence[cloud.Problem]:
         assert live
+        assert dict(credentials) == SECRET
         bad = spec["size"] == "none"
         return [cloud.Problem(field="size", message="'none' is no size")] if bad else []
 
@@ -410,10 +411,12 @@ class Native(cloud.Driver[AcmeCloud]):
         native = {"zone": "north", **config.cloud_provider_spec}
         return msgspec.structs.replace(config, cloud_provider_spec=native)
 
-    def kubermatic_spec(self, config: ProviderConfig, resolver: Resolver) -> Mapping[str, Any]:
-        if config.operating_system not in IMAGES:
+    def kubermatic_spec(
+        self, config: ProviderConfig, resolver: Resolver, *, strict: bool
+    ) -> Mapping[str, Any]:
+        if strict and config.operating_system not in IMAGES:
             raise OSNotSupported(f"no image for {config.operating_system!r}")
-        spec = decode_spec(config, AcmeSpec)
+        spec = decode_spec(config, AcmeSpec, strict=strict)
         return {"size": resolver.get_string_value(spec.size), "image": IMAGES["ubuntu"]}
 
     def kubermatic_credentials(self, spec: Mapping[str, Any], resolver: Resolver) -> Credentials:

@@ -1,0 +1,107 @@
+"""Our providers keep the contract of machine drivers with Kubermatic's provider specs, too."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+import pytest_asyncio
+
+from ccm import cloud
+from ccm.cloud.configvar import Reference
+from ccm.cloud.kubermatic import credentials_of
+from ccm.testing.contract import Harness, MachineContract
+from providers.hcloud.testing import server as hcloud
+from providers.sim import server as sim
+from providers.sim import state
+from providers.stackit.testing import server as stackit
+from tests.contract.test_sim import SimHarness
+from tests.hcloud.harness import HcloudHarness
+from tests.stackit.harness import IMAGE, NETWORK, REGION, StackitHarness
+
+SECRET = {"namespace": "kube-system", "name": "credentials"}
+
+
+def reference(key: str) -> dict[str, Any]:
+    return {"secretKeyRef": {**SECRET, "key": key}}
+
+
+class Kubermatic:
+    """Part of a harness: its machines have a spec of Kubermatic, and Secrets that it refers to."""
+
+    spec: ClassVar[Mapping[str, Any]]
+    keys: ClassVar[Mapping[str, str]]
+    """Key of the credentials of the driver -> field of the spec."""
+
+    @asynccontextmanager
+    async def open_machines(self) -> AsyncIterator[cloud.Cloud]:
+        async with super().open_machines() as found:  # type: ignore[misc]
+            yield found.with_kubermatic()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[cloud.Cloud]:
+        async with super().open() as found:  # type: ignore[misc]
+            yield found.with_kubermatic()
+
+    def machine_credentials(self) -> Mapping[str, bytes]:
+        data = super().machine_credentials()  # type: ignore[misc]
+        references = [Reference(kind="Secret", **SECRET, key=key) for key in data]
+        return dict(credentials_of(dict.fromkeys(references, data)))
+
+    def machine_spec(self) -> Mapping[str, Any]:
+        fields = {field: reference(key) for key, field in self.keys.items()}
+        return {
+            "cloudProvider": "ours",
+            "operatingSystem": "ubuntu",
+            "cloudProviderSpec": {**self.spec, **fields},
+        }
+
+    def bad_machine_spec(self) -> Mapping[str, Any]:
+        good = self.machine_spec()
+        return {**good, "cloudProviderSpec": {**good["cloudProviderSpec"], "unknown": 1}}
+
+
+class KubermaticHcloud(Kubermatic, HcloudHarness):
+    spec: ClassVar = {"serverType": "cx23", "location": "fsn1", "networks": ["k8s"]}
+    keys: ClassVar = {"token": "token"}
+
+
+class KubermaticStackit(Kubermatic, StackitHarness):
+    spec: ClassVar = {
+        "region": REGION,
+        "machineType": "c2i.2",
+        "imageId": IMAGE,
+        "networkId": NETWORK,
+        "allowedAddresses": ["10.96.0.0/12"],
+    }
+    keys: ClassVar = {"project-id": "projectId", "serviceaccount.json": "serviceAccountKey"}
+
+
+class KubermaticSim(Kubermatic, SimHarness):
+    spec: ClassVar = {"machineType": "small", "dataVolumes": [1]}
+    keys: ClassVar = {"token": "token"}
+
+
+class TestKubermaticHcloud(MachineContract):
+    @pytest_asyncio.fixture
+    async def harness(self) -> AsyncIterator[Harness]:
+        service = hcloud.Service()
+        async with hcloud.serve(service) as url:
+            yield KubermaticHcloud(service, url)
+
+
+class TestKubermaticStackit(MachineContract):
+    @pytest_asyncio.fixture
+    async def harness(self) -> AsyncIterator[Harness]:
+        service = stackit.Service()
+        async with stackit.serve(service) as url:
+            yield KubermaticStackit(service, url)
+
+
+class TestKubermaticSim(MachineContract):
+    @pytest_asyncio.fixture
+    async def harness(self) -> AsyncIterator[Harness]:
+        service = sim.Service(settings=state.Settings(transition_s=0.0))
+        async with sim.serve(service) as url:
+            yield KubermaticSim(service, url)
