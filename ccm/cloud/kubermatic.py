@@ -20,8 +20,8 @@ Kubermatic's provider spec, the field `spec.providerSpec.value` of a machine, is
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -547,16 +547,19 @@ class ValidationCache:
             error = None
             try:
                 await validate()
-            except Exception as raised:
-                error = _to_cloud_error(raised)
-                if not reason_of(error):
-                    raise error from raised
+            except Exception as raised:  # noqa: BLE001 - a provider may raise anything
+                failure = _to_cloud_error(raised)
+                if not (reason := reason_of(failure)):
+                    raise failure from failure.__cause__
+                # A copy, which keeps no frames of the provider alive.
+                error = type(failure)(str(failure))
+                error.__cause__ = TerminalError(reason, str(failure))
             self._results.pop(key, None)  # so that the newest result is the last
             self._results[key] = (now, error)
             while len(self._results) > _MAX_RESULTS:
                 del self._results[next(iter(self._results))]
         if error is not None:
-            raise error.with_traceback(None)
+            raise error.with_traceback(None) from error.__cause__
 
 
 _ORDERED = msgspec.json.Encoder(order="deterministic")
@@ -639,10 +642,8 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
         """Call `cleanup`; raise `RetryAfter` until it returns True."""
         provider, machine = self._provider(req), to_machine(req)
-        try:
+        with _cloud_errors(machine, req):
             is_gone = await invoke(provider.cleanup, machine, ProviderData())
-        except Exception as error:
-            raise _to_cloud_error(error).carrying(_partial(machine, req)) from error
         if not is_gone:
             text = "the instance is being deleted"
             raise errors.RetryAfter(text, seconds=CLEANUP_RETRY_S).carrying(_partial(machine, req))
@@ -660,10 +661,8 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
         """
         provider, machine = self._provider(req), to_machine(req)
         machine.uid = former
-        try:
+        with _cloud_errors(machine, req):
             await invoke(provider.migrate_uid, machine, req.identity.uid)
-        except Exception as error:
-            raise _to_cloud_error(error) from error
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
         """See `MachineMetrics.machine_metrics_labels`."""
@@ -687,10 +686,8 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
         call: Callable[[], Awaitable[Instance]],
         req: MachineRequest,
     ) -> MachineInfo:
-        try:
+        with _cloud_errors(machine, req):
             instance = await call()
-        except Exception as error:
-            raise _to_cloud_error(error).carrying(_partial(machine, req)) from error
         return MachineInfo(
             provider_id=instance.provider_id or f"kubermatic://{self.name_of(req)}/{machine.uid}",
             node_name=instance.name,
@@ -743,21 +740,36 @@ def _stored(machine: KubermaticMachine, req: MachineRequest) -> str | None:
     return None if state == req.last_known_state else state
 
 
+@contextmanager
+def _cloud_errors(machine: KubermaticMachine, req: MachineRequest) -> Iterator[None]:
+    """Convert the exceptions of a provider; each carries the state of the provider."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - a provider may raise anything
+        failure = _to_cloud_error(error).carrying(_partial(machine, req))
+        raise failure from failure.__cause__
+
+
 def _partial(machine: KubermaticMachine, req: MachineRequest) -> MachineInfo:
     return MachineInfo(last_known_state=_stored(machine, req))
 
 
 def _to_cloud_error(error: Exception) -> errors.CloudError:
+    """Convert a provider's exception to a `CloudError`; a new one has the exception as cause."""
+    cloud_error: errors.CloudError
     if isinstance(error, InstanceNotFound):
-        return errors.NotFound(str(error) or "there is no instance with the machine's UID")
-    if terminal := _terminal(error):
+        cloud_error = errors.NotFound(str(error) or "no instance has the machine's UID")
+    elif terminal := _terminal(error):
         kind = _KINDS.get(terminal.reason, errors.FailedPrecondition)
-        cloud_error = kind(terminal.message)
-        cloud_error.__cause__ = terminal
-        return cloud_error
-    normal = errors.normalize(error)
-    # Only InstanceNotFound is a positive answer; an outage must not look like one.
-    return errors.Internal(str(normal)) if isinstance(normal, errors.NotFound) else normal
+        cloud_error, error = kind(terminal.message), terminal
+    else:
+        normal = errors.normalize(error)
+        if not isinstance(normal, errors.NotFound):
+            return normal
+        # Only InstanceNotFound is a positive answer; an outage must not look like one.
+        cloud_error = errors.Internal(str(normal))
+    cloud_error.__cause__ = error
+    return cloud_error
 
 
 # --- from a driver to a provider ----------------------------------------------------------------
