@@ -81,6 +81,7 @@ def native(system: str = "ubuntu", **fields: Any) -> Mapping[str, Any]:
 # --- specs --------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("kubermatic-hetzner-02")
 @pytest.mark.parametrize(
     ("system", "image"), [("ubuntu", "ubuntu-24.04"), ("rockylinux", "rocky-9")]
 )
@@ -89,12 +90,14 @@ def test_operating_system_selects_the_image(system: str, image: str) -> None:
     assert native("flatcar", image="my-image")["image"] == "my-image"
 
 
+@pytest.mark.row("kubermatic-hetzner-02")
 @pytest.mark.parametrize("system", ["flatcar", "centos", "coreos", "rhel", "amzn2", ""])
 def test_operating_system_without_image_is_not_supported(system: str) -> None:
     with pytest.raises(OSNotSupported, match="set image, or one of ubuntu, rockylinux"):
         native(system)
 
 
+@pytest.mark.row("kubermatic-hetzner-01")
 @pytest.mark.parametrize(
     ("datacenter", "location"), [("nbg1-dc3", "nbg1"), ("fsn1-dc14", "fsn1"), ("ash-dc1", "ash")]
 )
@@ -108,6 +111,7 @@ def test_datacenter_becomes_its_location(
     assert native(datacenter=datacenter, location="")["location"] == location
 
 
+@pytest.mark.row("kubermatic-hetzner-01")
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -124,12 +128,14 @@ def test_invalid_spec_gets_no_defaults(
         driver.add_kubermatic_defaults(ProviderConfig(cloud_provider_spec=fields))
 
 
+@pytest.mark.row("kubermatic-hetzner-01")
 def test_datacenter_in_a_secret_is_kept(driver: kubermatic.KubermaticMachines) -> None:
     given = ProviderConfig(cloud_provider_spec={"datacenter": SPEC["token"], "location": "fsn1"})
 
     assert driver.add_kubermatic_defaults(given) == given
 
 
+@pytest.mark.row("kubermatic-hetzner-07")
 def test_token_comes_from_the_spec_or_the_environment(
     driver: kubermatic.KubermaticMachines,
 ) -> None:
@@ -143,6 +149,7 @@ def test_token_comes_from_the_spec_or_the_environment(
         read({"token": []}, found)
 
 
+@pytest.mark.row("kubermatic-hetzner-03")
 async def test_invalid_names_are_found_before_the_creation(provider: ToKubermatic) -> None:
     """A missing location, image or network is noticed, too."""
     bad = machine(location="mars", image="beos", networks=["none"], serverType="")
@@ -159,6 +166,7 @@ async def test_invalid_names_are_found_before_the_creation(provider: ToKubermati
 # --- servers ------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("kubermatic-hetzner-04")
 async def test_server_lives_with_its_machine(
     provider: ToKubermatic, harness: HcloudHarness
 ) -> None:
@@ -187,6 +195,7 @@ async def _clean_up(provider: ToKubermatic, own: KubermaticMachine) -> None:
     raise AssertionError("not deleted")
 
 
+@pytest.mark.row("kubermatic-hetzner-05")
 async def test_server_of_the_go_program_is_taken_over_without_a_write(
     provider: ToKubermatic, harness: HcloudHarness
 ) -> None:
@@ -205,6 +214,7 @@ async def test_server_of_the_go_program_is_taken_over_without_a_write(
     assert harness.service.cloud.servers == {}
 
 
+@pytest.mark.row("kubermatic-hetzner-06")
 async def test_server_with_another_uid_is_left_alone(
     provider: ToKubermatic, harness: HcloudHarness
 ) -> None:
@@ -223,6 +233,7 @@ async def test_server_with_another_uid_is_left_alone(
     assert await harness.beside_vms() == []
 
 
+@pytest.mark.row("kubermatic-provider-08")
 async def test_uid_is_migrated_and_user_labels_stay(
     provider: ToKubermatic, harness: HcloudHarness
 ) -> None:

@@ -49,6 +49,7 @@ def resolver(
     return Resolver(stored(**objects), environ or {})
 
 
+@pytest.mark.row("kubermatic-config-01")
 @pytest.mark.parametrize("text", ["value", "spe<ialv&lue", "", "ä"])
 @pytest.mark.parametrize("more", [{}, FROM_SECRET, FROM_MAP, FROM_SECRET | FROM_MAP])
 def test_string_survives_decoding_and_encoding(text: str, more: dict[str, Any]) -> None:
@@ -61,6 +62,7 @@ def test_string_survives_decoding_and_encoding(text: str, more: dict[str, Any]) 
         assert decoded(token=text).token == spec.token
 
 
+@pytest.mark.row("kubermatic-config-02")
 @pytest.mark.parametrize(
     ("given", "encoded"),
     [
@@ -77,12 +79,14 @@ def test_boolean_is_encoded_with_its_keys_in_order(given: object, encoded: bytes
     assert msgspec.json.encode(to_json(decoded(isPublic=given))["isPublic"]) == encoded
 
 
+@pytest.mark.row("kubermatic-config-03")
 @pytest.mark.parametrize(("given", "text"), [(5, "5"), (True, "true"), (None, ""), (1.5, "1.5")])
 def test_other_json_values_count_as_their_text(given: object, text: str) -> None:
     """`null` is unset, not the text `null`."""
     assert resolver().get_string_value(decoded(token=given).token) == text
 
 
+@pytest.mark.row("kubermatic-config-05")
 @pytest.mark.parametrize(
     ("field", "given", "message"),
     [
@@ -107,6 +111,7 @@ def test_invalid_value_names_the_field(field: str, given: object, message: str) 
     assert f"spec.{message}" in str(raised.value)
 
 
+@pytest.mark.row("kubermatic-config-04")
 def test_first_source_that_is_set_counts() -> None:
     both = decoded(token=FROM_SECRET | FROM_MAP | {"value": "inline"}).token
     only_map = decoded(token=FROM_MAP | {"value": "inline"}).token
@@ -117,6 +122,7 @@ def test_first_source_that_is_set_counts() -> None:
     assert found.get_string_value(decoded(token={"secretKeyRef": {}, "value": "x"}).token) == "x"
 
 
+@pytest.mark.row("kubermatic-config-06")
 @pytest.mark.parametrize(
     ("objects", "message"),
     [
@@ -132,6 +138,7 @@ def test_missing_value_is_an_error(objects: dict[str, Any], message: str) -> Non
     assert str(raised.value) == message
 
 
+@pytest.mark.row("kubermatic-config-06")
 @pytest.mark.parametrize("given", [None, "", FROM_SECRET])
 def test_environment_replaces_a_missing_or_empty_value(given: object) -> None:
     found = resolver(environ={"ACME_TOKEN": "from env"})
@@ -153,6 +160,7 @@ def test_missing_secret_without_environment_is_an_error() -> None:
         resolver().get_string_value_or_env(decoded(token=FROM_SECRET).token, "ACME_TOKEN")
 
 
+@pytest.mark.row("kubermatic-config-07")
 def test_outage_of_the_api_server_never_selects_the_environment() -> None:
     def outage(_: Reference) -> Mapping[str, bytes] | None:
         raise errors.Unavailable("the API server does not answer")
@@ -163,6 +171,7 @@ def test_outage_of_the_api_server_never_selects_the_environment() -> None:
         found.get_string_value_or_env(decoded(token=FROM_SECRET).token, "ACME_TOKEN")
 
 
+@pytest.mark.row("kubermatic-config-08")
 @pytest.mark.parametrize(
     ("text", "value"), [("1", True), ("T", True), ("False", False), ("f", False), ("0", False)]
 )
@@ -186,6 +195,7 @@ def test_boolean_may_be_unset() -> None:
     )
 
 
+@pytest.mark.row("kubermatic-config-08")
 @pytest.mark.parametrize(("name", "given"), [("isPublic", FROM_SECRET), ("diskGb", FROM_SECRET)])
 def test_invalid_text_in_a_secret_is_not_shown(name: str, given: dict[str, Any]) -> None:
     spec, found = decoded(**{name: given}), resolver(acme={"token": b"hunter2"})
@@ -198,6 +208,7 @@ def test_invalid_text_in_a_secret_is_not_shown(name: str, given: dict[str, Any])
     assert "hunter2" not in repr(ConfigVarString(value="hunter2"))
 
 
+@pytest.mark.row("kubermatic-config-08")
 def test_numbers_and_durations() -> None:
     found = resolver(acme={"token": b"2h45m"}, settings={"token": b"0s"})
     from_secret, from_map = decoded(token=FROM_SECRET).token, decoded(token=FROM_MAP).token

@@ -170,6 +170,7 @@ def driver(account: AcmeCloud) -> kubermatic.FromKubermatic:
 # --- provider to driver -------------------------------------------------------------------------
 
 
+@pytest.mark.row("kubermatic-provider-01", "kubermatic-provider-07")
 async def test_machine_lives_from_creation_to_deletion(
     driver: kubermatic.FromKubermatic, account: AcmeCloud
 ) -> None:
@@ -197,6 +198,7 @@ async def test_machine_lives_from_creation_to_deletion(
     assert account.calls.count("create") == 1
 
 
+@pytest.mark.row("kubermatic-provider-06")
 async def test_state_is_kept_when_the_creation_fails(
     driver: kubermatic.FromKubermatic, account: AcmeCloud
 ) -> None:
@@ -215,6 +217,7 @@ async def _failing_after_update(
     raise RuntimeError("lost")
 
 
+@pytest.mark.row("kubermatic-provider-04")
 @pytest.mark.parametrize(
     ("spec", "kind", "reason"),
     [
@@ -238,6 +241,7 @@ async def test_terminal_error_keeps_its_reason_and_nothing_is_created(
     assert "create" not in account.calls
 
 
+@pytest.mark.row("kubermatic-provider-05")
 async def test_validation_is_cached_until_spec_or_secret_changes(
     driver: kubermatic.FromKubermatic, account: AcmeCloud
 ) -> None:
@@ -257,6 +261,7 @@ async def test_validation_is_cached_until_spec_or_secret_changes(
     assert await validations(asking()) == 4
 
 
+@pytest.mark.row("kubermatic-provider-05")
 async def test_outage_during_validation_is_not_cached(
     driver: kubermatic.FromKubermatic, account: AcmeCloud
 ) -> None:
@@ -271,6 +276,7 @@ async def test_outage_during_validation_is_not_cached(
     assert (await driver.create_machine(asking())).provider_id == "acme://u-1"
 
 
+@pytest.mark.row("kubermatic-provider-03")
 @pytest.mark.parametrize("failure", [RuntimeError("broken"), errors.NotFound("no project")])
 async def test_only_instance_not_found_is_absence(
     driver: kubermatic.FromKubermatic, account: AcmeCloud, failure: Exception
@@ -289,6 +295,7 @@ async def test_missing_secret_is_named(driver: kubermatic.FromKubermatic) -> Non
         await driver.get_machine_status(asking(credentials=credentials_of({TOKEN: {"a": b""}})))
 
 
+@pytest.mark.row("kubermatic-provider-08")
 async def test_uid_is_migrated_and_other_labels_stay(
     driver: kubermatic.FromKubermatic, account: AcmeCloud
 ) -> None:
@@ -301,6 +308,7 @@ async def test_uid_is_migrated_and_other_labels_stay(
     assert account.servers["u-2"]["labels"] == {"team": "a"}
 
 
+@pytest.mark.row("kubermatic-provider-09")
 def test_metrics_labels_have_a_size_without_secrets(driver: kubermatic.FromKubermatic) -> None:
     assert driver.machine_metrics_labels(SPEC) == {"size": "big"}
     assert driver.machine_metrics_labels({"cloudProvider": 5}) == {"size": ""}
@@ -309,6 +317,7 @@ def test_metrics_labels_have_a_size_without_secrets(driver: kubermatic.FromKuber
 # --- provider specs -----------------------------------------------------------------------------
 
 
+@pytest.mark.row("kubermatic-spec-01")
 def test_config_names_every_wrong_field() -> None:
     with pytest.raises(errors.InvalidArgument) as raised:
         decode_config({"cloudProvider": 5, "sshPublicKeys": "key", "opratingSystem": "ubuntu"})
@@ -319,11 +328,13 @@ def test_config_names_every_wrong_field() -> None:
         decode_config(None)
 
 
+@pytest.mark.row("kubermatic-spec-02")
 def test_nulls_and_empty_config_are_accepted() -> None:
     assert decode_config({}) == ProviderConfig()
     assert decode_config({"network": None, "sshPublicKeys": None}) == ProviderConfig()
 
 
+@pytest.mark.row("kubermatic-spec-03")
 @pytest.mark.parametrize(
     ("system", "given", "wanted"),
     [
@@ -350,6 +361,7 @@ def test_operating_system_spec_has_defaults(
     assert default_operating_system(config).operating_system_spec == wanted
 
 
+@pytest.mark.row("kubermatic-spec-04")
 def test_unknown_operating_system_is_not_supported() -> None:
     with pytest.raises(OSNotSupported, match="operatingSystem is 'beos'; it must be one of ubuntu"):
         default_operating_system(ProviderConfig(operating_system="beos"))
@@ -442,6 +454,7 @@ def machine(uid: str = "u-1", spec: Mapping[str, Any] = SPEC) -> KubermaticMachi
     )
 
 
+@pytest.mark.row("kubermatic-provider-02")
 async def test_driver_serves_the_provider_interface(
     provider: kubermatic.ToKubermatic, account: AcmeCloud
 ) -> None:
@@ -485,6 +498,7 @@ async def test_problems_of_the_driver_are_terminal(provider: kubermatic.ToKuberm
         await provider.validate(machine(spec=sized("none")).spec)
 
 
+@pytest.mark.row("kubermatic-spec-05")
 async def test_invalid_spec_never_blocks_a_lookup_or_deletion(
     provider: kubermatic.ToKubermatic, account: AcmeCloud
 ) -> None:

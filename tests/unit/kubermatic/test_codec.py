@@ -107,6 +107,7 @@ def test_machine_contains_its_class() -> None:
     )
 
 
+@pytest.mark.row("kubermatic-object-02")
 def test_machine_as_the_go_program_leaves_it_is_known() -> None:
     found = machine(
         {"finalizers": [names.FINALIZER_MACHINE, names.FINALIZER_NODE]},
@@ -150,12 +151,14 @@ def test_machine_without_set_or_spec_is_decoded() -> None:
     assert alone.own_class.gaps == ("spec.providerSpec.value is missing; set cloudProvider",)
 
 
+@pytest.mark.row("kubermatic-machine-10")
 def test_annotated_machine_is_deleted_first() -> None:
     marked = machine({"annotations": {names.ANNOTATION_DELETE_FIRST: "yes"}})
 
     assert (marked.priority, machine().priority) == (DEFAULT_PRIORITY - 1, DEFAULT_PRIORITY)
 
 
+@pytest.mark.row("kubermatic-object-06")
 @pytest.mark.parametrize(
     ("code", "kind", "reason"),
     [
@@ -183,6 +186,7 @@ def test_terminal_errors_have_a_reason(code: str, kind: OperationType, reason: s
     assert (body["errorReason"], body["errorMessage"]) == (reason, reason and "why")
 
 
+@pytest.mark.row("kubermatic-object-06")
 def test_success_clears_the_reason() -> None:
     before = machine(status={"errorReason": "CreateError", "errorMessage": "taken"})
     assert before.status.code == "AlreadyExists"
@@ -207,6 +211,7 @@ def test_provider_state_as_json_is_stored_as_an_object() -> None:
     assert patch["status"] == {"providerStatus": {"a": 1}}
 
 
+@pytest.mark.row("kubermatic-machine-02")
 def test_identity_has_provider_id_and_node_in_one_patch() -> None:
     before = machine({"annotations": {names.ANNOTATION_CREATION: "u-1"}})
 
@@ -239,6 +244,7 @@ def test_claim_adds_both_finalizers_and_the_record() -> None:
 # --- sets and deployments -------------------------------------------------------------------------
 
 
+@pytest.mark.row("kubermatic-object-03")
 def test_defaults_are_those_of_the_webhook() -> None:
     found = deployment()
 
@@ -247,6 +253,7 @@ def test_defaults_are_those_of_the_webhook() -> None:
     assert machine_set().replicas == 1
 
 
+@pytest.mark.row("kubermatic-object-04")
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -266,6 +273,7 @@ def test_invalid_deployment_has_a_fault(spec: dict[str, Any], message: str) -> N
     assert message in fault
 
 
+@pytest.mark.row("kubermatic-object-04", "kubermatic-machine-10")
 def test_invalid_delete_policy_is_a_fault() -> None:
     (fault,) = machine_set(deletePolicy="Best").faults
 
@@ -276,6 +284,7 @@ def test_invalid_delete_policy_is_a_fault() -> None:
     ]
 
 
+@pytest.mark.row("kubermatic-object-05")
 def test_templates_are_equal_without_the_hash_and_empty_fields() -> None:
     """Another program computed the hash, and wrote fields with null."""
     labels = {"app": "web", names.LABEL_TEMPLATE_HASH: "12345"}
@@ -325,6 +334,7 @@ def test_counts_are_written_only_when_they_change() -> None:
 # --- definitions ----------------------------------------------------------------------------------
 
 
+@pytest.mark.row("kubermatic-object-01")
 def test_definitions_have_the_short_names_columns_and_subresources_of_the_reference() -> None:
     manifests = [one.to_manifest() for one in crds.DEFINITIONS]
     found = {one["spec"]["names"]["plural"]: one for one in manifests}
@@ -349,6 +359,7 @@ def test_definitions_have_the_short_names_columns_and_subresources_of_the_refere
         assert kinds.kind_of_definition(dict(one)).shape is not None
 
 
+@pytest.mark.row("kubermatic-object-01")
 def test_unknown_fields_are_kept() -> None:
     (schema,) = (
         one["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

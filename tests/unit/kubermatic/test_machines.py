@@ -113,6 +113,12 @@ class Kubermatic(World):
         return most
 
 
+@pytest.mark.row(
+    "kubermatic-machine-01",
+    "kubermatic-machine-02",
+    "kubermatic-machine-03",
+    "kubermatic-machine-04",
+)
 async def test_deployment_creates_scales_rolls_and_deletes() -> None:
     world = Kubermatic()
     world.deployment(2)
@@ -170,6 +176,7 @@ async def test_deployment_creates_scales_rolls_and_deletes() -> None:
     assert world.server.list(NODES_PATH) == []
 
 
+@pytest.mark.row("kubermatic-machine-05")
 async def test_machine_whose_vm_is_gone_is_replaced() -> None:
     """Only after two denials: one answer of the cloud may be stale."""
     world = Kubermatic()
@@ -193,6 +200,7 @@ async def test_machine_whose_vm_is_gone_is_replaced() -> None:
     ]
 
 
+@pytest.mark.row("kubermatic-machine-06")
 async def test_machine_that_is_not_ready_but_has_its_vm_is_kept() -> None:
     world = Kubermatic()
     world.deployment(1)
@@ -212,6 +220,7 @@ async def test_machine_that_is_not_ready_but_has_its_vm_is_kept() -> None:
         assert world.objects("machines")[0]["status"]["phase"] == "Running"
 
 
+@pytest.mark.row("kubermatic-machine-07")
 async def test_machine_of_another_program_is_ignored() -> None:
     """By its label, or because another program still prepares it."""
     world = Kubermatic()
@@ -232,6 +241,7 @@ async def test_machine_of_another_program_is_ignored() -> None:
         assert world.sizes() == ["small"]
 
 
+@pytest.mark.row("kubermatic-object-02")
 async def test_machine_of_the_go_program_is_taken_over_without_a_cloud_change() -> None:
     world = Kubermatic()
     world.deployment(1)
@@ -259,6 +269,7 @@ async def test_machine_of_the_go_program_is_taken_over_without_a_cloud_change() 
     assert not {"create_machine", "delete_machine"} & set(world.driver.calls)
 
 
+@pytest.mark.row("kubermatic-machine-08")
 async def test_node_finalizer_alone_deletes_the_node_and_no_vm() -> None:
     """The Go program has cleaned up, and was stopped before it deleted the node."""
     world = Kubermatic()
@@ -281,6 +292,7 @@ async def test_node_finalizer_alone_deletes_the_node_and_no_vm() -> None:
     assert "delete_machine" not in world.driver.calls
 
 
+@pytest.mark.row("kubermatic-machine-09")
 async def test_restored_machine_gives_its_uid_to_its_vm_before_it_is_looked_up() -> None:
     world = Kubermatic()
     moves: list[tuple[str, str]] = []
