@@ -48,6 +48,7 @@ NAMES = Names(
     former_uid=names.ANNOTATION_FORMER_UID,
     uid_label=names.LABEL_OWNED_BY,
     key_annotation=names.ANNOTATION_NODE_MACHINE,
+    skip_eviction=names.ANNOTATION_SKIP_EVICTION,
     revision=names.ANNOTATION_REVISION,
     revision_history=names.ANNOTATION_REVISION_HISTORY,
     desired=names.ANNOTATION_DESIRED,

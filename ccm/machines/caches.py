@@ -309,6 +309,8 @@ class Caches:
 
     def machines_with(self, kind: str, name: str) -> Sequence[Machine]:
         """Return the machines whose own class refers to a Secret or ConfigMap."""
+        if self.codec.machine_classes is not None:
+            return ()  # machines have no classes of their own
         return [
             machine
             for machine in self.machines.store.list()

@@ -52,6 +52,7 @@ class Names:
             Without it, metadata is only added, and nothing that the node has is changed.
         applied_capacity: annotation of a node: resources that were added to its capacity.
         unmanaged: annotation of a node that has no machine.
+        skip_eviction: annotation of a node that is not drained before its machine is deleted.
         critical_taint: taint of a node whose critical components are not ready; while it is set,
             the machine does not become Running.
         old_taint: taint of each node of an old set, and annotation of a set whose nodes have this
@@ -113,6 +114,7 @@ class Names:
     applied: str = ""
     applied_capacity: str = ""
     unmanaged: str = ""
+    skip_eviction: str = ""
     critical_taint: str = ""
     old_taint: str = ""
     preserve: str = ""

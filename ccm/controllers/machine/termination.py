@@ -325,6 +325,9 @@ class DeleteFlow:
                 return StageResult(outcome=StageOutcome.DRAINING, text=text, after_s=SHORT_S)
             await drains.stop(machine.uid)
             return StageResult(outcome=StageOutcome.NO_NODE)
+        if self._settings.names.skip_eviction in node.annotations:
+            await drains.stop(machine.uid)
+            return StageResult(outcome=StageOutcome.NO_NODE)
         await self._write_terminating()
         task = deletion.deletion_drain_task(self._machine, node, now, self._settings)
         # The result of a drain that was started for another purpose, such as the preservation of

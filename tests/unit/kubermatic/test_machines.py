@@ -327,3 +327,22 @@ async def test_restored_machine_gives_its_uid_to_its_vm_before_it_is_looked_up()
     assert again["spec"]["providerID"] == found["spec"]["providerID"]
     assert names.ANNOTATION_FORMER_UID not in again["metadata"]["annotations"]
     assert "create_machine" not in world.driver.calls
+
+
+@pytest.mark.row("kubermatic-machine-11")
+@pytest.mark.parametrize("skips", [True, False])
+async def test_annotated_node_is_not_drained(*, skips: bool) -> None:
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+        (found,) = world.objects("machines")
+        name = found["metadata"]["name"]
+        if skips:
+            notes = {names.ANNOTATION_SKIP_EVICTION: "yes"}
+            world.server.patch(f"{NODES_PATH}/{name}", {"metadata": {"annotations": notes}})
+        world.edit(replicas=0)
+        await world.settle(60)
+
+    assert world.objects("machines") == []
+    assert bool(world.drains.tasks) is not skips
