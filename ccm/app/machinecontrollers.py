@@ -34,7 +34,7 @@ _TOKENS = "kube-system"
 # --- rights -------------------------------------------------------------------------------------
 
 
-def _acts(*rights: str) -> tuple[tuple[str, str], ...]:
+def permission_pairs(*rights: str) -> tuple[tuple[str, str], ...]:
     """Return the (verb, resource) pairs of permissions such as `get,patch nodes`."""
     pairs = (right.split() for right in rights)
     return tuple((verb, resource) for verbs, resource in pairs for verb in verbs.split(","))
@@ -46,7 +46,9 @@ def _local(
     def rights_of(given: SharedFlags) -> Iterator[tuple[str, str, str]]:
         for verb in ("list", "watch"):
             yield from ((verb, resource, given.namespace) for resource in follows)
-        yield from ((verb, resource, given.namespace) for verb, resource in _acts(*rights))
+        yield from (
+            (verb, resource, given.namespace) for verb, resource in permission_pairs(*rights)
+        )
         if given.target_kubeconfig == NO_TARGET:
             # Without a target cluster, VMs are tagged with the UID of the namespace.
             yield "get", "namespaces", given.namespace
@@ -111,15 +113,23 @@ def _shared(context: ControllerContext, given: SharedFlags) -> SharedComponents:
     return context.shared_instance(SharedComponents, make)
 
 
-class _Inputs:
-    """Inputs of one machine controller."""
+class Inputs:
+    """Inputs of one machine controller.
 
-    def __init__(self, context: ControllerContext, given: SharedFlags) -> None:
-        self.shared = _shared(context, given)
+    Args:
+        context: dependencies of controllers.
+        shared: components that all controllers of the API group share.
+        role: role of the cluster that stores the objects.
+    """
+
+    def __init__(
+        self, context: ControllerContext, shared: SharedComponents, role: str = CONTROL
+    ) -> None:
+        self.shared = shared
         self.caches = self.shared.caches
         self.codec = self.caches.codec
-        self.recorder = context.cluster(CONTROL).recorder
-        self._crds = context.cluster(CONTROL).client(ACCOUNT).resource
+        self.recorder = context.cluster(role).recorder
+        self._crds = context.cluster(role).client(ACCOUNT).resource
         self._deletions = context.deletions
 
     def guard(self, kind: ResourceKind[Any], component: str) -> CRDGuard:
@@ -133,30 +143,35 @@ class _Inputs:
         return guard.facts(informer.store.get(key), key, namespace=self.caches.namespace)
 
 
-def _lazily(
-    make: Callable[[_Inputs, F], Runnable], *, fleet: bool
-) -> Callable[[ControllerContext, F], Runnable]:
-    """Return a function for `Manifest.build`.
-
-    The controller that it returns calls `make` once the API server serves the needed kinds.
+def lazily(
+    parts: Inputs, make: Callable[[Inputs, F], Runnable], given: F, *, fleet: bool
+) -> Runnable:
+    """Return a controller that calls `make` once the API server serves the needed kinds.
 
     Args:
+        parts: inputs of the controller.
         make: creates the controller.
+        given: the flags.
         fleet: whether the controller needs MachineSets and MachineDeployments, besides Machines.
     """
+    from ccm.runtime.lazy import LazyController
 
+    codec = parts.codec
+    kinds = (codec.machine_sets, codec.machine_deployments) if fleet else ()
+    return LazyController(lambda: parts.caches.ready(*kinds), lambda: make(parts, given))
+
+
+def _lazily(
+    make: Callable[[Inputs, F], Runnable], *, fleet: bool
+) -> Callable[[ControllerContext, F], Runnable]:
     def build(context: ControllerContext, given: F) -> Runnable:
-        from ccm.runtime.lazy import LazyController
-
-        parts = _Inputs(context, given)
-        codec = parts.codec
-        kinds = (codec.machine_sets, codec.machine_deployments) if fleet else ()
-        return LazyController(lambda: parts.caches.ready(*kinds), lambda: make(parts, given))
+        return lazily(Inputs(context, _shared(context, given)), make, given, fleet=fleet)
 
     return build
 
 
-def _machine(parts: _Inputs, given: flags.MachineFlags) -> Runnable:
+def make_machine(parts: Inputs, given: flags.MachineFlags) -> Runnable:
+    """Return the controller of Machines."""
     from ccm.controllers.machine.controller import MachineController
     from ccm.controllers.machine.drain import Drainer
     from ccm.machines.drain import DrainSettings
@@ -187,18 +202,18 @@ def _machine(parts: _Inputs, given: flags.MachineFlags) -> Runnable:
             else replace(object_facts, next_s=controller.remaining_pause_s(obj) or None)
         )
 
-    controller.controller.facts_functions["machine"] = facts
+    controller.controller.facts_functions[f"{parts.codec.prefix}machine"] = facts
     return controller.controller
 
 
-def _machine_class(parts: _Inputs, _given: flags.MachineClassFlags) -> Runnable:
+def _machine_class(parts: Inputs, _given: flags.MachineClassFlags) -> Runnable:
     from ccm.controllers.machineclass import MachineClassController
 
     events = parts.recorder(reasons.COMPONENT)
     return MachineClassController(shared=parts.shared, events=events).controller
 
 
-def _machine_safety(parts: _Inputs, given: flags.MachineSafetyFlags) -> Runnable:
+def _machine_safety(parts: Inputs, given: flags.MachineSafetyFlags) -> Runnable:
     from ccm.controllers.machinesafety import MachineSafetyController
 
     return MachineSafetyController(
@@ -208,7 +223,8 @@ def _machine_safety(parts: _Inputs, given: flags.MachineSafetyFlags) -> Runnable
     ).controller
 
 
-def _machine_set(parts: _Inputs, given: flags.MachineSetFlags) -> Runnable:
+def make_machine_set(parts: Inputs, given: flags.MachineSetFlags) -> Runnable:
+    """Return the controller of MachineSets."""
     from ccm.controllers.machineset.controller import MachineSetController
 
     caches, kind = parts.caches, parts.codec.machine_sets
@@ -219,13 +235,14 @@ def _machine_set(parts: _Inputs, given: flags.MachineSetFlags) -> Runnable:
         events=parts.recorder(reasons.COMPONENT_SETS),
         workers=given.machine_set_concurrent_syncs,
     ).controller
-    controller.facts_functions["machineset"] = lambda key: parts.facts(
+    controller.facts_functions[f"{parts.codec.prefix}machineset"] = lambda key: parts.facts(
         guard, caches.machine_sets, key
     )
     return controller
 
 
-def _machine_deployment(parts: _Inputs, given: flags.MachineDeploymentFlags) -> Runnable:
+def make_machine_deployment(parts: Inputs, given: flags.MachineDeploymentFlags) -> Runnable:
+    """Return the controller of MachineDeployments."""
     from ccm.controllers.machinedeployment.controller import MachineDeploymentController
 
     caches, kind = parts.caches, parts.codec.machine_deployments
@@ -240,13 +257,13 @@ def _machine_deployment(parts: _Inputs, given: flags.MachineDeploymentFlags) -> 
         ),
         workers=given.machine_deployment_concurrent_syncs,
     ).controller
-    controller.facts_functions["machinedeployment"] = lambda key: parts.facts(
+    controller.facts_functions[f"{parts.codec.prefix}machinedeployment"] = lambda key: parts.facts(
         guard, caches.machine_deployments, key
     )
     return controller
 
 
-def _machine_overshoot(parts: _Inputs, given: flags.MachineOvershootFlags) -> Runnable:
+def _machine_overshoot(parts: Inputs, given: flags.MachineOvershootFlags) -> Runnable:
     from ccm.controllers.machineovershoot import MachineOvershootController, Margins
 
     return MachineOvershootController(
@@ -263,7 +280,7 @@ def _machine_overshoot(parts: _Inputs, given: flags.MachineOvershootFlags) -> Ru
 def _manifest(
     name: str,
     alias: str,
-    make: Callable[[_Inputs, F], Runnable],
+    make: Callable[[Inputs, F], Runnable],
     *,
     fleet: bool = False,
     **more: Any,
@@ -280,7 +297,7 @@ def _manifest(
         "metric": alias,
         "groups": _GROUPS,
         "roles": _roles,
-        "permissions": _acts("get namespaces"),
+        "permissions": permission_pairs("get namespaces"),
         # Another program may already manage the objects, and would conflict with this one.
         "off_by_default": True,
         "missing_interface": lambda cloud: (
@@ -296,10 +313,10 @@ def _manifest(
 MACHINE = _manifest(
     "machine-controller",
     "machine",
-    _machine,
+    make_machine,
     controller_module="ccm.controllers.machine.controller",
     groups={**_GROUPS, "poddisruptionbudgets": "policy", "volumeattachments": "storage.k8s.io"},
-    permissions=_acts(
+    permissions=permission_pairs(
         "get namespaces",
         # A drain watches `status.volumesAttached` of the node.
         "get,list,watch,patch nodes",
@@ -333,13 +350,13 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
         "machine-safety-controller",
         "machinesafety",
         _machine_safety,
-        permissions=_acts("get namespaces", "get,patch nodes"),
+        permissions=permission_pairs("get namespaces", "get,patch nodes"),
         namespaced_permissions=_local(),
     ),
     flags.MachineSetFlags: _manifest(
         "machine-set-controller",
         "machineset",
-        _machine_set,
+        make_machine_set,
         fleet=True,
         controller_module="ccm.controllers.machineset.controller",
         named_permissions=_reads_crd("machinesets"),
@@ -355,10 +372,10 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
     flags.MachineDeploymentFlags: _manifest(
         "machine-deployment-controller",
         "machinedeployment",
-        _machine_deployment,
+        make_machine_deployment,
         fleet=True,
         controller_module="ccm.controllers.machinedeployment.controller",
-        permissions=_acts("get namespaces", "get,patch nodes"),
+        permissions=permission_pairs("get namespaces", "get,patch nodes"),
         named_permissions=_reads_crd("machinedeployments"),
         namespaced_permissions=_local(
             "get,patch machinedeployments",

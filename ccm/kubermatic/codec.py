@@ -76,6 +76,8 @@ MACHINE_DEPLOYMENTS: ResourceKind[MachineDeployment] = _kind(
 class KubermaticCodec(Codec):
     """Codec of the objects of Kubermatic's machine-controller."""
 
+    prefix = "kubermatic"
+    manifest = "manifests/kubermatic-crds.yaml"
     user_data_namespace = names.BOOTSTRAP_NAMESPACE  # before `names` hides the module
     names = NAMES
 

@@ -265,7 +265,7 @@ class Caches:
         missing = [kind for kind in kinds if kind.plural not in known]
         if missing:
             plurals = " and ".join(missing_kind.plural for missing_kind in missing)
-            raise ResourcesNotServed(f"{group} has no {plurals}; apply manifests/crds.yaml")
+            raise ResourcesNotServed(f"{group} has no {plurals}; apply {self.codec.manifest}")
 
     def machine_of_node(self, node: Node) -> Machine | None:
         """Return the machine that a node's label or annotation names; None = unknown."""

@@ -40,6 +40,10 @@ class Codec(abc.ABC):
         machine_deployments: resource kind of deployments.
         machine_classes: resource kind of classes; None = each machine contains its class
             (`own_class`).
+        prefix: prefix of the controllers' names in logs and metrics of work queues, if controllers
+            of several API groups run in one process. With a prefix, the controllers do not write
+            the metrics of single objects, whose names are Gardener's.
+        manifest: file with the CRDs, for messages.
         user_data_namespace: namespace of Secrets with user data; empty = they are part of classes.
     """
 
@@ -49,6 +53,8 @@ class Codec(abc.ABC):
     machine_deployments: ResourceKind[MachineDeployment]
     machine_classes: ResourceKind[MachineClass] | None = None
     user_data_namespace: str = ""
+    prefix: str = ""
+    manifest: str = "manifests/crds.yaml"
 
     def is_ignored(self, obj: Machine) -> bool:  # noqa: ARG002
         """Return whether another program is responsible for a machine."""

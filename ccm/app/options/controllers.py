@@ -15,11 +15,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ccm.app.kubermaticcontrollers import MANIFESTS as KUBERMATIC
 from ccm.app.machinecontrollers import MANIFESTS as MACHINES
 from ccm.controllers.node.manifest import NodeFlags
 from ccm.controllers.nodelifecycle.manifest import NodeLifecycleFlags
 from ccm.controllers.route.manifest import RouteFlags
 from ccm.controllers.service.manifest import ServiceFlags
+from ccm.kubermatic.flags import (
+    KubermaticDeploymentFlags,
+    KubermaticMachineFlags,
+    KubermaticSetFlags,
+)
 from ccm.machines.flags import (
     MachineClassFlags,
     MachineDeploymentFlags,
@@ -43,17 +49,21 @@ class ControllerFlags(
     MachineSetFlags,
     MachineDeploymentFlags,
     MachineOvershootFlags,
+    KubermaticMachineFlags,
+    KubermaticSetFlags,
+    KubermaticDeploymentFlags,
 ):
     """The flags of all controllers; the order of the bases is the start order."""
 
 
 MANIFESTS: tuple[Manifest[Any], ...] = tuple(
-    MACHINES.get(base) or sys.modules[base.__module__].MANIFEST
+    (MACHINES | KUBERMATIC).get(base) or sys.modules[base.__module__].MANIFEST
     for base in ControllerFlags.__bases__
 )
 """Manifests in start order.
 
-A manifest that is not in `MACHINES` is in the module that declares the controller's flags.
+A manifest that is neither in `MACHINES` nor in `KUBERMATIC` is in the module that declares the
+controller's flags.
 """
 
 FLAGS_OF: Mapping[str, type] = {

@@ -98,8 +98,8 @@ class MachineController:
         self._preserver = PreservationReconciler(context)
         self._updater = InPlaceUpdater(context)
         self.controller = Controller(
-            NAME,
-            queue=QUEUE_NAME,
+            f"{caches.codec.prefix}{NAME}",
+            queue=f"{caches.codec.prefix}{QUEUE_NAME}",
             reconcile=self.sync,
             workers=WORKERS,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
@@ -228,7 +228,8 @@ class MachineController:
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, initial: bool) -> bool:
         self._health.machine_changed(old, new, initial=initial)
-        metrics.update_machine_series(old, new, total=len(self._caches.machines.store))
+        if not self._caches.codec.prefix:
+            metrics.update_machine_series(old, new, total=len(self._caches.machines.store))
         if new is None:
             self._forget(old)
             return False

@@ -90,8 +90,8 @@ class TerminationQueue:
         """UID of a machine -> progress of its deletion in this process."""
         self._uids: dict[str, str] = {}
         self.controller = Controller(
-            NAME,
-            queue=QUEUE_NAME,
+            f"{context.codec.prefix}{NAME}",
+            queue=f"{context.codec.prefix}{QUEUE_NAME}",
             reconcile=self.sync,
             workers=WORKERS,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),

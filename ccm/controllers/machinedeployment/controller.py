@@ -105,9 +105,10 @@ class MachineDeploymentController:
         self._gathered_until: dict[str, float] = {}
         """Key of a deployment -> monotonic time before which no pass runs, see `ARRIVAL_S`."""
         self._notes = autoscaler.scale_down_annotations(settings.names)
+        name = f"{caches.codec.prefix}{NAME}"
         self.controller = Controller(
-            NAME,
-            queue=NAME,
+            name,
+            queue=name,
             reconcile=self.sync,
             workers=workers,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
@@ -320,9 +321,9 @@ class MachineDeploymentController:
     def _deployment_changed(
         self, old: MachineDeployment | None, new: MachineDeployment | None, _: bool
     ) -> bool:
-        metrics.update_deployment_series(
-            old, new, total=len(self._caches.machine_deployments.store)
-        )
+        if not self._codec.prefix:
+            total = len(self._caches.machine_deployments.store)
+            metrics.update_deployment_series(old, new, total=total)
         if old is not None and (new is None or new.uid != old.uid):
             self._writer.write.forget(old.key)
             self._guard.forget(old.uid)

@@ -91,7 +91,8 @@ class MachineSetController:
         self._names = caches.settings.names
         self._guard = guard
         self._events = events
-        self._log = log.logger(NAME)
+        name = f"{caches.codec.prefix}{NAME}"
+        self._log = log.logger(name)
         self._write = caches.writer(caches.codec.machine_sets, rng)
         self._write_machines = caches.writer(caches.codec.machines, rng)
         self._ownership = Ownership(
@@ -107,8 +108,8 @@ class MachineSetController:
         self._members = MachineManager(caches, self._expect, rng)
         self._memories = Memories(caches.now)
         self.controller = Controller(
-            NAME,
-            queue=NAME,
+            name,
+            queue=name,
             reconcile=self.sync,
             workers=workers,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
@@ -397,7 +398,8 @@ class MachineSetController:
         return False
 
     def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:
-        metrics.update_set_series(old, new, total=len(self._caches.machine_sets.store))
+        if not self._codec.prefix:
+            metrics.update_set_series(old, new, total=len(self._caches.machine_sets.store))
         if new is None and old is not None:
             self._write.forget(old.key)
             self._expect.forget(old.uid)

@@ -1,0 +1,170 @@
+"""Manifests of the controllers of Kubermatic's machine objects.
+
+They are the machine controllers of `ccm.app.machinecontrollers` with another codec, another driver
+of the provider, and other settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from ccm.app.machinecontrollers import (
+    Inputs,
+    lazily,
+    make_machine,
+    make_machine_deployment,
+    make_machine_set,
+    permission_pairs,
+)
+from ccm.kubermatic import flags
+from ccm.kubermatic.names import BOOTSTRAP_NAMESPACE, GROUP
+from ccm.machines.flags import ACCOUNT
+from ccm.runtime.manifest import ControllerContext, Manifest
+
+if TYPE_CHECKING:
+    from ccm.machines.driver import SharedComponents
+    from ccm.runtime.controller import Runnable
+
+F = TypeVar("F", bound=flags.KubermaticFlags)
+
+_CRDS = "customresourcedefinitions"
+_OBJECTS = ("machines", "machinesets", "machinedeployments")
+_GROUPS = {**dict.fromkeys(_OBJECTS, GROUP), _CRDS: "apiextensions.k8s.io"}
+
+
+def _shared(context: ControllerContext, given: Any) -> SharedComponents:
+    """Return the components that all these controllers share; the first call creates them.
+
+    `given` has all flags of the daemon: some of them count for both API groups.
+    """
+    from ccm.kubermatic.codec import KubermaticCodec
+    from ccm.machines.caches import Caches
+    from ccm.machines.driver import SharedComponents
+    from ccm.machines.settings import MachineSettings
+
+    codec, own = KubermaticCodec(given.kubermatic_name), context.cluster("")
+    client = context.cloud_client.for_kubermatic()
+    settings = MachineSettings(
+        names=codec.names,
+        cluster=given.cluster_id,
+        creation_timeout_s=given.join_cluster_timeout.total_seconds() or None,
+        health_timeout_s=None,
+        asks_for_vms=True,
+        stores_addresses=True,
+        drain_timeout_s=given.skip_eviction_after.total_seconds(),
+        detach_timeout_s=given.machine_pv_detach_timeout.total_seconds(),
+    )
+
+    def make() -> SharedComponents:
+        caches = Caches(
+            codec=codec,
+            informers=own.informers,
+            client=own.client(ACCOUNT),
+            namespace=given.kubermatic_namespace,
+            settings=settings,
+            providers=lambda: client.cloud.machine_providers,
+        )
+        return SharedComponents.of(caches, client)
+
+    shared: Any = context.shared_instance(_Key, make)  # type: ignore[arg-type]
+    return cast("SharedComponents", shared)
+
+
+class _Key:
+    """Key of the shared components: the other API group has components of the same type."""
+
+
+def _local(*rights: str, follows: Iterable[str]) -> Callable[[F], Iterator[tuple[str, str, str]]]:
+    def rights_of(given: F) -> Iterator[tuple[str, str, str]]:
+        for verb in ("list", "watch"):
+            for resource in follows:
+                yield verb, resource, given.kubermatic_namespace
+            if "secrets" in follows:
+                yield verb, "secrets", BOOTSTRAP_NAMESPACE
+        for verb, resource in permission_pairs(*rights):
+            yield verb, resource, given.kubermatic_namespace
+
+    return rights_of
+
+
+def _manifest(
+    name: str, alias: str, make: Callable[[Inputs, Any], Runnable], *, fleet: bool, **more: Any
+) -> Manifest[Any]:
+    """Return a manifest; `more` adds fields."""
+
+    def build(context: ControllerContext, given: Any) -> Runnable:
+        return lazily(Inputs(context, _shared(context, given), ""), make, given, fleet=fleet)
+
+    return Manifest(
+        name=f"kubermatic-{name}-controller",
+        alias=f"kubermatic{alias}",
+        client=ACCOUNT,
+        metric=f"kubermatic{alias}",
+        groups={**_GROUPS, **more.pop("groups", {})},
+        named_permissions=(("get", _CRDS, f"{alias}s.{GROUP}"),),
+        # Another program may already manage the objects, and would conflict with this one.
+        off_by_default=True,
+        missing_interface=lambda cloud: (
+            "" if cloud.kubermatic is not None else "the provider offers no Kubermatic machines"
+        ),
+        metrics_module="ccm.machines.metrics",
+        controller_module=f"ccm.controllers.{alias}.controller",
+        build=build,
+        **more,
+    )
+
+
+MANIFESTS: Mapping[type, Manifest[Any]] = {
+    flags.KubermaticMachineFlags: _manifest(
+        "machine",
+        "machine",
+        make_machine,
+        fleet=True,
+        groups={"poddisruptionbudgets": "policy", "volumeattachments": "storage.k8s.io"},
+        permissions=permission_pairs(
+            "get namespaces",
+            "get,list,watch,patch nodes",
+            "patch nodes/status",
+            "delete nodes",
+            "list,watch,delete pods",
+            "create pods/eviction",
+            "list,watch poddisruptionbudgets",
+            "get persistentvolumeclaims",
+            "get persistentvolumes",
+            "list,watch,delete volumeattachments",
+        ),
+        namespaced_permissions=_local(
+            "get,patch,delete machines",
+            follows=("machines", "machinesets", "machinedeployments", "secrets", "configmaps"),
+        ),
+    ),
+    flags.KubermaticSetFlags: _manifest(
+        "machine-set",
+        "machineset",
+        make_machine_set,
+        fleet=True,
+        permissions=permission_pairs("get namespaces"),
+        namespaced_permissions=_local(
+            "get,patch machinesets",
+            "patch machinesets/status",
+            "get,create,patch,delete machines",
+            follows=("machines", "machinesets", "machinedeployments", "secrets", "configmaps"),
+        ),
+    ),
+    flags.KubermaticDeploymentFlags: _manifest(
+        "machine-deployment",
+        "machinedeployment",
+        make_machine_deployment,
+        fleet=True,
+        permissions=permission_pairs("get namespaces", "get,patch nodes"),
+        namespaced_permissions=_local(
+            "get,patch machinedeployments",
+            "patch machinedeployments/status",
+            "get,create,patch,delete machinesets",
+            "get,patch machines",
+            follows=_OBJECTS,
+        ),
+    ),
+}
+"""Manifest of each controller, by the class of its flags."""

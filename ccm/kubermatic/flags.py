@@ -1,0 +1,57 @@
+"""Flags of the controllers of Kubermatic's machine objects."""
+# ruff: noqa: RUF009 - `FlagSection.flag` is `dataclasses.field` with the table's columns
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ccm.base.flags import FlagSection, not_negative
+
+SECTION = FlagSection("kubermatic machines", ours=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubermaticFlags:
+    """Flags that all controllers of Kubermatic's objects read."""
+
+    kubermatic_namespace: str = SECTION.flag(
+        "kube-system",
+        "Namespace of Kubermatic's Machines, MachineSets and MachineDeployments, and of the "
+        "Secrets and ConfigMaps that they refer to. Other namespaces are ignored.",
+        check=lambda value: "" if value else "must not be empty",
+    )
+    kubermatic_name: str = SECTION.flag(
+        "",
+        "Value of the label machine.k8s.io/controller of the Machines to manage; other Machines "
+        "are ignored. Empty means Machines without the label. Kubermatic's machine-controller "
+        "calls it -name.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubermaticMachineFlags(KubermaticFlags):
+    """Flags of the controller of Machines."""
+
+    join_cluster_timeout: timedelta = SECTION.flag(
+        timedelta(0),
+        "How long a Machine of Kubermatic's API may take to join before its MachineSet replaces "
+        "it. 0 means for ever.",
+        check=not_negative,
+    )
+    skip_eviction_after: timedelta = SECTION.flag(
+        timedelta(hours=2),
+        "Time from the deletion of a Machine of Kubermatic's API until its node is drained by "
+        "force, ignoring disruption budgets, grace and volumes.",
+        check=not_negative,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubermaticSetFlags(KubermaticFlags):
+    """Flags of the controller of MachineSets: only the shared ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubermaticDeploymentFlags(KubermaticFlags):
+    """Flags of the controller of MachineDeployments: only the shared ones."""
