@@ -18,9 +18,7 @@ CHART_FILE = ROOT / "manifests" / "chart" / "templates" / "crds.yaml"
 KUBERMATIC_FILE = ROOT / "manifests" / "kubermatic-crds.yaml"
 
 _KINDS = "# Machine, MachineSet, MachineDeployment and MachineClass.\n"
-_KUBERMATIC_KINDS = (
-    "# Machine, MachineSet and MachineDeployment of Kubermatic's machine-controller.\n"
-)
+_KUBERMATIC_KINDS = "# Machine, MachineSet and MachineDeployment of Kubermatic's API.\n"
 
 
 def files() -> Iterator[tuple[Path, str]]:
