@@ -26,6 +26,7 @@ from tests.manifests import shipped
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
 MACHINES = "machine,machineclass,machinesafety,machineset,machinedeployment,machineovershoot"
+KUBERMATIC = "kubermaticmachine,kubermaticmachineset,kubermaticmachinedeployment"
 
 Rule = tuple[str, str, str, str, str]
 """Group, resource, name, namespace, verb."""
@@ -300,3 +301,10 @@ def test_component_for_separate_accounts_grants_the_additional_permissions() -> 
         "service-controller",
         "route-controller",
     }
+
+
+def test_kubermatic_component_grants_the_additional_permissions() -> None:
+    wanted = needed_permissions(given(f"--controllers=*,{KUBERMATIC}"))
+
+    rest = rules(wanted) - rules(needed_permissions(given()))
+    assert rest == granted("components", "kubermatic", "rbac.yaml")
