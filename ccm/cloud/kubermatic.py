@@ -57,7 +57,7 @@ R = TypeVar("R", MachineRequest, ListMachinesRequest)
 # --- errors -------------------------------------------------------------------------------------
 
 
-class StatusError(StrEnum):
+class ErrorReason(StrEnum):
     """Reason of a `TerminalError`; the value of `status.errorReason` (Kubermatic's names)."""
 
     INVALID_CONFIGURATION = "InvalidConfiguration"
@@ -80,7 +80,7 @@ class TerminalError(Exception):
     The daemon shows reason and message in the machine's status and retries seldom.
 
     Attributes:
-        reason: a `StatusError`, or a reason of the provider.
+        reason: a `ErrorReason`, or a reason of the provider.
         message: what is wrong and what would be right.
     """
 
@@ -94,13 +94,13 @@ class OSNotSupported(TerminalError):
     """The provider has no image for an operating system."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(StatusError.INVALID_CONFIGURATION, message)
+        super().__init__(ErrorReason.INVALID_CONFIGURATION, message)
 
 
 _KINDS: Mapping[str, type[errors.CloudError]] = {
-    StatusError.INVALID_CONFIGURATION: errors.InvalidArgument,
-    StatusError.UNSUPPORTED_CHANGE: errors.FailedPrecondition,
-    StatusError.INSUFFICIENT_RESOURCES: errors.ResourceExhausted,
+    ErrorReason.INVALID_CONFIGURATION: errors.InvalidArgument,
+    ErrorReason.UNSUPPORTED_CHANGE: errors.FailedPrecondition,
+    ErrorReason.INSUFFICIENT_RESOURCES: errors.ResourceExhausted,
 }
 """Reason of a terminal error -> error class of the driver; `FailedPrecondition` for others."""
 
@@ -111,15 +111,15 @@ def reason_of(error: errors.CloudError) -> str:
         return terminal.reason
     match error:
         case errors.InvalidArgument() | errors.OutOfRange():
-            return StatusError.INVALID_CONFIGURATION
+            return ErrorReason.INVALID_CONFIGURATION
         case errors.Unauthenticated() | errors.PermissionDenied():
-            return StatusError.INVALID_CONFIGURATION
+            return ErrorReason.INVALID_CONFIGURATION
         case errors.ResourceExhausted():
-            return StatusError.INSUFFICIENT_RESOURCES
+            return ErrorReason.INSUFFICIENT_RESOURCES
         case errors.FailedPrecondition():
-            return StatusError.UNSUPPORTED_CHANGE
+            return ErrorReason.UNSUPPORTED_CHANGE
         case errors.AlreadyExists():
-            return StatusError.CREATE
+            return ErrorReason.CREATE
         case _:
             return ""
 
@@ -620,7 +620,7 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
 
         async def create() -> Instance:
             try:
-                return await invoke(provider.get, machine)
+                found: Instance = await invoke(provider.get, machine)
             except InstanceNotFound:
                 spec = machine.spec
                 await self._validations.check(
@@ -628,9 +628,9 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
                     req.credentials.digest,
                     lambda: invoke(provider.validate, spec),
                 )
-                return await invoke(
-                    provider.create, machine, ProviderData(), req.user_data.decode()
-                )
+                text = req.user_data.decode()
+                found = await invoke(provider.create, machine, ProviderData(), text)
+            return found
 
         return await self._call(machine, create, req)
 
@@ -955,7 +955,7 @@ class ToKubermatic:
         problems = await self._driver.validate_spec(req.provider_spec, req.credentials, live=True)
         if problems:
             text = "; ".join(map(str, problems))
-            raise TerminalError(StatusError.INVALID_CONFIGURATION, text)
+            raise TerminalError(ErrorReason.INVALID_CONFIGURATION, text)
 
     async def get(self, machine: KubermaticMachine) -> Instance:
         """See `KubermaticProvider.get`."""

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ccm.cloud.errors import InvalidArgument
-from ccm.cloud.kubermatic import StatusError
+from ccm.cloud.kubermatic import ErrorReason
 from ccm.kube.resources import ResourceKind
 from ccm.kubermatic import names
 from ccm.kubermatic import types as documents
@@ -44,9 +44,9 @@ from ccm.model.owners import controller_of
 from ccm.model.patches import Patch, uid_precondition, version_precondition
 
 _REASONS = {code: reason for reason, code in CODES.items()} | {
-    "OutOfRange": StatusError.INVALID_CONFIGURATION,
-    "Unauthenticated": StatusError.INVALID_CONFIGURATION,
-    "PermissionDenied": StatusError.INVALID_CONFIGURATION,
+    "OutOfRange": ErrorReason.INVALID_CONFIGURATION,
+    "Unauthenticated": ErrorReason.INVALID_CONFIGURATION,
+    "PermissionDenied": ErrorReason.INVALID_CONFIGURATION,
 }
 """Error code -> `errorReason`. Other errors pass, so they are no matter for a user."""
 
@@ -275,7 +275,7 @@ def _error_reason(status: MachineStatus) -> str | None:
         return None
     reason = _REASONS.get(status.code)
     if reason is not None and status.kind == OperationType.DELETE.value:
-        return StatusError.DELETE.value
+        return ErrorReason.DELETE.value
     return reason.value if reason is not None else None
 
 

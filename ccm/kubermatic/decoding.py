@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ccm.cloud.configvar import references
-from ccm.cloud.kubermatic import StatusError
+from ccm.cloud.kubermatic import ErrorReason
 from ccm.kubermatic import names
 from ccm.kubermatic import types as documents
 from ccm.machines import replicas
@@ -66,11 +66,11 @@ NAMES = Names(
 """Names of Kubermatic's API group."""
 
 CODES = {
-    StatusError.INVALID_CONFIGURATION: "InvalidArgument",
-    StatusError.INSUFFICIENT_RESOURCES: "ResourceExhausted",
-    StatusError.UNSUPPORTED_CHANGE: "FailedPrecondition",
-    StatusError.CREATE: "AlreadyExists",
-    StatusError.DELETE: "Internal",
+    ErrorReason.INVALID_CONFIGURATION: "InvalidArgument",
+    ErrorReason.INSUFFICIENT_RESOURCES: "ResourceExhausted",
+    ErrorReason.UNSUPPORTED_CHANGE: "FailedPrecondition",
+    ErrorReason.CREATE: "AlreadyExists",
+    ErrorReason.DELETE: "Internal",
 }
 """`errorReason` -> error code of the hub type."""
 
@@ -207,7 +207,7 @@ def machine_deployment(obj: documents.MachineDeployment) -> MachineDeployment:
     """Convert a MachineDeployment document to the hub type."""
     spec, status = obj.spec, obj.status
     strategy = spec.strategy or documents.Strategy()
-    bounds = strategy.rolling_update or documents.RollingUpdate()
+    bounds = strategy.rolling_update or documents.UpdateBounds()
     surge = DEFAULT_SURGE if bounds.max_surge is None else bounds.max_surge
     unavailable = DEFAULT_UNAVAILABLE if bounds.max_unavailable is None else bounds.max_unavailable
     is_rolling = strategy.type in ("", Strategy.ROLLING.value)

@@ -207,7 +207,7 @@ class MachineSet(KubeObject, frozen=True, kw_only=True):
     status: MachineSetStatus = MachineSetStatus()
 
 
-class RollingUpdate(Wire, frozen=True, kw_only=True):
+class UpdateBounds(Wire, frozen=True, kw_only=True):
     """Bounds of a rolling update; each is a number, or a percentage of the replicas.
 
     Attributes:
@@ -228,7 +228,7 @@ class Strategy(Wire, frozen=True, kw_only=True):
     """
 
     type: str = ""
-    rolling_update: RollingUpdate | None = None
+    rolling_update: UpdateBounds | None = None
 
 
 class MachineDeploymentSpec(Wire, frozen=True, kw_only=True):

@@ -80,7 +80,9 @@ def resolve(
         else:
             values = config_map(reference.namespace, reference.name)
             texts = None if values is None else values.data or {}
-            found[reference] = texts and {key: text.encode() for key, text in texts.items()}
+            found[reference] = (
+                None if texts is None else {key: text.encode() for key, text in texts.items()}
+            )
     # What does not exist is no fault here: the driver may have another source for it.
     data |= credentials_of(found)
     for namespace, name in obj.secrets:

@@ -24,11 +24,18 @@ TWICE = {
     "AlreadyExists",
     "CheckResult",
     "Endpoint",
+    "LastOperation",
     "Machine",
     "MachineClass",
     "MachineDeployment",
+    "MachineDeploymentSpec",
+    "MachineDeploymentStatus",
     "MachineSet",
+    "MachineSetSpec",
+    "MachineSetStatus",
+    "MachineSpec",
     "MachineStatus",
+    "MachineTemplateSpec",
     "NotFound",
     "Phase",
     "PortStatus",
@@ -40,7 +47,8 @@ TWICE = {
     "WriteResult",
     "_Own",
 }
-"""Class names that two modules of `ccm` may have: a wire type beside a hub type, or two layers."""
+"""Class names that two modules of `ccm` may have: wire types of two API groups, a wire
+type beside a hub type, or two layers."""
 
 PATHS = modules("ccm", "providers")
 CLASSES = [

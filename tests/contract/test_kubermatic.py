@@ -10,15 +10,16 @@ import pytest_asyncio
 
 from ccm import cloud
 from ccm.cloud.configvar import Reference
-from ccm.cloud.kubermatic import credentials_of
-from ccm.testing.contract import Harness, MachineContract
+from ccm.cloud.kubermatic import MACHINE_UID, credentials_of
+from ccm.testing.contract import Harness, HeldVM, MachineContract
 from providers.hcloud.testing import server as hcloud
 from providers.sim import server as sim
 from providers.sim import state
 from providers.stackit.testing import server as stackit
+from providers.stackit.testing.server import IMAGE, NETWORK, REGION
 from tests.contract.test_sim import SimHarness
 from tests.hcloud.harness import HcloudHarness
-from tests.stackit.harness import IMAGE, NETWORK, REGION, StackitHarness
+from tests.stackit.harness import StackitHarness
 
 SECRET = {"namespace": "kube-system", "name": "credentials"}
 
@@ -65,6 +66,13 @@ class Kubermatic:
 class KubermaticHcloud(Kubermatic, HcloudHarness):
     spec: ClassVar = {"serverType": "cx23", "location": "fsn1", "networks": ["k8s"]}
     keys: ClassVar = {"token": "token"}
+
+    async def foreign_vm(self, name: str, identity: cloud.Identity | None) -> HeldVM:
+        made = await super().foreign_vm(name, identity)
+        if identity is not None:
+            number = int(cloud.parse_provider_id(made.provider_id, "hcloud"))
+            self.service.cloud.servers[number]["labels"][MACHINE_UID] = identity.uid
+        return made
 
 
 class KubermaticStackit(Kubermatic, StackitHarness):

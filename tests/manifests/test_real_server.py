@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ccm.gardener import crds, names
+from ccm.kubermatic.names import BOOTSTRAP_NAMESPACE
 from ccm.sandbox import realserver
 from tests.kubectl.tool import Kubectl
 from tests.manifests import shipped
@@ -138,6 +139,8 @@ def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
         kubectl = Kubectl(require_assets() / "kubectl", server.kubeconfig_path, folder)
         kubectl("apply", "-f", str(CRDS))
         kubectl("apply", "-f", str(ours))
+        # It belongs to the operating-system-manager. No file of ours creates it.
+        kubectl("create", "namespace", BOOTSTRAP_NAMESPACE)
         for file in (CRDS, ours):
             kubectl(
                 "wait", "--for=condition=Established", f"--timeout={DEADLINE_S:g}s", "-f", str(file)

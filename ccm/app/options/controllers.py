@@ -57,7 +57,7 @@ class ControllerFlags(
 
 
 MANIFESTS: tuple[Manifest[Any], ...] = tuple(
-    (MACHINES | KUBERMATIC).get(base) or sys.modules[base.__module__].MANIFEST
+    MACHINES.get(base) or KUBERMATIC.get(base) or sys.modules[base.__module__].MANIFEST
     for base in ControllerFlags.__bases__
 )
 """Manifests in start order.

@@ -14,6 +14,7 @@ from ccm import cloud
 from ccm.cloud import errors, kubermatic
 from ccm.cloud.configvar import ConfigVarString, Reference, Resolver
 from ccm.cloud.kubermatic import (
+    ErrorReason,
     Instance,
     InstanceNotFound,
     InstanceStatus,
@@ -22,7 +23,6 @@ from ccm.cloud.kubermatic import (
     OSNotSupported,
     ProviderConfig,
     ProviderData,
-    StatusError,
     TerminalError,
     credentials_of,
     decode_config,
@@ -89,7 +89,7 @@ class Acme:
             raise OSNotSupported(f"no image for {config.operating_system}")
         if self._resolver.get_string_value(native.size) == "huge":
             try:
-                raise TerminalError(StatusError.INSUFFICIENT_RESOURCES, "no huge servers left")
+                raise TerminalError(ErrorReason.INSUFFICIENT_RESOURCES, "no huge servers left")
             except TerminalError as error:
                 raise RuntimeError("the order failed") from error
 

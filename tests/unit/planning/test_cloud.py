@@ -22,7 +22,7 @@ from ccm.cloud.interface import (
     LoadBalancerRemoval,
     Routes,
 )
-from ccm.cloud.machines import Credentials, Identity, MachineDriver, MachineRequest
+from ccm.cloud.machines import Credentials, Identity, MachineDriver, MachineRequest, UIDMigration
 from ccm.cloud.operation import DECLARATIONS
 from ccm.cloud.types import Route
 from ccm.planning.cloud_client import ChangeRefused, Ledger, RecordingCloudClient
@@ -47,6 +47,7 @@ CHANGES: dict[Any, tuple[Any, ...]] = {
     MachineDriver.create_machine: (MACHINE,),
     MachineDriver.initialize_machine: (MACHINE,),
     MachineDriver.delete_machine: (MACHINE,),
+    UIDMigration.migrate_uid: (MACHINE, "former"),
 }
 
 

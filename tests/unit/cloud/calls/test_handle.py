@@ -77,6 +77,7 @@ LONG_S = {
     "create_machine": 300.0,
     "initialize_machine": 300.0,
     "delete_machine": 300.0,
+    "migrate_uid": 300.0,
     "list_machines": 300.0,
 }
 
@@ -380,7 +381,9 @@ async def test_drain_waits_only_for_calls_that_change_something(method: Callable
     with contextlib.suppress(errors.Internal):
         await call(CloudClient(cloud("acme", act)), method)
 
-    changes = method.__name__.startswith(("create", "delete", "ensure", "initialize", "update"))
+    changes = method.__name__.startswith(
+        ("create", "delete", "ensure", "initialize", "migrate", "update")
+    )
     assert waited_for == [changes]
 
 
