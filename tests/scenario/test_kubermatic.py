@@ -9,23 +9,27 @@ from typing import Any
 import pytest
 
 from ccm.kubermatic import crds, names
+from ccm.sandbox import realserver
 from tests import servers
+from tests.manifests import account, shipped
 from tests.scenario import harness
 from tests.scenario.harness import DEFINITIONS, NODES, Environment, wait_for
-from tests.scenario.machines import SECRETS, vms
+from tests.scenario.machines import vms
 
-API = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/default"
+NAMESPACE = shipped.NAMESPACE
+"""Where the shipped Role allows Machines."""
+API = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{NAMESPACE}"
 MACHINES, DEPLOYMENTS = f"{API}/machines", f"{API}/machinedeployments"
+SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 BOOTSTRAP = f"/api/v1/namespaces/{names.BOOTSTRAP_NAMESPACE}/secrets"
 FLAGS = {
     "controllers": "kubermaticmachine,kubermaticmachineset,kubermaticmachinedeployment",
-    "kubermatic-namespace": "default",
     "kube-api-qps": "-1",
 }
 
 
 async def prepare(env: Environment) -> None:
-    """The CRDs, the credentials, and the user data of the deployment `web`."""
+    """The CRDs, our rights, the credentials, and the user data of the deployment `web`."""
     async with servers.connect(env.server) as session:
         for one in crds.DEFINITIONS:
             async with session.post(DEFINITIONS, json=one.to_manifest()) as response:
@@ -42,13 +46,16 @@ async def prepare(env: Environment) -> None:
         await wait_for(served, f"{one.kind.plural} are served")
     namespace = {"metadata": {"name": names.BOOTSTRAP_NAMESPACE}}
     await env.cluster.create("/api/v1/namespaces", namespace)
+    if isinstance(env.server, realserver.RealServer):
+        async with servers.connect(env.server) as session:
+            await account.install(session, shipped.objects(shipped.KUBERMATIC / "rbac.yaml"))
     token = base64.b64encode(env.cloud.token.encode()).decode()
     await env.cluster.create(SECRETS, {"metadata": {"name": "sim"}, "data": {"token": token}})
     await env.cluster.create(
         BOOTSTRAP,
         {
             "metadata": {
-                "name": "web-default-bootstrap-config",
+                "name": f"web-{NAMESPACE}-bootstrap-config",
                 "annotations": {names.ANNOTATION_BOOTSTRAP_REVISION: "1"},
             },
             "data": {names.BOOTSTRAP_KEY: base64.b64encode(b"#cloud-config").decode()},
@@ -58,7 +65,7 @@ async def prepare(env: Environment) -> None:
 
 def deployment(replicas: int) -> dict[str, Any]:
     labels = {"app": "web"}
-    token = {"secretKeyRef": {"namespace": "default", "name": "sim", "key": "token"}}
+    token = {"secretKeyRef": {"namespace": NAMESPACE, "name": "sim", "key": "token"}}
     value = {
         "cloudProvider": "sim",
         "cloudProviderSpec": {"token": token, "machineType": "small"},
