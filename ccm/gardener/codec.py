@@ -22,7 +22,7 @@ from ccm.gardener.decoding import (
 )
 from ccm.kube.resources import ResourceKind
 from ccm.machines.codec import Codec
-from ccm.machines.documents import annotations_of, to_plain, to_text, without_empty
+from ccm.machines.documents import annotations_of, new_set, to_plain, to_text, without_empty
 from ccm.machines.rollout import SetChange, SetCreation
 from ccm.model import OwnerReference
 from ccm.model.machines import (
@@ -187,30 +187,16 @@ class GardenerCodec(Codec):
         self, obj: MachineDeployment, making: SetCreation, reference: OwnerReference
     ) -> Patch:
         """Return the body of a new set of a deployment."""
-        spec: documents.MachineDeploymentSpec = obj.source.spec
-        mark = {names.LABEL_TEMPLATE_HASH: making.name.hash}
-        whole = to_plain(spec.template)
-        labels = {**obj.template.labels, **mark}
-        whole["metadata"] = {**whole.get("metadata", {}), "labels": labels}
-        selector = to_plain(spec.selector) if spec.selector else {}
-        selector["matchLabels"] = {**selector.get("matchLabels", {}), **mark}
-        return {
-            "metadata": {
-                "name": making.name.name,
-                "namespace": obj.namespace,
-                "labels": labels,
-                "annotations": dict(making.annotations),
-                "finalizers": [names.FINALIZER],
-                "ownerReferences": [to_plain(reference)],
-            },
-            "spec": {
-                "replicas": making.replicas,
-                "selector": selector,
-                "template": whole,
-                "minReadySeconds": spec.min_ready_seconds,
-                "autoPreserveFailedMachineMax": spec.auto_preserve_failed_machine_max,
-            },
-        }
+        body = new_set(
+            obj,
+            making,
+            reference,
+            hash_label=names.LABEL_TEMPLATE_HASH,
+            finalizer=names.FINALIZER,
+        )
+        most = obj.source.spec.auto_preserve_failed_machine_max
+        body["spec"]["autoPreserveFailedMachineMax"] = most
+        return body
 
     def set_patch(self, obj: MachineSet, change: SetChange, owner: MachineDeployment) -> Patch:
         """Return the patch that changes a set."""

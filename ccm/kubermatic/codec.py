@@ -26,7 +26,7 @@ from ccm.kubermatic.decoding import (
     machine_set,
 )
 from ccm.machines.codec import Codec
-from ccm.machines.documents import annotations_of, to_plain, to_text
+from ccm.machines.documents import annotations_of, new_set, to_plain, to_text
 from ccm.machines.rollout import SetChange, SetCreation
 from ccm.model import OwnerReference, Secret
 from ccm.model.machines import (
@@ -202,29 +202,13 @@ class KubermaticCodec(Codec):
         self, obj: MachineDeployment, making: SetCreation, reference: OwnerReference
     ) -> Patch:
         """Return the body of a new set of a deployment."""
-        spec: documents.MachineDeploymentSpec = obj.source.spec
-        mark = {names.LABEL_TEMPLATE_HASH: making.name.hash}
-        template = to_plain(spec.template)
-        labels = {**obj.template.labels, **mark}
-        template["metadata"] = {**template.get("metadata", {}), "labels": labels}
-        selector = to_plain(spec.selector) if spec.selector else {}
-        selector["matchLabels"] = {**selector.get("matchLabels", {}), **mark}
-        return {
-            "metadata": {
-                "name": making.name.name,
-                "namespace": obj.namespace,
-                "labels": labels,
-                "annotations": dict(making.annotations),
-                "finalizers": [names.FINALIZER_FOREGROUND],
-                "ownerReferences": [to_plain(reference)],
-            },
-            "spec": {
-                "replicas": making.replicas,
-                "selector": selector,
-                "template": template,
-                "minReadySeconds": spec.min_ready_seconds or 0,
-            },
-        }
+        return new_set(
+            obj,
+            making,
+            reference,
+            hash_label=names.LABEL_TEMPLATE_HASH,
+            finalizer=names.FINALIZER_FOREGROUND,
+        )
 
     def set_patch(self, obj: MachineSet, change: SetChange, owner: MachineDeployment) -> Patch:
         """Return the patch that changes a set."""

@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
-from ccm.model.machines import Phase
+from ccm.machines.rollout import SetCreation
+from ccm.model import OwnerReference
+from ccm.model.machines import MachineDeployment, Phase
 from ccm.model.selectors import BadSelectorError, LabelSelector
 from ccm.model.times import format_time
 
@@ -26,6 +28,40 @@ def to_phase(text: str) -> Phase:
 def to_plain(struct: msgspec.Struct) -> dict[str, Any]:
     """Return a document as JSON object."""
     return dict(msgspec.to_builtins(struct))
+
+
+def new_set(
+    obj: MachineDeployment,
+    making: SetCreation,
+    reference: OwnerReference,
+    *,
+    hash_label: str,
+    finalizer: str,
+) -> dict[str, dict[str, Any]]:
+    """Return the body of a new set of a deployment, with the fields that all API groups have."""
+    spec = obj.source.spec
+    mark = {hash_label: making.name.hash}
+    template = to_plain(spec.template)
+    labels = {**obj.template.labels, **mark}
+    template["metadata"] = {**template.get("metadata", {}), "labels": labels}
+    selector = to_plain(spec.selector) if spec.selector else {}
+    selector["matchLabels"] = {**selector.get("matchLabels", {}), **mark}
+    return {
+        "metadata": {
+            "name": making.name.name,
+            "namespace": obj.namespace,
+            "labels": labels,
+            "annotations": dict(making.annotations),
+            "finalizers": [finalizer],
+            "ownerReferences": [to_plain(reference)],
+        },
+        "spec": {
+            "replicas": making.replicas,
+            "selector": selector,
+            "template": template,
+            "minReadySeconds": spec.min_ready_seconds or 0,
+        },
+    }
 
 
 def to_text(moment: datetime | None) -> str | None:
