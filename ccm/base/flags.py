@@ -436,13 +436,16 @@ def port(value: int) -> str:
 
 
 def no_blanks(what: str) -> Callable[[Iterable[str]], str]:
-    """Return a check for a list without blank entries; `what` names an entry."""
+    """Return a check for a list without blank entries; messages call an entry `what`."""
     right = f"{what} cannot be empty or white space"
     return lambda entries: "" if all(entry.strip() for entry in entries) else right
 
 
 def qualified(what: str) -> Callable[[Iterable[str]], str]:
-    """Return a check for a list of names such as `a` or `example.com/a`; `what` names an entry."""
+    """Return a check for a list of names such as `a` or `example.com/a`.
+
+    Messages call an entry `what`.
+    """
 
     def check(entries: Iterable[str]) -> str:
         wrong = next((entry for entry in entries if not _QUALIFIED.fullmatch(entry)), None)

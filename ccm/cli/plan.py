@@ -45,7 +45,7 @@ format:
   Node worker-5
     ! blocked: ...                                             not deleted: reason and advice
   Service default/shop
-    ~ load balancer: members worker-4 (would ensure it; the difference cannot be determined)
+    ~ load balancer: members worker-4 (would be ensured; what would change is unknown)
   Machine default/worker-6
     + VM: of class small                                       created; later effects are unknown
 

@@ -95,8 +95,8 @@ async def instances(case: Case) -> CheckFinding:
         f"{which(len(lost), len(ours), 'node', 'has', 'have')} no instance: {some(lost)}",
         "a node without provider ID is matched by name: rename the instance, or set the kubelet's "
         "--hostname-override to the name of the instance and register the node again",
-        "a node with a provider ID needs no action: without its instance, the daemon deletes the "
-        "node once it is not ready",
+        "a node with a provider ID needs no action: the daemon deletes it, because its instance is "
+        "gone, as soon as the node is not ready",
         details=[
             *(f"{name}: {why}" for name, why in case.without_instance.items()),
             *guesses(lost, lonely),

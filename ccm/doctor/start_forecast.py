@@ -57,7 +57,7 @@ async def deletions_at_start(case: Case) -> CheckFinding:
     if going:
         return warn(
             f"starting the daemon would delete {some(going)}{held}",
-            "run `kube-ccm plan` with the same flags for all changes; start the daemon only if "
+            "to see all changes, run `kube-ccm plan` with the same flags; start the daemon only if "
             "these deletions are intended",
         )
     if outcome.failures:

@@ -160,8 +160,8 @@ class GardenerCodec(Codec):
     def push_patch(self, obj: Machine, owner: MachineSet) -> Patch | None:
         """Return the patch that applies template changes to a machine; None = no changes.
 
-        If the machine failed or is being deleted, only a wrong kind of its class is corrected: the
-        API server rejects every other change of a machine with a wrong kind.
+        If the machine failed or is being deleted, only a wrong `spec.class.kind` is corrected: as
+        long as it is wrong, the API server rejects every other change of the machine.
         """
         spec: documents.MachineSpec = obj.source.spec
         template: documents.MachineTemplateSpec = owner.template.source

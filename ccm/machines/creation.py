@@ -414,9 +414,9 @@ def claim_patch(obj: Machine, names: Names, token_id: str, *, records: bool) -> 
 
 
 def creation_record(obj: Machine) -> str:
-    """Return the value that records a started creation: the UID of the object.
+    """Return the machine's UID: the value that records that the creation of its VM has started.
 
-    For an object that is about to be created: the UID of its controller.
+    A Machine object that is not stored yet has no UID: then the UID of its controller.
     """
     return obj.uid or controller_uid(obj)
 

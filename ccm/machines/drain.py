@@ -116,7 +116,7 @@ class DrainProgress:
 
 
 EVICT_RETRY_S = 20.0
-"""Seconds between two evictions of a refused Pod, unless its budget allows an eviction earlier
+"""Seconds between two attempts to evict a Pod, unless its budget allows the eviction earlier
 (Gardener's MCM)."""
 
 MIN_EVICTIONS = 3
@@ -187,7 +187,7 @@ def exclusive_claims(pods: Iterable[Pod]) -> Mapping[str, tuple[str, ...]]:
 
 
 def retry_s(left_s: float | None) -> float:
-    """Return the seconds between two evictions of a refused Pod.
+    """Return the seconds between two attempts to evict a Pod whose eviction is refused.
 
     Args:
         left_s: seconds until the deadline; None = no deadline.

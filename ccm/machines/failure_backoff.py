@@ -75,7 +75,7 @@ def record_failure(
 
 
 def end_backoff(now: datetime) -> FailureBackoff:
-    """Return the back-off after the cause may have been cured, or a user requested machines."""
+    """Return an ended back-off: the cause may have been cured, or a user requests machines."""
     # Creation timestamps of machines have whole seconds.
     return FailureBackoff(ended_at=now.replace(microsecond=0))
 

@@ -394,7 +394,7 @@ class ReplicationManager:
         enough: asyncio.Event,
         refused: list[PersistenceError],
     ) -> None:
-        """Await all writes of one copy; purge the tombstones once all instances have a deletion."""
+        """Await all writes of one copy; purge it if it is a tombstone that all instances have."""
         acknowledgements = 0
         pending = set(writes)
         while pending:

@@ -50,7 +50,7 @@ values."""
 _SERVER_SET_METADATA = ("resourceVersion", "generation", "creationTimestamp", "uid")
 """Metadata fields that the API server sets at each write or for each new object."""
 
-UNKNOWN = "would ensure it; the difference cannot be determined"
+UNKNOWN = "would be ensured; what would change is unknown"
 ADOPTED = "not deleted: it existed before the Service"
 UNLESS = "if its instance is still missing"
 DRAINED = "drain of node {} first"

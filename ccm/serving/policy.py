@@ -68,7 +68,9 @@ class TlsPolicy:
 
 
 def parse_policy(minimum: str, suites: Sequence[str], groups: Sequence[int] = ()) -> TlsPolicy:
-    """Return the policy for settings with the names of Go's components.
+    """Return the policy for settings in Kubernetes' notation.
+
+    That is `VersionTLS12`, IANA names of cipher suites, TLS numbers of groups.
 
     Empty settings mean the defaults.
 

@@ -626,9 +626,10 @@ async def _failed(
 def _addresses_to_allow(
     spec: Spec, network_id: str, nic_id: str, nic: iaas.Nic | iaas.ServerNic
 ) -> Sequence[str]:
-    """Return all addresses to allow on a NIC.
+    """Return the addresses that a NIC is to allow: those that it allows, and those of the spec.
 
-    Empty if none is missing, or if the spec names neither the NIC nor its network.
+    Empty = nothing to change: the NIC allows all addresses of the spec already, or the spec names
+    neither the NIC nor its network.
     """
     held, networking = nic.allowed_addresses or (), spec.networking
     is_meant = network_id == networking.network_id or nic_id in (networking.nic_ids or ())

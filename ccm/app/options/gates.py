@@ -23,7 +23,7 @@ def _gate(name: str, stage: flags.Stage, text: str) -> flags.FeatureGate:
 
 _EFFECTIVE = (
     *(gate for manifest in MANIFESTS for gate in manifest.gates),
-    _gate(WEBHOOK, "ALPHA", "Serve the admission webhooks that --webhooks names."),
+    _gate(WEBHOOK, "ALPHA", "Serve the admission webhooks that are selected with --webhooks."),
     _gate(LOGGING_ALPHA, "ALPHA", "Allow alpha logging flags."),
     _gate(REQUEST_HEADER_UID, "BETA", "Allow --requestheader-uid-headers."),
 )

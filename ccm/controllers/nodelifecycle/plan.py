@@ -466,8 +466,9 @@ class NodeObservations:
     def age_s(self, node: Node, now: float, by_wall_s: float | None) -> float:
         """Return the seconds since the node was created; 0 for an unknown node.
 
-        The wall clock may be wrong or change. So the age of a node that appeared during the watch
-        is the monotonic time since then. For other nodes that time is a lower bound.
+        The wall clock may be wrong or change. So the age of a node that was created during the
+        watch is the monotonic time since this process first saw it. The age of a node that existed
+        before is `by_wall_s`, but at least the monotonic time since it was first seen.
 
         Args:
             node: the node.

@@ -57,7 +57,7 @@ class QueuedCall(NamedTuple):
 
     Attributes:
         change: identity of the call once it is in flight.
-        todo: the deletion or creation of the plan that the call executes.
+        todo: the planned deletion or creation of a route.
         position: position in the plan, where the creations follow the deletions.
         tasks: tasks of the started calls of this plan, by position.
     """

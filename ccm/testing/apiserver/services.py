@@ -87,7 +87,7 @@ def complete(body: dict[str, Any], old: Mapping[str, Any] | None) -> None:
 
 
 def _keep_numbers(spec: Spec, before: Spec) -> None:
-    """Copy the cluster IPs and node ports that an update omits, for example of an older client."""
+    """Copy the cluster IPs, IP families and node ports that an update by an older client omits."""
     if _EXTERNAL_NAME not in (spec["type"], before["type"]):
         for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
             spec[key] = spec.get(key) or before[key]
