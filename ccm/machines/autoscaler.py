@@ -43,7 +43,7 @@ class NodeMark:
 
     Attributes:
         node: the node.
-        is_old: whether the node has the taint of an old set, so that Pods prefer other nodes.
+        is_old: whether the node has the taint for old nodes, so that Pods prefer other nodes.
         disables_scale_down: whether annotations keep the autoscaler from scaling down the node.
     """
 
@@ -126,7 +126,7 @@ def scale_down_annotations(names: Names) -> Mapping[str, str]:
 def old_set_annotation(
     machine_set: PopulatedSet, names: Names, *, rolls: bool, is_new: bool
 ) -> dict[str, Any]:
-    """Return the annotation that records that the nodes of a set have the taint of an old set.
+    """Return the annotation of a set which records that its nodes have the taint for old nodes.
 
     Value None = remove the annotation; empty = no change.
     """

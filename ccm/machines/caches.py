@@ -1,6 +1,6 @@
 """Caches that the machine controllers of one daemon share.
 
-No controller starts before the API server serves the machine objects, and the marker of the
+Controllers start only once the API server serves the machine objects and the marker of the
 cluster's VMs is known.
 """
 
@@ -33,9 +33,9 @@ from ccm.model.owners import controller_key
 from ccm.runtime.writer import ObjectWriter
 
 SYSTEM_NAMESPACE = "kube-system"
-"""Namespace of the target cluster whose UID is the default marker of the cluster's VMs, because it
-exists as long as the cluster. The UID of the control cluster's `kube-system` is not used, because
-machines of many target clusters may share a control cluster."""
+"""Namespace in the target cluster. Its UID is the default marker of the cluster's VMs, because the
+namespace exists as long as the cluster. The UID of the control cluster's `kube-system` is not used,
+because machines of many target clusters may share a control cluster."""
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -71,7 +71,7 @@ class InitialMetadata:
     def set_rollout_annotations(
         self, owner: str, sets: Collection[str], notes: Mapping[str, str]
     ) -> None:
-        """Set the annotations that nodes of a deployment's sets get when they join in a rollout.
+        """Set the annotations that nodes of a deployment's sets get if they join during a rollout.
 
         Args:
             owner: UID of the deployment.
@@ -177,7 +177,7 @@ class Caches:
 
     @property
     def config_maps(self) -> Informer[ConfigMap]:
-        """Informer of the ConfigMaps in the machines' namespace; empty if no class has any."""
+        """Informer of the machines' ConfigMaps; always empty if the API group has class objects."""
         if self.codec.machine_classes is not None:
             return self._no_config_maps
         return self._informers.informer_for(CONFIG_MAPS, namespace=self.namespace)
@@ -192,7 +192,7 @@ class Caches:
 
     @property
     def nodes(self) -> Informer[Node]:
-        """Informer of all Nodes of the cluster that machines join."""
+        """Informer of all Nodes of the cluster that machines join; empty without such a cluster."""
         return (
             self.target.informers.informer_for(NODES)
             if self._settings.has_target
@@ -321,10 +321,10 @@ class Caches:
     def user_data_of(self, machine: Machine) -> bytes | None:
         """Return the user data of a machine's VM, in an API group without class objects.
 
-        None = they are not there yet.
+        None = the user data do not exist yet.
 
         Raises:
-            InvalidArgument: they will never be there, or belong to another template.
+            InvalidArgument: the machine cannot get user data, or they belong to another template.
         """
         owner = self.machine_sets.store.get(controller_key(machine, self.codec.machine_sets.kind))
         namespace = self.codec.user_data_namespace

@@ -83,7 +83,7 @@ def resolve(
             found[reference] = (
                 None if texts is None else {key: text.encode() for key, text in texts.items()}
             )
-    # What does not exist is no fault here: the driver may have another source for it.
+    # A missing object is no fault here: the driver may have another source of the credentials.
     data |= credentials_of(found)
     for namespace, name in obj.secrets:
         prefix = f"Secret {namespace}/{name} of MachineClass {obj.name}"

@@ -63,7 +63,7 @@ class Codec(abc.ABC):
     def user_data(
         self, obj: Machine, owner: MachineSet | None, secret: Callable[[str], Secret | None]
     ) -> bytes | None:
-        """Return the user data of a machine; None = they are not there yet.
+        """Return the user data of a machine; None = the user data do not exist yet.
 
         Only called if `user_data_namespace` is set.
 
@@ -73,7 +73,7 @@ class Codec(abc.ABC):
             secret: returns a Secret of `user_data_namespace` by name.
 
         Raises:
-            InvalidArgument: they will never be there, or belong to another template.
+            InvalidArgument: the machine cannot get user data, or they belong to another template.
         """
         raise NotImplementedError
 
@@ -93,7 +93,7 @@ class Codec(abc.ABC):
         return self.machine_status_patch(obj, wanted)
 
     def preserved(self, obj: Machine, planned_for: Machine, until: datetime | None) -> Patch | None:
-        """Return the patch of the time until which a machine is preserved; None = up to date.
+        """Return the patch that stores until when a machine is preserved; None = up to date.
 
         Args:
             obj: the newest version.
@@ -115,7 +115,7 @@ class Codec(abc.ABC):
         """Return the patch that stores provider ID and node name of the machine's VM.
 
         None = up to date. Without a target cluster (`has_target` False), the node name is not
-        stored. `origin` is the `ResolvedClass.origin` with which the cloud showed the VM.
+        stored. `origin` is the `ResolvedClass.origin` of the credentials that showed the VM.
 
         Raises:
             StaleObject: the object already stores another provider ID.

@@ -34,8 +34,8 @@ GATHER_TURNS = 10
 arrive together."""
 
 INTERVAL_S = 0.05
-"""Minimum seconds between two reads of a CRD. Its deletion causes thousands of object deletions,
-and each of them needs a read that began after it."""
+"""Minimum seconds between two reads of a CRD. The deletion of a CRD deletes thousands of objects,
+and the guard needs a read that began after the deletion of the object in question."""
 
 CONFIRM_S = 5.0
 """Seconds between two Forbidden responses that prove that we lack the permission to read a CRD. A
@@ -122,7 +122,7 @@ class CRDGuard:
         return ControllerFacts(blocked=cause(self._kind) if is_blocked else "")
 
     async def blocks(self, obj: KubeObject) -> bool:
-        """Return whether the deletion of this object is blocked: the controller deletes nothing.
+        """Return whether the deletion of this object is blocked; if so, delete nothing for it.
 
         Without permission to read the CRD, no deletion is blocked.
 

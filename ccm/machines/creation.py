@@ -1,12 +1,13 @@
 """Creation of a machine's VM: decisions of each step, and results of a pass. No I/O.
 
-A pass runs steps until one has to wait: claim the object, look for a VM, record that the creation
-started, create the VM, store its provider ID, initialise the VM, write the status.
+A pass runs steps until one has to wait: claim the object (add finalizers and annotations), look for
+a VM, record that the creation started, create the VM, store its provider ID, initialise the VM,
+write the status.
 
-So that no VM is forgotten, an annotation of the object records the started creation, from before
-the first `create_machine` until the provider ID is stored. After an error, a crash or a lost write
-in between, the next pass looks for the VM again, and a deletion asks the cloud for the VM. VMs are
-found by the UID in their labels. With a driver that finds VMs by name only, the creation is
+So that no VM is forgotten, an annotation of the object records that the creation has started, from
+before the first `create_machine` until the provider ID is stored. After an error, a crash or a lost
+write in between, the next pass looks for the VM again, and a deletion asks the cloud for the VM.
+VMs are found by the UID in their labels. With a driver that finds VMs by name only, the creation is
 recorded only after the cloud showed no VM with the machine's name. Once a provider ID is stored, no
 VM is ever created again for the machine.
 """
@@ -422,7 +423,7 @@ def creation_record(obj: Machine) -> str:
 
 
 def creation_record_patch(obj: Machine, names: Names) -> Patch | None:
-    """Return the patch that records a started creation; None = already recorded.
+    """Return the patch that records that the creation has started; None = already recorded.
 
     Raises:
         StaleObject: the object is being deleted, or has a provider ID.
@@ -438,10 +439,10 @@ def creation_record_patch(obj: Machine, names: Names) -> Patch | None:
 
 
 def origin_patch(obj: Machine, mark: str, names: Names) -> Patch | None:
-    """Return the patch that records another `ResolvedClass.origin` that shows the VM.
+    """Return the patch that records a further `ResolvedClass.origin` whose credentials show the VM.
 
-    None = recorded already, or no origin is recorded: then the VM's project is unknown, and another
-    origin would not reveal it.
+    None = recorded already, or no origin is recorded: then the VM's project is unknown, and a
+    further origin would not reveal the project.
     """
     before = obj.origins
     if not before or mark in before:
@@ -458,8 +459,8 @@ MIN_SIMILARITY = 0.75
 """Similarity, 0 to 1, above which two texts count as equal: they may differ in a request ID."""
 
 _MOST = 512
-"""Maximum number of characters compared. The cost of a Levenshtein distance grows with its square.
-"""
+"""Maximum number of characters compared: the cost of a Levenshtein distance grows with the square
+of this number."""
 
 
 def is_unchanged(old: MachineStatus, new: MachineStatus) -> bool:

@@ -36,13 +36,13 @@ class: time to restore a Secret that was replaced by mistake. Without a limit, a
 end after a VM was lost."""
 
 QUICK_S = 5.0
-"""Maximum seconds of a first wait at a stage that is not written to the status: the next pass
-follows soon, and writes its own status."""
+"""The first wait at a stage is not written to the status if it lasts at most this many seconds: the
+next pass follows soon, and writes its own status."""
 
 DENIAL_S = 3.0
-"""Minimum seconds between the two queries that must find no VM before a machine is deleted whose
-creation was started and whose provider ID is not stored. Listings of clouds lag behind creations by
-about a second."""
+"""Minimum seconds between two queries for a VM. If a creation has started but no provider ID is
+stored, both queries must find no VM before the machine is deleted. Listings of clouds lag behind
+creations by about a second."""
 
 PROGRESS_S = 30.0
 """Minimum seconds between two status writes about the progress of a drain: each Pod changes the
@@ -220,7 +220,7 @@ class DeletionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         forced: whether the drain used force.
         since: time since which the deletion has waited for volumes; empty = it has not.
         not_visible: time since which the cloud has not shown the VM to the class's credentials,
-            which may belong to another project; empty = the deletion does not wait for that.
+            which may belong to another project; empty = no wait for the former credentials.
         not_visible_origin: `ResolvedClass.origin` of the credentials of `not_visible`.
     """
 

@@ -65,7 +65,7 @@ def new_set(
 
 
 def to_text(moment: datetime | None) -> str | None:
-    """Return a time as in documents."""
+    """Return a time as text, in the format of Kubernetes objects; None stays None."""
     return format_time(moment) if moment is not None else None
 
 
@@ -107,7 +107,7 @@ def clamp_s(seconds: int) -> float:
 def selector_faults(selector: LabelSelector | None, labels: Mapping[str, str]) -> Iterator[str]:
     """Yield why a selector cannot select the machines of a template with these labels."""
     if selector is None or not (selector.match_labels or selector.match_expressions):
-        yield "spec.selector selects everything; set the labels of the template"
+        yield "spec.selector selects everything; set it to the labels of the template"
         return
     try:
         terms = selector.requirements()

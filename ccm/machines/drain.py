@@ -95,7 +95,7 @@ class DrainState(Enum):
     DONE = "done"
     """No Pod that the drain has to remove is left on the node."""
     FAILED = "failed"
-    """The drain was aborted; another `start` begins anew."""
+    """The drain was aborted; the next request starts a new drain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class DrainSettings:
     def max_refusal_s(self, own_retries: int | None) -> float:
         """Return the seconds for which evictions of a Pod may be refused before force is used.
 
-        `own_retries` are the retries that the machine sets; None = those of the settings.
+        `own_retries` is the number of retries that the machine sets; None = use the settings.
         """
         retries = self.max_evict_retries if own_retries is None else own_retries
         return retries * EVICT_RETRY_S
@@ -223,7 +223,7 @@ def budgets_of(pod: Pod, budgets: Iterable[PodDisruptionBudget]) -> tuple[PodDis
 
 
 def eviction_fault(pod: Pod, budgets: Collection[PodDisruptionBudget]) -> str:
-    """Return why the eviction of a refused Pod can never succeed; empty = it may succeed later."""
+    """Return why a Pod whose eviction was refused can never be evicted; empty = it may be later."""
     text = f"Pod {pod.key} cannot be evicted"
     if len(budgets) > 1:
         listed = ", ".join(sorted(budget.key for budget in budgets))

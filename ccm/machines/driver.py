@@ -304,7 +304,7 @@ class VMListings:
         self._pools: dict[str, _ClassListing] = {}
 
     async def of(self, machine_class: ResolvedClass, *, since: float = -math.inf) -> VMListing:
-        """Return a listing of a class that began after `since`.
+        """Return a listing of the VMs of a class; the listing began after `since`.
 
         Raises:
             CloudError: the listing failed; every waiting caller gets the error.

@@ -60,7 +60,7 @@ def record_failure(
 
     Args:
         before: back-off before the failure.
-        created_at: time of the creation, or of the failed attempt.
+        created_at: time at which the machine was created, or its creation failed.
         now: the time.
         text: reason of the failure.
         code: code of the cloud's error; empty = the cloud reported no error.

@@ -106,7 +106,8 @@ class SharedFlags:
     machine_pv_detach_timeout: timedelta = SECTION.flag(
         timedelta(minutes=2),
         "How long a drain waits for a Pod's volumes to be detached, in addition to the Pod's "
-        "grace period. A deletion waits as long for volumes that a forced drain left attached.",
+        "grace period. A deletion waits equally long for volumes that a forced drain left "
+        "attached.",
         check=not_negative,
     )
     node_conditions: tuple[str, ...] = SECTION.flag(

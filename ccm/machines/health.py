@@ -351,7 +351,7 @@ def _evaluate_unhealthy(
     machine: Machine, node: Node | None, own: MachineSettings, seen: PhaseHistory, now: Moment
 ) -> HealthCheckResult:
     cause = PhaseTrigger.UNHEALTHY if node is not None else PhaseTrigger.NODE_MISSING
-    # Without copied conditions, no node of the machine was ever observed: none can be missing.
+    # Without copied conditions, no node of the machine was ever seen: none has gone missing.
     if (machine.phase, cause) in TABLE and (node is not None or machine.status.conditions):
         return HealthCheckResult(cause=cause, history=seen)
     return _evaluate_timeout(machine, own, seen, now)
@@ -468,7 +468,7 @@ def _since_s(moment: datetime, now: Moment) -> float:
 
 
 def condition_states(conditions: Sequence[NodeCondition], steps: str) -> dict[str, tuple[str, str]]:
-    """Return status and, for one type, the reason of each condition; for comparisons.
+    """Return the status of each condition, for comparisons; of the type `steps`, also the reason.
 
     Heartbeats and messages are left out.
 

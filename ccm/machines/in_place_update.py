@@ -116,7 +116,7 @@ def plan_update(
 def stop_update(
     new: PopulatedSet | None, olds: Sequence[PopulatedSet], fleet: Fleet, names: Names
 ) -> UpdateActions:
-    """Return the actions after an update stopped: it was paused, or the strategy changed.
+    """Return the actions for a deployment that is paused, or not updated in place.
 
     Completed moves still change the sizes of both sets. Otherwise the old set would create
     replacements for the moved machines, and the new set could never shrink.
@@ -294,7 +294,7 @@ def set_labels(
 
 
 def node_patch(node: Node, step: NodeStep, names: Names) -> Patch | None:
-    """Return the patch that makes the change `step` of a node; None = up to date."""
+    """Return the patch that applies the change `step` to a node; None = up to date."""
     labels: dict[str, str | None] = dict.fromkeys(
         (names.candidate, names.selected, names.update_result)
     )

@@ -110,7 +110,7 @@ def patch(
 
 
 def _without_present(machine: Machine, node: Node) -> Machine:
-    """Return the machine without metadata whose key its node has."""
+    """Return the machine without the metadata whose keys its node has already."""
     present = {(taint.key, taint.effect) for taint in node.taints}
     return msgspec.structs.replace(
         machine,
@@ -197,7 +197,7 @@ def managed_patch(node: Node, settings: MachineSettings) -> Patch | None:
 
 
 def release_patch(node: Node, settings: MachineSettings) -> Patch | None:
-    """Return the patch that removes our finalizer from a node; None = it does not have it."""
+    """Return the patch that removes our finalizer from a node; None = the node lacks it."""
     return remove_finalizer_patch(node, settings.names.node_finalizer)
 
 

@@ -64,7 +64,7 @@ class OrphanCandidates:
         candidates: ownerless VMs that may be deleted if `decide_deletions` agrees.
         waiting: ownerless VMs that are too young, or were not seen often enough.
         strangers: VMs that neither count as ours nor have a machine.
-        sightings: sightings for the next pass, by provider ID or name and UID.
+        sightings: sightings for the next pass, by provider ID, or by name and UID if there is none.
     """
 
     owned_count: int = 0
@@ -178,7 +178,7 @@ class Owners:
         self._names = {machine.name for machine in known}
 
     def owns(self, record: MachineRecord) -> bool:
-        """Return whether a machine has the VM's provider ID, or is in creation and has its UID."""
+        """Return whether a machine has the VM's provider ID, or, if in creation, the VM's UID."""
         return record.info.provider_id in self._by_id or record.identity.uid in self._making
 
     def may_own(self, record: MachineRecord) -> bool:

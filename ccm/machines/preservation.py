@@ -125,7 +125,7 @@ def with_preservation(
     now: datetime,
     settings: MachineSettings,
 ) -> MachineStatus:
-    """Return a status to write; if it starts a preservation, with the end of the preservation.
+    """Return a status to write, with the end of the preservation if the status starts one.
 
     The end is removed from the status later, once the node is cleaned up.
     """

@@ -209,7 +209,7 @@ def _to_delete(wanted: MachineSet, live: Sequence[Member], now: datetime) -> Seq
 def is_chosen_by_autoscaler(machine: Machine, scaled: datetime | None) -> bool:
     """Return whether the autoscaler chose the machine, and lowered the replicas afterwards.
 
-    `scaled` is the time of its last scaling; None = it has not scaled the set.
+    `scaled` is the time at which the autoscaler last scaled the set; None = never.
     """
     if machine.priority != AUTOSCALER_PRIORITY or machine.marked is None or scaled is None:
         return False
@@ -441,7 +441,7 @@ def new_size(deployment: MachineDeployment, *, present: int, new: int) -> int:
 
     Args:
         deployment: the deployment.
-        present: number of machines in all sets that exist, or are about to be created.
+        present: number of machines in all sets, including machines that are about to be created.
         new: current replicas of the new set.
 
     Raises:

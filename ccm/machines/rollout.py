@@ -377,7 +377,7 @@ def choose_name(deployment: MachineDeployment, taken: Collection[str]) -> SetNam
 
 
 def revision_of(of: Mapping[str, str], names: Names) -> int:
-    """Return the revision in the annotations `of` an object; 0 = none."""
+    """Return the revision in the annotations of an object; 0 = none."""
     return parse_digits(of.get(names.revision, "")) or 0
 
 
@@ -414,7 +414,7 @@ def sets_to_clean_up(
 def resolve_rollback(
     deployment: MachineDeployment, sets: Sequence[PopulatedSet], names: Names
 ) -> Rollback:
-    """Find the template that a requested rollback restores, or why it cannot or need not run."""
+    """Return the set whose template a rollback restores, or the reason why none is restored."""
     requested = deployment.rollback_to or 0
     known = {
         revision_of(machine_set.annotations, names): machine_set

@@ -37,7 +37,8 @@ class OrderedMachine:
 
     Attributes:
         available: whether the machine has been ready for `minReadySeconds`.
-        is_chosen_by_autoscaler: whether the set deletes the machine at any size.
+        is_chosen_by_autoscaler: whether the autoscaler chose the machine, so that the set deletes
+            it at any size.
         chosen: whether a user or the autoscaler gave the machine a lower priority than the default.
     """
 
@@ -122,7 +123,7 @@ class Fleet:
 
     @property
     def sets(self) -> Sequence[SetSize]:
-        """All sets, the oldest first."""
+        """All sets, the new one last."""
         return self.olds if self.new is None else [*self.olds, self.new]
 
     @property
@@ -305,7 +306,7 @@ def _shrunk(fleet: Fleet, excess: int) -> Sizes:
 
 
 def _share(sized: SetSize, fleet: Fleet) -> int:
-    """Return a set's share of the surplus machines, as Kubernetes' Deployment controller does."""
+    """Return a set's share of the surplus machines (formula of the Deployment controller)."""
     former = sized.most or fleet.wanted
     kept = (2 * sized.replicas * fleet.most + former) // (2 * former)
     return max(0, sized.replicas - kept)

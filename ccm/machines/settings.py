@@ -10,8 +10,8 @@ from ccm.model import Node
 from ccm.model.machines import Machine
 
 DEFAULT_CREATION_S = 1200.0
-"""Seconds in which machines usually join; also where their creation has no timeout (Gardener's
-MCM)."""
+"""Default creation timeout in seconds (Gardener's MCM). Other time limits use this value if
+the creation has no timeout."""
 
 _OWN = (
     "creation_timeout_s",
@@ -43,10 +43,10 @@ class Names:
         origin: annotation of a machine: hashes of the credentials that have shown its VM.
         creation: annotation of a machine: records that the creation of its VM started.
         deletion: annotation of a machine: progress of its deletion.
-        former_uid: annotation of a machine: UID with which its VM is marked still.
+        former_uid: annotation of a machine: former UID, which still marks its VM.
         node_finalizer: finalizer of a node that has a machine.
         machine_label: label of a node: name of its machine.
-        uid_label: label of a node: UID of its machine; instead of `machine_label`.
+        uid_label: label of a node: UID of its machine; used instead of `machine_label`.
         key_annotation: annotation of a node: namespace and name of its machine.
         applied: annotation of a node: labels, annotations and taints that its machine put on it.
             Without it, metadata is only added, and nothing that the node has is changed.
@@ -153,7 +153,7 @@ class Names:
 
     @property
     def machine_finalizers(self) -> tuple[str, ...]:
-        """Finalizers of a machine, from before the creation of its VM."""
+        """Finalizers of a machine, which are added before its VM is created."""
         return (
             (self.finalizer, self.second_finalizer) if self.second_finalizer else (self.finalizer,)
         )
@@ -178,10 +178,10 @@ class MachineSettings:
         cluster: marker of this cluster in the labels or tags of its VMs.
         has_target: whether there is a target cluster, which machines join.
         unhealthy_conditions: condition types that make a node unhealthy unless they are False.
-        creation_timeout_s: seconds in which a machine must join, or it is marked Failed; None =
-            for ever.
+        creation_timeout_s: seconds in which a machine must join, or it is marked Failed; None = no
+            limit.
         health_timeout_s: seconds for which a node may be unhealthy before its machine is marked
-            Failed; None = for ever.
+            Failed; None = no limit.
         update_timeout_s: maximum duration of an in-place update.
         preserve_timeout_s: seconds for which a machine is preserved.
         exhausted_retry_s: retry delay of a creation that exceeded a quota or the capacity.
@@ -189,8 +189,8 @@ class MachineSettings:
         detach_timeout_s: maximum wait for the detachment of volumes that a forced drain left.
         asks_for_vms: whether a machine fails as soon as the cloud confirms that its VM is gone.
             Else, it fails by timeout only.
-        stores_addresses: whether the status of a machine has the addresses of its VM although there
-            is a target cluster.
+        stores_addresses: whether the status of a machine has the addresses of its VM even with a
+            target cluster.
         adopt_unmarked: whether to adopt a VM that has a machine's name, but no labels or tags of a
             machine.
         token_groups: groups of a bootstrap token in addition to system:bootstrappers,
