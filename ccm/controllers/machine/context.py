@@ -110,7 +110,8 @@ class MachineContext:
         """Write a machine, and return its new version.
 
         Raises:
-            StaleObject: the machine is gone; its deletion event triggers the next pass.
+            StaleObject: the machine is gone, or changed so that the patch no longer applies; its
+                watch event triggers the next pass.
             KubeError: the write failed.
         """
         after = (await self.write.change(machine, PatchStep(patch, part))).obj

@@ -130,14 +130,18 @@ class CreateFlow:
                 return None
 
     async def _migrate_uid(self, former: str) -> None:
-        """Let the VM of a restored machine carry the machine's present UID."""
+        """Replace the UID `former` on a restored machine's VM with the machine's present UID."""
         request = self._driver.request(self.machine, self._machine_class)
         await self._without_slot(self._driver.call(UIDMigration.migrate_uid, request, former))
         name = self._settings.names.former_uid
         await self._save(lambda obj: annotations_patch(obj, {name: None}))
 
     def _read_user_data(self) -> PassResult | None:
-        """Read the user data, if they are not part of the class; return a result that waits."""
+        """Read the user data, unless they are part of the class.
+
+        Returns:
+            Result of the pass if it ends here; None = the pass goes on.
+        """
         if not self._context.codec.user_data_namespace:
             return None
         try:
@@ -199,7 +203,7 @@ class CreateFlow:
         return creation.match_named(listing.records, status, machine, adopt_unmarked=adopts)
 
     async def _confirmed_vm(self, listing: VMListing) -> MachineRecord | None:
-        """Return the VM of the stored provider ID; None = the machine does not own it."""
+        """Return the VM of the stored provider ID; None = missing, or not confirmed to be ours."""
         machine = self.machine
         if not await self._without_slot(self._vms.confirm(machine, self._machine_class)):
             return None
@@ -302,10 +306,10 @@ class CreateFlow:
 
 
 def initial_metadata(context: MachineContext, machine: Machine) -> Mapping[str, Any]:
-    """Return the finalizer and annotations with which a machine can be created.
+    """Return the finalizers and annotations with which a machine can be created.
 
     Empty if its class is unusable, or another program is responsible: the machine gets no VM, and
-    our finalizer would only delay its deletion.
+    our finalizers would only delay its deletion.
     """
     machine_class = context.caches.class_of(machine)
     is_ignored = context.codec.is_ignored(machine)

@@ -25,7 +25,7 @@ from ccm.runtime.writer import Recorder
 
 NOTICE_S = 5.0
 """Seconds for which progress of a drain is collected before the machine is requeued. The end of a
-drain requeues it at once."""
+drain requeues the machine at once."""
 
 _log = log.logger("machine")
 

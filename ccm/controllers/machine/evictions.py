@@ -290,7 +290,7 @@ class NodeDrain:
     async def _wait_for_retry(
         self, pods: Sequence[Pod], answer: EvictionResult, left_s: float
     ) -> float:
-        """Wait until a Pod should be evicted again.
+        """Wait until the eviction of one of these Pods should be retried.
 
         Returns:
             Seconds that count against the eviction retries: 0 unless a budget refused the eviction.
@@ -573,8 +573,8 @@ class Budgets:
     """Cache of disruption budgets, and the Pods whose evictions they refused.
 
     Each eviction uses up one allowed disruption of a budget, until the disruption controller has
-    updated the budget. So a change of a budget wakes only as many waiting Pods as it allows
-    disruptions, in the order in which their evictions were refused.
+    updated the budget. So a change of a budget wakes only as many waiting Pods as the budget
+    allows disruptions, in the order in which their evictions were refused.
 
     Args:
         client: client of the cluster that machines join.
@@ -592,7 +592,7 @@ class Budgets:
             yield
 
     async def wait(self, pod: Pod, seconds: float) -> None:
-        """Wait until a refused Pod should be evicted again, for at most `seconds`.
+        """Wait, for at most `seconds`, until the refused eviction of a Pod should be retried.
 
         Raises:
             DrainFailed: the eviction can never succeed.

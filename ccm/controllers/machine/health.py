@@ -48,8 +48,8 @@ BLIND_S = 10.0
 decoded: the cache of nodes may be wrong then."""
 
 OUTAGE_S = 30.0
-"""Minimum seconds for which the watch of nodes was broken before the timeouts of machines restart:
-the nodes could not report either. Source: Gardener's MCM, default of
+"""If the watch of nodes was broken for at least this many seconds, the timeouts of machines
+restart: the nodes could not report either. Source: Gardener's MCM, default of
 --machine-safety-apiserver-statuscheck-timeout."""
 
 SETTLE_S = 30.0
@@ -62,8 +62,8 @@ _WITHOUT_NODE = (Phase.PENDING, Phase.UNKNOWN)
 
 VM_CHECK_S = 10.0
 """Seconds between two queries for the VM of a machine whose node is missing or unhealthy; also the
-minimum seconds between the two denials that confirm that the VM is gone. Source: Kubermatic's
-machine-controller, which queries as often."""
+minimum seconds between the two NotFound responses that confirm that the VM is gone. Source:
+Kubermatic's machine-controller, which queries as often."""
 
 
 class HealthReconciler:
@@ -83,13 +83,13 @@ class HealthReconciler:
         )
         self._reported_waiting: set[str] = set()
         self._denied_since: dict[str, float] = {}
-        """UID of a machine -> monotonic time at which the cloud first denied its VM."""
+        """UID of a machine -> monotonic time of the first query that did not find its VM."""
 
     async def run(self, machine: Machine) -> PassResult:
         """Reconcile the node and the phase of a machine.
 
         Raises:
-            StaleObject: the object was replaced; its watch event triggers the next pass.
+            StaleObject: the object was changed or deleted; its watch event triggers the next pass.
             KubeError: the node could not be read, or a write failed.
         """
         if not self._caches.settings.has_target:
@@ -153,10 +153,10 @@ class HealthReconciler:
         return outcome
 
     async def _vm_is_gone(self, machine: Machine) -> bool:
-        """Return whether the cloud has denied the machine's VM twice, `VM_CHECK_S` apart.
+        """Return whether two queries, `VM_CHECK_S` apart, did not find the machine's VM.
 
-        A listing that shows the VM, or any failed call, ends the denial: a query for each machine
-        would be needed only if the listing does not show it.
+        The VM is queried only if the listing of its class does not show it. If the cloud shows the
+        VM, or a call fails otherwise, two new queries are needed.
         """
         machine_class, now = self._caches.class_of(machine), clock.monotonic()
         try:
@@ -277,12 +277,15 @@ class HealthReconciler:
     async def _owns(self, machine: Machine, node: Node) -> bool:
         """Return whether the node is confirmed to run on the machine's VM.
 
-        If another machine owns the VM, record an event.
+        If the node or its VM has another owner, record an event.
         """
         if self._vms.owns_node(machine, node):
             return True
         if not deletion.is_its_node(machine, node):
-            message = f"node {node.name} has the provider ID {node.provider_id} and was not changed"
+            message = (
+                f"node {node.name} has another provider ID than this machine, {node.provider_id}, "
+                "and was not changed"
+            )
             self._context.record_event(machine, WARNING, reasons.REASON_VM_NOT_OWNED, message)
             return False
         try:
@@ -395,7 +398,7 @@ class PreservationReconciler:
         The caller makes sure that no other machine has the same node.
 
         Raises:
-            StaleObject: the object was replaced; its watch event triggers the next pass.
+            StaleObject: the object was changed or deleted; its watch event triggers the next pass.
             KubeError: a write failed.
         """
         node, settings = self._context.own_node_of(machine), self._context.settings
@@ -527,7 +530,7 @@ class InPlaceUpdater:
         If the node is contested (another machine has the same node name), stop the update's drain.
 
         Raises:
-            StaleObject: the object was replaced; its watch event triggers the next pass.
+            StaleObject: the object was changed or deleted; its watch event triggers the next pass.
             KubeError: a read or a write failed.
         """
         key, settings = machine.key, self._context.settings
@@ -552,7 +555,7 @@ class InPlaceUpdater:
         return None
 
     def forget(self, key: str) -> None:
-        """Forget the drain of a machine that is deleted or being deleted; the deletion drains."""
+        """Forget the drain for an update: the machine is gone, or its deletion drains the node."""
         self._draining.pop(key, None)
 
     async def _prepare(
@@ -589,7 +592,8 @@ class InPlaceUpdater:
         """Start or check the drain for an update.
 
         Returns:
-            Empty: the drain succeeded. None: it is running. Else: the reason why it failed.
+            Empty: the drain succeeded. None: it is running, or no longer wanted. Else: the reason
+            why it failed.
         """
         settings = self._context.settings
         if self._draining.get(machine.key) != machine.uid:

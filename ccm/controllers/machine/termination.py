@@ -194,7 +194,7 @@ class DeleteFlow:
         self._drain_began = 0.0
         """Monotonic time at which this flow first started the drain; 0 = not started yet."""
         self._absent_id = ""
-        """Provider ID of a VM that the cloud did not show in the owner check of this pass."""
+        """Provider ID of the VM if the owner check of this pass did not find the VM; else empty."""
         self._is_done = False
 
     async def run(
@@ -211,7 +211,7 @@ class DeleteFlow:
             Result of the stage that waits; None once our finalizer is removed.
 
         Raises:
-            StaleObject: the object was replaced; its watch event triggers the next pass.
+            StaleObject: the object was changed or deleted; its watch event triggers the next pass.
             KubeError: a write failed.
         """
         if self._is_done:
@@ -424,7 +424,7 @@ class DeleteFlow:
             self._record_event(
                 reasons.REASON_VM_PRESUMED_DELETED,
                 f"VM {machine.provider_id} counts as deleted: the credentials of class "
-                f"{machine_class.name} were replaced, and the new ones have not shown it for "
+                f"{machine_class.name} were replaced, and the new ones have not shown the VM for "
                 f"{deletion.NOT_VISIBLE_S / 60:.0f} min; if it still exists, delete it manually",
             )
         elif machine.provider_id:
@@ -442,8 +442,8 @@ class DeleteFlow:
     def _is_denied_twice(self) -> bool:
         """Record that a query found no VM; return whether the VM counts as deleted.
 
-        That requires an earlier query without a VM, at least `deletion.DENIAL_S` before: a listing
-        may lag behind a creation whose response was lost.
+        An earlier query, at least `deletion.DENIAL_S` before, must have found no VM either: a
+        listing may lag behind a creation whose response was lost.
         """
         now = clock.monotonic()
         self._first_denial_s = self._first_denial_s or now

@@ -400,7 +400,7 @@ class DeploymentWriter:
         """Write the status.
 
         Raises:
-            StaleObject: the deployment is gone, or its generation changed.
+            StaleObject: the generation of the deployment changed.
             KubeError: a request failed.
         """
 
@@ -428,7 +428,7 @@ class DeploymentWriter:
         """Delete an old set, after a live read confirmed that it is empty.
 
         Raises:
-            StaleObject: the set has machines, or another owner.
+            StaleObject: the set has machines or another owner, or was replaced.
             KubeError: a request failed.
         """
         try:

@@ -347,7 +347,7 @@ class MachineSetController:
         await self._write.change(obj, PatchStep(status_patch, "status"))
 
     def _requeue_after(self, obj: MachineSet, seconds: float | None) -> None:
-        """Requeue a set after a delay at the latest; None = do not requeue."""
+        """Requeue a set, at the latest after `seconds`; None = do not requeue."""
         if seconds is not None:
             self.controller.queue.add_after(obj.key, seconds)
 

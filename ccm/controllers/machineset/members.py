@@ -146,7 +146,7 @@ class MachineManager:
         _log.info("machine created", key=owner.key, machine=f"{namespace}/{name}")
 
     def _claimed(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Add the metadata to a new machine that the machine controller would otherwise write.
+        """Add to the body of a new machine the metadata that the machine controller needs.
 
         A body that cannot be decoded is returned unchanged: the API server will report the fault.
         """
@@ -160,7 +160,7 @@ class MachineManager:
         return {**body, "metadata": {**metadata, **initial, "annotations": annotations}}
 
     async def _is_ours(self, owner: MachineSet, name: str) -> bool:
-        """Return whether the existing machine of a name was created by an earlier attempt.
+        """Return whether an earlier attempt created the existing machine with this name.
 
         That is the case if the machine belongs to the set.
 

@@ -1,9 +1,9 @@
 """Node controller: a queue for new nodes and labels, a periodic pass for addresses.
 
 Handlers of the shared informer queue node names. To initialise a node, a worker queries the cloud
-once and writes twice. The first patch sets the addresses in the status. The second patch has the
-resourceVersion that the first patch returned as a precondition. On a conflict the controller reads
-the node from the API server and plans the patches again. The periodic pass updates only the
+once and writes twice. The first patch sets the addresses in the status. The precondition of the
+second patch is the resourceVersion that the first patch returned. On a conflict the controller
+reads the node from the API server and plans the patches again. The periodic pass updates only the
 addresses of initialised nodes.
 """
 
@@ -51,7 +51,8 @@ The cloud may not report all properties of a new instance yet."""
 
 WRITE_ATTEMPTS = 20
 WRITE_PAUSE_S = 0.05
-"""Attempts of a write on conflict, with pauses of 50 to 100 ms (Go controller)."""
+"""Maximum attempts of a write that conflicts, and pause between them: with jitter, 50 to 100 ms (Go
+controller)."""
 
 SAME_EVENT_S = 60.0
 """Minimum seconds between two Warning events with the same cause about the same node.

@@ -51,7 +51,7 @@ class NodeFlags(NodeSelectorFlags):
 
     @property
     def node_status_workers(self) -> int:
-        """`concurrent_node_status_updates`, or `concurrent_node_syncs` if it is 0."""
+        """`concurrent_node_status_updates`; if that is 0, `concurrent_node_syncs`."""
         return self.concurrent_node_status_updates or self.concurrent_node_syncs
 
 

@@ -6,7 +6,7 @@ suspects independently, so a slow response about one node delays no other. After
 cloud the node is kept and queried later, with back-off.
 
 `plan.NodeObservations` keeps the cloud's answers. An answer that an instance does not exist is
-called a denial. The second query after a denial comes `period_s` later, and bypasses caches and
+called a denial. A second query follows `period_s` after the denial, and bypasses caches and
 listings. Meanwhile the controller queries some ready nodes, called witnesses, to check whether the
 cloud knows this cluster at all. Before the DELETE the controller reserves a slot in the deletion
 record; the DELETE has the node's UID as a precondition.
@@ -337,7 +337,7 @@ class NodeLifecycleController:
             self.controller.queue.add(name)
 
     def _report_block(self, node: Node, verdict: plan.NodeDecision) -> None:
-        """Report a blocked deletion if its reason is new; withdraw the report if it is not blocked.
+        """Report a blocked deletion if its reason is new; withdraw a report that no longer applies.
 
         UNCONFIRMED is not reported.
         """

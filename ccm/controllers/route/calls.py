@@ -299,7 +299,7 @@ class RouteConditions:
     """Writer of the NetworkUnavailable conditions: False if all routes of a node exist, else True.
 
     The value follows from the last comparison and the routes created since. The condition of a node
-    is not written while a call for the node is queued or in flight that creates a route.
+    is not written while a call that creates a route to the node is queued or in flight.
 
     Args:
         nodes: the shared informer of nodes.

@@ -365,7 +365,7 @@ def may_be_undecodable(
 
 
 def is_wanted(route: Route, node: Node | None) -> bool:
-    """Return whether `node` has the destination range of the route; False if it is None (gone)."""
+    """Return whether `node` has the destination range of the route; False if `node` is None."""
     return node is not None and _parsed(route.destination_cidr) in pod_networks(node)
 
 

@@ -63,7 +63,8 @@ class BalancerOperations:
             CloudError: the provider failed; if the error has a partial Status, it is in
                 `record.status`.
             KubeError: the finalizer was not written.
-            StaleObject: the Service was replaced, is being deleted or wants no load balancer.
+            StaleObject: the Service is gone, was replaced, is no longer of type LoadBalancer, or is
+                being deleted without the finalizer.
         """
         resumed = record.take_resumed(ENSURE)
         if not (resumed or record.silent):
@@ -191,7 +192,8 @@ class BalancerOperations:
 
         Raises:
             KubeError: a write failed.
-            StaleObject: the Service was replaced, is being deleted or wants no load balancer.
+            StaleObject: the Service is no longer of type LoadBalancer, or is being deleted without
+                the finalizer.
         """
 
         def status_patch(current: Service) -> Patch | None:

@@ -465,8 +465,8 @@ class ServiceController:
     async def check_drift(self) -> None:
         """Find load balancers that other clients changed; queue at most `drift_budget` Services.
 
-        If the provider cannot list load balancers, the Services with the oldest calls to the
-        provider are queued. Their ensure records events only if it fails.
+        If the provider cannot list load balancers, the Services whose last call to the provider is
+        oldest are queued. Their ensure records events only if it fails.
         """
         started = clock.monotonic()
         at_rest = {

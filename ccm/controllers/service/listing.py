@@ -82,7 +82,7 @@ class LoadBalancerListing:
 
 
 async def fetch_startup_listing(handle: CloudClient) -> LoadBalancerListing | None:
-    """Return the startup listing; None if it failed, also after `LISTING_TIMEOUT_S`."""
+    """Return the startup listing; None if it failed or took longer than `LISTING_TIMEOUT_S`."""
     try:
         return await with_timeout(
             LISTING_TIMEOUT_S, fetch_listing(handle, attempts=LISTING_ATTEMPTS), name="the listing"

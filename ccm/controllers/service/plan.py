@@ -1,8 +1,8 @@
 """Next operation for a Service, decided from the Service and its `ServiceRecord`. No I/O.
 
 The controller serves a Service of type LoadBalancer whose class is unset or listed in
-`--load-balancer-classes`. All writes go to the status sub-resource as strategic merge patches, with
-the resourceVersion of the Service from which they were planned as a precondition.
+`--load-balancer-classes`. All writes go to the status sub-resource as strategic merge patches.
+Their precondition is the resourceVersion of the Service from which they were planned.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class BalancerState(Enum):
     """
 
     UNVERIFIED = "unverified"
-    """The Service existed at the start, and its load balancer was not compared with the cloud."""
+    """The Service existed at the start; its load balancer is not compared with the cloud yet."""
     PENDING = "pending"
     """The load balancer has to be ensured; the cloud may have parts of it."""
     APPLIED = "applied"
