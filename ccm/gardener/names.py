@@ -113,9 +113,9 @@ value is the UID of the Machine, or of the MachineSet that created it. The write
 provider ID removes the annotation. Ours."""
 
 STATE_CREATION = "kube-ccm/creating:"
-"""Prefix of a `lastKnownState` in which an earlier release recorded a started creation. The UID of
-the Machine follows, then a space and the driver's own state. Still read, and kept until the
-provider ID is stored; new creations do not write it. Ours."""
+"""Prefix of a `lastKnownState` in which an earlier release recorded that a creation started. The
+UID of the Machine follows, then a space and the driver's own state. The prefix is still read, and
+kept until the provider ID is stored; new creations do not write it. Ours."""
 
 ANNOTATION_DELETION = "machine.sapcloud.io/deletion-state"
 """On a Machine: JSON of the progress of its deletion, in addition to the description in its

@@ -110,7 +110,8 @@ class MachineStatus:
         preserve_until: time until which a failed machine is kept; None = it is not preserved.
         updated: time at which the last operation was recorded.
         known_state: state that the driver stores between calls; opaque.
-        addresses: addresses of the VM; empty if VMs of this installation join a cluster.
+        addresses: addresses of the VM; with a target cluster, stored only if
+            `MachineSettings.stores_addresses`.
         conditions: conditions of the node.
     """
 
@@ -272,19 +273,19 @@ class Machine(KubeObject, frozen=True, kw_only=True):
             setting.
         unhealthy_conditions: condition types that make the node unhealthy; None = the daemon's
             setting.
-        creation_started: whether the object records that its creation was started; the write that
-            stores the provider ID removes the record. While True, a VM may exist although the
-            creation failed.
+        creation_started: whether the object records that the creation of its VM was started; the
+            write that stores the provider ID removes the record. While True, a VM may exist
+            although the creation failed.
         origins: digests of the credentials and regions with which the VM was created or later
             found, newest last; empty = not recorded.
         node_labels: labels that the controller maintains on the node.
         node_annotations: annotations that the controller maintains on the node.
         taints: taints that the controller maintains on the node.
         force_deletion: whether a user requested a deletion that does not wait for an orderly drain.
-        force_drain: whether a drain uses force although the node is kept, as before an update.
+        force_drain: whether a drain uses force if the node is kept, as for an update in place.
         drain_timeout_s: seconds after which the drain uses force; None = the daemon's setting.
-        max_evict_retries: number of evictions of a Pod before it is deleted; None = the daemon's
-            setting.
+        max_evict_retries: number of retries of a Pod's refused eviction before the Pod is deleted;
+            None = the daemon's setting.
         priority: machines with a lower priority are deleted first.
         marked: time at which the cluster autoscaler chose the machine for deletion; None = never.
         preserve: value of the preserve annotation on the object (`Preserve`).

@@ -25,7 +25,8 @@ TAINT_AUTOSCALER_DELETION = "ToBeDeletedByClusterAutoscaler"
 ANNOTATION_ALLOW_DELETION = "kube-ccm/allow-deletion"
 """On a node: `true` = a user allows its deletion although it is uncertain whether its instance
 exists. On the ConfigMap in which the daemon records deletions: `true` = any number of load
-balancers and routes may be deleted. Ours."""
+balancers and routes may be deleted. On the CRD of Machines, MachineSets or MachineDeployments:
+`true` = the VMs of objects that were deleted together with the CRD are deleted. Ours."""
 
 LABEL_EXCLUDE_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
 """On a node to which load balancers must not send traffic; any value but those that Go parses as

@@ -6,7 +6,7 @@ from ccm.model.meta import KubeObject, ObjectMeta, ObjectReference, Wire
 
 
 class ConfigMap(KubeObject, frozen=True, kw_only=True):
-    """ConfigMap; has not all fields of the API, so change it with patches only."""
+    """ConfigMap, without some fields of the API, so change it with patches only."""
 
     metadata: ObjectMeta
     data: dict[str, str] | None = None

@@ -414,7 +414,7 @@ def _waiting_controllers(options: Options, cluster: FakeTracker) -> Mapping[str,
 
 
 def _between_denials_s(options: Options) -> float:
-    """Return the maximum seconds between a denial of a node and the second query, with jitter."""
+    """Return the maximum seconds, with jitter, between the two queries about a missing instance."""
     return 1.2 * options.node_monitor_period.total_seconds()
 
 
@@ -465,7 +465,7 @@ def _drop_impossible(
 def _add_conditions(
     differences: Sequence[PlannedChange], cluster: FakeTracker
 ) -> Iterator[PlannedChange]:
-    """Add the condition to each deletion of a node or VM.
+    """Add a note with the condition to each deletion of a node or VM.
 
     A VM is deleted after the drain of its node, and the node with its Machine; the delay is set to
     0, because Pods are not copied and so the length of the drain is unknown. Any other node is

@@ -83,7 +83,8 @@ class MassDeletionGuard:
 
         Args:
             missing: number of objects whose owner is missing without a deletion event.
-            settled: number of all existing objects of the kind, including those without owner.
+            settled: number of all existing objects of the kind, including those whose owner is
+                missing.
             now: current time.
             is_many: whether this is a mass deletion; None: as `is_mass` decides.
         """
@@ -116,7 +117,7 @@ READ_INTERVAL_S = 60.0
 ConfigMap is not watched."""
 
 _ATTEMPTS = 5
-"""Attempts of a write on conflict: another replica may write at the same time."""
+"""Maximum attempts of a write that conflicts: another replica may write at the same time."""
 
 _DELETIONS, _HELD = "deletions", "held"
 
@@ -413,7 +414,7 @@ class DeletionRecord:
         return texts
 
     async def _send(self, texts: Mapping[str, str | None]) -> None:
-        """Write the values that differ to the ConfigMap.
+        """Write the values that differ from those in the ConfigMap.
 
         Raises:
             Conflict, NotFound: another client changed or deleted the ConfigMap meanwhile.
@@ -577,7 +578,7 @@ class DeletionBlocks:
         self._notify_record()
 
     def unblock(self, reference: ObjectReference) -> None:
-        """Unblock an object, because it was deleted, is gone, or need not be deleted."""
+        """Record that the deletion of an object is no longer blocked: it is done, or not needed."""
         if self._forget(BlockedDeletion(name=reference.name, namespace=reference.namespace).key):
             self._notify_record()
 
