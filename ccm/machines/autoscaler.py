@@ -96,7 +96,7 @@ def node_marks(
     is_rolling: bool,
     updates: bool,
 ) -> Iterator[NodeMark]:
-    """Yield the desired taint and annotation of each node on which they must change.
+    """Yield the desired taint and annotations of each node that has to change.
 
     Args:
         new: the set of the newest template.

@@ -381,7 +381,7 @@ project. With more origins, a match by chance becomes likelier."""
 
 
 def claim_patch(obj: Machine, names: Names, token_id: str, *, records: bool) -> Patch | None:
-    """Return the patch with all metadata required before the VM is created; None = complete.
+    """Return the patch with all metadata required before the VM is created; None = up to date.
 
     Args:
         obj: the object as stored, or as about to be created.

@@ -121,7 +121,7 @@ EVICT_RETRY_S = 20.0
 
 MIN_EVICTIONS = 3
 """Minimum number of eviction attempts for a Pod before a short drain timeout ends. With a timeout
-below 20 s, Gardener's MCM makes none."""
+below 20 s, Gardener's MCM makes no attempt."""
 
 END_BUFFER_S = 30.0
 """Seconds that a Pod may take to terminate beyond its grace period (Gardener's MCM)."""
@@ -223,7 +223,7 @@ def budgets_of(pod: Pod, budgets: Iterable[PodDisruptionBudget]) -> tuple[PodDis
 
 
 def eviction_fault(pod: Pod, budgets: Collection[PodDisruptionBudget]) -> str:
-    """Return why a Pod whose eviction was refused can never be evicted; empty = it may be later."""
+    """Return why a refused eviction of a Pod can never succeed; empty = a retry may succeed."""
     text = f"Pod {pod.key} cannot be evicted"
     if len(budgets) > 1:
         listed = ", ".join(sorted(budget.key for budget in budgets))

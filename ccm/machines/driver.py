@@ -114,8 +114,8 @@ class ConfirmedVMs:
     Attributes:
         listings: listings of VMs; each listing confirms the owners of its VMs.
         new_origins: UID of a machine -> `ResolvedClass.origin` of credentials that showed its VM,
-            but are not recorded on the machine yet. The machine controller records it, and removes
-            the entry.
+            if the machine does not record this origin yet. The machine controller records the
+            origin, and removes the entry.
         on_new_origins: callback that receives the keys of machines added to `new_origins`.
     """
 
@@ -135,8 +135,8 @@ class ConfirmedVMs:
     def owns_node(self, machine: Machine, node: Node) -> bool:
         """Return whether a node is confirmed to run on the machine's VM.
 
-        A label with the machine's name confirms it: the machine controller sets that label only on
-        confirmed nodes.
+        The machine's label on the node is a confirmation: the machine controller sets this label
+        only on confirmed nodes.
         """
         if not deletion.is_its_node(machine, node):
             return False

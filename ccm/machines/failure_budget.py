@@ -4,7 +4,7 @@ A machine that is marked Failed is replaced, and its Pods move. If all unhealthy
 once, a network outage would become an outage of the cluster. So a machine waits while another
 machine of its group is under way, that is, being created, replaced or deleted. When most nodes are
 unhealthy, the nodes are probably not the cause. Then a machine also waits for replacements of
-unhealthy machines in all other groups, but not for their other creations and deletions.
+unhealthy machines in all other groups, but not for other creations and deletions there.
 
 A machine blocks others only until a time limit, because it may be stuck, for example on a quota.
 The controller acquires a turn for a machine before it writes the phase Failed. A turn ends when
@@ -91,11 +91,11 @@ class _Group:
     """Machines of one group that block other machines; times are seconds of a monotonic clock.
 
     Attributes:
-        replaced: key of a machine marked Failed for its health, or of a replacement -> start of the
-            replacement.
+        replaced: key of an unhealthy machine that was marked Failed, or of a replacement -> start
+            of the replacement.
         others: keys of machines that are under way for other reasons.
         others_since_s: time since which `others` has never been empty.
-        last_failed_s: time at which a machine was last marked Failed for its health.
+        last_failed_s: time at which an unhealthy machine was last marked Failed.
     """
 
     replaced: dict[str, float] = field(default_factory=dict)
@@ -253,7 +253,7 @@ class FailureBudget:
 def _is_health_replacement(
     machine: Machine, before: ReplacementState | None, *, is_initial: bool
 ) -> bool:
-    """Return whether a machine under way is replaced for its health, or may be a replacement."""
+    """Return whether a machine under way is, or may be, an unhealthy machine or its replacement."""
     is_ending = machine.is_deleting or machine.phase is Phase.TERMINATING
     if before in (ReplacementState.UNHEALTHY, ReplacementState.PRESERVED):
         return is_ending or machine.phase is Phase.FAILED

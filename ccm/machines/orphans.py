@@ -2,7 +2,7 @@
 
 Conditions for the deletion of a VM:
 - Its labels contain the marker of our cluster and the namespace of our machines.
-- No machine in the cache owns the VM, in this pass and in an earlier one.
+- In this pass and in an earlier one, no machine in the cache owns the VM.
 - The VM is more than an hour old.
 - No machine in a live list owns the VM.
 
@@ -31,8 +31,8 @@ MIN_AGE_S = 3600.0
 """Minimum age in seconds of a VM to delete: the caches may lack the machine of a younger VM."""
 
 SIGHTING_INTERVAL_S = 30.0
-"""Minimum time in seconds between the first sighting of a VM that counts as ours by name and its
-deletion. A listing may still show a VM that was deleted with its machine a moment ago."""
+"""Minimum seconds from the first sighting to the deletion of a VM that counts as ours by its name.
+A listing may still show a VM that was deleted with its machine a moment ago."""
 
 SETTLE_S = 60.0
 """A listing that begins this many seconds after the deletion of a machine shows every VM that the

@@ -91,7 +91,7 @@ def description(machine: str) -> str:
 
 
 def is_ours(data: Mapping[str, bytes], machine: str) -> bool:
-    """Return whether a Secret's data are a token of a machine, by the description.
+    """Return whether a Secret is the token of a machine, according to its description.
 
     Args:
         data: data of the Secret.
@@ -101,7 +101,7 @@ def is_ours(data: Mapping[str, bytes], machine: str) -> bool:
 
 
 def expiration(now: datetime, timeout_s: float) -> datetime:
-    """Return the time at which a token expires: `timeout_s`, the creation timeout, from now."""
+    """Return the time at which a token expires: the creation timeout `timeout_s` after `now`."""
     return now + timedelta(seconds=timeout_s)
 
 

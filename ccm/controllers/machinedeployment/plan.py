@@ -77,7 +77,7 @@ def _seen(machine: Machine) -> tuple[object, ...]:
 
 
 def is_urgent(before: DeploymentStatus, after: DeploymentStatus) -> bool:
-    """Return whether a status must be written at once, because not only counts changed."""
+    """Return whether a status must be written at once: more than its counts changed."""
     known = [
         [(condition.type, condition.status, condition.reason) for condition in status.conditions]
         for status in (before, after)
