@@ -90,7 +90,7 @@ class AccountTransports(AsyncExitStack):
         return wire, account.user
 
     def update_tls(self) -> None:
-        """Apply changed server settings and certificates to the transports of all accounts."""
+        """Apply changed TLS settings of the own transport to the transports of all accounts."""
         for wire, account in self._transports.values():
             wire.adopt(with_credentials(self._own.config, account))
 
@@ -198,7 +198,7 @@ def load_provider(name: str) -> Opener:
 
 
 def provider_opener(options: Options) -> Opener:
-    """Return the opener of the provider that `--cloud-provider` names.
+    """Return the opener of the provider that is selected with `--cloud-provider`.
 
     Without `--cloud-config`, the opener opens the provider's machine driver alone, provided that
     the enabled controllers need nothing else. Machine drivers get their credentials from

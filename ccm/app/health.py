@@ -347,7 +347,7 @@ def explain_page(options: Options, vitals: DaemonState) -> Handler:
 
 
 def explain_object(kind: str, name: str, options: Options, vitals: DaemonState) -> ExplainResponse:
-    """Return what `/explain` reports about an object, without calls to API server or cloud."""
+    """Return the `/explain` response about an object, without calls to API server or cloud."""
     electors = vitals.electors.values()
     accounts = [
         msgspec.structs.replace(account, controller=controller)

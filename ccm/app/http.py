@@ -366,9 +366,9 @@ def enabled_webhooks(options: Options) -> tuple[str, ...]:
 
 
 def unserved_reason(options: Options) -> str:
-    """Return why the webhooks that `--webhooks` names are not served.
+    """Return why the webhooks that are selected with `--webhooks` are not served.
 
-    Empty if they are served, or if the flag names none.
+    Empty if they are served, or if none is selected.
     """
     obstacle = _unserved_cause(options) if _requested_webhooks(options) else ""
     return f"--webhooks={','.join(options.webhooks)} has no effect: {obstacle}" if obstacle else ""

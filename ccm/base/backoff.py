@@ -31,7 +31,7 @@ class ExponentialBackoff:
     jitter: float = 0.0
 
     def delay(self, failures: int, rng: random.Random) -> float:
-        """Return the seconds to wait after `failures` earlier failures (0 = first failure)."""
+        """Return the seconds to wait after a failure that follows `failures` earlier failures."""
         return jittered(self.delay_without_jitter(failures), self.jitter, rng)
 
     def delay_without_jitter(self, failures: int) -> float:

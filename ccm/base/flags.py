@@ -38,8 +38,8 @@ class FlagKind(Generic[T]):
         expected: description of a valid value, to complete the sentence "it takes ...".
         parse: converts text to a value; raises ValueError for invalid text.
         write: converts a value to text in the syntax of `parse`; lists are enclosed in brackets.
-        bare_value: text of the value if the flag is given without a value; the flag then never
-            takes the next word of the command line as its value. None = a value is required.
+        bare_value: text of the value if the flag is given without a value. A flag of such a kind
+            takes a value only after `=`, never the next word. None = a value is required.
         merge: combines the values of repeated flags; None = the last value wins.
     """
 
@@ -493,7 +493,7 @@ def gate_values(known: Collection[FeatureGate], settings: Mapping[str, bool]) ->
     """Return the effective value of each gate.
 
     Raises:
-        ValueError: settings name unknown gates; the message lists all of them.
+        ValueError: `settings` contains unknown gates; the message lists all of them.
     """
     names = {"AllAlpha", "AllBeta", *(gate.name for gate in known)}
     if unknown := [name for name in settings if name not in names]:

@@ -128,9 +128,9 @@ class TokenBucket:
             raise
 
     def _wake_next(self) -> None:
-        """Pass the head of the queue to the next waiter.
+        """Remove the head of the queue and wake the next waiter, which is the new head.
 
-        If the next waiter was cancelled but has not run since, it passes the head on when it runs.
+        If the new head was cancelled but has not run since, it calls this method when it runs.
         """
         self._waiters.popleft()
         if self._waiters and not self._waiters[0].done():

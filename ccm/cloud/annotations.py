@@ -77,7 +77,7 @@ class ServiceAnnotation(Generic[T]):
 def truth(text: str) -> bool:
     """Parse a boolean in every spelling of Go's `strconv.ParseBool`.
 
-    A declaration of a boolean annotation passes it as `ServiceAnnotation.parse`.
+    Declarations of boolean annotations use this function as `ServiceAnnotation.parse`.
 
     Raises:
         ValueError: the text is no boolean.

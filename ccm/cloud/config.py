@@ -167,8 +167,8 @@ class Context:
         Args:
             declared: the Struct; each section of an INI file is a nested Struct.
             form: format of the file; YAML includes JSON.
-            environment: whether to read environment variables with the names of settings too. The
-                file wins over variables, and an empty variable counts as unset.
+            environment: whether environment variables that are named like settings also set them.
+                The file wins over variables, and an empty variable counts as unset.
 
         Raises:
             ConfigError: the file is malformed or settings are invalid; the message lists every

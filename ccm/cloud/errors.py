@@ -218,10 +218,10 @@ def normalize(error: BaseException) -> CloudError:
     exception becomes `Internal`. A `NotFound` among the causes is ignored.
 
     An exception group, as raised by a task group, becomes one error with the messages of all
-    members. If all members have the same class, the error has it too; otherwise it is `Internal`,
-    because parts of the work failed differently. A group of `NotFound` also becomes `Internal`, and
-    a group of `RetryAfter` has the longest delay. The error carries the first partial result among
-    its members.
+    members. If all members have the same class, and `POLICY` lists that class, the error has it
+    too; otherwise it is `Internal`, because parts of the work failed differently. A group of
+    `NotFound` also becomes `Internal`, and a group of `RetryAfter` has the longest delay. The error
+    carries the first partial result among the members.
     """
     if isinstance(error, BaseExceptionGroup):
         return _normalize_group(error)

@@ -4,9 +4,10 @@
 and the fallbacks of the Go cloud-controller-manager. If the provider has an inventory, all
 controllers share one bulk listing, made only if it saves cloud requests.
 
-A listing saves requests if more single requests are waiting than the last listing took. A listing
-proves presence only: an instance missing from it is looked up by a single call. Bulk listing pauses
-after a listing that failed or that served fewer lookups than it took requests.
+A listing saves requests if single calls for all waiting lookups would take more requests than the
+last listing took. A listing proves presence only: an instance missing from it is looked up by a
+single call. Bulk listing pauses after a listing that failed or that served fewer lookups than it
+took requests.
 
 The data of a listing may be as old as its start, so the age of a listing counts from its start. A
 node without provider ID is looked up by its name, which another machine may have had before. So the

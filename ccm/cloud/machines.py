@@ -200,9 +200,9 @@ class MachineRequest:
         user_data: boot data with placeholders already replaced; empty except in `create_machine`.
         provider_id: provider ID of the VM; empty until it is stored with the machine.
         last_known_state: the driver's last `MachineInfo.last_known_state`.
-        creation_started: whether the Machine records that its creation was started. Only then may
-            a driver that finds VMs by name treat a VM with the machine's name as the machine's.
-            Drivers that store an `Identity` on their VMs ignore this field.
+        creation_started: whether the Machine records that the creation of its VM was started. Only
+            then may a driver that finds VMs by name treat a VM with the machine's name as the
+            machine's VM. Drivers that store an `Identity` on their VMs ignore this field.
         is_imported: whether the MachineClass lists `provider_id` among the VMs to import, so that
             `check_owner` accepts any owner in the VM's labels or tags.
         adopts_unmarked: whether `check_owner` accepts a VM with the machine's name and no owner in
@@ -431,7 +431,7 @@ class UIDMigration(Protocol):
 
     @operation(deadline_s=CHANGE_S, change=True, subject=_request_subject)
     async def migrate_uid(self, req: MachineRequest, former: str) -> None:
-        """Replace a former UID in the labels or tags of the machine's VM, and keep all others.
+        """Replace a former UID in the labels or tags of the machine's VM; keep all other labels.
 
         Called for a machine whose annotation names the former UID: it was restored from a backup,
         or converted. Succeeds if there is no VM with the former UID.

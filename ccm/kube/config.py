@@ -285,8 +285,8 @@ class ClusterConfig:
         namespace: namespace of this Pod, or of the kubeconfig's context.
         disable_compression: whether to request uncompressed responses.
         source: origin of the configuration, for messages.
-        files: path of each file that was read, except kubeconfigs -> signature taken before the
-            read. Files that an exec plugin reads are not included.
+        files: signature of each file that was read, by path, taken before the read. Kubeconfigs
+            and files that an exec plugin reads are not included.
     """
 
     server: str
@@ -307,8 +307,8 @@ def load(
 ) -> ClusterConfig:
     """Load the address of the API server and the identity; blocks for file I/O.
 
-    Without `kubeconfig` and `master`, load them from the environment and `service_account`, as in a
-    Pod.
+    Without `kubeconfig` and `master`, address and identity are those of a Pod, from the environment
+    and `service_account`.
 
     Args:
         kubeconfig: path of a file, or paths joined by the path separator; existing files are

@@ -220,7 +220,7 @@ def from_response(status: int, headers: Mapping[str, str], body: bytes) -> ApiEr
 
 
 def from_status(status: Status) -> ApiError:
-    """Return the error for a Status in an ERROR event of a watch; `status` is its code."""
+    """Return the error for the Status in an ERROR event of a watch; a missing code means 500."""
     return _build(status, status.code or 500, None)
 
 

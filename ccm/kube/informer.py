@@ -8,10 +8,10 @@ SharedInformerFactory.
 A reflector keeps the store equal to the API server. First it opens a watch that begins with the
 existing objects (watch-list). If the server refuses or ignores watch-list, the reflector uses lists
 in pages from then on, each followed by a watch. When a watch ends, the next watch starts at the
-last resourceVersion received, also in a bookmark. Only an expired version (410), or several watches
-in a row without progress, lead to a new list. After a new list, handlers are called only for
-objects that are new, changed or deleted. Failures have a common back-off; expired versions have
-another. An outage is logged at its start, every few minutes, and at its end.
+last resourceVersion received, also in a bookmark. A new list follows only after an expired version
+(410), a version that the server does not have yet, or several watches in a row without progress.
+After a new list, handlers are called only for objects that are new, changed or deleted. Failures
+have a common back-off; expired versions have another. An outage is logged at its start, every few minutes, and at its end.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class ReflectorSettings:
         open_timeout_s: maximum time until the server begins to answer a watch.
         idle_timeout_s: maximum time without a byte before a watch is aborted; None = a little more
             than the requested duration of the watch.
-        overtime_s: time after the requested duration after which the reflector ends a watch, in
-            case the server ignores the duration.
+        overtime_s: time by which a watch may exceed its requested duration before the reflector
+            ends it, because the server ignores the duration.
         initial_idle_timeout_s: maximum time without an event until the initial events are complete;
             a server that exceeds the time counts as a server without watch-list.
         initial_timeout_s: maximum time for all initial events; a server that exceeds the time
@@ -547,8 +547,8 @@ class Informer(Generic[T]):
     def malformed_keys(self) -> Collection[str]:
         """Keys of existing objects whose newest state could not be decoded.
 
-        The store has an earlier state of these objects, or lacks them: that must not lead to a
-        deletion. An empty key stands for objects whose name is unreadable.
+        The store has an earlier state of these objects, or lacks them; neither is a reason to
+        delete anything. An empty key stands for objects whose name is unreadable.
         """
         return self._reflector.malformed_keys
 
@@ -568,9 +568,9 @@ class Informer(Generic[T]):
             on_update: called with the old and the new object, which are the same in a resync. The
                 UIDs differ if the object was recreated while no watch was open.
             on_delete: called with the last known state of a removed object, and whether its
-                deletion was observed: an event reported the deletion, or the object was already
-                being deleted. False: a new list merely lacks the object. The store no longer has
-                the object at the time of the call.
+                deletion was observed. True: an event reported the deletion, or the object was
+                already being deleted. False: a new list merely lacks the object, or the event
+                could not be decoded. At the time of the call the store no longer has the object.
         """
         handler = EventHandler(name=name, on_add=on_add, on_update=on_update, on_delete=on_delete)
         self._handlers.append(handler)

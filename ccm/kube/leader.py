@@ -24,7 +24,7 @@ renewal, and a leader that observes another holder stops at once.
 
 A standby watches only the Lease. Warm caches would cost the API server a second watch of all nodes
 and Services, and the standby the memory of a second copy, all the time. They would only save one
-list per change of the leader, which takes tenths of a second.
+list per change of the leader: tenths of a second.
 """
 
 from __future__ import annotations

@@ -145,8 +145,8 @@ class Transport:
                 here a request to a server that hangs would occupy a concurrency slot.
             limiter: rate limiter, awaited before each attempt; None = unlimited.
             user_agent: user agent of the request; None = that of the process.
-            retry: whether to repeat the request by the rules above. With False it is repeated only
-                with a renewed credential.
+            retry: whether to repeat the request by the rules of the module docstring. With False it
+                is repeated only with a renewed credential.
             urgent: whether the request bypasses the concurrency limit and the lease guard; for
                 requests about the Lease.
 

@@ -9,9 +9,10 @@ all keys in the queue, `get` raises `ShutDown`.
 Unlike in client-go, there are three lanes, which are served in rotation so that no lane starves:
 the foreground, several times per round; the background, with keys added by
 `add(..., background=True)` and delayed keys; and a lane of isolated keys, whose processing was slow
-last time. Workers take an isolated key only if a spare worker is free. An `add` to the foreground
-moves a key from the background there. Within a lane the namespaces are served in rotation, small
-namespaces more often: many objects in one namespace do not delay objects of other namespaces.
+last time. Workers take an isolated key only if a spare worker is free. If a key waits in the
+background, `add` without `background=True` moves it to the foreground. Within a lane the namespaces
+are served in rotation, small namespaces more often: many objects in one namespace do not delay
+objects of other namespaces.
 
 All methods except `get` return at once. No method may be called from another thread.
 """
@@ -65,7 +66,7 @@ _retries = metrics.counter(
 
 
 def longest_running() -> Mapping[str, float]:
-    """Return the name of each queue -> seconds since the oldest current processing began."""
+    """Return, by name of the queue, the seconds since its oldest current processing began."""
     (family,) = _longest.collect()
     return {sample.labels["name"]: sample.value for sample in family.samples}
 

@@ -235,7 +235,7 @@ StoredCopy = tuple[ObjectKey, Stamped, Version]
 
 
 def no_election_writer() -> WriterIdentity:
-    """Return the writer without leader election."""
+    """Return the writer identity of a process without leader election."""
     return WriterIdentity()
 
 

@@ -1,4 +1,4 @@
-"""Storage of secrets in Secret objects of the cluster, in the daemon's namespace: the default.
+"""Default storage of secrets: Secret objects of the cluster, in the daemon's namespace.
 
 The daemon's Secrets have the label `kube-ccm.io/persistence` and a digest as name; a Secret of that
 name without the label is never changed. A key rotation rewrites each Secret, so that the API server

@@ -46,7 +46,7 @@ def validate(obj: Mapping[str, Any], *, sensitive: bool = False) -> bytes:
 
     Args:
         obj: the object as returned by the API server.
-        sensitive: whether the object is encrypted and may look like a secret; skips that check.
+        sensitive: whether the object is encrypted; it is then not searched for secrets.
 
     Raises:
         InvalidObject: the object lacks kind or name, is nested too deeply, or is not JSON.

@@ -106,8 +106,8 @@ class S3Store:
         config: settings of the bucket.
 
     Raises:
-        BackendDead: the endpoint is no URL or is not encrypted, or a variable does not name an
-            HTTP proxy.
+        BackendDead: the endpoint is no URL or is not encrypted, or an environment variable such as
+            HTTPS_PROXY is not the URL of an HTTP proxy.
     """
 
     def __init__(self, config: S3Config) -> None:
@@ -379,7 +379,7 @@ def _proxies(config: S3Config) -> Mapping[str, str]:
     credentials, would use the proxy.
 
     Raises:
-        ValueError: a variable does not name an HTTP proxy.
+        ValueError: a variable such as HTTPS_PROXY is not the URL of an HTTP proxy.
     """
     url = config.endpoint or f"https://s3.{config.region}.amazonaws.com"
     environment = proxies.ProxySettings.from_environ()

@@ -63,7 +63,7 @@ class Store(Protocol):
         """Write an entry durably if the precondition `expect` holds; return its new version."""
 
     async def remove(self, place: StoragePlace, epoch: int) -> None:
-        """Delete the envelope stored at a place durably; succeed if it is absent."""
+        """Durably delete the envelope stored at a place; succeed if it is absent."""
 
     def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """Iterate over all envelopes of a kind, page by page."""

@@ -54,10 +54,10 @@ HEADER_S = 32.0
 """Timeout in seconds for the first header of a connection (k8s.io/apiserver, secure serving)."""
 
 _SLACK = 4 * CHUNK
-"""With TLS: bytes that may arrive above the limit; a next request or a rejected body may begin."""
+"""With TLS: bytes allowed above the limit, for the start of the next request or a rejected body."""
 
 _PLAIN_SPARE = 512 << 10
-"""Without TLS: bytes that may arrive above the limit; event loops then read larger chunks."""
+"""As `_SLACK`, for connections without TLS: event loops read them in larger chunks."""
 
 _CHAINS_KEPT = 256
 _NAME = "ccm"

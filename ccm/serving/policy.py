@@ -70,7 +70,7 @@ class TlsPolicy:
 def parse_policy(minimum: str, suites: Sequence[str], groups: Sequence[int] = ()) -> TlsPolicy:
     """Return the policy for settings in Kubernetes' notation.
 
-    That is `VersionTLS12`, IANA names of cipher suites, TLS numbers of groups.
+    Versions are written like `VersionTLS12`, cipher suites by IANA name, groups by TLS number.
 
     Empty settings mean the defaults.
 

@@ -44,7 +44,7 @@ LOCAL = ("localhost", "127.0.0.1")
 def hosts_of(address: IPv4Address | IPv6Address) -> tuple[str, ...]:
     """Return the hosts for the certificate of a server that listens on an address.
 
-    They are the `LOCAL` hosts, and the address unless it means all interfaces.
+    They are the `LOCAL` hosts and the address. `::` is replaced by `::1`; `0.0.0.0` is omitted.
     """
     if address.is_unspecified:
         return (*LOCAL, "::1") if address.version == 6 else LOCAL
