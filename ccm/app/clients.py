@@ -90,7 +90,7 @@ class AccountTransports(AsyncExitStack):
         return wire, account.user
 
     def update_tls(self) -> None:
-        """Apply changed TLS settings of the own transport to the transports of all accounts."""
+        """Apply the daemon's changed TLS settings to the transports of all accounts."""
         for wire, account in self._transports.values():
             wire.adopt(with_credentials(self._own.config, account))
 

@@ -181,7 +181,7 @@ class DynamicClientCA:
 
 
 async def _load_cas(flag: str, file: str, pem: str) -> CABundle:
-    """Read CAs from a file, or from `pem` if `file` is empty; empty if both are.
+    """Read CAs from a file, or from `pem` if `file` is empty; no CAs if both are empty.
 
     Raises:
         ValueError: the file or `pem` is invalid.

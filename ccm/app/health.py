@@ -14,9 +14,9 @@
 * a cache is not synced, or its watch fails or is silent,
 * no storage instance is available although creations need one.
 
-A controller is skipped if the provider lacks an interface or the controller's flags are invalid. It
-then fails no check, because neither a restart nor waiting helps. A standby can be ready: it has no
-caches to check.
+A controller is skipped if the provider lacks an interface or the controller's flags are invalid. A
+skipped controller fails no check, because neither a restart nor waiting helps. A standby can be
+ready: it has no caches to check.
 
 `/explain?kind=node&name=NAME` returns the daemon's information about one object, for
 `kube-ccm explain`. For other kinds, the name is `NAMESPACE/NAME`. The caller needs permission for
@@ -225,7 +225,7 @@ async def _check_api_server(api: RawClient) -> CheckResult:
 
 def _threads(limit_s: float) -> CheckResult:
     return _combine(
-        f"no free thread for {kind} for {seconds:.0f}s" if seconds >= limit_s else ""
+        f"all threads for {kind} busy for {seconds:.0f}s" if seconds >= limit_s else ""
         for kind, seconds in exhausted_pools().items()
     )
 

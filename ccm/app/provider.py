@@ -186,7 +186,7 @@ def make_handle(
 
 
 class ConfiguredProvider:
-    """Opens the provider that `--cloud-provider` names, with its current configuration.
+    """Opens the provider selected with `--cloud-provider`, with its current configuration.
 
     Args:
         options: the flags.

@@ -1,8 +1,8 @@
 """Reloads files that change while the process runs; new content is tested before it is applied.
 
-Each file has a `ReloadSource`, which tests and applies the file's new content. It may also name
-further files that the content depends on. Rejected content is reported once, as an event and a log
-line, and counted in a metric; the previous content stays in use. The file is read again when it
+Each file has a `ReloadSource`, which tests and applies the file's new content. The source may also
+name further files that the content depends on. Rejected content is reported once, as an event and a
+log line, and counted in a metric; the previous content stays in use. The file is read again when it
 changes. If the cloud or the API server may have caused the failure, the same content is also
 retried every `RETRY_S`.
 """

@@ -39,7 +39,7 @@ class FlagKind(Generic[T]):
         parse: converts text to a value; raises ValueError for invalid text.
         write: converts a value to text in the syntax of `parse`; lists are enclosed in brackets.
         bare_value: text of the value if the flag is given without a value. A flag of such a kind
-            takes a value only after `=`, never the next word. None = a value is required.
+            never takes the next word as its value. None = a value is required.
         merge: combines the values of repeated flags; None = the last value wins.
     """
 

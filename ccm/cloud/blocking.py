@@ -111,7 +111,7 @@ async def blocking(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwarg
 
 
 async def invoke(function: Callable[..., Any], /, *args: object) -> Any:
-    """Call a function or a coroutine function; the former runs in a thread, as in `blocking`."""
+    """Await a coroutine function; call a synchronous function in a thread, as `blocking` does."""
     if inspect.iscoroutinefunction(function):
         return await function(*args)
     answer = await blocking(function, *args)

@@ -14,10 +14,10 @@
 
 Ownership: such a driver finds VMs by name, without labels or tags that name the owner. A VM with
 the Machine's name counts as its VM only while the Machine records that the creation of its VM has
-started (`creation_started`). The controller calls `get_machine_status` first, and records the creation only
-if no VM has the name. Without a recorded creation, a lookup by name raises `NotFound` and a
-deletion by name does nothing. While a creation is recorded, a VM that another cluster creates under
-that name would be adopted. So give each cluster its own cloud project.
+started (`creation_started`). The controller calls `get_machine_status` first, and records the
+creation only if no VM has the name. Without a recorded creation, a lookup by name raises `NotFound`
+and a deletion by name does nothing. While a creation is recorded, a VM that another cluster creates
+under that name would be adopted. So give each cluster its own cloud project.
 """
 
 from __future__ import annotations

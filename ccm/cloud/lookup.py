@@ -392,7 +392,7 @@ class InstanceLookup:
         return await self._client.call(InstancesV2.instance_metadata, node)
 
     def _record_confirmation(self, node: Node, provider_session: int, *, exists: bool) -> None:
-        """If an instance exists, record that a node without provider ID has one.
+        """Record a node without provider ID as confirmed, if its instance exists.
 
         The lookup began in `provider_session`. Do nothing if the provider was replaced since then.
         """

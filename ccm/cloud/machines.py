@@ -362,8 +362,8 @@ class MachineDriver(Protocol):
 
         With a provider ID, the controller does not repeat a successful call. Without a provider ID,
         if a creation was started, it repeats the call some seconds later, because a cloud listing
-        may be stale. Search in the project and region of the VM; a driver whose provider IDs
-        contain neither stores both in `last_known_state`.
+        may be stale. Search in the project and region of the VM; if the provider ID contains
+        neither of them, store both in `last_known_state`.
 
         Raises:
             NotOwned: the VM of the provider ID does not belong to this machine; nothing was

@@ -193,7 +193,7 @@ def _check_sdk(name: str, entry: EntryPoint, version: str) -> None:
     if major != our_major or minor > our_minor:
         raise ProviderError(
             f"cloud provider {name!r} of {_distribution(entry)} needs SDK {version}, this is "
-            f"{SDK_VERSION}; install compatible versions of both"
+            f"{SDK_VERSION}; install compatible versions of the provider and of kube-ccm"
         )
 
 

@@ -80,7 +80,7 @@ async def webhooks(case: Case) -> CheckFinding:
 async def _registered(case: Case) -> list[tuple[Any, str]]:
     """Return the registered webhooks whose URL path names a webhook of the daemon.
 
-    Each is a pair of the webhook in its ValidatingWebhookConfiguration, and its `--webhooks` name.
+    Each item is the webhook as in its ValidatingWebhookConfiguration, and its `--webhooks` name.
     """
     path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
     try:

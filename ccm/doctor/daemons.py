@@ -219,7 +219,7 @@ def _is_recent(moment: str, now: datetime) -> bool:
 
 
 async def secrets(case: Case) -> CheckFinding:
-    """Check that the Secrets that the Deployment's Pods need exist and have the needed keys."""
+    """Check that all Secrets needed by the Deployment's Pods exist and have the needed keys."""
     own = await find_own_deployment(case)
     if own is None:
         return ok("no Deployment, so no Secret is needed")
@@ -557,7 +557,7 @@ async def managers(case: Case) -> CheckFinding:
     return warn(
         message,
         "let only one of them manage each node: stop the other, give both the same Lease, or "
-        "ensure that its nodes have provider IDs of another cloud",
+        "ensure that the other manager's nodes have provider IDs of another cloud",
         details=details,
     )
 

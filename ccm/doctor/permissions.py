@@ -383,8 +383,8 @@ async def bootstrap_tokens(case: Case) -> CheckFinding:
 async def _accounts_with_secret_create(case: Case, client: Client) -> Sequence[str]:
     """Return the daemon's accounts that may create Secrets in the namespace of bootstrap tokens.
 
-    If the command's user is a service account, it is the daemon's, and access reviews decide.
-    Otherwise the role bindings with the daemon's label decide.
+    If the command's user is a service account, it counts as an account of the daemon, and access
+    reviews decide. For any other user, the role bindings with the daemon's label decide.
     """
     user = case.impersonated_user or case.user.username
     if user.startswith(PREFIX):
@@ -418,7 +418,7 @@ async def _accounts_with_secret_create(case: Case, client: Client) -> Sequence[s
 
 
 async def _restricted_users(client: Client) -> set[str]:
-    """Return the users for whose writes of Secrets a bound policy applies in all namespaces."""
+    """Return the users whose writes of Secrets are restricted by a policy, in all namespaces."""
     policies, bindings = await _known(client, _POLICIES), await _known(client, _BINDINGS)
     bound = {
         get_text_field(item, "spec.policyName")

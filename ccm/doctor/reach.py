@@ -44,7 +44,7 @@ SKEW_S = 5.0
 FAIL_SKEW_S = 60.0
 """Clock skew in seconds from which the check fails.
 
-New tokens and certificates may then seem not yet valid.
+With such a skew, new tokens and certificates may seem not yet valid.
 """
 
 _WORDS: dict[errors.FailureKind, tuple[str, str]] = {

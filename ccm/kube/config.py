@@ -460,7 +460,7 @@ def _tls_settings(
         build_context(settings)
     except (OSError, ValueError) as problem:
         raise user.error(
-            "client-certificate", f"and client-key: {describe_error(problem)}"
+            "client-certificate", f"cannot be used with client-key: {describe_error(problem)}"
         ) from problem
     return settings
 

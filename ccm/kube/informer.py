@@ -1,8 +1,8 @@
 """Informers: one cache per kind for the whole process, with event handlers.
 
 Handlers are plain functions that put a key into a work queue and return. They are called one after
-another after a change of the store, so each finds the new state in the store. An error of a handler
-is logged and does not stop the others. Counterpart in client-go: SharedIndexInformer and
+another after a change of the store, so each handler finds the new state there. An error of a
+handler is logged and does not stop the others. Counterpart in client-go: SharedIndexInformer and
 SharedInformerFactory.
 
 A reflector keeps the store equal to the API server. First it opens a watch that begins with the
@@ -11,7 +11,8 @@ in pages from then on, each followed by a watch. When a watch ends, the next wat
 last resourceVersion received, also in a bookmark. A new list follows only after an expired version
 (410), a version that the server does not have yet, or several watches in a row without progress.
 After a new list, handlers are called only for objects that are new, changed or deleted. Failures
-have a common back-off; expired versions have another. An outage is logged at its start, every few minutes, and at its end.
+have a common back-off; expired versions have another. An outage is logged at its start, every few
+minutes, and at its end.
 """
 
 from __future__ import annotations

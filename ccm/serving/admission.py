@@ -258,6 +258,7 @@ def validate_change(
     """Deny a write that sets an annotation to an invalid value.
 
     Warn about changed annotations with unknown names, and about invalid values that did not change.
+    A write that changes no annotation of the provider gets no warnings.
     """
     changed = {name for name, text in after.items() if before.get(name) != text}
     rules = {rule.name: rule for rule in schema.rules}

@@ -328,8 +328,8 @@ class CertReloader:
     Args:
         rules: TLS policy of the server.
         certificates: sources of the server's certificates.
-        client_ca_file: PEM file of CAs, reloaded like the certificates; every caller must then
-            have a certificate of these CAs. None means that `trust` sets the CAs.
+        client_ca_file: PEM file of the CAs that must have signed every caller's certificate;
+            reloaded like the server's certificates. None means that `trust` sets the CAs.
     """
 
     def __init__(

@@ -304,8 +304,8 @@ Machine. Reconciles MachineClasses, and handles VMs that belong to no Machine.
 MACHINE_CONTROLLER_MANAGER = MachineCommand(
     name="machine-controller-manager",
     introduction="""\
-Keeps the number of Machines that MachineSets and MachineDeployments request, and rolls them to
-a new template within their limits. Needs no cloud: machine-controller creates the VMs.
+Keeps the number of Machines that MachineSets and MachineDeployments request, and rolls out new
+Machine templates within the configured limits. Needs no cloud: machine-controller creates the VMs.
 """,
     aliases=_SET_CONTROLLERS,
     defaults={"port": 10258, "concurrent-syncs": 10},

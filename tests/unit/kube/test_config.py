@@ -196,7 +196,7 @@ def test_unsupported_kubeconfig_settings_are_refused(
         (
             "user",
             {"client-certificate-data": "Tm9wZQ==", "client-key-data": "Tm9wZQ=="},
-            "user 'u': client-certificate: and client-key: not valid PEM$",
+            "user 'u': client-certificate: cannot be used with client-key: not valid PEM$",
         ),
         ("user", {"tokenFile": "nowhere"}, "tokenFile: .*nowhere: No such file or directory$"),
         ("user", {"token": "hunter2\nb"}, "user 'u': token: must be one line .* it has 9 bytes$"),
