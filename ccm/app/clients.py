@@ -77,7 +77,7 @@ class AccountTransports(AsyncExitStack):
         self._transports: dict[str, tuple[Transport, ServiceAccount]] = {}
 
     def get(self, name: str) -> tuple[Transport, str]:
-        """Return the transport of a service account, and the account's name in user agents."""
+        """Return a service account's transport, and the account's user name for user agents."""
         if name not in self._transports:
             client = Client(self._own, name=name, limiter=Unlimited())
             account = ServiceAccount(client, namespace=ACCOUNTS_NAMESPACE, name=name)

@@ -93,7 +93,7 @@ class ControllerRunner:
         clients: factory of API clients.
         events: factory of event recorders.
         vitals: receives the caches and running controllers, for health checks.
-        plan: leader migration, which assigns controllers to the second lease; None means none.
+        plan: leader migration, which assigns controllers to the second lease; None = no migration.
         others: clusters other than the daemon's.
     """
 

@@ -186,7 +186,7 @@ class Daemon:
         options: the flags.
         clients: factory of API clients.
         configured: opens the provider.
-        plan: leader migration, which assigns controllers to the second lease; None means none.
+        plan: leader migration, which assigns controllers to the second lease; None = no migration.
         kubeconfig: credentials for the API server, watched for changes.
         others: clusters other than the daemon's.
         signatures: signatures of the configuration files, taken before the files were read.

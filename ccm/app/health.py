@@ -50,7 +50,7 @@ from ccm.serving.http import JSON, Handler, Request, Response, text
 from ccm.serving.ttl_cache import TTLCache
 
 MAX_LATE_BEATS = 5
-"""Consecutive late beats (`BEAT_S`, `LATE_S`) from which the event loop is unhealthy.
+"""Number of consecutive late beats (`BEAT_S`, `LATE_S`) that make the event loop unhealthy.
 
 Fewer late beats, from a burst of work, are tolerated. A blocked loop fails the probe anyway,
 because it cannot respond.
@@ -78,7 +78,7 @@ WATCH_FAILURE_TOLERANCE_S = 10.0
 """Seconds for which a failing watch is tolerated."""
 
 MAX_FAILED_CALLS = 3
-"""Consecutive failed cloud calls from which the cloud is unhealthy."""
+"""Number of consecutive failed cloud calls that make the cloud unhealthy."""
 
 API_RESULT_TTL_S = 2.0
 """Seconds for which the result of the API server's own `/readyz` is cached."""

@@ -72,7 +72,7 @@ def _shared(context: ControllerContext, given: Any) -> SharedComponents:
 
 
 class _Key:
-    """Key of the shared components: the other API group has components of the same type."""
+    """Key of the shared components; the other API group uses their type as its key."""
 
 
 def _local(*rights: str, follows: Iterable[str]) -> Callable[[F], Iterator[tuple[str, str, str]]]:

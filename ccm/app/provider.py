@@ -56,7 +56,7 @@ CLOSE_S = 30.0
 """Seconds that a provider may take to close before its task is cancelled."""
 
 NO_FILE = "no --cloud-config"
-"""Text for messages that name the source of the configuration, if there is no file."""
+"""Source of the configuration in messages, if there is no file."""
 
 ProviderFactory = Callable[[], AbstractAsyncContextManager[Cloud]]
 """Function without arguments whose result is a context manager that opens the provider."""
@@ -67,7 +67,7 @@ class Misconfigured(Exception):
 
 
 def find_misconfigured(error: BaseException) -> Misconfigured | None:
-    """Return the configuration error that an exception is or contains; None if there is none.
+    """Return the exception, or one that it contains, if it is a configuration error; else None.
 
     A task group of the provider may wrap the error in an exception group.
     """

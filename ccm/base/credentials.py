@@ -1,4 +1,4 @@
-"""Credentials: size limits, and TLS key pairs that Linux never writes to disk."""
+"""Credentials: size limits, and TLS key pairs, which on Linux are never written to disk."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 Signature = tuple[int, int, int] | None
-"""Inode, modification time (ns) and size (bytes) of a file, which differ between its versions;
+"""Inode, modification time (ns) and size (bytes) of a file; a new version differs in one of them.
 None = absent or inaccessible."""
 
 

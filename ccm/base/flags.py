@@ -344,7 +344,7 @@ class Flag:
         return self.check(value) if self.check is not None else ""
 
     def error_message(self, value: Any, right: str) -> str:
-        """Return the error message for an invalid value; `right` says what is accepted."""
+        """Return the error message for an invalid value; `right` is the violated requirement."""
         return f"--{self.name}={self.kind.write(value)}: {right}"
 
 
@@ -480,7 +480,8 @@ class FeatureGate:
         name: name in the flag.
         default: value when the flag does not set the gate.
         stage: maturity; `AllAlpha` and `AllBeta` set all gates of a stage.
-        help: effect in one sentence; for a gate without effect, a note that it is only accepted.
+        help: effect in one sentence; for a gate without effect, the behaviour that it cannot
+            change.
     """
 
     name: str

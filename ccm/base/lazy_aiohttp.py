@@ -1,8 +1,8 @@
 """aiohttp, imported without loading the system's certificate authorities.
 
 On import, aiohttp creates two default TLS contexts, and each loads some 140 authorities. Loading
-costs a tenth of the CPU of a start, but the API server's client has a TLS context of its own. This
-module defers the loading to the first use of a default context.
+costs a tenth of the CPU time of a start, in vain: the API server's client has a TLS context of its
+own. This module defers the loading to the first use of a default context.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from aiohttp.http_exceptions import HttpProcessingError  # noqa: E402 - after th
 
 
 def describe_error(error: BaseException) -> str:
-    """Return why a connection failed; aiohttp's messages mention TLS even where there is none."""
+    """Return why a connection failed; aiohttp's messages mention TLS even without TLS."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):

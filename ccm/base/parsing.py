@@ -28,7 +28,7 @@ _MAX_DIGITS = len(str(MAX_INT64))
 
 
 def parse_digits(text: str, *, maximum: int = MAX_INT64) -> int | None:
-    """Return the number that ASCII digits stand for; None above `maximum` or for other text."""
+    """Return the number written in ASCII digits; None if above `maximum`, or for other text."""
     if not (len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit()):
         return None
     number = int(text)

@@ -60,7 +60,7 @@ secret costs time in every line."""
 _MASK = MASK.encode()
 _CUT = "..."
 _PROBE = 16
-"""Bytes by which the beginning of a secret is recognised where the text was cut."""
+"""Number of leading bytes of a secret that are searched for at the cut end of a text."""
 
 _ROW = 16
 """Minimum characters of a line in a multi-line secret; shorter lines are not searched for alone."""

@@ -73,7 +73,7 @@ _pools: dict[str, _OperationPool] = {}
 
 
 def exhausted_pools() -> Mapping[str, float]:
-    """Return each operation without a free thread, and for how many seconds it made no progress.
+    """Return each operation whose pool has no free thread -> seconds without progress.
 
     The seconds count from the last end of a call, or from the exhaustion of the pool if later.
     """

@@ -81,7 +81,7 @@ class InvalidArgument(CloudError):
 
 
 class OutOfRange(CloudError):
-    """A value is outside what the cloud accepts."""
+    """A value is outside the range that the cloud accepts."""
 
 
 class FailedPrecondition(CloudError):

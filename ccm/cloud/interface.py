@@ -233,8 +233,8 @@ class Inventory(Protocol):
     """Optional bulk listing, which saves cloud requests in large clusters.
 
     The daemon shares one listing between initialisation, address updates and lifecycle checks, but
-    makes it only if it takes fewer cloud requests than single calls. An instance missing from a
-    listing is always looked up by a single call before the daemon acts on its absence.
+    makes a listing only if it takes fewer cloud requests than single calls. An instance missing
+    from a listing is always looked up by a single call before the daemon acts on its absence.
     """
 
     @operation(deadline_s=LISTING_S)
@@ -437,9 +437,9 @@ class Routes(Protocol):
         """Create a route; `name_hint` may become part of its name.
 
         Called for a Pod range that no listed route covers, if its node has addresses. The route
-        may exist nevertheless, because a response was lost or the listing was stale. If it leads to
-        the same node, return successfully and create no second one. The outcome sets the
-        node's NetworkUnavailable condition.
+        may exist nevertheless, because a response was lost or the listing was stale. If that
+        route leads to the same node, return successfully and create no second one. The outcome sets
+        the node's NetworkUnavailable condition.
 
         Raises:
             AlreadyExists: the range has a route to another target, and the cloud allows only one

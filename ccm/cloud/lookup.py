@@ -361,7 +361,7 @@ class InstanceLookup:
         return instance_state
 
     async def confirmed_gone(self, node: Node) -> bool:
-        """Return whether the instance is gone, by a single call and never from a listing.
+        """Return whether a single call, never a listing, reports the instance as gone.
 
         Raises:
             CloudError: existence is unknown; the node must be kept.

@@ -433,8 +433,8 @@ class UIDMigration(Protocol):
     async def migrate_uid(self, req: MachineRequest, former: str) -> None:
         """Replace a former UID in the labels or tags of the machine's VM; keep all other labels.
 
-        Called for a machine whose annotation names the former UID: it was restored from a backup,
-        or converted. Succeeds if there is no VM with the former UID.
+        Called for a machine whose annotation names the former UID: the machine was restored
+        from a backup, or converted. Succeeds if there is no VM with the former UID.
 
         Args:
             req: request about the machine, with its new UID.

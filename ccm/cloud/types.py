@@ -115,7 +115,7 @@ class Ingress:
 
     Attributes:
         ip: the IP; empty when the load balancer has a hostname.
-        hostname: the DNS name; empty when it has an IP.
+        hostname: the DNS name; empty when the load balancer has an IP.
         ip_mode: `VIP` (default of the API) or `Proxy`; None leaves the choice to the API server.
         ports: state of each port, if the cloud reports it.
     """

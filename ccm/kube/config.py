@@ -1,9 +1,9 @@
 """Address of the API server and identity: from a Pod's service account, or from a kubeconfig.
 
-`load` reads all files at once and returns their names. A caller that watches these files can load
-again, and test the result before use. Each setting of a kubeconfig is either honoured or rejected
-by name. An ignored proxy or impersonation would send requests to the wrong server or with the wrong
-identity.
+`load` reads all files at once and returns their signatures. A caller that watches these files can
+call `load` again, and test the result before use. Each setting of a kubeconfig is either honoured
+or rejected by name. An ignored proxy or impersonation would send requests to the wrong server or
+with the wrong identity.
 
 The package `kubernetes` is not used, because it accepts any YAML as a kubeconfig. It also loads
 models of the whole API, which takes ten times the CPU time of the rest of a start.

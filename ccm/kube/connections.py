@@ -45,8 +45,8 @@ _WAITS = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S)
 """Time limit for connecting; the caller sets all other limits."""
 
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
-"""Idempotent methods (RFC 9110, 9.2.2), which are sent again if a kept connection fails: the server
-may close it at the moment of its next use."""
+"""Idempotent methods (RFC 9110, 9.2.2), which are sent again if a reused connection fails: the
+server may close it at the moment of its next use."""
 
 _INTERIM = frozenset({100, 102, 103})
 """Statuses of interim responses, which precede the final response."""
@@ -55,7 +55,7 @@ _LINE_ENDS = re.compile(r"[\r\n\0]")
 
 
 class ServerResponse:
-    """Head of a response, and its body as a stream; `read` or `close` it.
+    """Head of a response, and its body as a stream; the caller must call `read` or `close`.
 
     Attributes:
         status: HTTP status.

@@ -43,8 +43,8 @@ COMBINED_PREFIX = "(combined from similar events): "
 
 SIMILAR_LIMIT = 10
 SIMILAR_WINDOW_S = 600.0
-"""Number of different messages from which similar events are combined, and maximum seconds between
-two similar events (client-go)."""
+"""Number of different messages at which similar events begin to be combined, and maximum seconds
+between two similar events (client-go)."""
 
 SPAM_BURST = 25
 SPAM_QPS = 1 / 300

@@ -43,8 +43,8 @@ _PIPE_HOLDS = 1 << 20
 """Maximum bytes in a pipe (Linux, fs.pipe-max-size)."""
 
 _POLL_S = 0.05
-"""Seconds between two checks whether the program has ended. The end of its output is no sign: a
-child process may keep the pipes open."""
+"""Seconds between two checks whether the program has ended. The end of its output does not show
+it: a child process may keep the pipes open."""
 
 _STDERR_KEPT = 64 << 10
 """Maximum bytes of stderr in memory: a program may print without end."""

@@ -240,7 +240,7 @@ class Reflector(Generic[T]):
 
     @property
     def _is_initial(self) -> bool:
-        """Whether a new list is incomplete."""
+        """Whether a new list is in progress."""
         return self._unseen is not None
 
     async def run(self) -> None:

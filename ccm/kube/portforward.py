@@ -55,7 +55,7 @@ class PortForward:
 async def forward_port(
     config: ClusterConfig, *, namespace: str, pod: str, port: int
 ) -> AsyncIterator[PortForward]:
-    """Open a port-forward while the block runs.
+    """Open a port-forward for the duration of the block.
 
     Args:
         config: API server and identity.

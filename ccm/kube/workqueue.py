@@ -72,7 +72,7 @@ def longest_running() -> Mapping[str, float]:
 
 
 FOREGROUND_TURNS = 3
-"""Number of keys taken from the foreground per key from each other lane."""
+"""Number of keys taken from the foreground for each key from another lane."""
 
 
 SMALL_NAMESPACE_TURNS = 3

@@ -222,7 +222,7 @@ def folder_of(kind: GVK) -> str:
 
 
 def instance_name(kind: str, identity: Mapping[str, Any]) -> str:
-    """Derive the name of an instance; equal for the same storage in every process and host.
+    """Derive the name of an instance; every process on every host derives the same name.
 
     Args:
         kind: type of storage: lower-case letters and digits.

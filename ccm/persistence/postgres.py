@@ -73,7 +73,7 @@ _ADVICE = {
 
 
 class PostgresConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Database, over TLS with a verified certificate or a Unix socket."""
+    """Database, over TLS with a verified certificate, or over a Unix socket."""
 
     host: Annotated[str, msgspec.Meta(description="Host, or folder of the Unix socket.")]
     port: Annotated[int, msgspec.Meta(description="Port of the server.", ge=1)] = 5432

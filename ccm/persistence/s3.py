@@ -1,10 +1,10 @@
 """Store in a bucket of an S3-compatible service, with one S3 object per stored object.
 
-`open` tests whether the service supports conditional writes. If not, the store lacks the
-capabilities `CAS` and `FENCING`. If so, the precondition of every write is that the object still
-has the ETag that the store read before. So a cancelled request that arrives late changes nothing,
-and an object of a newer leader is never replaced. Before each write the store also checks the
-leader's epoch.
+`open` tests whether the service supports conditional writes. If it does not, the store
+lacks the capabilities `CAS` and `FENCING`. If it does, the precondition of every write is that the
+object still has the ETag that the store read before. So a cancelled request that arrives late
+changes nothing, and an object of a newer leader is never replaced. Before each write the store also
+checks the leader's epoch.
 
 A deletion first writes a tombstone conditionally, then checks tombstone and epoch again, then
 deletes the tombstone. The last step is unconditional: an object written at that moment is
@@ -197,7 +197,7 @@ class S3Store:
         self._bucket = None
 
     def _connect(self) -> None:
-        """Create the client; replace it only if its files changed, to save an authentication."""
+        """Create the client; replace it only if the files changed, to save an authentication."""
         mounted = _read_files(self._config)
         if self._bucket is None or mounted != self._file_contents:
             self._bucket = _bucket(self._config, mounted, self._proxies)
@@ -424,7 +424,7 @@ def _tombstone(epoch: int) -> StoreEntry:
 def _epoch_of(marker: bytes) -> int:
     """Return the epoch in the marker; 0 if the marker is damaged.
 
-    That is safe, because each object is also fenced by the epoch in its envelope.
+    A 0 is safe, because each object is also fenced by the epoch in its envelope.
     """
     try:
         return int(json.loads(marker)["epoch"])

@@ -147,7 +147,7 @@ class SecretStore:
     async def _reseal(self, instance: str, key: ObjectKey) -> bool:
         """Seal a secret again with the active key; return whether it was rewritten.
 
-        False = the active key already seals it, or it was deleted.
+        False = the active key already seals the secret, or the secret was deleted.
         """
         has_versions = CAS in getattr(self._inner, "capabilities", lambda _: frozenset())(instance)
         if has_versions:

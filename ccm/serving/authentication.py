@@ -107,7 +107,7 @@ def _certificates(pem: bytes) -> Iterable[bytes]:
 
 
 def user_of(certificate: Mapping[str, object]) -> UserInfo | None:
-    """Return the user that a certificate names; None if it has no common name.
+    """Return the user named in a certificate; None if it has no common name.
 
     `certificate` has the format of `ssl.SSLSocket.getpeercert`.
     """
@@ -194,7 +194,7 @@ class InvalidCredentials(Exception):
 TokenReview = Callable[[str], Awaitable[UserInfo | None]]
 """Function that returns the user of a token, or None for an invalid token.
 
-It raises ReviewFailed.
+It raises ReviewFailed if the review failed.
 """
 
 

@@ -272,7 +272,7 @@ class LogRateLimits:
         self._left_out = Counter[str]()
 
     def admit(self, kind: str) -> dict[str, Any] | None:
-        """Return additional keys for a log line of this kind; None means that it is not logged.
+        """Return additional keys for a log line of this kind; None = do not log the line.
 
         The key `left_out` has the number of lines dropped since the last logged line of this kind.
         """

@@ -36,7 +36,7 @@ from ccm.serving.acceptor import (
 )
 
 MAX_HEADER = 64 << 10
-"""Maximum bytes of a request's header. Go's limit is 1 MiB, without a limit of connections."""
+"""Maximum bytes of a request's header. Go's limit is 1 MiB, but Go does not limit connections."""
 
 MAX_FIELDS = 256
 """Maximum number of fields in a request's header; a field takes more memory than its bytes."""

@@ -102,7 +102,7 @@ def parse(
 
 
 def _split(flags: Mapping[str, Flag], word: str) -> tuple[str, str | None]:
-    """Return the flag name in a word, and the value in the same word; None means no value there.
+    """Return the flag name and the value in a word; the value is None if the word has none.
 
     Raises:
         ValueError: bad syntax, or an unknown short flag.

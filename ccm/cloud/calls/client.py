@@ -183,7 +183,7 @@ class CloudClient:
         return view
 
     def for_kubermatic(self) -> CloudClient:
-        """Return a view of this client whose machine driver is the one of Kubermatic's machines."""
+        """Return a view of this client with the machine driver for Kubermatic's machines."""
         view = copy.copy(self)
         vars(view)["_seen"] = Cloud.with_kubermatic
         return view
