@@ -427,9 +427,10 @@ class Routes(Protocol):
         """Return all routes that the cloud manages for this cluster, including blackholes.
 
         Called for each comparison. Never return a partial listing: missing routes are created, and
-        a node without a route for any of its ranges gets the condition NetworkUnavailable. After an
-        error the controller changes neither routes nor conditions, and retries the listing after at
-        most one minute. It never changes routes outside `--cluster-cidr`.
+        a node that lacks the route of at least one of its ranges gets the condition
+        NetworkUnavailable. After an error the controller changes neither routes nor conditions, and
+        retries the listing after at most one minute. It never changes routes outside
+        `--cluster-cidr`.
         """
 
     @operation(deadline_s=ROUTE_S, change=True, subject=_destination_subject)
@@ -459,7 +460,7 @@ class Routes(Protocol):
 
 
 class Clusters(Protocol):
-    """Names of clusters. The daemon never calls it."""
+    """Cluster names and API server addresses. The daemon never calls these methods."""
 
     async def list_clusters(self) -> Sequence[str]:
         """Return the names of the clusters in this cloud."""

@@ -433,8 +433,8 @@ class KubermaticProvider(Protocol):
     def migrate_uid(self, machine: KubermaticMachine, uid: str) -> Awaitable[None] | None:
         """Replace the machine's UID in the labels or tags of its instance, and keep all others.
 
-        Called for a machine whose annotation names the former UID, which `machine` has. Succeeds if
-        there is no instance.
+        Called for a machine whose annotation names its former UID; the argument `machine` still has
+        that UID. Succeeds if there is no instance.
 
         Args:
             machine: the machine with its former UID.

@@ -226,7 +226,10 @@ async def pod_cidrs(case: Case) -> CheckFinding:
 
 def _why(case: Case, node: Node, reasons: Mapping[str, str]) -> str:
     if case.is_usable("provider-ids") and _is_foreign(case, node):
-        return f"its provider ID {node.provider_id} is foreign: its own manager must initialise it"
+        return (
+            f"its provider ID {node.provider_id} belongs to another cloud or manager, which must "
+            "initialise the node"
+        )
     if node.name in case.without_instance:
         return f"no instance: {case.without_instance[node.name]}"
     for check in ("permissions", "cloud-config", "cloud"):

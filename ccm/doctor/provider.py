@@ -133,7 +133,7 @@ async def cloud_config(case: Case) -> CheckFinding:
 async def cluster_id(case: Case) -> CheckFinding:
     """Check whether the provider has a cluster ID, to distinguish this cluster's resources."""
     if case.cloud.has_cluster_id:
-        return ok(f"the provider has a cluster ID; --cluster-name={case.options.cluster_name}")
+        return ok(f"the provider has a cluster ID; the cluster name is {case.options.cluster_name}")
     advice = "set a cluster ID in the provider's configuration"
     message = (
         "the provider does not distinguish the resources of this cluster from those of other "

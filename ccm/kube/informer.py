@@ -370,7 +370,7 @@ class Reflector(Generic[T]):
         self.outage.record_success()
 
     async def _watchdog(self, timeout_s: float) -> None:
-        """Wait until the watch has to end, because it exceeds its duration by `overtime_s`.
+        """Return once the watch exceeds its requested duration by `overtime_s`.
 
         Raises:
             _WatchListIgnored: the initial events were not complete in time.

@@ -131,9 +131,10 @@ class SharedFlags:
     adopt_unmarked_machines: bool = OURS.flag(
         False,
         "Adopt a VM that has the name and class of a Machine but no marker, like a VM of "
-        "Gardener's machine-controller-manager. If false, such a VM is reported, and no other VM "
-        "is created for its Machine. Even if that Machine has the VM's provider ID, neither the VM "
-        "nor its node is then changed, unless the provider recognises other labels of the VM.",
+        "Gardener's machine-controller-manager. If false, such a VM is reported, no other VM is "
+        "created for its Machine, and neither the VM nor its node is changed, even if the Machine "
+        "has the VM's provider ID; unless other labels of the VM prove to the provider that it is "
+        "the Machine's.",
     )
 
 

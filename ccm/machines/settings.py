@@ -186,7 +186,7 @@ class MachineSettings:
         preserve_timeout_s: seconds for which a machine is preserved.
         exhausted_retry_s: retry delay of a creation that exceeded a quota or the capacity.
         drain_timeout_s: seconds after which a drain uses force.
-        detach_timeout_s: maximum wait for the detachment of volumes that a forced drain left.
+        detach_timeout_s: maximum wait until volumes are detached that a forced drain left attached.
         asks_for_vms: whether a machine fails as soon as the cloud confirms that its VM is gone.
             Else, it fails by timeout only.
         stores_addresses: whether the status of a machine has the addresses of its VM even with a

@@ -128,7 +128,7 @@ class RecordingCloudClient(CloudClient):
 
     Args:
         cloud, options: see `CloudClient`.
-        ledger: receives the changes, the failures and the numbers of pending queries.
+        ledger: receives the changes and the failures, and counts the pending queries.
     """
 
     def __init__(self, cloud: Cloud, *, ledger: Ledger, **options: Any) -> None:

@@ -288,7 +288,7 @@ class DeletionRecord:
         return self._blocked[kind]() if kind in self._blocked else ()
 
     def changed(self) -> None:
-        """Schedule a write, by `run`, of the changed blocked deletions."""
+        """Note that the blocked deletions changed; `run` writes them."""
         self._changed.set()
 
     async def run(self) -> None:

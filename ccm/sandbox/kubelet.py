@@ -250,7 +250,7 @@ def _condition(kind: str, status: str, reason: str, message: str, moment: str) -
 
 
 class PodRanges:
-    """Allocator of Pod ranges by node; the lowest free range comes first.
+    """Allocator of one Pod range per node: the last released one, else the lowest.
 
     Args:
         whole: the range to divide.

@@ -190,7 +190,7 @@ class CallLog(Counter[str]):
         self.entries: deque[LoggedCall] = deque(maxlen=LOG_LENGTH)
 
     def open(self, operation: str, path: str) -> LoggedCall:
-        """Record an arrived call; the caller sets `status` of the returned entry on the answer."""
+        """Record an arrived call; the caller sets the entry's `status` when it answers the call."""
         self._sequence += 1
         now = clock.now().isoformat(timespec="milliseconds")
         entry = LoggedCall(sequence=self._sequence, operation=operation, path=path, time=now)

@@ -593,7 +593,7 @@ def _managed_name(service: cloud.Service) -> str:
 async def resolve_certificates(api: client.Client, service: cloud.Service) -> Sequence[int]:
     """Return the IDs of the Service's certificates; create a managed certificate if necessary.
 
-    One request per name.
+    An uploaded certificate that is given by name takes one request.
 
     Raises:
         InvalidArgument: a certificate does not exist, or a managed certificate has no domains.

@@ -36,7 +36,7 @@ class MemberSnapshot(NamedTuple):
     Attributes:
         nodes: member nodes, sorted by name.
         fingerprint: hash of the names and provider IDs of the members.
-        burst: number of bursts of node changes that had ended.
+        burst: number of bursts of node changes that ended before these members were determined.
     """
 
     nodes: Sequence[Node]
