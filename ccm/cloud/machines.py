@@ -417,7 +417,8 @@ class SpecValidation(Protocol):
         """Return the errors in a provider spec; none for a valid one.
 
         Called when a MachineClass or its Secret changes; the result becomes a condition of the
-        class. Without `live`, make no cloud requests.
+        class. For Kubermatic's machines, called before a creation, which an error prevents.
+        Without `live`, make no cloud requests.
         """
 
 
@@ -467,6 +468,8 @@ class Driver(Generic[S]):
         finds_by_name: whether VMs have no owner in labels or tags and can only be found by name.
             The controller then calls `get_machine_status` before each creation, and records the
             creation only if no VM has the name.
+        lists_machines: whether the driver implements `list_machines`. Otherwise the controller
+            calls `get_machine_status` for each machine, and finds no orphaned VMs.
         provider_names: values of `MachineClass.provider` for which this driver creates VMs,
             case-insensitive. Empty = the provider's name, `Cloud.name`. A class with
             another value gets no VMs; a class without a value belongs to every driver. Deletions
@@ -475,6 +478,7 @@ class Driver(Generic[S]):
 
     csi_driver = ""
     finds_by_name: ClassVar[bool] = False
+    lists_machines: ClassVar[bool] = True
     provider_names: Collection[str] = ()
 
     def __init__(self, spi: S) -> None:

@@ -71,6 +71,11 @@ class DriverClient:
         """Whether the driver finds VMs by name only; see `ccm.cloud.machines.Driver`."""
         return bool(getattr(self.caller.cloud.machines, "finds_by_name", False))
 
+    @property
+    def lists_machines(self) -> bool:
+        """Whether the driver lists VMs; see `ccm.cloud.machines.Driver`."""
+        return bool(getattr(self.caller.cloud.machines, "lists_machines", True))
+
     def request(self, machine: Machine, machine_class: ResolvedClass) -> MachineRequest:
         """Return a driver request about a machine, without user data."""
         settings = self._caches.settings
@@ -202,6 +207,8 @@ class ConfirmedVMs:
             await self.listings.close()
 
     async def _list(self, machine_class: ResolvedClass) -> Sequence[MachineRecord]:
+        if not self._driver.lists_machines:
+            return ()
         records = await self._driver.call(
             MachineDriver.list_machines,
             ListMachinesRequest(

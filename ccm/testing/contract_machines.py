@@ -34,7 +34,7 @@ from ccm.base import redact
 from ccm.cloud import errors
 from ccm.cloud.helpers import is_same_instance
 from ccm.cloud.interface import Cloud
-from ccm.cloud.machines import GetVolumeIDsRequest, MachineMetrics, SpecValidation
+from ccm.cloud.machines import GetVolumeIDsRequest, MachineMetrics, SpecValidation, UIDMigration
 from ccm.testing import machine_probes, probes
 from ccm.testing.builders import node as build_node
 from ccm.testing.harness import PROMISED, Harness, Made
@@ -418,6 +418,8 @@ class MachineContract(OpeningCases, MachineFaultCases):
 
         The creation raises AlreadyExists instead of creating a second VM of that name.
         """
+        if whose == "a_twin":
+            probes.skip_if_opted_out(machines.harness, "found_by_uid")
         identity = machines.identity(f"{POOL}-taken")
         theirs = await machine_probes.create_foreign_vm(
             machines, identity.name, whose, uid=identity.uid
@@ -440,7 +442,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
 
         In the listing, its identity has an empty namespace.
         """
-        probes.skip_if_opted_out(harness, "no_machine_marks")
+        probes.skip_if_opted_out(harness, "no_machine_marks", "found_by_uid")
         identity = machines.identity()
         older = replace(identity, namespace="")
         held = await harness.foreign_vm(identity.name, older)
@@ -464,7 +466,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
         Users who may edit Machines can set any provider ID: only the labels or tags of the VM
         show its owner.
         """
-        probes.skip_if_opted_out(harness, "no_machine_marks")
+        probes.skip_if_opted_out(harness, "no_machine_marks", "found_by_uid")
         identity, driver = machines.identity(), machines.driver
         theirs = await machine_probes.create_foreign_vm(
             machines, f"{POOL}-theirs", whose, uid=identity.uid
@@ -485,7 +487,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
         self, machines: Machines, harness: Harness
     ) -> None:
         """A Machine restored from a backup, with a new UID, still owns the VM with the old UID."""
-        probes.skip_if_opted_out(harness, "no_machine_marks")
+        probes.skip_if_opted_out(harness, "no_machine_marks", "found_by_uid")
         identity = machines.identity()
         vm = await machines.create(identity)
         restored = replace(identity, uid="uid-of-the-restored")
@@ -496,8 +498,31 @@ class MachineContract(OpeningCases, MachineFaultCases):
         same(status.provider_id, vm.provider_id, "status by provider ID")
         same(await machines.vm_provider_ids(), [], "VMs in the cloud")
 
+    async def test_a_vm_gets_the_uid_of_a_restored_machine(self, machines: Machines) -> None:
+        """After `migrate_uid`, a VM is found and deleted by its new UID only.
+
+        Without a VM of the former UID, nothing happens.
+        """
+        driver: Any = machines.driver
+        if not isinstance(driver, UIDMigration):
+            pytest.skip("not offered; implement migrate_uid")
+        identity = machines.identity()
+        vm = await machines.create(identity)
+        restored = replace(identity, uid="uid-of-the-restored")
+
+        await driver.migrate_uid(machines.request(restored), identity.uid)
+        await driver.migrate_uid(machines.request(machines.identity()), "uid-of-none")
+
+        same((await machines.status(restored)).provider_id, vm.provider_id, "VM of the new UID")
+        former = await outcome(partial(machines.status, identity))
+        probes.check_error(former, (errors.NotFound,), "status by the former UID")
+        await machines.delete(restored)
+        same(await machines.vm_provider_ids(), [], "VMs in the cloud")
+        same(list(await machines.harness.beside_vms()), [], "resources of VMs left")
+
     async def test_with_a_provider_id_that_vm_goes_and_no_other(self, machines: Machines) -> None:
         """For an imported VM, the provider ID alone selects the VM to delete."""
+        probes.skip_if_opted_out(machines.harness, "found_by_uid")
         identity = machines.identity()
         vm = await machines.create(identity)
         given = await machine_probes.create_foreign_vm(machines, f"{POOL}-given", "nobody")
@@ -517,6 +542,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
         If status raised NotFound, the controller would create a second VM. If the deletion
         succeeded, the VM would be lost.
         """
+        probes.skip_if_opted_out(machines.harness, "found_by_uid")
         identity = machines.identity()
         vm = await machines.create(identity)
         odd = provider_id.format(scheme=vm.provider_id.partition("://")[0])

@@ -54,6 +54,7 @@ OPT_OUTS: Mapping[str, str] = {
     "no_source_ranges": "load balancers ignore `loadBalancerSourceRanges`",
     "free_writes": "a write without a change is free, so that ensure may repeat it",
     "no_machine_marks": "VMs have no owner mark: only the provider ID identifies ours",
+    "found_by_uid": "the only owner mark of a VM is its machine's UID; provider IDs are not read",
 }
 """Permitted deviations from the contract, with their meaning."""
 

@@ -52,6 +52,7 @@ class Machines:
     Attributes:
         states: machine UID -> last known state.
         started: UIDs of the machines whose creation was recorded as started.
+        known: UID -> identity of each machine whose VM was to be created.
     """
 
     driver: MachineDriver
@@ -61,6 +62,7 @@ class Machines:
     credentials: Mapping[str, bytes] | None = None
     states: dict[str, str] = field(default_factory=dict)
     started: set[str] = field(default_factory=set)
+    known: dict[str, Identity] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def identity(self, name: str = "", *, pool: str = POOL) -> Identity:
@@ -93,6 +95,7 @@ class Machines:
         if self.finds_by_name and identity.uid not in self.started:
             await self._check_name_is_free(identity)
         self.started.add(identity.uid)
+        self.known[identity.uid] = identity
         ask = partial(self.request, identity, user_data=USER_DATA, **other)
         return await self._call_and_keep_state(identity, lambda: self.driver.create_machine(ask()))
 
@@ -147,8 +150,20 @@ class Machines:
         responses.verify(MachineDriver.get_machine_status, answer)
         return answer
 
+    @property
+    def lists_machines(self) -> bool:
+        """Whether the driver lists VMs."""
+        return bool(getattr(self.driver, "lists_machines", True))
+
     async def list_vms(self, *, pool: str = POOL, **other: Any) -> Sequence[MachineRecord]:
-        """Return the VMs of a pool."""
+        """Return the VMs of a pool; of our machines only, if the driver lists none."""
+        if not self.lists_machines:
+            records = []
+            for identity in self.known.values():
+                with suppress(errors.NotFound):
+                    info = await self.status(identity, **other)
+                    records.append(MachineRecord(identity=identity, info=info))
+            return [record for record in records if record.identity.pool == pool]
         answer = await self.driver.list_machines(self.list_request(pool=pool, **other))
         responses.verify(MachineDriver.list_machines, answer)
         return answer
@@ -227,10 +242,11 @@ def cloud_calls(
     driver, there = machines.driver, machines.request(identity, info.provider_id)
     machines.started.add(new.uid)
     create = machines.request(new, user_data=USER_DATA)
+    listing = {"list_machines": partial(driver.list_machines, machines.list_request())}
     return {
         "create_machine": partial(driver.create_machine, create),
         "get_machine_status": partial(driver.get_machine_status, there),
-        "list_machines": partial(driver.list_machines, machines.list_request()),
+        **(listing if machines.lists_machines else {}),
         "delete_machine": partial(driver.delete_machine, there),
     }
 

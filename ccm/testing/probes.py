@@ -270,10 +270,11 @@ def is_opted_out(harness: Harness, name: str) -> bool:
     return name in harness.opt_outs
 
 
-def skip_if_opted_out(harness: Harness, name: str) -> None:
-    """Skip the test if `Harness.opt_outs` declares this deviation."""
-    if is_opted_out(harness, name):
-        pytest.skip(f"opted out: {name}: {harness.opt_outs[name]}")
+def skip_if_opted_out(harness: Harness, *names: str) -> None:
+    """Skip the test if `Harness.opt_outs` declares one of these deviations."""
+    for name in names:
+        if is_opted_out(harness, name):
+            pytest.skip(f"opted out: {name}: {harness.opt_outs[name]}")
 
 
 def fault_argument(harness: Harness, fault: str) -> object:

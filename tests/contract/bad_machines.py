@@ -55,6 +55,23 @@ class CreatesAnew(MemoryMachines):
         return info(made)
 
 
+@noticed_by("test_a_vm_gets_the_uid_of_a_restored_machine")
+class ForgetsItsDisk(MemoryMachines):
+    """The disk keeps the former UID."""
+
+    async def migrate_uid(self, req: MachineRequest, former: str) -> None:
+        await super().migrate_uid(req, former)
+        self.spi.disks[former] = self.spi.disks[req.identity.uid]
+
+
+@noticed_by("test_a_vm_gets_the_uid_of_a_restored_machine")
+class KeepsTheUID(MemoryMachines):
+    """The VM keeps the former UID."""
+
+    async def migrate_uid(self, req: MachineRequest, former: str) -> None:
+        """Do nothing."""
+
+
 @noticed_by("test_a_vm_is_found_when_it_was_made", "test_a_vm_deleted_by_somebody_is_not_found")
 class AbsenceIsAnAnswer(MemoryMachines):
     """The status of a missing VM is empty instead of NotFound."""

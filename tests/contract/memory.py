@@ -444,6 +444,16 @@ class MemoryMachines(Driver[MemoryMachineApi]):
             for one in found
         ]
 
+    async def migrate_uid(self, req: MachineRequest, former: str) -> None:
+        """Make another disk for the new UID, then tag the VM."""
+        token, identity = token_of(req.credentials), req.identity
+        owner = replace(req, identity=replace(identity, uid=former), provider_id="")
+        found = await self._find(owner)
+        if found is not None:
+            await translated(self.spi.put_disk(token, identity.uid, asdict(identity)))
+            await translated(self.spi.tag(token, found.id, {"uid": identity.uid}))
+            await translated(self.spi.drop_disk(token, former))
+
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: Credentials, live: bool
     ) -> Sequence[Problem]:

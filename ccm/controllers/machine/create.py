@@ -187,6 +187,8 @@ class CreateFlow:
         adopts = self._settings.adopt_unmarked
         if machine.provider_id:
             return await self._confirmed_vm(listing), ""
+        if not self._driver.lists_machines:
+            return await self._status(self._driver.request(machine, self._machine_class)), ""
         if not self._driver.finds_by_name:
             identity = self._settings.identity(machine)
             return creation.match_marked(listing.records, identity, adopt_unmarked=adopts)
