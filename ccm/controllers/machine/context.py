@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from ccm.base import log
+from ccm.cloud.errors import FailedPrecondition
+from ccm.cloud.machines import UIDMigration
 from ccm.controllers.machine.tokens import Tokens
 from ccm.kube.resources import NODES, SECRETS
 from ccm.machines import metrics, reasons
+from ccm.machines.classes import ResolvedClass
 from ccm.machines.creation import PassResult
 from ccm.machines.drain import DrainProgress, DrainTask
 from ccm.machines.driver import SharedComponents
@@ -17,7 +20,8 @@ from ccm.machines.settings import MachineSettings
 from ccm.model import Node
 from ccm.model.machines import Machine, OperationState, Phase
 from ccm.model.names import NORMAL, WARNING
-from ccm.model.patches import Patch, StaleObject
+from ccm.model.patches import Patch, StaleObject, annotations_patch
+from ccm.runtime.workers import ConcurrencySlot
 from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 
 _TOLD = {
@@ -118,6 +122,29 @@ class MachineContext:
         if after is None:
             raise StaleObject
         return after
+
+    async def migrate_uid(
+        self, machine: Machine, machine_class: ResolvedClass, turn: ConcurrencySlot
+    ) -> Machine:
+        """Let the VM of a restored machine carry its present UID; return the machine's new version.
+
+        Raises:
+            FailedPrecondition: the former UID is that of another Machine.
+            CloudError: the call failed.
+            StaleObject, KubeError: the annotation with the former UID was not removed.
+        """
+        name = self.settings.names.former_uid
+        former = machine.annotation(name)
+        for other in self.caches.machines.store.list():
+            if other.uid == former != machine.uid:
+                # Otherwise permission to edit one machine would be enough to take all VMs.
+                raise FailedPrecondition(
+                    f"annotation {name} has the UID of Machine {other.key}; remove it"
+                )
+        request = self.driver.request(machine, machine_class)
+        async with turn.release():
+            await self.driver.call(UIDMigration.migrate_uid, request, former)
+        return await self.save(machine, lambda obj: annotations_patch(obj, {name: None}))
 
     async def write_result(self, machine: Machine, outcome: PassResult) -> PassResult:
         """Write the result of a pass.

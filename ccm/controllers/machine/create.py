@@ -17,7 +17,6 @@ from ccm.cloud.machines import (
     MachineInfo,
     MachineRecord,
     MachineRequest,
-    UIDMigration,
     partial_info,
 )
 from ccm.controllers.machine.context import MachineContext
@@ -27,7 +26,7 @@ from ccm.machines.classes import ResolvedClass
 from ccm.machines.creation import SHORT_S, PassResult
 from ccm.machines.driver import VMListing
 from ccm.model.machines import Machine
-from ccm.model.patches import Patch, annotations_patch
+from ccm.model.patches import Patch
 from ccm.runtime.workers import ConcurrencySlot
 
 T = TypeVar("T")
@@ -105,7 +104,9 @@ class CreateFlow:
         while True:
             machine, vm = self.machine, self._vm()
             if settings.names.former_uid in machine.annotations:
-                await self._migrate_uid(machine.annotation(settings.names.former_uid))
+                self.machine = await self._context.migrate_uid(
+                    machine, self._machine_class, self._turn
+                )
             elif not creation.is_claimed(machine, self._machine_class, settings):
                 await self._claim(_token_id(self._context, machine, self._machine_class))
             elif not self._has_looked:
@@ -128,13 +129,6 @@ class CreateFlow:
                 await self._store(vm)
             else:
                 return None
-
-    async def _migrate_uid(self, former: str) -> None:
-        """Replace the UID `former` on a restored machine's VM with the machine's present UID."""
-        request = self._driver.request(self.machine, self._machine_class)
-        await self._without_slot(self._driver.call(UIDMigration.migrate_uid, request, former))
-        name = self._settings.names.former_uid
-        await self._save(lambda obj: annotations_patch(obj, {name: None}))
 
     def _read_user_data(self) -> PassResult | None:
         """Read the user data, unless they are part of the class.

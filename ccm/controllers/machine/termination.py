@@ -250,14 +250,23 @@ class DeleteFlow:
         """Check the owner of the machine's VM before a stage.
 
         A VM of another owner blocks the deletion. A failed owner check also blocks it, unless the
-        node is missing, or confirmed as the machine's.
+        node is missing, or confirmed as the machine's. The VM of a restored machine first gets the
+        present UID: by that UID, the deletion would find no VM.
 
         Returns:
             The result that blocks the deletion; None = continue.
         """
         machine = self._machine
         machine_class = self._caches.class_to_delete_with(machine)
-        if not machine.provider_id or self._vms.owns_vm(machine) or machine_class.access_faults:
+        if machine_class.access_faults:
+            return None
+        if self._settings.names.former_uid in machine.annotations:
+            try:
+                machine = await self._context.migrate_uid(machine, machine_class, self._turn)
+            except CloudError as error:
+                return deletion.error_result(error, cause=StageOutcome.OWNER_UNCLEAR)
+            self._machine = machine
+        if not machine.provider_id or self._vms.owns_vm(machine):
             return None
         if machine.provider_id == self._absent_id:
             return None
