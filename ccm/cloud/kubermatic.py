@@ -7,7 +7,7 @@ A provider written to `KubermaticProvider` becomes a machine driver by `from_kub
 async def open_cloud(context):
     async with AcmeClient() as client:
         driver = cloud.from_kubermatic(lambda resolver: Acme(client, resolver), names=("acme",))
-        yield cloud.Cloud(name="acme", machines=driver)
+        yield cloud.Cloud(name="acme", kubermatic=driver)
 ```
 
 A driver that implements `KubermaticSpecs` serves Kubermatic's machines too, and `to_kubermatic`
@@ -20,13 +20,15 @@ Kubermatic's provider spec, the field `spec.providerSpec.value` of a machine, is
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -47,6 +49,7 @@ from ccm.cloud.machines import (
     Marks,
     Phase,
     Problem,
+    SpecValidation,
     partial_info,
 )
 from ccm.model import NodeAddress
@@ -101,6 +104,7 @@ _KINDS: Mapping[str, type[errors.CloudError]] = {
     ErrorReason.INVALID_CONFIGURATION: errors.InvalidArgument,
     ErrorReason.UNSUPPORTED_CHANGE: errors.FailedPrecondition,
     ErrorReason.INSUFFICIENT_RESOURCES: errors.ResourceExhausted,
+    ErrorReason.CREATE: errors.AlreadyExists,
 }
 """Reason of a terminal error -> error class of the driver; `FailedPrecondition` for others."""
 
@@ -158,6 +162,7 @@ CLOUD_PROVIDERS = frozenset(
         "nutanix",
         "opennebula",
         "openstack",
+        "packet",
         "scaleway",
         "sim",
         "stackit",
@@ -312,7 +317,7 @@ class KubermaticMachine:
     provider_status: Any = None
 
 
-class InstanceStatus(StrEnum):
+class KubermaticInstanceStatus(StrEnum):
     """State of an instance."""
 
     RUNNING = "running"
@@ -323,7 +328,7 @@ class InstanceStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class KubermaticInstance:
     """Instance in the cloud.
 
     Attributes:
@@ -339,7 +344,7 @@ class Instance:
     id: str = ""
     provider_id: str = ""
     addresses: Mapping[str, str] = field(default_factory=dict)
-    status: InstanceStatus = InstanceStatus.UNKNOWN
+    status: KubermaticInstanceStatus = KubermaticInstanceStatus.UNKNOWN
 
 
 Modifier = Callable[[KubermaticMachine], object]
@@ -392,7 +397,7 @@ class KubermaticProvider(Protocol):
             OSNotSupported: there is no image for the operating system.
         """
 
-    def get(self, machine: KubermaticMachine) -> Awaitable[Instance] | Instance:
+    def get(self, machine: KubermaticMachine) -> Awaitable[KubermaticInstance] | KubermaticInstance:
         """Return the instance that carries the machine's UID.
 
         Called before `create`, and whenever the daemon needs the state of the instance.
@@ -409,7 +414,7 @@ class KubermaticProvider(Protocol):
 
     def create(
         self, machine: KubermaticMachine, data: ProviderData, userdata: str
-    ) -> Awaitable[Instance] | Instance:
+    ) -> Awaitable[KubermaticInstance] | KubermaticInstance:
         """Create the instance, with the machine's UID in its labels or tags.
 
         Called after `get` raised `InstanceNotFound`. The creation is recorded on the machine before
@@ -518,14 +523,52 @@ _MAX_RESULTS = 1024
 """Maximum number of cached validations: more than a cluster has different specs."""
 
 
+@dataclass(slots=True)
+class _Validation:
+    """Result of a validation.
+
+    Attributes:
+        count: number of validations so far.
+        checked_at: monotonic time in seconds of the last one; -inf = none, or a transient failure.
+        failure: error class, message, and reason of a terminal error; None = the spec is valid.
+    """
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    count: int = 0
+    checked_at: float = -math.inf
+    failure: tuple[type[errors.CloudError], str, str] | None = None
+
+    async def run(self, validate: Callable[[], Awaitable[object]]) -> None:
+        """Call `validate`, and store the result. Raises `CloudError` for a transient failure."""
+        began = clock.monotonic()
+        try:
+            await validate()
+        except Exception as raised:  # noqa: BLE001 - a provider may raise anything
+            error = _to_cloud_error(raised)
+            reason = reason_of(error)
+            # Calls that waited meanwhile get a transient failure, too; later ones validate again.
+            kind = type(error) if reason else errors.Unavailable
+            self._store(began if reason else -math.inf, (kind, str(error), reason))
+            if not reason:
+                raise error from error.__cause__
+        else:
+            self._store(began, None)
+
+    def _store(
+        self, checked_at: float, failure: tuple[type[errors.CloudError], str, str] | None
+    ) -> None:
+        self.checked_at, self.failure, self.count = checked_at, failure, self.count + 1
+
+
 class ValidationCache:
     """Cache of the results of `validate`, successes and terminal errors.
 
     The key covers the whole spec and the contents of its Secrets, so a correction counts at once.
+    Many machines have the same spec: concurrent checks of one key share a call.
     """
 
     def __init__(self) -> None:
-        self._results: dict[bytes, tuple[float, errors.CloudError | None]] = {}
+        self._results: dict[bytes, _Validation] = {}
 
     async def check(
         self, spec: Mapping[str, Any], digest: str, validate: Callable[[], Awaitable[object]]
@@ -541,25 +584,19 @@ class ValidationCache:
             CloudError: the spec is invalid, or the validation failed.
         """
         key = sha256(digest.encode() + _ORDERED.encode(spec)).digest()
-        now = clock.monotonic()
-        checked_at, error = self._results.get(key, (-MAX_AGE_S, None))
-        if now - checked_at >= MAX_AGE_S:
-            error = None
-            try:
-                await validate()
-            except Exception as raised:  # noqa: BLE001 - a provider may raise anything
-                failure = _to_cloud_error(raised)
-                if not (reason := reason_of(failure)):
-                    raise failure from failure.__cause__
-                # A copy, which keeps no frames of the provider alive.
-                error = type(failure)(str(failure))
-                error.__cause__ = TerminalError(reason, str(failure))
-            self._results.pop(key, None)  # so that the newest result is the last
-            self._results[key] = (now, error)
-            while len(self._results) > _MAX_RESULTS:
-                del self._results[next(iter(self._results))]
-        if error is not None:
-            raise error.with_traceback(None) from error.__cause__
+        # Inserted again, so that the newest result is the last.
+        result = self._results[key] = self._results.pop(key, _Validation())
+        while len(self._results) > _MAX_RESULTS:
+            del self._results[next(iter(self._results))]
+        before = result.count
+        async with result.lock:
+            is_old = clock.monotonic() - result.checked_at >= MAX_AGE_S
+            if is_old and result.count == before:
+                await result.run(validate)
+        if result.failure is not None:
+            # A new error each time: callers attach the state of their machines to it.
+            kind, text, reason = result.failure
+            raise kind(text) from TerminalError(reason, text) if reason else None
 
 
 _ORDERED = msgspec.json.Encoder(order="deterministic")
@@ -602,6 +639,8 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
     the UID in its labels or tags.
     """
 
+    lists_machines = False
+
     def __init__(
         self,
         make: Callable[[Resolver], KubermaticProvider],
@@ -618,9 +657,9 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
         """Return the instance, or validate the spec and create it."""
         provider, machine = self._provider(req), to_machine(req)
 
-        async def create() -> Instance:
+        async def create() -> KubermaticInstance:
             try:
-                found: Instance = await invoke(provider.get, machine)
+                found: KubermaticInstance = await invoke(provider.get, machine)
             except InstanceNotFound:
                 spec = machine.spec
                 await self._validations.check(
@@ -683,7 +722,7 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
     async def _call(
         self,
         machine: KubermaticMachine,
-        call: Callable[[], Awaitable[Instance]],
+        call: Callable[[], Awaitable[KubermaticInstance]],
         req: MachineRequest,
     ) -> MachineInfo:
         with _cloud_errors(machine, req):
@@ -705,10 +744,10 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
 
 
 _PHASES = {
-    InstanceStatus.RUNNING: Phase.RUNNING,
-    InstanceStatus.CREATING: Phase.CREATING,
-    InstanceStatus.DELETING: Phase.DELETING,
-    InstanceStatus.DELETED: Phase.DELETING,
+    KubermaticInstanceStatus.RUNNING: Phase.RUNNING,
+    KubermaticInstanceStatus.CREATING: Phase.CREATING,
+    KubermaticInstanceStatus.DELETING: Phase.DELETING,
+    KubermaticInstanceStatus.DELETED: Phase.DELETING,
 }
 
 
@@ -794,6 +833,8 @@ class KubermaticSpecs(Protocol):
         With `strict` False, the spec is needed for a lookup or a deletion: leave out what is
         invalid.
 
+        The caller has checked that the operating system is an `OperatingSystem`.
+
         Raises:
             TerminalError: the spec is invalid.
             OSNotSupported: there is no image for the operating system.
@@ -817,10 +858,26 @@ class KubermaticSpecs(Protocol):
         """
 
 
+class DeclaredSpec:
+    """Base class of drivers with `KubermaticSpecs` that have no defaults.
+
+    Attributes:
+        declared: Struct that declares `cloudProviderSpec`.
+    """
+
+    declared: ClassVar[type[msgspec.Struct]]
+
+    def add_kubermatic_defaults(self, config: ProviderConfig) -> ProviderConfig:
+        """Return the config unchanged. Raises `InvalidArgument` for an invalid spec."""
+        decode_spec(config, self.declared)
+        return config
+
+
 class KubermaticDriver(Driver[Any]):
     """`MachineDriver` for Kubermatic's machines on top of a driver with `KubermaticSpecs`.
 
-    It converts the provider spec and the credentials of each request, and passes it on.
+    It converts the provider spec and the credentials of each request, and passes it on. Before a
+    creation, the spec is validated (`SpecValidation`, live), and the result cached.
 
     Args:
         driver: the driver; implements `KubermaticSpecs`.
@@ -829,12 +886,20 @@ class KubermaticDriver(Driver[Any]):
 
     def __init__(self, driver: Any, environ: Mapping[str, str]) -> None:
         super().__init__(driver)
+        self._validations = ValidationCache()
         self.provider_names = driver.provider_names
         self.csi_driver = driver.csi_driver
         self._environ = environ
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
-        """See `MachineDriver.create_machine`."""
+        """See `MachineDriver.create_machine`; an invalid spec creates nothing."""
+        spec, credentials = req.provider_spec, req.credentials
+
+        async def validate() -> None:
+            if problems := await self.validate_spec(spec, credentials, live=True):
+                raise errors.InvalidArgument("; ".join(map(str, problems)))
+
+        await self._validations.check(spec, credentials.digest, validate)
         info: MachineInfo = await self.spi.create_machine(self.converted(req, strict=True))
         return info
 
@@ -869,8 +934,9 @@ class KubermaticDriver(Driver[Any]):
             own = self.spi.kubermatic_credentials(given, self._resolver(credentials))
         except (TerminalError, errors.CloudError) as error:
             return [Problem(field="", message=str(error))]
-        problems: Sequence[Problem] = await self.spi.validate_spec(converted, own, live)
-        return problems
+        if not isinstance(self.spi, SpecValidation):
+            return []
+        return await self.spi.validate_spec(converted, own, live)
 
     async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:
         """See `MachineDriver.get_volume_ids`."""
@@ -915,6 +981,8 @@ class KubermaticDriver(Driver[Any]):
         self, spec: Mapping[str, Any], credentials: Credentials, *, strict: bool
     ) -> Mapping[str, Any]:
         config, resolver = decode_config(spec, strict=strict), self._resolver(credentials)
+        if strict:
+            default_operating_system(config)  # raises for an unknown one
         native: Mapping[str, Any] = self.spi.kubermatic_spec(config, resolver, strict=strict)
         return native
 
@@ -957,7 +1025,7 @@ class ToKubermatic:
             text = "; ".join(map(str, problems))
             raise TerminalError(ErrorReason.INVALID_CONFIGURATION, text)
 
-    async def get(self, machine: KubermaticMachine) -> Instance:
+    async def get(self, machine: KubermaticMachine) -> KubermaticInstance:
         """See `KubermaticProvider.get`."""
         try:
             info = await self._driver.get_machine_status(self._request(machine))
@@ -975,7 +1043,7 @@ class ToKubermatic:
 
     async def create(
         self, machine: KubermaticMachine, data: ProviderData, userdata: str
-    ) -> Instance:
+    ) -> KubermaticInstance:
         """See `KubermaticProvider.create`; the VM is initialised, too."""
         req = self._request(machine, userdata.encode())
         try:
@@ -1027,7 +1095,7 @@ class ToKubermatic:
             identity=Identity(
                 cluster=self._cluster,
                 namespace=machine.namespace,
-                pool="",
+                pool="machines",  # some drivers mark what machines share with it
                 name=machine.name,
                 uid=machine.uid,
             ),
@@ -1045,14 +1113,14 @@ def _keep(machine: KubermaticMachine, info: MachineInfo) -> None:
         machine.provider_status = info.last_known_state or None
 
 
-def _instance(machine: KubermaticMachine, info: MachineInfo) -> Instance:
-    statuses = {phase: status for status, phase in _PHASES.items()}
-    return Instance(
+def _instance(machine: KubermaticMachine, info: MachineInfo) -> KubermaticInstance:
+    statuses = {phase: status for status, phase in reversed(_PHASES.items())}
+    return KubermaticInstance(
         name=info.node_name or machine.name,
         id=info.provider_id.rpartition("/")[2],
         provider_id=info.provider_id,
         addresses={address.address: address.type for address in info.addresses},
-        status=statuses.get(info.phase, InstanceStatus.UNKNOWN),
+        status=statuses.get(info.phase, KubermaticInstanceStatus.UNKNOWN),
     )
 
 

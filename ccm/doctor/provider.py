@@ -32,6 +32,7 @@ OFFERS: Mapping[str, str] = {
     "routes": "routes",
     "clusters": "clusters",
     "machines": "machines",
+    "kubermatic": "Kubermatic machines",
 }
 """Field of `Cloud` -> name of the interface in messages."""
 

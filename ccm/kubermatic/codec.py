@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -25,10 +25,11 @@ from ccm.kubermatic.decoding import (
     machine_deployment,
     machine_set,
 )
+from ccm.machines import reasons
 from ccm.machines.codec import Codec
 from ccm.machines.documents import annotations_of, new_set, to_plain, to_text
 from ccm.machines.rollout import SetChange, SetCreation
-from ccm.model import OwnerReference, Secret
+from ccm.model import NodeCondition, OwnerReference, Secret
 from ccm.model.machines import (
     DeploymentStatus,
     Machine,
@@ -40,6 +41,7 @@ from ccm.model.machines import (
     Phase,
     SetStatus,
 )
+from ccm.model.names import STATUS_FALSE
 from ccm.model.owners import controller_of
 from ccm.model.patches import Patch, uid_precondition, version_precondition
 
@@ -147,7 +149,8 @@ class KubermaticCodec(Codec):
                 "type": status.kind,
             },
         }
-        lists = {"addresses": status.addresses, "conditions": status.conditions}
+        conditions = (*status.conditions, *_spec_conditions(before, status, reason))
+        lists = {"addresses": status.addresses, "conditions": conditions}
         for key, entries in lists.items():
             if entries or getattr(before, key):
                 body[key] = [msgspec.to_builtins(entry) for entry in entries] or None
@@ -261,6 +264,25 @@ def _error_reason(status: MachineStatus) -> str | None:
     if reason is not None and status.kind == OperationType.DELETE.value:
         return ErrorReason.DELETE.value
     return reason.value if reason is not None else None
+
+
+def _spec_conditions(
+    before: documents.MachineStatus, status: MachineStatus, reason: str | None
+) -> Iterator[NodeCondition]:
+    """Yield the condition of a machine for whose spec no instance can be created."""
+    if reason not in (ErrorReason.INVALID_CONFIGURATION, ErrorReason.UNSUPPORTED_CHANGE):
+        return
+    since = to_text(status.updated)
+    for condition in before.conditions or ():
+        if condition.type == reasons.CONDITION_SPEC_VALID:
+            since = condition.last_transition_time
+    yield NodeCondition(
+        type=reasons.CONDITION_SPEC_VALID,
+        status=STATUS_FALSE,
+        reason=reason,
+        message=status.description,
+        last_transition_time=since,
+    )
 
 
 def _state(text: str) -> Any:

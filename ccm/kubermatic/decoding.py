@@ -20,6 +20,7 @@ from ccm.machines.documents import (
     to_phase,
     without_empty,
 )
+from ccm.machines.reasons import CONDITION_SPEC_VALID
 from ccm.machines.replicas import DEFAULT_PRIORITY
 from ccm.machines.settings import Names
 from ccm.model import ObjectMeta
@@ -162,7 +163,11 @@ def _status(obj: documents.Machine) -> MachineStatus:
         updated=parse_optional_time(last.last_updated),
         known_state=_known_state(status.provider_status),
         addresses=tuple(status.addresses or ()),
-        conditions=tuple(status.conditions or ()),
+        conditions=tuple(
+            condition
+            for condition in status.conditions or ()
+            if condition.type != CONDITION_SPEC_VALID
+        ),
     )
 
 

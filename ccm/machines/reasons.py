@@ -33,7 +33,8 @@ UNHEALTHY_CONDITIONS = (
 `--node-conditions`."""
 
 CONDITION_SPEC_VALID = "SpecValid"
-"""Condition type of a MachineClass: whether VMs can be created from it. Ours."""
+"""Condition type of a MachineClass, or of a Machine that contains its class: whether VMs can be
+created from it. Ours."""
 
 REASON_SPEC_INVALID = "SpecInvalid"
 """Reason of a Warning event on a MachineClass from which no VM can be created; the message says

@@ -16,7 +16,7 @@ import msgspec
 
 from ccm import cloud
 from ccm.cloud.configvar import ConfigVarNumber, ConfigVarString, Resolver
-from ccm.cloud.kubermatic import ProviderConfig, decode_spec, default_operating_system
+from ccm.cloud.kubermatic import DeclaredSpec, ProviderConfig, decode_spec
 
 from .machines import MARKS, SimMachines, find_by_identity, find_volumes
 
@@ -38,13 +38,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     data_volumes: tuple[ConfigVarNumber, ...] = ()
 
 
-class KubermaticMachines(SimMachines):
+class KubermaticMachines(DeclaredSpec, SimMachines):
     """Driver that implements `KubermaticSpecs`."""
 
-    def add_kubermatic_defaults(self, config: ProviderConfig) -> ProviderConfig:
-        """Return the config unchanged. Raises `InvalidArgument` for an invalid spec."""
-        decode_spec(config, Spec)
-        return config
+    declared = Spec
 
     def kubermatic_spec(
         self, config: ProviderConfig, resolver: Resolver, *, strict: bool
@@ -53,10 +50,7 @@ class KubermaticMachines(SimMachines):
 
         Raises:
             InvalidArgument: the spec is invalid, or a value does not exist.
-            OSNotSupported: the operating system is unknown.
         """
-        if strict:
-            default_operating_system(config)
         spec = decode_spec(config, Spec, strict=strict)
         return {
             **resolver.get_texts(spec, without=("token",)),

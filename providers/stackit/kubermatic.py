@@ -4,8 +4,8 @@ Spec         `cloudProviderSpec`, see `Spec`
 Credentials  `projectId` and `serviceAccountKey` of the spec, or else the environment variables
              `STACKIT_PROJECT_ID` and `STACKIT_SERVICE_ACCOUNT_KEY`
 
-STACKIT's images have no fixed names, so `imageId` or a source of the boot volume is required. Its
-machine types and zones are those of the region.
+STACKIT's images have no fixed names, so `imageId` is required. Machine types and zones are those of
+the region.
 """
 
 from __future__ import annotations
@@ -18,12 +18,7 @@ import msgspec
 
 from ccm import cloud
 from ccm.cloud.configvar import ConfigVarNumber, ConfigVarString, Resolver
-from ccm.cloud.kubermatic import (
-    OSNotSupported,
-    ProviderConfig,
-    decode_spec,
-    default_operating_system,
-)
+from ccm.cloud.kubermatic import DeclaredSpec, OSNotSupported, ProviderConfig, decode_spec
 
 from .machines import (
     MARKS,
@@ -65,13 +60,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     labels: dict[str, str] = {}
 
 
-class KubermaticMachines(StackitMachines):
+class KubermaticMachines(DeclaredSpec, StackitMachines):
     """Driver that implements `KubermaticSpecs`."""
 
-    def add_kubermatic_defaults(self, config: ProviderConfig) -> ProviderConfig:
-        """Return the config unchanged. Raises `InvalidArgument` for an invalid spec."""
-        decode_spec(config, Spec)
-        return config
+    declared = Spec
 
     def kubermatic_spec(
         self, config: ProviderConfig, resolver: Resolver, *, strict: bool
@@ -82,8 +74,6 @@ class KubermaticMachines(StackitMachines):
             InvalidArgument: the spec is invalid, or a value does not exist.
             OSNotSupported: the spec names no image.
         """
-        if strict:
-            default_operating_system(config)
         spec = decode_spec(config, Spec, strict=strict)
         texts = resolver.get_texts(spec, without=("projectId", "serviceAccountKey"))
         if strict and "imageId" not in texts:

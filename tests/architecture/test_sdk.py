@@ -7,12 +7,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from ccm import cloud
-from ccm.cloud import errors, gardener, registry
+from ccm.cloud import errors, gardener, kubermatic, registry
 from tests.architecture.sources import ROOT
 
 HEAVY = ("aiohttp", "kubernetes", "prometheus_client", "structlog")
@@ -41,12 +42,14 @@ def test_every_public_name_exists_and_is_documented() -> None:
     assert list(cloud.__all__) == sorted(set(cloud.__all__), key=cloud.__all__.index)
 
 
-def test_value_classes_of_the_gardener_driver_interface_are_public() -> None:
-    values = {name for name, kind in vars(gardener).items() if dataclasses.is_dataclass(kind)}
-    ours = {name for name in values if getattr(gardener, name).__module__ == gardener.__name__}
+@pytest.mark.parametrize("module", [gardener, kubermatic])
+def test_value_classes_of_the_driver_interfaces_of_others_are_public(module: ModuleType) -> None:
+    values = {name for name, kind in vars(module).items() if dataclasses.is_dataclass(kind)}
+    ours = {name for name in values if getattr(module, name).__module__ == module.__name__}
+    public = {name for name in ours if not name.startswith("_")}
 
-    assert ours
-    assert ours <= set(cloud.__all__)
+    assert public
+    assert public <= set(cloud.__all__)
 
 
 def test_every_error_class_of_the_sdk_is_public() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
+import pytest
 import pytest_asyncio
 
 from ccm import cloud
 from ccm.cloud.configvar import Reference
 from ccm.cloud.kubermatic import MACHINE_UID, credentials_of
 from ccm.testing.contract import Harness, HeldVM, MachineContract
+from ccm.testing.machine_probes import Machines
 from providers.hcloud.testing import server as hcloud
 from providers.sim import server as sim
 from providers.sim import state
@@ -55,8 +58,12 @@ class Kubermatic:
         return {
             "cloudProvider": "ours",
             "operatingSystem": "ubuntu",
-            "cloudProviderSpec": {**self.spec, **fields},
+            "cloudProviderSpec": {"labels": {"team": "a"}, **self.spec, **fields},
         }
+
+    def labels(self) -> list[Mapping[str, str]]:
+        """Labels of each VM."""
+        raise NotImplementedError
 
     def bad_machine_spec(self) -> Mapping[str, Any]:
         good = self.machine_spec()
@@ -66,6 +73,9 @@ class Kubermatic:
 class KubermaticHcloud(Kubermatic, HcloudHarness):
     spec: ClassVar = {"serverType": "cx23", "location": "fsn1", "networks": ["k8s"]}
     keys: ClassVar = {"token": "token"}
+
+    def labels(self) -> list[Mapping[str, str]]:
+        return [dict(one["labels"]) for one in self.service.cloud.servers.values()]
 
     async def foreign_vm(self, name: str, identity: cloud.Identity | None) -> HeldVM:
         made = await super().foreign_vm(name, identity)
@@ -85,13 +95,53 @@ class KubermaticStackit(Kubermatic, StackitHarness):
     }
     keys: ClassVar = {"project-id": "projectId", "serviceaccount.json": "serviceAccountKey"}
 
+    def labels(self) -> list[Mapping[str, str]]:
+        return [dict(one["labels"]) for one in self.service.cloud.servers.values()]
+
 
 class KubermaticSim(Kubermatic, SimHarness):
-    spec: ClassVar = {"machineType": "small", "dataVolumes": [1]}
+    # Without data volumes: their labels cannot be changed, so `migrate_uid` refuses such a VM.
+    spec: ClassVar = {"machineType": "small"}
     keys: ClassVar = {"token": "token"}
 
+    def labels(self) -> list[Mapping[str, str]]:
+        return [dict(one.labels) for one in self._world.snapshot()]
 
-class TestKubermaticHcloud(MachineContract):
+
+class KubermaticContract(MachineContract):
+    @pytest.mark.row("kubermatic-provider-08")
+    async def test_new_uid_replaces_no_other_label(
+        self, machines: Machines, harness: Harness
+    ) -> None:
+        assert isinstance(harness, Kubermatic)
+        assert isinstance(machines.driver, cloud.UIDMigration)
+        identity = machines.identity()
+        await machines.create(identity)
+        (before,) = harness.labels()
+
+        restored = machines.request(replace(identity, uid="restored"))
+        await machines.driver.migrate_uid(restored, identity.uid)
+
+        (after,) = harness.labels()
+        assert after.keys() == before.keys()
+        changed = {key for key in before if before[key] != after[key]}
+        assert {before[key] for key in changed} == {identity.uid}
+        assert {after[key] for key in changed} == {"restored"}
+        assert after["team"] == "a"
+
+    @pytest.mark.row("kubermatic-spec-04")
+    @pytest.mark.parametrize("system", ["beos", ""])
+    async def test_unknown_operating_system_creates_no_vm(
+        self, machines: Machines, harness: Harness, system: str
+    ) -> None:
+        spec = {**harness.machine_spec(), "operatingSystem": system}
+        with pytest.raises(cloud.InvalidArgument, match=f"operatingSystem is '{system}'"):
+            await machines.create_once(machines.identity(), provider_spec=spec)
+
+        assert await harness.vms() == []
+
+
+class TestKubermaticHcloud(KubermaticContract):
     @pytest_asyncio.fixture
     async def harness(self) -> AsyncIterator[Harness]:
         service = hcloud.Service()
@@ -99,7 +149,7 @@ class TestKubermaticHcloud(MachineContract):
             yield KubermaticHcloud(service, url)
 
 
-class TestKubermaticStackit(MachineContract):
+class TestKubermaticStackit(KubermaticContract):
     @pytest_asyncio.fixture
     async def harness(self) -> AsyncIterator[Harness]:
         service = stackit.Service()
@@ -107,7 +157,7 @@ class TestKubermaticStackit(MachineContract):
             yield KubermaticStackit(service, url)
 
 
-class TestKubermaticSim(MachineContract):
+class TestKubermaticSim(KubermaticContract):
     @pytest_asyncio.fixture
     async def harness(self) -> AsyncIterator[Harness]:
         service = sim.Service(settings=state.Settings(transition_s=0.0))

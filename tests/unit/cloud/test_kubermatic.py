@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,15 +16,17 @@ from ccm.cloud import errors, kubermatic
 from ccm.cloud.configvar import ConfigVarString, Reference, Resolver
 from ccm.cloud.kubermatic import (
     ErrorReason,
-    Instance,
     InstanceNotFound,
-    InstanceStatus,
+    KubermaticDriver,
+    KubermaticInstance,
+    KubermaticInstanceStatus,
     KubermaticMachine,
     KubermaticMachineSpec,
     OSNotSupported,
     ProviderConfig,
     ProviderData,
     TerminalError,
+    ValidationCache,
     credentials_of,
     decode_config,
     decode_spec,
@@ -33,7 +36,7 @@ from ccm.cloud.kubermatic import (
     to_kubermatic,
 )
 from ccm.cloud.machines import Credentials, Identity, MachineInfo, MachineRequest, partial_info
-from ccm.testing.clock import advance
+from ccm.testing.clock import advance, settle
 
 pytestmark = pytest.mark.virtual_time
 
@@ -87,13 +90,15 @@ class Acme:
         self._account.call("validate", self._resolver.get_string_value(native.token))
         if config.operating_system not in IMAGES:
             raise OSNotSupported(f"no image for {config.operating_system}")
+        if self._resolver.get_string_value(native.size) == "taken":
+            raise TerminalError(ErrorReason.CREATE, "the name is taken")
         if self._resolver.get_string_value(native.size) == "huge":
             try:
                 raise TerminalError(ErrorReason.INSUFFICIENT_RESOURCES, "no huge servers left")
             except TerminalError as error:
                 raise RuntimeError("the order failed") from error
 
-    def get(self, machine: KubermaticMachine) -> Instance:
+    def get(self, machine: KubermaticMachine) -> KubermaticInstance:
         _, native = self._read(machine.spec)
         self._account.call("get", self._resolver.get_string_value(native.token))
         if machine.uid not in self._account.servers:
@@ -105,7 +110,7 @@ class Acme:
 
     async def create(
         self, machine: KubermaticMachine, data: ProviderData, userdata: str
-    ) -> Instance:
+    ) -> KubermaticInstance:
         data.update(machine, lambda changed: setattr(changed, "provider_status", {"step": 1}))
         self._account.call("create", "t0k3n")
         server = {"name": machine.name, "userdata": userdata, "labels": {"team": "a"}}
@@ -137,13 +142,13 @@ class Acme:
         config = decode_config(spec.provider_spec)
         return config, decode_spec(config, AcmeSpec)
 
-    def _shown(self, uid: str) -> Instance:
-        return Instance(
+    def _shown(self, uid: str) -> KubermaticInstance:
+        return KubermaticInstance(
             name=self._account.servers[uid]["name"],
             id=uid,
             provider_id=f"acme://{uid}",
             addresses={"10.0.0.1": "InternalIP", "m-1": "Hostname"},
-            status=InstanceStatus.RUNNING,
+            status=KubermaticInstanceStatus.RUNNING,
         )
 
 
@@ -212,7 +217,7 @@ async def test_state_is_kept_when_the_creation_fails(
 
 async def _failing_after_update(
     _: Acme, machine: KubermaticMachine, data: ProviderData, __: str
-) -> Instance:
+) -> KubermaticInstance:
     data.update(machine, lambda changed: setattr(changed, "provider_status", {"step": 1}))
     raise RuntimeError("lost")
 
@@ -223,6 +228,7 @@ async def _failing_after_update(
     [
         (sized("big", operatingSystem="flatcar"), errors.InvalidArgument, "InvalidConfiguration"),
         (sized("huge"), errors.ResourceExhausted, "InsufficientResources"),
+        (sized("taken"), errors.AlreadyExists, "CreateError"),
         (sized("big", unknown=1), errors.InvalidArgument, "InvalidConfiguration"),
     ],
 )
@@ -274,6 +280,69 @@ async def test_outage_during_validation_is_not_cached(
             await driver.create_machine(asking())
 
     assert (await driver.create_machine(asking())).provider_id == "acme://u-1"
+
+
+@pytest.mark.row("kubermatic-provider-05")
+async def test_concurrent_checks_of_one_spec_share_a_validation() -> None:
+    """A transient failure counts for those that waited for it, and for no later check."""
+    cache, answers = ValidationCache(), [errors.RetryAfter("busy", seconds=1), None]
+    calls: list[int] = []
+
+    async def validate() -> None:
+        calls.append(1)
+        await asyncio.sleep(1)
+        if failure := answers[len(calls) - 1]:
+            raise failure
+
+    async def check_all() -> list[BaseException | None]:
+        checks = [cache.check({"size": "big"}, "digest", validate) for _ in range(3)]
+        results = asyncio.gather(*checks, return_exceptions=True)
+        await advance(1)
+        return await results
+
+    first = await check_all()
+    assert [type(one) for one in first] == [
+        errors.RetryAfter,
+        errors.Unavailable,
+        errors.Unavailable,
+    ]
+    assert await check_all() == [None] * 3
+    assert len(calls) == 2
+
+
+@pytest.mark.row("kubermatic-provider-05")
+async def test_cancelled_validation_is_no_result() -> None:
+    cache = ValidationCache()
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    async def fail() -> None:
+        raise TerminalError(ErrorReason.INVALID_CONFIGURATION, "no")
+
+    first = asyncio.create_task(cache.check({}, "", hang))
+    second = asyncio.create_task(cache.check({}, "", fail))
+    await settle()
+    first.cancel()
+
+    with pytest.raises(errors.InvalidArgument):
+        await second
+
+
+@pytest.mark.row("kubermatic-provider-06")
+async def test_cached_error_carries_the_state_of_one_machine_only(
+    driver: kubermatic.FromKubermatic,
+) -> None:
+    """Two machines with the same invalid spec get two errors."""
+    failures = []
+    for state in ("one", "two"):
+        with pytest.raises(errors.InvalidArgument) as raised:
+            await driver.create_machine(
+                asking(provider_spec=sized("big", operatingSystem="flatcar"))
+            )
+        failures.append(raised.value.carrying(state))
+
+    assert [one.partial for one in failures] == ["one", "two"]
 
 
 @pytest.mark.row("kubermatic-provider-03")
@@ -467,7 +536,8 @@ async def test_driver_serves_the_provider_interface(
     found = await provider.get(own)
 
     assert made == found
-    assert (made.id, made.provider_id, made.status) == ("u-1", "acme://u-1", InstanceStatus.RUNNING)
+    assert (made.id, made.provider_id) == ("u-1", "acme://u-1")
+    assert made.status is KubermaticInstanceStatus.RUNNING
     assert own.provider_status == "ordered"
     assert account.servers["u-1"] == {"name": "m-1", "userdata": "#!", "state": "ready"}
     await provider.migrate_uid(own, "u-2")
@@ -491,6 +561,48 @@ async def test_error_of_the_driver_is_terminal_for_the_provider(
         await provider.create(machine(spec=spec), ProviderData(), "")
 
     assert raised.value.reason == reason
+
+
+@pytest.mark.row("kubermatic-provider-10")
+async def test_driver_validates_a_spec_before_it_creates(account: AcmeCloud) -> None:
+    """The result is cached. A lookup or a deletion needs no valid spec."""
+    native, calls = Native(account), 0
+    validated = native.validate_spec
+
+    async def validate(*given: Any) -> Sequence[cloud.Problem]:
+        nonlocal calls
+        calls += 1
+        return await validated(*given)
+
+    native.validate_spec = validate  # type: ignore[method-assign,assignment]
+    driver = KubermaticDriver(native, {})
+    for _ in range(2):
+        with pytest.raises(errors.InvalidArgument, match="size: 'none' is no size"):
+            await driver.create_machine(asking(provider_spec=sized("none")))
+    assert account.servers == {}
+    assert calls == 1
+
+    await driver.create_machine(asking("u-1"))
+    await driver.create_machine(asking("u-2"))
+    assert calls == 2
+    bad = asking("u-1", provider_spec=sized("none"))
+    assert (await driver.get_machine_status(bad)).provider_id == "acme://u-1"
+    with suppress(errors.RetryAfter):
+        await driver.delete_machine(bad)
+    assert [*account.servers] == ["u-2"]
+
+
+@pytest.mark.row("kubermatic-spec-04")
+async def test_unknown_operating_system_creates_nothing(account: AcmeCloud) -> None:
+    """Whatever the driver accepts."""
+    native = Native(account)
+    native.kubermatic_spec = lambda *_, **__: {"size": "big"}  # type: ignore[method-assign]
+    request = asking(provider_spec=sized("big", operatingSystem="beos"))
+
+    with pytest.raises(errors.InvalidArgument, match="operatingSystem is 'beos'"):
+        await KubermaticDriver(native, {}).create_machine(request)
+
+    assert account.servers == {}
 
 
 async def test_problems_of_the_driver_are_terminal(provider: kubermatic.ToKubermatic) -> None:
