@@ -331,7 +331,10 @@ class Client:
 
     async def find_by_name(self, table: str, kind: type[N], name: str) -> N | None:
         """Return the resource with a name, which is unique; None if there is none."""
-        things, _ = await self.list_all(table, kind, {"name": name})
+        query = {"name": name}
+        if table == "images":
+            query["include_deprecated"] = "true"  # they can still be used
+        things, _ = await self.list_all(table, kind, query)
         return next((thing for thing in things if thing.name == name), None)
 
     async def resolve(self, table: str, key: str, kind: type[N], word: str) -> N:

@@ -97,9 +97,6 @@ class KubermaticMachines(HcloudMachines):
         """
         spec = decode_spec(config, Spec, strict=strict)
         texts = resolver.get_texts(spec, without=("token",))
-        datacenter = texts.pop("datacenter", "")
-        if datacenter and not texts.get("location"):
-            texts["location"] = _location_of(datacenter) if strict else ""
         return {
             **texts,
             "image": texts.get("image") or (_image_of(config.operating_system) if strict else ""),

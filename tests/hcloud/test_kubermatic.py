@@ -22,7 +22,8 @@ from ccm.cloud.kubermatic import (
     to_kubermatic,
 )
 from providers.hcloud import kubermatic, machines
-from providers.hcloud.testing import servers
+from providers.hcloud.testing import extras, servers
+from providers.hcloud.testing.state import Call
 from tests.hcloud.harness import HcloudHarness
 
 TOKEN = Reference(kind="Secret", namespace="kube-system", name="hetzner", key="token")
@@ -36,6 +37,7 @@ SPEC = {
     "assignPublicIPv4": None,
 }
 DATA = ProviderData()
+Status = cloud.KubermaticInstanceStatus
 
 
 def config(system: str = "ubuntu", **fields: Any) -> dict[str, Any]:
@@ -108,7 +110,8 @@ def test_datacenter_becomes_its_location(
     defaulted = driver.add_kubermatic_defaults(ProviderConfig(cloud_provider_spec=given))
 
     assert defaulted.cloud_provider_spec == {"serverType": "cx23", "location": location}
-    assert native(datacenter=datacenter, location="")["location"] == location
+    spec = machines.parse_spec(native(datacenter=datacenter, location=""))
+    assert spec.effective_location == location
 
 
 @pytest.mark.row("kubermatic-hetzner-01")
@@ -161,6 +164,17 @@ async def test_invalid_names_are_found_before_the_creation(provider: ToKubermati
         await provider.validate(machine(location="mars", image="beos", networks=["none"]).spec)
     for name in ("'mars'", "'beos'", "'none'"):
         assert f"{name} does not exist in this project" in raised.value.message
+    with pytest.raises(TerminalError, match="datacenter: conflicts with location"):
+        await provider.validate(machine(datacenter="fsn1-dc14").spec)
+    with pytest.raises(TerminalError, match=r"networks: is missing; set a network"):
+        await provider.validate(
+            machine(networks=[], assignPublicIPv4=False, assignPublicIPv6=False).spec
+        )
+
+
+@pytest.mark.row("kubermatic-hetzner-03")
+async def test_deprecated_image_is_valid(provider: ToKubermatic) -> None:
+    await provider.validate(machine(image="ubuntu-22.04").spec)
 
 
 # --- servers ------------------------------------------------------------------------------------
@@ -186,6 +200,106 @@ async def test_server_lives_with_its_machine(
     await _clean_up(provider, machine())
     assert harness.service.cloud.servers == {}
     assert await harness.beside_vms() == []
+
+
+@pytest.mark.row("kubermatic-hetzner-08")
+async def test_every_field_of_the_spec_reaches_the_server(
+    provider: ToKubermatic, harness: HcloudHarness
+) -> None:
+    world = harness.service.cloud
+    _, wall = extras.create_firewall(world, Call(body={"name": "wall"}))
+    assert wall is not None
+    fields: dict[str, Any] = {
+        "serverType": {"value": "cx23"},
+        "image": "rocky-9",
+        "location": "nbg1",
+        "firewalls": ["wall"],
+        "networks": [str(next(iter(world.networks)))],
+        "placementGroupPrefix": "web",
+        "assignPublicIPv4": False,
+    }
+
+    made = await provider.create(machine(**fields), DATA, "#cloud-config")
+
+    (server,) = world.servers.values()
+    assert server["server_type"]["name"] == "cx23"
+    assert server["image"]["name"] == "rocky-9"
+    assert server["datacenter"]["location"]["name"] == "nbg1"
+    assert [one["id"] for one in server["public_net"]["firewalls"]] == [wall["firewall"]["id"]]
+    assert server["placement_group"]["name"].startswith("web-")
+    assert server["public_net"]["ipv4"] is None
+    v6 = server["public_net"]["ipv6"]["ip"].removesuffix("/64") + "1"
+    (private,) = server["private_net"]
+    assert made.addresses == {
+        "worker-1": "Hostname",
+        v6: "ExternalIP",
+        private["ip"]: "InternalIP",
+    }
+    await _clean_up(provider, machine(**fields))
+    assert await harness.beside_vms() == []
+
+
+@pytest.mark.row("kubermatic-hetzner-09")
+async def test_placement_group_of_another_owner_is_neither_used_nor_deleted(
+    provider: ToKubermatic, harness: HcloudHarness
+) -> None:
+    """A user, or Kubermatic's machine-controller, created it: it has no labels of ours."""
+    theirs = {"name": "web-a1b2c", "type": "spread", "labels": {"team": "a"}}
+    extras.create_placement_group(harness.service.cloud, Call(body=theirs))
+
+    await provider.create(machine(placementGroupPrefix="web"), DATA, "")
+    groups = harness.service.cloud.placement_groups
+    sizes = {one["name"] == "web-a1b2c": len(one["servers"]) for one in groups.values()}
+    assert sizes == {True: 0, False: 1}
+
+    await _clean_up(provider, machine(placementGroupPrefix="web"))
+    assert [one["name"] for one in groups.values()] == ["web-a1b2c"]
+
+
+@pytest.mark.row("kubermatic-hetzner-10")
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        ("initializing", Status.CREATING),
+        ("running", Status.RUNNING),
+        ("deleting", Status.DELETING),
+        ("off", Status.UNKNOWN),
+        ("rebuilding", Status.UNKNOWN),
+    ],
+)
+async def test_state_of_the_server_is_the_status(
+    provider: ToKubermatic, harness: HcloudHarness, state: str, status: Status
+) -> None:
+    made_by_go(harness, "uid-1")["status"] = state
+
+    assert (await provider.get(machine())).status is status
+
+
+@pytest.mark.row("kubermatic-hetzner-11")
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("denied", "InvalidConfiguration"), ("quota", "InsufficientResources")]
+)
+async def test_error_that_a_user_must_correct_is_terminal(
+    provider: ToKubermatic, harness: HcloudHarness, fault: str, reason: str
+) -> None:
+    await provider.validate(machine().spec)
+    await harness.fail(harness.faults[fault])
+
+    with pytest.raises(TerminalError) as raised:
+        await provider.create(machine(), DATA, "")
+
+    assert raised.value.reason == reason
+
+
+@pytest.mark.row("kubermatic-hetzner-11")
+@pytest.mark.parametrize("fault", ["outage", "rate_limited"])
+async def test_outage_is_transient(
+    provider: ToKubermatic, harness: HcloudHarness, fault: str
+) -> None:
+    await harness.fail(harness.faults[fault])
+
+    with pytest.raises(cloud.CloudError):
+        await provider.get(machine())
 
 
 async def _clean_up(provider: ToKubermatic, own: KubermaticMachine) -> None:

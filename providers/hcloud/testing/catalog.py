@@ -126,6 +126,7 @@ IMAGES: list[dict[str, Any]] = [
     _image(161547269, "ubuntu-24.04", "ubuntu", "24.04", "x86"),
     _image(161547270, "ubuntu-24.04", "ubuntu", "24.04", "arm"),
     _image(161547271, "rocky-9", "rocky", "9", "x86"),
+    _image(67794396, "ubuntu-22.04", "ubuntu", "22.04", "x86") | {"deprecated": CREATED},
 ]
 
 

@@ -34,6 +34,8 @@ def static_list_handler(table: str, things: list[Resource]) -> Handler:
     def index(cloud: Cloud, call: Call) -> Answer:
         wanted = call.parameter("architecture")
         matching = [thing for thing in things if not wanted or thing.get("architecture") == wanted]
+        if table == "images" and call.parameter("include_deprecated") != "true":
+            matching = [image for image in matching if image["deprecated"] is None]
         return state.listing(cloud, call, table, matching)
 
     return index
