@@ -18,12 +18,14 @@ from ccm.app.machinecontrollers import (
     permission_pairs,
 )
 from ccm.kubermatic import flags
-from ccm.kubermatic.names import BOOTSTRAP_NAMESPACE, GROUP
+from ccm.kubermatic.names import BOOTSTRAP_NAMESPACE, GROUP, OLDER_CRD
 from ccm.machines.flags import ACCOUNT
 from ccm.runtime.manifest import ControllerContext, Manifest
 
 if TYPE_CHECKING:
+    from ccm.kube.client import Resource
     from ccm.machines.driver import SharedComponents
+    from ccm.model import CustomResourceDefinition
     from ccm.runtime.controller import Runnable
 
 F = TypeVar("F", bound=flags.KubermaticFlags)
@@ -75,6 +77,31 @@ class _Key:
     """Key of the shared components; the other API group uses their type as its key."""
 
 
+async def warn_of_older_crd(crds: Resource[CustomResourceDefinition]) -> None:
+    """Log that the cluster has Machines of an older API group, if it has their CRD."""
+    from ccm.base import log
+    from ccm.kube.errors import KubeError
+
+    try:
+        await crds.get(OLDER_CRD)
+    except KubeError:
+        return  # absent, or unreadable: nothing else depends on it
+    log.logger("machines").warning(
+        "CRD of older Machines found, their instances are not managed",
+        crd=OLDER_CRD,
+        advice="convert them with Kubermatic's machine-controller, which then deletes the CRD; "
+        'see "Kubermatic\'s machine objects" in manifests/README.md',
+    )
+
+
+def _make_machine(parts: Inputs, given: Any) -> Runnable:
+    from ccm.kube.resources import CRDS
+    from ccm.runtime.lazy import LazyController
+
+    crds = parts.caches.client.resource(CRDS)
+    return LazyController(lambda: warn_of_older_crd(crds), lambda: make_machine(parts, given))
+
+
 def _local(*rights: str, follows: Iterable[str]) -> Callable[[F], Iterator[tuple[str, str, str]]]:
     def rights_of(given: F) -> Iterator[tuple[str, str, str]]:
         for verb in ("list", "watch"):
@@ -102,7 +129,7 @@ def _manifest(
         client=ACCOUNT,
         metric=f"kubermatic{alias}",
         groups={**_GROUPS, **more.pop("groups", {})},
-        named_permissions=(("get", _CRDS, f"{alias}s.{GROUP}"),),
+        named_permissions=(("get", _CRDS, f"{alias}s.{GROUP}"), *more.pop("reads", ())),
         # Another program may already manage the objects, and would conflict with this one.
         off_by_default=True,
         missing_interface=lambda cloud: (
@@ -119,8 +146,9 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
     flags.KubermaticMachineFlags: _manifest(
         "machine",
         "machine",
-        make_machine,
+        _make_machine,
         fleet=True,
+        reads=(("get", _CRDS, OLDER_CRD),),
         groups={"poddisruptionbudgets": "policy", "volumeattachments": "storage.k8s.io"},
         permissions=permission_pairs(
             "get namespaces",

@@ -9,6 +9,9 @@ from __future__ import annotations
 GROUP = "cluster.k8s.io"
 VERSION = "v1alpha1"
 
+OLDER_CRD = "machines.machine.k8s.io"
+"""CRD of the Machines before this group; Kubermatic's machine-controller converts them."""
+
 LEGACY_API = {"api-approved.kubernetes.io": "unapproved, legacy API"}
 """Annotation of the CRDs, without which the API server refuses a group of `k8s.io`."""
 
