@@ -24,6 +24,9 @@ from ccm.doctor import ExaminationError
 NAME_LENGTH = 24
 """Maximum length of a provider name; with a longer name, lines of the package would be too long."""
 
+MACHINE_APIS = ("gardener", "kubermatic")
+"""Machine APIs whose provider interfaces a package can implement; the first one is the default."""
+
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _TEMPLATE = Path(__file__).with_name("template")
 _SUFFIX = ".tmpl"
@@ -45,6 +48,8 @@ examples:
   kube-ccm new-provider acme           write to the folder ccm-acme
   kube-ccm new-provider acme --load-balancer --routes
                                        with load balancers and routes
+  kube-ccm new-provider acme --machines kubermatic
+                                       with machines of Kubermatic's API
 
 exit status: 0 success, 1 the folder cannot be written, 2 invalid command line
 """
@@ -62,6 +67,13 @@ def add(commands: Any) -> None:
         "--folder", type=Path, metavar="FOLDER", help="folder to create (default: ccm-NAME)"
     )
     parser.add_argument(
+        "--machines",
+        choices=MACHINE_APIS,
+        default=MACHINE_APIS[0],
+        metavar="API",
+        help=f"machine API to implement: {' or '.join(MACHINE_APIS)} (default: %(default)s)",
+    )
+    parser.add_argument(
         "--load-balancer", action="store_true", help="include load balancers for Services"
     )
     parser.add_argument(
@@ -74,8 +86,9 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if fault := _name_error(name):
         parser.error(fault)
     folder: Path = options.folder or Path(f"ccm-{name}")
+    chosen = {"load_balancer": options.load_balancer, "routes": options.routes}
     try:
-        write(name, folder, load_balancer=options.load_balancer, routes=options.routes)
+        write(name, folder, machines=options.machines, **chosen)
     except ExaminationError as error:
         command.fail("new-provider", str(error))
         return EXIT_FAILED
@@ -101,12 +114,20 @@ def _name_error(name: str) -> str:
     return ""
 
 
-def write(name: str, folder: Path, *, load_balancer: bool = False, routes: bool = False) -> None:
+def write(
+    name: str,
+    folder: Path,
+    *,
+    machines: str = MACHINE_APIS[0],
+    load_balancer: bool = False,
+    routes: bool = False,
+) -> None:
     """Write the package of a new provider to a new folder.
 
     Args:
         name: name of the provider.
         folder: the folder to create.
+        machines: one of `MACHINE_APIS`.
         load_balancer: whether the provider has load balancers.
         routes: whether the provider has routes.
 
@@ -114,6 +135,7 @@ def write(name: str, folder: Path, *, load_balancer: bool = False, routes: bool 
         ExaminationError: the folder exists, or cannot be written.
     """
     features = {
+        machines: True,
         "load_balancer": load_balancer,
         "routes": routes,
         "networks": load_balancer or routes,

@@ -234,3 +234,28 @@ def test_new_provider_package_uses_the_given_name(
     assert "class BlueSkyInstances(" in written["ccm_blue_sky/instances.py"]
     assert f'sdk="{SDK_VERSION}"' in written["ccm_blue_sky/__init__.py"]
     assert f"kube-ccm:{ccm.__version__}\n" in written["Dockerfile"]
+    assert "ccm_blue_sky/machines.py" in written
+    assert "ccm_blue_sky/kubermatic.py" not in written
+
+
+def test_new_provider_package_implements_the_given_machine_api(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    words = ["new-provider", "blue-sky", f"--folder={folder}", "--machines=kubermatic"]
+
+    assert cli.main(words) == command.EXIT_OK
+
+    written = files_of(folder)
+    assert "ccm_blue_sky/machines.py" not in written
+    assert "return cloud.from_kubermatic(" in written["ccm_blue_sky/kubermatic.py"]
+    for place, text in written.items():
+        assert not re.search("(?i:acme|tmpl)|@[A-Z]|@if|@end", place + text), place
+
+
+def test_new_provider_refuses_an_unknown_machine_api(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["new-provider", "nimbus", f"--folder={tmp_path / 'new'}", "--machines=cluster"])
+
+    assert ended.value.code == 2
+    assert "invalid choice: 'cluster'" in capsys.readouterr().err
