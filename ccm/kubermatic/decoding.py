@@ -123,7 +123,8 @@ def machine(obj: documents.Machine) -> Machine:
         node_name=node_ref.name if node_ref is not None else "",
         status=_status(obj),
         group=owner.uid if owner is not None else "",
-        creation_started=_creation_started(obj, provider_id),
+        creation_started=_creation_started(obj) or _is_claimed_by_other(obj),
+        may_be_unlisted=_is_claimed_by_other(obj),
         origins=tuple(origins.split(",")) if origins else (),
         node_labels=as_string_map(metadata.get("labels")),
         node_annotations=as_string_map(metadata.get("annotations")),
@@ -177,17 +178,24 @@ def _known_state(state: Any) -> str:
     return ORDERED.encode(state).decode()
 
 
-def _creation_started(obj: documents.Machine, provider_id: str) -> bool:
+def _creation_started(obj: documents.Machine) -> bool:
     """Return whether the object records that the creation of its own instance started.
 
-    Kubermatic's machine-controller records it by its finalizers. A copy that was restored from a
-    backup has the annotation, but neither the UID nor the owners that the annotation refers to.
+    A copy that was restored from a backup has the annotation, but neither the UID nor the owners
+    that the annotation refers to.
     """
-    recorded = obj.annotations.get(names.ANNOTATION_CREATION)
-    if recorded:
-        owners = (owner.uid for owner in obj.metadata.owner_references or ())
-        return recorded in (obj.uid, *owners)
-    return not provider_id and names.FINALIZER_MACHINE in obj.finalizers
+    owners = (owner.uid for owner in obj.metadata.owner_references or ())
+    return obj.annotations.get(names.ANNOTATION_CREATION) in (obj.uid, *owners)
+
+
+def _is_claimed_by_other(obj: documents.Machine) -> bool:
+    """Return whether Kubermatic's machine-controller may have created the instance.
+
+    That program records a creation by its finalizers only.
+    """
+    is_recorded = bool(obj.annotations.get(names.ANNOTATION_CREATION))
+    has_finalizer = names.FINALIZER_MACHINE in obj.finalizers
+    return has_finalizer and not (is_recorded or obj.spec.provider_id)
 
 
 # --- sets and deployments -------------------------------------------------------------------------

@@ -276,6 +276,8 @@ class Machine(KubeObject, frozen=True, kw_only=True):
         creation_started: whether the object records that the creation of its VM was started; the
             write that stores the provider ID removes the record. While True, a VM may exist
             although the creation failed.
+        may_be_unlisted: whether another program may have created the VM, without the labels or tags
+            by which listings find it.
         origins: digests of the credentials and regions with which the VM was created or later
             found, newest last; empty = not recorded.
         node_labels: labels that the controller maintains on the node.
@@ -311,6 +313,7 @@ class Machine(KubeObject, frozen=True, kw_only=True):
     preserve_timeout_s: float | None = None
     unhealthy_conditions: Sequence[str] | None = None
     creation_started: bool = False
+    may_be_unlisted: bool = False
     origins: tuple[str, ...] = ()
     node_labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     node_annotations: Mapping[str, str] = msgspec.field(default_factory=dict)

@@ -55,6 +55,7 @@ class CreateFlow:
         self._existing_vm: MachineRecord | None = None
         self._new_vm: MachineInfo | None = None
         self._has_looked = False
+        self._is_initialized = False
         self._user_data: bytes | None = None
 
     async def run(self) -> PassResult:
@@ -75,7 +76,9 @@ class CreateFlow:
         try:
             if (ended := await self._ensure_vm()) is not None:
                 return ended
-            if self._new_vm is not None or self._existing_vm is not None:
+            if self._new_vm is not None or (
+                self._existing_vm is not None and not self._is_initialized
+            ):
                 initializing = True
                 await self._initialize()
                 # The write of the driver's state may have returned a newer version of the object.
@@ -185,7 +188,13 @@ class CreateFlow:
             return await self._status(self._driver.request(machine, self._machine_class)), ""
         if not self._driver.finds_by_name:
             identity = self._settings.identity(machine)
-            return creation.match_marked(listing.records, identity, adopt_unmarked=adopts)
+            record, obstacle = creation.match_marked(
+                listing.records, identity, adopt_unmarked=adopts
+            )
+            if record is None and not obstacle and machine.may_be_unlisted:
+                record = await self._status(self._driver.request(machine, self._machine_class))
+                self._is_initialized = record is not None and record.initialized
+            return record, obstacle
         # Query by name even before the creation is recorded: the result shows whether the name is
         # free. `match_named` decides whether the VM belongs to the machine.
         request = replace(self._driver.request(machine, self._machine_class), creation_started=True)
@@ -222,12 +231,12 @@ class CreateFlow:
             CloudError: the call failed.
         """
         try:
-            info = await self._call(MachineDriver.get_machine_status, request)
+            info, initialized = await self._call(MachineDriver.get_machine_status, request), True
         except errors.NotFound:
             return None
         except errors.Uninitialized as error:
-            info = partial_info(error)
-        return MachineRecord(identity=request.identity, info=info)
+            info, initialized = partial_info(error), False
+        return MachineRecord(identity=request.identity, info=info, initialized=initialized)
 
     async def _create(self) -> None:
         machine, machine_class = self.machine, self._machine_class
