@@ -27,8 +27,10 @@ Usage: kube-ccm plan [-o text|json] [--wait] [the daemon's flags]
 Pass the flags of the daemon, for example from its Deployment. Without --kubeconfig and outside a
 cluster, plan uses $KUBECONFIG or ~/.kube/config, as kubectl does. Required permissions: list nodes
 and Services, and get the ConfigMap kube-ccm-deletions in the Lease's namespace; for Machines also
-list them, their classes and the Secrets in their namespace, and get the namespace kube-system. With
--v the controllers' log is shown, too; it reports changes as if they were made.
+list them, their classes and the Secrets in their namespace, and get the namespace kube-system; for
+Kubermatic's Machines also list the ConfigMaps in their namespace and the Secrets in the namespace
+cloud-init-settings. With -v the controllers' log is shown, too; it reports changes as if they were
+made.
 
 examples:
   kube-ccm plan --cloud-provider=sim --cloud-config=cloud.yaml

@@ -22,7 +22,14 @@ from ccm.gardener.decoding import (
 )
 from ccm.kube.resources import ResourceKind
 from ccm.machines.codec import Codec
-from ccm.machines.documents import annotations_of, new_set, to_plain, to_text, without_empty
+from ccm.machines.documents import (
+    annotations_of,
+    new_set,
+    restored_template,
+    to_plain,
+    to_text,
+    without_empty,
+)
 from ccm.machines.rollout import SetChange, SetCreation
 from ccm.model import OwnerReference
 from ccm.model.machines import (
@@ -261,11 +268,7 @@ class GardenerCodec(Codec):
         metadata: dict[str, Any] = uid_precondition(obj) | version_precondition(obj)
         spec: dict[str, Any] = {"rollbackTo": None}
         if to is not None:
-            before, after = (to_plain(source.template.source) for source in (obj, to))
-            labels = dict(to.template.labels)
-            labels.pop(names.LABEL_TEMPLATE_HASH, None)
-            after["metadata"] = {**after.get("metadata", {}), "labels": labels}
-            spec["template"] = merge_patch(before, after)
+            spec["template"] = restored_template(obj, to, hash_label=names.LABEL_TEMPLATE_HASH)
             annotations = [
                 {
                     key: text
@@ -277,6 +280,11 @@ class GardenerCodec(Codec):
             if changed := merge_patch(*annotations):
                 metadata["annotations"] = changed
         return {"metadata": metadata, "spec": spec}
+
+    def rollback_patch(self, obj: MachineDeployment, to: MachineSet, revision: int) -> Patch:  # noqa: ARG002
+        """Return the patch that requests a rollback; the controller restores the template."""
+        metadata = uid_precondition(obj) | version_precondition(obj)
+        return {"metadata": metadata, "spec": {"rollbackTo": {"revision": revision}}}
 
     def deployment_status_patch(
         self, obj: MachineDeployment, status: DeploymentStatus

@@ -27,7 +27,13 @@ from ccm.kubermatic.decoding import (
 )
 from ccm.machines import reasons
 from ccm.machines.codec import Codec
-from ccm.machines.documents import annotations_of, new_set, to_plain, to_text
+from ccm.machines.documents import (
+    annotations_of,
+    new_set,
+    restored_template,
+    to_plain,
+    to_text,
+)
 from ccm.machines.rollout import SetChange, SetCreation
 from ccm.model import NodeCondition, OwnerReference, Secret
 from ccm.model.machines import (
@@ -80,6 +86,7 @@ class KubermaticCodec(Codec):
 
     prefix = "kubermatic"
     manifest = "manifests/kubermatic-crds.yaml"
+    namespace_flag = "kubermatic-namespace"
     user_data_namespace = names.BOOTSTRAP_NAMESPACE  # before `names` hides the module
     names = NAMES
 
@@ -90,12 +97,22 @@ class KubermaticCodec(Codec):
     def __init__(self, responsible: str = "") -> None:
         self._responsible = responsible
 
-    def is_ignored(self, obj: Machine) -> bool:
-        """Return whether another program is responsible for a machine, or still prepares it."""
+    def foreign_reason(self, obj: Machine) -> str:
+        """Return why another program is responsible for a machine, or still prepares it."""
         responsible = obj.labels.get(names.LABEL_CONTROLLER, "")
-        return responsible != self._responsible or bool(
-            obj.annotation(names.ANNOTATION_INITIALIZERS)
-        )
+        if responsible != self._responsible:
+            return (
+                f"its label {names.LABEL_CONTROLLER} is {responsible!r}, but --kubermatic-name is "
+                f"{self._responsible!r}"
+            )
+        if preparing := obj.annotation(names.ANNOTATION_INITIALIZERS):
+            return f"another program prepares it ({names.ANNOTATION_INITIALIZERS}: {preparing})"
+        return ""
+
+    def failure(self, obj: Machine) -> tuple[str, str]:
+        """Return `errorReason` and `errorMessage`; without them, the last operation."""
+        status: documents.MachineStatus = obj.source.status
+        return status.error_reason or "", status.error_message or obj.status.description
 
     def user_data(
         self, obj: Machine, owner: MachineSet | None, secret: Callable[[str], Secret | None]
@@ -235,6 +252,12 @@ class KubermaticCodec(Codec):
     def revert_patch(self, obj: MachineDeployment, to: MachineSet | None) -> Patch:
         """Raise NotImplementedError: a deployment cannot request a rollback."""
         raise NotImplementedError
+
+    def rollback_patch(self, obj: MachineDeployment, to: MachineSet, revision: int) -> Patch:  # noqa: ARG002
+        """Return the patch that restores the template: the API has no field for a request."""
+        template = restored_template(obj, to, hash_label=names.LABEL_TEMPLATE_HASH)
+        metadata = uid_precondition(obj) | version_precondition(obj)
+        return {"metadata": metadata, "spec": {"template": template}}
 
     def deployment_status_patch(
         self, obj: MachineDeployment, status: DeploymentStatus

@@ -44,6 +44,7 @@ class Codec(abc.ABC):
             of several API groups run in one process. With a prefix, the controllers do not write
             the metrics of single objects, whose names are Gardener's.
         manifest: file with the CRDs, for messages.
+        namespace_flag: flag that names the namespace of the objects, without dashes.
         user_data_namespace: namespace of Secrets with user data; empty = they are part of classes.
     """
 
@@ -55,10 +56,22 @@ class Codec(abc.ABC):
     user_data_namespace: str = ""
     prefix: str = ""
     manifest: str = "manifests/crds.yaml"
+    namespace_flag: str = "namespace"
 
-    def is_ignored(self, obj: Machine) -> bool:  # noqa: ARG002
+    def is_ignored(self, obj: Machine) -> bool:
         """Return whether another program is responsible for a machine."""
-        return False
+        return bool(self.foreign_reason(obj))
+
+    def foreign_reason(self, obj: Machine) -> str:  # noqa: ARG002
+        """Return why another program is responsible for a machine; empty = none is."""
+        return ""
+
+    def failure(self, obj: Machine) -> tuple[str, str]:
+        """Return error code and description of a machine's last operation, as the object has them.
+
+        Both are empty if there was no operation; the code is empty if the operation succeeded.
+        """
+        return obj.status.code, obj.status.description
 
     def user_data(
         self, obj: Machine, owner: MachineSet | None, secret: Callable[[str], Secret | None]
@@ -183,6 +196,16 @@ class Codec(abc.ABC):
         self, obj: MachineDeployment, status: DeploymentStatus
     ) -> Patch | None:
         """Return the patch that writes a status; None = up to date."""
+
+    def rollback_patch(self, obj: MachineDeployment, to: MachineSet, revision: int) -> Patch:
+        """Return the patch with which a user rolls back to the template of the set `to`.
+
+        Args:
+            obj: the deployment.
+            to: one of its sets.
+            revision: revision of the set.
+        """
+        raise NotImplementedError
 
     def move_patch(
         self, obj: Machine, *, old: MachineSet, new: MachineSet, reference: OwnerReference

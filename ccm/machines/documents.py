@@ -10,7 +10,8 @@ import msgspec
 
 from ccm.machines.rollout import SetCreation
 from ccm.model import OwnerReference
-from ccm.model.machines import MachineDeployment, Phase
+from ccm.model.machines import MachineDeployment, MachineSet, Phase
+from ccm.model.patches import merge_patch
 from ccm.model.selectors import BadSelectorError, LabelSelector
 from ccm.model.times import format_time
 
@@ -62,6 +63,14 @@ def new_set(
             "minReadySeconds": spec.min_ready_seconds or 0,
         },
     }
+
+
+def restored_template(obj: MachineDeployment, to: MachineSet, *, hash_label: str) -> dict[str, Any]:
+    """Return the merge patch from the template of a deployment to that of one of its sets."""
+    before, after = (to_plain(source.template.source) for source in (obj, to))
+    labels = {key: text for key, text in to.template.labels.items() if key != hash_label}
+    after["metadata"] = {**after.get("metadata", {}), "labels": labels}
+    return merge_patch(before, after)
 
 
 def to_text(moment: datetime | None) -> str | None:

@@ -11,15 +11,16 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from ccm.app.machineapis import APIS
 from ccm.base import redact
 from ccm.base.parsing import format_duration
 from ccm.cloud.interface import LoadBalancer, Routes
 from ccm.cloud.machines import MachineDriver
-from ccm.gardener.names import ANNOTATION_CREATION, ANNOTATION_TOKEN_ID
 from ccm.model import Node, Secret
 from ccm.model.machines import document_of
 from ccm.model.meta import KubeObject
@@ -41,8 +42,10 @@ VM = "VM"
 _VOLATILE_SUFFIXES = (
     "lastUpdateTime",
     "lastTransitionTime",
-    f"[{ANNOTATION_TOKEN_ID}]",
-    f"[{ANNOTATION_CREATION}]",  # removed by the write that stores the provider ID
+    "lastUpdated",
+    *(f"[{api.codec.names.token_id}]" for api in APIS if api.codec.names.token_id),
+    # Removed by the write that stores the provider ID.
+    *(f"[{api.codec.names.creation}]" for api in APIS),
 )
 """Path suffixes of fields whose changes mean nothing to the user, because each run writes other
 values."""
@@ -177,21 +180,27 @@ def object_changes(
             )
 
 
-def call_change(call: CloudChange, *, after_s: int, namespace: str = "") -> PlannedChange:
+def call_change(
+    call: CloudChange,
+    *,
+    after_s: int,
+    machines: Mapping[str, tuple[ChangedObject, str]] = MappingProxyType({}),
+) -> PlannedChange:
     """Return the change that a call to the cloud makes.
 
     Args:
         call: the recorded call.
         after_s: see `PlannedChange`.
-        namespace: namespace of Machines.
+        machines: UID of each machine -> the machine, and the kind of object that defines its VM.
     """
     verb, arguments = call.verb, call.arguments
-    subject, action, what = _subject_of(arguments, namespace), ChangeKind.CHANGE, VM
+    subject, owner = _subject_of(arguments, machines)
+    action, what = ChangeKind.CHANGE, VM
     old: str | None = None
     new: str | None = None
     note = ""
     if verb == _CREATE:
-        action, new = ChangeKind.CREATE, f"of class {arguments['req'].identity.pool}"
+        action, new = ChangeKind.CREATE, f"of {owner} {arguments['req'].identity.pool}"
     elif verb == _INITIALIZE:
         new = "initialised"
     elif "req" in arguments:
@@ -219,12 +228,18 @@ def call_change(call: CloudChange, *, after_s: int, namespace: str = "") -> Plan
     )
 
 
-def _subject_of(arguments: Mapping[str, Any], namespace: str) -> ChangedObject:
+def _subject_of(
+    arguments: Mapping[str, Any], machines: Mapping[str, tuple[ChangedObject, str]]
+) -> tuple[ChangedObject, str]:
     if "req" in arguments:
-        return ChangedObject("Machine", namespace, arguments["req"].identity.name)
+        identity = arguments["req"].identity
+        # The name of a VM may differ from the name of its machine.
+        unknown = ChangedObject("Machine", identity.namespace, identity.name), "class"
+        return machines.get(identity.uid, unknown)
     if "route" in arguments:
-        return ChangedObject("Route", "", arguments["route"].destination_cidr)
-    return ChangedObject("Service", arguments["service"].namespace, arguments["service"].name)
+        return ChangedObject("Route", "", arguments["route"].destination_cidr), ""
+    service = arguments["service"]
+    return ChangedObject("Service", service.namespace, service.name), ""
 
 
 def merge_changes(changes: Iterable[PlannedChange]) -> Sequence[PlannedChange]:

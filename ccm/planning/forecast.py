@@ -23,13 +23,12 @@ from ccm.app import provider
 from ccm.app.controllers import ControllerRunner
 from ccm.app.election import load_migration
 from ccm.app.health import DaemonState
+from ccm.app.machineapis import APIS, MachineApi, title_of
 from ccm.app.options import Options, controllers
 from ccm.base import clock, redact
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.interface import Cloud
-from ccm.gardener import crds
-from ccm.gardener.codec import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.kube import errors
 from ccm.kube.client import Client, Page
 from ccm.kube.resources import CONFIG_MAPS, CRDS, NAMESPACES, NODES, SECRETS, SERVICES, ResourceKind
@@ -38,7 +37,7 @@ from ccm.machines.caches import SYSTEM_NAMESPACE
 from ccm.machines.classes import driver_faults, resolve
 from ccm.machines.reasons import REASON_SPEC_INVALID
 from ccm.model import CustomResourceDefinition, ObjectMeta, ObjectReference
-from ccm.model.machines import document_of
+from ccm.model.machines import Machine, document_of
 from ccm.model.meta import KubeObject
 from ccm.model.names import REASON_DELETION_HELD, WARNING
 from ccm.planning import changes
@@ -71,11 +70,13 @@ SECOND_ANSWER_S = 0.5
 MAX_LISTED = 5
 """Limit of objects in a message about failed queries of one method."""
 
-_MACHINE_KINDS = (MACHINES, MACHINE_CLASSES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
-_GUARDED = (MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
-
-WATCHED_KINDS: tuple[ResourceKind[Any], ...] = (NODES, SERVICES, *_MACHINE_KINDS, SECRETS)
-"""Kinds that are copied if an enabled controller watches them."""
+WATCHED_KINDS: tuple[ResourceKind[Any], ...] = (
+    NODES,
+    SERVICES,
+    *(kind for api in APIS for kind in api.kinds),
+    SECRETS,
+)
+"""Kinds that are copied if an enabled controller watches them, like ConfigMaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,20 +109,21 @@ class FakeTracker:
     """Copy of the cluster in a fake API server; creates clients like `ClientFactory`.
 
     Attributes:
-        served: plurals of the machine resources that the cluster serves; None: unknown.
+        served: API group of machines -> plurals of the resources that the cluster serves. A group
+            that no controller watches is missing.
     """
 
     def __init__(self) -> None:
-        self.served: Collection[str] | None = None
+        self.served: dict[str, Collection[str]] = {}
         self._histories: dict[str, _History] = defaultdict(_History)
         self._loaded: dict[ResourceKind[Any], tuple[Mapping[str, Any], Collection[str]]] = {}
         self._store = store.ObjectStore(history=_HISTORY_SIZE, observe=self._note)
         self._transport = MemoryTransport(self._store, is_strict=False)
 
-    def serve(self, plurals: Collection[str]) -> None:
-        """Let the fake API server serve the machine resources with these plurals."""
-        self.served = plurals
-        for definition in crds.DEFINITIONS:
+    def serve(self, api: MachineApi, plurals: Collection[str]) -> None:
+        """Let the fake API server serve the resources of an API group with these plurals."""
+        self.served[api.group] = plurals
+        for definition in api.definitions:
             kind = kinds.kind_of_definition(dict(definition.to_manifest()))
             if kind.plural in plurals:
                 self._store.kinds.replace(kind.group, kind.plural, kind)
@@ -196,7 +198,8 @@ class _EventCollector:
     def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
         """Keep the last message of each object and reason."""
         if kind == WARNING:
-            subject = ChangedObject(reference.kind, reference.namespace, reference.name)
+            title = title_of(reference.api_version, reference.kind)
+            subject = ChangedObject(title, reference.namespace, reference.name)
             self.warnings[subject, reason] = message
 
     def events(self) -> Iterator[RecordedEvent]:
@@ -240,17 +243,14 @@ async def forecast(
             name: health.detail for name, health in vitals.controllers.items() if health.detail
         }
         unusable = _unusable_classes(cluster, cloud)
-        differences = collect_changes(
-            cluster, ledger, lambda at: max(0, int(at - began)), namespace=options.namespace
-        )
+        differences = collect_changes(cluster, ledger, lambda at: max(0, int(at - began)))
         result = Forecast(
             changes=[*_add_conditions(_drop_impossible(differences, cluster, unusable), cluster)],
             left_out={**left_out, **_waiting_controllers(options, cluster)},
             failures=_failures(options, handle, ledger, left_out),
         )
         events.warnings |= {
-            (ChangedObject(MACHINE_CLASSES.kind, *key.split("/")), REASON_SPEC_INVALID): text
-            for key, text in unusable.items()
+            (subject, REASON_SPEC_INVALID): text for subject, text in unusable.items()
         }
         result = replace(result, warnings=[*_undecodable_events(cluster)])
         return _split_events(result, events, _blocked_deletions(options, cluster))
@@ -265,7 +265,7 @@ def horizon_s(options: Options) -> float:
 
 
 def collect_changes(
-    cluster: FakeTracker, ledger: Ledger, after_s: changes.DelayFunction, *, namespace: str = ""
+    cluster: FakeTracker, ledger: Ledger, after_s: changes.DelayFunction
 ) -> Sequence[PlannedChange]:
     """Return the changes of the copy and the changes by the recorded calls to the cloud.
 
@@ -273,7 +273,6 @@ def collect_changes(
         cluster: the copy of the cluster.
         ledger: the recorded calls.
         after_s: see `changes.DelayFunction`.
-        namespace: namespace of Machines.
     """
     differences: list[PlannedChange] = []
     for kind in WATCHED_KINDS:
@@ -284,16 +283,22 @@ def collect_changes(
                 continue  # transient, like the bootstrap token of a new VM
             if before is not None and before.is_deleting:
                 now = copy.last[key]  # the deletion is not the daemon's change
-            differences += changes.object_changes(kind.kind, before, now, after_s=after_s(moment))
+            title = title_of(kind.api_version, kind.kind)
+            differences += changes.object_changes(title, before, now, after_s=after_s(moment))
+    machines, transient = dict[str, tuple[ChangedObject, str]](), set[ChangedObject]()
+    for api in APIS:
+        snapshot = cluster.objects(api.codec.machines)
+        owner = "class" if api.codec.machine_classes is not None else "set"
+        for states in (snapshot.before, snapshot.current, snapshot.last):
+            machines |= {obj.uid: (_subject(api, obj), owner) for obj in states.values()}
+        lasting = snapshot.before.keys() | snapshot.current.keys()
+        transient |= {
+            _subject(api, machine) for key, machine in snapshot.last.items() if key not in lasting
+        }
     calls = [
-        changes.call_change(call, after_s=after_s(call.at_s), namespace=namespace)
+        changes.call_change(call, after_s=after_s(call.at_s), machines=machines)
         for call in ledger.changes
     ]
-    machines = cluster.objects(MACHINES)
-    transient = {
-        ChangedObject(MACHINES.kind, *key.split("/"))
-        for key in machines.touched.keys() - machines.before.keys() - machines.current.keys()
-    }
     # The VM of a transient Machine is transient too.
     differences += [call for call in calls if call.subject not in transient]
     return changes.merge_changes(differences)
@@ -306,33 +311,34 @@ async def copy_cluster(options: Options, client: Client) -> FakeTracker:
         KubeError: the cluster cannot be read.
     """
     cluster = FakeTracker()
-    for kind, where in (await _watched_kinds(options, client, cluster)).items():
-        objects, malformed = dict[str, Any](), list[str]()
-        async for page in _pages(client, kind, where):
-            objects |= {obj.key: obj for obj in page.items}
-            malformed += page.malformed_keys
-        cluster.load(kind, objects, malformed=malformed)
+    copied: dict[ResourceKind[Any], dict[str, Any]] = defaultdict(dict)
+    malformed: dict[ResourceKind[Any], list[str]] = defaultdict(list)
+    for kind, namespaces in (await _watched_kinds(options, client, cluster)).items():
+        for where in [""] if "" in namespaces else sorted(namespaces):
+            async for page in _pages(client, kind, where):
+                copied[kind] |= {obj.key: obj for obj in page.items}
+                malformed[kind] += page.malformed_keys
     namespace = options.leader_elect_resource_namespace
-    try:
+    with suppress(errors.NotFound):
         record = await _await_answer(
             client.resource(CONFIG_MAPS).get(deletions.CONFIG_MAP_NAME, namespace=namespace),
             deletions.CONFIG_MAP_NAME,
         )
-    except errors.NotFound:
-        return cluster
-    cluster.load(CONFIG_MAPS, {record.key: record})
+        copied[CONFIG_MAPS][record.key] = record
+    for kind, objects in copied.items():
+        cluster.load(kind, objects, malformed=malformed[kind])
     return cluster
 
 
 async def _watched_kinds(
     options: Options, client: Client, cluster: FakeTracker
-) -> Mapping[ResourceKind[Any], str]:
-    """Return the kinds to copy -> namespace (empty = all namespaces).
+) -> Mapping[ResourceKind[Any], Collection[str]]:
+    """Return the kinds to copy -> namespaces (an empty name = all namespaces).
 
     If controllers watch Machines, also copy the namespace and the CRDs that these controllers read.
     """
-    namespaces: dict[ResourceKind[Any], str] = {}
-    by_plural = {kind.plural: kind for kind in WATCHED_KINDS}
+    places: dict[ResourceKind[Any], set[str]] = defaultdict(set)
+    known_kinds = {(kind.group, kind.plural): kind for kind in (*WATCHED_KINDS, CONFIG_MAPS)}
     for manifest in controllers.enabled(options.controllers):
         local = [
             (resource, where)
@@ -340,26 +346,29 @@ async def _watched_kinds(
             if verb == "list"
         ]
         for plural, where in (*((resource, "") for resource in manifest.watched), *local):
-            if plural in by_plural:
-                namespaces[by_plural[plural]] = where
-    if MACHINES not in namespaces:
-        return namespaces
-    group = MACHINES.api_version
-    answered = await _await_answer(
-        discovery.fetch_discovery(client, group), discovery.discovery_path(group)
-    )
-    known = discovery.plurals_of(answered)
-    cluster.serve(known)
-    system = await _await_answer(
-        client.resource(NAMESPACES).get(SYSTEM_NAMESPACE), SYSTEM_NAMESPACE
-    )
-    cluster.load(NAMESPACES, {system.key: system})
-    cluster.load(CRDS, {crd.key: crd for crd in [await _crd(client, kind) for kind in _GUARDED]})
-    return {
-        kind: where
-        for kind, where in namespaces.items()
-        if kind not in _MACHINE_KINDS or kind.plural in known
-    }
+            kind = known_kinds.get((manifest.groups.get(plural, ""), plural))
+            if kind is not None:
+                places[kind].add(where)
+    crds: list[CustomResourceDefinition] = []
+    for api in (api for api in APIS if api.codec.machines in places):
+        group = api.codec.machines.api_version
+        answered = await _await_answer(
+            discovery.fetch_discovery(client, group), discovery.discovery_path(group)
+        )
+        served = discovery.plurals_of(answered)
+        cluster.serve(api, served)
+        for kind in api.kinds:
+            if kind is not api.codec.machine_classes:
+                crds.append(await _crd(client, kind))
+            if kind.plural not in served:
+                places.pop(kind, None)
+    if cluster.served:
+        system = await _await_answer(
+            client.resource(NAMESPACES).get(SYSTEM_NAMESPACE), SYSTEM_NAMESPACE
+        )
+        cluster.load(NAMESPACES, {system.key: system})
+        cluster.load(CRDS, {crd.key: crd for crd in crds})
+    return places
 
 
 async def _crd(client: Client, kind: ResourceKind[Any]) -> CustomResourceDefinition:
@@ -403,13 +412,12 @@ async def _await_answer(question: Awaitable[T], what: str) -> T:
 
 def _waiting_controllers(options: Options, cluster: FakeTracker) -> Mapping[str, str]:
     """Return the names of the controllers that would wait for missing CRDs -> reason."""
-    if cluster.served is None:
-        return {}
-    why = "waiting: the CRDs of Machines are missing; apply manifests/crds.yaml"
     return {
-        manifest.name: why
+        manifest.name: f"waiting: the CRDs of Machines are missing; apply {api.codec.manifest}"
+        for api in APIS
         for manifest in controllers.enabled(options.controllers)
-        if MACHINES.plural in manifest.groups and MACHINES.plural not in cluster.served
+        if manifest.groups.get(api.codec.machines.plural) == api.group
+        and api.codec.machines.plural not in cluster.served[api.group]
     }
 
 
@@ -427,32 +435,41 @@ async def _wait_idle(work: asyncio.Task[None], questions: PendingQueries, second
             work.result()
 
 
-def _unusable_classes(cluster: FakeTracker, cloud: Cloud) -> Mapping[str, str]:
-    """Return the keys of the MachineClasses with which no VM can be created -> faults.
+def _unusable_classes(cluster: FakeTracker, cloud: Cloud) -> Mapping[ChangedObject, str]:
+    """Return the MachineClasses with which no VM can be created -> faults.
 
     `doctor` reports the same faults.
     """
     secrets = cluster.objects(SECRETS).current
-    unusable = dict[str, str]()
-    for machine_class in cluster.objects(MACHINE_CLASSES).current.values():
-        view = resolve(
-            machine_class,
-            lambda namespace, name: secrets.get(f"{namespace}/{name}"),
-            providers=cloud.machine_providers,
-        )
-        if faults := view.faults or driver_faults(machine_class):
-            unusable[machine_class.key] = redact.mask_text("; ".join(faults))
+    unusable = dict[ChangedObject, str]()
+    for api in APIS:
+        kind = api.codec.machine_classes
+        for machine_class in cluster.objects(kind).current.values() if kind is not None else ():
+            view = resolve(
+                machine_class,
+                lambda namespace, name: secrets.get(f"{namespace}/{name}"),
+                providers=api.view(cloud).machine_providers,
+            )
+            if faults := view.faults or driver_faults(machine_class):
+                subject = ChangedObject("MachineClass", machine_class.namespace, machine_class.name)
+                unusable[subject] = redact.mask_text("; ".join(faults))
     return unusable
 
 
+def _subject(api: MachineApi, machine: Machine) -> ChangedObject:
+    return ChangedObject(api.title(api.codec.machines), machine.namespace, machine.name)
+
+
 def _drop_impossible(
-    differences: Sequence[PlannedChange], cluster: FakeTracker, unusable: Collection[str]
+    differences: Sequence[PlannedChange], cluster: FakeTracker, unusable: Collection[ChangedObject]
 ) -> Sequence[PlannedChange]:
     """Drop the creations of VMs whose MachineClass is in `unusable`."""
     barred = {
-        ChangedObject(MACHINES.kind, machine.namespace, machine.name)
-        for machine in cluster.objects(MACHINES).current.values()
-        if f"{machine.namespace}/{machine.class_name}" in unusable
+        _subject(api, machine)
+        for api in APIS
+        if api.codec.machine_classes is not None
+        for machine in cluster.objects(api.codec.machines).current.values()
+        if ChangedObject("MachineClass", machine.namespace, machine.class_name) in unusable
     }
     return [
         change
@@ -476,18 +493,18 @@ def _add_conditions(
         for change in differences
         if change.what == changes.VM and change.action is ChangeKind.DELETE
     }
-    machines, nodes = cluster.objects(MACHINES).before, cluster.objects(NODES).before
-    by_node = {
-        node: machine.key
-        for machine in machines.values()
-        if ChangedObject(MACHINES.kind, machine.namespace, machine.name) in deleted_vms
-        and (node := machine.node_name) in nodes
+    nodes = cluster.objects(NODES).before
+    by_machine = {
+        subject: (machine.node_name, machine.key)
+        for api in APIS
+        for machine in cluster.objects(api.codec.machines).before.values()
+        if (subject := _subject(api, machine)) in deleted_vms and machine.node_name in nodes
     }
-    by_machine = {key: node for node, key in by_node.items()}
+    by_node = dict(by_machine.values())
     for change in differences:
-        key = f"{change.subject.namespace}/{change.subject.name}"
-        if change.subject in deleted_vms and change.what == changes.VM and key in by_machine:
-            yield replace(change, after_s=0, note=changes.DRAINED.format(by_machine[key]))
+        if change.what == changes.VM and change.subject in by_machine:
+            node = by_machine[change.subject][0]
+            yield replace(change, after_s=0, note=changes.DRAINED.format(node))
         elif change.what == NODES.kind and change.subject.name in by_node:
             machine_key = by_node[change.subject.name]
             yield replace(change, after_s=0, note=changes.WITH_ITS_MACHINE.format(machine_key))
@@ -521,10 +538,11 @@ def _failures(
 def _undecodable_events(cluster: FakeTracker) -> Iterator[RecordedEvent]:
     """Yield a warning for each object that cannot be decoded."""
     for kind in WATCHED_KINDS:
+        title = title_of(kind.api_version, kind.kind)
         for key in cluster.objects(kind).malformed:
             namespace, _, name = key.rpartition("/")
             yield RecordedEvent(
-                subject=ChangedObject(kind.kind, namespace, name or "without a name"),
+                subject=ChangedObject(title, namespace, name or "without a name"),
                 reason="Undecodable",
                 message="it cannot be decoded and is ignored",
             )

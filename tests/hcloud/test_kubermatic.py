@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
 
 from ccm import cloud
+from ccm.app import options
 from ccm.cloud.configvar import Reference, Resolver
 from ccm.cloud.kubermatic import (
     InstanceNotFound,
@@ -21,10 +23,17 @@ from ccm.cloud.kubermatic import (
     ToKubermatic,
     to_kubermatic,
 )
+from ccm.doctor.start_forecast import run_in_forecast_thread
+from ccm.kubermatic import crds, names
+from ccm.planning import changes
+from ccm.planning.changes import VM, Forecast
+from ccm.planning.forecast import forecast
 from providers.hcloud import kubermatic, machines
 from providers.hcloud.testing import extras, servers
 from providers.hcloud.testing.state import Call
 from tests.hcloud.harness import HcloudHarness
+from tests.unit.controllers.machines import DEFINITIONS, NODES_PATH
+from tests.unit.controllers.memory_server import MemoryServer
 
 TOKEN = Reference(kind="Secret", namespace="kube-system", name="hetzner", key="token")
 SPEC = {
@@ -373,3 +382,88 @@ def test_metrics_labels_need_no_secret(driver: kubermatic.KubermaticMachines) ->
 
     assert wrapped.machine_metrics_labels(config()) == {"size": "cx23", "location": "fsn1"}
     assert wrapped.machine_metrics_labels({}) == {"size": ""}
+
+
+# --- take-over ------------------------------------------------------------------------------------
+
+SYSTEM = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/kube-system"
+FLAGS = (
+    "--cloud-provider=hcloud",
+    "--controllers=kubermaticmachine,kubermaticmachineset,kubermaticmachinedeployment",
+)
+
+
+def objects_of_go(harness: HcloudHarness) -> MemoryServer:
+    """A deployment with one machine and its node and server, as the Go program leaves them."""
+    server = MemoryServer()
+    for one in crds.DEFINITIONS:
+        server.put(DEFINITIONS, dict(one.to_manifest()))
+    token = base64.b64encode(harness.service.token.encode()).decode()
+    secret = {"metadata": {"name": "hetzner"}, "data": {"token": token}}
+    server.put("/api/v1/namespaces/kube-system/secrets", secret)
+    labels, marked = {"app": "web"}, {"app": "web", names.LABEL_TEMPLATE_HASH: "1"}
+    spec = {"providerSpec": {"value": config()}, "versions": {"kubelet": "1.35.1"}}
+    kept = {"finalizers": [names.FINALIZER_FOREGROUND]}
+
+    def group(kind: str, name: str, of: dict[str, str], **metadata: Any) -> dict[str, Any]:
+        whole = {
+            "replicas": 1,
+            "selector": {"matchLabels": of},
+            "template": {"metadata": {"labels": of}, "spec": spec},
+        }
+        path = f"{SYSTEM}/{kind.lower()}s"
+        made = server.put(path, {"metadata": {"name": name, **kept, **metadata}, "spec": whole})
+        return {
+            "apiVersion": f"{names.GROUP}/{names.VERSION}",
+            "kind": kind,
+            "name": name,
+            "uid": made["metadata"]["uid"],
+            "controller": True,
+        }
+
+    web = group("MachineDeployment", "web", labels)
+    notes = {names.ANNOTATION_REVISION: "1"}
+    owner = group(
+        "MachineSet", "web-1", marked, ownerReferences=[web], annotations=notes, labels=marked
+    )
+    metadata = {
+        "name": "web-1-a",
+        "labels": marked,
+        "ownerReferences": [owner],
+        "finalizers": [names.FINALIZER_MACHINE, names.FINALIZER_NODE],
+    }
+    node = {"kind": "Node", "name": "web-1-a"}
+    made = server.put(
+        f"{SYSTEM}/machines",
+        {"metadata": metadata, "spec": {**spec, "metadata": {"name": "web-1-a"}}}
+        | {"status": {"nodeRef": node}},
+    )
+    uid = made["metadata"]["uid"]
+    number = made_by_go(harness, uid, "web-1-a")["id"]
+    labels = {names.LABEL_OWNED_BY: uid}
+    notes = {names.ANNOTATION_NODE_MACHINE: "kube-system/web-1-a"}
+    body = {"metadata": {"name": "web-1-a", "labels": labels, "annotations": notes}}
+    server.put(NODES_PATH, {**body, "spec": {"providerID": f"hcloud://{number}"}})
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    server.patch(f"{NODES_PATH}/web-1-a/status", {"status": ready})
+    return server
+
+
+@pytest.mark.row("kubermatic-command-02", "kubermatic-takeover-01")
+async def test_plan_after_the_go_program_has_no_cloud_change(harness: HcloudHarness) -> None:
+    """There are no user data, and the labels of the server are those of the Go program only."""
+    server, before = objects_of_go(harness), harness.service.writes
+
+    async def find() -> Forecast:
+        async with harness.open() as opened:
+            return await forecast(options.parse(FLAGS), server.client(), opened)
+
+    found = await run_in_forecast_thread(find)
+
+    print(*changes.lines(found), changes.summary(found), sep="\n")
+    assert [one for one in found.changes if one.what == VM] == []
+    assert found.failures == []
+    machine = {one.what: one.new for one in found.changes if one.subject.name == "web-1-a"}
+    assert machine["spec.providerID"].startswith("hcloud://")  # type: ignore[union-attr]
+    assert machine["status.phase"] == "Running"
+    assert harness.service.writes == before
