@@ -322,14 +322,23 @@ class DaemonState:
         self.controllers[name] = CheckResult(detail=f"not running: {reason}")
 
 
-KINDS = ("node", "service", "machine", "machineset", "machinedeployment")
+KINDS = (
+    "node",
+    "service",
+    *(
+        f"{prefix}{kind}"
+        for prefix in ("", "kubermatic")
+        for kind in ("machine", "machineset", "machinedeployment")
+    ),
+)
 
 _DELETION_KINDS = {"node": ("Node", "Route"), "service": ("Service",)}
 """Kind in `/explain` -> kinds whose blocked deletions `/explain` reports."""
 
 _USAGE = (
     "kind and name are required: /explain?kind=node&name=NAME, or kind=service, kind=machine, "
-    "kind=machineset or kind=machinedeployment with name=NAMESPACE/NAME\n"
+    "kind=machineset or kind=machinedeployment with name=NAMESPACE/NAME; the kinds of Kubermatic's "
+    "machine objects begin with kubermatic, as in kind=kubermaticmachine\n"
 )
 
 

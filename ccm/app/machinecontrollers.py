@@ -140,7 +140,8 @@ class Inputs:
 
     def facts(self, guard: CRDGuard, informer: Informer[Any], key: str) -> ControllerFacts:
         """Return the facts about one object for `/explain`."""
-        return guard.facts(informer.store.get(key), key, namespace=self.caches.namespace)
+        flag = self.codec.namespace_flag
+        return guard.facts(informer.store.get(key), key, namespace=self.caches.namespace, flag=flag)
 
 
 def lazily(
@@ -196,10 +197,13 @@ def make_machine(parts: Inputs, given: flags.MachineFlags) -> Runnable:
     def facts(key: str) -> ControllerFacts:
         obj = parts.caches.machines.store.get(key)
         object_facts = parts.facts(guard, parts.caches.machines, key)
-        return (
-            object_facts
-            if obj is None
-            else replace(object_facts, next_s=controller.remaining_pause_s(obj) or None)
+        if obj is None:
+            return object_facts
+        return replace(
+            object_facts,
+            foreign=object_facts.foreign or parts.codec.foreign_reason(obj),
+            awaited_secret=parts.caches.awaited_user_data(obj),
+            next_s=controller.remaining_pause_s(obj) or None,
         )
 
     controller.controller.facts_functions[f"{parts.codec.prefix}machine"] = facts

@@ -16,6 +16,8 @@ from ccm.base.parsing import parse_digits
 from ccm.cli import command
 from ccm.cli.command import EXIT_OK, ParsedCommand
 from ccm.doctor import CHECK_LIMIT_S, ExaminationError
+from ccm.gardener.names import GROUP as GARDENER
+from ccm.kubermatic.names import GROUP as KUBERMATIC
 
 _INTRODUCTION = """\
 Explains why a node is not initialised or not deleted, a Service has no load balancer, a Machine has
@@ -24,6 +26,11 @@ then follows the daemon's view of the object: state, plan, last error, next retr
 
 Usage: kube-ccm explain node NAME [-o table|json]
        kube-ccm explain service|machine|machineset|machinedeployment NAMESPACE/NAME [-o table|json]
+
+The kinds of machines may have an API group, as for kubectl: machine.machine.sapcloud.io (Gardener)
+or machine.cluster.k8s.io (Kubermatic). Without a group, the API server decides, if it serves only
+one. kubectl's short names work, too: mc, mcs and mcd for Gardener's kinds, ma, ms and md for
+Kubermatic's.
 
 The command connects to the leader's Pod by port-forward, with the credentials from your kubeconfig:
 token, exec plugin or client certificate. Required permissions: get the object; get the daemon's
@@ -39,6 +46,7 @@ examples:
   kube-ccm explain service default/web -o json
   kube-ccm explain machine default/worker-0
   kube-ccm explain machinedeployment default/workers
+  kube-ccm explain machine.cluster.k8s.io kube-system/worker-0
   kube-ccm explain node worker-3 --address=10.0.0.7:10258 --insecure
 
 exit status: 0 no action needed, 1 action needed or an error, 2 invalid command line
@@ -49,12 +57,21 @@ NAME = "explain"
 
 EXIT_STUCK = 1
 
-OBJECTS = {
-    "node": "NAME of a node",
-    "service": "NAMESPACE/NAME of a Service",
+_MACHINES = {
     "machine": "NAMESPACE/NAME of a Machine",
     "machineset": "NAMESPACE/NAME of a MachineSet",
     "machinedeployment": "NAMESPACE/NAME of a MachineDeployment",
+}
+
+OBJECTS = {
+    "node": "NAME of a node",
+    "service": "NAMESPACE/NAME of a Service",
+    **_MACHINES,
+    **{
+        f"{kind}.{group}": f"{text} of the group {group}"
+        for group in (GARDENER, KUBERMATIC)
+        for kind, text in _MACHINES.items()
+    },
 }
 """Kind of object -> description of the name that follows it on the command line.
 
@@ -64,9 +81,12 @@ Plurals and kubectl's short names are accepted too.
 _SHORT = {
     "no": "node",
     "svc": "service",
-    "mc": "machine",
-    "mcs": "machineset",
-    "mcd": "machinedeployment",
+    "mc": f"machine.{GARDENER}",
+    "mcs": f"machineset.{GARDENER}",
+    "mcd": f"machinedeployment.{GARDENER}",
+    "ma": f"machine.{KUBERMATIC}",
+    "ms": f"machineset.{KUBERMATIC}",
+    "md": f"machinedeployment.{KUBERMATIC}",
 }
 _SECTION = FlagSection(NAME, ours=True)
 
@@ -112,14 +132,19 @@ class _Own:
     )
 
 
-def kind_of(word: str) -> str:
-    """Return the kind for a kind, its plural or kubectl's short name; empty if unknown."""
-    kind = _SHORT.get(word, word.removesuffix("s"))
-    return kind if kind in OBJECTS else ""
+def kind_of(word: str) -> tuple[str, str]:
+    """Return kind and API group for a kind, its plural or kubectl's short name.
+
+    The kind is empty if it is unknown. The group is empty if it is not named.
+    """
+    kind, _, group = _SHORT.get(word, word).partition(".")
+    kind = kind.removesuffix("s")
+    is_known = ".".join(filter(None, (kind, group))) in OBJECTS
+    return (kind, group) if is_known else ("", "")
 
 
 def _faults(words: Sequence[str], own: Mapping[str, Any]) -> Iterator[str]:
-    if len(words) != 2 or not kind_of(words[0]):
+    if len(words) != 2 or not kind_of(words[0])[0]:
         shown = " ".join(words) or "nothing"
         yield (
             "expected node NAME, or service, machine, machineset or machinedeployment with "
@@ -146,12 +171,15 @@ async def explain_object(
     from ccm.kube.credentials import TlsSettings
     from ccm.kube.errors import KubeError
 
-    own, (kind, name) = request.own_flags, request.arguments
+    own, (word, name) = request.own_flags, request.arguments
+    kind, group = kind_of(word)
     trust = TlsSettings(authorities=_authorities(own["ca"]), insecure=own["insecure"])
     case = Case(options=request.options, environ=environ, limit_s=own["timeout"].total_seconds())
     try:
         await reach.connect(case)
-        subject = await explain_facts.gather_facts(case, kind_of(kind), name, own["address"], trust)
+        subject = await explain_facts.gather_facts(
+            case, kind, name, own["address"], trust, group=group
+        )
     except KubeError as error:
         raise ExaminationError(redact.mask_text(f"{case.cluster.server}: {error}")) from error
     finally:

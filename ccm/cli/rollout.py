@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ccm.base import flags as checks
 from ccm.base.flags import FlagSection
-from ccm.cli import command
+from ccm.cli import command, explain
 from ccm.cli.command import EXIT_FAILED, EXIT_OK, ParsedCommand
 from ccm.doctor import ExaminationError
 
 if TYPE_CHECKING:
     from ccm.kube.client import Client, Resource
+    from ccm.machines.codec import Codec
     from ccm.model.machines import MachineDeployment
 
 _INTRODUCTION = """\
@@ -30,8 +31,9 @@ Usage: kube-ccm rollout status|undo|pause|resume machinedeployment/NAME [flags]
   resume   continue the rollout
 
 Without --kubeconfig, rollout uses $KUBECONFIG or ~/.kube/config, as kubectl does. mcd/NAME is short
-for machinedeployment/NAME. The controllers machineset and machinedeployment do the work; they run
-in a daemon whose --controllers includes them.
+for machinedeployment.machine.sapcloud.io/NAME (Gardener), and md/NAME for
+machinedeployment.cluster.k8s.io/NAME (Kubermatic). The controllers of MachineSets and
+MachineDeployments do the work; they run in a daemon whose --controllers includes them.
 
 examples:
   kube-ccm rollout status mcd/workers
@@ -54,7 +56,7 @@ ACTIONS = {
     "resume": "continue the rollout",
 }
 
-_KINDS = ("machinedeployment", "machinedeployments", "mcd", "machinedeployment.machine.sapcloud.io")
+_KIND = "machinedeployment"
 _REQUEST_S = 15.0
 _WATCH_S = 60
 _SECTION = FlagSection(NAME, ours=True)
@@ -75,13 +77,17 @@ class _Own:
     )
 
 
-def parse_target(words: Sequence[str]) -> tuple[str, str]:
-    """Return the action and the name of the MachineDeployment; both are empty for invalid words."""
+def parse_target(words: Sequence[str]) -> tuple[str, str, str]:
+    """Return the action, and name and API group of the MachineDeployment.
+
+    All are empty for invalid words; the group is empty if it is not named.
+    """
     action, *objects = words or ("",)
-    kind, _, name = "/".join(objects).partition("/")
-    if action not in ACTIONS or kind not in _KINDS or "/" in name or len(objects) > 2:
-        return "", ""
-    return action, name
+    word, _, name = "/".join(objects).partition("/")
+    kind, group = explain.kind_of(word)
+    if action not in ACTIONS or kind != _KIND or "/" in name or len(objects) > 2:
+        return "", "", ""
+    return action, name, group
 
 
 def _faults(words: Sequence[str], _own: Mapping[str, Any]) -> Iterator[str]:
@@ -102,15 +108,16 @@ async def show_or_change(
     from ccm.base import redact
     from ccm.doctor import reach
     from ccm.doctor.case import Case
-    from ccm.gardener.rolloutstatus import RolloutRequestError
     from ccm.kube.errors import KubeError
+    from ccm.machines.rolloutstatus import RolloutRequestError
 
     case = Case(options=request.options, environ=environ, limit_s=_REQUEST_S)
+    action, _, group = parse_target(request.arguments)
     try:
         await reach.connect(case)
-        if parse_target(request.arguments)[0] == "status":
-            return await _status(case.client, request, out)
-        return await _change_rollout(case.client, request, out)
+        codec = (await reach.find_machine_api(case.client, _KIND, group)).codec
+        carry_out = _status if action == "status" else _change_rollout
+        return await carry_out(case.client, codec, request, out)
     except RolloutRequestError as error:
         raise ExaminationError(str(error)) from error
     except KubeError as error:
@@ -119,15 +126,16 @@ async def show_or_change(
         await case.exit_stack.aclose()
 
 
-async def _status(client: Client, request: ParsedCommand, out: TextIO) -> int:
-    from ccm.gardener.rolloutstatus import rollout_progress
+async def _status(client: Client, codec: Codec, request: ParsedCommand, out: TextIO) -> int:
+    from ccm.machines.rolloutstatus import rollout_progress
 
     limit_s = request.own_flags["timeout"].total_seconds()
-    _, name = parse_target(request.arguments)
+    _, name, _ = parse_target(request.arguments)
+    deployments = client.resource(codec.machine_deployments)
     text = ""
     try:
         async with asyncio.timeout(limit_s or None):
-            async for obj in _states(_deployments(client), request, name):
+            async for obj in _states(deployments, request, name):
                 progress = rollout_progress(obj)
                 if progress.failed:
                     raise ExaminationError(progress.text)
@@ -164,28 +172,28 @@ async def _states(
                     yield event.object
 
 
-async def _change_rollout(client: Client, request: ParsedCommand, out: TextIO) -> int:
-    from ccm.gardener import rolloutstatus
-    from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINE_SETS
+async def _change_rollout(client: Client, codec: Codec, request: ParsedCommand, out: TextIO) -> int:
+    from ccm.machines import rolloutstatus
     from ccm.model.owners import controller_uid
 
-    deployments, namespace = _deployments(client), request.options.namespace
-    action, name = parse_target(request.arguments)
+    deployments, namespace = client.resource(codec.machine_deployments), request.options.namespace
+    action, name, _ = parse_target(request.arguments)
     obj = await deployments.get(name, namespace=namespace)
-    shown = f"{MACHINE_DEPLOYMENTS.kind.lower()}.{MACHINE_DEPLOYMENTS.group}/{name}"
+    shown = f"{_KIND}.{codec.machine_deployments.group}/{name}"
     if action == "undo":
-        pages = client.resource(MACHINE_SETS).pages(namespace=obj.namespace)
+        pages = client.resource(codec.machine_sets).pages(namespace=obj.namespace)
         sets = [
             machine_set
             async for page in pages
             for machine_set in page.items
             if controller_uid(machine_set) == obj.uid
         ]
-        revert = rolloutstatus.find_rollback(obj, sets, request.own_flags["to-revision"])
-        if revert.is_same:
+        revision = request.own_flags["to-revision"]
+        revert = rolloutstatus.find_rollback(obj, sets, revision, codec.names)
+        if revert.to is None:
             command.show(out, [f"{shown} not rolled back: {revert.error}"])
             return EXIT_OK
-        patch = rolloutstatus.rollback_patch(obj, revert.revision)
+        patch = codec.rollback_patch(obj, revert.to, revert.revision)
         done = f"rolled back to revision {revert.revision}"
     else:
         patch = rolloutstatus.pause_patch(obj, paused=action == "pause")
@@ -193,12 +201,6 @@ async def _change_rollout(client: Client, request: ParsedCommand, out: TextIO) -
     await deployments.patch_merge(name, patch, namespace=namespace)
     command.show(out, [f"{shown} {done}"])
     return EXIT_OK
-
-
-def _deployments(client: Client) -> Resource[MachineDeployment]:
-    from ccm.gardener.codec import MACHINE_DEPLOYMENTS
-
-    return client.resource(MACHINE_DEPLOYMENTS)
 
 
 COMMAND = command.DaemonCommand(

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ccm.gardener import names as gardener
-from ccm.gardener import rolloutstatus
-from ccm.machines import reasons
+from ccm.app.machineapis import GARDENER, MachineApi
+from ccm.app.options.controllers import canonical
+from ccm.machines import reasons, rolloutstatus
 from ccm.model import Event, Node, Service, names
 from ccm.model.machines import Machine, MachineDeployment, MachineSet, OperationState
 from ccm.model.node import is_uninitialized
@@ -30,11 +30,8 @@ SLOW_S = 3.0
 _CONTROLLERS = {
     NODE: "cloud-node-controller",
     SERVICE: "service-lb-controller",
-    MACHINE: "machine-controller",
-    SET: "machine-set-controller",
-    DEPLOYMENT: "machine-deployment-controller",
 }
-"""Kind of object -> controller that works on it."""
+"""Kind of object -> controller that works on it; controllers of machines have the kind as alias."""
 
 _WATCHES = "cloud-node-lifecycle-controller"
 
@@ -47,11 +44,11 @@ _FOREIGN = {
 
 _CREDENTIALS = (
     "update the credentials in --cloud-config (Secret cloud-config), or for a Machine in the "
-    "Secret of its MachineClass; the daemon reloads them and retries at once"
+    "Secret of its MachineClass or providerSpec; the daemon reloads them and retries at once"
 )
 _CORRECT = (
     "correct the object (kube-ccm providers NAME lists annotations), or for a Machine the "
-    "providerSpec of its MachineClass; the daemon retries on each change"
+    "providerSpec of its MachineClass or MachineDeployment; the daemon retries on each change"
 )
 _API = "check the API server, and the network and permissions of the daemon"
 
@@ -78,14 +75,22 @@ _OTHER = "check the message, the cloud and the daemon's log; the daemon retries"
 
 _CONDITIONS = {
     reasons.CONDITION_FROZEN: "find why there are so many machines (kubectl get machines), or set "
-    f"the annotation {gardener.ANNOTATION_UNFREEZE}",
+    f"the annotation {GARDENER.codec.names.unfreeze}",
     reasons.CONDITION_SLOWED: "correct the template, the class or its Secret, or set the "
-    f"annotation {gardener.ANNOTATION_UNFREEZE}",
+    f"annotation {GARDENER.codec.names.unfreeze}",
     reasons.CONDITION_REPLICA_FAILURE: "correct the cause in the message",
 }
 """Conditions that block a MachineSet or MachineDeployment -> advice."""
 
-_MACHINES = "run kubectl get machines, and kube-ccm explain machine for each that is not Running"
+_MACHINES = (
+    "run kubectl get machines{group}, and kube-ccm explain machine{group} for each that is not "
+    "Running"
+)
+
+_USER_DATA = (
+    "nothing to do if the MachineDeployment is new; otherwise check the operating-system-manager, "
+    "which writes the Secret"
+)
 
 _ALLOW = (
     "kube-ccm doctor lists blocked deletions; restore the objects, or allow their deletion with "
@@ -118,6 +123,7 @@ class ObjectFacts:
         kind: `NODE`, `SERVICE`, `MACHINE`, `SET` or `DEPLOYMENT`.
         name: `NAMESPACE/NAME`; for a node, its name.
         obj: the object in the cluster; None = the object does not exist.
+        api: API group of a machine object.
         is_served: whether the API server serves the object's resource.
         answer: the daemon's response; None = no daemon responded.
         no_answer: why no daemon responded; None = a daemon responded.
@@ -127,10 +133,16 @@ class ObjectFacts:
     kind: str
     name: str
     obj: Object | None
+    api: MachineApi = GARDENER
     is_served: bool = True
     answer: ExplainResponse | None = None
     no_answer: NoAnswer | None = None
     warnings: Sequence[Event] = ()
+
+    @property
+    def controller(self) -> str:
+        """Name of the controller that works on the object."""
+        return _CONTROLLERS.get(self.kind) or canonical(f"{self.api.codec.prefix}{self.kind}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,11 +179,14 @@ def _hindrances(subject: ObjectFacts) -> Iterator[tuple[str, str]]:
     if not subject.is_served:
         yield (
             f"the CRD of {subject.kind}s is not installed",
-            "kubectl apply -f manifests/crds.yaml; the daemon retries automatically",
+            f"kubectl apply -f {subject.api.codec.manifest}; the daemon retries automatically",
         )
     why = next((candidate.foreign for candidate in _accounts(subject) if candidate.foreign), "")
     if why and subject.obj is not None:
-        advice = "nothing to do if another daemon manages that namespace; otherwise set --namespace"
+        advice = (
+            "nothing to do if another program manages the object; otherwise correct it, or set "
+            f"--{subject.api.codec.namespace_flag}"
+        )
         yield f"not managed by this daemon: {why}", _FOREIGN.get(subject.kind, advice)
     if answer is None:
         assert silence is not None
@@ -188,7 +203,7 @@ def _hindrances(subject: ObjectFacts) -> Iterator[tuple[str, str]]:
         )
     elif answer.lease or answer.api:
         yield f"requests of the daemon to the API server fail: {answer.lease or answer.api}", _API
-    needed, wanted = _CONTROLLERS[subject.kind], subject.obj
+    needed, wanted = subject.controller, subject.obj
     if wanted is None or (isinstance(wanted, Node) and not is_uninitialized(wanted)):
         return
     if all(account.controller != needed for account in answer.accounts):
@@ -231,6 +246,9 @@ def _of_controllers(subject: ObjectFacts) -> Explanation | None:
             cause = f"{last.kind}: {last.text}, {_ago(last.ago_s)}{again}{_then(account)}"
             advice = _ADVICE.get(last.kind, _OTHER)
             return Explanation(cause=f"{state(subject)}: {cause}", advice=(advice,))
+        if account.awaited_secret:
+            text = f"{state(subject)}: waiting for the Secret {account.awaited_secret}"
+            return Explanation(cause=f"{text}{_then(account)}", advice=(_USER_DATA,))
         if last is not None and last.not_yet:
             text = f"{state(subject)}: waiting for the cloud or for caches{_then(account)}"
             return Explanation(
@@ -249,8 +267,8 @@ def _of_object(subject: ObjectFacts) -> Explanation | None:
             last = obj.status
             if obj.counts_as_ready and last.state != OperationState.FAILED.value:
                 return None
-            kind = last.code and f"{last.code}: "
-            cause = f"{kind}{last.description}" if last.description else "the status has no cause"
+            code, text = subject.api.codec.failure(obj)
+            cause = ": ".join(filter(None, (code, text))) or "the status has no cause"
             advice = _ADVICE.get(last.code, "kubectl describe machine shows its events")
         case MachineSet() | MachineDeployment():
             known = {condition.type: condition for condition in obj.status.conditions}
@@ -261,15 +279,20 @@ def _of_object(subject: ObjectFacts) -> Explanation | None:
                 ready, replicas = obj.status.ready, obj.replicas
                 if ready == replicas:
                     return None
-                cause, advice = f"{ready} of {replicas} machines are ready", _MACHINES
+                cause, advice = f"{ready} of {replicas} machines are ready", _machines_of(subject)
             else:
                 progress = rolloutstatus.rollout_progress(obj)
                 if progress.done and not progress.failed:
                     return None
-                cause, advice = progress.text, _MACHINES
+                cause, advice = progress.text, _machines_of(subject)
         case _:
             return None
     return Explanation(cause=f"{state(subject)}: {cause}", advice=(advice,))
+
+
+def _machines_of(subject: ObjectFacts) -> str:
+    api = subject.api
+    return _MACHINES.format(group=f".{api.group}" if api.codec.prefix else "")
 
 
 def state(subject: ObjectFacts) -> str:
@@ -307,7 +330,7 @@ def _accounts(subject: ObjectFacts) -> Sequence[ControllerStatus]:
     """Return the object's status in each controller, the most relevant controller first."""
     if subject.answer is None:
         return ()
-    first = _CONTROLLERS[subject.kind]
+    first = subject.controller
     if isinstance(subject.obj, Node) and not is_uninitialized(subject.obj):
         first = _WATCHES
     return sorted(subject.answer.accounts, key=lambda account: account.controller != first)
@@ -320,6 +343,7 @@ def document(subject: ObjectFacts, verdict: Explanation) -> dict[str, object]:
     """Return the explanation and its facts, for the JSON output."""
     return {
         "kind": subject.kind,
+        **({"group": subject.api.group} if subject.kind not in _CONTROLLERS else {}),
         "name": subject.name,
         "cause": verdict.cause,
         "isWell": verdict.is_healthy,

@@ -15,17 +15,17 @@ from typing import Any
 
 import msgspec
 
+from ccm.app.machineapis import GARDENER
 from ccm.base.decoding import DECODE_ERRORS
-from ccm.doctor import daemons
+from ccm.doctor import daemons, reach
 from ccm.doctor.case import Case
 from ccm.doctor.explain import NODE, SERVICE, NoAnswer, Object, ObjectFacts
-from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import TlsSettings
 from ccm.kube.portforward import LOOPBACK, forward_port
-from ccm.kube.resources import EVENTS, NODES, SERVICES
+from ccm.kube.resources import EVENTS, NODES, SERVICES, ResourceKind
 from ccm.kube.transport import Transport
 from ccm.machines import discovery
 from ccm.runtime.object_status import EXPLAIN_PATH, ExplainResponse
@@ -41,7 +41,7 @@ _FORWARD_RIGHT = (
 
 
 async def gather_facts(
-    case: Case, kind: str, name: str, address: str, trust: TlsSettings
+    case: Case, kind: str, name: str, address: str, trust: TlsSettings, *, group: str = ""
 ) -> ObjectFacts:
     """Return the facts about an object.
 
@@ -52,25 +52,31 @@ async def gather_facts(
             kubeconfig.
         address: `host:port` of the daemon; empty = use a port-forward to the leader.
         trust: TLS settings for a daemon at `address`.
+        group: API group of a machine object; empty = the only one that the API server serves.
 
     Raises:
         KubeError: the object cannot be read.
+        ExaminationError: several API groups have the kind.
     """
     if kind != NODE and "/" not in name:
         name = f"{case.cluster.namespace}/{name}"
     namespace, _, bare = name.rpartition("/")
-    kinds = (NODES, SERVICES, MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
-    resource: Any = next(item for item in kinds if item.kind.lower() == kind)
+    is_machine, api = kind not in (NODE, SERVICE), GARDENER
+    if is_machine:
+        api = await reach.find_machine_api(case.client, kind, group)
+    kinds: tuple[ResourceKind[Any], ...] = (NODES, SERVICES, *api.kinds)
+    resource = next(item for item in kinds if item.kind.lower() == kind)
     obj: Object | None = None
     is_served = True
     try:
         obj = await case.client.resource(resource).get(bare, namespace=namespace)
     except errors.NotFound:
-        if kind not in (NODE, SERVICE):
-            is_served = f"{kind}s" in await discovery.fetch_plurals(
-                case.client, MACHINES.api_version
+        if is_machine:
+            is_served = resource.plural in await discovery.fetch_plurals(
+                case.client, resource.api_version
             )
-    answer = await ask_daemon(case, kind, name, address, trust)
+    prefix = api.codec.prefix if is_machine else ""
+    answer = await ask_daemon(case, f"{prefix}{kind}", name, address, trust)
     try:
         pages = case.client.resource(EVENTS).pages(
             namespace=namespace or "default",
@@ -83,6 +89,7 @@ async def gather_facts(
         kind=kind,
         name=name,
         obj=obj,
+        api=api,
         is_served=is_served,
         answer=None if isinstance(answer, NoAnswer) else answer,
         no_answer=answer if isinstance(answer, NoAnswer) else None,

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ccm.app.clients import remote_kubeconfigs, user_agent
+from ccm.app.machineapis import APIS, MachineApi
 from ccm.base import lazy_aiohttp
 from ccm.base.clock import now
 from ccm.base.decoding import DECODE_ERRORS
@@ -31,6 +32,7 @@ from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
 from ccm.kube.errors import KubeError
 from ccm.kube.transport import Transport
+from ccm.machines import discovery
 from ccm.machines.flags import IN_CLUSTER
 from ccm.model import times
 from ccm.model.meta import ObjectMeta, Wire
@@ -124,6 +126,32 @@ async def client_of_role(case: Case, role: str) -> Client:
         except config.ClusterConfigError as error:
             raise KubeError(f"--{role}-kubeconfig={error}") from error
     return case.role_clients[role]
+
+
+async def find_machine_api(client: Client, kind: str, group: str) -> MachineApi:
+    """Return the API group of machine objects that a user means.
+
+    Args:
+        client: client of the API server.
+        kind: kind of the object in lower case, for example `machineset`.
+        group: name of the API group; empty = the only one that the API server serves.
+
+    Raises:
+        ExaminationError: the user has to name one of several groups.
+        KubeError: a request failed.
+    """
+    known = [api for api in APIS if group in ("", api.group)]
+    if len(known) > 1:
+        served = [
+            api
+            for api in known
+            if f"{kind}s" in await discovery.fetch_plurals(client, api.codec.machines.api_version)
+        ]
+        if len(served) > 1:
+            names = " or ".join(f"{kind}.{api.group}" for api in served)
+            raise ExaminationError(f"{kind}: several API groups have this kind; name {names}")
+        known = served or known
+    return known[0]
 
 
 async def _open_client(case: Case, file: str, master: str = "") -> tuple[ClusterConfig, Client]:

@@ -18,6 +18,7 @@ from msgspec import structs
 from ccm.base import clock, log
 from ccm.base.backoff import ExponentialBackoff
 from ccm.base.log import Outage
+from ccm.cloud.errors import InvalidArgument
 from ccm.kube.client import Client
 from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer, SharedInformers
@@ -326,11 +327,28 @@ class Caches:
         Raises:
             InvalidArgument: the machine cannot get user data, or they belong to another template.
         """
+        return self._user_data(machine, lambda _key: None)
+
+    def awaited_user_data(self, machine: Machine) -> str:
+        """Return the key of the Secret with user data that a machine waits for; empty = none."""
+        if machine.provider_id or machine.is_deleting or not self.codec.user_data_namespace:
+            return ""
+        if self.class_of(machine).faults:
+            return ""  # they come first
+        asked = [""]
+        try:
+            found = self._user_data(machine, asked.append)
+        except InvalidArgument:
+            return ""  # the status of the machine has the error
+        return asked[-1] if found is None else ""
+
+    def _user_data(self, machine: Machine, on_read: Callable[[str], None]) -> bytes | None:
         owner = self.machine_sets.store.get(controller_key(machine, self.codec.machine_sets.kind))
-        namespace = self.codec.user_data_namespace
 
         def secret(name: str) -> Secret | None:
-            return self.user_data.store.get(f"{namespace}/{name}")
+            key = f"{self.codec.user_data_namespace}/{name}"
+            on_read(key)
+            return self.user_data.store.get(key)
 
         return self.codec.user_data(machine, owner, secret)
 

@@ -111,12 +111,14 @@ class CRDGuard:
         self._answer: CustomResourceDefinition | KubeError | None = None
         self._had_right = self._lacks_right = False
 
-    def facts(self, obj: KubeObject | None, key: str, *, namespace: str) -> ControllerFacts:
+    def facts(
+        self, obj: KubeObject | None, key: str, *, namespace: str, flag: str
+    ) -> ControllerFacts:
         """Return facts for the object's status: a foreign namespace, or a blocked deletion."""
         its_namespace = key.partition("/")[0]
         if its_namespace != namespace:
             return ControllerFacts(
-                foreign=f"it is in namespace {its_namespace}, but --namespace is {namespace}"
+                foreign=f"it is in namespace {its_namespace}, but --{flag} is {namespace}"
             )
         is_blocked = obj is not None and obj.uid in self._blocked
         return ControllerFacts(blocked=cause(self._kind) if is_blocked else "")

@@ -328,6 +328,7 @@ class Controller:
             plan=facts.plan,
             foreign=facts.foreign,
             blocked=facts.blocked,
+            awaited_secret=facts.awaited_secret,
             last=self._last(key),
             in_work_s=self._workers.busy_s(key),
             next_s=0.0 if self.queue.is_queued(key) else min(known, default=None),

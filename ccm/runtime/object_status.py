@@ -31,6 +31,8 @@ class ControllerFacts:
         plan: next action of the controller; empty: none.
         foreign: why the object belongs to another manager; empty: it belongs to this daemon.
         blocked: why the controller cannot execute the plan, apart from errors; empty: not blocked.
+        awaited_secret: key of a Secret of another program that the controller waits for; empty:
+            none.
         key: queue key, if it differs from the object's key; else empty.
         next_s: seconds until the controller's next scheduled attempt outside of the queue; None:
             there is none.
@@ -39,6 +41,7 @@ class ControllerFacts:
     plan: str = ""
     foreign: str = ""
     blocked: str = ""
+    awaited_secret: str = ""
     key: str = ""
     next_s: float | None = None
 
@@ -79,6 +82,7 @@ class ControllerStatus(Wire, frozen=True, kw_only=True):
     plan: str = ""
     foreign: str = ""
     blocked: str = ""
+    awaited_secret: str = ""
     last: LastReconcile | None = None
     in_work_s: float | None = None
     next_s: float | None = None

@@ -25,8 +25,8 @@ from ccm.cloud import Cloud
 from ccm.cloud.calls.client import CloudClient
 from ccm.doctor import ExaminationError, examination, reach, start_forecast
 from ccm.doctor.case import CheckResult, warn
-from ccm.gardener import rolloutstatus
 from ccm.kube.client import Page
+from ccm.machines import rolloutstatus
 from ccm.model import ObjectMeta, Service
 from ccm.model.machines import Condition, DeploymentStatus, MachineDeployment, Template
 from ccm.planning.changes import BALANCER, ChangedObject, ChangeKind, Forecast, PlannedChange

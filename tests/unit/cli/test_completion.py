@@ -21,6 +21,8 @@ from ccm.cli import completion
 from ccm.cli.completion import NO_FILES, NO_SPACE, CompletionContext, Option
 from ccm.cli.completion import _offer as offer
 from ccm.cloud import registry
+from ccm.gardener import names as gardener
+from ccm.kubermatic import names
 from tests.waiting import DEADLINE_S
 
 
@@ -272,5 +274,6 @@ def test_doctor_completion_offers_the_flags_of_the_daemon_and_its_own() -> None:
 
 
 def test_explain_completion_offers_the_kinds_first() -> None:
-    kinds = {"node", "service", "machine", "machineset", "machinedeployment"}
-    assert set(place("kube-ccm", "explain").words) == kinds
+    machines = {"machine", "machineset", "machinedeployment"}
+    groups = {f"{kind}.{group}" for kind in machines for group in (gardener.GROUP, names.GROUP)}
+    assert set(place("kube-ccm", "explain").words) == {"node", "service"} | machines | groups

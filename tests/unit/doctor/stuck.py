@@ -10,18 +10,18 @@ from typing import Any
 import msgspec
 
 from ccm.app import health as daemon
-from ccm.app import options
+from ccm.app import machineapis, options
 from ccm.app.controllers import build_enabled
 from ccm.app.health import DaemonState
+from ccm.app.machineapis import MachineApi
 from ccm.app.options import gates
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, InstanceMetadata, Limits, Rate, address, errors
 from ccm.cloud.calls.client import CloudClient
 from ccm.doctor.explain import ObjectFacts, find_cause, lines
-from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.kube import errors as kube
 from ccm.kube.informer import SharedInformers
-from ccm.kube.resources import NODES, SERVICES
+from ccm.kube.resources import NODES, SERVICES, ResourceKind
 from ccm.model import Node
 from ccm.runtime.deletions import DeletionRecord
 from ccm.runtime.manifest import ControllerContext
@@ -95,6 +95,7 @@ class Stuck(Sets):
             load_balancer=self.balancers,
             routes=self.routes,
             machines=self.driver,
+            kubermatic=self.driver,
             has_cluster_id=True,
             limits=Limits(rate=self.rate),
         )
@@ -136,18 +137,21 @@ class Stuck(Sets):
             if isinstance(one, Node):
                 self.server.patch(f"{where}/{one.name}/status", {"status": body["status"]})
 
-    async def subject(self, kind: str, name: str) -> ObjectFacts:
+    async def subject(
+        self, kind: str, name: str, api: MachineApi = machineapis.GARDENER
+    ) -> ObjectFacts:
         """Return the object with the daemon's response."""
-        told = daemon.explain_object(kind, name, self.chosen, self.vitals)
+        asked = f"{api.codec.prefix}{kind}"
+        told = daemon.explain_object(asked, name, self.chosen, self.vitals)
         answer = msgspec.json.decode(msgspec.json.encode(told), type=ExplainResponse)
-        kinds = (NODES, SERVICES, MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
-        of: Any = next(each for each in kinds if each.kind.lower() == kind)
+        kinds: tuple[ResourceKind[Any], ...] = (NODES, SERVICES, *api.kinds)
+        of = next(each for each in kinds if each.kind.lower() == kind)
         namespace, _, bare = name.rpartition("/")
         try:
             found = await self.server.client().resource(of).get(bare, namespace=namespace)
         except kube.NotFound:
             found = None
-        return ObjectFacts(kind=kind, name=name, obj=found, answer=answer)
+        return ObjectFacts(kind=kind, name=name, obj=found, api=api, answer=answer)
 
     async def says(self, kind: str, name: str) -> str:
         """Return the cause and the advice; print the rest for the report of a failed test."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from ccm.gardener.decoding import NAMES
 from ccm.machines import progress, rollout
 from ccm.machines.replicas import with_members
 from ccm.machines.rollout import Rollback
+from ccm.machines.settings import Names
 from ccm.model.machines import MachineDeployment, MachineSet
-from ccm.model.patches import Patch, uid_precondition, version_precondition
+from ccm.model.patches import Patch, uid_precondition
 
 
 class RolloutRequestError(Exception):
@@ -69,7 +69,9 @@ def rollout_progress(obj: MachineDeployment) -> RolloutProgress:
     return RolloutProgress(text=f'"{name}" is rolled out', done=True)
 
 
-def find_rollback(obj: MachineDeployment, sets: Sequence[MachineSet], revision: int) -> Rollback:
+def find_rollback(
+    obj: MachineDeployment, sets: Sequence[MachineSet], revision: int, names: Names
+) -> Rollback:
     """Resolve a rollback to a revision; 0 = the previous revision.
 
     Raises:
@@ -78,20 +80,14 @@ def find_rollback(obj: MachineDeployment, sets: Sequence[MachineSet], revision: 
     if obj.is_paused:
         raise RolloutRequestError(f'"{obj.name}" is paused; resume it first')
     views = [with_members(machine_set, ()) for machine_set in sets]
-    answer = rollout.resolve_rollback(replace(obj, rollback_to=revision), views, NAMES)
+    answer = rollout.resolve_rollback(replace(obj, rollback_to=revision), views, names)
     if answer.to is None and not answer.is_same:
         known = sorted(
-            filter(None, (rollout.revision_of(view.annotations, NAMES) for view in views))
+            filter(None, (rollout.revision_of(view.annotations, names) for view in views))
         )
         revisions = f" Known revisions: {', '.join(map(str, known))}." if known else ""
         raise RolloutRequestError(f"{answer.error}{revisions}")
     return answer
-
-
-def rollback_patch(obj: MachineDeployment, revision: int) -> Patch:
-    """Return the patch that requests a rollback to a revision; 0 = the previous revision."""
-    metadata = uid_precondition(obj) | version_precondition(obj)
-    return {"metadata": metadata, "spec": {"rollbackTo": {"revision": revision}}}
 
 
 def pause_patch(obj: MachineDeployment, *, paused: bool) -> Patch:
