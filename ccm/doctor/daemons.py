@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
+from ccm.app.machineapis import KUBERMATIC
 from ccm.app.machines.commands import COMMANDS
 from ccm.app.options import FLAGS, controllers
 from ccm.base import clock
@@ -516,6 +517,26 @@ def _silence_s(case: Case, lease: Any) -> float | None:
 def _is_fresh(case: Case, lease: Any) -> bool:
     silent_s = _silence_s(case, lease)
     return silent_s is not None and silent_s <= (get_field(lease, "spec.leaseDurationSeconds") or 0)
+
+
+async def machine_manager(case: Case) -> CheckFinding:
+    """Check that no other program holds the Lease of the Go program that manages Machines."""
+    namespace, _, name = KUBERMATIC.go_lease.partition("/")
+    try:
+        body = await read(case.client, f"{_LEASES}/namespaces/{namespace}/leases/{quote(name)}")
+    except errors.NotFound:
+        body = {}
+    holder = get_text_field(body, "spec.holderIdentity") if _is_fresh(case, body) else ""
+    own = await managers_of(case, case.options.leader_elect_resource_namespace) or ()
+    pod = pod_of(holder, own)
+    is_ours = pod is not None and KUBERMATIC.manifest.name in pod.controllers
+    if not holder or holder == case.lease_holder or is_ours:
+        return ok(f"no other program holds the Lease {KUBERMATIC.go_lease}")
+    return (fail if case.lease_holder else warn)(
+        f"Lease {KUBERMATIC.go_lease} is held by {holder}, which manages the same Machines",
+        f"stop that program: kubectl -n {namespace} scale deployment {name} --replicas=0; or "
+        "remove the controllers of Kubermatic's machines from --controllers",
+    )
 
 
 # --- other managers -----------------------------------------------------------------------------

@@ -9,6 +9,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
 
+from ccm.app.machineapis import KUBERMATIC
+from ccm.app.options import Options
+from ccm.app.options.controllers import enabled
 from ccm.base import clock, redact
 from ccm.base.tasks import leaf_exceptions
 from ccm.cloud import errors as cloud_errors
@@ -36,6 +39,7 @@ class DoctorCheck:
         run: runs the check.
         needs: names of the checks that must succeed first.
         reported_by: names of later checks that report why this check could not run.
+        is_relevant: whether the check is relevant with these flags; else it is omitted.
     """
 
     name: str
@@ -43,9 +47,26 @@ class DoctorCheck:
     run: Callable[[Case], Awaitable[CheckFinding]]
     needs: tuple[str, ...] = ()
     reported_by: tuple[str, ...] = ()
+    is_relevant: Callable[[Options], bool] = lambda _options: True
 
 
 _HERE, _THERE, _BOTH = ("identity",), ("cloud-config",), ("identity", "cloud-config")
+
+
+def _kubermatic(
+    name: str,
+    title: str,
+    run: Callable[[Case], Awaitable[CheckFinding]],
+    needs: tuple[str, ...] = ("kubermatic-machines",),
+) -> DoctorCheck:
+    return DoctorCheck(
+        f"kubermatic-{name}",
+        f"Kubermatic: {title}",
+        run,
+        needs,
+        is_relevant=lambda options: KUBERMATIC.manifest in enabled(options.controllers),
+    )
+
 
 CHECKS = (
     # First, because the administrator must see its result first. It opens clients of its own.
@@ -85,6 +106,13 @@ CHECKS = (
     DoctorCheck("machine-crds", "CRDs of Machines", machines.crds, ("machines",)),
     DoctorCheck("machine-classes", "MachineClasses", machines.classes, ("machines",)),
     DoctorCheck("machine-vms", "ownership of VMs", machines.vms, ("machines",)),
+    _kubermatic(
+        "machines", "state of Machines", lambda case: machines.machines(case, KUBERMATIC), _BOTH
+    ),
+    _kubermatic("crds", "CRDs of Machines", lambda case: machines.crds(case, KUBERMATIC)),
+    _kubermatic("specs", "providers and user data", machines.specs),
+    _kubermatic("vms", "ownership of VMs", lambda case: machines.vms(case, KUBERMATIC)),
+    _kubermatic("lease", "other manager of Machines", daemons.machine_manager, _HERE),
     DoctorCheck(
         "bootstrap-tokens",
         "permission to create bootstrap tokens",
@@ -109,7 +137,7 @@ async def examine(
     """
     fault: CheckFinding | None = None
     try:
-        for check in CHECKS:
+        for check in (check for check in CHECKS if check.is_relevant(case.options)):
             about_to(check)
             began = clock.monotonic()
             finding = _clean(await _run_check(check, case))
@@ -141,7 +169,8 @@ def _mark_prevented(name: str, case: Case) -> tuple[str, ...]:
     lost = [name]
     for check in CHECKS:
         dependencies = (*check.needs, *check.reported_by)
-        if check.name not in case.causes and not set(lost).isdisjoint(dependencies):
+        is_lost = check.is_relevant(case.options) and not set(lost).isdisjoint(dependencies)
+        if check.name not in case.causes and is_lost:
             case.causes[check.name] = name
             lost.append(check.name)
     return tuple(lost[1:])

@@ -1,4 +1,7 @@
-"""Checks of Machines, their CRDs and MachineClasses, and the ownership of VMs."""
+"""Checks of Machines, their CRDs, classes and provider specs, and the ownership of VMs.
+
+Most checks take the API group of the Machines. All of them pass if its controllers are disabled.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ccm.app.machinecontrollers import MACHINE as MANIFEST
+import msgspec
+
+from ccm.app.machineapis import GARDENER, KUBERMATIC, MachineApi
 from ccm.base import redact
 from ccm.base.tasks import run_bounded
 from ccm.cloud import errors
 from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.machines import ListMachinesRequest, MachineDriver, MachineRequest
 from ccm.doctor import permissions, provider, reach
-from ccm.doctor.case import Case, CheckFinding, count, fail, ok, some, warn, which
-from ccm.gardener import names
-from ccm.gardener.codec import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
-from ccm.gardener.decoding import NAMES
+from ccm.doctor.case import Case, CheckFinding, count, fail, get_field, ok, read, some, warn, which
+from ccm.gardener.names import KEPT_BY_HELM
 from ccm.kube.errors import Forbidden, NotFound, WriteRefused
-from ccm.kube.resources import CRDS, SECRETS, ResourceKind
+from ccm.kube.resources import CONFIG_MAPS, CRDS, SECRETS, ResourceKind
 from ccm.machines import crdguard, discovery, orphans, tokens
 from ccm.machines.caches import marker
 from ccm.machines.classes import ResolvedClass, driver_faults, resolve
 from ccm.machines.creation import needs_token
-from ccm.machines.flags import CONTROL, NO_TARGET, TARGET
+from ccm.machines.flags import NO_TARGET, TARGET
 from ccm.machines.settings import MachineSettings
 from ccm.model import CustomResourceDefinition
 from ccm.model.machines import Machine, MachineClass, OperationState, Phase
 from ccm.model.names import ANNOTATION_ALLOW_DELETION, LABEL_MANAGED_BY
+from ccm.model.owners import controller_key
 
 MAX_SINGLE_LOOKUPS = 50
 """Maximum number of Machines, per MachineClass, whose VMs are looked up by single calls."""
@@ -38,6 +42,10 @@ _TROUBLED = (Phase.CRASH_LOOP, Phase.FAILED, Phase.UNKNOWN)
 _RESTORE = (
     "if Machines were lost, restore them now: the machine safety controller deletes VMs that have "
     "no owner in two checks and are older than an hour"
+)
+_REMOVE = (
+    "if Machines were lost, restore them; otherwise delete these VMs with the tools of the cloud, "
+    "as the daemon does not delete them"
 )
 _LEAVE = (
     "nothing to do: the daemon ignores these VMs; --adopt-unmarked-machines adopts those that "
@@ -52,19 +60,20 @@ _DISOWNED = "correct spec.providerID of these Machines"
 _OFF = "the machine controller is disabled; see the finding controllers"
 
 
-async def machines(case: Case) -> CheckFinding:
+async def machines(case: Case, api: MachineApi = GARDENER) -> CheckFinding:
     """Check that the CRDs are installed, and report unhealthy Machines."""
-    if not provider.is_startable(case, MANIFEST):
+    if not provider.is_startable(case, api.manifest):
         return ok(_OFF)
-    known = await discovery.fetch_plurals(
-        await reach.client_of_role(case, CONTROL), MACHINES.api_version
-    )
-    if missing := [item.plural for item in (MACHINES, MACHINE_CLASSES) if item.plural not in known]:
+    codec = api.codec
+    group = codec.machines.api_version
+    known = await discovery.fetch_plurals(await reach.client_of_role(case, api.role), group)
+    needed = (codec.machines, codec.machine_classes or codec.machine_sets)
+    if missing := [kind.plural for kind in needed if kind.plural not in known]:
         return fail(
-            f"CRDs not installed: {' and '.join(missing)} of {MACHINES.api_version}",
-            "kubectl apply -f manifests/crds.yaml; the daemon retries automatically",
+            f"CRDs not installed: {' and '.join(missing)} of {group}",
+            f"kubectl apply -f {codec.manifest}; the daemon retries automatically",
         )
-    all_machines = await _machines(case)
+    all_machines = await _machines(case, api)
     bad = [
         item
         for item in all_machines
@@ -79,35 +88,52 @@ async def machines(case: Case) -> CheckFinding:
     return warn(
         f"{which(len(bad), len(all_machines), 'Machine', 'is', 'are')} unhealthy: "
         f"{some([item.key for item in bad])}",
-        "run kube-ccm explain machine NAMESPACE/NAME for the cause",
+        f"run kube-ccm explain {api.title(codec.machines).lower()} NAMESPACE/NAME for the cause",
         details=[
-            f"{item.key}: {item.phase.value}: {redact.mask_text(item.status.description)}"
+            f"{item.key}: {item.phase.value}: {redact.mask_text(codec.failure(item)[1])}"
             for item in bad
         ],
     )
 
 
-async def crds(case: Case) -> CheckFinding:
-    """Check that the CRDs are protected from deletion, which would delete all Machines."""
-    if not provider.is_startable(case, MANIFEST):
+async def crds(case: Case, api: MachineApi = GARDENER) -> CheckFinding:
+    """Check the CRDs: their versions, and their protection from deletion.
+
+    A deletion of a CRD would delete all Machines.
+    """
+    if not provider.is_startable(case, api.manifest):
         return ok(_OFF)
-    client = await reach.client_of_role(case, CONTROL)
-    definitions = list[CustomResourceDefinition]()
-    for kind in (MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS, MACHINE_CLASSES):
+    client = await reach.client_of_role(case, api.role)
+    definitions, unfit = list[CustomResourceDefinition](), list[str]()
+    for wanted in api.definitions:
+        name = crdguard.crd_name(wanted.kind)
         try:
-            definitions.append(await client.resource(CRDS).get(crdguard.crd_name(kind)))
+            body = await read(client, f"/apis/{CRDS.api_version}/{CRDS.plural}/{name}")
         except NotFound:
             continue
         except Forbidden:
             # The daemon's account can read only the CRDs of the kinds that the daemon deletes.
-            if kind is not MACHINE_CLASSES:
+            if wanted.kind is not api.codec.machine_classes:
                 raise
+            continue
+        definitions.append(msgspec.convert(body, CustomResourceDefinition))
+        if wanted.kind is not api.codec.machine_classes and not any(
+            version.get("name") == wanted.kind.version
+            and (get_field(version, "subresources.status") is not None) is wanted.has_status
+            for version in get_field(body, "spec.versions") or ()
+        ):
+            unfit.append(name)
     if deleted := [crd for crd in definitions if crd.is_deleting]:
         return fail(
             f"being deleted, with all their objects: {some([crd.name for crd in deleted])}",
             'do not change the daemon: it blocks the deletion of the VMs; then see "A deleted '
             'CustomResourceDefinition" in manifests/README.md',
             details=[f"{crd.name}: since {crd.metadata.deletion_timestamp}" for crd in deleted],
+        )
+    if unfit:
+        return fail(
+            f"version or status subresource differs from {api.codec.manifest}: {some(unfit)}",
+            f"kubectl apply -f {api.codec.manifest}; until then, statuses are not stored",
         )
     if allowing := [crd.name for crd in definitions if crd.allows_deletion]:
         return warn(
@@ -116,21 +142,30 @@ async def crds(case: Case) -> CheckFinding:
             "remove the annotation, unless this is intended",
         )
     by_helm = [crd for crd in definitions if crd.labels.get(LABEL_MANAGED_BY) == "Helm"]
-    kept = names.KEPT_BY_HELM.items()
+    kept = KEPT_BY_HELM.items()
     if unkept := [crd.name for crd in by_helm if not kept <= crd.annotations.items()]:
         return warn(
             f"helm uninstall would delete CRDs and all their objects: {some(unkept)}",
             'see "Charts without the annotation" in manifests/README.md',
+        )
+    former = api.former_group
+    if former and await discovery.fetch_plurals(client, former):
+        return warn(
+            f"Machines of the former API group {former} are ignored",
+            "let Kubermatic's machine-controller convert them: it does so at its start, and then "
+            f"deletes the CRD {api.codec.machines.plural}.{former.partition('/')[0]}",
         )
     return ok(f"{count(len(definitions), 'CustomResourceDefinition')}, none is being deleted")
 
 
 async def classes(case: Case) -> CheckFinding:
     """Check that VMs can be created from the MachineClasses."""
-    if not provider.is_startable(case, MANIFEST):
+    if not provider.is_startable(case, GARDENER.manifest):
         return ok(_OFF)
-    resolved, faults = await _classes(case), dict[str, str]()
-    settings = MachineSettings(names=NAMES, has_target=case.options.target_kubeconfig != NO_TARGET)
+    resolved, faults = await _classes(case, GARDENER), dict[str, str]()
+    settings = MachineSettings(
+        names=GARDENER.codec.names, has_target=case.options.target_kubeconfig != NO_TARGET
+    )
     has_tokens = await _may_write_tokens(case)
     for obj, view in resolved:
         if reasons := view.faults or driver_faults(obj):
@@ -144,6 +179,51 @@ async def classes(case: Case) -> CheckFinding:
         "correct the class or its Secret; the daemon then retries its Machines at once",
         details=[f"{name}: {why}" for name, why in faults.items()],
     )
+
+
+async def specs(case: Case) -> CheckFinding:
+    """Check that this daemon can create VMs for Machines without class: provider and user data."""
+    api, codec = KUBERMATIC, KUBERMATIC.codec_of(case.options)
+    if not provider.is_startable(case, api.manifest):
+        return ok(_OFF)
+    providers = sorted(api.view(case.cloud).machine_providers)
+    served = set(map(str.casefold, providers))
+    sets = {obj.key: obj for obj in await _objects(case, api, codec.machine_sets)}
+    secrets = {
+        obj.name: obj for obj in await _objects(case, api, SECRETS, codec.user_data_namespace)
+    }
+    foreign, waiting = list[str](), dict[str, str]()
+    for machine in await _machines(case, api):
+        name = machine.own_class.provider if machine.own_class is not None else ""
+        if machine.is_deleting or codec.is_ignored(machine):
+            continue
+        if name and name.casefold() not in served:
+            foreign.append(f"{machine.key} ({name})")
+        elif not (machine.provider_id or machine.node_name):
+            owner = sets.get(controller_key(machine, codec.machine_sets.kind))
+            try:
+                if codec.user_data(machine, owner, secrets.get) is None:
+                    waiting[machine.key] = "the Secret with its user data is missing"
+            except errors.InvalidArgument as error:
+                waiting[machine.key] = str(error)
+    troubles, advice = list[str](), list[str]()
+    if foreign:
+        many = count(len(foreign), "Machine")
+        troubles.append(f"{many} of a provider that this daemon does not serve: {some(foreign)}")
+        advice.append(
+            "nothing to do if another program serves them; otherwise set cloudProvider in the "
+            f"template of their MachineDeployment to {' or '.join(providers)}"
+        )
+    if waiting:
+        troubles.append(f"{count(len(waiting), 'Machine')} without user data: {some([*waiting])}")
+        advice.append(
+            "check the operating-system-manager: it writes the Secrets in the namespace "
+            f"{codec.user_data_namespace}"
+        )
+    if not troubles:
+        return ok("each Machine has a provider that this daemon serves, and its user data")
+    details = [f"{key}: {why}" for key, why in waiting.items()]
+    return warn("; ".join(troubles), *advice, details=details)
 
 
 async def _may_write_tokens(case: Case) -> bool:
@@ -166,26 +246,27 @@ async def _may_write_tokens(case: Case) -> bool:
         return True
 
 
-async def vms(case: Case) -> CheckFinding:
+async def vms(case: Case, api: MachineApi = GARDENER) -> CheckFinding:
     """Compare the VMs that the cloud lists with the Machines."""
-    if not provider.is_startable(case, MANIFEST):
+    if not provider.is_startable(case, api.manifest):
         return ok(_OFF)
-    namespace = case.options.namespace
+    namespace = api.namespace(case.options)
     try:
-        everywhere: Sequence[Machine] | None = await _objects(case, MACHINES, "")
+        everywhere: Sequence[Machine] | None = await _objects(case, api, api.codec.machines, "")
     except Forbidden:
         everywhere = None
-    machines = await _machines(case) if everywhere is None else everywhere
+    machines = await _machines(case, api) if everywhere is None else everywhere
     comparison = _Comparison(
-        cluster=case.options.cluster_id or await _marker(case),
+        api=api,
+        cluster=case.options.cluster_id or await _marker(case, api),
         namespace=namespace,
         machines=[machine for machine in machines if namespace in ("", machine.metadata.namespace)],
         all_machines=everywhere,
-        handle=CloudClient(case.cloud),
+        handle=CloudClient(api.view(case.cloud)),
         adopts_unmarked=case.options.adopt_unmarked_machines,
     )
     unlisted = dict[str, str]()
-    for _, machine_class in await _classes(case):
+    for _, machine_class in await _classes(case, api):
         if not machine_class.faults:
             try:
                 await comparison.add(machine_class)
@@ -209,6 +290,7 @@ class _Comparison:
     """Comparison of the VMs in the cloud with the Machines.
 
     Attributes:
+        api: API group of the Machines.
         cluster: value of the cluster tag on this cluster's VMs.
         namespace: namespace of the daemon's Machines.
         machines: all Machines in `namespace`.
@@ -224,6 +306,7 @@ class _Comparison:
         unmarked: VMs without a cluster tag that no Machine owns.
     """
 
+    api: MachineApi
     cluster: str
     namespace: str
     machines: Sequence[Machine]
@@ -245,7 +328,10 @@ class _Comparison:
             provider_spec=machine_class.provider_spec,
             credentials=machine_class.credentials,
         )
-        records = await self.handle.call(MachineDriver.list_machines, request)
+        try:
+            records = await self.handle.call(MachineDriver.list_machines, request)
+        except errors.Unimplemented:
+            records = ()
         self.listed_count += len(records)
         owners = orphans.Owners(self.machines if self.all_machines is None else self.all_machines)
         for record in records:
@@ -267,9 +353,11 @@ class _Comparison:
             and item.provider_id not in listed
         ]
 
+        settings = MachineSettings(names=self.api.codec.names, cluster=self.cluster)
+
         async def check_vm(machine: Machine) -> None:
             request = MachineRequest(
-                identity=MachineSettings(names=NAMES, cluster=self.cluster).identity(machine),
+                identity=settings.identity(machine),
                 provider_spec=machine_class.provider_spec,
                 credentials=machine_class.credentials,
                 provider_id=machine.provider_id,
@@ -293,7 +381,12 @@ class _Comparison:
         table = (
             (sorted(self.missing_vms), "Machine", "without VM", _LOST),
             (sorted(self.not_owned), "Machine", "with the VM of another owner", _DISOWNED),
-            (self.ownerless, "VM", f"{ours} Machine", _RESTORE),
+            (
+                self.ownerless,
+                "VM",
+                f"{ours} Machine",
+                _RESTORE if self.api.deletes_orphans else _REMOVE,
+            ),
             (
                 self.unconfirmed,
                 "VM",
@@ -309,36 +402,50 @@ class _Comparison:
         ]
 
 
-async def _marker(case: Case) -> str:
+async def _marker(case: Case, api: MachineApi) -> str:
     """Return the value of the cluster tag for a daemon without `--cluster-id`."""
-    control, target = await reach.client_of_role(case, CONTROL), None
-    if case.options.target_kubeconfig != NO_TARGET:
+    control, target = await reach.client_of_role(case, api.role), None
+    if not api.role:
+        target = control
+    elif case.options.target_kubeconfig != NO_TARGET:
         target = await reach.client_of_role(case, TARGET)
-    return await marker(control, target, case.options.namespace)
+    return await marker(control, target, api.namespace(case.options))
 
 
-async def _machines(case: Case) -> Sequence[Machine]:
-    objects = await _objects(case, MACHINES, case.options.namespace)
+async def _machines(case: Case, api: MachineApi) -> Sequence[Machine]:
+    objects = await _objects(case, api, api.codec.machines)
     return sorted(objects, key=lambda machine: machine.key)
 
 
-async def _classes(case: Case) -> Sequence[tuple[MachineClass, ResolvedClass]]:
-    where = case.options.namespace
-    secrets: Mapping[str, Any] = {obj.key: obj for obj in await _objects(case, SECRETS, where)}
+async def _classes(case: Case, api: MachineApi) -> Sequence[tuple[MachineClass, ResolvedClass]]:
+    """Return all classes; in an API group without class objects, one class of each set."""
+    secrets: Mapping[str, Any] = {obj.key: obj for obj in await _objects(case, api, SECRETS)}
+    maps: Mapping[str, Any] = {}
+    if (kind := api.codec.machine_classes) is not None:
+        classes = await _objects(case, api, kind)
+    else:
+        maps = {obj.key: obj for obj in await _objects(case, api, CONFIG_MAPS)}
+        own = (machine.own_class for machine in await _machines(case, api))
+        classes = list({obj.key: obj for obj in own if obj is not None}.values())
     return [
         (
             obj,
             resolve(
                 obj,
                 lambda space, name: secrets.get(f"{space}/{name}"),
-                providers=case.cloud.machine_providers,
+                config_map=lambda space, name: maps.get(f"{space}/{name}"),
+                providers=api.view(case.cloud).machine_providers,
             ),
         )
-        for obj in await _objects(case, MACHINE_CLASSES, where)
+        for obj in classes
     ]
 
 
-async def _objects(case: Case, kind: ResourceKind[Any], namespace: str) -> Sequence[Any]:
-    client = await reach.client_of_role(case, CONTROL)
-    pages = client.resource(kind).pages(namespace=namespace)
+async def _objects(
+    case: Case, api: MachineApi, kind: ResourceKind[Any], namespace: str | None = None
+) -> Sequence[Any]:
+    """Return the objects in a namespace; None = the namespace of the Machines."""
+    client = await reach.client_of_role(case, api.role)
+    where = api.namespace(case.options) if namespace is None else namespace
+    pages = client.resource(kind).pages(namespace=where)
     return [obj async for page in pages for obj in page.items]
