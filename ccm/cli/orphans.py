@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _INTRODUCTION = """\
 Shows this cluster's load balancers in the cloud that belong to no Service. The daemon never deletes
-them; it reports them in an Event and in the metric ccm_service_orphans.
+them; it reports them in an Event and in the metric ccm_service_orphans. VMs are not shown: kube-ccm
+doctor reports those without a Machine.
 
 Usage: kube-ccm orphans [--delete=NAME] [the daemon's flags]
 
