@@ -128,6 +128,7 @@ def test_machine_as_the_go_program_leaves_it_is_known() -> None:
     assert found.phase is Phase.NEW
     assert found.in_creation
     assert found.creation_started, "its finalizers record that the instance was asked for"
+    assert found.may_be_unlisted
     assert (found.node_name, found.vm_name) == ("web-1", "web-1")
     assert (found.node_labels, found.node_annotations) == ({"a": "b"}, {"c": "d"})
     assert found.status.known_state == '{"ids":[1,2]}'
