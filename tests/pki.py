@@ -83,12 +83,7 @@ class Authority:
 
     def server(self, *names: str, file: str = "server") -> Files:
         """A certificate for a server with these names and addresses."""
-        alternatives: list[x509.GeneralName] = []
-        for each in names:
-            try:
-                alternatives.append(x509.IPAddress(ipaddress.ip_address(each)))
-            except ValueError:
-                alternatives.append(x509.DNSName(each))
+        alternatives = [alternative(each) for each in names]
         return self._leaf(_name(names[0]), file, ExtendedKeyUsageOID.SERVER_AUTH, alternatives)
 
     def _leaf(
@@ -118,6 +113,31 @@ class Authority:
             )
         )
         return files
+
+
+def signing_request(
+    common: str,
+    *names: x509.GeneralName,
+    groups: Sequence[str] = ("system:nodes",),
+    attribute: tuple[x509.ObjectIdentifier, bytes] | None = None,
+    encoding: serialization.Encoding = serialization.Encoding.PEM,
+) -> bytes:
+    """A PKCS #10 request, signed with a new key."""
+    builder = x509.CertificateSigningRequestBuilder(_name(common, groups))
+    if attribute is not None:
+        builder = builder.add_attribute(*attribute)
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    request = builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+    return request.public_bytes(encoding)
+
+
+def alternative(name: str) -> x509.GeneralName:
+    """A DNS name or IP address in a certificate."""
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
 
 
 def _name(common: str, groups: Sequence[str] = ()) -> x509.Name:

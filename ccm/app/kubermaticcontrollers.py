@@ -18,7 +18,7 @@ from ccm.app.machinecontrollers import (
     permission_pairs,
 )
 from ccm.kubermatic import flags
-from ccm.kubermatic.names import BOOTSTRAP_NAMESPACE, GROUP, OLDER_CRD
+from ccm.kubermatic.names import BOOTSTRAP_NAMESPACE, GROUP, OLDER_CRD, SIGNER
 from ccm.machines.flags import ACCOUNT
 from ccm.runtime.manifest import ControllerContext, Manifest
 
@@ -32,6 +32,7 @@ F = TypeVar("F", bound=flags.KubermaticFlags)
 
 _CRDS = "customresourcedefinitions"
 _OBJECTS = ("machines", "machinesets", "machinedeployments")
+_REQUESTS, _SIGNERS = "certificatesigningrequests", "signers"
 _GROUPS = {**dict.fromkeys(_OBJECTS, GROUP), _CRDS: "apiextensions.k8s.io"}
 
 
@@ -102,6 +103,19 @@ def _make_machine(parts: Inputs, given: Any) -> Runnable:
     return LazyController(lambda: warn_of_older_crd(crds), lambda: make_machine(parts, given))
 
 
+def _make_approver(parts: Inputs, _given: flags.NodeCSRApproverFlags) -> Runnable:
+    from ccm.controllers.nodecsrapprover import NodeCSRApprover
+    from ccm.kube.resources import CERTIFICATE_REQUESTS
+
+    caches = parts.caches
+    return NodeCSRApprover(
+        caches=caches,
+        requests=caches.target.informers.informer_for(CERTIFICATE_REQUESTS),
+        client=caches.target.client,
+        signer=SIGNER,
+    ).controller
+
+
 def _local(*rights: str, follows: Iterable[str]) -> Callable[[F], Iterator[tuple[str, str, str]]]:
     def rights_of(given: F) -> Iterator[tuple[str, str, str]]:
         for verb in ("list", "watch"):
@@ -116,30 +130,32 @@ def _local(*rights: str, follows: Iterable[str]) -> Callable[[F], Iterator[tuple
 
 
 def _manifest(
-    name: str, alias: str, make: Callable[[Inputs, Any], Runnable], *, fleet: bool, **more: Any
+    kind: str, plain: str, make: Callable[[Inputs, Any], Runnable], *, fleet: bool, **more: Any
 ) -> Manifest[Any]:
-    """Return a manifest; `more` adds fields."""
+    """Return a manifest; `more` adds or replaces fields.
+
+    `kind` and `plain` are the kind of object in names, with and without hyphens.
+    """
 
     def build(context: ControllerContext, given: Any) -> Runnable:
         return lazily(Inputs(context, _shared(context, given), ""), make, given, fleet=fleet)
 
-    return Manifest(
-        name=f"kubermatic-{name}-controller",
-        alias=f"kubermatic{alias}",
-        client=ACCOUNT,
-        metric=f"kubermatic{alias}",
-        groups={**_GROUPS, **more.pop("groups", {})},
-        named_permissions=(("get", _CRDS, f"{alias}s.{GROUP}"), *more.pop("reads", ())),
+    common: dict[str, Any] = {
+        "name": f"kubermatic-{kind}-controller",
+        "alias": f"kubermatic{plain}",
+        "client": ACCOUNT,
+        "metric": f"kubermatic{plain}",
+        "groups": {**_GROUPS, **more.pop("groups", {})},
+        "named_permissions": (("get", _CRDS, f"{plain}s.{GROUP}"), *more.pop("reads", ())),
         # Another program may already manage the objects, and would conflict with this one.
-        off_by_default=True,
-        missing_interface=lambda cloud: (
+        "off_by_default": True,
+        "missing_interface": lambda cloud: (
             "" if cloud.kubermatic is not None else "the provider offers no Kubermatic machines"
         ),
-        metrics_module="ccm.machines.metrics",
-        controller_module=f"ccm.controllers.{alias}.controller",
-        build=build,
-        **more,
-    )
+        "metrics_module": "ccm.machines.metrics",
+        "controller_module": f"ccm.controllers.{plain}.controller",
+    }
+    return Manifest(build=build, **(common | more))
 
 
 MANIFESTS: Mapping[type, Manifest[Any]] = {
@@ -193,6 +209,24 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
             "get,patch machines",
             follows=_OBJECTS,
         ),
+    ),
+    flags.NodeCSRApproverFlags: _manifest(
+        "node-csr-approver",
+        "nodecsrapprover",
+        _make_approver,
+        fleet=False,
+        name="node-csr-approver",
+        alias="nodecsrapprover",
+        metric="nodecsrapprover",
+        controller_module="ccm.controllers.nodecsrapprover",
+        groups=dict.fromkeys((_REQUESTS, _SIGNERS), "certificates.k8s.io"),
+        watched=(_REQUESTS,),
+        permissions=permission_pairs(
+            "get namespaces", f"get {_REQUESTS}", f"patch {_REQUESTS}/approval"
+        ),
+        named_permissions=(("approve", _SIGNERS, SIGNER),),
+        namespaced_permissions=_local(follows=("machines",)),
+        disabled_by=lambda given: "" if given.node_csr_approver else "--node-csr-approver is false",
     ),
 }
 """Manifest of each controller, by the class of its flags."""

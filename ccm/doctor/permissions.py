@@ -246,7 +246,8 @@ def _controller(options: Options, manifest: Manifest[Any]) -> Iterator[tuple[str
     # Shared informers use the daemon's own account even if controllers have accounts of their own.
     for resource in manifest.watched:
         for verb in ("list", "watch"):
-            yield manifest.name, Permission(verb=verb, resource=resource)
+            group = _group(manifest, resource)
+            yield manifest.name, Permission(verb=verb, resource=resource, group=group)
     account = manifest.client if options.use_service_account_credentials else ""
     for verb, resource in manifest.permissions:
         group = _group(manifest, resource)

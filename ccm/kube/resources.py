@@ -28,6 +28,7 @@ from ccm.model import (
     Service,
     VolumeAttachment,
 )
+from ccm.model.certificates import CertificateSigningRequest
 from ccm.model.meta import KubeObject, ObjectMeta, ObjectReference, Wire
 
 T = TypeVar("T", bound=KubeObject)
@@ -208,5 +209,11 @@ CRDS = _kind(
     CustomResourceDefinition,
     "customresourcedefinitions",
     group="apiextensions.k8s.io",
+    namespaced=False,
+)
+CERTIFICATE_REQUESTS = _kind(
+    CertificateSigningRequest,
+    "certificatesigningrequests",
+    group="certificates.k8s.io",
     namespaced=False,
 )

@@ -55,3 +55,14 @@ class KubermaticSetFlags(KubermaticFlags):
 @dataclass(frozen=True, kw_only=True)
 class KubermaticDeploymentFlags(KubermaticFlags):
     """Flags of the controller of MachineDeployments: only the shared ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeCSRApproverFlags(KubermaticFlags):
+    """Flags of the approver of serving certificates."""
+
+    node_csr_approver: bool = SECTION.flag(
+        True,
+        "Approve the serving certificates of kubelets whose nodes are Machines of Kubermatic's "
+        "API. Needs nodecsrapprover in --controllers, too.",
+    )

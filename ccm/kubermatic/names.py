@@ -1,7 +1,8 @@
 """Names of Kubermatic's API group. They are a public API: do not change or remove any.
 
 Source: Kubermatic's machine-controller, `cluster.k8s.io/v1alpha1`. "Ours" = that program lacks the
-name. Names with the domain `kubernetes.io` are in `ccm.model.names`.
+name. Names with the domain `kubernetes.io` are in `ccm.model.names`, except those that a manifest
+of a controller needs: it must not import the model.
 """
 
 from __future__ import annotations
@@ -94,3 +95,8 @@ BOOTSTRAP_NAMESPACE = "cloud-init-settings"
 
 BOOTSTRAP_KEY = "cloud-config"
 """Key of the user data in such a Secret."""
+
+# --- certificates ---------------------------------------------------------------------------------
+
+SIGNER = "kubernetes.io/kubelet-serving"
+"""Signer of the serving certificates of kubelets (Kubernetes)."""

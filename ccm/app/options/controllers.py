@@ -25,6 +25,7 @@ from ccm.kubermatic.flags import (
     KubermaticDeploymentFlags,
     KubermaticMachineFlags,
     KubermaticSetFlags,
+    NodeCSRApproverFlags,
 )
 from ccm.machines.flags import (
     MachineClassFlags,
@@ -52,6 +53,7 @@ class ControllerFlags(
     KubermaticMachineFlags,
     KubermaticSetFlags,
     KubermaticDeploymentFlags,
+    NodeCSRApproverFlags,
 ):
     """The flags of all controllers; the order of the bases is the start order."""
 

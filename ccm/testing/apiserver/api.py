@@ -470,11 +470,11 @@ class Api:
     ) -> dict[str, Any]:
         """Return a changed object in stored form, from a cleaned request body.
 
-        A write to the status subresource keeps everything but metadata and status; any
-        other write keeps the status.
+        A write to the approval or status subresource keeps everything but metadata and
+        status; any other write keeps the status.
         """
         kind, metadata, before = target.kind, body["metadata"], old["metadata"]
-        is_status = target.subresource == "status"
+        is_status = target.subresource in (kinds.APPROVAL, "status")
         _set_namespace(kind, before.get("namespace", ""), metadata)
         metadata.setdefault("uid", before["uid"])
         for key in (*_SERVER_METADATA, "selfLink", "managedFields"):

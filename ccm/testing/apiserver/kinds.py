@@ -19,9 +19,9 @@ from ccm.testing.apiserver import errors, schema, tables
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 PART_VERBS = ("get", "patch", "update")
-"""Verbs of the status and scale subresources."""
+"""Verbs of the approval, status and scale subresources."""
 
-EVICTION = "eviction"
+APPROVAL, EVICTION = "approval", "eviction"
 
 _NOT_READY = {"key": names.TAINT_NOT_READY, "effect": "NoSchedule"}
 
@@ -57,6 +57,7 @@ class ServedKind(errors.KindNames):
     selectable: tuple[tuple[str, tuple[str, ...], str], ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
     columns: tuple[tables.Column, ...] = tables.PLAIN
+    approvable: bool = False
     evictable: bool = False
     has_generation: bool = False
     keeps_new_status: bool = False
@@ -76,7 +77,12 @@ class ServedKind(errors.KindNames):
     @property
     def subresources(self) -> tuple[str, ...]:
         """Names of the subresources."""
-        parts = {EVICTION: self.evictable, "status": self.status, "scale": self.scale is not None}
+        parts = {
+            APPROVAL: self.approvable,
+            EVICTION: self.evictable,
+            "status": self.status,
+            "scale": self.scale is not None,
+        }
         return tuple(name for name, is_there in parts.items() if is_there)
 
     def part_verbs(self, part: str) -> tuple[str, ...]:

@@ -1,0 +1,171 @@
+"""Approves the certificate requests of kubelets for their serving certificates.
+
+A request is compared with the Machine of its node (`ccm.machines.serving_certificates`). A request
+that does not match is left to other approvers: it is never denied. It is compared again when the
+Machines of its node change, because the addresses of a Machine may be stored after the kubelet
+sent the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from ccm.base import log
+from ccm.kube.client import Client
+from ccm.kube.informer import Informer
+from ccm.kube.resources import CERTIFICATE_REQUESTS
+from ccm.machines import serving_certificates as certificates
+from ccm.machines.caches import Caches
+from ccm.model.certificates import CertificateSigningRequest
+from ccm.model.machines import Machine
+from ccm.model.names import STATUS_TRUE
+from ccm.model.patches import Patch, uid_precondition, version_precondition
+from ccm.runtime.controller import DONE, Controller, ReconcileResult, Watch
+from ccm.runtime.writer import ObjectWriter, PatchStep
+
+NAME = "nodecsrapprover"
+
+WORKERS = 4
+"""Concurrent requests. Most of the time is the API server's."""
+
+REASON = "NodeCSRApprover"
+"""Reason of the condition `Approved`."""
+
+
+class NodeCSRApprover:
+    """The approver of kubelets' serving certificates.
+
+    Args:
+        caches: caches of the machine controllers; ready.
+        requests: informer of all CertificateSigningRequests.
+        client: client of the cluster that the nodes join.
+        signer: name of the signer of kubelets' serving certificates.
+        rng: source of jitter.
+    """
+
+    def __init__(
+        self,
+        *,
+        caches: Caches,
+        requests: Informer[CertificateSigningRequest],
+        client: Client,
+        signer: str,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._machines, self._is_ignored = caches.machines.store, caches.codec.is_ignored
+        self._requests, self._signer = requests.store, signer
+        resource = client.resource(CERTIFICATE_REQUESTS)
+        self._write = ObjectWriter(resource, strategic=False, rng=rng)
+        self._by_node: dict[str, set[str]] = {}
+        """Name of a node -> keys of the Machines that name it."""
+        self._pending: dict[str, set[str]] = {}
+        """Name of a user -> names of its pending requests."""
+        self._refusals: dict[str, tuple[str, str]] = {}
+        """Name of a pending request -> its UID, and the logged reason why it was not approved."""
+        self._log = log.logger(NAME)
+        self.controller = Controller(
+            NAME,
+            queue=NAME,
+            reconcile=self.sync,
+            workers=WORKERS,
+            watches=[
+                Watch(informer=caches.machines, changed=self._machine_changed),
+                Watch(informer=requests, changed=self._request_changed),
+            ],
+            rng=rng,
+        )
+
+    async def sync(self, key: str) -> ReconcileResult:
+        """Approve one request if it matches the Machine of its node.
+
+        Raises:
+            KubeError: the write failed.
+        """
+        request = self._requests.get(key)
+        if request is None or not request.is_pending:
+            return DONE
+        node, machines = "", list[Machine]()
+        try:
+            node = certificates.requesting_node(request, self._signer)
+            names = await asyncio.to_thread(certificates.requested_names, request)
+            machines = self._machines_of(node)
+            machine = certificates.check_names(names, machines)
+        except certificates.RequestRefused as refusal:
+            self._report(request, node, str(refusal), is_ours=bool(machines))
+            return DONE
+        text = f"the names in the request are those of Machine {machine.key}"
+        written = await self._write.change(
+            request, PatchStep(lambda obj: _approval_patch(obj, text), "approval")
+        )
+        if written.changed:
+            self._log.info("certificate request approved", node=node, machine=machine.key)
+        return DONE
+
+    def _machines_of(self, node: str) -> list[Machine]:
+        machines = (self._machines.get(key) for key in sorted(self._by_node.get(node, ())))
+        return [one for one in machines if one is not None and not self._is_ignored(one)]
+
+    def _report(
+        self, request: CertificateSigningRequest, node: str, reason: str, *, is_ours: bool
+    ) -> None:
+        """Log why a request was not approved, once for each reason."""
+        refusal = request.uid, reason
+        if request.name not in self._requests or self._refusals.get(request.name) == refusal:
+            return
+        self._refusals[request.name] = refusal
+        # Nodes without a Machine, such as those of the control plane, have other approvers.
+        level = self._log.warning if is_ours else self._log.info
+        level("certificate request not approved", node=node, reason=reason)
+
+    # --- the caches ---------------------------------------------------------------------------
+
+    def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
+        if old is not None and new is not None and self._view(old) == self._view(new):
+            return False
+        for machine, is_gone in ((old, True), (new, False)):
+            if machine is not None and machine.node_name:
+                _update(self._by_node, machine.node_name, machine.key, is_gone=is_gone)
+        for node in {machine.node_name for machine in (old, new) if machine is not None}:
+            for name in self._pending.get(f"{certificates.USER_PREFIX}{node}", ()):
+                self.controller.queue.add(name)
+        return False
+
+    def _view(self, machine: Machine) -> object:
+        """Return the properties of a Machine on which an approval depends."""
+        return machine.node_name, machine.status.addresses, self._is_ignored(machine)
+
+    def _request_changed(
+        self,
+        old: CertificateSigningRequest | None,
+        new: CertificateSigningRequest | None,
+        _: bool,
+    ) -> bool:
+        # Other signers have other approvers.
+        is_pending = new is not None and new.is_pending and new.spec.signer_name == self._signer
+        for request, is_gone in ((old, True), (new, not is_pending)):
+            if request is not None:
+                _update(self._pending, request.spec.username, request.name, is_gone=is_gone)
+                if not is_pending:
+                    self._refusals.pop(request.name, None)
+        return is_pending
+
+
+def _update(index: dict[str, set[str]], name: str, key: str, *, is_gone: bool) -> None:
+    """Add a key to an entry of an index, or remove it."""
+    keys = index.setdefault(name, set())
+    if is_gone:
+        keys.discard(key)
+    else:
+        keys.add(key)
+    if not keys:
+        del index[name]
+
+
+def _approval_patch(obj: CertificateSigningRequest, message: str) -> Patch | None:
+    """Return the patch that approves a request; None = it was decided in the meantime."""
+    if not obj.is_pending:
+        return None
+    approved = {"type": "Approved", "status": STATUS_TRUE, "reason": REASON, "message": message}
+    metadata = uid_precondition(obj) | version_precondition(obj)
+    return {"metadata": metadata, "status": {"conditions": [approved]}}
