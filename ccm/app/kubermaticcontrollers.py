@@ -103,6 +103,23 @@ def _make_machine(parts: Inputs, given: Any) -> Runnable:
     return LazyController(lambda: warn_of_older_crd(crds), lambda: make_machine(parts, given))
 
 
+def _make_machine(parts: Inputs, given: Any) -> Runnable:
+    from ccm.kubermatic import metrics, observer
+
+    controller = make_machine(parts, given)
+    controller.tasks["metrics"] = observer.MachineObserver(parts.shared).run
+    metrics.WORKERS.set(given.machine_concurrent_syncs)
+    return controller
+
+
+def _make_machine_deployment(parts: Inputs, given: Any) -> Runnable:
+    from ccm.kubermatic.observer import observe_deployments
+
+    controller = make_machine_deployment(parts, given)
+    controller.tasks["metrics"] = lambda: observe_deployments(parts.caches)
+    return controller
+
+
 def _make_approver(parts: Inputs, _given: flags.NodeCSRApproverFlags) -> Runnable:
     from ccm.controllers.nodecsrapprover import NodeCSRApprover
     from ccm.kube.resources import CERTIFICATE_REQUESTS
@@ -152,7 +169,7 @@ def _manifest(
         "missing_interface": lambda cloud: (
             "" if cloud.kubermatic is not None else "the provider offers no Kubermatic machines"
         ),
-        "metrics_module": "ccm.machines.metrics",
+        "metrics_module": "ccm.kubermatic.metrics",
         "controller_module": f"ccm.controllers.{plain}.controller",
     }
     return Manifest(build=build, **(common | more))
@@ -199,7 +216,7 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
     flags.KubermaticDeploymentFlags: _manifest(
         "machine-deployment",
         "machinedeployment",
-        make_machine_deployment,
+        _make_machine_deployment,
         fleet=True,
         permissions=permission_pairs("get namespaces", "get,patch nodes"),
         namespaced_permissions=_local(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ccm.kube.resources import ResourceKind
     from ccm.machines.crdguard import CRDGuard
     from ccm.machines.driver import SharedComponents
-    from ccm.runtime.controller import Runnable
+    from ccm.runtime.controller import Controller, Runnable
     from ccm.runtime.object_status import ControllerFacts
 
 F = TypeVar("F", bound=SharedFlags)
@@ -171,7 +171,7 @@ def _lazily(
     return build
 
 
-def make_machine(parts: Inputs, given: flags.MachineFlags) -> Runnable:
+def make_machine(parts: Inputs, given: flags.MachineFlags) -> Controller:
     """Return the controller of Machines."""
     from ccm.controllers.machine.controller import MachineController
     from ccm.controllers.machine.drain import Drainer
@@ -245,7 +245,7 @@ def make_machine_set(parts: Inputs, given: flags.MachineSetFlags) -> Runnable:
     return controller
 
 
-def make_machine_deployment(parts: Inputs, given: flags.MachineDeploymentFlags) -> Runnable:
+def make_machine_deployment(parts: Inputs, given: flags.MachineDeploymentFlags) -> Controller:
     """Return the controller of MachineDeployments."""
     from ccm.controllers.machinedeployment.controller import MachineDeploymentController
 

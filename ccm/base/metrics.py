@@ -7,7 +7,7 @@ cloud-controller-manager has none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -96,6 +96,33 @@ class FormerName(Collector):
             former = Metric(self.name, f"DEPRECATED: use {family.name}", family.type)
             former.samples = [each._replace(name=self.name) for each in family.samples]
             yield former
+
+
+class LabeledValues(Collector):
+    """Gauge or counter whose series have different labels, read at each scrape.
+
+    Args:
+        name: name of the metric.
+        help_text: help text.
+        kind: `gauge` or `counter`.
+
+    Attributes:
+        read: returns the labels and the value of each series.
+    """
+
+    def __init__(self, name: str, help_text: str, *, kind: str = "gauge") -> None:
+        self._name, self._help, self._kind = name, help_text, kind
+        self.read: Callable[[], Iterable[tuple[Mapping[str, str], float]]] = lambda: ()
+        if kind == "counter":
+            _PLAIN_COUNTERS.add(name)
+        REGISTRY.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the series; one with the value 0 if there is none."""
+        family = Metric(self._name, self._help, "gauge")
+        for labels, value in self.read() or [({}, 0)]:
+            family.add_sample(self._name, dict(labels), value)
+        yield family
 
 
 def exposition(registry: CollectorRegistry = REGISTRY) -> bytes:

@@ -122,6 +122,7 @@ from ccm.cloud.machines import ListMachinesRequest as ListMachinesRequest
 from ccm.cloud.machines import MachineDriver as MachineDriver
 from ccm.cloud.machines import MachineInfo as MachineInfo
 from ccm.cloud.machines import MachineMetrics as MachineMetrics
+from ccm.cloud.machines import MachineMetricsUpdate as MachineMetricsUpdate
 from ccm.cloud.machines import MachineRecord as MachineRecord
 from ccm.cloud.machines import MachineRequest as MachineRequest
 from ccm.cloud.machines import MigrationRequest as MigrationRequest

@@ -34,7 +34,7 @@ import msgspec
 
 from ccm.base import clock
 from ccm.cloud import errors
-from ccm.cloud.blocking import invoke
+from ccm.cloud.blocking import blocking, invoke
 from ccm.cloud.configvar import Lookup, Reference, Resolver, decode, references, to_json
 from ccm.cloud.machines import (
     Credentials,
@@ -44,6 +44,7 @@ from ccm.cloud.machines import (
     Identity,
     ListMachinesRequest,
     MachineInfo,
+    MachineMetricsUpdate,
     MachineRecord,
     MachineRequest,
     Marks,
@@ -369,10 +370,10 @@ class KubermaticProvider(Protocol):
     """Interface of a machine provider of Kubermatic's machine-controller.
 
     Methods may be synchronous, or coroutines; the daemon calls synchronous ones in a thread, except
-    `add_defaults`, `get_cloud_config`, `machine_metrics_labels` and `set_metrics_for_machines`,
-    which must return at once and make no request. Calls about one machine never overlap. An error
-    that is neither `InstanceNotFound` nor caused by a `TerminalError` is transient: the call is
-    repeated after a back-off.
+    `add_defaults`, `get_cloud_config` and `machine_metrics_labels`, which must return at once and
+    make no request. Calls about one machine never overlap. An error that is neither
+    `InstanceNotFound` nor caused by a `TerminalError` is transient: the call is repeated after a
+    back-off.
     """
 
     def add_defaults(self, spec: KubermaticMachineSpec) -> KubermaticMachineSpec:
@@ -446,7 +447,9 @@ class KubermaticProvider(Protocol):
             uid: the new UID.
         """
 
-    def set_metrics_for_machines(self, machines: Sequence[KubermaticMachine]) -> None:
+    def set_metrics_for_machines(
+        self, machines: Sequence[KubermaticMachine]
+    ) -> Awaitable[None] | None:
         """Update metrics of the provider; called every ten minutes with all its machines."""
 
 
@@ -713,6 +716,13 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
             labels = {}
         return {"size": "", **labels}
 
+    async def set_metrics_for_machines(self, requests: Sequence[MachineRequest]) -> None:
+        """Call the provider with all machines; its resolver reads the credentials of all."""
+        found = {key: value for req in requests for key, value in req.credentials.items()}
+        provider = self.spi(self._resolver(Credentials(found)))
+        machines = await blocking(lambda: [to_machine(req) for req in requests])
+        await invoke(provider.set_metrics_for_machines, machines)
+
     def _provider(self, req: MachineRequest) -> KubermaticProvider:
         return self.spi(self._resolver(req.credentials))
 
@@ -890,6 +900,9 @@ class KubermaticDriver(Driver[Any]):
         self.provider_names = driver.provider_names
         self.csi_driver = driver.csi_driver
         self._environ = environ
+        if isinstance(driver, MachineMetricsUpdate):
+            # An attribute, so that the wrapper has the optional interface only if the driver has.
+            self.set_metrics_for_machines = self._set_metrics_for_machines
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         """See `MachineDriver.create_machine`; an invalid spec creates nothing."""
@@ -956,6 +969,13 @@ class KubermaticDriver(Driver[Any]):
             return {"size": ""}
         labels: Mapping[str, str] = self.spi.machine_metrics_labels(native)
         return labels
+
+    async def _set_metrics_for_machines(self, requests: Sequence[MachineRequest]) -> None:
+        converted = []
+        for req in requests:
+            with suppress(errors.CloudError):
+                converted.append(self.converted(req))
+        await self.spi.set_metrics_for_machines(converted)
 
     def converted(self, req: R, *, strict: bool = False) -> R:
         """Return a request in the schema of the driver.
@@ -1085,8 +1105,10 @@ class ToKubermatic:
         except errors.CloudError as error:
             raise _to_provider_error(error) from error
 
-    def set_metrics_for_machines(self, machines: Sequence[KubermaticMachine]) -> None:
-        """Do nothing: drivers have no metrics of machines."""
+    async def set_metrics_for_machines(self, machines: Sequence[KubermaticMachine]) -> None:
+        """See `KubermaticProvider.set_metrics_for_machines`."""
+        if isinstance(self._driver, MachineMetricsUpdate):
+            await self._driver.set_metrics_for_machines([self._request(one) for one in machines])
 
     def _request(self, machine: KubermaticMachine, user_data: bytes = b"") -> MachineRequest:
         state = machine.provider_status

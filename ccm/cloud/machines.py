@@ -448,12 +448,28 @@ class UIDMigration(Protocol):
 
 @runtime_checkable
 class MachineMetrics(Protocol):
-    """Optional interface of the `MachineDriver` object: metric labels. No metric uses them yet."""
+    """Optional interface of the `MachineDriver` object: labels of the metric with the number of
+    Kubermatic's Machines."""
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
         """Return metric labels for machines of a spec, including `size`; no I/O.
 
         Never raise an error: for an unreadable spec, `size` is empty.
+        """
+
+
+@runtime_checkable
+class MachineMetricsUpdate(Protocol):
+    """Optional interface of the `MachineDriver` object: metrics of the provider."""
+
+    @operation()
+    async def set_metrics_for_machines(self, requests: Sequence[MachineRequest]) -> None:
+        """Update metrics of the provider.
+
+        Called every ten minutes for Kubermatic's Machines.
+
+        Args:
+            requests: one request about each machine of the provider, without user data.
         """
 
 

@@ -53,6 +53,10 @@ class DriverCaller(ProviderClient, Protocol):
         """Current cloud of the provider. Only read its attributes; use `call` for its methods."""
         ...
 
+    def compute(self, method: Callable[[Any, *Args], T], *args: *Args) -> T:
+        """Call a synchronous method that does no I/O. Raises CloudError for any exception."""
+        ...
+
 
 class DriverClient:
     """Calls to the driver about machines.

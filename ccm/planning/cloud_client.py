@@ -268,6 +268,8 @@ def _cache_key(argument: object) -> object:
         return (argument.pool, repr(argument.provider_spec), argument.credentials.digest)
     if isinstance(argument, Mapping):
         return repr(argument)
+    if isinstance(argument, list):
+        return tuple(map(_cache_key, argument))
     return argument
 
 

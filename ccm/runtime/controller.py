@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from ccm.base import clock, drain, log
+from ccm.base import clock, drain, log, metrics
 from ccm.base.backoff import jittered
 from ccm.base.log import Outage
 from ccm.base.tasks import NamedTaskGroup
@@ -32,6 +32,10 @@ from ccm.runtime.backoff import (
 )
 from ccm.runtime.object_status import ControllerStatus, FactsFunction, LastReconcile, error_text
 from ccm.runtime.workers import Workers
+
+ERRORS = metrics.counter(
+    "ccm_reconcile_errors", "Failed reconciles, by controller; without those that wait.", ["name"]
+)
 
 MAX_OUTCOMES = 10_000
 """Limit of keys whose last outcome is kept: more than a large cluster has nodes or Services."""
@@ -256,10 +260,12 @@ class Controller:
         self.queue = self._workers.queue
         self.backoff = default_backoff() if backoff is None else backoff
         self._name = name
+        self._errors = ERRORS.labels(name)
         self._reconcile = reconcile
         self._watches = watches
         self._passes = passes
-        self._tasks = tasks or {}
+        self.tasks = dict(tasks or {})
+        """Long-running work; more may be added before `run`."""
         self._classify = classify
         self._on_error = on_error
         self._on_retry = on_retry
@@ -290,7 +296,7 @@ class Controller:
                 watch.synced()
             async with NamedTaskGroup() as group:
                 # Workers start last: a reconcile may depend on the tasks and passes.
-                for name, task in self._tasks.items():
+                for name, task in self.tasks.items():
                     group.start(task(), name=f"{self._name}-{name}")
                 for number, periodic in enumerate(self._passes):
                     group.start(
@@ -423,6 +429,8 @@ class Controller:
 
     def _failed(self, key: str, error: Exception) -> None:
         decision, now = self._classify(key, error), clock.monotonic()
+        if decision.retry is not Retry.AFTER:
+            self._errors.inc()
         before = self._outcomes.get(key)
         since = before.since if before is not None and before.kind else now
         kind, text = type(error).__name__, error_text(error)

@@ -35,6 +35,7 @@ from ccm.cloud.machines import (
     MachineDriver,
     MachineInfo,
     MachineMetrics,
+    MachineMetricsUpdate,
     MachineRecord,
     SpecValidation,
     UIDMigration,
@@ -156,6 +157,7 @@ CAPABILITIES: Mapping[type, tuple[str, str]] = {
     MachineDriver: ("machines", "machines"),
     SpecValidation: ("machines", "a check of provider specs"),
     MachineMetrics: ("machines", "metric labels of machines"),
+    MachineMetricsUpdate: ("machines", "metrics of machines"),
     UIDMigration: ("machines", "migration of UIDs"),
 }
 """Interface -> the field of `Cloud` that implements it, and its name in messages."""
@@ -166,6 +168,7 @@ _OPTIONAL_INTERFACES = (
     LoadBalancerRemoval,
     SpecValidation,
     MachineMetrics,
+    MachineMetricsUpdate,
     UIDMigration,
 )
 """Optional interfaces; the object of a required interface may implement them too."""

@@ -631,3 +631,56 @@ def test_defaults_are_visible_in_the_spec(provider: kubermatic.ToKubermatic) -> 
         "token": {"secretKeyRef": REFERENCE},
         "size": "big",
     }
+
+
+# --- metrics of the provider --------------------------------------------------------------------
+
+
+@pytest.mark.row("kubermatic-metrics-05")
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_provider_updates_metrics_of_all_machines_with_all_secrets(
+    account: AcmeCloud, is_async: bool
+) -> None:
+    seen: list[tuple[list[str], list[str]]] = []
+
+    class Measuring(Acme):
+        def set_metrics_for_machines(self, machines: Sequence[KubermaticMachine]) -> Any:
+            specs = [decode_config(one.spec.provider_spec) for one in machines]
+            tokens = [ConfigVarString.decode(one.cloud_provider_spec["token"]) for one in specs]
+            texts = [self._resolver.get_string_value(token) for token in tokens]
+            seen.append(([one.uid for one in machines], texts))
+            return asyncio.sleep(0) if is_async else None
+
+    driver = from_kubermatic(lambda resolver: Measuring(account, resolver), names=("acme",))
+    other = {**REFERENCE, "name": "other"}
+    spec = {**SPEC, "cloudProviderSpec": {"token": {"secretKeyRef": other}, "size": "big"}}
+    secret = credentials_of({Reference(kind="Secret", **other): {"token": b"second"}})
+    second = asking("u-2", provider_spec=spec, credentials=secret)
+
+    await driver.set_metrics_for_machines([asking("u-1"), second])
+
+    assert seen == [(["u-1", "u-2"], ["t0k3n", "second"])]
+
+
+@pytest.mark.row("kubermatic-metrics-05")
+async def test_driver_has_metrics_for_machines_only_if_it_implements_them(
+    account: AcmeCloud,
+) -> None:
+    seen: list[Sequence[MachineRequest]] = []
+
+    class Measuring(Native):
+        async def set_metrics_for_machines(self, requests: Sequence[MachineRequest]) -> None:
+            seen.append(requests)
+
+    wrapped = kubermatic.KubermaticDriver(Measuring(account), {})
+    unreadable = asking("u-2", credentials=credentials_of({TOKEN: None}))
+    await wrapped.set_metrics_for_machines([asking(), unreadable])
+    provider = to_kubermatic(Measuring(account), lambda _: SECRET, {}, cluster="c1")
+    await provider.set_metrics_for_machines([machine("u-3")])
+
+    assert [[req.identity.uid for req in requests] for requests in seen] == [["u-1"], ["u-3"]]
+    assert [dict(req.credentials) for (req, *_) in seen] == [SECRET] * 2
+    plain = kubermatic.KubermaticDriver(Native(account), {})
+    assert not isinstance(plain, cloud.MachineMetricsUpdate)
+    silent = to_kubermatic(Native(account), lambda _: SECRET, {}, cluster="c1")
+    await silent.set_metrics_for_machines([machine()])

@@ -26,7 +26,7 @@ from tests.manifests import shipped
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
 MACHINES = "machine,machineclass,machinesafety,machineset,machinedeployment,machineovershoot"
-KUBERMATIC = "kubermaticmachine,kubermaticmachineset,kubermaticmachinedeployment"
+KUBERMATIC = "kubermaticmachine,kubermaticmachineset,kubermaticmachinedeployment,nodecsrapprover"
 
 Rule = tuple[str, str, str, str, str]
 """Group, resource, name, namespace, verb."""
