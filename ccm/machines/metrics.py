@@ -267,7 +267,7 @@ def _labels_of(machine: Machine, machine_class: ResolvedClass) -> tuple[str, ...
 def update_machine_series(old: Machine | None, new: Machine | None, *, total: int) -> None:
     """Update the series of a machine; those of a deleted machine are removed."""
     MACHINES.set(total)
-    update_series(old, new, _machine_series)
+    _update_series(old, new, _machine_series)
 
 
 def _machine_series(obj: Machine) -> Series:
@@ -289,7 +289,7 @@ def _machine_series(obj: Machine) -> Series:
 def update_set_series(old: MachineSet | None, new: MachineSet | None, *, total: int) -> None:
     """Update the series of a set; those of a deleted set are removed."""
     SETS.set(total)
-    update_series(old, new, _set_series)
+    _update_series(old, new, _set_series)
 
 
 def update_deployment_series(
@@ -297,7 +297,7 @@ def update_deployment_series(
 ) -> None:
     """Update the series of a deployment; those of a deleted deployment are removed."""
     DEPLOYMENTS.set(total)
-    update_series(old, new, _deployment_series)
+    _update_series(old, new, _deployment_series)
 
 
 def _set_series(obj: MachineSet) -> Series:
@@ -343,8 +343,7 @@ _CONDITIONS = {"True": 1, "False": 0, "Unknown": 2}
 """Metric values of a condition's status (Gardener's MCM)."""
 
 
-def update_series(old: T | None, new: T | None, series: Callable[[T], Series]) -> None:
-    """Replace the series of an object; those that the new state lacks are removed."""
+def _update_series(old: T | None, new: T | None, series: Callable[[T], Series]) -> None:
     before, after = ({} if obj is None else series(obj) for obj in (old, new))
     for metric, labels in before.keys() - after.keys():
         metric.remove(*labels)
