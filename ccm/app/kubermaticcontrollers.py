@@ -115,9 +115,8 @@ def _make_machine(parts: Inputs, given: Any) -> Runnable:
 def _make_machine_deployment(parts: Inputs, given: Any) -> Runnable:
     from ccm.kubermatic.observer import observe_deployments
 
-    controller = make_machine_deployment(parts, given)
-    controller.tasks["metrics"] = lambda: observe_deployments(parts.caches)
-    return controller
+    observe_deployments(parts.caches)
+    return make_machine_deployment(parts, given)
 
 
 def _make_approver(parts: Inputs, _given: flags.NodeCSRApproverFlags) -> Runnable:

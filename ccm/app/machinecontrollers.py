@@ -245,7 +245,7 @@ def make_machine_set(parts: Inputs, given: flags.MachineSetFlags) -> Runnable:
     return controller
 
 
-def make_machine_deployment(parts: Inputs, given: flags.MachineDeploymentFlags) -> Controller:
+def make_machine_deployment(parts: Inputs, given: flags.MachineDeploymentFlags) -> Runnable:
     """Return the controller of MachineDeployments."""
     from ccm.controllers.machinedeployment.controller import MachineDeploymentController
 

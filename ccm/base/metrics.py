@@ -98,31 +98,38 @@ class FormerName(Collector):
             yield former
 
 
-class LabeledValues(Collector):
-    """Gauge or counter whose series have different labels, read at each scrape.
+class ScrapedMetric(Collector):
+    """Gauge or counter whose series are read from elsewhere at each scrape.
 
     Args:
         name: name of the metric.
         help_text: help text.
-        kind: `gauge` or `counter`.
+        labels: labels of every series; a series may have more.
+        is_counter: whether the values only increase.
 
     Attributes:
-        read: returns the labels and the value of each series.
+        read: returns labels and value of each series; it must not raise an error.
     """
 
-    def __init__(self, name: str, help_text: str, *, kind: str = "gauge") -> None:
-        self._name, self._help, self._kind = name, help_text, kind
+    def __init__(
+        self, name: str, help_text: str, labels: Sequence[str] = (), *, is_counter: bool = False
+    ) -> None:
         self.read: Callable[[], Iterable[tuple[Mapping[str, str], float]]] = lambda: ()
-        if kind == "counter":
+        self._name, self._help, self._labelnames = name, help_text, labels
+        if is_counter:
             _PLAIN_COUNTERS.add(name)
         REGISTRY.register(self)
 
+    def describe(self) -> Iterator[Metric]:
+        """Yield the metric without series."""
+        yield Metric(self._name, self._help, "gauge")
+
     def collect(self) -> Iterator[Metric]:
-        """Yield the series; one with the value 0 if there is none."""
-        family = Metric(self._name, self._help, "gauge")
-        for labels, value in self.read() or [({}, 0)]:
-            family.add_sample(self._name, dict(labels), value)
-        yield family
+        """Yield the metric."""
+        for family in self.describe():
+            for labels, value in self.read():
+                family.add_sample(self._name, dict(labels), value)
+            yield family
 
 
 def exposition(registry: CollectorRegistry = REGISTRY) -> bytes:

@@ -61,8 +61,6 @@ class NodeCSRApprover:
         """Name of a node -> keys of the Machines that name it."""
         self._pending: dict[str, set[str]] = {}
         """Name of a user -> names of its pending requests."""
-        self._refusals: dict[str, tuple[str, str]] = {}
-        """Name of a pending request -> its UID, and the logged reason why it was not approved."""
         self._log = log.logger(NAME)
         self.controller = Controller(
             NAME,
@@ -89,10 +87,13 @@ class NodeCSRApprover:
         try:
             node = certificates.requesting_node(request, self._signer)
             names = await asyncio.to_thread(certificates.requested_names, request)
-            machines = self._machines_of(node)
+            named = map(self._machines.get, sorted(self._by_node.get(node, ())))
+            machines = [one for one in named if one is not None and not self._is_ignored(one)]
             machine = certificates.check_names(names, machines)
         except certificates.RequestRefused as refusal:
-            self._report(request, node, str(refusal), is_ours=bool(machines))
+            # Nodes without a Machine, such as those of the control plane, have other approvers.
+            level = self._log.warning if machines else self._log.info
+            level("certificate request not approved", node=node, reason=str(refusal))
             return DONE
         text = f"the names in the request are those of Machine {machine.key}"
         written = await self._write.change(
@@ -101,22 +102,6 @@ class NodeCSRApprover:
         if written.changed:
             self._log.info("certificate request approved", node=node, machine=machine.key)
         return DONE
-
-    def _machines_of(self, node: str) -> list[Machine]:
-        machines = (self._machines.get(key) for key in sorted(self._by_node.get(node, ())))
-        return [one for one in machines if one is not None and not self._is_ignored(one)]
-
-    def _report(
-        self, request: CertificateSigningRequest, node: str, reason: str, *, is_ours: bool
-    ) -> None:
-        """Log why a request was not approved, once for each reason."""
-        refusal = request.uid, reason
-        if request.name not in self._requests or self._refusals.get(request.name) == refusal:
-            return
-        self._refusals[request.name] = refusal
-        # Nodes without a Machine, such as those of the control plane, have other approvers.
-        level = self._log.warning if is_ours else self._log.info
-        level("certificate request not approved", node=node, reason=reason)
 
     # --- the caches ---------------------------------------------------------------------------
 
@@ -146,9 +131,8 @@ class NodeCSRApprover:
         for request, is_gone in ((old, True), (new, not is_pending)):
             if request is not None:
                 _update(self._pending, request.spec.username, request.name, is_gone=is_gone)
-                if not is_pending:
-                    self._refusals.pop(request.name, None)
-        return is_pending
+        # A resync would only repeat the log line.
+        return is_pending and old is not new
 
 
 def _update(index: dict[str, set[str]], name: str, key: str, *, is_gone: bool) -> None:

@@ -7,20 +7,18 @@ from ccm.base import metrics
 WORKERS = metrics.gauge(
     "machine_controller_workers", "Maximum number of Machines that are reconciled concurrently."
 )
-FAILURES = metrics.LabeledValues(
+FAILURES = metrics.ScrapedMetric(
     "machine_controller_errors_total",
     "Failed reconciles of Machines, MachineSets and MachineDeployments of Kubermatic's API.",
-    kind="counter",
+    is_counter=True,
 )
-MACHINES = metrics.LabeledValues(
-    "machine_controller_machines_total",
-    "Number of Machines, by kubelet version, provider, operating system, and labels of the "
-    "provider.",
+MACHINES = metrics.ScrapedMetric(
+    "machine_controller_machines_total", "Number of Machines, also by labels of the provider."
 )
-CREATED = metrics.gauge(
+CREATED = metrics.ScrapedMetric(
     "machine_controller_machine_created", "Creation time of a Machine (Unix time).", ["machine"]
 )
-DELETED = metrics.gauge(
+DELETED = metrics.ScrapedMetric(
     "machine_controller_machine_deleted",
     "Time of the deletion request of a Machine that still exists (Unix time).",
     ["machine"],
@@ -37,7 +35,7 @@ DEPROVISIONING = metrics.histogram(
     buckets=_BUCKETS,
 )
 REPLICAS = {
-    field: metrics.gauge(
+    field: metrics.ScrapedMetric(
         f"machine_deployment_{name}", f"{text} of a MachineDeployment.", ["name", "namespace"]
     )
     for field, name, text in (

@@ -50,18 +50,15 @@ def requesting_node(obj: CertificateSigningRequest, signer: str) -> str:
         RequestRefused: signer, user, groups or usages are not those of a kubelet's request.
     """
     spec = obj.spec
-    if spec.signer_name != signer:
-        raise RequestRefused(f"spec.signerName is {spec.signer_name!r}; it must be {signer!r}")
-    node = spec.username.removeprefix(USER_PREFIX)
-    if not node or node == spec.username:
-        text = f"spec.username is {spec.username!r}; it must be {USER_PREFIX!r} and a node's name"
-        raise RequestRefused(text)
-    if missing := _GROUPS.difference(spec.groups or ()):
-        raise RequestRefused(f"spec.groups lacks {_listed(missing)}")
-    usages = set(spec.usages or ())
-    if _SERVER_AUTH not in usages or not usages <= _USAGES:
-        text = f"spec.usages is {sorted(usages)}; it must contain {_SERVER_AUTH!r}, and only"
-        raise RequestRefused(f"{text} {_listed(_USAGES)}")
+    given = f"spec.signerName is {spec.signer_name!r}"
+    _require(spec.signer_name == signer, f"{given}; it must be {signer!r}")
+    node, given = spec.username.removeprefix(USER_PREFIX), f"spec.username is {spec.username!r}"
+    is_node = node not in ("", spec.username)
+    _require(is_node, f"{given}; it must be {USER_PREFIX!r} and the name of a node")
+    missing, usages = _GROUPS.difference(spec.groups or ()), {*(spec.usages or ())}
+    _require(not missing, f"spec.groups lacks {_listed(missing)}")
+    given = f"spec.usages is {_listed(usages) or 'empty'}; it must contain {_SERVER_AUTH!r}"
+    _require(_SERVER_AUTH in usages <= _USAGES, f"{given}, and only {_listed(_USAGES)}")
     return node
 
 
@@ -79,9 +76,7 @@ def requested_names(obj: CertificateSigningRequest) -> frozenset[IP | str]:
 
     block = _PEM.fullmatch(obj.spec.request)
     if block is None:
-        raise RequestRefused(
-            "spec.request must be one PEM block of the type CERTIFICATE REQUEST, and nothing else"
-        )
+        raise RequestRefused("spec.request must be one PEM block CERTIFICATE REQUEST, no more")
     try:
         content = base64.b64decode(b"".join(block[1].split()), validate=True)
         request = x509.load_der_x509_csr(content)
@@ -96,15 +91,14 @@ def requested_names(obj: CertificateSigningRequest) -> frozenset[IP | str]:
         ]
     except Exception as error:  # the bytes are untrusted
         raise RequestRefused(f"spec.request cannot be parsed: {error}") from error
-    if not is_signed:
-        raise RequestRefused("spec.request is not signed with its own key")
+    _require(is_signed, "spec.request is not signed with its own key")
     user = {(NameOID.COMMON_NAME, obj.spec.username), (NameOID.ORGANIZATION_NAME, _ORGANIZATION)}
-    if len(subject) != len(user) or set(subject) != user:
-        text = f"spec.request is for {_shown(request.subject.rfc4514_string())}; it must be for"
-        raise RequestRefused(f"{text} 'CN={obj.spec.username},O={_ORGANIZATION}'")
-    if attributes not in ([], [_EXTENSION_REQUEST]):
-        # Parsers disagree on which of several attributes with extensions counts.
-        raise RequestRefused("spec.request must have no attribute but one with extensions")
+    given = f"spec.request is for {_listed([request.subject.rfc4514_string()])}"
+    is_user = len(subject) == len(user) and set(subject) == user
+    _require(is_user, f"{given}; it must be for 'CN={obj.spec.username},O={_ORGANIZATION}'")
+    # Parsers disagree on which of several attributes with extensions counts.
+    is_clear = attributes in ([], [_EXTENSION_REQUEST])
+    _require(is_clear, "spec.request must have no attribute but one with extensions")
     names: set[IP | str] = set()
     for alternative in alternatives:
         match alternative:
@@ -113,10 +107,9 @@ def requested_names(obj: CertificateSigningRequest) -> frozenset[IP | str]:
             case x509.IPAddress(value=address):
                 names.add(parse_ip(str(address)) or str(address))
             case _:
-                text = f"spec.request has a name of the type {type(alternative).__name__}; it must"
-                raise RequestRefused(f"{text} have only DNS names and IP addresses")
-    if not names:
-        raise RequestRefused("spec.request must have a DNS name or an IP address")
+                kind = type(alternative).__name__
+                raise RequestRefused(f"spec.request has a {kind}; only DNS names and IPs may be")
+    _require(bool(names), "spec.request must have a DNS name or an IP address")
     return frozenset(names)
 
 
@@ -131,24 +124,24 @@ def check_names(names: frozenset[IP | str], machines: Sequence[Machine]) -> Mach
         RequestRefused: there is no such Machine or more than one, or a name is neither the node's
             name nor an address of the Machine.
     """
-    if len(machines) != 1:
-        shown = _listed(machine.key for machine in machines) or "no Machine"
-        raise RequestRefused(f"the node must be named by one Machine; it is named by {shown}")
+    shown = _listed(machine.key for machine in machines) or "no Machine"
+    _require(len(machines) == 1, f"one Machine must name the node; it is named by {shown}")
     (machine,) = machines
     addresses = (address.address for address in machine.status.addresses)
     own = {parse_ip(text) or text.lower() for text in (machine.node_name, *addresses)}
-    if foreign := names - own:
-        text = f"{_listed(map(str, foreign))} in spec.request is neither the node's name nor an"
-        raise RequestRefused(f"{text} address in the status of Machine {machine.key}")
+    foreign, where = names - own, f"address in the status of Machine {machine.key}"
+    text = f"{_listed(map(str, foreign))} in spec.request is neither the node's name nor an {where}"
+    _require(not foreign, text)
     return machine
 
 
+def _require(is_met: bool, message: str) -> None:
+    if not is_met:
+        raise RequestRefused(message)
+
+
 def _listed(names: Iterable[str]) -> str:
-    """Return sorted names as text, only the first ones if there are many."""
+    """Return sorted names as text: only the first ones, and the beginning of each."""
     ordered = sorted(names)
     more = f" and {len(ordered) - _MAX_NAMES} more" if len(ordered) > _MAX_NAMES else ""
-    return ", ".join(map(_shown, ordered[:_MAX_NAMES])) + more
-
-
-def _shown(text: str) -> str:
-    return repr(text[:_MAX_LENGTH])
+    return ", ".join(repr(name[:_MAX_LENGTH]) for name in ordered[:_MAX_NAMES]) + more

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ccm.model.meta import KubeObject, ObjectMeta, Wire
-
-
-class RequestCondition(Wire, frozen=True, kw_only=True):
-    """Condition of a request; only its type, such as `Approved`."""
-
-    type: str = ""
 
 
 class RequestSpec(Wire, frozen=True, kw_only=True):
@@ -30,9 +26,9 @@ class RequestSpec(Wire, frozen=True, kw_only=True):
 
 
 class RequestStatus(Wire, frozen=True, kw_only=True):
-    """Decision about a request."""
+    """Decision about a request; the conditions are not decoded further."""
 
-    conditions: list[RequestCondition] | None = None
+    conditions: list[Any] | None = None
 
 
 class CertificateSigningRequest(KubeObject, frozen=True, kw_only=True):

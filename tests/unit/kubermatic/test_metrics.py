@@ -59,10 +59,8 @@ class Observed(Kubermatic):
         return controller
 
     def _machinedeployment(self, shared: SharedComponents, client: Any) -> Runnable:
-        controller = super()._machinedeployment(shared, client)
-        assert isinstance(controller, Controller)
-        controller.tasks["metrics"] = lambda: observe_deployments(shared.caches)
-        return controller
+        observe_deployments(shared.caches)
+        return super()._machinedeployment(shared, client)
 
 
 def sample(metric: str, **labels: str) -> float | None:
