@@ -1,15 +1,13 @@
 """Approves the certificate requests of kubelets for their serving certificates.
 
 A request is compared with the Machine of its node (`ccm.machines.serving_certificates`). A request
-that does not match is left to other approvers: it is never denied. It is compared again when the
-Machines of its node change, because the addresses of a Machine may be stored after the kubelet
-sent the request.
+that does not match is left to other approvers: it is never denied. A change of the node's Machine
+starts another comparison: its addresses may be stored after the kubelet sent the request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 
 from ccm.base import log
 from ccm.kube.client import Client
@@ -41,7 +39,6 @@ class NodeCSRApprover:
         requests: informer of all CertificateSigningRequests.
         client: client of the cluster that the nodes join.
         signer: name of the signer of kubelets' serving certificates.
-        rng: source of jitter.
     """
 
     def __init__(
@@ -51,12 +48,11 @@ class NodeCSRApprover:
         requests: Informer[CertificateSigningRequest],
         client: Client,
         signer: str,
-        rng: random.Random | None = None,
     ) -> None:
         self._machines, self._is_ignored = caches.machines.store, caches.codec.is_ignored
         self._requests, self._signer = requests.store, signer
         resource = client.resource(CERTIFICATE_REQUESTS)
-        self._write = ObjectWriter(resource, strategic=False, rng=rng)
+        self._write = ObjectWriter(resource, strategic=False)
         self._by_node: dict[str, set[str]] = {}
         """Name of a node -> keys of the Machines that name it."""
         self._pending: dict[str, set[str]] = {}
@@ -71,7 +67,6 @@ class NodeCSRApprover:
                 Watch(informer=caches.machines, changed=self._machine_changed),
                 Watch(informer=requests, changed=self._request_changed),
             ],
-            rng=rng,
         )
 
     async def sync(self, key: str) -> ReconcileResult:
