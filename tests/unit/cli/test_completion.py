@@ -145,7 +145,7 @@ LINES = [
     ("cloud-controller-manager --leader-elect=f", "--leader-elect=false"),
     ("machine-controller --target-kubec", "--target-kubeconfig="),
     ("machine-controller-manager --safety-u", "--safety-up="),
-    ("cloud-controller-manager --controllers=node", "--controllers=node-route-controller"),
+    ("cloud-controller-manager --controllers=node-r", "--controllers=node-route-controller"),
     (
         "cloud-controller-manager --controllers=node-route-controller,serv",
         "--controllers=node-route-controller,service-lb-controller",
