@@ -9,7 +9,7 @@ concurrent changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ccm.model.meta import KubeObject
@@ -107,3 +107,27 @@ def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
         else:
             patch[key] = new
     return patch
+
+
+def json_patch(before: Any, after: Any, path: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the operations of a JSON Patch (RFC 6902) that turn one JSON value into another.
+
+    Objects are compared field by field; other values, also lists, are replaced as a whole.
+
+    Args:
+        before: the value.
+        after: the value that results from the patch.
+        path: JSON Pointer of the value; empty = the document.
+    """
+    if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
+        if before != after:
+            yield {"op": "replace", "path": path, "value": after}
+        return
+    for name in {**before, **after}:
+        place = f"{path}/{name.replace('~', '~0').replace('/', '~1')}"
+        if name not in after:
+            yield {"op": "remove", "path": place}
+        elif name not in before:
+            yield {"op": "add", "path": place, "value": after[name]}
+        else:
+            yield from json_patch(before[name], after[name], place)

@@ -1,4 +1,4 @@
-"""Validating admission webhooks: the `admission.k8s.io/v1` format, an HTTP handler, and a webhook.
+"""Admission webhooks: the `admission.k8s.io/v1` format, an HTTP handler, and a webhook.
 
 A webhook is a name and a coroutine function from an `AdmissionRequest` to an `AdmissionResponse`.
 `Webhooks` serves webhooks over HTTP. `ServiceAnnotations` is a webhook that checks the annotations
@@ -12,7 +12,7 @@ import difflib
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -76,12 +76,14 @@ class AdmissionResponse:
         code: HTTP status for the client if the write is denied.
         warnings: warnings for the client, also for an allowed write; an API server truncates long
             warnings.
+        patch: JSON Patch operations that the API server applies to the object of an allowed write.
     """
 
     allowed: bool
     message: str = ""
     code: int = FORBIDDEN
     warnings: Sequence[str] = ()
+    patch: Sequence[Mapping[str, Any]] = ()
 
 
 ALLOWED = AdmissionResponse(allowed=True)
@@ -128,6 +130,8 @@ class _Response(Wire, frozen=True, kw_only=True):
     allowed: bool
     status: _ResponseStatus | None = None
     warnings: list[str] | None = None
+    patch_type: str | None = None
+    patch: bytes | None = None
 
 
 class _AdmissionReviewResponse(Wire, frozen=True, kw_only=True):
@@ -174,6 +178,9 @@ def encode(request: AdmissionRequest, answer: AdmissionResponse) -> bytes:
                 allowed=answer.allowed,
                 status=status,
                 warnings=list(map(mask_for_api, answer.warnings)) or None,
+                patch_type="JSONPatch" if answer.patch else None,
+                # JSON has the bytes as base64.
+                patch=msgspec.json.encode(answer.patch) if answer.patch else None,
             ),
         )
     )
