@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ccm.cloud.errors import InvalidArgument
-from ccm.cloud.kubermatic import ErrorReason
+from ccm.cloud.kubermatic import ErrorReason, OperatingSystem
 from ccm.kube.resources import ResourceKind
 from ccm.kubermatic import names
 from ccm.kubermatic import types as documents
@@ -29,6 +29,7 @@ from ccm.machines import reasons
 from ccm.machines.codec import Codec
 from ccm.machines.documents import (
     annotations_of,
+    as_string_map,
     new_set,
     restored_template,
     to_plain,
@@ -211,7 +212,7 @@ class KubermaticCodec(Codec):
                 "annotations": dict(annotations_of(template)),
                 "ownerReferences": [to_plain(reference)],
             },
-            "spec": to_plain(template.spec),
+            "spec": label_operating_system(to_plain(template.spec)),
         }
 
     def push_patch(self, obj: Machine, owner: MachineSet) -> Patch | None:  # noqa: ARG002
@@ -277,6 +278,19 @@ def _fill(text: bytes, name: str) -> bytes:
     for placeholder in (_PLACEHOLDER, quote(_PLACEHOLDER)):
         text = text.replace(placeholder.encode(), name.encode())
     return _BLANK.sub(b"", text)
+
+
+def label_operating_system(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the spec of a new Machine with the label of its operating system for the Node.
+
+    A label that is set stays; an unknown operating system gets no label.
+    """
+    system = (spec.get("providerSpec", {}).get("value") or {}).get("operatingSystem")
+    if system not in tuple(OperatingSystem):
+        return spec
+    metadata = spec.get("metadata") or {}
+    labels = {names.LABEL_OPERATING_SYSTEM: system, **as_string_map(metadata.get("labels"))}
+    return {**spec, "metadata": {**metadata, "labels": labels}}
 
 
 def _error_reason(status: MachineStatus) -> str | None:

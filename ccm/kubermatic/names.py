@@ -40,7 +40,7 @@ LABEL_TEMPLATE_HASH = "machine-template-hash"
 """Hash of the template: on a MachineSet, in its selector and template, and on its Machines."""
 
 LABEL_OPERATING_SYSTEM = "v1.machine-controller.kubermatic.io/operating-system"
-"""On a Node: operating system of its Machine; set in `spec.metadata.labels` by the webhook."""
+"""On a Node: operating system of its Machine; set in `spec.metadata.labels` of a new Machine."""
 
 # --- annotations ----------------------------------------------------------------------------------
 

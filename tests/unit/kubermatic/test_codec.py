@@ -298,6 +298,7 @@ def test_templates_are_equal_without_the_hash_and_empty_fields() -> None:
     assert other.template.essence != of_go.template.essence
 
 
+@pytest.mark.row("kubermatic-webhook-18")
 def test_new_set_and_machine_have_the_template() -> None:
     name = SetName(name="web-abc", hash="abc", collisions=0)
     making = SetCreation(name=name, replicas=2, annotations={"x": "y"})
@@ -314,6 +315,7 @@ def test_new_set_and_machine_have_the_template() -> None:
     assert made.template.essence == owner_of_set.template.essence
     assert whole["metadata"]["labels"] == made.labels
     assert whole["spec"]["providerSpec"] == {"value": VALUE}
+    assert whole["spec"]["metadata"] == {"labels": {names.LABEL_OPERATING_SYSTEM: "ubuntu"}}
 
 
 def test_counts_are_written_only_when_they_change() -> None:

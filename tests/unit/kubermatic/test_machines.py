@@ -142,6 +142,7 @@ async def test_deployment_creates_scales_rolls_and_deletes() -> None:
         node = world.node_object(name)
         assert node["metadata"]["labels"] == {
             names.LABEL_OWNED_BY: first["metadata"]["uid"],
+            names.LABEL_OPERATING_SYSTEM: "ubuntu",
             "zone": "a",
         }
         assert node["metadata"]["annotations"] == {names.ANNOTATION_NODE_MACHINE: f"default/{name}"}
