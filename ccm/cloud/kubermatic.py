@@ -380,7 +380,9 @@ class KubermaticProvider(Protocol):
         """Return a copy of the spec with the provider's defaults.
 
         Called by the admission webhook when a Machine is created or the template of a
-        MachineDeployment changes. The result is stored.
+        MachineDeployment changes. The result is stored. A webhook reads no Secrets and ConfigMaps:
+        the resolver raises `Unimplemented` for a reference, and if the provider passes it on, the
+        spec is stored without defaults.
 
         Raises:
             TerminalError: the spec is invalid; the request is denied.
@@ -706,6 +708,18 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
         with _cloud_errors(machine, req):
             await invoke(provider.migrate_uid, machine, req.identity.uid)
 
+    def add_defaults(self, spec: Mapping[str, Any], kubelet_version: str) -> Mapping[str, Any]:
+        """See `KubermaticDefaults.add_defaults`."""
+        given = KubermaticMachineSpec(
+            provider_spec=deepcopy(dict(spec)), kubelet_version=kubelet_version
+        )
+        try:
+            provider = self.spi(Resolver(_refuse_lookup, self._environ))
+            return provider.add_defaults(given).provider_spec or {}
+        except Exception as error:  # noqa: BLE001 - a provider may raise anything
+            failure = _to_cloud_error(error)
+            raise failure from failure.__cause__
+
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
         """See `MachineMetrics.machine_metrics_labels`."""
         machine = KubermaticMachine(name="", spec=KubermaticMachineSpec(provider_spec=spec))
@@ -751,6 +765,10 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
     def name_of(self, req: MachineRequest) -> str:
         """Return the name of the provider in a request's spec."""
         return str(req.provider_spec.get("cloudProvider", "")) or next(iter(self.provider_names))
+
+
+def _refuse_lookup(reference: Reference) -> Mapping[str, bytes] | None:
+    raise errors.Unimplemented(f"{reference} is not read by a webhook")
 
 
 _PHASES = {
@@ -822,6 +840,20 @@ def _to_cloud_error(error: Exception) -> errors.CloudError:
 
 
 # --- from a driver to a provider ----------------------------------------------------------------
+
+
+@runtime_checkable
+class KubermaticDefaults(Protocol):
+    """Optional interface of the driver `Cloud.kubermatic`: defaults of provider specs."""
+
+    def add_defaults(self, spec: Mapping[str, Any], kubelet_version: str) -> Mapping[str, Any]:
+        """Return `spec.providerSpec.value` of a machine with the provider's defaults; no I/O.
+
+        Raises:
+            Unimplemented: the defaults depend on a Secret or ConfigMap.
+            TerminalError: the spec is invalid.
+            CloudError: the spec is invalid.
+        """
 
 
 @runtime_checkable
@@ -959,6 +991,18 @@ class KubermaticDriver(Driver[Any]):
     async def migrate_uid(self, req: MachineRequest, former: str) -> None:
         """See `KubermaticSpecs.migrate_uid`."""
         await self.spi.migrate_uid(self.converted(req), former)
+
+    def add_defaults(
+        self,
+        spec: Mapping[str, Any],
+        kubelet_version: str,  # noqa: ARG002
+    ) -> Mapping[str, Any]:
+        """See `KubermaticDefaults.add_defaults`; fields without a new value stay as they are."""
+        config = decode_config(spec)
+        before = encode_config(config)
+        after = encode_config(self.spi.add_kubermatic_defaults(config))
+        kept = {name: value for name, value in spec.items() if name not in before or name in after}
+        return kept | {name: after[name] for name in after if after[name] != before.get(name)}
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
         """See `MachineMetrics.machine_metrics_labels`."""
