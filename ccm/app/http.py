@@ -5,7 +5,8 @@ Its port is bound first, so that the process exits at once if the port is in use
 the cluster's authentication settings are loaded while the daemon starts.
 
 The webhook `service-annotations` checks the annotations of Services against
-`Cloud.service_annotation_schema`, the schema that the provider declares. To add a webhook, add its
+`Cloud.service_annotation_schema`, the schema that the provider declares. The webhook
+`kubermatic-machines` is `ccm.kubermatic.webhook`. To add a webhook, add its
 name to `options.controllers.WEBHOOKS` and its factory to `_FACTORIES`. Standbys serve webhooks too,
 once their provider is open. Until then, an API server with `failurePolicy: Ignore` admits every
 Service.
@@ -375,8 +376,11 @@ def unserved_reason(options: Options) -> str:
 
 
 def _requested_webhooks(options: Options) -> tuple[str, ...]:
+    off = controllers.WEBHOOKS_OFF_BY_DEFAULT
     return tuple(
-        name for name in controllers.WEBHOOKS if controllers.is_enabled(name, options.webhooks)
+        name
+        for name in controllers.WEBHOOKS
+        if controllers.is_enabled(name, options.webhooks, off_by_default=off)
     )
 
 
@@ -439,6 +443,14 @@ def _service_annotations(options: Options, cloud: Callable[[], Cloud]) -> admiss
     return ServiceAnnotations(schema, concerns)
 
 
+def _kubermatic_machines(options: Options, cloud: Callable[[], Cloud]) -> admission.Handler:
+    # Imported only if enabled: the package `cryptography` needs 14 MiB.
+    from ccm.kubermatic.webhook import MachineWebhook
+
+    return MachineWebhook(cloud, options.kubernetes_version_constraints)
+
+
 _FACTORIES: Mapping[str, Callable[[Options, Callable[[], Cloud]], admission.Handler]] = {
-    controllers.SERVICE_ANNOTATIONS: _service_annotations
+    controllers.SERVICE_ANNOTATIONS: _service_annotations,
+    controllers.KUBERMATIC_MACHINES: _kubermatic_machines,
 }

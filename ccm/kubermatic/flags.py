@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ccm.base.flags import FlagSection, not_negative
+from ccm.kubermatic import versions
 
 SECTION = FlagSection("kubermatic machines", ours=True)
 
@@ -26,6 +27,13 @@ class KubermaticFlags:
         "Value of the label machine.k8s.io/controller of the Machines to manage; other Machines "
         "are ignored. Empty means Machines without the label. Kubermatic's machine-controller "
         "calls it -name.",
+    )
+    kubernetes_version_constraints: str = SECTION.flag(
+        ">=0.0.0",
+        "Versions of the kubelet that the webhook kubermatic-machines admits: comparisons with =, "
+        "!=, <, <=, > or >=, separated by commas if all of them must hold and by || if one is "
+        "enough, such as >=1.33.0,<1.37.0.",
+        check=versions.constraints_fault,
     )
 
 

@@ -84,8 +84,14 @@ ALL = "*"
 SERVICE_ANNOTATIONS = "service-annotations"
 """The webhook that checks the annotations of Services."""
 
-WEBHOOKS = (SERVICE_ANNOTATIONS,)
+KUBERMATIC_MACHINES = "kubermatic-machines"
+"""The webhook that sets defaults in Kubermatic's Machines and MachineDeployments."""
+
+WEBHOOKS = (SERVICE_ANNOTATIONS, KUBERMATIC_MACHINES)
 """Names that `--webhooks` accepts. Never change a name: registered webhook URLs contain it."""
+
+WEBHOOKS_OFF_BY_DEFAULT = (KUBERMATIC_MACHINES,)
+"""Webhooks that `*` does not enable, as it does not enable the controllers of these objects."""
 
 
 def canonical(name: str) -> str:

@@ -26,6 +26,7 @@ from ccm.cloud.errors import Unauthenticated
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import StaticCredentials, TlsSettings, bearer
 from ccm.kube.transport import Transport
+from ccm.kubermatic import names as kubermatic
 from ccm.runtime.object_status import ExplainResponse
 from ccm.sandbox import process
 from ccm.sandbox.realserver import write_kubeconfig
@@ -182,13 +183,35 @@ def parsed(*words: str) -> options.Options:
         ([GATE, "--webhooks=service-annotations"], ("service-annotations",)),
         ([GATE, "--webhooks=-service-annotations,*"], ()),
         ([GATE, "--webhooks=*", "--webhook-secure-port=0"], ()),
+        ([GATE, "--webhooks=kubermatic-machines"], ("kubermatic-machines",)),
     ],
-    ids=["neither", "gate alone", "list alone", "all", "by name", "left out", "no port"],
+    ids=["neither", "gate alone", "list alone", "all", "by name", "left out", "no port", "off"],
 )
 def test_webhooks_need_the_feature_gate_the_list_and_a_port(
     words: list[str], expected: tuple[str, ...]
 ) -> None:
     assert http.enabled_webhooks(parsed(*words)) == expected
+
+
+async def test_kubermatic_webhook_uses_the_constraints_of_the_flag() -> None:
+    make = http._FACTORIES[controllers.KUBERMATIC_MACHINES]
+    flag = "--kubernetes-version-constraints=>=1.36.0"
+    kind = admission.GroupVersionKind(
+        group=kubermatic.GROUP, version=kubermatic.VERSION, kind="Machine"
+    )
+    value = {"cloudProvider": "aws", "operatingSystem": "ubuntu"}
+    body = {"spec": {"providerSpec": {"value": value}, "versions": {"kubelet": "1.35.1"}}}
+    answer = await make(parsed(flag), lambda: ACME)(
+        admission.AdmissionRequest(
+            uid="u",
+            kind=kind,
+            operation=admission.CREATE,
+            object=msgspec.Raw(msgspec.json.encode({"metadata": {"name": "m"}, **body})),
+        )
+    )
+
+    assert not answer.allowed
+    assert flag in answer.message
 
 
 async def asked(text: str, **spec: Any) -> admission.AdmissionResponse:
