@@ -22,6 +22,7 @@ SEPARATE_ACCOUNTS = MANIFESTS / "components" / "service-account-credentials"
 MACHINES = MANIFESTS / "components" / "machines"
 TOKENS = MANIFESTS / "components" / "bootstrap-tokens"
 KUBERMATIC = MANIFESTS / "components" / "kubermatic"
+KUBERMATIC_WEBHOOK = MANIFESTS / "components" / "kubermatic-webhook"
 TOKENS_POLICY = TOKENS / "policy" / "policy.yaml"
 MACHINE_RIGHTS = (MACHINES / "rbac.yaml", TOKENS_POLICY, TOKENS / "rbac.yaml")
 """Rights of the daemon for Machines, and the policy that limits them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 
 from ccm.app import options, shutdown
+from ccm.app.http import enabled_webhooks
 from ccm.app.machines.commands import MACHINE_CONTROLLER, MACHINE_CONTROLLER_MANAGER
 from ccm.app.options import FLAGS, Options, controllers, migration
+from ccm.kubermatic import codec, names
+from ccm.machines.flags import ACCOUNT
 from ccm.model.names import TAINT_UNINITIALIZED
 from tests.manifests import shipped
 from tests.manifests.shipped import MANIFESTS, Object
@@ -102,6 +106,42 @@ def test_rbac_names_the_service_accounts_of_the_controllers() -> None:
     ]
 
     assert set(right.names) == {one.client for one in controllers.MANIFESTS}
+
+
+def test_kubermatic_webhook_is_registered_as_the_daemon_serves_it(tmp_path: Path) -> None:
+    components = (shipped.KUBERMATIC, shipped.KUBERMATIC_WEBHOOK)
+    folder = shipped.overlay(tmp_path, components=components)
+    objects = shipped.parsed(shipped.kustomized(tmp_path, folder))
+    pod = shipped.only(objects, "Deployment")["spec"]["template"]["spec"]
+    given = options.parse(pod["containers"][0]["args"])
+    (hook,) = shipped.only(objects, "MutatingWebhookConfiguration")["webhooks"]
+    place = hook["clientConfig"]["service"]
+    (service,) = [one for one in objects if one["metadata"]["name"] == place["name"]]
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    mounts = {one["mountPath"]: one["name"] for one in pod["containers"][0]["volumeMounts"]}
+
+    assert enabled_webhooks(given) == (controllers.KUBERMATIC_MACHINES,)
+    assert place["path"] == f"/{controllers.KUBERMATIC_MACHINES}"
+    assert [one["targetPort"] for one in service["spec"]["ports"]] == [given.webhook_secure_port]
+    assert service["spec"]["selector"] == SPEC["selector"]["matchLabels"]
+    for file in (given.webhook_tls_cert_file, given.webhook_tls_private_key_file):
+        assert "secret" in volumes[mounts[str(Path(file).parent)]]
+
+
+def test_kubermatic_webhook_is_not_asked_about_writes_of_the_daemon() -> None:
+    registered = shipped.objects(shipped.KUBERMATIC_WEBHOOK / "webhook.yaml")
+    (hook,) = shipped.only(registered, "MutatingWebhookConfiguration")["webhooks"]
+    (rule,) = hook["rules"]
+    texts = {one["name"]: one["expression"] for one in hook["matchConditions"]}
+    account = f"system:serviceaccount:{shipped.NAMESPACE}:{ACCOUNT}"
+
+    assert re.findall(r'"(.*?)"', texts["not-by-the-daemon"]) == [shipped.USER, account]
+    assert f'?"{names.ANNOTATION_BYPASS}"' in texts["spec-changed"]
+    kinds = (codec.MACHINES, codec.MACHINE_DEPLOYMENTS)
+    assert rule["resources"] == [kind.plural for kind in kinds]
+    assert (rule["apiGroups"], rule["apiVersions"]) == ([names.GROUP], [names.VERSION])
+    (namespace,) = hook["namespaceSelector"]["matchLabels"].values()
+    assert namespace == FLAGS["kubermatic-namespace"].default
 
 
 FOLDER = MANIFESTS / "machine-controller"

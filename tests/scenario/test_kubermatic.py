@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from ccm.kubermatic import crds, names
-from ccm.sandbox import realserver
+from ccm.sandbox import process, realserver
 from tests import servers
 from tests.manifests import account, shipped
-from tests.scenario import harness
+from tests.scenario import harness, test_webhook
 from tests.scenario.harness import DEFINITIONS, NODES, Environment, wait_for
 from tests.scenario.machines import vms
 
@@ -45,7 +46,9 @@ async def prepare(env: Environment) -> None:
 
         await wait_for(served, f"{one.kind.plural} are served")
     namespace = {"metadata": {"name": names.BOOTSTRAP_NAMESPACE}}
-    await env.cluster.create("/api/v1/namespaces", namespace)
+    # A namespace outlives the test that created it.
+    if await env.cluster.get(f"/api/v1/namespaces/{names.BOOTSTRAP_NAMESPACE}") is None:
+        await env.cluster.create("/api/v1/namespaces", namespace)
     if isinstance(env.server, realserver.RealServer):
         async with servers.connect(env.server) as session:
             await account.install(session, shipped.objects(shipped.KUBERMATIC / "rbac.yaml"))
@@ -125,3 +128,89 @@ async def test_kubermatic_deployment_gets_instances_and_nodes_and_leaves_nothing
     assert vms(env) == {}
     assert await env.cluster.items(NODES) == []
     assert await daemon.stop() == 0
+
+
+@pytest.mark.row("kubermatic-webhook-01")
+@pytest.mark.row("kubermatic-webhook-18")
+@pytest.mark.timeout(240)
+@servers.only_real
+async def test_webhook_defaults_and_refuses_and_no_deletion_needs_it(
+    env: harness.Environment,
+) -> None:
+    await prepare(env)
+    person, port = test_webhook.Person(env), process.pick_port()
+    daemon = await test_webhook.start(env, port, webhooks="kubermatic-machines", **FLAGS)
+    objects = f"machinedeployments.{names.GROUP}"
+    there = ("-n", NAMESPACE)
+
+    async def machines() -> list[dict[str, Any]]:
+        return await env.cluster.items(MACHINES)
+
+    async with test_webhook.registered(
+        env, person, port, shipped.KUBERMATIC_WEBHOOK / "webhook.yaml"
+    ):
+        wrong = deployment(1)
+        wrong["spec"]["template"]["spec"]["versions"]["kubelet"] = "latest"
+
+        async def refused() -> str:
+            """Return kubectl's error about an invalid deployment; empty if it is accepted."""
+            status, said = await person.does(
+                "create", "--dry-run=server", *there, "-f", "-", stdin=wrong
+            )
+            return said if status else ""
+
+        said = await wait_for(refused, "an invalid deployment is refused")
+        assert "denied the request" in said
+        assert "spec.template: spec.versions.kubelet is 'latest'; it must be a version" in said
+
+        status, said = await person.does("create", *there, "-f", "-", stdin=deployment(1))
+        assert status == 0, said
+        found = await env.cluster.get(f"{DEPLOYMENTS}/web") or {}
+        assert found["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+        value = found["spec"]["template"]["spec"]["providerSpec"]["value"]
+        assert value["operatingSystemSpec"] == {"distUpgradeOnBoot": False}
+        patch = {"spec": {"template": {"spec": {"providerSpec": {"value": {"cloudProvider": ""}}}}}}
+        wrong_change = ("patch", objects, "web", *there, "--type=merge", "-p", json.dumps(patch))
+        status, said = await person.does(*wrong_change)
+        assert status != 0
+        assert "cloudProvider is ''; it must be one of" in said
+
+        (one,) = await wait_for(machines, "the set has a machine")
+        labels = one["spec"]["metadata"]["labels"]
+        assert labels == {names.LABEL_OPERATING_SYSTEM: "ubuntu"}
+        name = one["metadata"]["name"]
+        other = '{"spec":{"versions":{"kubelet":"1.36.0"}}}'
+        change = ("patch", f"machines.{names.GROUP}", name, *there, "--type=merge", "-p", other)
+        status, said = await person.does(*change)
+        assert status != 0
+        assert "spec of a Machine is immutable, but spec.versions changed" in said
+
+        assert await daemon.stop() == 0
+        status, said = await person.does(*change)
+        assert status != 0
+        assert "failed calling webhook" in said
+        # No webhook is served, but its configuration is still there.
+        await env.start_leading(flags=FLAGS)
+        for words in (
+            ("label", objects, "web", "a=b"),
+            ("annotate", f"machines.{names.GROUP}", name, "a=b"),
+            ("scale", objects, "web", "--replicas=2"),
+        ):
+            status, said = await person.does(*words, *there)
+            assert status == 0, said
+
+        async def scaled() -> list[dict[str, Any]]:
+            found = [one for one in await machines() if one["spec"].get("providerID")]
+            return found if len(found) == 2 else []
+
+        await wait_for(scaled, "the daemon creates a machine and its instance")
+        status, said = await person.does(
+            *("delete", objects, "web", *there, "--cascade=foreground", "--timeout=60s")
+        )
+        assert status == 0, said
+
+        async def gone() -> bool:
+            return not await machines()
+
+        await wait_for(gone, "machines are gone")
+        assert vms(env) == {}

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from ccm.app.http import PAIR_NAMES, WEBHOOK_PREFIX
 from ccm.sandbox import process
 from providers.sim import balancers
 from tests import servers
 from tests.kubectl.tool import Kubectl
+from tests.manifests import shipped
 from tests.scenario.harness import Daemon, Environment, wait_for
 
-MANIFEST = Path(__file__).parents[2] / "manifests" / "webhook.yaml"
+MANIFEST = shipped.MANIFESTS / "webhook.yaml"
 PREFIX = balancers.PREFIX
 SIZE, INTERNAL = balancers.SIZE.name, balancers.INTERNAL.name
 
@@ -50,11 +50,12 @@ def service(name: str, **annotations: str) -> dict[str, Any]:
     }
 
 
-async def start(env: Environment, port: int) -> Daemon:
+async def start(env: Environment, port: int, **flags: str) -> Daemon:
     daemon = await env.start_leading(
         flags={
             "feature-gates": "CloudControllerManagerWebhook=true",
             "webhooks": "*",
+            **flags,
             "webhook-bind-address": "127.0.0.1",
             "webhook-secure-port": str(port),
             "webhook-cert-dir": str(env.folder / "certs"),
@@ -65,17 +66,20 @@ async def start(env: Environment, port: int) -> Daemon:
 
 
 @asynccontextmanager
-async def registered(env: Environment, person: Person, port: int) -> AsyncIterator[None]:
+async def registered(
+    env: Environment, person: Person, port: int, manifest: Path = MANIFEST
+) -> AsyncIterator[None]:
     """The shipped configuration, with another address of the webhook."""
-    documents = yaml.safe_load_all(MANIFEST.read_text())
-    [found] = [one for one in documents if one["kind"] == "ValidatingWebhookConfiguration"]
+    [found] = [
+        one for one in shipped.objects(manifest) if one["kind"].endswith("WebhookConfiguration")
+    ]
     authority = (env.folder / "certs" / f"{PAIR_NAMES[WEBHOOK_PREFIX]}.crt").read_bytes()
     for one in found["webhooks"]:
         one["clientConfig"] = {
             "url": f"https://127.0.0.1:{port}{one['clientConfig']['service']['path']}",
             "caBundle": base64.b64encode(authority).decode(),
         }
-    kind = "validatingwebhookconfigurations"
+    kind = f"{found['kind'].lower()}s"
     status, said = await person.does("create", "-f", "-", stdin=found)
     try:
         assert status == 0, said
