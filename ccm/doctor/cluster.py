@@ -7,13 +7,14 @@ number would make storage reject the writes of a running daemon.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from ccm.app.http import enabled_webhooks
 from ccm.app.options import gates
-from ccm.app.options.controllers import WEBHOOKS
+from ccm.app.options.controllers import KUBERMATIC_MACHINES, SERVICE_ANNOTATIONS, WEBHOOKS
 from ccm.app.provider import Misconfigured
 from ccm.controllers.service import plan
 from ccm.controllers.service.manifest import MANIFEST
@@ -38,6 +39,12 @@ from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.runtime import deletions
 from ccm.runtime.deletions import MalformedRecord, blocked_deletions
 
+_MANIFESTS = {
+    SERVICE_ANNOTATIONS: "manifests/webhook.yaml",
+    KUBERMATIC_MACHINES: "the component components/kubermatic-webhook",
+}
+"""Webhook -> the manifest with its configuration."""
+
 
 async def webhooks(case: Case) -> CheckFinding:
     """Compare registered webhooks with the flags, and check that their Services have endpoints."""
@@ -45,8 +52,8 @@ async def webhooks(case: Case) -> CheckFinding:
     registered = await _registered(case)
     if unasked := [name for name in served if name not in {name for _, name in registered}]:
         return warn(
-            f"{', '.join(unasked)}: served, but in no ValidatingWebhookConfiguration",
-            "run kubectl apply -f manifests/webhook.yaml, or remove --webhooks",
+            f"{', '.join(unasked)}: served, but in no webhook configuration",
+            f"apply {' and '.join(_MANIFESTS[name] for name in unasked)}, or remove --webhooks",
         )
     if not registered:
         return ok("no webhook is served or registered")
@@ -59,7 +66,7 @@ async def webhooks(case: Case) -> CheckFinding:
         problems.append(f"{', '.join(unserved)}: registered, but not served with these flags")
         advice.append(
             f"set --feature-gates={gates.WEBHOOK}=true and "
-            f"--webhooks={','.join(unserved)}, or delete the ValidatingWebhookConfiguration"
+            f"--webhooks={','.join(unserved)}, or delete the webhook configuration"
         )
     if empty:
         keys = {f"Service {_service(hook, 'namespace')}/{_service(hook, 'name')}" for hook in empty}
@@ -73,20 +80,20 @@ async def webhooks(case: Case) -> CheckFinding:
     ]
     if strict:
         advice.append(f"meanwhile, set failurePolicy: Ignore in {some(strict)}")
-        return fail("; ".join([*problems, "writes of LoadBalancer Services are rejected"]), *advice)
-    return warn("; ".join([*problems, "annotations of Services are not validated"]), *advice)
+        return fail("; ".join([*problems, "the writes that they check are rejected"]), *advice)
+    return warn("; ".join([*problems, "the writes that they check are not validated"]), *advice)
 
 
 async def _registered(case: Case) -> list[tuple[Any, str]]:
     """Return the registered webhooks whose URL path names a webhook of the daemon.
 
-    Each item is the webhook as in its ValidatingWebhookConfiguration, and its `--webhooks` name.
+    Each item is the webhook as in its configuration, and its `--webhooks` name.
     """
-    path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-    try:
-        configurations = await items(case.client, path)
-    except errors.NotFound:
-        return []
+    configurations: list[Any] = []
+    for kind in ("validating", "mutating"):
+        path = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"
+        with suppress(errors.NotFound):
+            configurations += await items(case.client, path)
     hooks = []
     for hook in (
         hook for configuration in configurations for hook in configuration.get("webhooks") or ()

@@ -123,7 +123,7 @@ URL = registration("Fail", url="https://daemon:10260/service-annotations")
             "service-annotations: registered, but",
         ),
         ([URL], [], (), Severity.FAIL, "service-annotations: registered, but not served"),
-        ([OTHER], [], SERVED, Severity.WARN, "service-annotations: served, but in no Validating"),
+        ([OTHER], [], SERVED, Severity.WARN, "service-annotations: served, but in no webhook"),
     ],
 )
 async def test_webhook_registrations_are_compared_with_served_webhooks(
@@ -144,6 +144,38 @@ async def test_webhook_registrations_are_compared_with_served_webhooks(
 
     assert (told.severity, told.message[: len(found)]) == (verdict, found)
     assert told.advice or verdict is Severity.OK
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_ready", "verdict", "found"),
+    [
+        ((), True, Severity.FAIL, "kubermatic-machines: registered, but not served"),
+        (("--webhooks=kubermatic-machines",), True, Severity.OK, "1 webhook registered"),
+        (("--webhooks=kubermatic-machines",), False, Severity.FAIL, "no ready replica behind"),
+    ],
+)
+async def test_mutating_webhook_is_found(
+    flags: tuple[str, ...], is_ready: bool, verdict: Severity, found: str
+) -> None:
+    registered = shipped.only(
+        shipped.objects(shipped.KUBERMATIC_WEBHOOK / "webhook.yaml"), "MutatingWebhookConfiguration"
+    )
+    endpoints = [{"conditions": {"ready": is_ready}}]
+    answers = {
+        "/mutatingwebhookconfigurations": {"items": [registered]},
+        "/namespaces/kube-system/endpointslices": {"items": [{"endpoints": endpoints}]},
+    }
+
+    told = await cluster.webhooks(case(answers, SERVED[0], *flags))
+
+    assert (told.severity, told.message[: len(found)]) == (verdict, found)
+
+
+async def test_unregistered_webhook_of_machines_names_its_component() -> None:
+    told = await cluster.webhooks(case({}, SERVED[0], "--webhooks=kubermatic-machines"))
+
+    assert told.severity is Severity.WARN
+    assert "components/kubermatic-webhook" in told.advice[0]
 
 
 # --- blocked deletions --------------------------------------------------------------------------
