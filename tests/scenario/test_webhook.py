@@ -35,6 +35,17 @@ class Person:
         """Exit status and output of one command."""
         return await asyncio.to_thread(self._kubectl.run, *words, stdin=stdin)
 
+    async def succeeds(self, *words: str, stdin: Any = None) -> None:
+        """Run a command that must succeed."""
+        status, said = await self.does(*words, stdin=stdin)
+        assert status == 0, said
+
+    async def fails(self, *words: str, stdin: Any = None) -> str:
+        """Return the error of a command that must fail."""
+        status, said = await self.does(*words, stdin=stdin)
+        assert status != 0
+        return said
+
     async def writes(self, name: str, **annotations: str) -> tuple[int, str]:
         """Create a Service; the names of annotations go without their prefix."""
         return await self.does("create", "-f", "-", stdin=service(name, **annotations))
@@ -50,17 +61,19 @@ def service(name: str, **annotations: str) -> dict[str, Any]:
     }
 
 
-async def start(env: Environment, port: int, **flags: str) -> Daemon:
-    daemon = await env.start_leading(
-        flags={
-            "feature-gates": "CloudControllerManagerWebhook=true",
-            "webhooks": "*",
-            **flags,
-            "webhook-bind-address": "127.0.0.1",
-            "webhook-secure-port": str(port),
-            "webhook-cert-dir": str(env.folder / "certs"),
-        }
-    )
+def serving_flags(env: Environment, port: int, webhooks: str = "*") -> dict[str, str]:
+    """Return the flags of a daemon that serves webhooks."""
+    return {
+        "feature-gates": "CloudControllerManagerWebhook=true",
+        "webhooks": webhooks,
+        "webhook-bind-address": "127.0.0.1",
+        "webhook-secure-port": str(port),
+        "webhook-cert-dir": str(env.folder / "certs"),
+    }
+
+
+async def start(env: Environment, port: int) -> Daemon:
+    daemon = await env.start_leading(flags=serving_flags(env, port))
     await daemon.says("serving webhooks")
     return daemon
 
