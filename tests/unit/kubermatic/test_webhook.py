@@ -170,6 +170,7 @@ def test_denial_has_the_message_and_uid_and_no_patch() -> None:
 
     assert (response["uid"], response["allowed"]) == ("u-7", False)
     assert "beos" in response["status"]["message"]
+    assert (response["status"]["code"], response["status"]["reason"]) == (403, "Forbidden")
     assert "patch" not in response
 
 
