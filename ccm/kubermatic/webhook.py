@@ -159,7 +159,8 @@ class MachineWebhook:
         document: documents.MachineSpec,
         warnings: list[str],
     ) -> Mapping[str, Any]:
-        driver, is_served = self._cloud().kubermatic, self._serves(config.cloud_provider)
+        driver: object = self._cloud().kubermatic
+        is_served = self._serves(config.cloud_provider)
         if not (is_served and isinstance(driver, KubermaticDefaults)):
             return value
         try:

@@ -548,10 +548,10 @@ class Acme:
             raise TerminalError("TooBig", "size is huge; it must be small or large")
         if config.cloud_provider_spec.get("size") == "odd":
             raise ValueError("size is odd")
-        if self.reads:
-            self.read(config.cloud_provider_spec)
         value: Any = spec.provider_spec
         value["cloudProviderSpec"]["zone"] = "north"
+        if self.reads:
+            self.read(config.cloud_provider_spec)
         return replace(spec, provider_spec=value)
 
     def read(self, native: Mapping[str, Any]) -> None:
