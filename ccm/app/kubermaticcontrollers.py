@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ccm.kube.client import Resource
     from ccm.machines.driver import SharedComponents
     from ccm.model import CustomResourceDefinition
-    from ccm.runtime.controller import Runnable
+    from ccm.runtime.controller import Controller, Runnable
 
 F = TypeVar("F", bound=flags.KubermaticFlags)
 
@@ -97,19 +97,17 @@ async def warn_of_older_crd(crds: Resource[CustomResourceDefinition]) -> None:
 
 def _make_machine(parts: Inputs, given: Any) -> Runnable:
     from ccm.kube.resources import CRDS
+    from ccm.kubermatic import metrics, observer
     from ccm.runtime.lazy import LazyController
 
+    def make() -> Controller:
+        controller = make_machine(parts, given)
+        controller.tasks["metrics"] = observer.MachineObserver(parts.shared).run
+        metrics.WORKERS.set(given.machine_concurrent_syncs)
+        return controller
+
     crds = parts.caches.client.resource(CRDS)
-    return LazyController(lambda: warn_of_older_crd(crds), lambda: make_machine(parts, given))
-
-
-def _make_machine(parts: Inputs, given: Any) -> Runnable:
-    from ccm.kubermatic import metrics, observer
-
-    controller = make_machine(parts, given)
-    controller.tasks["metrics"] = observer.MachineObserver(parts.shared).run
-    metrics.WORKERS.set(given.machine_concurrent_syncs)
-    return controller
+    return LazyController(lambda: warn_of_older_crd(crds), make)
 
 
 def _make_machine_deployment(parts: Inputs, given: Any) -> Runnable:
