@@ -5,8 +5,8 @@ with the process. Each change therefore checks the clock as late as possible. Th
 is a pause between that check and the change itself.
 
 The current guard is a context variable. Tasks, and threads that copy their caller's context,
-inherit it. A process with two leases therefore runs all work under the guard of the right lease.
-Without a guard every operation may start.
+inherit it. A process with two leases therefore runs all work under the guard of the right lease, or
+under both guards, if the work needs both leases. Without a guard every operation may start.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class LeaseGuard:
 
     def __init__(self) -> None:
         self._until = -math.inf
+        self._outer: LeaseGuard | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._operations: set[asyncio.Timeout] = set()
 
@@ -38,8 +39,13 @@ class LeaseGuard:
         """Seconds during which operations may still start; 0 or less = none."""
         return self._until - clock.monotonic()
 
-    def activate(self) -> None:
-        """Make this the guard of the current task and of tasks it starts later."""
+    def activate(self, *, nested: bool = False) -> None:
+        """Make this the guard of the current task and of tasks it starts later.
+
+        `nested`: whether the guard that was active before stays in force, so that an operation
+        needs both leases.
+        """
+        self._outer = _GUARD.get() if nested else None
         _GUARD.set(self)
 
     def extend(self, until: float) -> None:
@@ -63,16 +69,22 @@ class LeaseGuard:
         """Raise `LeaseExpired` unless operations may start."""
         if self.remaining_s <= 0:
             raise LeaseExpired("operation not started: the lease may have expired")
+        if self._outer is not None:
+            self._outer.check()
 
     def register(self, limit: asyncio.Timeout) -> None:
         """Register an operation that the lease limits; raise `LeaseExpired` if it must not
         start."""
         self.check()
         self._operations.add(limit)
+        if self._outer is not None:
+            self._outer.register(limit)
 
     def unregister(self, limit: asyncio.Timeout) -> None:
         """Unregister an operation that `register` registered."""
         self._operations.discard(limit)
+        if self._outer is not None:
+            self._outer.unregister(limit)
 
 
 _GUARD: ContextVar[LeaseGuard | None] = ContextVar("lease_guard", default=None)

@@ -137,16 +137,25 @@ class LeaseLock:
     Args:
         leases: resource of Leases.
         config: name and duration of the Lease, and the identity of this replica.
+        ended: identity of a replica that has certainly ended, so that its lease counts as expired;
+            empty = none.
     """
 
-    def __init__(self, leases: Resource[Lease], config: LeaderElectionConfig) -> None:
+    def __init__(
+        self, leases: Resource[Lease], config: LeaderElectionConfig, *, ended: str = ""
+    ) -> None:
         self._leases = leases
+        self._ended = ended
         self._namespace = config.namespace
         self._name = config.name
         self._identity = config.identity
         self._duration_s = math.ceil(config.lease_duration_s)
         self._lease: Lease | None = None
         self._record: LeaseSpec | None = None
+        self.is_renewed = False
+        """Whether the last observed change of the Lease was a renewal by its holder."""
+        self.former_holder = ""
+        """Holder from which this replica took over the lease; empty = none, or it was released."""
         self.observed_at = -math.inf
         """Monotonic time at which a change of the Lease's spec was last observed."""
         self.outcome_unknown = False
@@ -190,8 +199,11 @@ class LeaseLock:
     def observe(self, lease: Lease) -> None:
         """Record the observed state of the Lease."""
         self._lease = lease
-        record = lease.spec
-        if record != self._record:
+        record, before = lease.spec, self._record
+        if record != before:
+            self.is_renewed = (
+                before is not None and before.holder_identity == record.holder_identity
+            )
             self._record = record
             self.observed_at = clock.monotonic()
 
@@ -277,7 +289,7 @@ class LeaseLock:
         self.observe(lease)
 
     def _is_valid(self) -> bool:
-        return self.expires_at > clock.monotonic()
+        return self.expires_at > clock.monotonic() and self.holder != self._ended
 
     def _claim(self, old: LeaseSpec | None) -> LeaseSpec:
         """Return the spec that makes this replica the holder.
@@ -293,6 +305,7 @@ class LeaseLock:
                 with contextlib.suppress(ValueError):
                     acquired = format_micro_time(parse_time(old.acquire_time or ""))
             else:
+                self.former_holder = old.holder_identity or ""
                 transitions = min(transitions + 1, _MAX_TRANSITIONS)
         return LeaseSpec(
             holder_identity=self._identity,
@@ -341,7 +354,15 @@ _master_status = metrics.gauge(
 
 
 class LostLease(Exception):
-    """The leader could not renew its lease; another replica may lead now."""
+    """The leader could not renew its lease; another replica may lead now.
+
+    Attributes:
+        lease: namespace and name of the Lease.
+    """
+
+    def __init__(self, message: str, *, lease: str) -> None:
+        super().__init__(message)
+        self.lease = lease
 
 
 class LeaderElector:
@@ -359,6 +380,8 @@ class LeaderElector:
         before_release: awaited after the work has ended and before the lease is released. It must
             have a time limit, because a successor waits meanwhile. If it returns False, some work
             has not ended, and the lease is left to expire instead.
+        on_rival: called with the holder when another holder renews the lease; once for each holder.
+        ended: as for `LeaseLock`.
         rng: source of jitter.
     """
 
@@ -371,6 +394,8 @@ class LeaderElector:
         on_renewed: Callable[[float], object],
         on_lost: Callable[[], object],
         before_release: Callable[[], Awaitable[bool]],
+        on_rival: Callable[[str], object] = lambda _holder: None,
+        ended: str = "",
         rng: random.Random | None = None,
     ) -> None:
         self._leases = leases
@@ -379,15 +404,16 @@ class LeaderElector:
         self._on_renewed = on_renewed
         self._on_lost = on_lost
         self._before_release = before_release
+        self._on_rival = on_rival
         self._rng = rng or random.Random()
         self._log = logger("leader", lease=f"{config.namespace}/{config.name}")
-        self._lock = LeaseLock(leases, config)
+        self._lock = LeaseLock(leases, config, ended=ended)
         self._status = _master_status.labels(config.name)
         self._status.set(0)
         self.is_leader = False
         """Whether this replica is the leader, until its work has ended."""
         self._renewed_at = -math.inf
-        self._reported = ""
+        self._reported = self._reported_rival = ""
         self._unreachable = Outage(
             self._log,
             start_message="cannot acquire or renew lease, retrying",
@@ -411,6 +437,11 @@ class LeaderElector:
             f"lease {self._config.name} could not be renewed for {silent_s:.0f} s; after "
             f"{self._config.renew_deadline_s:g} s another replica may become leader"
         )
+
+    @property
+    def former_holder(self) -> str:
+        """Holder from which this replica took over the lease; empty = none, or it was released."""
+        return self._lock.former_holder
 
     @property
     def transitions(self) -> int:
@@ -463,7 +494,7 @@ class LeaderElector:
             fault = None if renewal.cancelled() else renewal.exception()
             holder = "" if self._lock.is_ours else self._lock.holder
             held = f": held by {holder}" if holder else ""
-            raise LostLease(f"could not renew lease {where}{held}") from fault
+            raise LostLease(f"could not renew lease {where}{held}", lease=where) from fault
         work.result()
 
     async def _acquire(self) -> None:
@@ -562,11 +593,13 @@ class LeaderElector:
         return held
 
     def _report_holder(self) -> None:
-        holder = self._lock.holder
-        if not holder or holder == self._reported:
-            return
-        self._reported = holder
-        self._log.info("new leader elected", leader=holder)
+        holder, is_rival = self._lock.holder, self._lock.is_renewed and not self._lock.is_ours
+        if holder and holder != self._reported:
+            self._reported = holder
+            self._log.info("new leader elected", leader=holder)
+        if holder and is_rival and holder != self._reported_rival:
+            self._reported_rival = holder
+            self._on_rival(holder)
 
     async def _renew_until_lost(self) -> None:
         while True:

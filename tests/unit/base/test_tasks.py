@@ -167,6 +167,26 @@ async def test_running_work_is_cancelled_when_its_own_lease_expires() -> None:
         lease_guard.check_current_guard()
 
 
+async def test_work_under_two_leases_ends_with_either() -> None:
+    outer, inner = governing(10), LeaseGuard()
+    inner.extend(clock.monotonic() + 100)
+    inner.activate(nested=True)
+    begun = tasks.spawn(limited(), name="limited")
+    await advance(9)
+    lease_guard.check_current_guard()
+    await advance(2)
+
+    assert await begun == "ended"
+    assert await limited() == "not begun"
+    with pytest.raises(LeaseExpired):
+        lease_guard.check_current_guard()
+    outer.extend(clock.monotonic() + 10)
+    lease_guard.check_current_guard()
+    inner.expire()
+    with pytest.raises(LeaseExpired):
+        lease_guard.check_current_guard()
+
+
 async def test_lost_lease_cancels_running_work_at_once() -> None:
     guard = governing(10)
     begun = tasks.spawn(limited(), name="limited")

@@ -56,11 +56,14 @@ class Recorder:
 class Replica:
     """One process of several."""
 
-    def __init__(self, server: Server, identity: str = "baz", *, tidy_up_s: float = 0) -> None:
+    def __init__(
+        self, server: Server, identity: str = "baz", *, tidy_up_s: float = 0, ended: str = ""
+    ) -> None:
         self.work = Work(tidy_up_s=tidy_up_s)
         self.recorder = Recorder()
         self.lost: list[float] = []
         self.renewed: list[float] = []
+        self.rivals: list[str] = []
         self.may_release = True
         self.parting_s = 0.0
         self.parting: list[tuple[float, str | None, int]] = []
@@ -71,6 +74,8 @@ class Replica:
             on_renewed=lambda began: self.renewed.append(began - START_S),
             on_lost=lambda: self.lost.append(elapsed_s()),
             before_release=lambda: self.part(server),
+            on_rival=self.rivals.append,
+            ended=ended,
             rng=random.Random(identity),
         )
         self.task = asyncio.create_task(self.elector.run(self.work))
@@ -565,3 +570,46 @@ async def test_standby_leads_at_the_expiry_of_a_silent_holder(server: Cluster) -
     await advance(60)
     assert replica.work.began == pytest.approx(22, abs=0.01)
     assert replica.elector.holder == "baz"
+
+
+async def test_another_holder_is_reported_once_when_it_renews(server: Cluster) -> None:
+    """A Lease that is held, but not renewed, may have been left by a killed process."""
+    server.hold("go")
+    replica = server.start()
+    await advance(2)
+    assert replica.rivals == []
+    for _ in range(3):
+        server.hold("go")
+        await advance(2)
+    server.hold("other")
+    await advance(2)
+    assert replica.rivals == ["go"]
+    server.hold("other")
+    await advance(2)
+
+    assert replica.rivals == ["go", "other"]
+    await advance(16)
+    assert replica.leads
+    assert replica.elector.former_holder == "other"
+    await advance(60)
+    assert (replica.rivals, replica.elector.former_holder) == (["go", "other"], "other")
+
+
+@pytest.mark.parametrize(("ended", "leads"), [("go", True), ("other", False), ("", False)])
+async def test_lease_of_a_process_that_has_ended_is_taken_at_once(
+    ended: str, leads: bool, server: Cluster
+) -> None:
+    server.hold("go")
+    replica = server.start(ended=ended)
+    await settle()
+
+    assert replica.leads is leads
+
+
+async def test_released_lease_has_no_former_holder(server: Cluster) -> None:
+    server.hold("")
+    replica = server.start()
+    await settle()
+
+    assert replica.leads
+    assert replica.elector.former_holder == ""
