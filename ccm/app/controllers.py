@@ -11,6 +11,7 @@ import gc
 import importlib
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from ccm.app import metrics
@@ -32,7 +33,7 @@ from ccm.kube.resources import CONFIG_MAPS, NODES
 from ccm.model import Node
 from ccm.runtime.controller import Runnable, wait_for_sync
 from ccm.runtime.deletions import DeletionRecord
-from ccm.runtime.manifest import ClusterContext, ControllerContext, Manifest
+from ccm.runtime.manifest import ClusterContext, ControllerContext, Manifest, SharedLease
 from ccm.runtime.writer import Recorder
 
 NO_MIGRATION = migration.LeaderMigration(leader_name="")
@@ -153,8 +154,8 @@ class ControllerRunner:
 
         Args:
             handle: client for calls to the cloud.
-            election: competes for the second lease; None means that the migrated controllers run
-                without a lease of their own.
+            election: competes for the shared leases; None means that all controllers run without
+                them.
         """
         resync_s = self._options.min_resync_period.total_seconds()
         informers = SharedInformers(self._clients.named(INFORMERS), resync_s=resync_s)
@@ -188,7 +189,7 @@ class ControllerRunner:
                     group.start(context.deletions.run(), name="deletions")
                 if self._plan is not NO_MIGRATION:
                     group.start(self._run_migrated(context, election), name="migration")
-                await self._run_lease_controllers(context, migration.LeaseAssignment.MAIN)
+                await self._run_assigned(context, election)
         finally:
             self._running.clear()
             self._handle = self._inventory = None
@@ -198,24 +199,48 @@ class ControllerRunner:
 
     async def _run_migrated(self, context: ControllerContext, election: Election | None) -> None:
         """Run the migrated controllers while this process holds the shared lease."""
-
-        async def run() -> None:
-            await self._run_lease_controllers(context, migration.LeaseAssignment.MIGRATED)
-
+        runs = migration.LeaseAssignment.MIGRATED
+        among = [manifest for manifest in MANIFESTS if self._plan.assignment(manifest.name) is runs]
+        run = partial(self._run_controllers, context, among)
         if election is None:
             await run()
         else:
             await election.run_lease(self._plan.leader_name, run)
 
-    async def _run_lease_controllers(
-        self, context: ControllerContext, runs: migration.LeaseAssignment
-    ) -> None:
-        """Run the enabled controllers that the migration plan assigns to one lease.
+    async def _run_assigned(self, context: ControllerContext, election: Election | None) -> None:
+        """Run the controllers that are not migrated, some of them under a shared lease."""
+        by_lease: dict[SharedLease | None, list[Manifest[Any]]] = {None: []}
+        for manifest in MANIFESTS:
+            if self._plan.assignment(manifest.name) is migration.LeaseAssignment.MAIN:
+                lease = self._shared_lease(manifest, context.cloud_client.cloud)
+                by_lease.setdefault(lease, []).append(manifest)
+        async with NamedTaskGroup() as group:
+            for lease, among in by_lease.items():
+                run = partial(self._run_controllers, context, among)
+                if lease is None or election is None:
+                    group.start(run(), name="controllers")
+                    continue
+                for manifest in among:
+                    self._vitals.skipped(manifest.name, f"the Lease {lease} is not held yet")
+                group.start(
+                    election.run_lease(lease.name, run, shared=lease), name=f"lease {lease}"
+                )
 
-        `runs` selects the daemon's own lease or the shared lease.
-        """
+    def _shared_lease(self, manifest: Manifest[Any], cloud: Cloud) -> SharedLease | None:
+        """Return the lease that a controller needs; None if it needs none, or cannot run."""
         options = self._options
-        among = [manifest for manifest in MANIFESTS if self._plan.assignment(manifest.name) is runs]
+        can_run = manifest in controllers.enabled(options.controllers) and not (
+            manifest.disabled_by(options)
+            or manifest.missing_interface(cloud)
+            or manifest.config_fault(options)
+        )
+        return manifest.lease(options) if can_run and options.leader_elect else None
+
+    async def _run_controllers(
+        self, context: ControllerContext, among: Collection[Manifest[Any]]
+    ) -> None:
+        """Run those of some controllers that are enabled."""
+        options = self._options
         interval_s = options.controller_start_interval.total_seconds()
         started = []
         async with NamedTaskGroup() as group:

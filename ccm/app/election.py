@@ -1,4 +1,7 @@
-"""Leader election: one process holds the Lease; leader migration adds a second, shared lease.
+"""Leader election: one process holds the Lease; some controllers need another, shared one.
+
+The controllers of a leader migration run under a Lease that several managers share. Controllers
+whose manifest names a `SharedLease` keep out another program with the same task.
 
 Two guards prevent a leader from working at the same time as its successor, even if its event loop
 was blocked or the process was suspended. `LeaseGuard` lets no operation start once the lease may
@@ -15,16 +18,18 @@ from typing import Any
 
 from ccm.app.clients import HURRIED_FLUSH_S, ClientFactory, EventRecorders
 from ccm.app.health import DaemonState
-from ccm.app.options import Options, migration
+from ccm.app.options import Options, controllers, migration
 from ccm.app.options.documents import DocumentError
 from ccm.app.options.generic import GUARDED_FRACTION
 from ccm.app.provider import Misconfigured
 from ccm.app.shutdown import EXIT_LOST_LEASE, EXIT_OK
 from ccm.base import clock, log
 from ccm.base.lease_guard import LeaseGuard, Watchdog
+from ccm.base.tasks import leaf_exceptions
 from ccm.kube.leader import LeaderElectionConfig, LeaderElector, LostLease, new_identity
 from ccm.kube.resources import LEASES
 from ccm.model.meta import ObjectReference
+from ccm.runtime.manifest import SharedLease
 
 KILL_FRACTION = 0.8
 """Fraction of the time between loss and expiry of the lease, after which the process is ended."""
@@ -34,7 +39,7 @@ Lead = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Election:
-    """Leader election for the daemon's lease and the shared lease, under one identity.
+    """Leader election for the daemon's lease and the shared leases, under one identity.
 
     Args:
         options: the flags.
@@ -75,30 +80,53 @@ class Election:
             self._log.error("leaderelection lost", error=str(error))
             return EXIT_LOST_LEASE
         except BaseExceptionGroup as group:
-            lost = group.subgroup(LostLease)
-            if lost is None:
+            lost = [error for error in leaf_exceptions(group) if isinstance(error, LostLease)]
+            if not lost:
                 raise
-            self._log.error("migration leaderelection lost", error=str(lost.exceptions[0]))
+            # Only the key of a `SharedLease` has a namespace.
+            if lost[0].lease in self._vitals.electors:
+                self._log.error("leaderelection lost", error=str(lost[0]))
+            else:
+                self._log.error("migration leaderelection lost", error=str(lost[0]))
             return EXIT_LOST_LEASE
         return EXIT_OK
 
-    async def run_lease(self, lease: str, lead: Lead) -> None:
+    async def run_lease(self, lease: str, lead: Lead, *, shared: SharedLease | None = None) -> None:
         """Compete for one lease, and run `lead` while this process holds it.
+
+        Args:
+            lease: name of the Lease; not used for a shared lease.
+            lead: the work.
+            shared: lease that `lead` needs besides the daemon's, and another program may hold; None
+                = `lease` in the namespace of the daemon's Lease.
 
         Raises:
             LostLease: the lease was lost.
         """
         options, guard = self._options, LeaseGuard()
+        namespace, name = options.leader_elect_resource_namespace, lease
+        own = self._vitals.electors.get(options.leader_elect_resource_name)
+        if shared is not None:
+            namespace, name, lease = shared.namespace, shared.name, str(shared)
 
         async def guarded() -> None:
-            guard.activate()
+            guard.activate(nested=shared is not None)
             await lead()
+
+        def report_rival(holder: str) -> None:
+            if shared is not None:
+                self._log.warning(
+                    "controllers wait, another program holds their lease",
+                    lease=lease,
+                    holder=holder,
+                    advice=shared.advice,
+                )
 
         elector = LeaderElector(
             self._leases,
             LeaderElectionConfig(
-                namespace=options.leader_elect_resource_namespace,
-                name=lease,
+                namespace=namespace,
+                name=name,
                 identity=self._identity,
                 lease_duration_s=options.leader_elect_lease_duration.total_seconds(),
                 renew_deadline_s=self._renew_deadline_s,
@@ -108,6 +136,9 @@ class Election:
             on_renewed=lambda began: self._on_renewed(lease, guard, began),
             on_lost=lambda: self._on_lost(guard),
             before_release=self._may_release,
+            on_rival=report_rival,
+            # A process that lost the daemon's lease has ended, and with it all its leases.
+            ended=own.former_holder if own is not None else "",
         )
         self._vitals.electors[lease] = elector
         try:
@@ -172,7 +203,8 @@ def load_migration(options: Options) -> migration.LeaderMigration | None:
     """Return the leader migration plan; None if leader migration or election is off.
 
     Raises:
-        Misconfigured: the configuration is invalid, or both leases have the same name.
+        Misconfigured: the configuration is invalid, two leases have the same name, or the plan
+            shares a controller that has a shared lease already.
     """
     if not (options.leader_elect and options.enable_leader_migration):
         return None
@@ -186,4 +218,17 @@ def load_migration(options: Options) -> migration.LeaderMigration | None:
             f"--leader-migration-config={file}: leaderName {plan.leader_name!r} is also "
             "--leader-elect-resource-name; give the shared lease another name"
         )
+    migrated = f"{options.leader_elect_resource_namespace}/{plan.leader_name}"
+    for manifest in controllers.enabled(options.controllers):
+        shared = manifest.lease(options)
+        if str(shared) == migrated:
+            raise Misconfigured(
+                f"--leader-migration-config={file}: leaderName {plan.leader_name!r} is also the "
+                f"Lease of {manifest.name}; give the shared lease another name"
+            )
+        if shared and plan.assignment(manifest.name) is migration.LeaseAssignment.MIGRATED:
+            raise Misconfigured(
+                f"--leader-migration-config={file}: {manifest.name} is in controllerLeaders, but "
+                f"has the Lease {shared} already; remove the entry"
+            )
     return plan

@@ -7,6 +7,7 @@ of the provider, and other settings.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ccm.app.machinecontrollers import (
@@ -18,9 +19,9 @@ from ccm.app.machinecontrollers import (
     permission_pairs,
 )
 from ccm.kubermatic import flags
-from ccm.kubermatic.names import BOOTSTRAP_NAMESPACE, GROUP, OLDER_CRD, SIGNER
+from ccm.kubermatic.names import BOOTSTRAP_NAMESPACE, GROUP, LEASE, OLDER_CRD, SIGNER
 from ccm.machines.flags import ACCOUNT
-from ccm.runtime.manifest import ControllerContext, Manifest
+from ccm.runtime.manifest import ControllerContext, Manifest, SharedLease
 
 if TYPE_CHECKING:
     from ccm.kube.client import Resource
@@ -95,15 +96,16 @@ async def warn_of_older_crd(crds: Resource[CustomResourceDefinition]) -> None:
     )
 
 
-def _make_machine(parts: Inputs, given: Any) -> Runnable:
+def _make_machine(parts: Inputs, given: flags.KubermaticMachineFlags) -> Runnable:
     from ccm.kube.resources import CRDS
     from ccm.kubermatic import metrics, observer
     from ccm.runtime.lazy import LazyController
 
     def make() -> Controller:
-        controller = make_machine(parts, given)
+        workers = given.worker_count or given.machine_concurrent_syncs
+        controller = make_machine(parts, replace(given, machine_concurrent_syncs=workers))
         controller.tasks["metrics"] = observer.MachineObserver(parts.shared).run
-        metrics.WORKERS.set(given.machine_concurrent_syncs)
+        metrics.WORKERS.set(workers)
         return controller
 
     crds = parts.caches.client.resource(CRDS)
@@ -128,6 +130,16 @@ def _make_approver(parts: Inputs, _given: flags.NodeCSRApproverFlags) -> Runnabl
         client=caches.target.client,
         signer=SIGNER,
     ).controller
+
+
+def _lease(given: flags.KubermaticFlags) -> SharedLease:
+    return SharedLease(
+        namespace=given.kubermatic_leader_election_namespace,
+        name=LEASE,
+        advice="if the holder is Kubermatic's machine-controller, stop it; if it is Gardener's "
+        "machine-controller or the daemon of another cloud, set "
+        "--kubermatic-leader-election-namespace of this daemon to another namespace",
+    )
 
 
 def _local(*rights: str, follows: Iterable[str]) -> Callable[[F], Iterator[tuple[str, str, str]]]:
@@ -163,6 +175,7 @@ def _manifest(
         "named_permissions": (("get", _CRDS, f"{plain}s.{GROUP}"), *more.pop("reads", ())),
         # Another program may already manage the objects, and would conflict with this one.
         "off_by_default": True,
+        "lease": _lease,
         "missing_interface": lambda cloud: (
             "" if cloud.kubermatic is not None else "the provider offers no Kubermatic machines"
         ),

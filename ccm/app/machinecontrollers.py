@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ccm.gardener.names import GROUP
 from ccm.machines import flags, reasons
-from ccm.machines.flags import ACCOUNT, CONTROL, NO_TARGET, TARGET, SharedFlags
+from ccm.machines.flags import ACCOUNT, CONTROL, NO_TARGET, TARGET, CommonFlags, SharedFlags
 from ccm.runtime.manifest import ControllerContext, Manifest
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ccm.runtime.controller import Controller, Runnable
     from ccm.runtime.object_status import ControllerFacts
 
+C = TypeVar("C", bound=CommonFlags)
 F = TypeVar("F", bound=SharedFlags)
 
 _CRDS = "customresourcedefinitions"
@@ -145,7 +146,7 @@ class Inputs:
 
 
 def lazily(
-    parts: Inputs, make: Callable[[Inputs, F], Runnable], given: F, *, fleet: bool
+    parts: Inputs, make: Callable[[Inputs, C], Runnable], given: C, *, fleet: bool
 ) -> Runnable:
     """Return a controller that calls `make` once the API server serves the needed kinds.
 
@@ -171,7 +172,7 @@ def _lazily(
     return build
 
 
-def make_machine(parts: Inputs, given: flags.MachineFlags) -> Controller:
+def make_machine(parts: Inputs, given: flags.CommonMachineFlags) -> Controller:
     """Return the controller of Machines."""
     from ccm.controllers.machine.controller import MachineController
     from ccm.controllers.machine.drain import Drainer
@@ -227,7 +228,7 @@ def _machine_safety(parts: Inputs, given: flags.MachineSafetyFlags) -> Runnable:
     ).controller
 
 
-def make_machine_set(parts: Inputs, given: flags.MachineSetFlags) -> Runnable:
+def make_machine_set(parts: Inputs, given: flags.CommonSetFlags) -> Runnable:
     """Return the controller of MachineSets."""
     from ccm.controllers.machineset.controller import MachineSetController
 
@@ -245,7 +246,7 @@ def make_machine_set(parts: Inputs, given: flags.MachineSetFlags) -> Runnable:
     return controller
 
 
-def make_machine_deployment(parts: Inputs, given: flags.MachineDeploymentFlags) -> Runnable:
+def make_machine_deployment(parts: Inputs, given: flags.CommonDeploymentFlags) -> Runnable:
     """Return the controller of MachineDeployments."""
     from ccm.controllers.machinedeployment.controller import MachineDeploymentController
 
@@ -314,7 +315,7 @@ def _manifest(
     return Manifest(name=name, alias=alias, build=build, **(common | more))
 
 
-MACHINE = _manifest(
+MACHINE: Manifest[flags.MachineFlags] = _manifest(
     "machine-controller",
     "machine",
     make_machine,

@@ -110,6 +110,8 @@ def _run(chosen: Options, program: Program) -> int:
         logger.warning("deprecated flag", detail=notice)
     for notice in chosen.notices():
         logger.info("setting without effect", detail=notice)
+    for detail in chosen.warnings():
+        logger.warning("setting may be wrong", detail=detail)
     if chosen.v >= 1:
         for line in chosen.flag_lines():
             logger.info("flag", setting=line)

@@ -230,7 +230,7 @@ def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, 
     if counts_deletions(options):
         yield from _deletions(options)
     if options.leader_elect:
-        yield from _leases(options, migrated)
+        yield from _leases(options, migrated, running)
     if options.use_service_account_credentials:
         yield from _accounts(options)
     if options.persistence_config:
@@ -307,20 +307,23 @@ def _events(options: Options, running: Sequence[Manifest[Any]]) -> Iterator[tupl
             yield "events", need
 
 
-def _leases(options: Options, migrated: str) -> Iterator[tuple[str, Permission]]:
-    lease = Permission(
-        verb="create",
-        resource="leases",
-        group="coordination.k8s.io",
-        namespace=options.leader_elect_resource_namespace,
-    )
-    yield "leader election", lease
-    for user, name in (
-        ("leader election", options.leader_elect_resource_name),
-        ("leader migration", migrated),
-    ):
-        for verb in ("get", "update", "watch") if name else ():
-            yield user, replace(lease, verb=verb, name=name)
+def _leases(
+    options: Options, migrated: str, running: Sequence[Manifest[Any]]
+) -> Iterator[tuple[str, Permission]]:
+    lease = Permission(verb="create", resource="leases", group="coordination.k8s.io")
+    own = options.leader_elect_resource_namespace
+    needed = [("leader election", own, options.leader_elect_resource_name)]
+    if migrated:
+        needed.append(("leader migration", own, migrated))
+    needed += [
+        (manifest.name, shared.namespace, shared.name)
+        for manifest in running
+        if (shared := manifest.lease(options)) is not None
+    ]
+    for user, namespace, name in needed:
+        yield user, replace(lease, namespace=namespace)
+        for verb in ("get", "update", "watch"):
+            yield user, replace(lease, verb=verb, namespace=namespace, name=name)
 
 
 def _deletions(options: Options) -> Iterator[tuple[str, Permission]]:

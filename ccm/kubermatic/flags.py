@@ -6,21 +6,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ccm.base.flags import FlagSection, not_negative
+from ccm.base.flags import FlagSection, is_object_name, not_negative, zero_or_more
 from ccm.kubermatic import versions
+from ccm.machines.flags import (
+    CommonDeploymentFlags,
+    CommonFlags,
+    CommonMachineFlags,
+    CommonSetFlags,
+)
 
 SECTION = FlagSection("kubermatic machines", ours=True)
 
 
+def _namespace(value: str) -> str:
+    return "" if is_object_name(value) else "must be a name such as kube-system"
+
+
 @dataclass(frozen=True, kw_only=True)
-class KubermaticFlags:
+class KubermaticFlags(CommonFlags):
     """Flags that all controllers of Kubermatic's objects read."""
 
     kubermatic_namespace: str = SECTION.flag(
         "kube-system",
         "Namespace of Kubermatic's Machines, MachineSets and MachineDeployments, and of the "
         "Secrets and ConfigMaps that they refer to. Other namespaces are ignored.",
-        check=lambda value: "" if value else "must not be empty",
+        check=_namespace,
+    )
+    kubermatic_leader_election_namespace: str = SECTION.flag(
+        "kube-system",
+        "Namespace of the Lease machine-controller, which keeps Kubermatic's machine-controller "
+        "from managing the same Machines. The controllers of Kubermatic's API run only while the "
+        "daemon holds it besides its own Lease. Kubermatic's machine-controller calls it "
+        "-leader-election-namespace.",
+        check=_namespace,
     )
     kubermatic_name: str = SECTION.flag(
         "",
@@ -38,9 +56,16 @@ class KubermaticFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KubermaticMachineFlags(KubermaticFlags):
+class KubermaticMachineFlags(KubermaticFlags, CommonMachineFlags):
     """Flags of the controller of Machines."""
 
+    worker_count: int = SECTION.flag(
+        0,
+        "Number of Machines of Kubermatic's API reconciled concurrently, not counting those that "
+        "wait for the cloud. 0 means the value of --machine-concurrent-syncs.",
+        unit="machines",
+        check=zero_or_more("the value of --machine-concurrent-syncs"),
+    )
     join_cluster_timeout: timedelta = SECTION.flag(
         timedelta(0),
         "How long a Machine of Kubermatic's API may take to join before its MachineSet replaces "
@@ -56,12 +81,12 @@ class KubermaticMachineFlags(KubermaticFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KubermaticSetFlags(KubermaticFlags):
+class KubermaticSetFlags(KubermaticFlags, CommonSetFlags):
     """Flags of the controller of MachineSets: only the shared ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class KubermaticDeploymentFlags(KubermaticFlags):
+class KubermaticDeploymentFlags(KubermaticFlags, CommonDeploymentFlags):
     """Flags of the controller of MachineDeployments: only the shared ones."""
 
 

@@ -16,6 +16,9 @@ OLDER_CRD = "machines.machine.k8s.io"
 LEGACY_API = {"api-approved.kubernetes.io": "unapproved, legacy API"}
 """Annotation of the CRDs, without which the API server refuses a group of `k8s.io`."""
 
+LEASE = "machine-controller"
+"""Lease that Kubermatic's machine-controller holds while it manages Machines."""
+
 # --- finalizers -----------------------------------------------------------------------------------
 
 FINALIZER_MACHINE = "machine-delete-finalizer"

@@ -48,8 +48,30 @@ def _marker(value: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedFlags:
-    """Flags that all machine controllers read."""
+class CommonFlags:
+    """Flags that the machine controllers of all API groups read."""
+
+    machine_pv_detach_timeout: timedelta = SECTION.flag(
+        timedelta(minutes=2),
+        "How long a drain waits for a Pod's volumes to be detached, in addition to the Pod's "
+        "grace period. A deletion waits equally long for volumes that a forced drain left attached.",
+        check=not_negative,
+    )
+    cluster_id: str = OURS.flag(
+        "",
+        "Marker of this cluster's VMs in the cloud. VMs with another marker, or none, are never "
+        "touched. Must never change while there are machines. Empty means the UID of the "
+        "namespace kube-system of the cluster that machines join; without such a cluster, the "
+        "UID of --namespace. Namespaces whose Machines join one cluster may share a marker, "
+        "because VMs carry the namespace too. If two clusters store Machines that join the same "
+        "cluster, each of the two needs its own marker.",
+        check=_marker,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedFlags(CommonFlags):
+    """Flags that all controllers of Gardener's objects read."""
 
     namespace: str = SECTION.flag(
         "default",
@@ -103,13 +125,6 @@ class SharedFlags:
         "disruption budgets, grace and volumes. Overridden by spec.drainTimeout of a Machine.",
         check=not_negative,
     )
-    machine_pv_detach_timeout: timedelta = SECTION.flag(
-        timedelta(minutes=2),
-        "How long a drain waits for a Pod's volumes to be detached, in addition to the Pod's "
-        "grace period. A deletion waits equally long for volumes that a forced drain left "
-        "attached.",
-        check=not_negative,
-    )
     node_conditions: tuple[str, ...] = SECTION.flag(
         UNHEALTHY_CONDITIONS,
         "Types of node conditions that make a node unhealthy unless they are False or missing. "
@@ -117,16 +132,6 @@ class SharedFlags:
     )
     bootstrap_token_auth_extra_groups: str = SECTION.flag(
         "", "Groups of bootstrap tokens in addition to system:bootstrappers, separated by commas."
-    )
-    cluster_id: str = OURS.flag(
-        "",
-        "Marker of this cluster's VMs in the cloud. VMs with another marker, or none, are never "
-        "touched. Must never change while there are machines. Empty means the UID of the "
-        "namespace kube-system of the cluster that machines join; without such a cluster, the "
-        "UID of --namespace. Namespaces whose Machines join one cluster may share a marker, "
-        "because VMs carry the namespace too. If two clusters store Machines that join the same "
-        "cluster, each of the two needs its own marker.",
-        check=_marker,
     )
     adopt_unmarked_machines: bool = OURS.flag(
         False,
@@ -144,8 +149,8 @@ class MachineClassFlags(SharedFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineFlags(SharedFlags):
-    """Flags of the machine controller."""
+class CommonMachineFlags(CommonFlags):
+    """Flags that the controllers of Machines of all API groups read."""
 
     machine_concurrent_syncs: int = SECTION.flag(
         50,
@@ -182,6 +187,11 @@ class MachineFlags(SharedFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MachineFlags(SharedFlags, CommonMachineFlags):
+    """Flags of the machine controller."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class MachineSafetyFlags(SharedFlags):
     """Flags of the machine safety controller."""
 
@@ -193,8 +203,8 @@ class MachineSafetyFlags(SharedFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineSetFlags(SharedFlags):
-    """Flags of the machine set controller."""
+class CommonSetFlags(CommonFlags):
+    """Flags that the controllers of MachineSets of all API groups read."""
 
     machine_set_concurrent_syncs: int = SECTION.flag(
         10,
@@ -206,8 +216,13 @@ class MachineSetFlags(SharedFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineDeploymentFlags(SharedFlags):
-    """Flags of the machine deployment controller."""
+class MachineSetFlags(SharedFlags, CommonSetFlags):
+    """Flags of the machine set controller."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonDeploymentFlags(CommonFlags):
+    """Flags that the controllers of MachineDeployments of all API groups read."""
 
     machine_deployment_concurrent_syncs: int = SECTION.flag(
         10,
@@ -221,6 +236,11 @@ class MachineDeploymentFlags(SharedFlags):
         "During a rolling or in-place update, annotate nodes so that the cluster autoscaler does "
         "not scale them down.",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineDeploymentFlags(SharedFlags, CommonDeploymentFlags):
+    """Flags of the machine deployment controller."""
 
 
 @dataclass(frozen=True, kw_only=True)

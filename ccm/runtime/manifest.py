@@ -122,6 +122,26 @@ class ControllerContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedLease:
+    """Lease that the daemon shares with another program that has the same task.
+
+    A controller with such a Lease runs only while the daemon holds it, besides its own Lease.
+
+    Attributes:
+        namespace: namespace of the Lease.
+        name: name of the Lease.
+        advice: what to do while another program holds the Lease.
+    """
+
+    namespace: str
+    name: str
+    advice: str = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(Generic[F]):
     """Manifest of one controller: names, permissions, flags, and its construction.
 
@@ -147,6 +167,8 @@ class Manifest(Generic[F]):
             resource and namespace; see `ControllerContext.cluster`. The default, an empty role, is
             the daemon's own cluster.
         off_by_default: whether `--controllers=*` leaves the controller off; its name turns it on.
+        lease: returns the Lease that keeps out another program with the same task; None = the
+            daemon's own Lease suffices.
         gates: feature gates that only this controller reads.
         faults: returns the contradictions between flags.
         disabled_by: returns a message that names the flag which turns the controller off.
@@ -173,6 +195,7 @@ class Manifest(Generic[F]):
     groups: Mapping[str, str] = field(default_factory=dict)
     roles: Callable[[F, str, str], Collection[str]] = lambda _flags, _resource, _namespace: ("",)
     off_by_default: bool = False
+    lease: Callable[[F], SharedLease | None] = lambda _flags: None
     gates: tuple[FeatureGate, ...] = ()
     faults: Callable[[F], Iterable[FlagViolation]] = lambda _flags: ()
     disabled_by: Callable[[F], str] = lambda _flags: ""

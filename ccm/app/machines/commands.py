@@ -31,6 +31,7 @@ from ccm.base.flags import (
     at_least_one,
     flags_of,
 )
+from ccm.kubermatic.names import LEASE
 from ccm.machines.flags import IN_CLUSTER, NO_TARGET, check_control_kubeconfig
 from ccm.runtime.manifest import GENERIC
 
@@ -146,6 +147,18 @@ class CommandOptions(CommandFlags, Options):
     """
 
     command_flags: Mapping[str, Flag] = field(default_factory=dict)
+
+    def warnings(self) -> list[str]:
+        """Return a message if programs for another API group use the same Lease."""
+        own = f"{self.leader_elect_resource_namespace}/{self.leader_elect_resource_name}"
+        if not self.leader_elect or own != f"kube-system/{LEASE}":
+            return []
+        text = (
+            f"the Lease {own} is also that of Kubermatic's machine-controller and of daemons with "
+            "Kubermatic's controllers, and keeps them out; if this cluster has one of them, set "
+            "--leader-elect-resource-name here"
+        )
+        return [text]
 
     def written(self) -> dict[str, str]:
         """Return each flag's value as text, by name."""

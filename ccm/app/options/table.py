@@ -16,7 +16,7 @@ from typing import Any
 
 import ccm
 from ccm.app.options import argv, gates, generic, migration, serving
-from ccm.app.options.controllers import MANIFESTS, ControllerFlags
+from ccm.app.options.controllers import MANIFESTS, ControllerFlags, enabled
 from ccm.app.options.generic import GLOBAL, ElectionFlags, GenericFlags, LogFlags
 from ccm.app.options.serving import ServingFlags
 from ccm.base.flags import Flag, FlagViolation, aliases, flags_of
@@ -126,6 +126,10 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
             )
         return [*lines, *gates.notices(self.feature_gates), *serving.notices(self)]
 
+    def warnings(self) -> list[str]:
+        """Return messages about valid settings that are rarely wanted."""
+        return []
+
     def flag_lines(self) -> list[str]:
         """Return the line `FLAG: --name="value"` for every flag; logged at verbosity 1."""
         return [f"FLAG: --{name}={argv.quote(text)}" for name, text in self.written().items()]
@@ -219,7 +223,18 @@ def _faults(options: Options) -> Iterator[FlagViolation]:
     if options.cloud_api_burst > 0 and not options.cloud_api_qps:
         yield "cloud-api-burst", "needs --cloud-api-qps above 0"
     yield from generic.election_faults(options)
+    yield from _lease_faults(options)
     yield from generic.log_faults(options, alpha=on[gates.LOGGING_ALPHA])
     yield from serving.faults(options, uid_headers=on[gates.REQUEST_HEADER_UID])
     for manifest in MANIFESTS:
         yield from manifest.faults(options)
+
+
+def _lease_faults(options: Options) -> Iterator[FlagViolation]:
+    """Yield a fault if the daemon's Lease is one that its controllers share with other programs."""
+    own = f"{options.leader_elect_resource_namespace}/{options.leader_elect_resource_name}"
+    for manifest in enabled(options.controllers) if options.leader_elect else ():
+        if str(manifest.lease(options) or "") == own:
+            right = f"is the Lease that {manifest.name} needs besides the daemon's; choose another"
+            yield "leader-elect-resource-name", right
+            return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,15 +13,17 @@ import pytest_asyncio
 
 from ccm.app import options
 from ccm.app.clients import EventRecorders as ClusterEvents
-from ccm.app.election import Election
+from ccm.app.election import Election, load_migration
 from ccm.app.health import DaemonState
-from ccm.app.options import config
+from ccm.app.options import config, migration
+from ccm.app.provider import Misconfigured
 from ccm.app.shutdown import EXIT_LOST_LEASE
-from ccm.base import lease_guard
+from ccm.base import clock, lease_guard
 from ccm.base.lease_guard import LeaseExpired
 from ccm.model import Event
 from ccm.model.meta import ObjectReference
 from ccm.model.names import NORMAL
+from ccm.runtime.manifest import SharedLease
 from ccm.testing.clock import advance, elapsed_s, jump, settle
 from tests.unit.kube.leases import NAME, Server
 
@@ -215,3 +218,64 @@ async def test_leader_that_lost_its_lease_writes_no_events(lost: bool) -> None:
             await settle()
 
     assert written == ([] if lost else ["blue: it has an address"])
+
+
+@pytest.mark.row("kubermatic-lease-04")
+@pytest.mark.parametrize("component", ["*", "kube-controller-manager"])
+def test_leader_migration_cannot_share_a_controller_that_has_a_shared_lease(
+    component: str,
+) -> None:
+    """In another program it may run, without this daemon."""
+    leader = migration.ControllerLeader(name="kubermaticmachine", component=component)
+    plan = migration.LeaderMigration(leader_name="second", leaders=(leader,))
+    argv = ["--controllers=*,kubermaticmachine", "--enable-leader-migration"]
+    given = replace(options.parse(argv), leader_migration=plan)
+
+    if component == "*":
+        with pytest.raises(Misconfigured, match="kube-system/machine-controller already; remove"):
+            load_migration(given)
+    else:
+        assert load_migration(given) == plan
+    same = replace(given, leader_migration=replace(plan, leader_name="machine-controller"))
+    with pytest.raises(Misconfigured, match="the Lease of kubermatic-machine-controller; give"):
+        load_migration(same)
+
+
+class Held:
+    """Elector that holds its lease; the test renews it."""
+
+    holder = former_holder = ""
+
+    def __init__(self, *_: Any, on_renewed: Any, **_more: Any) -> None:
+        self.renew = lambda: on_renewed(clock.monotonic())
+
+    async def run(self, lead: Any) -> None:
+        self.renew()
+        await lead()
+
+
+@pytest.mark.row("kubermatic-lease-03")
+@pytest.mark.parametrize("renewed", [NAME, "b/shared"])
+async def test_work_under_a_shared_lease_needs_the_own_lease_too(
+    renewed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ccm.app.election.LeaderElector", Held)
+    vitals, seen = DaemonState(), list[bool]()
+    flags = options.parse(["--cloud-provider=x", f"--leader-elect-resource-name={NAME}"])
+    given: Any = (SimpleNamespace(lease=lambda _: Server()), Events(), vitals, Ends())
+    monkeypatch.setattr(Server, "resource", lambda *_: None, raising=False)
+    election = Election(flags, *given)
+
+    async def work() -> None:
+        seen.append(allowed())
+        await advance(14)
+        elector: Any = vitals.electors[renewed]
+        elector.renew()
+        await advance(1)
+        seen.append(allowed())
+
+    shared = SharedLease(namespace="b", name="shared", advice="")
+    await election.run(lambda: election.run_lease("", work, shared=shared))
+
+    assert vitals.electors.keys() == {NAME, "b/shared"}
+    assert seen == [True, False]

@@ -181,6 +181,24 @@ def test_lease_name_is_that_of_the_go_command_in_the_machine_namespace() -> None
     assert (other.leader_elect_resource_name, other.leader_elect_resource_namespace) == ("l", "n")
 
 
+@pytest.mark.row("kubermatic-lease-05")
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [
+        ("", False),
+        ("--namespace=kube-system", True),
+        ("--namespace=kube-system --leader-elect=false", False),
+        ("--namespace=kube-system --leader-elect-resource-name=gardener", False),
+        ("--leader-elect-resource-namespace=kube-system", True),
+    ],
+)
+def test_lease_of_kubermatics_program_causes_a_warning(words: str, warned: bool) -> None:
+    options = read(*words.split())
+
+    assert len(options.warnings()) == int(warned)
+    assert all("--leader-elect-resource-name" in text for text in options.warnings())
+
+
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_help_shows_supported_flags_and_version_names_the_command(command: MachineCommand) -> None:
     told, version = command.read(["--help"]), command.read(["--version"])

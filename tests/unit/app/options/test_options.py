@@ -206,6 +206,10 @@ def faults(*argv: str) -> list[str]:
         ("--leader-elect-lease-duration=10500ms", "that is 10.5263s"),
         ("--leader-elect-renew-deadline=2400ms", "longer than 1.2 times"),
         (f"{_SHORT} --leader-elect-lease-duration=900ms", "must be 1s or longer"),
+        (
+            "--controllers=kubermaticmachine --leader-elect-resource-name=machine-controller",
+            "is the Lease that kubermatic-machine-controller needs besides the daemon's",
+        ),
         ("--controllers=x,-y", '"x", "y" are not in the list of known controllers; known: cloud-'),
         ("--controllers=node-controller", '"node-controller" is not in the list of known'),
         ("--load-balancer-node-update-max-delay=500ms", "cannot be shorter than"),
