@@ -915,11 +915,17 @@ class DeclaredSpec:
         return config
 
 
+MADE_UP_ID = "kubermatic://"
+"""Prefix of the provider IDs that Kubermatic's machine-controller sets on machines and nodes of a
+cluster without a cloud-controller-manager: `kubermatic://<cloudProvider>/<UID of the machine>`."""
+
+
 class KubermaticDriver(Driver[Any]):
     """`MachineDriver` for Kubermatic's machines on top of a driver with `KubermaticSpecs`.
 
     It converts the provider spec and the credentials of each request, and passes it on. Before a
-    creation, the spec is validated (`SpecValidation`, live), and the result cached.
+    creation, the spec is validated (`SpecValidation`, live), and the result cached. The VM of a
+    machine with a made-up provider ID is found by the machine's UID, and keeps that ID.
 
     Args:
         driver: the driver; implements `KubermaticSpecs`.
@@ -961,6 +967,8 @@ class KubermaticDriver(Driver[Any]):
     async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
         """See `MachineDriver.get_machine_status`."""
         info: MachineInfo = await self.spi.get_machine_status(self.converted(req))
+        if req.provider_id.startswith(MADE_UP_ID):
+            return replace(info, provider_id=req.provider_id)
         return info
 
     async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
@@ -1039,7 +1047,10 @@ class KubermaticDriver(Driver[Any]):
             spec = self._spec(req.provider_spec, req.credentials, strict=strict)
         except TerminalError as error:
             raise _to_cloud_error(error) from error
-        return replace(req, provider_spec=spec, credentials=credentials)
+        fields: dict[str, Any] = {"provider_spec": spec, "credentials": credentials}
+        if getattr(req, "provider_id", "").startswith(MADE_UP_ID):
+            fields["provider_id"] = ""
+        return replace(req, **fields)
 
     def _spec(
         self, spec: Mapping[str, Any], credentials: Credentials, *, strict: bool

@@ -196,7 +196,9 @@ class KubermaticCodec(Codec):
             metadata["annotations"] = annotations
         patch: Patch = {"metadata": metadata, "spec": {"providerID": provider_id}}
         if node_name:
-            reference = {"apiVersion": "v1", "kind": "Node", "name": node_name}
+            reference: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "name": node_name}
+            if obj.node_name not in ("", node_name):
+                reference |= {"uid": None, "resourceVersion": None}  # of the former node
             patch = {**patch, "status": {"nodeRef": reference}}
         return patch
 

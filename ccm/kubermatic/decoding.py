@@ -111,7 +111,7 @@ def machine(obj: documents.Machine) -> Machine:
     """Convert a Machine document to the hub type."""
     spec, metadata = obj.spec, obj.spec.metadata or {}
     owner = controller_of(obj)
-    provider_id = spec.provider_id or ""
+    provider_id, is_unlisted = spec.provider_id or "", _is_claimed_by_other(obj)
     node_ref = obj.status.node_ref
     goes_first = bool(obj.annotations.get(names.ANNOTATION_DELETE_FIRST))
     origins = obj.annotations.get(names.ANNOTATION_ORIGIN, "")
@@ -123,8 +123,8 @@ def machine(obj: documents.Machine) -> Machine:
         node_name=node_ref.name if node_ref is not None else "",
         status=_status(obj),
         group=owner.uid if owner is not None else "",
-        creation_started=_creation_started(obj) or _is_claimed_by_other(obj),
-        may_be_unlisted=_is_claimed_by_other(obj),
+        creation_started=is_unlisted or _creation_started(obj),
+        may_be_unlisted=is_unlisted,
         origins=tuple(origins.split(",")) if origins else (),
         node_labels=as_string_map(metadata.get("labels")),
         node_annotations=as_string_map(metadata.get("annotations")),

@@ -337,6 +337,23 @@ async def test_server_of_the_go_program_is_taken_over_without_a_write(
     assert harness.service.cloud.servers == {}
 
 
+@pytest.mark.row("kubermatic-machine-20")
+async def test_made_up_provider_id_is_kept_and_the_server_is_found(
+    provider: ToKubermatic, harness: HcloudHarness
+) -> None:
+    made_by_go(harness, "uid-1")
+    made_by_go(harness, "uid-2", "worker-2")
+    own = machine()
+    own.spec.provider_id = "kubermatic://hetzner/uid-1"
+
+    found = await provider.get(own)
+    assert (found.provider_id, found.name) == ("kubermatic://hetzner/uid-1", "worker-1")
+    await _clean_up(provider, own)
+    with pytest.raises(InstanceNotFound):
+        await provider.get(own)
+    assert [one["name"] for one in harness.service.cloud.servers.values()] == ["worker-2"]
+
+
 @pytest.mark.row("kubermatic-hetzner-06")
 async def test_server_with_another_uid_is_left_alone(
     provider: ToKubermatic, harness: HcloudHarness
