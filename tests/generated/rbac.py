@@ -8,6 +8,7 @@ MachineClasses need. If both clusters are one, all three apply to it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ def files() -> Iterator[tuple[Path, str]]:
                 yield _file(FOLDER / command.name, role), text
             chart = FOLDER / "chart" / "templates" / f"{command.name}-rbac.yaml"
             yield chart, _in_the_chart(command.name, _texts(command, _PLACEHOLDER))
+    yield FOLDER / "chart" / "templates" / "kubermatic.yaml", _kubermatic_chart()
 
 
 def _file(folder: Path, role: str) -> Path:
@@ -174,3 +176,51 @@ def _events_apart(text: str, values: str) -> str:
         return result
     condition = f'{{{{- if ne {values}.namespace "{DEFAULT_NAMESPACE}" }}}}'
     return "---\n".join([f"{result}{condition}\n", *apart]) + "{{- end }}\n"
+
+
+_COMPONENT = FOLDER / "components" / "kubermatic" / "rbac.yaml"
+_KUBERMATIC = {
+    "  labels:\n"
+    f"    {LABEL_APP}: cloud-controller-manager\n"
+    f"    {LABEL_INSTANCE}: cloud-controller-manager\n": (
+        '  labels: {{- include "kube-ccm.labels" . | nindent 4 }}\n'
+    ),
+    "subjects:\n"
+    "  - kind: ServiceAccount\n"
+    "    name: cloud-controller-manager\n"
+    f"    namespace: {ACCOUNTS_NAMESPACE}\n": (
+        'subjects: {{- include "kube-ccm.subject" . | nindent 2 }}\n'
+    ),
+    "system:cloud-controller-manager:": "system:{{ .Values.name }}:",
+}
+"""Texts of the component, and those of the chart in their place."""
+
+_CREATE = """\
+rules:
+  - apiGroups: [coordination.k8s.io]
+    resources: [leases]
+    verbs: [create]
+"""
+
+
+def _kubermatic_chart() -> str:
+    """Return the chart's copy of the roles of the component `kubermatic`."""
+    text = re.sub(r"^ *#.*\n", "", _COMPONENT.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for old, new in _KUBERMATIC.items():
+        text = text.replace(old, new)
+    parts = []
+    for part in text.split("---\n"):
+        of_lease = ":kubermatic-lease\n" in part
+        value = "leaseNamespace" if of_lease else "namespace"
+        edited = part.replace(
+            f"  namespace: {ACCOUNTS_NAMESPACE}\n",
+            f"  namespace: {{{{ .Values.kubermatic.{value} }}}}\n",
+        )
+        if of_lease:
+            edited = edited.replace("rules:\n", _CREATE)
+        elif "subjects:" in edited:
+            # Informers use the daemon's account, and all else the account of the controllers.
+            edited += '  {{- include "kube-ccm.machineAccount" . | nindent 2 }}\n'
+        parts.append(edited)
+    head = f"{{{{- if .Values.kubermatic.enabled }}}}\n# {GENERATED} in {_COMPONENT.parent.name}.\n"
+    return head + "---\n".join(parts) + "{{- end }}\n"

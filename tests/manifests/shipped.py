@@ -262,6 +262,12 @@ EVERYTHING: Values = {
         "clientCaConfigMap": "api-server-ca",
     },
     "machines": {"enabled": True, "namespace": "kube-public"},
+    "kubermatic": {
+        "enabled": True,
+        "namespace": "kube-public",
+        "name": "blue",
+        "leaseNamespace": "kube-node-lease",
+    },
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     "dashboard": {"enabled": True},
@@ -298,5 +304,6 @@ VARIANTS: Mapping[str, Values] = {
             "annotations": {"cert-manager.io/inject-ca-from": "kube-system/webhook"},
         }
     },
+    "kubermatic": {"kubermatic": {"enabled": True}},
     "monitoring": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
 }

@@ -80,6 +80,44 @@ def test_the_chart_with_a_network_policy_matches_the_component(tmp_path: Path) -
     assert shipped.only(named, "NetworkPolicy")["spec"]["ingress"] == [{"from": allowed}]
 
 
+@pytest.mark.row("kubermatic-chart-01")
+def test_the_chart_with_kubermatic_matches_the_component(tmp_path: Path) -> None:
+    """It also has the CRDs, and may create the Lease in another namespace."""
+    components = [shipped.SEPARATE_ACCOUNTS, shipped.KUBERMATIC, shipped.MACHINES / "accounts"]
+    overlay = shipped.overlay(tmp_path, components=components)
+    values = {"serviceAccountCredentials": True, "kubermatic": {"enabled": True}}
+    chart = by_name(render(tmp_path, values))
+    lease = chart["Role", shipped.NAMESPACE, f"system:{shipped.NAME}:kubermatic-lease"]
+    (created,) = (rule for rule in lease["rules"] if rule["verbs"] == ["create"])
+    lease["rules"].remove(created)
+
+    crds = {key for key in chart if key[0] == "CustomResourceDefinition"}
+    assert {name for _, _, name in crds} == {
+        f"{plural}.cluster.k8s.io" for plural in ("machines", "machinesets", "machinedeployments")
+    }
+    rest = {key: chart[key] for key in chart.keys() - crds}
+    assert rest == by_name(shipped.parsed(shipped.kustomized(tmp_path, overlay)))
+
+
+def test_values_of_kubermatic_become_flags_and_namespaces(tmp_path: Path) -> None:
+    objects = render(tmp_path, EVERYTHING)
+    chosen = options.parse(container(objects)["args"])
+    found = {
+        right.namespace: right.resource
+        for right in shipped.rights(objects)
+        if "kubermatic" in right.role
+    }
+
+    assert (
+        chosen.kubermatic_namespace,
+        chosen.kubermatic_name,
+        chosen.kubermatic_leader_election_namespace,
+    ) == ("kube-public", "blue", "kube-node-lease")
+    assert found.keys() == {"", "kube-public", "cloud-init-settings", "kube-node-lease"}
+    running = {manifest.alias for manifest in controllers.enabled(chosen.controllers)}
+    assert running >= {"machine", "kubermaticmachine", "kubermaticmachineset", "service"}
+
+
 def by_name(objects: list[Object]) -> Mapping[tuple[str, str, str], Object]:
     """Objects by their names, with the flags in an order of their own: a patch comes last."""
     found = shipped.by_name(objects)
@@ -258,6 +296,18 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
         {"machines": {"enabled": True}, "machineController": {"enabled": True}},
         "machineController.enabled: machines.enabled runs the same controllers",
     ),
+    "a Lease twice": (
+        {
+            "kubermatic": {"enabled": True},
+            "machineController": {"enabled": True, "namespace": "kube-system"},
+        },
+        "kubermatic.leaseNamespace: machineController has the Lease machine-controller",
+    ),
+    "a flag of Kubermatic's with a value of its own": (
+        {"extraArgs": {"kubermatic-namespace": "x"}},
+        "extraArgs.kubermatic-namespace: the chart sets this flag; use its value",
+    ),
+    "a namespace that is none": ({"kubermatic": {"namespace": "A"}}, "/kubermatic/namespace"),
     "an interval that is none": ({"serviceMonitor": {"interval": "often"}}, "/interval"),
 }
 

@@ -91,11 +91,24 @@ host: {{ . | quote }}
 - --webhook-client-ca-file=/etc/ccm-webhook-clients/ca.crt
 {{- end }}
 {{- end }}
-{{- if .Values.machines.enabled }}
-{{- if not (hasKey .Values.extraArgs "controllers") }}
-- --controllers=*,machine,machineclass,machinesafety,machineset,machinedeployment,machineovershoot
+{{- if and (or .Values.machines.enabled .Values.kubermatic.enabled) (not (hasKey .Values.extraArgs "controllers")) }}
+- --controllers=*
+{{- if .Values.machines.enabled }},machine,machineclass,machinesafety,machineset,machinedeployment,machineovershoot{{ end }}
+{{- if .Values.kubermatic.enabled }},kubermaticmachine,kubermaticmachineset,kubermaticmachinedeployment{{ end }}
 {{- end }}
+{{- if .Values.machines.enabled }}
 - --namespace={{ .Values.machines.namespace }}
+{{- end }}
+{{- if .Values.kubermatic.enabled }}
+{{- if ne .Values.kubermatic.namespace "kube-system" }}
+- --kubermatic-namespace={{ .Values.kubermatic.namespace }}
+{{- end }}
+{{- with .Values.kubermatic.name }}
+- --kubermatic-name={{ . }}
+{{- end }}
+{{- if ne .Values.kubermatic.leaseNamespace "kube-system" }}
+- --kubermatic-leader-election-namespace={{ .Values.kubermatic.leaseNamespace }}
+{{- end }}
 {{- end }}
 {{- range $name, $value := .Values.extraArgs }}
 - {{ printf "--%s=%v" $name $value | quote }}
@@ -138,7 +151,10 @@ host: {{ . | quote }}
 {{- if and .Values.machines.enabled .Values.machineControllerManager.enabled -}}
 {{- fail "machineControllerManager.enabled: machines.enabled runs the same controllers in the daemon; enable only one" -}}
 {{- end -}}
-{{- range list "cloud-provider" "cloud-config" "persistence-config" "secure-port" "use-service-account-credentials" -}}
+{{- if and .Values.kubermatic.enabled .Values.machineController.enabled (eq .Values.machineController.namespace .Values.kubermatic.leaseNamespace) -}}
+{{- fail (printf "kubermatic.leaseNamespace: machineController has the Lease machine-controller in %s too; set another namespace" .Values.kubermatic.leaseNamespace) -}}
+{{- end -}}
+{{- range list "cloud-provider" "cloud-config" "persistence-config" "secure-port" "use-service-account-credentials" "kubermatic-namespace" "kubermatic-name" "kubermatic-leader-election-namespace" -}}
 {{- if hasKey $.Values.extraArgs . -}}
 {{- fail (printf "extraArgs.%s: the chart sets this flag; use its value in values.yaml" .) -}}
 {{- end -}}
