@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from ccm.kubermatic import crds, names
 from ccm.sandbox import process, realserver
 from tests import servers
 from tests.manifests import account, shipped
-from tests.scenario import harness, test_webhook
+from tests.scenario import harness, machines, test_webhook
 from tests.scenario.harness import DEFINITIONS, NODES, Environment, wait_for
 from tests.scenario.machines import vms
 
@@ -22,6 +22,7 @@ NAMESPACE = shipped.NAMESPACE
 API = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{NAMESPACE}"
 MACHINES, DEPLOYMENTS = f"{API}/machines", f"{API}/machinedeployments"
 SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+LEASE = f"{harness.LEASES}/{names.LEASE}"
 BOOTSTRAP = f"/api/v1/namespaces/{names.BOOTSTRAP_NAMESPACE}/secrets"
 FLAGS = {
     "controllers": "kubermaticmachine,kubermaticmachineset,kubermaticmachinedeployment",
@@ -29,7 +30,7 @@ FLAGS = {
 }
 
 
-async def prepare(env: Environment) -> None:
+async def prepare(env: Environment, namespace: str = NAMESPACE) -> None:
     """The CRDs, our rights, the credentials, and the user data of the deployment `web`."""
     async with servers.connect(env.server) as session:
         for one in crds.DEFINITIONS:
@@ -45,20 +46,20 @@ async def prepare(env: Environment) -> None:
             return True
 
         await wait_for(served, f"{one.kind.plural} are served")
-    namespace = {"metadata": {"name": names.BOOTSTRAP_NAMESPACE}}
-    # A namespace outlives the test that created it.
     if await env.cluster.get(f"/api/v1/namespaces/{names.BOOTSTRAP_NAMESPACE}") is None:
-        await env.cluster.create("/api/v1/namespaces", namespace)
+        user_data = {"metadata": {"name": names.BOOTSTRAP_NAMESPACE}}
+        await env.cluster.create("/api/v1/namespaces", user_data)
     if isinstance(env.server, realserver.RealServer):
         async with servers.connect(env.server) as session:
             await account.install(session, shipped.objects(shipped.KUBERMATIC / "rbac.yaml"))
     token = base64.b64encode(env.cloud.token.encode()).decode()
-    await env.cluster.create(SECRETS, {"metadata": {"name": "sim"}, "data": {"token": token}})
+    secrets = SECRETS.replace(NAMESPACE, namespace)
+    await env.cluster.create(secrets, {"metadata": {"name": "sim"}, "data": {"token": token}})
     await env.cluster.create(
         BOOTSTRAP,
         {
             "metadata": {
-                "name": f"web-{NAMESPACE}-bootstrap-config",
+                "name": f"web-{namespace}-bootstrap-config",
                 "annotations": {names.ANNOTATION_BOOTSTRAP_REVISION: "1"},
             },
             "data": {names.BOOTSTRAP_KEY: base64.b64encode(b"#cloud-config").decode()},
@@ -66,9 +67,9 @@ async def prepare(env: Environment) -> None:
     )
 
 
-def deployment(replicas: int) -> dict[str, Any]:
+def deployment(replicas: int, namespace: str = NAMESPACE) -> dict[str, Any]:
     labels = {"app": "web"}
-    token = {"secretKeyRef": {"namespace": NAMESPACE, "name": "sim", "key": "token"}}
+    token = {"secretKeyRef": {"namespace": namespace, "name": "sim", "key": "token"}}
     value = {
         "cloudProvider": "sim",
         "cloudProviderSpec": {"token": token, "machineType": "small"},
@@ -209,3 +210,149 @@ async def test_webhook_defaults_and_refuses_and_no_deletion_needs_it(
         await wait_for(gone, "machines are gone")
         assert vms(env) == {}
     assert await leader.stop() == 0
+
+
+# --- beside other programs ------------------------------------------------------------------------
+
+
+@pytest.mark.row("kubermatic-lease-03")
+@pytest.mark.both_servers
+async def test_losing_the_lease_of_kubermatics_program_ends_the_process(
+    env: harness.Environment,
+) -> None:
+    await prepare(env)
+    daemon = await env.start_leading(flags=FLAGS)
+    await daemon.says("became leader", lease=f"{NAMESPACE}/{names.LEASE}")
+
+    await env.cluster.patch(LEASE, {"spec": {"holderIdentity": "thief"}}, kind="merge")
+
+    assert await daemon.ended() == 1
+    (lost,) = daemon.lines("leaderelection lost")
+    assert f"could not renew lease {NAMESPACE}/{names.LEASE}: held by thief" in lost["err"]
+
+
+@pytest.mark.row("kubermatic-lease-06")
+@pytest.mark.both_servers
+async def test_standby_takes_both_leases_at_once_from_a_killed_leader(
+    env: harness.Environment,
+) -> None:
+    await prepare(env)
+    flags = {**FLAGS, **harness.SHORT_LEASE}
+    leader = await env.start_leading(flags=flags)
+    await leader.says("became leader", count=2)
+    standby = await env.start(flags=flags)
+    await standby.says("new leader elected")
+
+    await leader.kill()
+    await standby.says("became leader", count=2)
+
+    first, second = standby.lines("became leader")
+    assert second["ts"] - first["ts"] < 1000 * harness.LEASE_S
+    assert standby.lines("controllers wait") == []
+    assert await standby.stop() == 0
+    assert (await env.cluster.get(LEASE) or {})["spec"].get("holderIdentity", "") == ""
+
+
+GARDENER = (machines.MACHINES, machines.SETS, machines.DEPLOYMENTS)
+OWN = "default"
+"""Namespace of the machines of both API groups."""
+
+
+def moved(path: str) -> str:
+    """A path in the namespace of both groups."""
+    return path.replace(f"/namespaces/{NAMESPACE}", f"/namespaces/{OWN}")
+
+
+OURS = tuple(moved(f"{API}/{kind}") for kind in ("machines", "machinesets", "machinedeployments"))
+
+
+async def state(env: Environment, paths: Sequence[str]) -> dict[str, str]:
+    """Versions of the objects of one API group, and of the nodes of its machines."""
+    found = {}
+    for path in paths:
+        for one in await env.cluster.items(path):
+            name = one["metadata"]["name"]
+            found[f"{path}/{name}"] = one["metadata"]["resourceVersion"]
+            if path == paths[0] and (node := await env.cluster.node(name)) is not None:
+                found[f"node/{name}"] = node["metadata"]["resourceVersion"]
+    return found
+
+
+async def instances(env: Environment, path: str) -> set[str]:
+    """IDs of the VMs of one API group."""
+    provider_ids = [one["spec"].get("providerID", "") for one in await env.cluster.items(path)]
+    return {one.removeprefix("sim://") for one in provider_ids if one}
+
+
+async def all_run(env: Environment, paths: Sequence[str], count: int) -> None:
+    """Let the machines of one API group become nodes, until the deployment shows them."""
+
+    def is_running(one: Mapping[str, Any]) -> bool:
+        return "Running" in (phase(one), machines.phase(one))
+
+    async def done() -> bool:
+        found = await env.cluster.items(paths[0])
+        for one in found:
+            name, provider_id = one["metadata"]["name"], one["spec"].get("providerID")
+            goes = "deletionTimestamp" in one["metadata"]
+            if provider_id and not goes and await env.cluster.node(name) is None:
+                await env.cluster.register(name, providerID=provider_id, ready="True")
+        owners = [one for path in paths[1:] for one in await env.cluster.items(path)]
+        shown = [one.get("status", {}).get("availableReplicas") for one in owners]
+        return shown == [count] * 2 and len(found) == count and all(map(is_running, found))
+
+    await wait_for(done, f"{count} of {paths[0]} run", within_s=machines.WITHIN_S)
+
+
+async def unchanged(
+    env: Environment, before: dict[str, str], vms_before: set[str], since: int, paths: Sequence[str]
+) -> None:
+    """Nothing was written to the other group, and the cloud was not asked for its VMs."""
+    assert await state(env, paths) == before
+    assert vms_before <= set(vms(env).values())
+    about = [f"{one.operation} {one.path}" for one in env.calls()[since:]]
+    assert [call for call in about if any(vm in call for vm in vms_before)] == []
+
+
+@pytest.mark.row("kubermatic-lease-07")
+async def test_machines_of_two_api_groups_in_one_namespace_do_not_touch_each_other(
+    env: harness.Environment,
+) -> None:
+    """Deployments of the same name; orphan VMs are looked for every second."""
+    await prepare(env, OWN)
+    await machines.prepare(env)
+    secret = machines.sim_secret(env.cloud.token)
+    await machines.make_class(env.cluster, "small", machines.SIM, secret, provider="sim")
+    both = f"{FLAGS['controllers']},{','.join(machines.ALL_CONTROLLERS)}"
+    period = {"machine-safety-orphan-vms-period": "1s", "kubermatic-namespace": OWN}
+    daemon = await env.start_leading(flags={**FLAGS, **period, "controllers": both})
+    web = machines.group("MachineDeployment", "web", 2)
+    await env.cluster.create(machines.DEPLOYMENTS, web)
+    await env.cluster.create(moved(DEPLOYMENTS), deployment(2, OWN))
+    for paths in (GARDENER, OURS):
+        await all_run(env, paths, 2)
+
+    for changed, still in ((GARDENER, OURS), (OURS, GARDENER)):
+        before, vms_before = await state(env, still), await instances(env, still[0])
+        assert len(vms_before) == 2
+        since = len(env.calls())
+        await env.cluster.patch(f"{changed[2]}/web", {"spec": {"replicas": 3}}, kind="merge")
+        await all_run(env, changed, 3)
+        await env.cluster.patch(f"{changed[2]}/web", {"spec": {"replicas": 2}}, kind="merge")
+        await all_run(env, changed, 2)
+        await unchanged(env, before, vms_before, since, still)
+
+    for changed, still in ((GARDENER, OURS), (OURS, ())):
+        before = await state(env, still) if still else {}
+        vms_before = await instances(env, still[0]) if still else set()
+        since = len(env.calls())
+        await env.cluster.delete(f"{changed[2]}/web")
+
+        async def gone(path: str = changed[0], left: int = len(vms_before)) -> bool:
+            return not await env.cluster.items(path) and len(vms(env)) == left
+
+        await wait_for(gone, "machines and VMs are gone", within_s=machines.WITHIN_S)
+        if still:
+            await unchanged(env, before, vms_before, since, still)
+    assert await env.cluster.items(NODES) == []
+    assert await daemon.stop() == 0

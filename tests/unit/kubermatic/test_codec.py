@@ -9,11 +9,18 @@ import pytest
 
 from ccm.cloud.configvar import Reference
 from ccm.kubermatic import crds, names
-from ccm.kubermatic.codec import CODEC, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
+from ccm.kubermatic.codec import (
+    CODEC,
+    MACHINE_DEPLOYMENTS,
+    MACHINE_SETS,
+    MACHINES,
+    KubermaticCodec,
+)
 from ccm.kubermatic.decoding import NAMES
-from ccm.machines import creation
+from ccm.machines import creation, replicas
 from ccm.machines.replicas import DEFAULT_PRIORITY
 from ccm.machines.rollout import SetCreation, SetName
+from ccm.machines.settings import MachineSettings
 from ccm.model.machines import (
     DeploymentStatus,
     Machine,
@@ -142,6 +149,36 @@ def test_record_of_a_creation_counts_for_its_own_machine_only(uid: str, is_own: 
     found = machine({"annotations": {names.ANNOTATION_CREATION: uid}})
 
     assert found.creation_started is is_own
+    assert not found.may_be_unlisted
+
+
+@pytest.mark.row("kubermatic-machine-07")
+def test_label_names_the_responsible_program() -> None:
+    labelled = machine({"labels": {names.LABEL_CONTROLLER: "blue"}})
+
+    assert [CODEC.is_ignored(one) for one in (machine(), labelled)] == [False, True]
+    blue = KubermaticCodec("blue")
+    assert [blue.is_ignored(one) for one in (machine(), labelled)] == [True, False]
+
+
+@pytest.mark.row("kubermatic-machine-12")
+def test_instance_has_the_name_in_the_spec_or_that_of_the_machine() -> None:
+    settings = MachineSettings(names=NAMES)
+    named = machine(spec={"metadata": {"name": "host"}})
+
+    assert [settings.identity(one).name for one in (named, machine())] == ["host", "web-1"]
+
+
+@pytest.mark.row("kubermatic-machine-18")
+@pytest.mark.parametrize(("before", "is_kept"), [("web-1", True), ("old", False)])
+def test_reference_to_a_node_keeps_its_uid_unless_the_node_changes(
+    before: str, *, is_kept: bool
+) -> None:
+    found = machine(status={"nodeRef": {"kind": "Node", "name": before, "uid": "n-1"}})
+
+    patch = CODEC.identity_patch(found, provider_id="hcloud://7", node_name="web-1", origin="")
+
+    assert ("uid" not in patch["status"]["nodeRef"]) is is_kept
 
 
 def test_machine_without_set_or_spec_is_decoded() -> None:
@@ -285,6 +322,28 @@ def test_invalid_delete_policy_is_a_fault() -> None:
     ]
 
 
+@pytest.mark.row("kubermatic-object-07")
+@pytest.mark.parametrize("policy", ["", "Random", "Oldest"])
+def test_oldest_machine_is_deleted_first(policy: str) -> None:
+    found = machine_set(deletePolicy=policy)
+
+    assert (found.deletes_newest, found.faults) == (False, ())
+
+
+@pytest.mark.row("kubermatic-object-12")
+@pytest.mark.parametrize(
+    ("surge", "unavailable", "wanted"),
+    [("25%", "25%", (1, 0)), ("50%", "50%", (2, 1)), (0, "10%", (0, 1)), ("0%", 0, (0, 1))],
+)
+def test_surge_is_rounded_up_and_unavailable_down(
+    surge: int | str, unavailable: int | str, wanted: tuple[int, int]
+) -> None:
+    bounds = {"maxSurge": surge, "maxUnavailable": unavailable}
+    found = deployment(replicas=3, strategy={"rollingUpdate": bounds})
+
+    assert (replicas.surge(found), replicas.unavailable(found)) == wanted
+
+
 @pytest.mark.row("kubermatic-object-05")
 def test_templates_are_equal_without_the_hash_and_empty_fields() -> None:
     """Another program computed the hash, and wrote fields with null."""
@@ -299,6 +358,7 @@ def test_templates_are_equal_without_the_hash_and_empty_fields() -> None:
 
 
 @pytest.mark.row("kubermatic-webhook-18")
+@pytest.mark.row("kubermatic-object-10")
 def test_new_set_and_machine_have_the_template() -> None:
     name = SetName(name="web-abc", hash="abc", collisions=0)
     making = SetCreation(name=name, replicas=2, annotations={"x": "y"})
@@ -314,6 +374,7 @@ def test_new_set_and_machine_have_the_template() -> None:
     assert (made.replicas, made.min_ready_s) == (2, 5)
     assert made.template.essence == owner_of_set.template.essence
     assert whole["metadata"]["labels"] == made.labels
+    assert whole["metadata"]["generateName"] == "web-abc-"
     assert whole["spec"]["providerSpec"] == {"value": VALUE}
     assert whole["spec"]["metadata"] == {"labels": {names.LABEL_OPERATING_SYSTEM: "ubuntu"}}
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ccm.cloud import errors
 from ccm.cloud.interface import Cloud
-from ccm.cloud.machines import MachineRequest
+from ccm.cloud.machines import (
+    ListMachinesRequest,
+    MachineInfo,
+    MachineRecord,
+    MachineRequest,
+    find_record,
+)
 from ccm.kubermatic import crds, names
 from ccm.kubermatic.codec import CODEC
 from ccm.testing.apiserver import kinds
 from ccm.testing.clock import advance
-from tests.unit.controllers.machines import DEFINITIONS, NODES_PATH, World
+from tests.unit.controllers.machines import DEFINITIONS, NODES_PATH, FakeDriver, World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -39,10 +47,9 @@ class Kubermatic(World):
 
     codec = CODEC
 
-    def __init__(self) -> None:
-        super().__init__(
-            creation_timeout_s=None, health_timeout_s=None, stores_addresses=True, asks_for_vms=True
-        )
+    def __init__(self, **rules: Any) -> None:
+        without = {"creation_timeout_s": None, "health_timeout_s": None}
+        super().__init__(**{**without, "stores_addresses": True, "asks_for_vms": True, **rules})
         self.server.put("/api/v1/namespaces", {"metadata": {"name": names.BOOTSTRAP_NAMESPACE}})
         self.server.put(SECRETS, {"metadata": {"name": "acme"}, "data": {"token": "c2VjcmV0"}})
         self.user_data("1")
@@ -98,6 +105,19 @@ class Kubermatic(World):
             and "deletionTimestamp" not in one["metadata"]
         )
 
+    def roll(self, size: str, revision: str) -> None:
+        """Change the template; its user data are there at once."""
+        template = (self.server.get(WEB) or {})["spec"]["template"]
+        template["spec"]["providerSpec"]["value"] = value(size)
+        self.edit(template=template)
+        self.user_data(revision)
+
+    def join(self, name: str, provider_id: str) -> None:
+        """A node registers."""
+        spec = {"providerID": provider_id}
+        self.server.put(NODES_PATH, {"metadata": {"name": name}, "spec": spec})
+        self.heartbeat(name, Ready="True")
+
     async def settle(self, seconds: int = 120) -> int:
         """Let nodes join for a time; return the most instances there were."""
         most = 0
@@ -107,9 +127,7 @@ class Kubermatic(World):
             for record in list(self.driver.vms.values()):
                 name = record.info.node_name
                 if not self.node_object(name):
-                    spec = {"providerID": record.info.provider_id}
-                    self.server.put(NODES_PATH, {"metadata": {"name": name}, "spec": spec})
-                    self.heartbeat(name, Ready="True")
+                    self.join(name, record.info.provider_id)
         return most
 
 
@@ -242,8 +260,26 @@ async def test_machine_of_another_program_is_ignored() -> None:
         assert world.sizes() == ["small"]
 
 
+class Unlisted(FakeDriver):
+    """Finds VMs by the UID in their labels; listings lack the VMs of another program."""
+
+    async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
+        await super().list_machines(req)
+        return []
+
+    async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
+        found = find_record(self.vms.values(), req.identity)
+        if req.provider_id or found is None:
+            return await super().get_machine_status(req)
+        await self._called("get_machine_status", req)
+        return found.info
+
+
 @pytest.mark.row("kubermatic-object-02")
-async def test_machine_of_the_go_program_is_taken_over_without_a_cloud_change() -> None:
+@pytest.mark.parametrize("driver", [FakeDriver, Unlisted])
+async def test_machine_of_the_go_program_is_taken_over_without_a_cloud_change(
+    driver: type[FakeDriver],
+) -> None:
     world = Kubermatic()
     world.deployment(1)
     async with world.running(*ALL):
@@ -259,7 +295,8 @@ async def test_machine_of_the_go_program_is_taken_over_without_a_cloud_change() 
             "status": {"phase": None, "lastOperation": None, "lastUpdated": None},
         },
     )
-    world.driver.calls.clear()
+    made, world.driver = world.driver, driver()
+    world.driver.vms = made.vms
 
     async with world.running(*ALL):
         await world.settle()
@@ -347,3 +384,183 @@ async def test_annotated_node_is_not_drained(*, skips: bool) -> None:
 
     assert world.objects("machines") == []
     assert bool(world.drains.tasks) is not skips
+
+
+@pytest.mark.row("kubermatic-machine-13")
+async def test_machine_whose_node_is_deleted_waits_for_it() -> None:
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+        (kept,) = world.objects("machines")
+        known = set(world.driver.vms)
+        world.server.drop(f"{NODES_PATH}/{kept['metadata']['name']}")
+        await advance(7200)
+        (still,) = world.objects("machines")
+        assert (still["metadata"]["uid"], set(world.driver.vms)) == (kept["metadata"]["uid"], known)
+        assert still["status"]["phase"] == "Unknown"
+
+        await world.settle(60)
+        assert world.sizes() == ["small"]
+
+
+@pytest.mark.row("kubermatic-machine-14")
+@pytest.mark.parametrize(("limit_s", "is_replaced"), [(600.0, True), (None, False)])
+async def test_machine_that_does_not_join_in_time_is_replaced(
+    limit_s: float | None, *, is_replaced: bool
+) -> None:
+    world = Kubermatic(creation_timeout_s=limit_s)
+    world.deployment(1)
+    async with world.running(*ALL):
+        await advance(500)
+        (first,) = world.objects("machines")
+        await advance(400)
+        (now,) = world.objects("machines")
+
+    assert (now["metadata"]["uid"] != first["metadata"]["uid"]) is is_replaced
+    assert len(world.driver.vms) == 1
+
+
+@pytest.mark.row("kubermatic-machine-15")
+async def test_machine_without_a_deployment_gets_no_instance() -> None:
+    world = Kubermatic()
+    spec = {"providerSpec": {"value": value()}, "versions": {"kubelet": "1.35.1"}}
+    world.server.put(f"{BASE}/machines", {"metadata": {"name": "alone"}, "spec": spec})
+    async with world.running(*ALL):
+        await advance(60)
+        (alone,) = world.objects("machines")
+
+    assert alone["status"]["errorReason"] == "InvalidConfiguration"
+    assert "belongs to no MachineDeployment" in alone["status"]["errorMessage"]
+    assert world.driver.vms == {}
+
+
+@pytest.mark.row("kubermatic-machine-16")
+async def test_transient_error_of_a_creation_is_shown_and_retried() -> None:
+    world = Kubermatic()
+    world.driver.faults["create_machine"] = errors.Unavailable("busy")
+    world.deployment(1)
+    async with world.running(*ALL):
+        await advance(60)
+        (found,) = world.objects("machines")
+        assert "busy" in found["status"]["lastOperation"]["description"]
+        assert "errorReason" not in found["status"]
+        assert 2 <= world.driver.calls["create_machine"] <= 20
+
+        world.driver.faults.clear()
+        await world.settle()
+        assert world.sizes() == ["small"]
+
+
+@pytest.mark.row("kubermatic-machine-17")
+async def test_node_needs_the_name_and_the_provider_id_of_the_instance() -> None:
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await advance(60)
+        (found,) = world.objects("machines")
+        name = found["metadata"]["name"]
+        world.join("other", found["spec"]["providerID"])
+        await advance(60)
+        assert world.objects("machines")[0]["status"]["phase"] == "Pending"
+        world.join(name, "fake:///another")
+        await advance(60)
+
+        for one in ("other", name):
+            assert names.LABEL_OWNED_BY not in world.node_object(one)["metadata"].get("labels", {})
+
+
+@pytest.mark.row("kubermatic-machine-19")
+async def test_node_of_a_deleted_machine_is_drained_until_the_timeout() -> None:
+    world = Kubermatic(drain_timeout_s=7200.0)
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+        world.edit(replicas=0)
+        await world.settle(60)
+
+    task = world.drains.tasks[0]
+    assert not task.force
+    assert task.left_s is not None
+    assert 7100 < task.left_s <= 7200
+    assert world.objects("machines") == []
+
+
+# --- sets and deployments -------------------------------------------------------------------------
+
+
+@pytest.mark.row("kubermatic-object-08", "kubermatic-object-09")
+async def test_set_has_its_finalizer_and_adopts_a_machine_that_lost_its_owner() -> None:
+    world = Kubermatic()
+    world.deployment(2)
+    async with world.running(*ALL):
+        await world.settle()
+        before = {one["metadata"]["uid"] for one in world.objects("machines")}
+        lost = world.objects("machines")[0]["metadata"]["name"]
+        orphan = {"metadata": {"ownerReferences": None}}
+        world.server.patch(f"{BASE}/machines/{lost}", orphan)
+        await world.settle(60)
+        (owner,) = world.objects("machinesets")
+
+    assert {one["metadata"]["uid"] for one in world.objects("machines")} == before
+    for one in world.objects("machines"):
+        assert [ref["uid"] for ref in one["metadata"]["ownerReferences"]] == [
+            owner["metadata"]["uid"]
+        ]
+    for one in (owner, world.server.get(WEB) or {}):
+        assert one["metadata"]["finalizers"] == [names.FINALIZER_FOREGROUND]
+
+
+@pytest.mark.row("kubermatic-object-11")
+async def test_machine_is_available_after_min_ready_seconds() -> None:
+    world = Kubermatic()
+    world.deployment(1, minReadySeconds=300)
+    async with world.running(*ALL):
+        await world.settle(120)
+        (first,) = world.objects("machines")
+        (shown,) = world.objects("machinesets")
+        assert shown["status"]["readyReplicas"] == 1
+        assert shown["status"].get("availableReplicas", 0) == 0
+        await world.settle(400)
+        (shown,) = world.objects("machinesets")
+        assert shown["status"]["availableReplicas"] == 1
+
+        world.edit(minReadySeconds=5)
+        await world.settle(60)
+        (changed,) = world.objects("machinesets")
+        (still,) = world.objects("machines")
+    assert changed["spec"]["minReadySeconds"] == 5
+    assert still["metadata"]["uid"] == first["metadata"]["uid"]
+
+
+@pytest.mark.row("kubermatic-object-13")
+async def test_paused_deployment_is_scaled_and_not_rolled() -> None:
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+        world.edit(paused=True, replicas=2)
+        world.roll("large", "1")
+        await world.settle()
+        assert world.sizes() == ["small"] * 2
+
+        world.edit(paused=False)
+        world.user_data("2")
+        await world.settle(600)
+        assert world.sizes() == ["large"] * 2
+
+
+@pytest.mark.row("kubermatic-object-14")
+async def test_old_sets_beyond_the_history_limit_are_deleted() -> None:
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+        for revision, size in (("2", "medium"), ("3", "large"), ("4", "huge")):
+            world.roll(size, revision)
+            await world.settle(400)
+            assert world.sizes() == [size]
+        found = world.objects("machinesets")
+
+    revisions = [one["metadata"]["annotations"][names.ANNOTATION_REVISION] for one in found]
+    assert sorted(revisions) == ["3", "4"]
