@@ -11,6 +11,7 @@ import pytest
 
 from ccm.cloud import errors
 from ccm.cloud.interface import Cloud
+from ccm.cloud.kubermatic import from_kubermatic
 from ccm.cloud.machines import (
     ListMachinesRequest,
     MachineInfo,
@@ -22,6 +23,7 @@ from ccm.kubermatic import crds, names
 from ccm.kubermatic.codec import CODEC
 from ccm.testing.apiserver import kinds
 from ccm.testing.clock import advance
+from tests.unit.cloud.test_kubermatic import Acme, AcmeCloud
 from tests.unit.controllers.machines import DEFINITIONS, NODES_PATH, FakeDriver, World
 
 pytestmark = pytest.mark.virtual_time
@@ -484,6 +486,43 @@ async def test_node_of_a_deleted_machine_is_drained_until_the_timeout() -> None:
     assert task.left_s is not None
     assert 7100 < task.left_s <= 7200
     assert world.objects("machines") == []
+
+
+class Written(Kubermatic):
+    """A cloud whose provider an outside author wrote; it has no listing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.account = AcmeCloud()
+        self.server.patch(f"{SECRETS}/acme", {"data": {"token": "dDBrM24="}})
+        self.deployment(1)
+        template = (self.server.get(WEB) or {})["spec"]["template"]
+        spec = {"token": TOKEN, "size": "big"}
+        acme = {"cloudProvider": "acme", "cloudProviderSpec": spec, "operatingSystem": "ubuntu"}
+        template["spec"]["providerSpec"]["value"] = acme
+        self.edit(template=template)
+
+    def cloud(self) -> Cloud:
+        driver = from_kubermatic(lambda resolver: Acme(self.account, resolver), names=("acme",))
+        return Cloud(name="acme", machines=driver, has_cluster_id=True)
+
+
+@pytest.mark.row("kubermatic-provider-01")
+async def test_provider_of_another_author_serves_the_controllers() -> None:
+    world = Written()
+    for replicas in (1, 0):
+        world.edit(replicas=replicas)
+        # The second start finds the instance of the first one.
+        async with world.running(*ALL):
+            await advance(60)
+            for one in world.objects("machines"):
+                world.join(one["metadata"]["name"], one["spec"]["providerID"])
+            await advance(60)
+            phases = [one["status"]["phase"] for one in world.objects("machines")]
+            assert (phases, len(world.account.servers)) == (["Running"] * replicas, replicas)
+
+    assert world.account.calls.count("create") == 1
+    assert world.server.list(NODES_PATH) == []
 
 
 # --- sets and deployments -------------------------------------------------------------------------
