@@ -32,8 +32,6 @@ class MachineApi:
         manifest: manifest of the controller of Machines.
         role: role of the cluster that stores the objects.
         view: returns a cloud whose `machines` is the driver for this group.
-        go_lease: namespace and name of the Lease of the Go program that manages the objects, if
-            this daemon uses another Lease; empty = none.
         former_group: former API group of Machines, with its version; empty = none.
         deletes_orphans: whether a controller deletes VMs of the cluster without a Machine.
     """
@@ -44,7 +42,6 @@ class MachineApi:
     manifest: Manifest[Any]
     role: str
     view: Callable[[Cloud], Cloud]
-    go_lease: str = ""
     former_group: str = ""
     deletes_orphans: bool = False
 
@@ -91,7 +88,6 @@ KUBERMATIC = MachineApi(
     manifest=kubermaticcontrollers.MANIFESTS[KubermaticMachineFlags],
     role="",
     view=Cloud.with_kubermatic,
-    go_lease="kube-system/machine-controller",
     former_group="machine.k8s.io/v1alpha1",
 )
 

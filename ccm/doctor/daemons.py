@@ -520,10 +520,12 @@ def _is_fresh(case: Case, lease: Any) -> bool:
 
 
 async def machine_manager(case: Case) -> CheckFinding:
-    """Check that no other program holds the Lease of the Go program that manages Machines."""
-    namespace, _, name = KUBERMATIC.go_lease.partition("/")
+    """Check that no other program holds the Lease that excludes other managers of Machines."""
+    lease = KUBERMATIC.manifest.lease(case.options)
+    assert lease is not None
+    path = f"{_LEASES}/namespaces/{quote(lease.namespace)}/leases/{quote(lease.name)}"
     try:
-        body = await read(case.client, f"{_LEASES}/namespaces/{namespace}/leases/{quote(name)}")
+        body = await read(case.client, path)
     except errors.NotFound:
         body = {}
     holder = get_text_field(body, "spec.holderIdentity") if _is_fresh(case, body) else ""
@@ -531,11 +533,10 @@ async def machine_manager(case: Case) -> CheckFinding:
     pod = pod_of(holder, own)
     is_ours = pod is not None and KUBERMATIC.manifest.name in pod.controllers
     if not holder or holder == case.lease_holder or is_ours:
-        return ok(f"no other program holds the Lease {KUBERMATIC.go_lease}")
+        return ok(f"no other program holds the Lease {lease}")
     return (fail if case.lease_holder else warn)(
-        f"Lease {KUBERMATIC.go_lease} is held by {holder}, which manages the same Machines",
-        f"stop that program: kubectl -n {namespace} scale deployment {name} --replicas=0; or "
-        "remove the controllers of Kubermatic's machines from --controllers",
+        f"Lease {lease} is held by {holder}; the controllers of Kubermatic's machines wait for it",
+        lease.advice,
     )
 
 
